@@ -1,0 +1,213 @@
+"""The nouns, frozen: what Slurm has (Job, Node, Partition, Limits) and what we ask of it (JobSpec, Plan)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from opsctl.errors import InputError
+
+
+class JobState(StrEnum):
+    """The 24 states of squeue(1) and sacct(1), and UNKNOWN for any word that is not among them."""
+
+    BOOT_FAIL = "BOOT_FAIL"
+    CANCELLED = "CANCELLED"
+    COMPLETED = "COMPLETED"
+    COMPLETING = "COMPLETING"
+    CONFIGURING = "CONFIGURING"
+    DEADLINE = "DEADLINE"
+    FAILED = "FAILED"
+    NODE_FAIL = "NODE_FAIL"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    PENDING = "PENDING"
+    PREEMPTED = "PREEMPTED"
+    REQUEUED = "REQUEUED"
+    REQUEUE_FED = "REQUEUE_FED"
+    REQUEUE_HOLD = "REQUEUE_HOLD"
+    RESIZING = "RESIZING"
+    RESV_DEL_HOLD = "RESV_DEL_HOLD"
+    REVOKED = "REVOKED"
+    RUNNING = "RUNNING"
+    SIGNALING = "SIGNALING"
+    SPECIAL_EXIT = "SPECIAL_EXIT"
+    STAGE_OUT = "STAGE_OUT"
+    STOPPED = "STOPPED"
+    SUSPENDED = "SUSPENDED"
+    TIMEOUT = "TIMEOUT"
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def is_waiting(self) -> bool:
+        """It has no nodes yet and may get them: queued, held or to be queued again."""
+        return self in _WAITING
+
+    @property
+    def is_final(self) -> bool:
+        """It has ended and will not come back by itself. UNKNOWN is never an ending."""
+        return self in _FINAL
+
+    @property
+    def is_active(self) -> bool:
+        """It has nodes, or had them a moment ago and is still being cleaned up."""
+        return not (self.is_waiting or self.is_final or self is JobState.UNKNOWN)
+
+
+_WAITING = frozenset(
+    {
+        JobState.PENDING,
+        JobState.REQUEUED,
+        JobState.REQUEUE_FED,
+        JobState.REQUEUE_HOLD,
+        JobState.RESV_DEL_HOLD,
+        JobState.SPECIAL_EXIT,
+    }
+)
+_FINAL = frozenset(
+    {
+        JobState.BOOT_FAIL,
+        JobState.CANCELLED,
+        JobState.COMPLETED,
+        JobState.DEADLINE,
+        JobState.FAILED,
+        JobState.NODE_FAIL,
+        JobState.OUT_OF_MEMORY,
+        JobState.PREEMPTED,
+        JobState.REVOKED,
+        JobState.TIMEOUT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One row of the queue: a plain job, a running array task, or all the waiting tasks of an array at once.
+
+    Times carry a time zone; None where Slurm says N/A. Texts are Slurm's own words.
+    """
+
+    id: str
+    """Slurm's own number for this row (an array task gets one of its own when it is split off)."""
+    array: str
+    """The array's id, the same as `id` for a plain job."""
+    tasks: tuple[int, ...] = ()
+    """The array indices that this row stands for; empty for a plain job."""
+    name: str
+    user: str
+    state: JobState
+    reason: str = ""
+    nodes: str = ""
+    """A node list as Slurm folds it; empty while it waits."""
+    node_count: int = 0
+    partition: str = ""
+    comment: str = ""
+    start: datetime | None = None
+    """When it started, or Slurm's estimate of when it will."""
+    end: datetime | None = None
+    submitted: datetime | None = None
+    accrued: datetime | None = None
+    """Since when its age counts, under priority/multifactor."""
+    exit_code: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        return self.state.is_waiting and self.reason.startswith("JobHeld")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node as the controller sees it. `state` is Slurm's own word with its flags, such as `IDLE+DRAIN`."""
+
+    name: str
+    state: str
+    address: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """What a partition lets a job be. None is no limit."""
+
+    name: str
+    is_default: bool
+    is_up: bool
+    nodes: int
+    max_nodes: int | None
+    max_minutes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What this Slurm is and allows, from its own configuration."""
+
+    version: str
+    cluster: str
+    max_array_size: int
+    """One more than the largest array index."""
+    priority: str
+    """The priority plugin: under `priority/basic` a held job loses its place."""
+    accounting: bool
+    """Whether sacct and sacctmgr can answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What is asked of Slurm for one array train, from which the `#SBATCH` lines are made.
+
+    Texts end up in directives, so they are refused if they could be read as more than one word.
+    """
+
+    name: str
+    nodes: int
+    processes_per_node: int
+    cpus_per_process: int
+    time_limit: str
+    """As Slurm writes it: minutes, HH:MM:SS or D-HH:MM:SS."""
+    tasks: int
+    gpus_per_node: int = 0
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    reservation: str = ""
+    constraint: str = ""
+    memory_per_node: str = ""
+    exclusive: bool = False
+    nice: int | None = None
+    exclude: str = ""
+    """A node list as Slurm folds it."""
+    after: str = ""
+    """Start when this job has ended, however it ended."""
+    signal_seconds: int = 0
+    """Send USR1 to the batch shell this long before the limit; 0 for no signal."""
+    extra: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("name", "time_limit", "partition", "account", "qos", "reservation", "constraint",
+                      "memory_per_node", "exclude", "after"):  # fmt: skip
+            text = getattr(self, field)
+            if any(c.isspace() or not c.isprintable() for c in text):
+                raise InputError(f"{field} is {text!r}: white space would make it another #SBATCH directive")
+        for option in self.extra:
+            if not option.startswith("--") or not option.isprintable():
+                raise InputError(f"extra sbatch option {option!r}: needs to be one line that starts with --")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A submission, complete and frozen: printed by a dry run, carried out by a real one."""
+
+    train: str
+    spec: JobSpec
+    wrapper: str
+    """The text that sbatch gets."""
+    body: str
+    """The text that the wrapper runs, and that may change until the next task starts."""
+    nonce: str
+    """Written into the job's comment, so that a submission that was cut off can be recognised."""
+    notes: tuple[str, ...] = ()
+    """What the user should know, though it stops nothing."""
+
+    @property
+    def comment(self) -> str:
+        return f"opsctl:{self.train}:{self.nonce}"

@@ -1,0 +1,94 @@
+"""The seams: what the rest needs of the world, and nothing more. `system.py` and `scheduler/` keep these contracts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from opsctl.model import Job, Limits, Node, Partition, Plan
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """The time now, in UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """A program that ran to its end. A non-zero exit is data."""
+
+    argv: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+
+
+class TimedOut(Exception):
+    """A program that did not end in time and was killed. What it had done by then is unknown."""
+
+    def __init__(self, argv: Sequence[str], timeout: float) -> None:
+        super().__init__(f"{argv[0]} did not answer within {timeout:g} s")
+        self.argv = tuple(argv)
+
+
+class Runner(Protocol):
+    def run(
+        self, argv: Sequence[str], *, timeout: float, stdin: str = "", env: Mapping[str, str] | None = None
+    ) -> Completed:
+        """Run `argv`, without a shell. A missing program raises MissingProgram, a late one TimedOut (and is killed)."""
+
+
+class Scheduler(Protocol):
+    """Slurm. Each call is one command with a timeout; Unreachable when Slurm does not answer, SchedulerError when it
+    refuses. Nothing here retries: an interactive verb ends within 12 s.
+    """
+
+    def jobs(self) -> list[Job]:
+        """Everything in the queue, of every user, in one question. What is not in it is absent, which is no ending."""
+
+    def past(self, ids: Sequence[str]) -> list[Job]:
+        """What accounting remembers of these jobs and arrays, every life of them; empty where there is none."""
+
+    def nodes(self) -> list[Node]:
+        """Every node."""
+
+    def partitions(self) -> list[Partition]:
+        """Every partition that this user may see."""
+
+    def limits(self) -> Limits:
+        """What this Slurm allows."""
+
+    def accounts(self, user: str) -> list[str] | None:
+        """The accounts that `user` may charge, or None where nobody keeps accounts."""
+
+    def submit(self, plan: Plan, *, script: str, output: str) -> str:
+        """Submit the wrapper at the path `script`, with `output` as the batch log; the new array's id.
+
+        Unreachable means that it is unknown whether it was submitted: look for the plan's comment before trying again.
+        """
+
+    def hold(self, job: str) -> None:
+        """Keep what is queued of this array or job from starting. Idempotent."""
+
+    def release(self, job: str) -> None:
+        """Let it start again. Idempotent."""
+
+    def cancel(self, job: str, *, queued_only: bool = False) -> None:
+        """End an array, a task (`12_3`) or a job; with `queued_only` leave alone what runs. Idempotent."""
+
+    def exclude(self, job: str, nodes: str) -> None:
+        """Set (not add to) the nodes that the queued tasks of `job` must not get."""
+
+    def excluded(self, job: str) -> str:
+        """The node list that the queued tasks of `job` must not get now; empty if there is none."""
+
+    def end_time(self, job: str) -> datetime | None:
+        """When the running `job` will be ended by its time limit, as it stands now; None if it has none."""

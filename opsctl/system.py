@@ -1,0 +1,150 @@
+"""The real clock and real processes: the only module that touches them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from opsctl.errors import MissingProgram
+from opsctl.ports import Completed, TimedOut
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class SystemRunner:
+    """Runs programs of this machine, with `env` laid over the environment of this process."""
+
+    env: Mapping[str, str] | None = None
+
+    def run(
+        self, argv: Sequence[str], *, timeout: float, stdin: str = "", env: Mapping[str, str] | None = None
+    ) -> Completed:
+        full = {**os.environ, **(self.env or {}), **(env or {})}
+        try:
+            # A group of its own: when it is late, what it started is ended with it, and Ctrl-C reaches only us.
+            process = subprocess.Popen(
+                list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=full,
+                text=True, errors="replace", process_group=0,
+            )  # fmt: skip
+        except OSError as error:
+            raise MissingProgram(f"{argv[0]}: {error.strerror}", hint="opsctl doctor") from error
+        try:
+            out, err = process.communicate(stdin, timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            raise TimedOut(argv, timeout) from error
+        finally:
+            if process.returncode is None:
+                kill_group(process)
+        return Completed(argv=tuple(argv), code=process.returncode, out=out, err=err)
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessId:
+    """A process that cannot be mistaken for a later one with the same number."""
+
+    pid: int
+    started: float
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """The process that has this number now, or None. A zombie is no process."""
+        try:
+            process = psutil.Process(pid)
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return None
+            return cls(pid=pid, started=process.create_time())
+        except psutil.Error:
+            return None
+
+    @property
+    def is_alive(self) -> bool:
+        return ProcessId.of(self.pid) == self
+
+    def send(self, number: int) -> None:
+        """Send a signal, to this very process or to none."""
+        if self.is_alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a program that outlives us, in a session of its own, its output appended to `log`."""
+    try:
+        with log.open("ab") as out:
+            return subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )  # fmt: skip
+    except OSError as error:
+        raise MissingProgram(f"{argv[0]}: {error.strerror}", hint="opsctl doctor") from error
+
+
+def start_child(argv: Sequence[str], *, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a program that shares our output, in a session of its own, and that is ended by TERM if we are killed."""
+    return subprocess.Popen(
+        list(argv), stdin=subprocess.DEVNULL, env=dict(env), start_new_session=True,
+        preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509 (one prctl; no threads yet)
+    )  # fmt: skip
+
+
+def die_with_parent(number: int) -> None:
+    """Ask the kernel to send this process a signal when its parent dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant that loses its own, so that none escapes `end_descendants`."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_descendants(*, grace: float) -> int:
+    """End every process below this one: TERM, then KILL after `grace` seconds. How many there were."""
+    below = psutil.Process().children(recursive=True)
+    for process in below:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, stubborn = psutil.wait_procs(below, timeout=grace)
+    for process in stubborn:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(stubborn, timeout=5)
+    return len(below)
+
+
+def replace_process(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
+    """Become another program. Does not return."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(argv[0], list(argv), {**os.environ, **(env or {})})
