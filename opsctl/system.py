@@ -148,3 +148,8 @@ def replace_process(argv: Sequence[str], *, env: Mapping[str, str] | None = None
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvpe(argv[0], list(argv), {**os.environ, **(env or {})})
+
+
+def hostname() -> str:
+    """This machine's own name. A Slurm node is named by $SLURMD_NODENAME instead: several may share one machine."""
+    return os.uname().nodename

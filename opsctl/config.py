@@ -1,0 +1,269 @@
+"""site.toml and TRAIN.toml, read once: unknown keys refused, every problem reported at once.
+
+Nothing below the composition root reads the environment or a settings file; what it needs comes from here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from opsctl.errors import ConfigError
+from opsctl.model import slurm_minutes
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_name(text: str) -> str:
+    """A name becomes a directory, a job name and part of a comment, so it may hold only what is plain in all three."""
+    if not NAME.fullmatch(text):
+        raise ValueError(f"{text!r:.80} is not a name: 1 to 64 letters, digits, dots, dashes and underscores")
+    return text
+
+
+def _check_word(text: str) -> str:
+    if not text.isprintable() or any(c.isspace() for c in text):
+        raise ValueError(f"{text!r} holds white space or control characters, which would break the #SBATCH line")
+    return text
+
+
+def _check_time(text: str) -> str:
+    if slurm_minutes(text) is None:
+        raise ValueError(f"{text!r} is no limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
+    return text
+
+
+def _check_option(text: str) -> str:
+    if not text.startswith("--") or not text.isprintable():
+        raise ValueError(f"{text!r} is no sbatch option: one line that starts with --")
+    return text
+
+
+def _check_variable(name: str) -> str:
+    if not VARIABLE.fullmatch(name):
+        raise ValueError(f"{name!r} is not a variable's name")
+    return name
+
+
+def _check_text(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a NUL byte, which no program can be given")
+    return text
+
+
+Name = Annotated[str, AfterValidator(check_name)]
+Word = Annotated[str, AfterValidator(_check_word)]
+Text = Annotated[str, AfterValidator(_check_text)]
+Variable = Annotated[str, AfterValidator(_check_variable)]
+TimeLimit = Annotated[str, AfterValidator(_check_time)]
+SbatchOption = Annotated[str, AfterValidator(_check_option)]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class SlurmDefaults(Table):
+    """What every train of the site gets unless it says otherwise."""
+
+    partition: Word = ""
+    account: Word = ""
+    qos: Word = ""
+    constraint: Word = ""
+    conf: str = Field("", description="path of slurm.conf, if the commands do not find it by themselves")
+
+
+class Site(Table):
+    """The cluster's facts: site.toml."""
+
+    root: str = Field(description="the directory on the shared file system below which every train has its own")
+    engine: Literal["slurm", "sandbox"] = Field("slurm", description="the site's Slurm, or `opsctl sandbox up`")
+    sandbox: Name = Field("default", description="which sandbox, where the engine is one")
+    group: Word = Field("", description="the Unix group that may arm switches and make requests; empty: the owner")
+    trust_parents: bool = Field(
+        default=False, description="accept parents of `root` that others can write: they could then run code as you"
+    )
+    slurm: SlurmDefaults = SlurmDefaults()
+
+    @property
+    def root_path(self) -> Path:
+        return Path(os.path.expandvars(self.root)).expanduser().absolute()
+
+
+class SlurmTable(Table):
+    """What sbatch freezes: it cannot change for tasks that are queued already."""
+
+    nodes: int = Field(ge=1)
+    processes_per_node: int = Field(1, ge=1, description="ranks on each node, as a rule one per GPU")
+    cpus_per_process: int = Field(1, ge=1)
+    gpus_per_node: int = Field(0, ge=0)
+    time_limit: TimeLimit = Field(description="of one task: minutes, HH:MM:SS or D-HH:MM:SS")
+    tasks: int = Field(10, ge=1, description="array tasks to queue, one after the other")
+    partition: Word = ""
+    account: Word = ""
+    qos: Word = ""
+    reservation: Word = ""
+    constraint: Word = ""
+    memory_per_node: Word = Field("", description="such as 500G; 0 for all of it")
+    exclusive: bool = False
+    nice: int | None = None
+    exclude: Word = Field("", description="nodes that the train must not get, such as node[003-005]")
+    signal_seconds: int = Field(60, ge=0, le=65535, description="USR1 to the guard so long before the limit; 0: none")
+    extra: tuple[SbatchOption, ...] = Field((), description="further sbatch options, word for word")
+
+
+class Setup(Table):
+    """What the body does before the trainer starts, on the first node of the allocation."""
+
+    modules: tuple[Word, ...] = Field((), description="for `module load`")
+    lines: tuple[Text, ...] = Field((), description="shell, as written")
+
+
+class Guard(Table):
+    """When the chain is stopped from burning itself."""
+
+    short_life_minutes: float = Field(
+        20, gt=0, description="a life shorter than this, without a new checkpoint, is short"
+    )
+    short_lives: int = Field(3, ge=1, description="so many short lives in a row hold what is queued")
+    stop_grace_seconds: float = Field(
+        120, gt=0, description="after TERM or preemption: so long to save and leave before the ranks are ended"
+    )
+    poll_seconds: float = Field(2, gt=0, le=60, description="how often the guard looks at switches and the job's end")
+
+
+class Train(Table):
+    """One training run: TRAIN.toml."""
+
+    name: Name
+    slurm: SlurmTable
+    command: tuple[Text, ...] = Field(
+        (), description="any trainer, word by word, run once per process; leave out to use the embedded one"
+    )
+    trainer: dict[str, Any] | None = Field(None, description="the embedded trainer's settings; not beside `command`")
+    python: Text = Field("", description="the interpreter for the embedded trainer; empty: the one that opsctl runs on")
+    environment: dict[Variable, Text] = {}
+    setup: Setup = Setup()
+    guard: Guard = Guard()
+
+    @model_validator(mode="after")
+    def _one_trainer(self) -> Train:
+        if bool(self.command) == (self.trainer is not None):
+            raise ValueError("needs either `command` (any trainer) or a [trainer] table (the embedded one), not both")
+        return self
+
+    @property
+    def world_size(self) -> int:
+        return self.slurm.nodes * self.slurm.processes_per_node
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Raises ConfigError for a file that is missing, not text or not TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(str(path), ["no such file"], hint="opsctl config init writes a starter") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(str(path), [str(error)]) from error
+
+
+def parse(model: type[Model], given: Mapping[str, Any], where: str, extra: Sequence[str] = ()) -> Model:
+    """Raises ConfigError with every problem in `given`, after the `extra` ones."""
+    problems = list(extra)
+    try:
+        parsed = model.model_validate(_lists_to_tuples(given))
+    except ValidationError as error:
+        problems += [_problem(model, each) for each in error.errors()]
+    if problems:
+        raise ConfigError(where, problems)
+    return parsed
+
+
+def load_train(path: Path) -> Train:
+    """The train described by the file at `path`, its embedded trainer's settings checked too."""
+    given = read_toml(path)
+    return parse(Train, given, str(path), extra=trainer_problems(given))
+
+
+def load_site(path: Path) -> Site:
+    return parse(Site, read_toml(path), str(path))
+
+
+def find_site() -> Path | None:
+    """The site file: $OPSCTL_SITE, else the user's, else the machine's; None where there is none."""
+    if named := os.environ.get("OPSCTL_SITE"):
+        return Path(named)
+    user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    places = (user / "opsctl" / "site.toml", Path("/etc/opsctl/site.toml"))
+    return next((place for place in places if place.is_file()), None)
+
+
+def state_home() -> Path:
+    """Where opsctl keeps what belongs to this user on this machine alone."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "opsctl"
+
+
+def trainer_problems(given: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the [trainer] table, alone and for the number of processes that [slurm] asks for."""
+    table, slurm = given.get("trainer"), given.get("slurm", {})
+    if not isinstance(table, dict):
+        return []
+    from trainer.config import TrainerConfig  # noqa: PLC0415 (only a train with the embedded trainer pays for it)
+    from trainer.layout import check_layout  # noqa: PLC0415
+
+    try:
+        config = TrainerConfig.model_validate(table)
+    except ValidationError as error:
+        return [_problem(TrainerConfig, each, under=("trainer",)) for each in error.errors()]
+    try:
+        world = int(slurm["nodes"]) * int(slurm.get("processes_per_node", 1))
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return []  # [slurm] is wrong itself, which its own check says
+    return [f"[trainer] {problem}" for problem in check_layout(config, world)]
+
+
+def _lists_to_tuples(value: Any) -> Any:
+    """TOML has lists; a frozen record has tuples."""
+    if isinstance(value, dict):
+        return {key: _lists_to_tuples(each) for key, each in value.items()}
+    return tuple(_lists_to_tuples(each) for each in value) if isinstance(value, list) else value
+
+
+def _problem(model: type[BaseModel], error: Any, under: tuple[str, ...] = ()) -> str:
+    *tables, key = [*under, *error["loc"]] or [""]
+    place = f"[{'.'.join(str(table) for table in tables)}] {key}" if tables else str(key)
+    if error["type"] == "extra_forbidden":
+        known = sorted(_fields_at(model, error["loc"][:-1]))
+        near = get_close_matches(str(key), known, 1)
+        advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        return f"{place}: unknown key; {advice}"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "missing":
+        return f"{place}: missing"
+    given = "" if error["type"] == "value_error" else f", got {error['input']!r:.60}"
+    return f"{place}: {message}{given}" if key else f"{message}{given}"
+
+
+def _fields_at(model: type[BaseModel], loc: Sequence[Any]) -> list[str]:
+    """The keys known in the table at `loc`, following nested models through optional and annotated types."""
+    for key in loc:
+        field = model.model_fields.get(str(key))
+        if field is None:
+            return []
+        kinds = [field.annotation, *get_args(field.annotation)]
+        nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not nested:
+            return []
+        model = nested[0]
+    return list(model.model_fields)

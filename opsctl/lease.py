@@ -1,0 +1,103 @@
+"""One writer at a time in a directory of a shared file system, without the file system's locks.
+
+A lease is a hard link: making one is atomic everywhere, also where flock() is missing or only local.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from opsctl.errors import OpsctlError, RunDirError
+from opsctl.ports import Clock
+from opsctl.system import ProcessId, hostname
+
+STALE_AFTER = 120.0
+"""Seconds. No holder keeps a lease for longer than a few commands to Slurm take; clocks may differ by some seconds."""
+
+
+class Busy(OpsctlError):
+    """Somebody else is writing there. Safe to try again."""
+
+    exit_code = 75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    host: str
+    pid: int
+    started: float
+    at: float
+
+    def is_stale(self, now: float) -> bool:
+        """Its process is gone, if it is one of this host, or it has had far more time than anybody needs."""
+        if self.host == hostname() and not ProcessId(pid=self.pid, started=self.started).is_alive:
+            return True
+        return now - self.at > STALE_AFTER
+
+
+@contextlib.contextmanager
+def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[None]:
+    """Hold the lease of `directory`. Raises Busy after `wait` seconds, RunDirError where it cannot be taken at all."""
+    lock = directory / ".lease"
+    mine = directory / f".lease.{uuid.uuid4().hex}"
+    until = clock.monotonic() + wait
+    try:
+        while not _take(lock, mine, clock):
+            if clock.monotonic() >= until:
+                raise Busy(f"{directory}: {_read(lock) or 'somebody'} has been writing here for {wait:g} s",
+                           hint="try again; a lease of a process that is gone is broken by itself")  # fmt: skip
+            clock.sleep(0.05)
+        yield
+    finally:
+        _give_back(lock, mine)
+
+
+def _take(lock: Path, mine: Path, clock: Clock) -> bool:
+    me = ProcessId.of(os.getpid())
+    started = me.started if me else 0.0
+    holder = Holder(host=hostname(), pid=os.getpid(), started=started, at=clock.now().timestamp())
+    try:
+        mine.write_text(json.dumps(asdict(holder)))
+        os.link(mine, lock)
+    except FileExistsError:
+        _break_stale(lock, mine, holder.at)
+        return False
+    except OSError as error:
+        raise RunDirError(
+            f"{lock.parent}: cannot be locked: {error.strerror}",
+            hint="it needs to be yours, with free space, on a file system with hard links",
+        ) from error
+    return True
+
+
+def _break_stale(lock: Path, mine: Path, now: float) -> None:
+    seen = _read(lock)
+    if seen is None or not seen.is_stale(now):
+        return
+    # Renaming is the vote: of several that saw the same stale lease, one gets it, and looks at what it got.
+    taken = mine.with_suffix(".broken")
+    with contextlib.suppress(OSError):
+        lock.rename(taken)
+        if _read(taken) != seen:
+            os.link(taken, lock)
+        taken.unlink()
+
+
+def _give_back(lock: Path, mine: Path) -> None:
+    with contextlib.suppress(OSError):
+        if lock.samefile(mine):
+            lock.unlink()
+    mine.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Holder | None:
+    try:
+        return Holder(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
