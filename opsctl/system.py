@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,18 +75,18 @@ class ProcessId:
     """A process that cannot be mistaken for a later one with the same number."""
 
     pid: int
-    started: float
+    started: int
+    """In the kernel's ticks since boot: unlike a time of day, it does not move when somebody sets the clock."""
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
         """The process that has this number now, or None. A zombie is no process."""
         try:
-            process = psutil.Process(pid)
-            if process.status() == psutil.STATUS_ZOMBIE:
-                return None
-            return cls(pid=pid, started=process.create_time())
-        except psutil.Error:
+            # The name, in brackets, may hold anything: what counts comes behind the last one.
+            state, *rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        except (OSError, ValueError):
             return None
+        return None if state in "ZX" else cls(pid=pid, started=int(rest[18]))
 
     @property
     def is_alive(self) -> bool:
@@ -109,6 +109,63 @@ def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = Non
             )  # fmt: skip
     except OSError as error:
         raise MissingProgram(f"{argv[0]}: {error.strerror}", hint="opsctl doctor") from error
+
+
+def find_processes(belongs: Callable[[Mapping[str, str]], bool]) -> dict[ProcessId, str]:
+    """Every process whose environment, as it was when it started, `belongs`, and all below those, with their names.
+
+    Never this process. Those of other users, which we may not read, are not found.
+    """
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and belongs(process.environ()):
+                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
+    found.pop(os.getpid(), None)
+    return dict(_named(found.values()))
+
+
+def _named(processes: Iterable[psutil.Process]) -> Iterator[tuple[ProcessId, str]]:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if (identity := ProcessId.of(process.pid)) is not None:
+                yield identity, process.name()
+
+
+def memory_of(processes: Iterable[ProcessId]) -> int:
+    """Bytes that these processes use together; what they share is counted once. Those that ended count nothing."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if process.is_alive:
+                total += psutil.Process(process.pid).memory_full_info().pss
+    return total
+
+
+def run_attached(argv: Sequence[str], *, env: Mapping[str, str]) -> int:
+    """Run a program on this terminal, with exactly `env`, for as long as it takes; its exit code as a shell tells it.
+
+    Ctrl-C is the program's to answer. If we are ended by TERM or HUP, or killed, it is killed.
+    """
+    try:
+        process = subprocess.Popen(list(argv), env=dict(env), preexec_fn=lambda: die_with_parent(signal.SIGKILL))  # noqa: PLW1509 (one prctl; no threads yet)
+    except OSError as error:
+        raise MissingProgram(f"{argv[0]}: {error.strerror}", hint="opsctl doctor") from error
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def start_child(argv: Sequence[str], *, env: Mapping[str, str]) -> subprocess.Popen[bytes]:

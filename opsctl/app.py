@@ -1,0 +1,86 @@
+"""The composition root: from settings to real things. Nothing else builds them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from opsctl import rundir
+from opsctl.config import Site, find_site, load_site, state_home
+from opsctl.errors import OpsctlError
+from opsctl.journal import Journal
+from opsctl.launch.chain import Chain
+from opsctl.ports import Clock, Runner, Scheduler
+from opsctl.rundir import RunDir
+from opsctl.system import SystemClock, SystemRunner
+
+
+@dataclass(frozen=True)
+class App:
+    """What the verbs need. The scheduler is built when it is first asked for, so that verbs that ask Slurm nothing work
+    without one."""
+
+    site: Site
+    site_path: Path | None
+    """Where `site` was read, or None for the built-in one."""
+    clock: Clock
+    runner: Runner
+    """Runs programs in this process's own environment."""
+
+    @cached_property
+    def engine_env(self) -> dict[str, str]:
+        """What Slurm's commands need in their environment to find the Slurm that is meant."""
+        if os.environ.get("SLURM_CONF"):
+            return {}
+        if self.site.engine == "sandbox":
+            from opsctl.sandbox.cluster import Sandbox  # noqa: PLC0415 (psutil and more, for those who use it)
+
+            return Sandbox.open(self.site.sandbox).env()
+        return {"SLURM_CONF": self.site.slurm.conf} if self.site.slurm.conf else {}
+
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        from opsctl.scheduler.library import choose  # noqa: PLC0415 (the parsers, for those who ask Slurm)
+
+        return choose(SystemRunner(env=self.engine_env))[0]
+
+    @property
+    def root(self) -> Path:
+        return self.site.root_path
+
+    def find(self, train: str) -> RunDir:
+        """The train of that name or path. Raises InputError."""
+        return rundir.find(self.root, train)
+
+    def journal(self, run: RunDir) -> Journal:
+        return Journal(run, self.clock)
+
+    def chain(self, run: RunDir) -> Chain:
+        return Chain(run=run, journal=self.journal(run), scheduler=self.scheduler)
+
+    def check_trusted(self, run: RunDir) -> None:
+        """Refuse to act on a run directory that others could have written to. Raises RunDirError."""
+        root = self.root if self.site.trust_parents else None
+        rundir.check_trusted((run.config, run.body, run.wrapper, run.journal), root=root)
+
+
+def build(site_file: Path | None = None) -> App:
+    """The real thing, from `site_file` or the site file that is found. Raises ConfigError."""
+    path = site_file or find_site()
+    site = load_site(path) if path else built_in_site()
+    return App(site=site, site_path=path, clock=SystemClock(), runner=SystemRunner())
+
+
+def built_in_site() -> Site:
+    """Without a site file: the machine's own Slurm if it has one, else the sandbox; trains in the user's own state."""
+    has_slurm = bool(os.environ.get("SLURM_CONF")) or Path("/etc/slurm/slurm.conf").exists()
+    engine: Literal["slurm", "sandbox"] = "slurm" if has_slurm and shutil.which("sinfo") else "sandbox"
+    root = os.environ.get("OPSCTL_ROOT") or str(state_home() / "trains")
+    try:
+        return Site(root=root, engine=engine)
+    except ValueError as error:
+        raise OpsctlError(f"OPSCTL_ROOT: {error}") from error

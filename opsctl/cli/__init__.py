@@ -1,0 +1,130 @@
+"""The command line: parse, call, print. Each verb lives in a file of its own, imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import click
+
+from opsctl import __version__
+from opsctl.errors import OpsctlError
+
+VERBS: dict[str, tuple[str, str]] = {
+    "sandbox": ("opsctl.cli.sandbox:sandbox", "A private, real Slurm on this machine."),
+    "launch": ("opsctl.cli.launch:launch", "Check, render and submit a train."),
+    "status": ("opsctl.cli.status:status", "What runs, what waits and why, step, loss, ETA."),
+    "logs": ("opsctl.cli.logs:logs", "Show and follow a train's log."),
+    "hold": ("opsctl.cli.chain:hold", "Keep what is queued from starting, and its place in the queue."),
+    "release": ("opsctl.cli.chain:release", "Let a held train go on."),
+    "cancel": ("opsctl.cli.chain:cancel", "Cancel a train, or one task of it."),
+    "edit": ("opsctl.cli.edit:edit", "Change what the next task will run."),
+    "kill-switch": ("opsctl.cli.switches:kill_switch", "Stop a train cleanly: save, leave, cancel what is queued."),
+    "save-switch": ("opsctl.cli.switches:save_switch", "Have a train save a checkpoint now and go on."),
+    "guard": ("opsctl.cli.guard:guard", "What a batch job becomes: runs the body, honours switches, settles."),
+    "cron": ("opsctl.cli.cron:cron", "What is done while nobody looks."),
+    "config": ("opsctl.cli.config:config", "Starter files, checks, JSON schemas."),
+    "doctor": ("opsctl.cli.doctor:doctor", "Is everything here that opsctl needs?"),
+    "completion": ("opsctl.cli.completion:completion", "Shell completion."),
+}
+"""Every verb: where it lives and what it is for. Adding one is one line here and one file."""
+
+
+class Verbs(click.Group):
+    """Knows every verb's name and purpose without importing any of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, _, name = VERBS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, purpose) for verb, (_, purpose) in VERBS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            from difflib import get_close_matches  # noqa: PLC0415 (only for a typo)
+
+            near = get_close_matches(args[0], VERBS, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--site", type=click.Path(path_type=Path), help="site.toml to use instead of the one that is found.")
+@click.version_option(__version__)
+@click.pass_context
+def cli(ctx: click.Context, site: Path | None) -> None:
+    """Keep a months-long training run alive on a Slurm cluster.
+
+    \b
+    opsctl sandbox up --nodes 4      a private, real Slurm to try things on
+    opsctl config init               a commented TRAIN.toml and site.toml to start from
+    opsctl launch TRAIN.toml         check, render and submit it
+    opsctl status                    what runs, what waits and why
+    """
+    if ctx.obj is None:
+        ctx.obj = _LazyApp(site)
+
+
+class _LazyApp:
+    """Stands for the App until a verb wants something of it: `--help` should not read settings."""
+
+    def __init__(self, site: Path | None) -> None:
+        self._site = site
+        self._app: object | None = None
+
+    def __getattr__(self, name: str) -> object:
+        if self._app is None:
+            from opsctl.app import build  # noqa: PLC0415 (pydantic and all, which --help can do without)
+
+            self._app = build(self._site)
+        return getattr(self._app, name)
+
+
+def main() -> None:
+    """The console script: exit 0 done, 1 expected failure, 2 your input, 3 our bug, 75 try again, 130 Ctrl-C."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except OpsctlError as error:
+        click.echo(f"opsctl: {error.message}", err=True)
+        if error.hint:
+            click.echo(f"        {error.hint}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception as error:  # noqa: BLE001 (the outermost place: our bug, told as such)
+        sys.exit(_our_bug(error))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _our_bug(error: Exception) -> int:
+    """Put the traceback where it can be sent from, and say where."""
+    import tempfile  # noqa: PLC0415 (only for a bug)
+
+    handle, path = tempfile.mkstemp(prefix="opsctl-bug-", suffix=".log")
+    with os.fdopen(handle, "w") as file:
+        file.write(f"opsctl {__version__}, Python {sys.version}\n{' '.join(map(repr, sys.argv))}\n\n")
+        traceback.print_exception(error, file=file)
+    click.echo(f"opsctl: a bug of ours: {type(error).__name__}: {error}\n        the traceback is in {path}", err=True)
+    return 3

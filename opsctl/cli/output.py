@@ -1,0 +1,23 @@
+"""How verbs print: tables for people, JSON for programs, colours only on a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+dry_run_option: Callable[[F], F] = click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
+train_argument: Callable[[F], F] = click.argument("train")
+
+
+def print_json(data: object) -> None:
+    click.echo(json.dumps(data, indent=2, default=str, ensure_ascii=False))
+
+
+def say(text: str) -> None:
+    click.echo(text)

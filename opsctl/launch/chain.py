@@ -1,0 +1,156 @@
+"""The arrays of one train as Slurm has them now, and holding, releasing and cancelling them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ClusterShell.NodeSet import NodeSet, NodeSetParseError
+
+from opsctl.errors import InputError
+from opsctl.journal import History, Journal, Kind, replay
+from opsctl.model import Job
+from opsctl.ports import Scheduler
+from opsctl.rundir import RunDir
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One look at a train: what its journal says, and which rows of the queue are really its own."""
+
+    history: History
+    jobs: tuple[Job, ...]
+    """Rows of the queue that carry one of the train's nonces, the oldest array first."""
+    adopted: tuple[Job, ...]
+    """Those among them of which the journal does not know that they were submitted."""
+    strangers: tuple[Job, ...]
+    """Rows that have the id of an array of ours and are not ours: a controller that was killed uses ids again."""
+
+    @property
+    def waiting(self) -> list[Job]:
+        return [job for job in self.jobs if job.state.is_waiting]
+
+    @property
+    def active(self) -> list[Job]:
+        return [job for job in self.jobs if job.state.is_active]
+
+    @property
+    def is_queued(self) -> bool:
+        return bool(self.waiting or self.active)
+
+
+def look(run: RunDir, journal: Journal, jobs: Sequence[Job]) -> Seen:
+    """Tell the train's own rows from others by the nonce in their comment, never by id or name alone."""
+    history = replay(journal.events())
+    known = {f"opsctl:{run.name}:{array.nonce}" for array in history.arrays.values()}
+    begun = {f"opsctl:{run.name}:{nonce}" for nonce in history.pending}
+    ours = [job for job in jobs if job.comment in known | begun]
+    strangers = [job for job in jobs if job.array in history.arrays and job.comment not in known | begun]
+    return Seen(
+        history=history,
+        jobs=tuple(sorted(ours, key=lambda job: (int(job.array), job.tasks))),
+        adopted=tuple(job for job in ours if job.comment in begun),
+        strangers=tuple(strangers),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The queued and running arrays of one train. Its verbs are idempotent and act on the last array first, for the
+    next one starts as soon as the one before it ends."""
+
+    run: RunDir
+    journal: Journal
+    scheduler: Scheduler
+
+    def look(self) -> Seen:
+        """Ask Slurm once, and note in the journal what it knew and the journal did not."""
+        seen = look(self.run, self.journal, self.scheduler.jobs())
+        return self._adopt(seen) if seen.adopted else seen
+
+    def _adopt(self, seen: Seen) -> Seen:
+        for job in {job.array: job for job in seen.adopted}.values():
+            self.journal.append(Kind.SUBMITTED, nonce=job.comment.rpartition(":")[2], array=job.array)
+        return look(self.run, self.journal, seen.jobs)
+
+    def hold(self, why: str) -> list[str]:
+        """Hold what is queued; the arrays that have anything queued, the last first."""
+        arrays = _arrays(self.look().waiting)
+        for array in arrays:
+            self.scheduler.hold(array)
+        if arrays:
+            self.journal.append(Kind.HELD, jobs=arrays, why=why)
+        return arrays
+
+    def release(self) -> list[str]:
+        """Let what is queued start again; the arrays, the last first."""
+        seen = self.look()
+        arrays = _arrays(seen.waiting)
+        for array in arrays:
+            self.scheduler.release(array)
+        if arrays or seen.history.held:
+            self.journal.append(Kind.RELEASED, jobs=arrays)
+        return arrays
+
+    def cancel(self, why: str, *, queued_only: bool = False) -> list[str]:
+        """Cancel every array, first what is queued and then, unless `queued_only`, what runs."""
+        seen = self.look()
+        arrays = _arrays(seen.waiting)
+        for array in arrays:
+            self.scheduler.cancel(array, queued_only=True)
+        running = [] if queued_only else _arrays(seen.active)
+        for array in running:
+            self.scheduler.cancel(array)
+        ended = list(dict.fromkeys([*arrays, *running]))
+        if ended:
+            self.journal.append(Kind.CANCELLED, job=",".join(ended), why=why)
+        return ended
+
+    def cancel_task(self, task: int, why: str) -> str:
+        """Cancel one array task, in the newest array that has it. Raises InputError if none has."""
+        found = [job for job in self.look().jobs if task in job.tasks and not job.state.is_final]
+        if not found:
+            raise InputError(
+                f"{self.run.name}: no task {task} is queued or running", hint=f"opsctl status {self.run.name}"
+            )
+        job = f"{found[-1].array}_{task}"
+        self.scheduler.cancel(job)
+        self.journal.append(Kind.CANCELLED, job=job, why=why)
+        return job
+
+    def exclude(self, nodes: str, *, needed: int) -> str:
+        """Keep `nodes` from what is queued, besides those that are excluded already; all that are excluded now.
+
+        Raises InputError if fewer than `needed` nodes would remain: Slurm would take it and then never start the job.
+        """
+        add = nodeset(nodes)
+        arrays = _arrays(self.look().waiting)
+        every = NodeSet.fromlist([node.name for node in self.scheduler.nodes()])
+        unknown = add - every
+        if unknown:
+            raise InputError(f"no such nodes: {unknown}", hint="opsctl nodes, or sinfo, lists them")
+        wanted = {array: nodeset(self.scheduler.excluded(array)) | add for array in arrays}
+        for array, union in wanted.items():
+            if len(every - union) < needed:
+                raise InputError(
+                    f"with {union} excluded {len(every - union)} nodes are left, and array {array} needs {needed}",
+                    hint="exclude fewer, or launch with fewer nodes",
+                )
+        for array, union in wanted.items():
+            self.scheduler.exclude(array, str(union))
+        if arrays:
+            self.journal.append(Kind.EXCLUDED, jobs=arrays, nodes=str(add))
+        return str(NodeSet.fromlist([str(union) for union in wanted.values()]))
+
+
+def nodeset(text: str) -> NodeSet:
+    """A node list as Slurm folds it. Raises InputError."""
+    try:
+        return NodeSet(text)
+    except NodeSetParseError as error:
+        raise InputError(f"{text!r} is no node list: {error}", hint="such as node[001-004,007]") from error
+
+
+def _arrays(jobs: Sequence[Job]) -> list[str]:
+    """The ids of their arrays, the last first."""
+    return sorted({job.array for job in jobs}, key=int, reverse=True)

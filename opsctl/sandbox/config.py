@@ -1,0 +1,213 @@
+"""slurm.conf and its friends for a private Slurm, as text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from opsctl.errors import InputError
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+MOST_NODES = 512
+MOST_GPUS = 16
+CLUSTER = "sandbox"
+
+
+class Auth(StrEnum):
+    """Who is believed. NONE believes whoever reaches the port, so it is for a private network namespace alone."""
+
+    MUNGE = "munge"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What a user asks for. `fast` shortens Slurm's timers, so that a test sees a dead node in seconds."""
+
+    name: str = "default"
+    nodes: int = 4
+    gpus_per_node: int = 0
+    accounting: bool = False
+    fast: bool = False
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if not 1 <= self.nodes <= MOST_NODES:
+            raise InputError(f"--nodes is {self.nodes}, needs 1 to {MOST_NODES}")
+        if not 0 <= self.gpus_per_node <= MOST_GPUS:
+            raise InputError(f"--gpus-per-node is {self.gpus_per_node}, needs 0 to {MOST_GPUS}")
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return tuple(f"node{number:03}" for number in range(1, self.nodes + 1))
+
+
+def check_name(name: str) -> None:
+    """A sandbox's name becomes a directory, so it is refused unless it is plain."""
+    if not NAME.fullmatch(name):
+        raise InputError(
+            f"sandbox name {name!r} is not allowed",
+            hint="lower-case letters, digits and dashes, 32 at most, such as: opsctl sandbox up --name night-1",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where this sandbox lives and what it may use: all that slurm.conf needs beside the Spec."""
+
+    home: Path
+    """Private to the owner: keys, logs, the controller's state, the database."""
+    run: Path
+    """Readable by everybody: what other users' commands and jobs must reach."""
+    host: str
+    user: str
+    version: tuple[int, int]
+    first_port: int
+    auth: Auth
+
+    @property
+    def conf(self) -> Path:
+        return self.run / "slurm.conf"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.run / "munge.socket"
+
+    @property
+    def controller_port(self) -> int:
+        return self.first_port
+
+    @property
+    def dbd_port(self) -> int:
+        return self.first_port + 1
+
+    @property
+    def node_port(self) -> int:
+        """The first node's; the others follow."""
+        return self.first_port + 2
+
+
+def ports_needed(spec: Spec) -> int:
+    """Slurmctld's, slurmdbd's (kept free without accounting too), and one for each node."""
+    return spec.nodes + 2
+
+
+FAST = """\
+SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,sched_min_interval=0
+KillWait=5
+SlurmdTimeout=10
+SlurmctldTimeout=10
+MessageTimeout=10
+TCPTimeout=2
+UnkillableStepTimeout=50
+MinJobAge=300
+PriorityCalcPeriod=1
+"""
+
+
+def slurm_conf(spec: Spec, site: Site) -> str:
+    """The whole slurm.conf. Nodes are declared larger than this machine is: config_overrides believes them."""
+    gres = f" Gres=gpu:{spec.gpus_per_node}" if spec.gpus_per_node else ""
+    return f"""\
+ClusterName={CLUSTER}
+SlurmctldHost={site.host}(127.0.0.1)
+SlurmctldPort={site.controller_port}
+SlurmUser={site.user}
+SlurmdUser={site.user}
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+{_auth(spec, site)}
+StateSaveLocation={site.home}/state
+SlurmdSpoolDir={site.run}/spool/%n
+SlurmctldPidFile={site.home}/slurmctld.pid
+SlurmdPidFile={site.home}/slurmd-%n.pid
+SlurmctldLogFile={site.home}/log/slurmctld.log
+SlurmdLogFile={site.home}/log/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+PlugStackConfig=/dev/null
+MailProg=/bin/true
+PropagateResourceLimits=NONE
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=512
+PriorityType=priority/multifactor
+PriorityWeightAge=10000
+PriorityWeightJobSize=100
+PriorityMaxAge=7-0
+ReturnToService=2
+CompleteWait=0
+TreeWidth=65533
+{FAST if spec.fast else ""}{_accounting(spec, site)}{"GresTypes=gpu" if gres else ""}
+NodeName={_span(spec)} NodeHostname={site.host} NodeAddr=127.0.0.1 Port={_port_span(spec, site)} \
+CPUs=16 RealMemory=65536{gres} State=UNKNOWN
+PartitionName=main Default=YES Nodes=ALL MaxTime=1-00:00:00 State=UP
+PartitionName=cpu Nodes={spec.node_names[0]} MaxTime=01:00:00 State=UP
+"""
+
+
+def _auth(spec: Spec, site: Site) -> str:
+    # Until a credential has expired, a requeued job waits: two minutes by default.
+    expire = "cred_expire=5" if spec.fast else ""
+    if site.auth is Auth.NONE:
+        return "AuthType=auth/none\nCredType=cred/none\n" + (f"AuthInfo={expire}" if expire else "")
+    info = ",".join(part for part in (f"socket={site.munge_socket}", expire) if part)
+    return f"AuthType=auth/munge\nCredType=cred/munge\nAuthInfo={info}"
+
+
+def _accounting(spec: Spec, site: Site) -> str:
+    if not spec.accounting:
+        return "AccountingStorageType=accounting_storage/none\n"
+    password = f"AccountingStoragePass={site.munge_socket}\n" if site.auth is Auth.MUNGE else ""
+    return f"""\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={site.dbd_port}
+{password}JobAcctGatherType=jobacct_gather/linux
+"""
+
+
+def _span(spec: Spec) -> str:
+    return f"node[001-{spec.nodes:03}]" if spec.nodes > 1 else spec.node_names[0]
+
+
+def _port_span(spec: Spec, site: Site) -> str:
+    return f"[{site.node_port}-{site.node_port + spec.nodes - 1}]" if spec.nodes > 1 else str(site.node_port)
+
+
+def gres_conf(spec: Spec, site: Site) -> str:
+    """GPUs that are not there: Slurm only wants device files that it can name."""
+    if not spec.gpus_per_node:
+        return ""
+    numbers = f"[0-{spec.gpus_per_node - 1}]" if spec.gpus_per_node > 1 else "0"
+    return f"AutoDetect=off\nName=gpu File={site.run}/gres/gpu{numbers}\n"
+
+
+def cgroup_conf(version: tuple[int, int]) -> str:
+    """Without this file slurmd does not start where there is no cgroup tree; 24.05 learned to do without."""
+    return f"CgroupPlugin={'disabled' if version >= (24, 5) else 'cgroup/v1'}\n"
+
+
+def slurmdbd_conf(site: Site) -> str:
+    """slurmdbd.conf; it must be its owner's alone. The database is behind a socket that only its owner reaches."""
+    if site.auth is Auth.MUNGE:
+        auth = f"AuthType=auth/munge\nAuthInfo=socket={site.munge_socket}"
+    else:
+        auth = "AuthType=auth/none"
+    return f"""\
+{auth}
+DbdHost={site.host}
+DbdAddr=127.0.0.1
+DbdPort={site.dbd_port}
+SlurmUser={site.user}
+LogFile={site.home}/log/slurmdbd.log
+PidFile={site.home}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+StorageLoc=slurm_acct
+"""

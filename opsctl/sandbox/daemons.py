@@ -1,0 +1,122 @@
+"""Starting the processes of a sandbox, in order, and waiting until each can be used."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from opsctl.errors import SandboxError
+from opsctl.ports import Clock, Completed, Runner, TimedOut
+from opsctl.sandbox.config import Auth
+from opsctl.sandbox.processes import MARKER, NODE
+from opsctl.sandbox.record import Daemon, Record
+from opsctl.system import ProcessId, spawn
+
+MUNGED, DATABASE, SLURMDBD, CONTROLLER = "munged", "mariadbd", "slurmdbd", "slurmctld"
+
+
+def munged_argv(record: Record, program: str) -> tuple[str, ...]:
+    home = record.site.home
+    return (
+        program, "--foreground", f"--socket={record.site.munge_socket}", f"--key-file={home}/munge.key",
+        f"--pid-file={home}/munged.pid", f"--seed-file={home}/munged.seed", "--num-threads=4",
+    )  # fmt: skip
+
+
+def start(record: Record, name: str, argv: tuple[str, ...]) -> Daemon:
+    """Start one daemon and say who it is."""
+    log = log_of(record, name)
+    env = {"SLURM_CONF": str(record.site.conf), MARKER: str(record.site.run)}
+    # The database is asked for at a compiled-in path otherwise, and that is the system's own.
+    env["MYSQL_UNIX_PORT"] = str(record.site.home / "mysql.socket")
+    if name in record.spec.node_names:
+        env[NODE] = name
+    process = ProcessId.of(spawn(argv, log=log, env=env).pid)
+    if process is None:
+        raise failed(record, f"{name} ended at once", name)
+    return Daemon(name=name, argv=argv, process=process)
+
+
+def log_of(record: Record, name: str) -> Path:
+    """Where a daemon's own output goes; Slurm's daemons write most to their LogFile beside it."""
+    return record.site.home / "log" / f"{name}.out"
+
+
+def failed(record: Record, message: str, *names: str) -> SandboxError:
+    """An error that ends with what the daemons' logs end with."""
+    logs = record.site.home / "log"
+    tails = [f"{path.name}: {line}" for name in names for path in sorted(logs.glob(f"*{name}.*")) for line in tail(path)]
+    return SandboxError("\n  ".join([message, *tails]), hint=f"all logs: {logs}")
+
+
+def tail(path: Path, lines: int = 5) -> list[str]:
+    return path.read_text(errors="replace").splitlines()[-lines:]
+
+
+def wait_for(record: Record, clock: Clock, ready: Callable[[], bool], *names: str, limit: float, what: str) -> None:
+    """Until `ready`, while the named daemons live, for `limit` seconds at most."""
+    daemons = [daemon for name in names if (daemon := record.daemon(name))]
+    deadline = clock.monotonic() + limit
+    while not ready():
+        if dead := [daemon.name for daemon in daemons if not daemon.process.is_alive]:
+            raise failed(record, f"{', '.join(dead[:3])} did not start", *dead[:3])
+        if clock.monotonic() > deadline:
+            raise failed(record, f"{what} after {limit:g} s", *names[:3])
+        clock.sleep(0.02)
+
+
+def listens(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def ask(record: Record, runner: Runner, *argv: str, timeout: float = 30) -> Completed:
+    """Ask this sandbox's Slurm; no answer in time reads as a failed command."""
+    try:
+        return runner.run(argv, timeout=timeout, env={"SLURM_CONF": str(record.site.conf)})
+    except TimedOut as error:
+        return Completed(argv=argv, code=1, out="", err=str(error))
+
+
+def node_states(record: Record, runner: Runner) -> dict[str, str]:
+    """Each node's state in Slurm's words; empty when the controller does not answer."""
+    said = ask(record, runner, "sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T", timeout=12)
+    return dict(line.split(None, 1) for line in said.out.splitlines()) if said.code == 0 else {}
+
+
+def start_munged(record: Record, clock: Clock, program: str) -> Record:
+    if record.site.auth is not Auth.MUNGE:
+        return record
+    record = record.with_daemon(start(record, MUNGED, munged_argv(record, program)))
+    record.save()
+    socket_path = record.site.munge_socket
+    wait_for(record, clock, socket_path.exists, MUNGED, limit=15, what="munged has no socket")
+    return record
+
+
+def start_controller(record: Record, clock: Clock, program: str) -> Record:
+    argv = (program, "-D", "-f", str(record.site.conf))
+    record = record.with_daemon(start(record, CONTROLLER, argv))
+    record.save()
+    port = record.site.controller_port
+    wait_for(record, clock, lambda: listens(port), CONTROLLER, limit=30, what="slurmctld does not listen")
+    return record
+
+
+def start_nodes(record: Record, clock: Clock, runner: Runner, program: str) -> Record:
+    conf = str(record.site.conf)
+    names = record.spec.node_names
+    record = record.with_daemon(*(start(record, name, (program, "-D", "-f", conf, "-N", name)) for name in names))
+    record.save()
+    wait_idle(record, clock, runner, names)
+    return record
+
+
+def wait_idle(record: Record, clock: Clock, runner: Runner, names: tuple[str, ...]) -> None:
+    def ready() -> bool:
+        return set(node_states(record, runner).values()) == {"idle"}
+
+    limit = 60 + record.spec.nodes / 4
+    wait_for(record, clock, ready, CONTROLLER, *names, limit=limit, what="not every node is idle")

@@ -1,0 +1,60 @@
+"""Where Slurm's programs are. Daemons live in sbin, which is not on an ordinary user's PATH."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from opsctl.errors import MissingProgram, SandboxError
+from opsctl.ports import Runner
+
+SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+BASIC = ("slurmctld", "slurmd", "sinfo", "scontrol", "srun", "munged")
+ACCOUNTING = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
+APT = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
+APT_ACCOUNTING = "slurmdbd slurm-wlm-mysql-plugin mariadb-server"
+DNF = "slurm slurm-slurmctld slurm-slurmd munge"
+DNF_ACCOUNTING = "slurm-slurmdbd mariadb-server"
+
+
+def search_path(path: str) -> str:
+    """`path` with the directories of daemons behind it, where they are not on it already."""
+    parts = [part for part in path.split(os.pathsep) if part]
+    return os.pathsep.join([*parts, *(part for part in SBIN if part not in parts)])
+
+
+def find_programs(path: str, *, accounting: bool) -> dict[str, str]:
+    """Where each program that a sandbox needs is, by name. All that are missing are told at once."""
+    names = (*BASIC, *ACCOUNTING) if accounting else BASIC
+    found = {name: shutil.which(name, path=search_path(path)) for name in names}
+    missing = [name for name, where in found.items() if where is None]
+    if missing:
+        raise MissingProgram(f"not installed: {', '.join(missing)}", hint=install_hint(accounting=accounting))
+    return {name: where for name, where in found.items() if where is not None}
+
+
+def install_hint(*, accounting: bool) -> str:
+    """The commands that install what a sandbox needs. It starts none of the system services that come along."""
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    apt = f"{APT} {APT_ACCOUNTING}" if accounting else APT
+    dnf = f"{DNF} {DNF_ACCOUNTING}" if accounting else DNF
+    return (
+        f"Debian, Ubuntu:  {sudo}apt-get install -y --no-install-recommends {apt}\n"
+        f"Fedora, RHEL with EPEL:  {sudo}dnf install -y {dnf}"
+    )
+
+
+def slurm_version(runner: Runner, slurmctld: str) -> tuple[int, int]:
+    """Such as (22, 5)."""
+    said = runner.run([slurmctld, "-V"], timeout=10).out
+    if not (match := re.search(r"(\d+)\.(\d+)", said)):
+        raise SandboxError(f"{slurmctld} -V says {said.strip()!r}, which names no version")
+    return int(match[1]), int(match[2])
+
+
+def add_to_path(path: str, program: str) -> str:
+    """`path` with the directory of `program` on it."""
+    directory = str(Path(program).parent)
+    return path if directory in path.split(os.pathsep) else os.pathsep.join(part for part in (path, directory) if part)

@@ -1,0 +1,105 @@
+"""What is known of a sandbox between two commands: sandbox.json, and where it lies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from opsctl.errors import SandboxError
+from opsctl.sandbox.config import Auth, Site, Spec, check_name
+from opsctl.system import ProcessId
+from trainer.contract import write_atomic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The directories that sandboxes may use."""
+
+    state: Path
+    cache: Path
+    run: Path = Path("/tmp")  # noqa: S108 (munged wants a world-readable path; the directory below it is checked to be ours)
+
+    @classmethod
+    def of(cls, env: Mapping[str, str]) -> Places:
+        """This user's, by the XDG rules."""
+        home = Path(env.get("HOME") or "~").expanduser()
+        state = Path(env.get("XDG_STATE_HOME") or home / ".local/state")
+        cache = Path(env.get("XDG_CACHE_HOME") or home / ".cache")
+        return cls(state=state / "opsctl/sandbox", cache=cache / "opsctl/sandbox")
+
+    def home(self, name: str) -> Path:
+        check_name(name)
+        return self.state / name
+
+    def run_directory(self, name: str) -> Path:
+        """The same after every `up`, so that a shell's SLURM_CONF stays true; different for every state directory."""
+        digest = hashlib.sha256(os.fsencode(self.home(name).absolute())).hexdigest()[:8]
+        return self.run / f"opsctl-{os.getuid()}-{name}-{digest}"
+
+    def names(self) -> list[str]:
+        """The sandboxes that left a record here."""
+        return sorted(path.parent.name for path in self.state.glob("*/sandbox.json"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """One process of a sandbox, and how to start it again."""
+
+    name: str
+    argv: tuple[str, ...]
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A sandbox. `complete` once it was all up; until then only good for being cleaned away."""
+
+    spec: Spec
+    site: Site
+    started: datetime
+    complete: bool = False
+    daemons: tuple[Daemon, ...] = ()
+
+    def daemon(self, name: str) -> Daemon | None:
+        return next((daemon for daemon in self.daemons if daemon.name == name), None)
+
+    def with_daemon(self, *new: Daemon) -> Record:
+        """With these instead of those of the same names."""
+        names = {daemon.name for daemon in new}
+        return replace(self, daemons=(*(old for old in self.daemons if old.name not in names), *new))
+
+    def save(self) -> None:
+        write_atomic(self.site.home / "sandbox.json", json.dumps(asdict(self), default=str, indent=1), mode=0o600)
+
+
+def read_record(home: Path) -> Record | None:
+    """The record in `home`, or None where there is none."""
+    try:
+        text = (home / "sandbox.json").read_text()
+    except FileNotFoundError:
+        return None
+    try:
+        return parse_record(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise SandboxError(f"{home}/sandbox.json cannot be understood: {error}") from error
+
+
+def parse_record(given: dict[str, Any]) -> Record:
+    site = given["site"]
+    paths = {"home": Path(site["home"]), "run": Path(site["run"])}
+    return Record(
+        spec=Spec(**given["spec"]),
+        site=Site(**{**site, **paths, "version": tuple(site["version"]), "auth": Auth(site["auth"])}),
+        started=datetime.fromisoformat(given["started"]),
+        complete=given["complete"],
+        daemons=tuple(
+            Daemon(name=each["name"], argv=tuple(each["argv"]), process=ProcessId(**each["process"]))
+            for each in given["daemons"]
+        ),
+    )
