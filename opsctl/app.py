@@ -39,7 +39,7 @@ class App:
         if self.site.engine == "sandbox":
             from opsctl.sandbox.cluster import Sandbox  # noqa: PLC0415 (psutil and more, for those who use it)
 
-            return Sandbox.open(self.site.sandbox).env()
+            return Sandbox.open(self.site.sandbox, clock=self.clock, runner=self.runner).env()
         return {"SLURM_CONF": self.site.slurm.conf} if self.site.slurm.conf else {}
 
     @cached_property

@@ -31,7 +31,7 @@ class Busy(OpsctlError):
 class Holder:
     host: str
     pid: int
-    started: float
+    started: int
     at: float
 
     def is_stale(self, now: float) -> bool:
@@ -60,7 +60,7 @@ def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[None
 
 def _take(lock: Path, mine: Path, clock: Clock) -> bool:
     me = ProcessId.of(os.getpid())
-    started = me.started if me else 0.0
+    started = me.started if me else 0
     holder = Holder(host=hostname(), pid=os.getpid(), started=started, at=clock.now().timestamp())
     try:
         mine.write_text(json.dumps(asdict(holder)))
