@@ -1,0 +1,208 @@
+"""The `[trainer]` table of a train's TOML, and the `trainer.json` that it is frozen into.
+
+Free of torch: whoever launches validates with it. Lengths are in tokens, batches in samples (sequences), times in
+seconds. What needs the number of processes as well is checked by `layout.check_layout`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trainer import schedule
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+class ModelConfig(_Table):
+    """A GPT-2: learnt positions, pre-norm blocks, output tied to the token embedding."""
+
+    layers: Count = 4
+    """Transformer blocks."""
+    hidden: Count = 128
+    """Width of the residual stream."""
+    heads: Count = 4
+    """Attention heads of each block; divides `hidden`."""
+    sequence: Count = 128
+    """Tokens of one sample, and positions that the model knows."""
+    vocabulary: Count = 264
+    """Rows of the token embedding: 256 bytes and the end of a document, rounded up to a multiple of 8."""
+    dropout: Share = 0.0
+    """Chance of each activation to be dropped, after the embedding, in attention and after each half of a block."""
+    init_std: Annotated[float, Field(gt=0)] | None = None
+    """Standard deviation of initial weights; √(1/(3·hidden)) if absent."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ModelConfig:
+        if self.hidden % self.heads:
+            raise ValueError(f"heads = {self.heads} does not divide hidden = {self.hidden}")
+        return self
+
+
+class DataConfig(_Table):
+    """What is read: one corpus in Megatron's indexed format."""
+
+    prefix: str = "data/corpus"
+    """Path of the corpus without `.bin` and `.idx`, absolute or from the working directory."""
+
+
+class ParallelConfig(_Table):
+    """How the model is spread; what is left of the processes is data parallel."""
+
+    pipeline: Count = 1
+    """Stages that the layers are cut into."""
+    zero_stage: Literal[0, 1] = 1
+    """1: each data-parallel rank keeps its share of the optimizer's state; 0: all of it."""
+    balance: Literal["blocks-and-embeddings", "blocks"] = "blocks-and-embeddings"
+    """What is counted out evenly over the stages; the first counts embedding and output as a block each."""
+    timeout_s: Seconds = 600.0
+    """How long a rank waits for the others before it gives up."""
+
+
+class BatchConfig(_Table):
+    """Samples of a step."""
+
+    micro_batch: Count = 2
+    """Samples that one rank takes through its stage at a time."""
+    global_batch: Count = 16
+    """Samples of one step over all ranks; a multiple of micro_batch x data-parallel ranks."""
+
+
+class OptimizerConfig(_Table):
+    """AdamW, and its learning rate over samples."""
+
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    """Learning rate after the warm-up."""
+    min_lr: Annotated[float, Field(ge=0)] = 0.0
+    """Learning rate at the end of the decay."""
+    warmup_samples: Annotated[int, Field(ge=0)] = 0
+    """Samples over which the rate rises linearly from 0."""
+    decay: Literal["cosine", "constant"] = "cosine"
+    """How the rate falls after the warm-up."""
+    decay_samples: Count | None = None
+    """Samples, from the start, at which `min_lr` is reached; the whole run if absent."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    """Not applied to biases and norms."""
+    beta1: Share = 0.9
+    """Decay of the running mean of gradients."""
+    beta2: Share = 0.95
+    """Decay of the running mean of squared gradients."""
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    """Added to the denominator."""
+    clip: Annotated[float, Field(ge=0)] = 1.0
+    """Largest norm of the gradient over all ranks; 0 does not clip."""
+
+    @model_validator(mode="after")
+    def _rates_fall(self) -> OptimizerConfig:
+        if self.min_lr > self.lr:
+            raise ValueError(f"min_lr = {self.min_lr:g} is above lr = {self.lr:g}")
+        if self.decay_samples is not None and self.decay_samples <= self.warmup_samples:
+            raise ValueError(f"decay_samples = {self.decay_samples} ends before warmup_samples = {self.warmup_samples}")
+        return self
+
+
+class CheckpointConfig(_Table):
+    """When and where the state is saved."""
+
+    directory: str = "checkpoints"
+    """Where checkpoints lie; the environment's TRAIN_CHECKPOINT_DIR goes before it."""
+    every: Annotated[int, Field(ge=0)] = 1000
+    """Steps between two saves; 0 saves only at the end and on request."""
+    keep_last: Annotated[int, Field(ge=0)] = 0
+    """Newest checkpoints that are kept, at least 2; 0 keeps them all."""
+
+    @model_validator(mode="after")
+    def _keeps_a_spare(self) -> CheckpointConfig:
+        if self.keep_last == 1:
+            raise ValueError("keep_last = 1 leaves nothing to fall back on if that one is damaged; use 2, or 0 for all")
+        return self
+
+
+class LogConfig(_Table):
+    """What is printed."""
+
+    every: Count = 1
+    """Steps between two log lines."""
+    heartbeat_s: Seconds = 5.0
+    """Least time between two heartbeats of one phase."""
+
+
+class LimitsConfig(_Table):
+    """The longest that each phase may take, for whoever watches; and what is left free before the job's end."""
+
+    init_s: Seconds = 900.0
+    """From start to the first step."""
+    step_s: Seconds | None = None
+    """Between two heartbeats while training; 20 of the slowest steps, at least 120 s, if absent."""
+    save_s: Seconds = 1800.0
+    """One save."""
+    exit_s: Seconds = 120.0
+    """From the last save to the end of the process."""
+    margin_s: Annotated[float, Field(ge=0)] = 5.0
+    """Kept free before the job's end, besides twice (slowest step + last save)."""
+
+
+class TrainerConfig(_Table):
+    """All that a training run is, apart from where it runs."""
+
+    steps: Count
+    """Step at which the run is finished."""
+    seed: Annotated[int, Field(ge=0)] = 1234
+    """Of the initial weights, of the order of samples and of dropout."""
+    precision: Literal["bf16", "fp32"] = "bf16"
+    """bf16: weights and activations in bf16, gradients summed and weights updated in fp32."""
+    threads: Count | None = None
+    """CPU threads of each rank; OMP_NUM_THREADS or the cores that it may use if absent."""
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    batch: BatchConfig = BatchConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
+    limits: LimitsConfig = LimitsConfig()
+
+    @model_validator(mode="after")
+    def _clips_rightly(self) -> TrainerConfig:
+        if self.precision == "fp32" and self.parallel.zero_stage == 0 and self.parallel.pipeline > 1:
+            raise ValueError(
+                f"precision = fp32 with zero_stage = 0 and pipeline = {self.parallel.pipeline} leaves the later stages "
+                "out of the gradient's norm and clips wrongly; use zero_stage = 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _decays_after_warmup(self) -> TrainerConfig:
+        samples, optimizer = self.steps * self.batch.global_batch, self.optimizer
+        falls = optimizer.decay == "cosine" and optimizer.decay_samples is None
+        if falls and optimizer.warmup_samples >= samples:
+            raise ValueError(
+                f"warmup_samples = {optimizer.warmup_samples} takes the whole run of {samples} samples "
+                f"({self.steps} steps of {self.batch.global_batch})"
+            )
+        return self
+
+    def rate(self) -> schedule.Rate:
+        """The learning rate's schedule, in samples."""
+        optimizer = self.optimizer
+        return schedule.Rate(
+            peak=optimizer.lr,
+            least=optimizer.min_lr,
+            warmup=optimizer.warmup_samples,
+            end=(optimizer.decay_samples or self.steps * self.batch.global_batch)
+            if optimizer.decay == "cosine"
+            else None,
+        )
+
+
+def read(path: Path) -> TrainerConfig:
+    """The config frozen at `path`. Raises OSError, or pydantic's ValidationError with every problem in it."""
+    return TrainerConfig.model_validate_json(path.read_text())

@@ -1,0 +1,78 @@
+"""The model under DeepSpeed: one call is one step over all stages and data-parallel ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.pipe import PipelineModule
+
+from trainer import model
+from trainer.config import TrainerConfig
+from trainer.layout import Layout
+
+_BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding", "blocks": "type:Block"}
+
+
+class Engine:
+    """DeepSpeed's PipelineEngine, as the loop sees it."""
+
+    def __init__(self, config: TrainerConfig, layout: Layout) -> None:
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        with _quiet_stdout():
+            module = PipelineModule(
+                model.layers(config.model, seed=config.seed),
+                num_stages=layout.pipeline,
+                loss_fn=model.loss,
+                partition_method=_BALANCE[config.parallel.balance],
+            )
+        optimizer = config.optimizer
+        adamw = torch.optim.AdamW(
+            list(model.parameter_groups(module, weight_decay=optimizer.weight_decay)),
+            lr=optimizer.lr,
+            betas=(optimizer.beta1, optimizer.beta2),
+            eps=optimizer.eps,
+        )
+        self.accumulation = layout.accumulation(
+            micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch
+        )
+        self.deepspeed, *_ = deepspeed.initialize(
+            model=module, optimizer=adamw, config=deepspeed_config(config, accumulation=self.accumulation)
+        )
+
+    def step(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], *, rate: float) -> tuple[float, float]:
+        """Take one optimizer step at learning rate `rate`; return mean loss and norm of the gradient over all ranks."""
+        for group in self.deepspeed.optimizer.param_groups:
+            group["lr"] = rate
+        loss = self.deepspeed.train_batch(data_iter=batches)
+        norm = float(self.deepspeed.get_global_grad_norm())
+        return float(loss), norm if norm >= 0 else math.nan  # DeepSpeed says -1 for a norm that is not finite
+
+
+def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, Any]:
+    """DeepSpeed's own config. Without grad_accum_dtype, bf16 gradients would be summed in bf16."""
+    given: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": config.batch.micro_batch,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": config.optimizer.clip,
+        "zero_optimization": {"stage": config.parallel.zero_stage},
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": None,
+    }
+    if config.precision == "bf16":
+        given |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    return given
+
+
+@contextlib.contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    """PipelineModule prints its seeds; the log is for the lines that tools read."""
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield

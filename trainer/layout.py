@@ -1,0 +1,65 @@
+"""Which rank does what: the cut of the model over stages, and of the batch over data-parallel ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainer.config import TrainerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Sizes of the axes. Ranks count over data first: rank = stage x data + data-parallel rank."""
+
+    pipeline: int
+    data: int
+
+    @property
+    def world(self) -> int:
+        return self.pipeline * self.data
+
+    def stage(self, rank: int) -> int:
+        return rank // self.data
+
+    def data_rank(self, rank: int) -> int:
+        return rank % self.data
+
+    def accumulation(self, *, micro_batch: int, global_batch: int) -> int:
+        """Micro-batches that each rank takes through its stage in one step."""
+        return global_batch // (micro_batch * self.data)
+
+
+def layout(config: TrainerConfig, world_size: int) -> Layout:
+    """The layout of `config` over `world_size` processes; `check_layout` must have found nothing wrong with it."""
+    return Layout(pipeline=config.parallel.pipeline, data=world_size // config.parallel.pipeline)
+
+
+def check_layout(config: TrainerConfig, world_size: int) -> list[str]:
+    """What is wrong with running `config` on `world_size` processes, one sentence each."""
+    stages = config.parallel.pipeline
+    if world_size < 1 or world_size % stages:
+        return [f"pipeline = {stages} does not divide the {world_size} processes (nodes x processes per node)"]
+    return [*_stage_problems(config), *_batch_problems(config, world_size // stages)]
+
+
+def _stage_problems(config: TrainerConfig) -> list[str]:
+    stages, layers = config.parallel.pipeline, config.model.layers
+    embeddings = config.parallel.balance == "blocks-and-embeddings"
+    counted = layers + 2 if embeddings else layers
+    if stages == 1 or counted % stages == 0:
+        return []
+    ends = "layers + 2 = {} (embedding and output count as a layer each)"
+    what = (ends if embeddings else "layers = {}").format(counted)
+    return [f"pipeline = {stages} does not divide {what}: some stages would wait for the longest one"]
+
+
+def _batch_problems(config: TrainerConfig, data: int) -> list[str]:
+    micro, total = config.batch.micro_batch, config.batch.global_batch
+    if total % (micro * data):
+        return [
+            f"global_batch = {total} is not a multiple of micro_batch x data-parallel ranks = {micro} x {data} = "
+            f"{micro * data}"
+        ]
+    return []

@@ -1,0 +1,145 @@
+"""A checkpoint on disk: what makes one complete, which is the newest, and whether it is still what was written.
+
+    checkpoints/
+      step-0001000/
+        …            the files of DeepSpeed and one `rank-….pt` of each rank
+        manifest.json  name, size and SHA-256 of each file; step, samples, topology, model
+        COMPLETE       SHA-256 of manifest.json; written last, and the only thing that makes the directory a checkpoint
+      damaged-step-0000500/   set aside: it was complete once and did not verify
+      .saving-step-…/         a save in progress, or cut short
+
+There is no `latest`: it is derived from what is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.contract import fsync_directory, write_atomic
+
+MANIFEST = "manifest.json"
+COMPLETE = "COMPLETE"
+_NAME = re.compile(r"step-(\d{7,})")
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRecord:
+    """One file of a checkpoint: bytes, and SHA-256 in hex."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a checkpoint holds."""
+
+    step: int
+    consumed_samples: int
+    topology: Mapping[str, int | str]
+    """How the state is cut: sizes of the parallel axes, ZeRO stage, balance of the stages."""
+    model: Mapping[str, Any]
+    """The config's model table, so that a checkpoint of another model is refused by name."""
+    precision: str
+    slowest_step_s: float = 0.0
+    save_s: float = 0.0
+    """How long this save took up to the manifest; with the slowest step, what the next life plans its end by."""
+    files: Mapping[str, FileRecord] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Checkpoint:
+    """A complete checkpoint; whether it still verifies is another question."""
+
+    step: int
+    path: Path
+
+
+def directory_name(step: int) -> str:
+    return f"step-{step:07d}"
+
+
+def checkpoints(directory: Path) -> list[Checkpoint]:
+    """The complete checkpoints in `directory`, oldest first; none if it does not exist."""
+    try:
+        found = list(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    named = ((_NAME.fullmatch(path.name), path) for path in found)
+    return sorted(Checkpoint(int(m[1]), path) for m, path in named if m and (path / COMPLETE).is_file())
+
+
+def newest_complete(directory: Path) -> Checkpoint | None:
+    """The newest complete checkpoint in `directory`, if any."""
+    return max(checkpoints(directory), default=None)
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    """The manifest of `checkpoint`. Raises OSError, or ValueError if it cannot be understood."""
+    given = json.loads((checkpoint / MANIFEST).read_text())
+    try:
+        if given.pop("format") != _FORMAT:
+            raise ValueError(f"{checkpoint}: this is not a manifest of format {_FORMAT}")
+        files = {name: FileRecord(**record) for name, record in given.pop("files").items()}
+        return Manifest(**given, files=files)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{checkpoint}: the manifest cannot be understood: {error}") from error
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write the manifest and then COMPLETE into `directory`. Raises OSError."""
+    text = json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=1, sort_keys=True) + "\n"
+    write_atomic(directory / MANIFEST, text)
+    write_atomic(directory / COMPLETE, hashlib.sha256(text.encode()).hexdigest() + "\n")
+
+
+def verify(checkpoint: Path, *, mine: Callable[[int], bool] = lambda _: True) -> list[str]:
+    """What is not as it was written, one sentence each; the files whose number `mine` picks are hashed.
+
+    What cannot be read (permission, I/O error) is not damage but unknown, and raises OSError.
+    """
+    try:
+        marked = (checkpoint / COMPLETE).read_text().strip()
+        text = (checkpoint / MANIFEST).read_bytes()
+    except (FileNotFoundError, UnicodeDecodeError) as error:
+        return [f"{checkpoint.name}: not complete ({error})"]
+    if hashlib.sha256(text).hexdigest() != marked:
+        return [f"{checkpoint.name}: {MANIFEST} is not the one that COMPLETE was written for"]
+    files = sorted(read_manifest(checkpoint).files.items())
+    wrong = (_wrong(checkpoint / name, record) for number, (name, record) in enumerate(files) if mine(number))
+    return [f"{checkpoint.name}: {problem}" for problem in wrong if problem]
+
+
+def _wrong(path: Path, record: FileRecord) -> str:
+    try:
+        size = path.stat().st_size
+        if size != record.size:
+            return f"{path.name} has {size} bytes instead of {record.size}"
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return f"{path.name} is missing"
+    return "" if digest == record.sha256 else f"{path.name} has changed since it was written (SHA-256 differs)"
+
+
+def set_aside(checkpoint: Path) -> Path:
+    """Rename a damaged checkpoint so that nobody resumes from it, and return its new path. Raises OSError."""
+    for number in range(1000):
+        aside = checkpoint.with_name(f"damaged-{checkpoint.name}" + (f".{number}" if number else ""))
+        if not aside.exists():
+            checkpoint.rename(aside)
+            fsync_directory(checkpoint.parent)
+            return aside
+    raise FileExistsError(f"{checkpoint} was set aside a thousand times; remove its damaged-* copies")
+
+
+def superfluous(found: list[Checkpoint], *, keep_last: int) -> list[Checkpoint]:
+    """Which of the checkpoints `found` go when the newest `keep_last` stay; never the last two; 0 keeps all."""
+    return sorted(found)[: -max(2, keep_last)] if keep_last else []

@@ -1,0 +1,73 @@
+"""This process: which rank it is, and that it never outlives whoever started it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainer.contract import Env
+from trainer.errors import Refused
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER = 0x59616D61
+_ANY_PROCESS = ctypes.c_ulong(-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One rank of the run."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    node: str
+
+    @property
+    def name(self) -> str:
+        """`<node>-<local rank>`, as heartbeats are named."""
+        return f"{self.node}-{self.local_rank}"
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.rank == self.world_size - 1
+
+
+def from_environment(environ: Mapping[str, str]) -> Process:
+    """The rank that a launcher (torchrun's names) or srun (its own) gave to this process; alone if neither did."""
+    node = environ.get(Env.NODE) or environ.get("SLURMD_NODENAME") or os.uname().nodename
+    return Process(
+        rank=_number(environ, "RANK", "SLURM_PROCID", default=0),
+        world_size=_number(environ, "WORLD_SIZE", "SLURM_NTASKS", default=1),
+        local_rank=_number(environ, "LOCAL_RANK", "SLURM_LOCALID", default=0),
+        node=node,
+    )
+
+
+def _number(environ: Mapping[str, str], *names: str, default: int) -> int:
+    for name in names:
+        if name in environ:
+            try:
+                return int(environ[name])
+            except ValueError:
+                raise Refused(f"{name} is {environ[name]!r} in the environment, and should be a number") from None
+    return default
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, whatever ends it, so that no rank trains on unseen.
+
+    Linux only. The parent is the thread that started us: a launcher must start ranks from a thread that stays.
+    """
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the kernel knew that we care
+        os.kill(os.getpid(), signal.SIGKILL)
+    libc.prctl(_PR_SET_PTRACER, _ANY_PROCESS)  # lets py-spy attach without root

@@ -1,0 +1,135 @@
+"""What the trainer tells: the log line, the heartbeats and the stop reason. None of them can stop it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainer import flops
+from trainer.config import TrainerConfig
+from trainer.contract import Env, Heartbeat, Phase, Reason, StopReason, to_json, write_atomic
+from trainer.process import Process
+from trainer.state import State
+
+
+def say(text: str) -> None:
+    """One line of the log."""
+    print(text, flush=True)  # noqa: T201 - the log is stdout
+
+
+class StepLog:
+    """Megatron's line each `every` steps; loss and time are means over the steps since the last one."""
+
+    def __init__(self, config: TrainerConfig, world_size: int) -> None:
+        self._config, self._world = config, world_size
+        self._losses: list[float] = []
+        self._seconds: list[float] = []
+
+    def add(self, state: State, *, rate: float) -> str | None:
+        """Take in the step just done; the line, if one is due."""
+        assert state.loss is not None and state.step_s is not None
+        self._losses.append(state.loss)
+        self._seconds.append(state.step_s)
+        if state.step % self._config.log.every and state.step != self._config.steps:
+            return None
+        seconds = sum(self._seconds) / len(self._seconds)
+        line = self._line(state, rate=rate, loss=sum(self._losses) / len(self._losses), seconds=seconds)
+        self._losses.clear()
+        self._seconds.clear()
+        return line
+
+    def _line(self, state: State, *, rate: float, loss: float, seconds: float) -> str:
+        config, batch = self._config, self._config.batch.global_batch
+        model = config.model
+        operations = flops.step_flops(
+            batch=batch, layers=model.layers, hidden=model.hidden, sequence=model.sequence, vocabulary=model.vocabulary
+        )
+        fields = (
+            f"iteration {state.step:8d}/{config.steps:8d}",
+            f"consumed samples: {state.consumed_samples:12d}",
+            f"consumed tokens: {state.consumed_samples * model.sequence:12d}",
+            f"elapsed time per iteration (s): {seconds:.3f}",
+            f"learning rate: {rate:.3E}",
+            f"global batch size: {batch:5d}",
+            f"lm loss: {loss:.6E}",
+            f"grad norm: {state.grad_norm:.3f}",
+            "num zeros: 0.0",
+            "number of skipped iterations:   0",
+            f"number of nan iterations: {int(math.isnan(loss)):3d}",
+            f"samples per second: {batch / seconds:.3f}",
+            f"TFLOPs: {operations / seconds / self._world / 1e12:.2f}",
+            f"tokens/s/GPU: {batch * model.sequence / seconds / self._world:.1f}",
+        )
+        return " " + " | ".join(fields) + " |"
+
+
+class Pulse:
+    """Heartbeats: `train.json` by rank 0, `<node>-<local rank>.json` by the first rank of each node."""
+
+    def __init__(self, environ: Mapping[str, str], process: Process, config: TrainerConfig) -> None:
+        directory = environ.get(Env.HEARTBEAT_DIR)
+        names = ["train.json"] * process.is_first + [f"{process.name}.json"] * (process.local_rank == 0)
+        self._paths = [Path(directory) / name for name in names] if directory else []
+        self._life, self._process, self._config = environ.get(Env.LIFE, ""), process, config
+        self._last: tuple[Phase, float] | None = None
+
+    def beat(self, phase: Phase, state: State) -> None:
+        """Write the heartbeat, if the phase is new or the last one is old enough."""
+        now = time.monotonic()
+        if self._last and self._last[0] is phase and now - self._last[1] < self._config.log.heartbeat_s:
+            return
+        self._last = phase, now
+        text = to_json(self._heartbeat(phase, state))
+        for path in self._paths:
+            try:
+                write_atomic(path, text)
+            except OSError as error:
+                _note(state, f"heartbeat {path} cannot be written: {error}")
+
+    def _heartbeat(self, phase: Phase, state: State) -> Heartbeat:
+        return Heartbeat(
+            life=self._life,
+            node=self._process.node,
+            rank=self._process.rank,
+            phase=phase,
+            step=state.step,
+            at=time.time(),
+            limit_s=self._limit_s(phase, state),
+            last_steps=self._config.steps,
+            checkpoint_step=state.checkpoint_step,
+            loss=state.loss,
+            step_s=state.step_s,
+            note=state.notes[-1] if state.notes else "",
+        )
+
+    def _limit_s(self, phase: Phase, state: State) -> float:
+        limits = self._config.limits
+        per_step = limits.step_s or max(120.0, 20 * state.slowest_step_s)
+        known = {Phase.INIT: limits.init_s, Phase.SAVE: limits.save_s, Phase.EXIT: limits.exit_s}
+        return known.get(phase, per_step + self._config.log.heartbeat_s)
+
+
+def write_stop_reason(environ: Mapping[str, str], reason: Reason, state: State, *, detail: str) -> None:
+    """Leave the stop reason where the driver asked for it."""
+    path = environ.get(Env.STOP_REASON)
+    record = StopReason(
+        reason=reason,
+        step=state.step,
+        at=time.time(),
+        detail=detail,
+        checkpoint_step=state.checkpoint_step,
+        notes=tuple(state.notes),
+    )
+    if path:
+        try:
+            write_atomic(Path(path), to_json(record))
+        except OSError as error:
+            say(f"stop reason {path} cannot be written: {error}")
+
+
+def _note(state: State, text: str) -> None:
+    if text not in state.notes:
+        state.notes.append(text)
+        say(text)
