@@ -1,59 +1,64 @@
-"""A sandbox: up, open, down."""
+"""A private Slurm: up, open, down."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pwd
-import secrets
 import shutil
-import socket
-import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opsctl.errors import InputError, SandboxError
 from opsctl.ports import Clock, Runner
-from opsctl.sandbox import accounting, config, daemons, programs
+from opsctl.sandbox import accounting, daemons
 from opsctl.sandbox.claims import Taken, claimed
-from opsctl.sandbox.config import Auth, Site, Spec
+from opsctl.sandbox.config import Auth, Spec, ports_needed
+from opsctl.sandbox.directories import make_directories, new_site, remove_run_directory
 from opsctl.sandbox.portrange import claimed_ports
 from opsctl.sandbox.processes import Ended, end_members
+from opsctl.sandbox.programs import find_programs, slurm_version
 from opsctl.sandbox.record import Places, Record, read_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """A private Slurm that is up, or that left something behind. `was_up`: `up` found it running."""
+    """A private Slurm that is up, or that left something behind. `was_up`: `up` found it running already."""
 
     record: Record
+    places: Places
     clock: Clock
     runner: Runner
     was_up: bool = False
 
     @classmethod
     def up(
-        cls, spec: Spec, *, places: Places, clock: Clock, runner: Runner, auth: Auth = Auth.MUNGE, path: str = ""
+        cls, spec: Spec, *, clock: Clock, runner: Runner, places: Places | None = None, auth: Auth = Auth.MUNGE
     ) -> Sandbox:
-        """Bring it up; every node is idle when this returns. What an interrupted `up` left is cleaned away first."""
-        found = programs.find_programs(path or os.environ.get("PATH", ""), accounting=spec.accounting)
+        """Bring it up: every node is idle when this returns. What an interrupted `up` left is cleaned away first."""
+        places = places or Places.default()
+        programs = find_programs(os.environ.get("PATH", ""), accounting=spec.accounting)
         with working_on(places, spec.name):
-            old = read_record(places.home(spec.name))
-            if old is not None and is_up(old):
-                refuse_other(old, spec)
-                return cls(record=old, clock=clock, runner=runner, was_up=True)
-            clean(places, spec.name, clock)
-            record = bring_up(spec, places, clock, runner, found, auth)
-            return cls(record=record, clock=clock, runner=runner)
+            record = read_record(places.home(spec.name))
+            was_up = record is not None and is_up(record)
+            if record is None or not was_up:
+                clean(places, spec.name, record, clock)
+                record = bring_up(spec, places, clock, runner, programs, auth)
+            elif record.spec != spec:
+                raise SandboxError(
+                    f"sandbox {spec.name!r} is up already, with {record.spec.describe()}",
+                    hint=f"opsctl sandbox down --name {spec.name}, or choose another --name",
+                )
+        return cls(record=record, places=places, clock=clock, runner=runner, was_up=was_up)
 
     @classmethod
-    def open(cls, name: str, *, places: Places, clock: Clock, runner: Runner) -> Sandbox:
-        """The sandbox that `up` left, whether or not all of it still runs."""
+    def open(cls, name: str, *, clock: Clock, runner: Runner, places: Places | None = None) -> Sandbox:
+        """The sandbox of that name, whether or not all of it still runs. Raises InputError if there is none."""
+        places = places or Places.default()
         record = read_record(places.home(name))
         if record is None:
             raise InputError(f"there is no sandbox {name!r}", hint=f"opsctl sandbox up --name {name}")
-        return cls(record=record, clock=clock, runner=runner)
+        return cls(record=record, places=places, clock=clock, runner=runner)
 
     @property
     def name(self) -> str:
@@ -65,5 +70,67 @@ class Sandbox:
         return self.record.site.conf
 
     def env(self) -> dict[str, str]:
-        """What a command needs in its environment to talk to this Slurm."""
+        """What a command needs in its environment to talk to this Slurm and to no other."""
         return {"SLURM_CONF": str(self.conf)}
+
+    def down(self, *, grace: float = 1.0) -> Ended:
+        """End every process of it, jobs included, and remove its files. Raises SandboxError if one would not end."""
+        with working_on(self.places, self.name):
+            return clean(self.places, self.name, self.record, self.clock, grace=grace)
+
+
+@contextmanager
+def working_on(places: Places, name: str) -> Iterator[None]:
+    """Let no other command change this sandbox meanwhile."""
+    try:
+        with claimed(places.run_directory(name).name):
+            yield
+    except Taken as error:
+        raise SandboxError(
+            f"another command is bringing sandbox {name!r} up or down just now", hint="wait for it"
+        ) from error
+
+
+def is_up(record: Record) -> bool:
+    """It once was all up, and its controller still runs. A node that a fault took away does not make it less up."""
+    controller = record.daemon(daemons.CONTROLLER)
+    return record.complete and controller is not None and controller.process.is_alive
+
+
+def clean(places: Places, name: str, record: Record | None, clock: Clock, *, grace: float = 1.0) -> Ended:
+    """End whatever runs of it and remove whatever lies of it, record or no record."""
+    run = places.run_directory(name)
+    ended = end_members(run, record, clock, grace=grace)
+    if ended.remaining:
+        raise SandboxError(f"sandbox {name!r}: still there after SIGKILL: {', '.join(ended.remaining)}")
+    remove_run_directory(run)
+    home = places.home(name)
+    if home.exists():
+        shutil.rmtree(home)
+    return ended
+
+
+def bring_up(spec: Spec, places: Places, clock: Clock, runner: Runner, programs: dict[str, str], auth: Auth) -> Record:
+    with claimed_ports(ports_needed(spec)) as first_port:
+        version = slurm_version(runner, programs["slurmctld"])
+        record = Record(spec=spec, site=new_site(spec, places, version, first_port, auth), started=clock.now())
+        make_directories(record)
+        record.save()
+        try:
+            record = start_all(record, places, clock, runner, programs)
+        except BaseException:
+            # The logs stay for whoever asks why; the next `up` or `down` removes them.
+            end_members(record.site.run, record, clock, grace=0)
+            remove_run_directory(record.site.run)
+            raise
+    record = replace(record, complete=True)
+    record.save()
+    return record
+
+
+def start_all(record: Record, places: Places, clock: Clock, runner: Runner, programs: dict[str, str]) -> Record:
+    record = daemons.start_munged(record, clock, programs["munged"])
+    if record.spec.accounting:
+        record = accounting.start_accounting(record, places, clock, runner, programs)
+    record = daemons.start_controller(record, clock, programs["slurmctld"])
+    return daemons.start_nodes(record, clock, runner, programs["slurmd"])

@@ -39,6 +39,11 @@ class Spec:
         if not 0 <= self.gpus_per_node <= MOST_GPUS:
             raise InputError(f"--gpus-per-node is {self.gpus_per_node}, needs 0 to {MOST_GPUS}")
 
+    def describe(self) -> str:
+        gpus = f" of {self.gpus_per_node} GPUs" if self.gpus_per_node else ""
+        extras = [word for word, on in (("accounting", self.accounting), ("fast timers", self.fast)) if on]
+        return f"{self.nodes} nodes{gpus}" + "".join(f", {word}" for word in extras)
+
     @property
     def node_names(self) -> tuple[str, ...]:
         return tuple(f"node{number:03}" for number in range(1, self.nodes + 1))

@@ -46,7 +46,9 @@ def log_of(record: Record, name: str) -> Path:
 def failed(record: Record, message: str, *names: str) -> SandboxError:
     """An error that ends with what the daemons' logs end with."""
     logs = record.site.home / "log"
-    tails = [f"{path.name}: {line}" for name in names for path in sorted(logs.glob(f"*{name}.*")) for line in tail(path)]
+    tails = [
+        f"{path.name}: {line}" for name in names for path in sorted(logs.glob(f"*{name}.*")) for line in tail(path)
+    ]
     return SandboxError("\n  ".join([message, *tails]), hint=f"all logs: {logs}")
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from opsctl.config import state_home
 from opsctl.errors import SandboxError
 from opsctl.sandbox.config import Auth, Site, Spec, check_name
 from opsctl.system import ProcessId
@@ -26,12 +26,10 @@ class Places:
     run: Path = Path("/tmp")  # noqa: S108 (munged wants a world-readable path; the directory below it is checked to be ours)
 
     @classmethod
-    def of(cls, env: Mapping[str, str]) -> Places:
+    def default(cls) -> Places:
         """This user's, by the XDG rules."""
-        home = Path(env.get("HOME") or "~").expanduser()
-        state = Path(env.get("XDG_STATE_HOME") or home / ".local/state")
-        cache = Path(env.get("XDG_CACHE_HOME") or home / ".cache")
-        return cls(state=state / "opsctl/sandbox", cache=cache / "opsctl/sandbox")
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return cls(state=state_home() / "sandbox", cache=cache / "opsctl" / "sandbox")
 
     def home(self, name: str) -> Path:
         check_name(name)
