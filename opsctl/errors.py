@@ -6,6 +6,7 @@ OpsctlError            1   expected: the user reads the message, not a traceback
 ├── RunDirError        1   the run directory is missing, not writable, full, or not to be trusted
 ├── MissingProgram     1   a program that is not installed
 ├── SchedulerError     1   Slurm refused
+│   ├── NotAllowed     1   Slurm refused, because the job is someone else's
 │   └── Unreachable   75   Slurm did not answer: nothing is known; safe to try again
 └── SandboxError       1   the private Slurm did not come up or go down
 """
@@ -52,6 +53,10 @@ class MissingProgram(OpsctlError):
 
 class SchedulerError(OpsctlError):
     """Slurm answered, and refused."""
+
+
+class NotAllowed(SchedulerError):
+    """Slurm refused because this user may not do that to that job."""
 
 
 class Unreachable(SchedulerError):

@@ -132,10 +132,14 @@ class Job:
     accrued: datetime | None = None
     """Since when its age counts, under priority/multifactor."""
     exit_code: str = ""
+    """The exit code and the signal, such as `7:0` or `0:15`."""
+    restarts: int = 0
+    """How often it was requeued: the number of this life."""
 
     @property
     def is_held(self) -> bool:
-        return self.state.is_waiting and self.reason.startswith("JobHeld")
+        """Nothing of it may start. Where tasks share one row, Slurm lists the reasons of them all."""
+        return self.state.is_waiting and all(reason.startswith("JobHeld") for reason in self.reason.split(","))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,9 +41,12 @@ class TimedOut(Exception):
 
 class Runner(Protocol):
     def run(
-        self, argv: Sequence[str], *, timeout: float, stdin: str = "", env: Mapping[str, str] | None = None
+        self, argv: Sequence[str], *, timeout: float, stdin: str = "", env: Mapping[str, str | None] | None = None
     ) -> Completed:
-        """Run `argv`, without a shell. A missing program raises MissingProgram, a late one TimedOut (and is killed)."""
+        """Run `argv`, without a shell. A missing program raises MissingProgram, a late one TimedOut (and is killed).
+
+        `env` is laid over the environment; None takes a name out of it.
+        """
 
 
 class Scheduler(Protocol):

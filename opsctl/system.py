@@ -43,9 +43,10 @@ class SystemRunner:
     env: Mapping[str, str] | None = None
 
     def run(
-        self, argv: Sequence[str], *, timeout: float, stdin: str = "", env: Mapping[str, str] | None = None
+        self, argv: Sequence[str], *, timeout: float, stdin: str = "", env: Mapping[str, str | None] | None = None
     ) -> Completed:
-        full = {**os.environ, **(self.env or {}), **(env or {})}
+        laid = {**os.environ, **(self.env or {}), **(env or {})}
+        full = {name: value for name, value in laid.items() if value is not None}
         try:
             # A group of its own: when it is late, what it started is ended with it, and Ctrl-C reaches only us.
             process = subprocess.Popen(
