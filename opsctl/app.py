@@ -42,11 +42,16 @@ class App:
             return Sandbox.open(self.site.sandbox, clock=self.clock, runner=self.runner).env()
         return {"SLURM_CONF": self.site.slurm.conf} if self.site.slurm.conf else {}
 
+    @property
+    def engine_runner(self) -> Runner:
+        """Runs Slurm's commands for the Slurm that is meant."""
+        return SystemRunner(env=self.engine_env)
+
     @cached_property
     def scheduler(self) -> Scheduler:
         from opsctl.scheduler.library import choose  # noqa: PLC0415 (the parsers, for those who ask Slurm)
 
-        return choose(SystemRunner(env=self.engine_env))[0]
+        return choose(self.engine_runner)[0]
 
     @property
     def root(self) -> Path:

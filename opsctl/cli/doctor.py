@@ -1,0 +1,132 @@
+"""`opsctl doctor`: is everything here that the verbs need, and if not, what to type."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from opsctl.app import App
+from opsctl.cli.output import json_option, print_json
+from opsctl.errors import OpsctlError
+from opsctl.rundir import check_trusted
+
+Level = Literal["ok", "missing", "unknown", "optional"]
+STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unknown": "magenta", "optional": "dim"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    what: str
+    level: Level
+    found: str
+    do: str = ""
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def doctor(app: App, *, as_json: bool) -> None:
+    """Say what is here, what is missing, and what to type. Exit 1 if anything is missing.
+
+    \b
+    opsctl doctor
+    """
+    lines = [line for look in LOOKS for line in look(app)]
+    if as_json:
+        print_json([asdict(line) for line in lines])
+    else:
+        Console().print(_table(lines))
+    if any(line.level == "missing" for line in lines):
+        click.get_current_context().exit(1)
+
+
+def _table(lines: list[Line]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for line in lines:
+        table.add_row(
+            Text(line.level, style=STYLES[line.level]), line.what, Text(line.found), Text(line.do, style="bold")
+        )
+    return table
+
+
+def _settings(app: App) -> Iterator[Line]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Line("python", "ok", f"{version} at {sys.executable}")
+    found = str(app.site_path) if app.site_path else "none: built-in settings"
+    yield Line("site file", "ok" if app.site_path else "optional", found, "" if app.site_path else "opsctl config init")
+    yield Line("engine", "ok", app.site.engine + (f" {app.site.sandbox!r}" if app.site.engine == "sandbox" else ""))
+
+
+def _root(app: App) -> Iterator[Line]:
+    root = app.root
+    there = root if root.exists() else next(parent for parent in root.parents if parent.exists())
+    if not os.access(there, os.W_OK):
+        yield Line("root", "missing", f"{root}: {there} is not writable by you", "choose another `root` in site.toml")
+        return
+    usage = shutil.disk_usage(there)
+    yield Line("root", "ok", f"{root}: {usage.free / 1e9:,.0f} GB free of {usage.total / 1e9:,.0f}")
+    try:
+        check_trusted([there], root=there if app.site.trust_parents else None)
+    except OpsctlError as error:
+        yield Line("root", "missing", error.message, error.hint or "")
+
+
+def _slurm(app: App) -> Iterator[Line]:
+    from opsctl.scheduler.library import choose  # noqa: PLC0415 (doctor should start even where this is broken)
+
+    try:
+        scheduler, why = choose(app.engine_runner)
+        limits = scheduler.limits()
+    except OpsctlError as error:
+        level: Level = "unknown" if error.exit_code == 75 else "missing"
+        yield Line("slurm", level, error.message, error.hint or "")
+        return
+    yield Line("slurm", "ok", f"{limits.version}, cluster {limits.cluster}, {limits.priority}")
+    yield Line("reader", "ok", why)
+    if limits.accounting:
+        yield Line("accounting", "ok", "sacct answers")
+    else:
+        yield Line("accounting", "optional", "none: what vanished from the queue is known only by its own files")
+
+
+def _sandbox(app: App) -> Iterator[Line]:
+    from opsctl.sandbox.programs import find_programs  # noqa: PLC0415 (as above)
+
+    try:
+        find_programs(os.environ.get("PATH", ""), accounting=False)
+    except OpsctlError as error:
+        level: Level = "missing" if app.site.engine == "sandbox" else "optional"
+        yield Line("sandbox", level, error.message, error.hint or "")
+        return
+    yield Line("sandbox", "ok", "slurmctld, slurmd and munge are installed")
+
+
+def _extras(_: App) -> Iterator[Line]:
+    for name, extra, purpose in (
+        ("torch", "trainer", "the embedded trainer"),
+        ("deepspeed", "trainer", "the embedded trainer"),
+    ):
+        here = importlib.util.find_spec(name) is not None
+        yield Line(name, "ok" if here else "optional", f"{'for' if here else 'needed by'} {purpose}",
+                   "" if here else f"pip install 'opsctl[{extra}]'")  # fmt: skip
+
+
+def _programs(_: App) -> Iterator[Line]:
+    for name, purpose in (("git", "records uncommitted changes of a run"), ("py-spy", "shows where a rank hangs")):
+        path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{Path(sys.executable).parent}")
+        yield Line(name, "ok" if path else "optional", path or purpose)
+
+
+LOOKS: tuple[Callable[[App], Iterator[Line]], ...] = (_settings, _root, _slurm, _sandbox, _extras, _programs)
+"""What is looked at, in this order."""

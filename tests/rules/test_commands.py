@@ -1,0 +1,49 @@
+"""Every command has help with an example, and the README names it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from opsctl.cli import VERBS, cli
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def commands(group: click.Group, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*prefix, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*prefix, name))
+
+
+ALL = list(commands(cli))
+
+
+@pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(path) for path, _ in ALL])
+def test_every_command_has_help(path: tuple[str, ...], command: click.Command) -> None:
+    result = CliRunner().invoke(cli, [*path, "--help"], prog_name="opsctl")
+    assert result.exit_code == 0
+    assert command.help, path
+
+
+@pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(path) for path, _ in ALL])
+def test_every_option_says_what_it_does(path: tuple[str, ...], command: click.Command) -> None:
+    silent = [each.opts for each in command.params if isinstance(each, click.Option) and not each.help]
+    assert silent == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_readme_names_every_verb(verb: str) -> None:
+    assert f"opsctl {verb}" in README
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_that_does_something_shows_an_example(verb: str) -> None:
+    text = CliRunner().invoke(cli, [verb, "--help"], prog_name="opsctl").output
+    assert f"opsctl {verb}" in text.split("Options:")[0].partition("\n")[2]
