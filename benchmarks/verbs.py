@@ -1,0 +1,125 @@
+"""What the command line costs, as ratios within one run: these machines are noisy, so no figure is a test.
+
+python benchmarks/verbs.py            a table; takes about a minute
+python benchmarks/verbs.py --json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ROUNDS = 9
+OPSCTL = [sys.executable, "-m", "opsctl"]
+TRAIN = """name = "bench"
+command = ["sleep", "600"]
+[slurm]
+nodes = 1
+time_limit = "20"
+tasks = {tasks}
+"""
+
+
+def seconds(argv: Sequence[str], env: dict[str, str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(argv, env=env, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def paired(ours: Sequence[str], other: Sequence[str], env: dict[str, str]) -> tuple[float, float]:
+    """The medians of two commands, run in turn so that a slow moment of the machine hits both."""
+    seconds(ours, env), seconds(other, env)
+    pairs = [(seconds(ours, env), seconds(other, env)) for _ in range(ROUNDS)]
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+
+
+@contextmanager
+def sandbox(home: Path) -> Iterator[dict[str, str]]:
+    env = {**os.environ, "XDG_STATE_HOME": str(home), "OPSCTL_SITE": str(home / "site.toml")}
+    env.pop("SLURM_CONF", None)
+    (home / "site.toml").write_text(f'root = "{home}/trains"\nengine = "sandbox"\nsandbox = "bench"\n')
+    subprocess.run([*OPSCTL, "sandbox", "up", "--name", "bench", "--nodes", "4"], env=env, check=True)
+    try:
+        yield env
+    finally:
+        subprocess.run([*OPSCTL, "sandbox", "down", "--name", "bench"], env=env, check=True)
+
+
+def launch(home: Path, env: dict[str, str], name: str, tasks: int) -> None:
+    path = home / f"{name}.toml"
+    path.write_text(TRAIN.format(tasks=tasks).replace("bench", name))
+    subprocess.run([*OPSCTL, "launch", str(path)], env=env, check=True, stdout=subprocess.DEVNULL)
+
+
+def slurm_env(env: dict[str, str]) -> dict[str, str]:
+    """The same, and the variables that Slurm's own commands need to find the sandbox."""
+    out = subprocess.run(
+        [*OPSCTL, "sandbox", "env", "--name", "bench"], env=env, check=True, capture_output=True, text=True
+    )
+    pairs = [line.removeprefix("export ").partition("=") for line in out.stdout.splitlines() if "=" in line]
+    return {**env, **{key: value.strip("'\"") for key, _, value in pairs}}
+
+
+def slurm_commands_of(argv: Sequence[str], env: dict[str, str], home: Path) -> int:
+    """How many of Slurm's commands `argv` runs, counted by wrappers that come first on PATH."""
+    place, count = home / "counting", home / "count"
+    place.mkdir()
+    count.write_text("")
+    for name in ("squeue", "sinfo", "sacct", "scontrol", "sacctmgr", "sbatch", "scancel"):
+        wrapper = place / name
+        wrapper.write_text(f'#!/bin/sh\necho {name} >> "{count}"\nPATH="${{PATH#*:}}" exec {name} "$@"\n')
+        wrapper.chmod(0o755)
+    subprocess.run(argv, env={**env, "PATH": f"{place}:{env['PATH']}"}, check=True, stdout=subprocess.DEVNULL)
+    return len(count.read_text().split())
+
+
+def crowd(env: dict[str, str], jobs: int) -> None:
+    """Queue many other jobs: one array is one row until it starts, so these are submitted one by one, held."""
+    script = "for i in $(seq $0); do sbatch -Q -H -J other$i -o /dev/null --wrap 'sleep 1'; done"
+    subprocess.run(["sh", "-c", script, str(jobs)], env=env, check=True, stdout=subprocess.DEVNULL)
+
+
+def measure(report: Callable[[str, str, str], None]) -> None:
+    with tempfile.TemporaryDirectory(prefix="opsctl-bench-") as place:
+        home = Path(place)
+        plain = dict(os.environ)
+        ours, other = paired([*OPSCTL, "--help"], [sys.executable, "-c", "import click"], plain)
+        report("opsctl --help / python -c 'import click'", f"{ours / other:.2f}", "2.5 at most")
+        with sandbox(home) as env:
+            launch(home, env, "one", 10)
+            squeue = slurm_env(env)
+            ours, other = paired([*OPSCTL, "status", "one"], ["squeue"], squeue)
+            report("opsctl status of one train - squeue", f"{1000 * (ours - other):.0f} ms", "250 ms at most")
+            count = slurm_commands_of([*OPSCTL, "status"], squeue, home)
+            report("Slurm commands of one opsctl status", str(count), "2 at most")
+            launch(home, env, "two", 1000)
+            launch(home, env, "three", 1000)
+            crowd(squeue, 1000)
+            ours, other = paired([*OPSCTL, "status"], ["squeue"], squeue)
+            report("opsctl status, 2,000 queued tasks and 1,000 other jobs", f"{ours:.2f} s", "1 s at most")
+            report("  the same / squeue", f"{ours / other:.1f}", "")
+
+
+def main() -> None:
+    rows: list[tuple[str, str, str]] = []
+
+    def report(what: str, figure: str, aim: str) -> None:
+        rows.append((what, figure, aim))
+        if "--json" not in sys.argv:
+            print(f"{what:58} {figure:>10}   {aim}", flush=True)
+
+    measure(report)
+    if "--json" in sys.argv:
+        print(json.dumps([dict(zip(("what", "figure", "aim"), row, strict=True)) for row in rows], indent=2))
+
+
+if __name__ == "__main__":
+    main()

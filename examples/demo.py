@@ -1,0 +1,134 @@
+"""`make demo`: a private Slurm, and a GPT that outlives the time limit of its tasks. Needs nothing but this checkout.
+
+Everything it makes lies below build/demo; the sandbox is taken down at the end, whatever happens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from opsctl.journal import Journal, Kind
+from opsctl.progress.logline import parse_iteration
+from opsctl.rundir import RunDir
+from opsctl.system import SystemClock
+
+ROOT = Path(__file__).parents[1]
+HOME = ROOT / "build" / "demo"
+TRAIN = "tiny-gpt"
+LIMIT_S = 360
+"""Give up after this long: something is wrong."""
+ENV = {**os.environ, "OPSCTL_SITE": str(HOME / "site.toml"), "XDG_STATE_HOME": str(HOME / "state")}
+for name in ("SLURM_CONF", "OPSCTL_ROOT"):
+    ENV.pop(name, None)
+
+console = Console(highlight=False)
+
+
+def opsctl(*words: str, quiet: bool = False) -> str:
+    """Run a verb as a user would; what it prints. Ends the demo where it fails."""
+    if not quiet:
+        console.print(f"[dim]$[/dim] opsctl {' '.join(words)}")
+    done = subprocess.run(
+        [sys.executable, "-m", "opsctl", *words], env=ENV, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        console.print(done.stdout + done.stderr, markup=False)
+        raise SystemExit(f"demo: opsctl {words[0]} ended with {done.returncode}")
+    if not quiet and done.stdout.strip():
+        console.print(done.stdout.rstrip(), markup=False)
+    return done.stdout
+
+
+def prepare() -> None:
+    """A site, a corpus: the source text of Python's own library, which every machine has."""
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir(parents=True)
+    site = f'root = "{HOME / "trains"}"\nengine = "sandbox"\nsandbox = "demo"\ntrust_parents = true\n'
+    (HOME / "site.toml").write_text(site)
+    library = sysconfig.get_paths()["stdlib"]
+    sources = [str(path) for path in sorted(Path(library).glob("*.py"))]
+    words = [sys.executable, "-m", "trainer.prepare", "--input", *sources, "--output", str(HOME / "corpus")]
+    console.print(f"[dim]$[/dim] python -m trainer.prepare   [dim]({len(sources)} files of {library})[/dim]")
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"demo: no corpus:\n{done.stderr}")
+
+
+def status() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(opsctl("status", TRAIN, "--json", quiet=True))[0]
+    return found
+
+
+def follow() -> dict[str, Any]:
+    """Show progress until the train has ended: a bar on a terminal, a line a change elsewhere."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
+    until = time.monotonic() + LIMIT_S
+    shown = ""
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(TRAIN, said="", total=None)
+        while time.monotonic() < until:
+            seen = status()
+            step = seen["progress"] or {}
+            lives = [job["job"] for job in seen["running"]]
+            said = f"{seen['state']} {','.join(lives)} step {step.get('step', 0)} loss {step.get('loss') or 0:.3f}"
+            bar.update(task, completed=step.get("step", 0), total=step.get("last_step"), said=said)
+            if not console.is_terminal and said != shown:
+                print(f"  {said}", flush=True)
+            shown = said
+            if seen["state"] in ("finished", "ended", "held"):
+                return seen
+            time.sleep(1)
+    raise SystemExit(f"demo: not finished after {LIMIT_S} s; look at {HOME / 'trains' / TRAIN / 'logs'}")
+
+
+def summary(took: float) -> None:
+    run = RunDir(HOME / "trains" / TRAIN)
+    lines = run.main_log.read_text(errors="replace").splitlines()
+    steps = [each for each in map(parse_iteration, lines) if each]
+    lives = [event.data for event in Journal(run, SystemClock()).events() if event.kind is Kind.LIFE_SETTLED]
+    console.rule("summary")
+    console.print(f"{steps[-1].step} steps over {len(lives)} array tasks, in {took:.0f} s of wall-clock")
+    console.print(f"loss {steps[0].loss:.3f} at the first step, {steps[-1].loss:.3f} at the last")
+    for each in lives:
+        console.print(f"  {each['life']:8} {each['outcome']}: {each['why']}", markup=False)
+    training = sum(each.step_s or 0 for each in steps)
+    console.print(f"{training:.0f} s were training steps; the rest: starting up, saving, and waiting for the next task")
+    console.print(f"\nEverything lies in {run.path.relative_to(ROOT)}. Now try it yourself:")
+    for line in (
+        "opsctl sandbox up --nodes 4",
+        "opsctl launch examples/tiny-gpt.toml --dry-run",
+        "opsctl launch examples/tiny-gpt.toml && opsctl status --watch",
+    ):
+        console.print(f"  .venv/bin/{line}", markup=False)
+
+
+def main() -> None:
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-m", "opsctl", "sandbox", "down", "--name", "demo"], env=ENV, cwd=ROOT,
+                   capture_output=True, check=False)  # fmt: skip
+    prepare()
+    try:
+        opsctl("sandbox", "up", "--name", "demo", "--nodes", "2", "--fast")
+        opsctl("launch", "examples/tiny-gpt.toml")
+        seen = follow()
+        opsctl("status", TRAIN)
+    finally:
+        opsctl("sandbox", "down", "--name", "demo")
+    summary(time.monotonic() - began)
+    if seen["state"] != "finished":
+        raise SystemExit(f"demo: the train {seen['state']} without finishing")
+
+
+if __name__ == "__main__":
+    main()
