@@ -51,11 +51,14 @@ class Runner(Protocol):
 
 class Scheduler(Protocol):
     """Slurm. Each call is one command with a timeout; Unreachable when Slurm does not answer, SchedulerError when it
-    refuses. Nothing here retries: an interactive verb ends within 12 s.
+    refuses, NotAllowed when it refuses because of who asks. Nothing here retries: an interactive verb ends within 12 s.
     """
 
     def jobs(self) -> list[Job]:
-        """Everything in the queue, of every user, in one question. What is not in it is absent, which is no ending."""
+        """Everything in the queue, of every user, in one question; also what has ended and is still remembered.
+
+        What is not in it is absent, which is no ending.
+        """
 
     def past(self, ids: Sequence[str]) -> list[Job]:
         """What accounting remembers of these jobs and arrays, every life of them; empty where there is none."""

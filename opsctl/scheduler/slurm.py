@@ -1,0 +1,156 @@
+"""Slurm through its own commands: an argument list, a timeout, a parser."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from opsctl.errors import InputError, Unreachable
+from opsctl.model import Job, Limits, Node, Partition, Plan
+from opsctl.ports import Completed, Runner, TimedOut
+from opsctl.scheduler.answers import GONE, HINT, NOT_PENDING, UNKNOWN_ID, check
+from opsctl.scheduler.parse import (
+    END_FIELDS,
+    SACCT_FIELDS,
+    SINFO_FIELDS,
+    SQUEUE_FIELDS,
+    long_format,
+    parse_end,
+    parse_excluded,
+    parse_jobs,
+    parse_limits,
+    parse_nodes,
+    parse_partitions,
+    parse_past,
+)
+
+TIMEOUT = 10.0
+"""Seconds for one command. With slurmctld down, Slurm's own programs give up after nine."""
+JOB_ID = re.compile(r"\d+(_(\d+|\[[\d,:-]+\]))?(\+\d+)?", re.ASCII)
+
+PLAIN: dict[str, str | None] = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+"""Times in seconds since the epoch, which need no time zone; lists of array tasks in their full length."""
+NO_FILTER = {
+    program: {f"{program.upper()}_{name}": None for name in names.split()}
+    for program, names in {
+        "squeue": "ACCOUNT ARRAY FEDERATION LICENSES NAMES PARTITION PRIORITY QOS SIBLING SORT USERS",
+        "sinfo": "FEDERATION PARTITION SORT",
+        "scancel": "ACCOUNT BATCH FULL HURRY INTERACTIVE NAME PARTITION QOS STATE USER WCKEY",
+        "sbatch": "ARRAY_INX CLUSTERS JOB_NAME NO_REQUEUE OPEN_MODE OUTPUT REQUEUE TIMELIMIT WAIT",
+    }.items()
+}
+"""What a user may have set for commands typed by hand: even empty, SQUEUE_USERS hides every job from us."""
+SPOKEN_FOR = {"partition": "PARTITION", "account": "ACCOUNT", "qos": "QOS", "reservation": "RESERVATION",
+              "constraint": "CONSTRAINT", "memory_per_node": "MEM_PER_NODE"}  # fmt: skip
+"""What sbatch takes from its environment (SBATCH_...) before the script's directives, so not where the plan has one."""
+
+
+def new_mark() -> str:
+    """What ends each field of an answer. Random, so that nobody can give a job a name that holds it."""
+    return "\x1f" + secrets.token_hex(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """The Scheduler port, by Slurm's commands."""
+
+    runner: Runner
+    mark: str = field(default_factory=new_mark)
+
+    def jobs(self) -> list[Job]:
+        """Also what has ended and is still remembered (MinJobAge), and jobs in hidden partitions."""
+        argv = ("squeue", "--noheader", "--all", "--states=all", f"--Format={long_format(SQUEUE_FIELDS, self.mark)}")
+        return parse_jobs(check(self._run(*argv)).out, self.mark)
+
+    def past(self, ids: Sequence[str]) -> list[Job]:
+        if not ids:
+            return []
+        done = self._run(
+            "sacct", "--noheader", "--duplicates", "--allocations", "--parsable", f"--delimiter={self.mark}",
+            f"--jobs={','.join(map(checked, ids))}", f"--format={','.join(SACCT_FIELDS)}",
+        )  # fmt: skip
+        if "accounting storage is disabled" in done.err:
+            return []
+        return parse_past(check(done).out, self.mark)
+
+    def nodes(self) -> list[Node]:
+        argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(SINFO_FIELDS, self.mark)}")
+        return parse_nodes(check(self._run(*argv)).out, self.mark)
+
+    def partitions(self) -> list[Partition]:
+        return parse_partitions(check(self._run("scontrol", "--all", "--oneliner", "show", "partition")).out)
+
+    def limits(self) -> Limits:
+        return parse_limits(check(self._run("scontrol", "show", "config")).out)
+
+    def accounts(self, user: str) -> list[str] | None:
+        argv = ("sacctmgr", "--noheader", "--parsable2", "list", "associations", f"user={user}", "format=Account")
+        done = self._run(*argv)
+        if "not running a supported accounting_storage plugin" in done.err:
+            return None
+        return sorted({line for line in check(done).out.splitlines() if line})
+
+    def submit(self, plan: Plan, *, script: str, output: str) -> str:
+        spoken = {f"SBATCH_{name}": None for key, name in SPOKEN_FOR.items() if getattr(plan.spec, key)}
+        argv = ("sbatch", "--parsable", f"--comment={plan.comment}", f"--output={output}", "--open-mode=append",
+                f"--chdir={Path(script).parent}", script)  # fmt: skip
+        try:
+            out = check(self._run(*argv, unset=spoken)).out
+        except Unreachable as error:
+            raise unknown_whether(error.message) from error
+        number = out.strip().partition(";")[0]  # `12;cluster` where there are several clusters
+        if not number.isdigit():
+            raise unknown_whether(f"sbatch answered {out.strip()[:80]!r}")
+        return number
+
+    def hold(self, job: str) -> None:
+        check(self._run("scontrol", "hold", checked(job)), fine=(GONE,))
+
+    def release(self, job: str) -> None:
+        check(self._run("scontrol", "release", checked(job)), fine=(GONE,))
+
+    def cancel(self, job: str, *, queued_only: bool = False) -> None:
+        only = ("--state=PENDING",) if queued_only else ()
+        check(self._run("scancel", *only, checked(job)), fine=(GONE, UNKNOWN_ID))
+
+    def exclude(self, job: str, nodes: str) -> None:
+        done = self._run("scontrol", "update", f"JobId={checked(job)}", f"ExcNodeList={nodes}")
+        check(done, fine=(GONE, NOT_PENDING))
+
+    def excluded(self, job: str) -> str:
+        # One row for each task (--array), for a row for many shows the list of one of them only.
+        ask = f"--format=%T{self.mark}%x{self.mark}"
+        return parse_excluded(self._rows_of(job, "--array", ask), self.mark)
+
+    def end_time(self, job: str) -> datetime | None:
+        return parse_end(self._rows_of(job, f"--Format={long_format(END_FIELDS, self.mark)}"), self.mark)
+
+    def _rows_of(self, job: str, *ask: str) -> str:
+        argv = ("squeue", "--noheader", "--all", "--states=all", f"--jobs={checked(job)}", *ask)
+        return check(self._run(*argv), fine=(UNKNOWN_ID,)).out
+
+    def _run(self, *argv: str, unset: dict[str, None] | None = None) -> Completed:
+        env = PLAIN | NO_FILTER.get(argv[0], {}) | (unset or {})
+        try:
+            return self.runner.run(argv, timeout=TIMEOUT, env=env)
+        except TimedOut as error:
+            raise Unreachable(str(error), hint=HINT) from error
+
+
+def checked(job: str) -> str:
+    """The id, if it can be one of a job: it comes after a program's name. Raises InputError."""
+    if not JOB_ID.fullmatch(job):
+        raise InputError(f"{job!r} is no job id", hint="such as 1234, or 1234_5 for a task of an array")
+    return job
+
+
+def unknown_whether(said: str) -> Unreachable:
+    """Nobody knows whether the array is in the queue now."""
+    return Unreachable(
+        f"{said}: it is unknown whether the train was submitted",
+        hint="launch it again: it looks in the queue for this submission first",
+    )

@@ -1,0 +1,81 @@
+"""What single words of Slurm's mean: times, array indices, limits. Nothing here raises, unless it says so."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from ClusterShell.RangeSet import RangeSet, RangeSetException
+
+NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "None assigned"})
+"""How Slurm's programs write that there is nothing."""
+LARGEST_TASK = 4_000_000
+"""The largest array index that any Slurm allows."""
+TASKS = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
+TIME_LIMIT = re.compile(r"(?:(\d{1,6})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
+
+
+def text_of(word: str) -> str:
+    """The word, or nothing where it says that there is nothing."""
+    return "" if word.strip() in NOTHING else word
+
+
+def count_of(word: str) -> int:
+    """A number; 0 for whatever is none."""
+    return int(word) if is_number(word) else 0
+
+
+def number_of(word: str) -> str:
+    """A job's number, still as text. Raises ValueError for anything else."""
+    if not is_number(word):
+        raise ValueError(f"{word!r} is no job id")
+    return word
+
+
+def is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= 10
+
+
+def time_of(word: str) -> datetime | None:
+    """A time in seconds since the epoch, as SLURM_TIME_FORMAT=%s has it; None for `N/A` and whatever else is none."""
+    with suppress(OverflowError, ValueError, OSError):
+        if is_number(word):
+            return datetime.fromtimestamp(int(word), UTC)
+    return None
+
+
+def tasks_of(word: str) -> tuple[int, ...]:
+    """Array indices: `7`, `2-10%1`, `1,3,5-7%2`, `0-399:7`. Parts that are no indices, such as `...`, are left out."""
+    found = RangeSet()
+    for part in word.strip("[]").partition("%")[0].split(","):
+        match = TASKS.fullmatch(part)
+        if match and max(int(group or 0) for group in match.groups()) <= LARGEST_TASK:
+            with suppress(RangeSetException):
+                found.update(RangeSet(part.replace(":", "/")))
+    return tuple(found.intiter())
+
+
+def exit_code_of(word: str) -> str:
+    """A raw wait status, such as 1792 or 15, as `7:0` or `0:15`."""
+    return f"{int(word) >> 8}:{int(word) & 0x7F}" if is_number(word) else word
+
+
+def limit_of(word: str) -> int | None:
+    """A number that limits something; None where nothing does."""
+    return int(word) if is_number(word) else None
+
+
+def minutes_of(word: str) -> int | None:
+    """A time limit, such as `30:00`, `01:30:00` or `2-00:00:00`, in whole minutes; None where there is none."""
+    match = TIME_LIMIT.fullmatch(word)
+    if match is None:
+        return None
+    days, *clock = match.groups()
+    numbers = [int(group) for group in clock if group is not None]
+    if days is not None:  # D-HH, D-HH:MM, D-HH:MM:SS
+        hours, minutes = [*numbers, 0][:2]
+        return (int(days) * 24 + hours) * 60 + minutes
+    if len(numbers) == 3:  # HH:MM:SS
+        return numbers[0] * 60 + numbers[1]
+    return numbers[0]  # MM or MM:SS
