@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -162,6 +163,7 @@ def test_a_million_lines_arrive_in_order(tmp_path):
 
 def test_a_line_that_is_not_ended_is_shown_before_the_command_ends(tmp_path):
     process = start(tmp_path, "sh", "-c", "printf 'about to hang'; exec sleep 60", bufsize=0)
+    assert select.select([process.stdout], [], [], 20)[0]
     assert process.stdout.readline() == PREFIX + b"about to hang\n"
     process.kill()
     process.communicate()
