@@ -12,8 +12,9 @@ import os
 import shutil
 import time
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
@@ -35,17 +36,26 @@ _SHAPE = ("layers", "hidden", "heads", "sequence", "vocabulary")
 class _Hashing:
     """A file being written that hashes what passes through."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: RawIOBase) -> None:
         self._file, self._digest, self.size = file, hashlib.sha256(), 0
+        self.error: OSError | None = None
+        """What the file system said; torch raises something else in its place."""
 
     def write(self, data: Any) -> int:
-        self._file.write(data)
-        self._digest.update(data)
-        self.size += memoryview(data).nbytes
-        return memoryview(data).nbytes
+        left = memoryview(data).cast("B")
+        length = len(left)
+        self._digest.update(left)
+        try:
+            while left:  # one call writes 2 GiB at most, and less where the disk is nearly full
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            self.error = error
+            raise
+        self.size += length
+        return length
 
     def flush(self) -> None:
-        self._file.flush()
+        """Nothing is held back; torch calls it."""
 
     def record(self) -> FileRecord:
         return FileRecord(size=self.size, sha256=self._digest.hexdigest())
@@ -70,20 +80,26 @@ class RecordingEngine(TorchCheckpointEngine):  # type: ignore[misc]  # DeepSpeed
 
     def save(self, state_dict: Any, path: str) -> None:
         target = Path(path)
-        part = target.with_name(target.name + ".part")
         try:
-            with part.open("wb") as file:
-                hashing = _Hashing(file)
-                torch.save(state_dict, hashing)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(target)
-            self.files[target.name] = hashing.record()
-        except (OSError, RuntimeError) as error:  # torch turns some write errors into RuntimeError
-            self.errors.append(f"{target.name}: {error}")
+            self.files[target.name] = _write_durably(state_dict, target)
+        except (OSError, RuntimeError) as error:
+            self.errors.append(f"{target.name}: {getattr(error, 'strerror', None) or error}")
 
     def start(self) -> None:
         self.files, self.errors = {}, []
+
+
+def _write_durably(state_dict: Any, target: Path) -> FileRecord:
+    part = target.with_name(target.name + ".part")
+    with part.open("wb", buffering=0) as file:  # buffered, an error would come again when the file is closed
+        hashing = _Hashing(file)
+        try:
+            torch.save(state_dict, hashing)
+        except RuntimeError as error:
+            raise hashing.error or error from error
+        os.fsync(file.fileno())
+    part.replace(target)
+    return hashing.record()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +211,11 @@ class Checkpoints:
         """Load the newest checkpoint that verifies into engine and `state`. Raises Refused if it is of another run."""
         found = self._newest_verified(state)
         if found is None:
+            state.step, state.consumed_samples, state.checkpoint_step = 0, 0, None
             if self.control.process.is_first:
                 say(f"no checkpoint in {self.directory}: starting from the beginning")
             return
-        held = manifest.read_manifest(found.path)
+        held = _understood(found)
         self._refuse_other(found, held)
         self.engine.deepspeed.load_checkpoint(str(found.path.parent), tag=found.path.name)
         _restore_random_state(found.path / f"rank-{self.control.process.rank:05d}.pt")
@@ -236,6 +253,19 @@ class Checkpoints:
             raise Refused(f"checkpoint {found.path} is of another run: {'; '.join(differences)}")
 
 
+def foresee(directory: Path, state: State) -> None:
+    """Take into `state` what the newest checkpoint says, before it is verified: enough to decide not to start."""
+    newest = manifest.newest_complete(directory)
+    if newest is None:
+        return
+    try:
+        held = manifest.read_manifest(newest.path)
+    except (OSError, ValueError):
+        return  # resume() will look closer
+    state.step, state.consumed_samples, state.checkpoint_step = held.step, held.consumed_samples, held.step
+    state.slowest_step_s, state.save_s = held.slowest_step_s, held.save_s
+
+
 def open_checkpoints(
     directory: Path, config: TrainerConfig, layout: Layout, engine: Engine, control: Control
 ) -> Checkpoints:
@@ -245,6 +275,13 @@ def open_checkpoints(
     # It would copy scripts beside the checkpoints, on rank 0 alone, and on a full disk raise there alone.
     engine.deepspeed._copy_recovery_script = lambda _: None
     return Checkpoints(directory, config, layout, engine, control, recorder)
+
+
+def _understood(checkpoint: Checkpoint) -> Manifest:
+    try:
+        return manifest.read_manifest(checkpoint.path)
+    except ValueError as error:
+        raise Refused(str(error)) from error
 
 
 def _random_state() -> dict[str, Any]:

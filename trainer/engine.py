@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import os
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import deepspeed
 import torch
 from deepspeed.pipe import PipelineModule
+from deepspeed.runtime import compiler
 
 from trainer import model
 from trainer.config import TrainerConfig
@@ -26,13 +28,19 @@ class Engine:
     def __init__(self, config: TrainerConfig, layout: Layout) -> None:
         if config.threads:
             torch.set_num_threads(config.threads)
+        self.accumulation = layout.accumulation(
+            micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch
+        )
         with _quiet_stdout():
-            module = PipelineModule(
-                model.layers(config.model, seed=config.seed),
-                num_stages=layout.pipeline,
-                loss_fn=model.loss,
-                partition_method=_BALANCE[config.parallel.balance],
-            )
+            self.deepspeed = self._build(config, layout)
+
+    def _build(self, config: TrainerConfig, layout: Layout) -> Any:
+        module = PipelineModule(
+            model.layers(config.model, seed=config.seed),
+            num_stages=layout.pipeline,
+            loss_fn=model.loss,
+            partition_method=_BALANCE[config.parallel.balance],
+        )
         optimizer = config.optimizer
         adamw = torch.optim.AdamW(
             list(model.parameter_groups(module, weight_decay=optimizer.weight_decay)),
@@ -40,12 +48,11 @@ class Engine:
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.eps,
         )
-        self.accumulation = layout.accumulation(
-            micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch
-        )
-        self.deepspeed, *_ = deepspeed.initialize(
+        _import_muon_uncompiled()
+        engine, *_ = deepspeed.initialize(
             model=module, optimizer=adamw, config=deepspeed_config(config, accumulation=self.accumulation)
         )
+        return engine
 
     def step(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], *, rate: float) -> tuple[float, float]:
         """Take one optimizer step at learning rate `rate`; return mean loss and norm of the gradient over all ranks."""
@@ -71,8 +78,17 @@ def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, A
     return given
 
 
+def _import_muon_uncompiled() -> None:
+    """DeepSpeed has torch.compile wrap an optimizer that is not ours when it imports it: 1 s of CPU a rank a start."""
+    kept, compiler.compile = compiler.compile, lambda: compiler.dummy_decorator
+    try:
+        importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
+    finally:
+        compiler.compile = kept
+
+
 @contextlib.contextmanager
 def _quiet_stdout() -> Iterator[None]:
-    """PipelineModule prints its seeds; the log is for the lines that tools read."""
+    """DeepSpeed prints seeds and memory as it starts; the log is for the lines that tools read."""
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         yield

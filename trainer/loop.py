@@ -11,7 +11,7 @@ from typing import NoReturn
 import torch
 
 from trainer import flops, schedule
-from trainer.checkpoint import Checkpoints, open_checkpoints
+from trainer.checkpoint import Checkpoints, foresee, open_checkpoints
 from trainer.config import TrainerConfig
 from trainer.contract import Env, Phase, Reason
 from trainer.data import Batches, Corpus
@@ -35,11 +35,12 @@ def run(config: TrainerConfig, process: Process, environ: Mapping[str, str]) -> 
     pulse.beat(Phase.INIT, state)
     control = connect(process, timeout_s=config.parallel.timeout_s)
     hooks = Hooks(environ, polls=process.is_first, margin_s=config.limits.margin_s)
+    directory = Path(environ.get(Env.CHECKPOINT_DIR) or config.checkpoint.directory)
 
+    foresee(directory, state)
     reason = hooks.agree(control, state).stop  # asked already: then it is cheaper not to build the model at all
     if reason is None:
         engine = Engine(config, cut)
-        directory = Path(environ.get(Env.CHECKPOINT_DIR) or config.checkpoint.directory)
         checkpoints = open_checkpoints(directory, config, cut, engine, control)
         torch.manual_seed(config.seed * 1_000_003 + process.rank)
         checkpoints.resume(state)

@@ -49,6 +49,18 @@ class PositionEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read 
         return self.dropout(x + self.weight[: x.shape[1]])
 
 
+class Linear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
+    """A matrix and a bias; only it draws its weights from a seed of its own."""
+
+    def __init__(self, inputs: int, outputs: int, *, std: float, seed: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(_normal(outputs, inputs, std=std, seed=seed))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+
 class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """Attention and a feed-forward half, each behind a norm and added to what came in."""
 
@@ -58,10 +70,10 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         into_residual = std / math.sqrt(2 * config.layers)
         self.heads, self.drop = config.heads, config.dropout
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.qkv = _linear(hidden, 3 * hidden, std=std, seed=seed)  # rows are [head, q k v, head_dim]
-        self.out = _linear(hidden, hidden, std=into_residual, seed=seed + 1)
-        self.up = _linear(hidden, 4 * hidden, std=std, seed=seed + 2)
-        self.down = _linear(4 * hidden, hidden, std=into_residual, seed=seed + 3)
+        self.qkv = Linear(hidden, 3 * hidden, std=std, seed=seed)  # rows are [head, q k v, head_dim]
+        self.out = Linear(hidden, hidden, std=into_residual, seed=seed + 1)
+        self.up = Linear(hidden, 4 * hidden, std=std, seed=seed + 2)
+        self.down = Linear(4 * hidden, hidden, std=into_residual, seed=seed + 3)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self._dropped(self.out(self._attend(self.norm1(x))))
@@ -119,11 +131,3 @@ def _std(config: ModelConfig) -> float:
 def _normal(*shape: int, std: float, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator) * std
-
-
-def _linear(inputs: int, outputs: int, *, std: float, seed: int) -> nn.Linear:
-    linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
-    with torch.no_grad():
-        linear.weight.copy_(_normal(outputs, inputs, std=std, seed=seed))
-        linear.bias.zero_()
-    return linear

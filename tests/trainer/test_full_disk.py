@@ -1,0 +1,87 @@
+"""A save that finds the disk full costs nothing but that save."""
+
+import resource
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.trainer.conftest import ROOT, tiny
+from trainer import manifest
+from trainer.contract import Reason
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("deepspeed")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 16 MB."""
+    if shutil.which("mount") is None:
+        pytest.skip("no mount")
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"needs to mount: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_the_old_checkpoint_stays_and_training_goes_on(train, small_disk):
+    run = train(**tiny(steps=100_000, checkpoint={"every": 0}))
+    run.checkpoints.symlink_to(small_disk)
+    life = run.start()
+    life.wait_for_step(1)
+    save = run.arm("save")
+    life.wait_for(lambda: not save.exists(), "the first save")
+    first = manifest.newest_complete(run.checkpoints)
+
+    filler = small_disk / "filler"
+    with pytest.raises(OSError, match="No space"):
+        filler.write_bytes(bytes(32 << 20))
+    run.arm("save")
+    life.wait_for(lambda: "No space left on device" in life.log, "the save to fail")
+    life.wait_for_step(max(life.losses) + 3)
+    assert manifest.checkpoints(run.checkpoints) == [first]
+    assert manifest.verify(first.path) == []
+    assert {p.name for p in small_disk.iterdir()} == {first.path.name, "filler"}
+    assert "No space left on device" in life.heartbeat("train").note
+    assert life.log.count("was not saved") == 1  # not tried again until somebody asks
+
+    filler.unlink()
+    run.arm("stop")
+    assert life.finish() == [0, 0, 0, 0]
+    left = life.stop_reason
+    assert left.reason is Reason.STOP_REQUEST
+    assert left.checkpoint_step == left.step
+    assert "was not saved" in left.notes[0]
+    assert manifest.verify(run.checkpoints / manifest.directory_name(left.step)) == []
+
+
+SAVE_TOO_MUCH = """
+import sys, torch
+from trainer.checkpoint import RecordingEngine
+recorder = RecordingEngine()
+recorder.save(state_dict={"small": torch.zeros(10)}, path=sys.argv[1] + "/small.pt")
+recorder.save(state_dict={"big": torch.zeros(10**6)}, path=sys.argv[1] + "/big.pt")
+print(sorted(recorder.files), recorder.errors)
+"""
+
+
+def test_a_file_that_cannot_be_written_is_remembered_and_not_raised(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SAVE_TOO_MUCH, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+    assert done.stdout.splitlines()[-1] == "['small.pt'] ['big.pt: File too large']"
+    assert (tmp_path / "small.pt").exists()
+    assert not (tmp_path / "big.pt").exists()
