@@ -15,7 +15,7 @@ from opsctl.ports import Runner, Scheduler, TimedOut
 from opsctl.scheduler.answers import HINT
 from opsctl.scheduler.slurm import Slurm
 from opsctl.scheduler.states import parse_state
-from opsctl.scheduler.words import tasks_of, time_of
+from opsctl.scheduler.words import tasks_of, text_of, time_of
 
 
 def choose(runner: Runner) -> tuple[Scheduler, str]:
@@ -79,7 +79,7 @@ def job_of(row: Any) -> Job:
     times = {name: time_of(str(getattr(row, f"{name}_time"))) for name in ("start", "end", "submit", "accrue")}
     return Job(
         id=str(row.id), array=str(row.array_id or row.id), tasks=tasks, name=row.name or "", user=row.user_name or "",
-        state=parse_state(row.state or ""), reason=row.state_reason or "", nodes=row.allocated_nodes or "",
+        state=parse_state(row.state or ""), reason=text_of(row.state_reason or ""), nodes=row.allocated_nodes or "",
         node_count=row.num_nodes or 0, partition=row.partition or "", comment=row.comment or "",
         start=times["start"], end=times["end"], submitted=times["submit"], accrued=times["accrue"],
         exit_code=f"{row.exit_code or 0}:{row.exit_code_signal or 0}", restarts=row.requeue_count or 0,

@@ -6,13 +6,11 @@ import re
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from ClusterShell.RangeSet import RangeSet, RangeSetException
-
 NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "None assigned"})
 """How Slurm's programs write that there is nothing."""
 LARGEST_TASK = 4_000_000
 """The largest array index that any Slurm allows."""
-TASKS = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
+TASKS = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::([1-9]\d{0,6}))?)?", re.ASCII)
 TIME_LIMIT = re.compile(r"(?:(\d{1,6})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
 
 
@@ -47,13 +45,12 @@ def time_of(word: str) -> datetime | None:
 
 def tasks_of(word: str) -> tuple[int, ...]:
     """Array indices: `7`, `2-10%1`, `1,3,5-7%2`, `0-399:7`. Parts that are no indices, such as `...`, are left out."""
-    found = RangeSet()
+    found: set[int] = set()
     for part in word.strip("[]").partition("%")[0].split(","):
         match = TASKS.fullmatch(part)
-        if match and max(int(group or 0) for group in match.groups()) <= LARGEST_TASK:
-            with suppress(RangeSetException):
-                found.update(RangeSet(part.replace(":", "/")))
-    return tuple(found.intiter())
+        if match and int(match[2] or match[1]) <= LARGEST_TASK:
+            found.update(range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)))
+    return tuple(sorted(found))
 
 
 def exit_code_of(word: str) -> str:

@@ -1,0 +1,77 @@
+"""What Slurm 22.05.8 really said, and which error that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import NotAllowed, OpsctlError, SchedulerError, Unreachable
+from opsctl.ports import Completed
+from opsctl.scheduler.answers import GONE, NOT_PENDING, UNKNOWN_ID, check
+
+STDERR = Path(__file__).parents[2] / "corpus" / "stderr" / "22.05.8"
+
+
+def said(case: str, *, code: int = 1) -> Completed:
+    return Completed(argv=(case.split("-", 1)[0],), code=code, out="", err=(STDERR / f"{case}.txt").read_text())
+
+
+@pytest.mark.parametrize("case", sorted(path.stem for path in STDERR.glob("*-down.txt")))
+def test_no_answer_is_unreachable(case):
+    with pytest.raises(Unreachable) as caught:
+        check(said(case), fine=(GONE, NOT_PENDING, UNKNOWN_ID))
+    assert caught.value.exit_code == 75
+    assert caught.value.hint == "is slurmctld up?  opsctl doctor"
+
+
+@pytest.mark.parametrize("case", ["hold-not-owner", "cancel-not-owner"])
+def test_someone_elses_job_is_not_allowed(case):
+    with pytest.raises(NotAllowed) as caught:
+        check(said(case), fine=(GONE, UNKNOWN_ID))
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "fine"),
+    [
+        ("hold-finished", (GONE,)),
+        ("exclude-while-a-task-runs", (GONE, NOT_PENDING)),
+        ("cancel-unknown-id", (GONE, UNKNOWN_ID)),
+    ],
+)
+def test_what_is_done_already_is_done(case, fine):
+    check(said(case), fine=fine)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (
+            "sbatch-bad-partition",
+            "sbatch refused: invalid partition specified: nope; "
+            "Batch job submission failed: Invalid partition name specified",
+        ),
+        ("exclude-unknown-node", "exclude refused: 1_2-4: Invalid node name specified"),
+        (
+            "hold-unknown-id",
+            "hold refused: Invalid job id specified for job 999; slurm_suspend error: Invalid job id specified",
+        ),
+    ],
+)
+def test_a_refusal_is_in_slurms_own_words(case, message):
+    with pytest.raises(SchedulerError) as caught:
+        check(said(case), fine=(GONE, NOT_PENDING))
+    assert caught.value.message == message
+    assert not isinstance(caught.value, NotAllowed | Unreachable)
+
+
+def test_a_field_that_is_not_known_is_an_error_though_the_command_succeeds():
+    with pytest.raises(SchedulerError) as caught:
+        check(said("squeue-unknown-field", code=0))
+    assert caught.value.message == "squeue does not know the field Nosuch"
+
+
+def test_a_failure_without_a_word_is_a_failure():
+    with pytest.raises(OpsctlError, match="scontrol refused: exit code 1 and no word"):
+        check(Completed(argv=("scontrol",), code=1, out="", err=" \n"), fine=(GONE,))

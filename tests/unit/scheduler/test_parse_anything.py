@@ -1,0 +1,47 @@
+"""Whatever the parsers are fed, they raise nothing, and what they do not know is no ending."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opsctl.scheduler import parse
+from opsctl.scheduler.words import exit_code_of, minutes_of, tasks_of, time_of
+
+MARK = "\x1fmark"
+WORD = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(
+        ["12", "[1-3%1]", "RUNNING", "N/A", "node[001-", "@all", "1795219708", "9" * 25, "٣", "1-4000000:99"]
+    ),
+    st.from_regex(r"[0-9,:%\[\]-]{0,12}", fullmatch=True),
+)
+TEXT = st.lists(WORD, max_size=60).map(MARK.join)
+
+
+@settings(deadline=None)  # millions of array tasks take a moment
+@given(text=TEXT)
+def test_no_row_raises(text):
+    for parser in (parse.parse_jobs, parse.parse_past, parse.parse_nodes, parse.parse_excluded, parse.parse_end):
+        parser(text, MARK)
+
+
+@given(text=st.one_of(st.text(), st.lists(WORD).map("=".join), st.lists(WORD).map("\n".join)))
+def test_no_listing_raises(text):
+    parse.parse_partitions(text)
+    parse.parse_limits(text)
+
+
+@settings(deadline=None)  # as above
+@given(word=WORD)
+def test_no_word_raises(word):
+    for meaning in (tasks_of, time_of, minutes_of, exit_code_of):
+        meaning(word)
+
+
+@given(name=st.text(max_size=400), comment=st.text(max_size=400))
+def test_a_name_cannot_change_the_row_it_is_in(name, comment):
+    row = ["12", "12", "N/A", "PENDING", "None", "", "1", "me", "train", *["N/A"] * 4, "0", "0", comment, name]
+    text = "".join(word + MARK for word in row) + "\n"
+    (job,) = parse.parse_jobs(text * 2, MARK)[:1]
+    assert (job.id, job.name, job.comment) == ("12", name, parse.text_of(comment))
