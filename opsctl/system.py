@@ -187,6 +187,18 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def count_descendants() -> int:
+    """How many processes below this one run. A zombie is no process."""
+    return sum(ProcessId.of(child.pid) is not None for child in psutil.Process().children(recursive=True))
+
+
+def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to the process group of a child that leads one."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+
+
 def end_descendants(*, grace: float) -> int:
     """End every process below this one: TERM, then KILL after `grace` seconds. How many there were."""
     below = psutil.Process().children(recursive=True)

@@ -1,0 +1,119 @@
+"""One round over the trains of a root: settle what nobody settled, and do what was asked for while nothing ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl import switches
+from opsctl.config import Guard, parse, read_toml
+from opsctl.errors import ConfigError, InputError, OpsctlError, SchedulerError, Unreachable
+from opsctl.guard.settle import settle_ended
+from opsctl.journal import Event, Kind
+from opsctl.launch.chain import Chain
+from opsctl.lease import lease
+from opsctl.model import Job
+from opsctl.ports import Scheduler
+from opsctl.rundir import RunDir, all_trains
+from opsctl.switches import Request, Switch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attended:
+    """What a round did for one train."""
+
+    train: str
+    done: tuple[str, ...] = ()
+    error: str = ""
+
+
+def cycle(root: Path, scheduler: Scheduler, chain_of: Callable[[RunDir], Chain]) -> list[Attended]:
+    """Attend to every train below `root` that is ours, with one question to Slurm for all. Raises Unreachable.
+
+    A train that fails stops no other; one of which there is nothing to tell is left out.
+    """
+    trains = [run for run in all_trains(root) if run.is_ours]
+    jobs = scheduler.jobs() if trains else []
+    attended = [_attended(chain_of(run), jobs) for run in trains]
+    return [each for each in attended if each.done or each.error]
+
+
+def _attended(chain: Chain, jobs: Sequence[Job]) -> Attended:
+    try:
+        return Attended(train=chain.run.name, done=tuple(attend(chain, jobs)))
+    except (OpsctlError, OSError) as error:
+        return Attended(train=chain.run.name, error=str(error))
+
+
+def attend(chain: Chain, jobs: Sequence[Job] | None = None) -> list[str]:
+    """Settle what nobody settled, note switches, carry out requests; what was done, in words. Only for the owner."""
+    done = note_switches(chain)
+    given = read_toml(chain.run.config)
+    rules = parse(Guard, given.get("guard", {}), str(chain.run.config))
+    for ended in settle_ended(chain, rules, chain.look(jobs)):
+        done.append(f"settled {ended.life}: {ended.outcome.value}, {ended.action.value}: {ended.why}")
+    for request in switches.requests(chain.run):
+        done += carry_out(chain, request, nodes=_nodes(given))
+    return done
+
+
+def _nodes(given: dict[str, object]) -> int:
+    table = given.get("slurm")
+    nodes = table.get("nodes") if isinstance(table, dict) else None
+    if not isinstance(nodes, int):
+        raise ConfigError("train.toml", ["[slurm] nodes: missing"])
+    return nodes
+
+
+def note_switches(chain: Chain) -> list[str]:
+    """Journal the switches that were made or taken away by hand."""
+    events, done = chain.journal.events(), []
+    for switch in Switch:
+        armed, known = switches.read(chain.run, switch), _is_known(events, switch)
+        if armed and not known:
+            chain.journal.append(Kind.ARMED, switch=switch, by=armed.by, why=armed.why)
+            done.append(f"{switch.value} switch armed by {armed.by}")
+        elif known and not armed:
+            chain.journal.append(Kind.DISARMED, switch=switch, by="")
+            done.append(f"{switch.value} switch is gone")
+    return done
+
+
+def _is_known(events: Sequence[Event], switch: Switch) -> bool:
+    """Whether the last that the journal says of a switch is that it was armed."""
+    said = [e.kind for e in events if e.kind in {Kind.ARMED, Kind.DISARMED} and e.data["switch"] == switch]
+    return said[-1:] == [Kind.ARMED]
+
+
+def carry_out(chain: Chain, request: Request, *, nodes: int) -> list[str]:
+    """Do what a team-mate asked for, or refuse it; then take the request away, last, so that none is lost.
+
+    Nothing if somebody else was faster. Raises Unreachable, and then the request stays.
+    """
+    with lease(chain.run.path, chain.journal.clock):
+        if not request.path.exists():
+            return []
+        try:
+            done = _release(chain, request, nodes)
+            chain.journal.append(Kind.REQUEST_DONE, verb=request.verb, by=request.by)
+        except Unreachable:
+            raise
+        except (InputError, SchedulerError) as error:
+            done = f"{request.verb.value} asked for by {request.by} refused: {error.message}"
+            chain.journal.append(Kind.REQUEST_REFUSED, verb=request.verb, by=request.by, why=error.message)
+        request.path.unlink(missing_ok=True)
+    return [done]
+
+
+def _release(chain: Chain, request: Request, nodes: int) -> str:
+    if armed := switches.read(chain.run, Switch.KILL):
+        raise InputError(f"the kill switch is armed, by {armed.by}")
+    if request.exclude:
+        chain.exclude(request.exclude, needed=nodes)
+    # The next life would see the pause switch and hold the rest again.
+    if switches.disarm(chain.run, Switch.PAUSE):
+        chain.journal.append(Kind.DISARMED, switch=Switch.PAUSE, by=request.by)
+    arrays = chain.release()
+    excluded = f" without {request.exclude}" if request.exclude else ""
+    return f"released {', '.join(arrays) or 'nothing'}{excluded}, as {request.by} asked"

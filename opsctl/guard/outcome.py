@@ -1,0 +1,198 @@
+"""How a life ended, and what follows from it: all of the policy, and nothing that touches the world."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from opsctl.config import Guard
+from opsctl.guard.stop import Stop, StopRequest
+from opsctl.model import JobState
+from trainer.contract import Reason, StopReason
+
+
+class Outcome(StrEnum):
+    """How a life ended."""
+
+    FINISHED = "finished"
+    """The last step is done."""
+    KILLED = "killed"
+    PAUSED = "paused"
+    DEADLINE = "deadline"
+    """The trainer left by itself before its time was up."""
+    STOPPED = "stopped"
+    """It saved and left because it was asked to: a signal, a preemption, the limit coming near."""
+    EXITED = "exited"
+    """It left with 0 and did not say why, as foreign trainers do."""
+    CRASHED = "crashed"
+    TIMED_OUT = "timed-out"
+    NODE_FAILED = "node-failed"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    LOST = "lost"
+    """It is over, and nobody knows how."""
+    REFUSED = "refused"
+    """It never began: others could have written what it would have run."""
+    SKIPPED = "skipped"
+    """It never began: the settlement of an earlier life left nothing to do."""
+
+
+class Action(StrEnum):
+    """What is done about the tasks that are still queued."""
+
+    CANCEL_QUEUED = "cancel-queued"
+    HOLD_QUEUED = "hold-queued"
+    CONTINUE = "continue"
+
+
+ACTIONS: dict[Outcome, Action] = {
+    Outcome.FINISHED: Action.CANCEL_QUEUED,
+    Outcome.KILLED: Action.CANCEL_QUEUED,
+    Outcome.PAUSED: Action.HOLD_QUEUED,
+    Outcome.DEADLINE: Action.CONTINUE,
+    Outcome.STOPPED: Action.CONTINUE,
+    Outcome.EXITED: Action.CONTINUE,
+    Outcome.CRASHED: Action.CONTINUE,
+    Outcome.TIMED_OUT: Action.CONTINUE,
+    Outcome.NODE_FAILED: Action.CONTINUE,
+    Outcome.CANCELLED: Action.CONTINUE,
+    Outcome.PREEMPTED: Action.CONTINUE,
+    Outcome.LOST: Action.CONTINUE,
+    Outcome.REFUSED: Action.HOLD_QUEUED,
+    Outcome.SKIPPED: Action.CONTINUE,
+}
+
+BURNING = frozenset(
+    {Outcome.CRASHED, Outcome.EXITED, Outcome.DEADLINE, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.LOST}
+)
+"""Endings that burn queued tasks when they come soon and without a new checkpoint: nobody outside asked for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that is known of how a life ended; what is not known is None, UNKNOWN or False."""
+
+    stop: StopReason | None = None
+    request: StopRequest | None = None
+    code: int | None = None
+    """The body's exit code."""
+    state: JobState = JobState.UNKNOWN
+    """Slurm's word for the job, once it was over."""
+    is_last_step: bool = False
+    """The last iteration line of the log is that of the last iteration."""
+    at_its_limit: bool = False
+    """It ended about when the job's time was up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A life that is over: what end.json holds."""
+
+    life: str
+    outcome: Outcome
+    action: Action
+    why: str
+    started: datetime
+    ended: datetime
+    new_checkpoint: bool
+
+    @property
+    def minutes(self) -> float:
+        return (self.ended - self.started).total_seconds() / 60
+
+
+def judge(seen: Evidence) -> tuple[Outcome, str]:
+    """How it ended, and in words why we think so. The trainer's own word goes first, then what we asked of it."""
+    for rule in (_by_trainer, _by_request, _by_log, _by_body, _by_slurm, _by_signal, _by_code):
+        if found := rule(seen):
+            return found
+    return Outcome.LOST, "it left no word, and Slurm does not know either"
+
+
+_REASONS = {
+    Reason.FINISHED: Outcome.FINISHED,
+    Reason.KILL: Outcome.KILLED,
+    Reason.PAUSE: Outcome.PAUSED,
+    Reason.DEADLINE: Outcome.DEADLINE,
+    Reason.MEMORY: Outcome.CRASHED,
+    Reason.NAN: Outcome.CRASHED,
+}
+_REQUESTS = {
+    Stop.REFUSED: Outcome.REFUSED,
+    Stop.SKIPPED: Outcome.SKIPPED,
+    Stop.KILL: Outcome.KILLED,
+    Stop.PAUSE: Outcome.PAUSED,
+}
+_STATES = {
+    JobState.TIMEOUT: Outcome.TIMED_OUT,
+    JobState.DEADLINE: Outcome.TIMED_OUT,
+    JobState.NODE_FAIL: Outcome.NODE_FAILED,
+    JobState.BOOT_FAIL: Outcome.NODE_FAILED,
+    JobState.CANCELLED: Outcome.CANCELLED,
+    JobState.REVOKED: Outcome.CANCELLED,
+    JobState.PREEMPTED: Outcome.PREEMPTED,
+    JobState.OUT_OF_MEMORY: Outcome.CRASHED,
+    JobState.FAILED: Outcome.CRASHED,
+    JobState.COMPLETED: Outcome.EXITED,
+}
+
+
+def _by_trainer(seen: Evidence) -> tuple[Outcome, str] | None:
+    if seen.stop is None or (outcome := _REASONS.get(seen.stop.reason)) is None:
+        return None
+    detail = f": {seen.stop.detail}" if seen.stop.detail else ""
+    return outcome, f"the trainer left at step {seen.stop.step} ({seen.stop.reason.value}){detail}"
+
+
+def _by_request(seen: Evidence) -> tuple[Outcome, str] | None:
+    if seen.request and (outcome := _REQUESTS.get(seen.request.reason)):
+        return outcome, seen.request.why
+    if seen.stop:
+        return Outcome.STOPPED, seen.request.why if seen.request else "the trainer was asked to stop"
+    return None
+
+
+def _by_log(seen: Evidence) -> tuple[Outcome, str] | None:
+    has_left = seen.code == 0 or (seen.code is None and seen.state is JobState.COMPLETED)
+    return (Outcome.FINISHED, "the log ends with the last iteration") if has_left and seen.is_last_step else None
+
+
+def _by_body(seen: Evidence) -> tuple[Outcome, str] | None:
+    if seen.code != 0:
+        return None
+    if seen.request:
+        return Outcome.STOPPED, seen.request.why
+    return Outcome.EXITED, "the body exited with 0"
+
+
+def _by_slurm(seen: Evidence) -> tuple[Outcome, str] | None:
+    outcome = _STATES.get(seen.state)
+    if outcome is None or (outcome is Outcome.CRASHED and seen.code is not None):
+        return None
+    return outcome, f"Slurm says {seen.state.value}"
+
+
+def _by_signal(seen: Evidence) -> tuple[Outcome, str] | None:
+    if seen.request is None or seen.request.reason is not Stop.TERM:
+        return None
+    return (Outcome.TIMED_OUT if seen.at_its_limit else Outcome.CANCELLED), seen.request.why
+
+
+def _by_code(seen: Evidence) -> tuple[Outcome, str] | None:
+    return (Outcome.CRASHED, f"the body exited with {seen.code}") if seen.code is not None else None
+
+
+def is_burning(life: Ended, rules: Guard) -> bool:
+    """Over soon, without a new checkpoint, and not because anybody wanted it."""
+    return life.outcome in BURNING and life.minutes < rules.short_life_minutes and not life.new_checkpoint
+
+
+def crash_loop(lives: Sequence[Ended], rules: Guard) -> str:
+    """Why the chain is to be held, judged by its latest lives, the newest last; empty if it is not."""
+    last = [life for life in lives if life.outcome is not Outcome.SKIPPED][-rules.short_lives :]
+    if len(last) < rules.short_lives or not all(is_burning(life, rules) for life in last):
+        return ""
+    told = ", ".join(f"{life.life} {life.outcome.value}" for life in last)
+    return f"{len(last)} lives in a row under {rules.short_life_minutes:g} min without a new checkpoint: {told}"

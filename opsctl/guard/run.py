@@ -1,0 +1,204 @@
+"""The process that the wrapper becomes: it runs the body as its child, and passes on to it whatever asks it to stop.
+
+Nothing that goes wrong in here stops a healthy train: each step that fails is told, and the next one is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess  # noqa: TID251 (for the type of a child that system.py started)
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from opsctl import switches
+from opsctl.config import Guard
+from opsctl.errors import OpsctlError, RunDirError
+from opsctl.guard import record, repro
+from opsctl.guard.deadline import Deadline
+from opsctl.guard.outcome import Action, Ended
+from opsctl.guard.settle import settle, settle_ended
+from opsctl.guard.signals import Signals
+from opsctl.guard.stop import Stop, read_stop_request, request_stop
+from opsctl.journal import Kind
+from opsctl.launch.chain import Chain
+from opsctl.ports import Clock, Runner
+from opsctl.rundir import Life, RunDir
+from opsctl.switches import Switch
+from opsctl.system import adopt_orphans, count_descendants, end_descendants, signal_group, start_child
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+RANKS_GRACE = 3.0
+"""Seconds between TERM and KILL for what the body left behind."""
+
+
+@dataclass(kw_only=True)
+class Supervisor:
+    """One life of a train, from the side of the guard."""
+
+    chain: Chain
+    rules: Guard
+    runner: Runner
+    env: Mapping[str, str]
+    """Of the batch job."""
+    check_trusted: Callable[[], None]
+    """Raises RunDirError if others could have written what would be run."""
+    say: Callable[[str], None]
+    life: Life = field(init=False)
+    deadline: Deadline = field(init=False)
+    is_over: bool = False
+    _late: float | None = None
+    """When what still runs is ended, on the monotonic clock."""
+    _unsettled: bool = False
+
+    def __post_init__(self) -> None:
+        self.life = self.run.life(record.life_name(self.env))
+        self.deadline = Deadline(
+            run=self.run, life=self.life, job=self.env["SLURM_JOB_ID"],
+            scheduler=self.chain.scheduler, clock=self.clock,
+        )  # fmt: skip
+
+    @property
+    def run(self) -> RunDir:
+        return self.chain.run
+
+    @property
+    def clock(self) -> Clock:
+        return self.chain.journal.clock
+
+    @contextlib.contextmanager
+    def tolerated(self, what: str) -> Iterator[None]:
+        """What goes wrong inside is told, and nothing more."""
+        try:
+            yield
+        except OpsctlError as error:
+            self.say(f"{what}: {error.message}")
+        except Exception:  # noqa: BLE001 (a bug of the guard must not end the train)
+            self.say(f"{what}: {traceback.format_exc()}")
+
+    def supervise(self) -> int:
+        """Run the body to its end, or leave before it; the exit code that Slurm is to see."""
+        adopt_orphans()
+        signals = Signals((*ENDING, signal.SIGUSR1), self.on_signal)
+        with self.tolerated("recording the start"):
+            self._record_start()
+        with self.tolerated("asking for the job's end"):
+            self.deadline.keep()
+        self._settle_earlier(leave=True)
+        with self.tolerated("reading the switches"):
+            self._look_at_switches()
+        self._check_trusted()
+        if asked := read_stop_request(self.life):
+            self.say(f"leaving without running the body: {asked.why}")
+            self._settle_own()
+            return {Stop.REFUSED: 1, Stop.TERM: 143}.get(asked.reason, 0)
+        return self._run_body(signals)
+
+    # --- before the body
+
+    def _record_start(self) -> None:
+        start = record.start_of(self.run, self.life, self.env, self.clock.now())
+        record.write_start(self.run, self.life, start)
+        self.chain.journal.append(Kind.LIFE_STARTED, life=self.life.name, nodes=start.nodes)
+
+    def _settle_earlier(self, *, leave: bool = False) -> None:
+        """Settle what nobody settled. If that leaves nothing to do, and we may still `leave`, we do."""
+        self._unsettled = True
+        settled: list[Ended] = []
+        with self.tolerated("settling earlier lives"):
+            seen = self.chain.look()
+            settled = settle_ended(self.chain, self.rules, seen, own=self.life.name)
+            self._unsettled = any(
+                life not in seen.history.settled and life not in {each.life for each in settled}
+                for life in seen.history.started
+                if life != self.life.name
+            )
+        for each in settled:
+            self.say(f"settled {each.life}: {each.outcome.value}, {each.action.value}: {each.why}")
+        if leave and (final := next((each for each in settled if each.action is not Action.CONTINUE), None)):
+            self.ask(Stop.SKIPPED, f"{final.life} {final.outcome.value}: {final.why}")
+
+    def _check_trusted(self) -> None:
+        with self.tolerated("checking who can write the body"):
+            try:
+                self.check_trusted()
+            except RunDirError as error:
+                self.ask(Stop.REFUSED, error.message)
+
+    # --- the body
+
+    def _run_body(self, signals: Signals) -> int:
+        minutes = self.deadline.minutes_left(self.rules.stop_grace_seconds)
+        env = record.body_env(self.run, self.life, self.env, minutes_left=minutes)
+        body = start_child(["bash", str(self.run.body)], env=env)
+        signal.signal(signal.SIGUSR2, lambda *_: signal_group(body, signal.SIGUSR2))
+        threading.Thread(target=self._dump, daemon=True).start()
+        self._watch(signals, lambda: body.poll() is None)
+        code = self._exit_code(body)
+        with self.tolerated("recording the exit"):
+            self.run.write(self.life.body_exit, f"{code}\n")
+        if self._late is not None:
+            # Slurm tells everyone below us to end at once: the shell goes first, and ranks may still be saving.
+            self._watch(signals, lambda: count_descendants() > 0)
+        self.is_over = True
+        self._end_all_below()
+        self._settle_own()
+        return code
+
+    def _watch(self, signals: Signals, runs: Callable[[], bool]) -> None:
+        while runs():
+            if self._late is not None and self.clock.monotonic() > self._late:
+                self.say(f"still running {self.rules.stop_grace_seconds:g} s after it was told to end: ending it")
+                return
+            signals.wait(self.rules.poll_seconds)
+            with self.tolerated("reading the switches"):
+                self._look_at_switches()
+            with self.tolerated("asking for the job's end"):
+                asked = self.deadline.keep()
+                if asked and self._unsettled:
+                    self._settle_earlier()
+
+    def _exit_code(self, body: subprocess.Popen[bytes]) -> int:
+        code = body.poll()
+        if code is None:
+            return 128 + signal.SIGTERM
+        return code if code >= 0 else 128 - code
+
+    def _end_all_below(self) -> None:
+        with self.tolerated("ending what the body left"):
+            for _ in range(3):  # what was forked meanwhile is ours by then
+                if end_descendants(grace=RANKS_GRACE) == 0:
+                    return
+
+    def _dump(self) -> None:
+        with self.tolerated("recording what it runs with"):
+            repro.dump(self.run, self.life, self.runner, self.env, is_over=lambda: self.is_over)
+
+    # --- what asks it to stop
+
+    def ask(self, reason: Stop, why: str) -> None:
+        if request_stop(self.run, self.life, reason, why):
+            self.say(f"stop requested ({reason.value}): {why}")
+
+    def on_signal(self, number: signal.Signals) -> None:
+        with self.tolerated(f"on {number.name}"):
+            if number == signal.SIGUSR1:
+                self.ask(Stop.TIME_LIMIT, "the time limit is near (SIGUSR1)")
+                return
+            if self._late is None:
+                self._late = self.clock.monotonic() + self.rules.stop_grace_seconds
+            self.ask(Stop.TERM, f"Slurm ends the job ({number.name})")
+
+    def _look_at_switches(self) -> None:
+        for switch, reason in ((Switch.KILL, Stop.KILL), (Switch.PAUSE, Stop.PAUSE)):
+            if armed := switches.read(self.run, switch):
+                self.ask(reason, f"{switch.value} switch by {armed.by}" + (f": {armed.why}" if armed.why else ""))
+
+    # --- the end
+
+    def _settle_own(self) -> None:
+        with self.tolerated("settling this life"):
+            ended = settle(self.chain, self.rules, self.life)
+            self.say(f"{ended.outcome.value}, {ended.action.value}: {ended.why}")
