@@ -11,9 +11,11 @@ from pathlib import Path
 
 from opsctl.errors import InputError, SandboxError
 from opsctl.ports import Clock, Runner
-from opsctl.sandbox import accounting, daemons
+from opsctl.sandbox import daemons
+from opsctl.sandbox.accounting import start_accounting
 from opsctl.sandbox.claims import Taken, claimed
 from opsctl.sandbox.config import Auth, Spec, ports_needed
+from opsctl.sandbox.daemons import Tools
 from opsctl.sandbox.directories import make_directories, new_site, remove_run_directory
 from opsctl.sandbox.portrange import claimed_ports
 from opsctl.sandbox.processes import Ended, end_members
@@ -43,7 +45,8 @@ class Sandbox:
             was_up = record is not None and is_up(record)
             if record is None or not was_up:
                 clean(places, spec.name, record, clock)
-                record = bring_up(spec, places, clock, runner, programs, auth)
+                tools = Tools(clock=clock, runner=runner, places=places, programs=programs)
+                record = bring_up(spec, tools, auth)
             elif record.spec != spec:
                 raise SandboxError(
                     f"sandbox {spec.name!r} is up already, with {record.spec.describe()}",
@@ -110,27 +113,28 @@ def clean(places: Places, name: str, record: Record | None, clock: Clock, *, gra
     return ended
 
 
-def bring_up(spec: Spec, places: Places, clock: Clock, runner: Runner, programs: dict[str, str], auth: Auth) -> Record:
+def bring_up(spec: Spec, tools: Tools, auth: Auth) -> Record:
     with claimed_ports(ports_needed(spec)) as first_port:
-        version = slurm_version(runner, programs["slurmctld"])
-        record = Record(spec=spec, site=new_site(spec, places, version, first_port, auth), started=clock.now())
-        make_directories(record)
-        record.save()
+        version = slurm_version(tools.runner, tools.programs["slurmctld"])
+        site = new_site(spec, tools.places, version, first_port, auth)
+        record = Record(spec=spec, site=site, started=tools.clock.now())
         try:
-            record = start_all(record, places, clock, runner, programs)
+            make_directories(record)
+            record.save()
+            record = start_all(record, tools)
         except BaseException:
             # The logs stay for whoever asks why; the next `up` or `down` removes them.
-            end_members(record.site.run, record, clock, grace=0)
-            remove_run_directory(record.site.run)
+            end_members(site.run, record, tools.clock, grace=0)
+            remove_run_directory(site.run)
             raise
     record = replace(record, complete=True)
     record.save()
     return record
 
 
-def start_all(record: Record, places: Places, clock: Clock, runner: Runner, programs: dict[str, str]) -> Record:
-    record = daemons.start_munged(record, clock, programs["munged"])
+def start_all(record: Record, tools: Tools) -> Record:
+    record = daemons.start_munged(record, tools)
     if record.spec.accounting:
-        record = accounting.start_accounting(record, places, clock, runner, programs)
-    record = daemons.start_controller(record, clock, programs["slurmctld"])
-    return daemons.start_nodes(record, clock, runner, programs["slurmd"])
+        record = start_accounting(record, tools)
+    record = daemons.start_controller(record, tools)
+    return daemons.start_nodes(record, tools)

@@ -13,6 +13,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 MOST_NODES = 512
 MOST_GPUS = 16
 CLUSTER = "sandbox"
+ACCOUNT = "train"
 
 
 class Auth(StrEnum):

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.errors import SandboxError
 from opsctl.ports import Clock, Completed, Runner, TimedOut
 from opsctl.sandbox.config import Auth
 from opsctl.sandbox.processes import MARKER, NODE
-from opsctl.sandbox.record import Daemon, Record
+from opsctl.sandbox.record import Daemon, Places, Record
 from opsctl.system import ProcessId, spawn
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What starting takes: the world's seams, the user's directories, and where each program is."""
+
+    clock: Clock
+    runner: Runner
+    places: Places
+    programs: Mapping[str, str]
+
+
 MUNGED, DATABASE, SLURMDBD, CONTROLLER = "munged", "mariadbd", "slurmdbd", "slurmctld"
-
-
-def munged_argv(record: Record, program: str) -> tuple[str, ...]:
-    home = record.site.home
-    return (
-        program, "--foreground", f"--socket={record.site.munge_socket}", f"--key-file={home}/munge.key",
-        f"--pid-file={home}/munged.pid", f"--seed-file={home}/munged.seed", "--num-threads=4",
-    )  # fmt: skip
 
 
 def start(record: Record, name: str, argv: tuple[str, ...]) -> Daemon:
@@ -88,37 +92,46 @@ def node_states(record: Record, runner: Runner) -> dict[str, str]:
     return dict(line.split(None, 1) for line in said.out.splitlines()) if said.code == 0 else {}
 
 
-def start_munged(record: Record, clock: Clock, program: str) -> Record:
-    if record.site.auth is not Auth.MUNGE:
+def start_munged(record: Record, tools: Tools) -> Record:
+    site = record.site
+    if site.auth is not Auth.MUNGE:
         return record
-    record = record.with_daemon(start(record, MUNGED, munged_argv(record, program)))
-    record.save()
-    socket_path = record.site.munge_socket
-    wait_for(record, clock, socket_path.exists, MUNGED, limit=15, what="munged has no socket")
+    argv = (
+        tools.programs["munged"], "--foreground", "--num-threads=4", f"--socket={site.munge_socket}",
+        f"--key-file={site.home}/munge.key", f"--pid-file={site.home}/munged.pid",
+        f"--seed-file={site.home}/munged.seed",
+    )  # fmt: skip
+    record = started(record, MUNGED, argv)
+    wait_for(record, tools.clock, site.munge_socket.exists, MUNGED, limit=15, what="munged has no socket")
     return record
 
 
-def start_controller(record: Record, clock: Clock, program: str) -> Record:
-    argv = (program, "-D", "-f", str(record.site.conf))
-    record = record.with_daemon(start(record, CONTROLLER, argv))
-    record.save()
-    port = record.site.controller_port
-    wait_for(record, clock, lambda: listens(port), CONTROLLER, limit=30, what="slurmctld does not listen")
+def start_controller(record: Record, tools: Tools) -> Record:
+    record = started(record, CONTROLLER, (tools.programs["slurmctld"], "-D", "-f", str(record.site.conf)))
+    wait_listening(record, tools.clock, CONTROLLER, record.site.controller_port)
     return record
 
 
-def start_nodes(record: Record, clock: Clock, runner: Runner, program: str) -> Record:
-    conf = str(record.site.conf)
+def start_nodes(record: Record, tools: Tools) -> Record:
+    argv = (tools.programs["slurmd"], "-D", "-f", str(record.site.conf), "-N")
     names = record.spec.node_names
-    record = record.with_daemon(*(start(record, name, (program, "-D", "-f", conf, "-N", name)) for name in names))
+    record = record.with_daemon(*(start(record, name, (*argv, name)) for name in names))
     record.save()
-    wait_idle(record, clock, runner, names)
-    return record
 
-
-def wait_idle(record: Record, clock: Clock, runner: Runner, names: tuple[str, ...]) -> None:
-    def ready() -> bool:
-        return set(node_states(record, runner).values()) == {"idle"}
+    def idle() -> bool:
+        return set(node_states(record, tools.runner).values()) == {"idle"}
 
     limit = 60 + record.spec.nodes / 4
-    wait_for(record, clock, ready, CONTROLLER, *names, limit=limit, what="not every node is idle")
+    wait_for(record, tools.clock, idle, CONTROLLER, *names, limit=limit, what="not every node is idle")
+    return record
+
+
+def started(record: Record, name: str, argv: tuple[str, ...]) -> Record:
+    """With this daemon, started and written down."""
+    record = record.with_daemon(start(record, name, argv))
+    record.save()
+    return record
+
+
+def wait_listening(record: Record, clock: Clock, name: str, port: int) -> None:
+    wait_for(record, clock, lambda: listens(port), name, limit=60, what=f"{name} does not listen")
