@@ -193,11 +193,25 @@ def replay(events: list[Event]) -> History:
 
 
 def _submitted(history: History, event: Event) -> None:
-    begun = history.pending.pop(event.data["nonce"], None)
-    tasks = int(begun.data["tasks"]) if begun else 0
-    array = str(event.data["array"])
-    history.arrays[array] = Array(id=array, nonce=str(event.data["nonce"]), tasks=tasks, submitted=event.when)
+    array, nonce = str(event.data["array"]), str(event.data["nonce"])
+    begun, known = history.pending.pop(nonce, None), history.arrays.get(array)
+    tasks = known.tasks if known and known.nonce == nonce else 0
+    if begun:
+        tasks = int(begun.data["tasks"])
+    history.arrays[array] = Array(id=array, nonce=nonce, tasks=tasks, submitted=event.when)
     history.held = None
+
+
+def _started(history: History, event: Event) -> None:
+    """A life of an array that nobody knows is what became of a submission that was cut off."""
+    life = str(event.data["life"])
+    array = life.partition("_")[0].partition(".")[0]
+    if array not in history.arrays and len(history.pending) == 1:
+        nonce, begun = history.pending.popitem()
+        tasks = int(begun.data["tasks"])
+        history.arrays[array] = Array(id=array, nonce=nonce, tasks=tasks, submitted=begun.when)
+    history.started[life] = event.when
+    history.settled.pop(life, None)  # a controller that was killed uses ids again
 
 
 def _set_held(history: History, event: Event) -> None:
@@ -213,7 +227,7 @@ _STEPS: dict[Kind, Callable[[History, Event], object]] = {
     Kind.SUBMITTED: _submitted,
     Kind.SUBMIT_REFUSED: lambda history, event: history.pending.pop(event.data["nonce"], None),
     Kind.ARRAY_LOST: lambda history, event: history.arrays.pop(event.data["array"], None),
-    Kind.LIFE_STARTED: lambda history, event: history.started.update({event.data["life"]: event.when}),
+    Kind.LIFE_STARTED: _started,
     Kind.LIFE_SETTLED: lambda history, event: history.settled.update({event.data["life"]: event}),
     Kind.HELD: _set_held,
     Kind.RELEASED: _clear_held,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 
@@ -23,6 +23,8 @@ class Seen:
     """Rows of the queue that carry one of the train's nonces, the oldest array first."""
     adopted: tuple[Job, ...]
     """Those among them of which the journal does not know that they were submitted."""
+    doubles: tuple[Job, ...]
+    """Those among them of a submission that arrived twice, as one can that was given up for lost: the later array."""
     strangers: tuple[Job, ...]
     """Rows that have the id of an array of ours and are not ours: a controller that was killed uses ids again."""
 
@@ -46,12 +48,22 @@ def look(run: RunDir, journal: Journal, jobs: Sequence[Job]) -> Seen:
     begun = {f"opsctl:{run.name}:{nonce}" for nonce in history.pending}
     ours = [job for job in jobs if job.comment in known | begun]
     strangers = [job for job in jobs if job.array in history.arrays and job.comment not in known | begun]
+    kept = _kept(history, ours)
     return Seen(
         history=history,
         jobs=tuple(sorted(ours, key=lambda job: (int(job.array), job.tasks))),
-        adopted=tuple(job for job in ours if job.comment in begun),
+        adopted=tuple(job for job in ours if job.comment in begun and job.array == kept[job.comment]),
+        doubles=tuple(job for job in ours if job.array != kept[job.comment] and not job.state.is_final),
         strangers=tuple(strangers),
     )
+
+
+def _kept(history: History, ours: Sequence[Job]) -> dict[str, str]:
+    """For each comment the array that is the train's: the one that has started, else the one that is known, else the
+    first."""
+    known = set(history.arrays)
+    order = sorted(ours, key=lambda job: (job.state.is_active, job.array in known, -int(job.array)))
+    return {job.comment: job.array for job in order}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +75,29 @@ class Chain:
     journal: Journal
     scheduler: Scheduler
 
-    def look(self) -> Seen:
-        """Ask Slurm once, and note in the journal what it knew and the journal did not."""
-        seen = look(self.run, self.journal, self.scheduler.jobs())
-        return self._adopt(seen) if seen.adopted else seen
+    def look(self, jobs: Sequence[Job] | None = None) -> Seen:
+        """Ask Slurm once (unless its whole queue is given), and note in the journal what it knew and the journal did
+        not."""
+        jobs = self.scheduler.jobs() if jobs is None else jobs
+        seen = look(self.run, self.journal, jobs)
+        if not (seen.adopted and self.run.is_ours):
+            return seen
+        for array, job in {job.array: job for job in seen.adopted}.items():
+            self.note(Kind.SUBMITTED, nonce=job.comment.rpartition(":")[2], array=array)
+        return replace(look(self.run, self.journal, jobs), adopted=seen.adopted)
 
-    def _adopt(self, seen: Seen) -> Seen:
-        for job in {job.array: job for job in seen.adopted}.values():
-            self.journal.append(Kind.SUBMITTED, nonce=job.comment.rpartition(":")[2], array=job.array)
-        return look(self.run, self.journal, seen.jobs)
+    def note(self, kind: Kind, **data: object) -> None:
+        """Journal what was done. Only the owner can: what a team-mate did shows in their switch or request."""
+        if self.run.is_ours:
+            self.journal.append(kind, **data)
+
+    def drop_doubles(self, seen: Seen) -> list[str]:
+        """Cancel what is queued of a submission that arrived twice; the arrays. One that runs already is left alone."""
+        arrays = _arrays([job for job in seen.doubles if job.state.is_waiting])
+        for array in arrays:
+            self.scheduler.cancel(array, queued_only=True)
+            self.note(Kind.CANCELLED, job=array, why="the same submission arrived twice")
+        return arrays
 
     def hold(self, why: str) -> list[str]:
         """Hold what is queued; the arrays that have anything queued, the last first."""
@@ -79,7 +105,7 @@ class Chain:
         for array in arrays:
             self.scheduler.hold(array)
         if arrays:
-            self.journal.append(Kind.HELD, jobs=arrays, why=why)
+            self.note(Kind.HELD, jobs=arrays, why=why)
         return arrays
 
     def release(self) -> list[str]:
@@ -89,7 +115,7 @@ class Chain:
         for array in arrays:
             self.scheduler.release(array)
         if arrays or seen.history.held:
-            self.journal.append(Kind.RELEASED, jobs=arrays)
+            self.note(Kind.RELEASED, jobs=arrays)
         return arrays
 
     def cancel(self, why: str, *, queued_only: bool = False) -> list[str]:
@@ -103,7 +129,7 @@ class Chain:
             self.scheduler.cancel(array)
         ended = list(dict.fromkeys([*arrays, *running]))
         if ended:
-            self.journal.append(Kind.CANCELLED, job=",".join(ended), why=why)
+            self.note(Kind.CANCELLED, job=",".join(ended), why=why)
         return ended
 
     def cancel_task(self, task: int, why: str) -> str:
@@ -115,7 +141,7 @@ class Chain:
             )
         job = f"{found[-1].array}_{task}"
         self.scheduler.cancel(job)
-        self.journal.append(Kind.CANCELLED, job=job, why=why)
+        self.note(Kind.CANCELLED, job=job, why=why)
         return job
 
     def exclude(self, nodes: str, *, needed: int) -> str:
@@ -139,7 +165,7 @@ class Chain:
         for array, union in wanted.items():
             self.scheduler.exclude(array, str(union))
         if arrays:
-            self.journal.append(Kind.EXCLUDED, jobs=arrays, nodes=str(add))
+            self.note(Kind.EXCLUDED, jobs=arrays, nodes=str(add))
         return str(NodeSet.fromlist([str(union) for union in wanted.values()]))
 
 

@@ -1,0 +1,104 @@
+"""`opsctl launch`: check, render, submit."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from opsctl import rundir
+from opsctl.app import App
+from opsctl.cli.output import dry_run_option, json_option, print_json, say
+from opsctl.cli.owner import attend
+from opsctl.config import Train, load_train
+from opsctl.errors import ConfigError
+from opsctl.journal import actor
+from opsctl.launch import plan as planning
+from opsctl.launch.edit import Files, syntax_problems
+from opsctl.launch.preflight import gather, problems
+from opsctl.launch.submit import Launch, Launched, check_owner, new_nonce
+from opsctl.model import JobSpec, Plan
+from opsctl.rundir import RunDir
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--after", metavar="JOB", default="", help="Start when JOB has ended; an array of the same train appends."
+)
+@click.option("--tasks", type=click.IntRange(min=1), help="Array tasks to queue, instead of the file's number.")
+@click.option("--exclude", metavar="NODES", default="", help="Nodes that the train must not get, besides the file's.")
+@click.option("--nice", type=int, help="Lower the priority by this much.")
+@dry_run_option
+@json_option
+@click.pass_obj
+def launch(
+    app: App, file: Path, *, after: str, tasks: int | None, exclude: str, nice: int | None, dry_run: bool, as_json: bool
+) -> None:
+    """Check the train in FILE, render it, and submit it as one array job whose tasks run one after the other.
+
+    \b
+    opsctl launch tiny-gpt.toml --dry-run
+    opsctl launch tiny-gpt.toml --tasks 20 --exclude node[003-004]
+    opsctl launch tiny-gpt.toml --after 1234
+
+    Run it again after it was cut off: it looks in the queue before it submits.
+    """
+    train = load_train(file)
+    spec = planning.job_spec(train, app.site, tasks=tasks, after=after, exclude=exclude, nice=nice)
+    order = _prepare(app, file, train, spec)
+    if dry_run:
+        _show(order.plan, as_json=as_json)
+        return
+    attend(app, order.run)
+    done = order.carry_out()
+    if as_json:
+        print_json({"train": train.name, "run_dir": str(order.run.path), **asdict(done)})
+        return
+    _tell(train.name, order.run, done)
+
+
+def _prepare(app: App, file: Path, train: Train, spec: JobSpec) -> Launch:
+    """Everything but the deed. Raises ConfigError with all that is wrong."""
+    run = RunDir(app.root / train.name)
+    check_owner(run)
+    _check_place(app, run)
+    plan = planning.plan(
+        train, spec, run, nonce=new_nonce(), python=sys.executable, site_file=app.site_path and app.site_path.absolute()
+    )
+    found = problems(train, spec, gather(app.scheduler, actor())) + syntax_problems(plan.body, app.runner)
+    if found:
+        raise ConfigError(str(file), found)
+    files = Files(
+        config=file.read_text(encoding="utf-8"), trainer=planning.trainer_json(train, Path.cwd()), body=plan.body
+    )
+    return Launch(
+        plan=plan, files=files, chain=app.chain(run), clock=app.clock, group=app.site.group,
+        check_trusted=lambda: app.check_trusted(run),
+    )  # fmt: skip
+
+
+def _check_place(app: App, run: RunDir) -> None:
+    """Refuse before anything is written where others could write what would be run. Raises RunDirError."""
+    there = next(path for path in (run.path, *run.path.parents) if path.exists())
+    if app.site.trust_parents and there not in (run.path, app.root):
+        return
+    rundir.check_trusted([there], root=app.root if app.site.trust_parents else None)
+
+
+def _show(plan: Plan, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(plan))
+        return
+    say(f"# would submit {plan.spec.tasks} tasks of {plan.spec.nodes} nodes as train {plan.train}")
+    say(f"# --- wrapper.slurm\n{plan.wrapper}\n# --- body.sh\n{plan.body}")
+
+
+def _tell(train: str, run: RunDir, done: Launched) -> None:
+    word = "was already submitted" if done.already else "submitted"
+    say(f"{train}: {word} as array {done.array}, {done.tasks} tasks; its run directory is {run.path}")
+    for note in done.notes:
+        say(f"  {note}")
+    say(f"  opsctl status {train}")

@@ -1,0 +1,25 @@
+"""What the owner of a train does first with any verb: settle what has ended, carry out what team-mates asked for."""
+
+from __future__ import annotations
+
+import click
+
+from opsctl.app import App
+from opsctl.errors import OpsctlError, Unreachable
+from opsctl.rundir import RunDir
+
+
+def attend(app: App, run: RunDir, *, dry_run: bool = False) -> None:
+    """Catch up with `run`, where it is ours. Raises Unreachable; whatever else stands in the way is only said, for the
+    verb that was typed comes first."""
+    if dry_run or not run.exists or not run.is_ours:
+        return
+    from opsctl import cycle  # noqa: PLC0415 (the guard and all, which a dry run can do without)
+
+    try:
+        for line in cycle.attend(app.chain(run)):
+            click.echo(f"{run.name}: {line}", err=True)
+    except Unreachable:
+        raise
+    except (OpsctlError, OSError) as error:
+        click.echo(f"{run.name}: catching up failed: {error}", err=True)

@@ -1,0 +1,132 @@
+"""`opsctl kill-switch` and `opsctl save-switch`: files by which anyone in the group stops or saves a train."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from opsctl.app import App
+from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
+from opsctl.errors import RunDirError
+from opsctl.journal import Kind, actor
+from opsctl.rundir import RunDir, cannot_write
+from opsctl.switches import Armed, Switch, arm, armed, disarm, read
+
+EFFECT = {
+    Switch.KILL: "the running task saves and stops; what is queued is cancelled",
+    Switch.PAUSE: "the running task saves and stops; what is queued is held",
+    Switch.SAVE: "the running task saves a checkpoint and goes on",
+}
+
+pause_option = click.option("--pause", is_flag=True, help="The pause switch: hold what is queued instead.")
+
+
+@click.group("kill-switch")
+def kill_switch() -> None:
+    """Stop a train cleanly: it saves, leaves, and cancels what is queued (with --pause: holds it).
+
+    \b
+    opsctl kill-switch arm tiny-gpt --reason "loss has diverged"
+    opsctl kill-switch show tiny-gpt
+    opsctl kill-switch disarm tiny-gpt
+    """
+
+
+@kill_switch.command("arm")
+@train_argument
+@click.option("--reason", required=True, help="Why: whoever finds the train stopped will ask.")
+@pause_option
+@dry_run_option
+@json_option
+@click.pass_obj
+def arm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool, as_json: bool) -> None:
+    """Arm the switch of TRAIN. Needs no right over the job, only to write to the train's switches/."""
+    _arm(app, train, Switch.PAUSE if pause else Switch.KILL, reason, dry_run=dry_run, as_json=as_json)
+
+
+@kill_switch.command("disarm")
+@train_argument
+@pause_option
+@dry_run_option
+@json_option
+@click.pass_obj
+def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bool) -> None:
+    """Take the switch of TRAIN away, so that it may run again."""
+    run = app.find(train)
+    switch = Switch.PAUSE if pause else Switch.KILL
+    there = read(run, switch) is not None
+    if there and not dry_run:
+        try:
+            disarm(run, switch)
+        except OSError as error:
+            raise cannot_write(run.switches / switch.value, error) from error
+        _note(app, run, Kind.DISARMED, switch=switch.value, by=actor())
+    word = "would be disarmed" if dry_run else "disarmed"
+    said = f"the {switch} switch {'is ' * (not dry_run)}{word}" if there else f"the {switch} switch was not armed"
+    _tell(run, said, {"switch": switch.value, "was_armed": there}, as_json=as_json)
+
+
+@kill_switch.command("show")
+@train_argument
+@json_option
+@click.pass_obj
+def show(app: App, train: str, *, as_json: bool) -> None:
+    """Which switches of TRAIN are armed, since when, by whom and why."""
+    run = app.find(train)
+    try:
+        found = armed(run)
+    except OSError as error:
+        raise RunDirError(f"{run.switches}: {error.strerror}: it is unknown what is armed") from error
+    if as_json:
+        print_json([asdict(each) for each in found])
+        return
+    for each in found:
+        say(f"{run.name}: {_described(each)}")
+    if not found:
+        say(f"{run.name}: no switch is armed")
+
+
+@click.command("save-switch")
+@train_argument
+@click.option("--reason", default="", help="Why, for whoever looks.")
+@dry_run_option
+@json_option
+@click.pass_obj
+def save_switch(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
+    """Have TRAIN save a checkpoint at its next step and go on.
+
+    \b
+    opsctl save-switch tiny-gpt --reason "before the maintenance"
+    """
+    _arm(app, train, Switch.SAVE, reason, dry_run=dry_run, as_json=as_json)
+
+
+def _arm(app: App, train: str, switch: Switch, reason: str, *, dry_run: bool, as_json: bool) -> None:
+    run = app.find(train)
+    before = read(run, switch)
+    if before is None and not dry_run and arm(run, switch, why=reason):
+        _note(app, run, Kind.ARMED, switch=switch.value, by=actor(), why=reason)
+    if before:
+        said = f"already armed: {_described(before)}"
+    else:
+        said = f"the {switch} switch {'would be' if dry_run else 'is'} armed: {EFFECT[switch]}"
+    _tell(run, said, {"switch": switch.value, "was_armed": before is not None}, as_json=as_json)
+
+
+def _described(each: Armed) -> str:
+    why = f": {each.why}" if each.why else ""
+    return f"{each.switch} by {each.by} since {each.since:%Y-%m-%d %H:%M} UTC{why}"
+
+
+def _note(app: App, run: RunDir, kind: Kind, **data: object) -> None:
+    """Journal it, as only the owner can; a team-mate's doing shows in the file that they left."""
+    if run.is_ours:
+        app.journal(run).append(kind, **data)
+
+
+def _tell(run: RunDir, said: str, data: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"train": run.name, **data})
+    else:
+        say(f"{run.name}: {said}")

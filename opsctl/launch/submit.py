@@ -1,0 +1,153 @@
+"""Carrying out a launch. After one that was cut off, or whose end is unknown, the next looks before it submits, and so
+neither doubles nor loses the train."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from opsctl.errors import InputError, OpsctlError, RunDirError, SchedulerError, Unreachable
+from opsctl.journal import Kind
+from opsctl.launch.chain import Chain, Seen
+from opsctl.launch.edit import Files, read_files, swap
+from opsctl.lease import lease
+from opsctl.model import Plan
+from opsctl.ports import Clock
+from opsctl.rundir import RunDir
+from opsctl.switches import Switch, owner, read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """What a launch came to."""
+
+    array: str
+    tasks: int
+    already: bool
+    """It was submitted by an earlier launch that did not learn of it."""
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A launch that is ready to be carried out."""
+
+    plan: Plan
+    files: Files
+    chain: Chain
+    clock: Clock
+    group: str
+    """The Unix group that may arm switches."""
+    check_trusted: Callable[[], None]
+    """Raises RunDirError if others could have written what would be run."""
+
+    @property
+    def run(self) -> RunDir:
+        return self.chain.run
+
+    def carry_out(self) -> Launched:
+        """Write the run directory and submit. Raises InputError where the train is queued or stopped already,
+        Unreachable where it is unknown whether it was submitted."""
+        check_owner(self.run)
+        self.run.create(self.group)
+        with lease(self.run.path, self.clock):
+            seen = self.chain.look()
+            self.chain.drop_doubles(seen)
+            if seen.adopted:
+                return self._already(seen)
+            check_not_stopped(self.run)
+            check_not_queued(self.run, seen, self.plan.spec.after)
+            self._check_append(seen)
+            lost = self._note_lost(seen)
+            self._write()
+            self.check_trusted()
+            array = self._submit(seen)
+        return Launched(array=array, tasks=self.plan.spec.tasks, already=False, notes=(*self.plan.notes, *lost))
+
+    def _already(self, seen: Seen) -> Launched:
+        array = seen.adopted[0].array
+        tasks = seen.history.arrays[array].tasks
+        return Launched(array=array, tasks=tasks, already=True, notes=())
+
+    def _check_append(self, seen: Seen) -> None:
+        """Tasks that are queued read the same files: changing those is an edit, and said as such."""
+        now = read_files(self.run)
+        if seen.is_queued and now and (now.trainer, now.body) != (self.files.trainer, self.files.body):
+            raise InputError(
+                f"{self.run.name}: what the queued tasks run would change with this launch",
+                hint=f"opsctl edit {self.run.name} TRAIN.toml changes it for them too; then launch again",
+            )
+
+    def _note_lost(self, seen: Seen) -> list[str]:
+        lost = sorted({job.array for job in seen.strangers}, key=int)
+        for array in lost:
+            self.chain.note(Kind.ARRAY_LOST, array=array)
+        return [f"array {array} of this train was lost: Slurm has given its id to another job" for array in lost]
+
+    def _write(self) -> None:
+        new = read_files(self.run) != self.files
+        swap(self.run, self.files)
+        self.run.write(self.run.wrapper, self.plan.wrapper)
+        if new:
+            self.chain.note(Kind.CREATED, config=str(self.run.config))
+
+    def _submit(self, seen: Seen) -> str:
+        """Submit under the nonce of an earlier try, if there is one: should that one arrive late, the two are known
+        for the same."""
+        nonce = next(iter(seen.history.pending), self.plan.nonce)
+        plan = replace(self.plan, nonce=nonce)
+        self.chain.note(Kind.SUBMITTING, nonce=nonce, tasks=plan.spec.tasks, after=plan.spec.after)
+        # A percent sign in the path would be one of Slurm's patterns.
+        output = str(self.run.main_log).replace("%", "%%")
+        try:
+            array = self.chain.scheduler.submit(plan, script=str(self.run.wrapper), output=output)
+        except Unreachable:
+            raise
+        except OpsctlError as error:
+            self.chain.note(Kind.SUBMIT_REFUSED, nonce=nonce, why=error.message)
+            raise
+        self.chain.note(Kind.SUBMITTED, nonce=nonce, array=array)
+        return array
+
+
+def new_nonce() -> str:
+    return uuid.uuid4().hex
+
+
+def check_owner(run: RunDir) -> None:
+    """Raises RunDirError if the directory is there and someone else's."""
+    if run.path.exists() and not run.is_ours:
+        raise RunDirError(
+            f"{run.path}: belongs to {owner(run.path.stat())}; only they can launch it",
+            hint="choose another name, or ask them",
+        )
+
+
+def check_not_stopped(run: RunDir) -> None:
+    """A switch from last time would stop the train as it starts. Raises InputError."""
+    for switch, flag in ((Switch.KILL, ""), (Switch.PAUSE, " --pause")):
+        if found := read(run, switch):
+            why = f": {found.why}" if found.why else ""
+            raise InputError(
+                f"{run.name}: the {switch} switch is armed since {found.since:%Y-%m-%d %H:%M} UTC by {found.by}{why}",
+                hint=f"opsctl kill-switch disarm {run.name}{flag}",
+            )
+
+
+def check_not_queued(run: RunDir, seen: Seen, after: str) -> None:
+    """One train runs once at a time. Raises InputError, or SchedulerError for an array that is not to be understood."""
+    if odd := [job.array for job in seen.strangers if job.name == run.name]:
+        raise SchedulerError(
+            f"array {odd[0]} has this train's name and id, but not the comment that opsctl gave it",
+            hint="somebody changed it; cancel that array before you launch, or the train may run twice",
+        )
+    if not seen.is_queued:
+        return
+    last = max((job.array for job in (*seen.waiting, *seen.active)), key=int)
+    if after.partition("_")[0] != last:
+        raise InputError(
+            f"{run.name}: is queued already, as array {last}",
+            hint=f"to add tasks behind it: launch with --after {last}; to change what it runs: opsctl edit; to start"
+            f" over: opsctl cancel {run.name}",
+        )

@@ -1,0 +1,112 @@
+"""Text for Slurm and for bash: directives, a command line that arrives word for word, templates that know no blanks."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from opsctl.errors import ConfigError
+from opsctl.model import JobSpec
+
+PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}", re.ASCII)
+
+RUNTIME: dict[str, str] = {
+    "checkpoint_dir": "TRAIN_CHECKPOINT_DIR",
+    "deadline_file": "TRAIN_DEADLINE",
+    "heartbeat_dir": "TRAIN_HEARTBEAT_DIR",
+    "kill_switch": "TRAIN_KILL_SWITCH",
+    "life": "TRAIN_LIFE",
+    "master_addr": "MASTER_ADDR",
+    "master_port": "MASTER_PORT",
+    "minutes_left": "TRAIN_MINUTES_LEFT",
+    "nodes": "NNODES",
+    "pause_switch": "TRAIN_PAUSE_SWITCH",
+    "run_dir": "TRAIN_RUN_DIR",
+    "save_switch": "TRAIN_SAVE_SWITCH",
+    "stop_request": "TRAIN_STOP_REQUEST",
+    "world_size": "SLURM_NTASKS",
+}
+"""What `{{ name }}` in a command stands for, where that differs from life to life: a variable of the body."""
+
+
+def templates_dir() -> Path:
+    """Where the templates lie: inside an installed package, or at the top of the repository."""
+    packaged = Path(__file__).parent / "_data" / "templates"
+    return packaged if packaged.is_dir() else Path(__file__).parent.parent / "templates"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(templates_dir()),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 (shell, not HTML: the `sh` filter is what quotes)
+    )
+    environment.filters["sh"] = lambda value: shlex.quote(str(value))
+    return environment
+
+
+def render(template: str, **values: object) -> str:
+    """The text of `template`. A name in it that is not among `values` is an error of ours, never an empty string."""
+    return _environment().get_template(template).render(values)
+
+
+def directives(spec: JobSpec) -> list[str]:
+    """`--key=value` for each `#SBATCH` line; where the output goes and the comment are said at submission."""
+    said: dict[str, object] = {
+        "--job-name": spec.name,
+        "--array": f"1-{spec.tasks}%1",
+        "--nodes": spec.nodes,
+        "--ntasks-per-node": spec.processes_per_node,
+        "--cpus-per-task": spec.cpus_per_process,
+        "--time": spec.time_limit,
+        "--gres": f"gpu:{spec.gpus_per_node}" if spec.gpus_per_node else "",
+        "--mem": spec.memory_per_node,
+        "--partition": spec.partition,
+        "--account": spec.account,
+        "--qos": spec.qos,
+        "--reservation": spec.reservation,
+        "--constraint": spec.constraint,
+        "--exclude": spec.exclude,
+        "--nice": "" if spec.nice is None else spec.nice,
+        "--dependency": f"afterany:{spec.after}" if spec.after else "",
+        "--signal": f"B:USR1@{spec.signal_seconds}" if spec.signal_seconds else "",
+    }
+    flags = ["--no-requeue", *(["--exclusive"] if spec.exclusive else [])]
+    return [f"{key}={value}" for key, value in said.items() if value != ""] + flags + list(spec.extra)
+
+
+def command_line(
+    words: Sequence[str], static: Mapping[str, str] | None = None, runtime: Mapping[str, str] = RUNTIME
+) -> str:
+    """`words` for bash, so that each arrives as it stands here.
+
+    `{{ name }}` in a word becomes the value that `static` has for it, or the variable that `runtime` names, which the
+    body has a value for. Raises ConfigError for any other name.
+    """
+    static = static or {}
+    named = {name for word in words for name in PLACEHOLDER.findall(word)}
+    if unknown := sorted(named - set(static) - set(runtime)):
+        known = ", ".join(sorted({*static, *runtime}))
+        raise ConfigError("command", [f"{{{{ {name} }}}}: unknown; known: {known}" for name in unknown])
+    return " ".join(_word(word, static, runtime) for word in words)
+
+
+def _word(word: str, static: Mapping[str, str], runtime: Mapping[str, str]) -> str:
+    parts = [""]
+    """Literal text, a variable's name, literal text, and so on in turn."""
+    for index, piece in enumerate(PLACEHOLDER.split(word)):
+        if index % 2 and piece not in static:
+            parts += [runtime[piece], ""]
+        else:
+            parts[-1] += static[piece] if index % 2 else piece
+    quoted = [f'"${{{part}:-}}"' if index % 2 else shlex.quote(part) for index, part in enumerate(parts) if part]
+    return "".join(quoted) or "''"
