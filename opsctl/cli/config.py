@@ -1,0 +1,86 @@
+"""`opsctl config`: starter files, checks, JSON schemas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from opsctl.cli.output import print_json, say
+from opsctl.config import Site, Train, load_site, load_train, read_toml
+from opsctl.errors import ConfigError, InputError
+from opsctl.launch.plan import body
+from opsctl.render import templates_dir
+from opsctl.rundir import RunDir, cannot_write
+from trainer.config import TrainerConfig
+from trainer.contract import write_atomic
+
+STARTERS = ("train.toml", "site.toml")
+
+
+@click.group()
+def config() -> None:
+    """Starter files, checks, and JSON schemas for editors.
+
+    \b
+    opsctl config init
+    opsctl config check train.toml site.toml
+    opsctl config schema train > train.schema.json
+    """
+
+
+@config.command()
+@click.argument("what", type=click.Choice(["train", "site"]))
+def schema(what: str) -> None:
+    """Print the JSON schema of a TRAIN.toml or of site.toml."""
+    print_json(train_schema() if what == "train" else Site.model_json_schema())
+
+
+def train_schema() -> dict[str, Any]:
+    """The schema of a train, with the embedded trainer's settings in their place."""
+    train, trainer = Train.model_json_schema(), TrainerConfig.model_json_schema()
+    definitions = {**train.pop("$defs", {}), **trainer.pop("$defs", {}), "TrainerConfig": trainer}
+    train["properties"]["trainer"] = {"$ref": "#/$defs/TrainerConfig"}
+    return {**train, "$defs": definitions}
+
+
+@config.command()
+@click.option("--dir", "directory", type=click.Path(path_type=Path), default=Path(), help="Where; here by default.")
+def init(directory: Path) -> None:
+    """Write a commented train.toml and site.toml to start from."""
+    if there := [name for name in STARTERS if (directory / name).exists()]:
+        raise InputError(
+            f"{directory / there[0]} is there already", hint="move it away, or choose another place with --dir"
+        )
+    for name in STARTERS:
+        try:
+            write_atomic(directory / name, (templates_dir() / "config" / name).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise cannot_write(directory / name, error) from error
+        say(f"wrote {directory / name}")
+    say("site.toml is found as ~/.config/opsctl/site.toml, /etc/opsctl/site.toml, $OPSCTL_SITE or --site")
+
+
+@config.command()
+@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
+def check(files: tuple[Path, ...]) -> None:
+    """Say all that is wrong with FILES, without asking Slurm; each a TRAIN.toml or a site.toml."""
+    wrong: list[str] = []
+    for path in files:
+        try:
+            say(f"{path}: {_check(path)}")
+        except ConfigError as error:
+            wrong.append(error.message)
+    if wrong:
+        raise InputError("\n".join(wrong))
+
+
+def _check(path: Path) -> str:
+    """What the file is, if all is well with it. Raises ConfigError."""
+    if "root" in read_toml(path):
+        site = load_site(path)
+        return f"fine: a site with its trains below {site.root_path}"
+    train = load_train(path)
+    body(train, RunDir(Path("/") / train.name), python="python3")
+    return f"fine: train {train.name}, {train.world_size} processes"

@@ -1,0 +1,80 @@
+"""`opsctl edit`: what the next task will run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from opsctl.app import App
+from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
+from opsctl.cli.owner import attend
+from opsctl.config import Train, load_train
+from opsctl.errors import ConfigError, RunDirError
+from opsctl.launch import plan as planning
+from opsctl.launch.edit import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
+from opsctl.lease import lease
+from opsctl.rundir import RunDir
+
+
+@click.command()
+@train_argument
+@click.argument("changed", type=click.Path(path_type=Path))
+@dry_run_option
+@json_option
+@click.pass_obj
+def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -> None:
+    """Have the next task of TRAIN run what the file CHANGED says. The task that runs now is left alone.
+
+    What sbatch froze when the tasks were queued, all of [slurm], cannot be changed so. Every earlier set of files is
+    kept in the run directory's revisions/; to go back, edit with the train.toml that lies there.
+
+    \b
+    opsctl edit tiny-gpt lower-lr.toml --dry-run
+    opsctl edit tiny-gpt lower-lr.toml
+    """
+    run = app.find(train)
+    if not run.is_ours:
+        raise RunDirError(f"{run.path}: is not yours; only its owner can edit what it runs")
+    new = _checked(app, run, changed)
+    now = read_files(run)
+    assert now is not None  # it was found by its train.toml
+    difference = diff(now, new)
+    if dry_run:
+        say(difference or f"{run.name}: nothing would change")
+        return
+    attend(app, run)
+    with lease(run.path, app.clock):
+        revision = swap(run, new)
+        note_edit(run, app.journal(run), revision)
+    if as_json:
+        print_json({"train": run.name, "changed": bool(revision), "revision": revision, "diff": difference})
+    elif revision:
+        say(f"{run.name}: the next task runs the changed files; the earlier ones are in revisions/{revision}")
+    else:
+        say(f"{run.name}: nothing has changed")
+
+
+def _checked(app: App, run: RunDir, changed: Path) -> Files:
+    """The files that `changed` makes. Raises ConfigError with all that is wrong."""
+    before, after = load_train(run.config), load_train(changed)
+    found = [f"name: {after.name!r}, and the train is {run.name!r}"] if after.name != run.name else []
+    found += frozen_changes(before, after)
+    body = planning.body(after, run, python=sys.executable)
+    found += syntax_problems(body, app.runner)
+    if found:
+        raise ConfigError(
+            str(changed), found, hint=f"for another [slurm]: opsctl cancel {run.name} --queued-only, then launch again"
+        )
+    trainer = planning.trainer_json(_with_corpus_of(run, before, after), Path.cwd())
+    return Files(config=changed.read_text(encoding="utf-8"), trainer=trainer, body=body)
+
+
+def _with_corpus_of(run: RunDir, before: Train, after: Train) -> Train:
+    """A relative path means what it meant at launch, wherever the edit is typed."""
+    if after.trainer is None or before.trainer is None or after.trainer.get("data") != before.trainer.get("data"):
+        return after
+    launched = json.loads(run.trainer_config.read_text(encoding="utf-8"))
+    return after.model_copy(update={"trainer": {**after.trainer, "data": launched["data"]}})
