@@ -14,7 +14,11 @@ from opsctl.sandbox.daemons import DATABASE, SLURMDBD, Tools, ask, failed, start
 from opsctl.sandbox.processes import wait_ended
 from opsctl.sandbox.record import Record
 
-SMALL = ("--innodb-log-file-size=4M", "--innodb-data-file-path=ibdata1:4M:autoextend")
+SMALL = (
+    "--innodb-log-file-size=4M",
+    "--innodb-data-file-path=ibdata1:4M:autoextend",
+    "--innodb-autoextend-increment=4",
+)
 """A database of a few megabytes, quick to copy. Must be the same whenever its files are used."""
 QUICK = (
     "--skip-networking", "--skip-log-bin", "--performance-schema=OFF", "--innodb-buffer-pool-size=32M",

@@ -17,10 +17,12 @@ from opsctl.sandbox.claims import Taken, claimed
 from opsctl.sandbox.config import Auth, Spec, ports_needed
 from opsctl.sandbox.daemons import Tools
 from opsctl.sandbox.directories import make_directories, new_site, remove_run_directory
+from opsctl.sandbox.faults import Action, inject
 from opsctl.sandbox.portrange import claimed_ports
 from opsctl.sandbox.processes import Ended, end_members
 from opsctl.sandbox.programs import find_programs, slurm_version
 from opsctl.sandbox.record import Places, Record, read_record
+from opsctl.sandbox.status import Status, is_up, look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,20 @@ class Sandbox:
     def down(self, *, grace: float = 1.0) -> Ended:
         """End every process of it, jobs included, and remove its files. Raises SandboxError if one would not end."""
         with working_on(self.places, self.name):
-            return clean(self.places, self.name, self.record, self.clock, grace=grace)
+            return clean(self.places, self.name, self._now(), self.clock, grace=grace)
+
+    def fault(self, target: str, action: Action) -> None:
+        """Do `action` to a node or to `controller`, and return when it is done. Slurm notices in its own time."""
+        with working_on(self.places, self.name):
+            inject(self._now() or self.record, target, action, self.clock)
+
+    def status(self) -> Status:
+        """How it is now; takes up to 12 s when its controller does not answer."""
+        return look(self._now() or self.record, self.clock, self.runner)
+
+    def _now(self) -> Record | None:
+        # A fault may have started daemons anew since this object was made, by this process or by another.
+        return read_record(self.places.home(self.name))
 
 
 @contextmanager
@@ -92,12 +107,6 @@ def working_on(places: Places, name: str) -> Iterator[None]:
         raise SandboxError(
             f"another command is bringing sandbox {name!r} up or down just now", hint="wait for it"
         ) from error
-
-
-def is_up(record: Record) -> bool:
-    """It once was all up, and its controller still runs. A node that a fault took away does not make it less up."""
-    controller = record.daemon(daemons.CONTROLLER)
-    return record.complete and controller is not None and controller.process.is_alive
 
 
 def clean(places: Places, name: str, record: Record | None, clock: Clock, *, grace: float = 1.0) -> Ended:

@@ -25,7 +25,7 @@ class Ended:
 
 
 def members(run: Path, record: Record | None, *, node: str | None = None) -> dict[ProcessId, str]:
-    """Every process of the sandbox at `run`: daemons, what they started, and the jobs. With `node`, only that node's."""
+    """Every process of the sandbox at `run`: daemons, what they started, jobs. With `node`, only that node's."""
 
     def belongs(env: Mapping[str, str]) -> bool:
         # A user's own shell has our SLURM_CONF too, but only inside a job does it also have a node's name.
@@ -41,7 +41,7 @@ def members(run: Path, record: Record | None, *, node: str | None = None) -> dic
 
 
 def end_members(run: Path, record: Record | None, clock: Clock, *, grace: float, node: str | None = None) -> Ended:
-    """End them: TERM, and KILL after `grace` seconds, again and again while new ones appear, for ten seconds at most."""
+    """End them: TERM, and KILL after `grace` seconds, again while new ones appear, for ten seconds at most."""
     seen: set[ProcessId] = set()
     soft = clock.monotonic() + grace
     hard = soft + 10

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from pathlib import Path
 
 from opsctl.errors import MissingProgram, SandboxError
 from opsctl.ports import Runner
@@ -52,9 +51,3 @@ def slurm_version(runner: Runner, slurmctld: str) -> tuple[int, int]:
     if not (match := re.search(r"(\d+)\.(\d+)", said)):
         raise SandboxError(f"{slurmctld} -V says {said.strip()!r}, which names no version")
     return int(match[1]), int(match[2])
-
-
-def add_to_path(path: str, program: str) -> str:
-    """`path` with the directory of `program` on it."""
-    directory = str(Path(program).parent)
-    return path if directory in path.split(os.pathsep) else os.pathsep.join(part for part in (path, directory) if part)

@@ -1,0 +1,188 @@
+"""opsctl sandbox: a private, real Slurm on this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import click
+
+from opsctl.cli.output import json_option, print_json, say
+from opsctl.ports import Clock, Runner
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.config import Spec
+from opsctl.sandbox.faults import Action
+from opsctl.sandbox.namespaces import run_inside, run_private
+from opsctl.sandbox.record import Places
+from opsctl.sandbox.status import Status
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class HasSeams(Protocol):
+    """What these verbs want of the App."""
+
+    clock: Clock
+    runner: Runner
+
+
+def size_options(command: F) -> F:
+    """What a new sandbox is like."""
+    for option in (
+        click.option("--fast", is_flag=True, help="Short timers: a dead node is down in seconds, not minutes."),
+        click.option("--accounting", is_flag=True, help="With slurmdbd and MariaDB, so that sacct works."),
+        click.option(
+            "--gpus-per-node", default=2, show_default=True, help="GPUs that Slurm counts; none need be there."
+        ),
+        click.option("--nodes", default=4, show_default=True, help="How many nodes (real slurmds)."),
+    ):
+        command = option(command)
+    return command
+
+
+name_option = click.option("--name", default="default", show_default=True, help="Which sandbox; several may be up.")
+
+
+@click.group()
+def sandbox() -> None:
+    """A private, real Slurm on this machine: no root, no services, nothing of the site's own Slurm touched.
+
+    \b
+    opsctl sandbox up --nodes 8            in the background, until `down`
+    eval "$(opsctl sandbox env)"; sinfo    use it from this shell
+    opsctl sandbox fault node003 kill      a bad night, on purpose
+    opsctl sandbox down                    ends all of it
+    opsctl sandbox shell                   one just for a shell, gone when it ends
+    opsctl sandbox run -- srun -N4 hostname
+    """
+
+
+@sandbox.command()
+@size_options
+@name_option
+@click.pass_obj
+def up(app: HasSeams, /, name: str, **size: Any) -> None:
+    """Bring a sandbox up in the background. If it is up already, nothing is done."""
+    begun = app.clock.monotonic()
+    made = Sandbox.up(Spec(name=name, **size), clock=app.clock, runner=app.runner)
+    about = f"sandbox {name!r}: {made.record.spec.describe()}"
+    took = app.clock.monotonic() - begun
+    say(f"{about}; it was up already" if made.was_up else f"{about}; up in {took:.1f} s")
+    say(f'to use it from this shell:  eval "$(opsctl sandbox env{for_name(name)})"')
+
+
+@sandbox.command()
+@name_option
+@json_option
+@click.pass_obj
+def down(app: HasSeams, *, name: str, as_json: bool) -> None:
+    """End every process of a sandbox, jobs included, and remove its files."""
+    places = Places.default()
+    if name not in places.names():
+        return print_json({"name": name, "ended": 0}) if as_json else say(f"sandbox {name!r} is not up")
+    ended = Sandbox.open(name, places=places, clock=app.clock, runner=app.runner).down()
+    if as_json:
+        return print_json({"name": name, "ended": ended.count})
+    return say(f"sandbox {name!r} is down: {ended.count} processes ended, none left")
+
+
+@sandbox.command()
+@click.option("--name", help="Only this one.")
+@json_option
+@click.pass_obj
+def status(app: HasSeams, *, name: str | None, as_json: bool) -> None:
+    """The sandboxes that are up: nodes, processes, memory, uptime."""
+    names = [name] if name else Places.default().names()
+    seen = [Sandbox.open(each, clock=app.clock, runner=app.runner).status() for each in names]
+    if as_json:
+        return print_json([asdict(each) for each in seen])
+    return say("\n".join(describe(each) for each in seen) or "no sandbox is up; opsctl sandbox up")
+
+
+def describe(seen: Status) -> str:
+    """One sandbox in a few lines."""
+    states = sorted(set(seen.nodes.values()))
+    counts = ", ".join(f"{list(seen.nodes.values()).count(state)} {state}" for state in states)
+    hours, minutes = divmod(int(seen.uptime_s) // 60, 60)
+    silent = "its controller does not answer" if seen.is_up else "its controller does not run"
+    lines = [
+        f"{seen.name}: {counts or silent}",
+        f"  {seen.processes} processes, {seen.memory_bytes / 2**20:.0f} MiB, up {hours} h {minutes:02} min",
+        f"  SLURM_CONF={seen.conf}",
+    ]
+    if seen.dead:
+        lines.append(f"  not running: {', '.join(seen.dead)}")
+    return "\n".join(lines)
+
+
+@sandbox.command()
+@name_option
+@click.pass_obj
+def env(app: HasSeams, name: str) -> None:
+    """Print what a shell needs to use a sandbox:  eval "$(opsctl sandbox env)"."""
+    for key, value in Sandbox.open(name, clock=app.clock, runner=app.runner).env().items():
+        say(f"export {key}={shlex.quote(value)}")
+
+
+@sandbox.command(context_settings={"allow_interspersed_args": False})
+@size_options
+@click.option(
+    "--inside", type=click.Path(path_type=Path), hidden=True, help="Where the namespaces are entered already."
+)
+@click.argument("command", nargs=-1, required=True)
+@click.pass_context
+def run(ctx: click.Context, /, inside: Path | None, command: tuple[str, ...], **size: Any) -> None:
+    """Run COMMAND on a sandbox of its own, which ends with it and leaves nothing. Its exit code is COMMAND's.
+
+    \b
+    opsctl sandbox run --nodes 8 -- srun -N8 hostname
+    """
+    app = ctx.obj
+    spec = Spec(name="run", **size)
+    if inside:
+        ctx.exit(run_inside(spec, command, inside, clock=app.clock, runner=app.runner))
+    ctx.exit(run_private(spec, command, clock=app.clock, runner=app.runner, warn=warn))
+
+
+@sandbox.command()
+@size_options
+@click.pass_context
+def shell(ctx: click.Context, /, **size: Any) -> None:
+    """Your shell on a sandbox of its own, which ends with it and leaves nothing."""
+    app, spec = ctx.obj, Spec(name="run", **size)
+    if sys.stdin.isatty():
+        warn(f"a private Slurm of {spec.describe()}; `exit` ends all of it")
+    command = [os.environ.get("SHELL") or "/bin/sh"]
+    ctx.exit(run_private(spec, command, clock=app.clock, runner=app.runner, warn=warn))
+
+
+@sandbox.command()
+@click.argument("target", metavar="NODE|controller")
+@click.argument("action", type=click.Choice([action.value for action in Action]))
+@name_option
+@click.pass_obj
+def fault(app: HasSeams, target: str, action: str, name: str) -> None:
+    """Hurt a sandbox on purpose.
+
+    \b
+    opsctl sandbox fault node003 kill       SIGKILL its slurmd; what runs there goes on
+    opsctl sandbox fault node003 crash      the node loses power: slurmd and all that runs there
+    opsctl sandbox fault node003 stop       SIGSTOP its slurmd, until `resume`
+    opsctl sandbox fault node003 restart    start it again
+    opsctl sandbox fault controller kill    the same for slurmctld
+    """
+    Sandbox.open(name, clock=app.clock, runner=app.runner).fault(target, Action(action))
+    say(f"{target}: {action} done")
+
+
+def for_name(name: str) -> str:
+    return "" if name == "default" else f" --name {name}"
+
+
+def warn(text: str) -> None:
+    click.echo(f"opsctl: {text}", err=True)

@@ -1,0 +1,77 @@
+"""Faults on purpose: what happens to slurmd and slurmctld in bad nights, done to them by process id."""
+
+from __future__ import annotations
+
+import signal
+from enum import StrEnum
+
+from opsctl.errors import InputError, SandboxError
+from opsctl.ports import Clock
+from opsctl.sandbox.daemons import CONTROLLER, start, wait_listening
+from opsctl.sandbox.processes import end_members, wait_ended
+from opsctl.sandbox.record import Daemon, Record
+
+
+class Action(StrEnum):
+    KILL = "kill"
+    """SIGKILL the daemon alone: what a node runs goes on without it."""
+    STOP = "stop"
+    """SIGSTOP: it is there and does not answer."""
+    RESUME = "resume"
+    RESTART = "restart"
+    """End it if it runs, as an administrator would, and start it again."""
+    CRASH = "crash"
+    """The node loses power: the daemon and everything that runs on the node is gone at once."""
+
+
+def inject(record: Record, target: str, action: Action, clock: Clock) -> None:
+    """Do it, and return when it is done. Raises InputError for a target that is not there."""
+    daemon = find(record, target)
+    if action is Action.RESTART:
+        restart(record, daemon, clock)
+    elif not daemon.process.is_alive:
+        raise SandboxError(f"{target} does not run, so there is nothing to {action}", hint=f"restart {target} first")
+    elif action is Action.CRASH:
+        crash(record, target, daemon, clock)
+    elif action is Action.KILL:
+        kill(daemon, clock)
+    else:
+        daemon.process.send(signal.SIGSTOP if action is Action.STOP else signal.SIGCONT)
+
+
+def find(record: Record, target: str) -> Daemon:
+    daemon = record.daemon(CONTROLLER if target == "controller" else target)
+    if daemon is None or (target != "controller" and target not in record.spec.node_names):
+        first, last = record.spec.node_names[0], record.spec.node_names[-1]
+        raise InputError(f"there is no {target!r} in sandbox {record.spec.name!r}",
+                         hint=f"one of {first} to {last}, or: controller")  # fmt: skip
+    return daemon
+
+
+def kill(daemon: Daemon, clock: Clock) -> None:
+    daemon.process.send(signal.SIGKILL)
+    if not wait_ended({daemon.process: daemon.name}, clock, until=clock.monotonic() + 10):
+        raise SandboxError(f"{daemon.name} ({daemon.process.pid}) is still there 10 s after SIGKILL")
+
+
+def crash(record: Record, target: str, daemon: Daemon, clock: Clock) -> None:
+    # The daemon first: seeing its jobs end, it would report them.
+    kill(daemon, clock)
+    if target == "controller":
+        return
+    ended = end_members(record.site.run, record, clock, grace=0, node=target)
+    if ended.remaining:
+        raise SandboxError(f"{target}: still there after SIGKILL: {', '.join(ended.remaining)}")
+
+
+def restart(record: Record, daemon: Daemon, clock: Clock) -> None:
+    if daemon.process.is_alive:
+        daemon.process.send(signal.SIGTERM)
+        daemon.process.send(signal.SIGCONT)
+        if not wait_ended({daemon.process: daemon.name}, clock, until=clock.monotonic() + 10):
+            kill(daemon, clock)
+    record = record.with_daemon(start(record, daemon.name, daemon.argv))
+    record.save()
+    site, names = record.site, record.spec.node_names
+    port = site.controller_port if daemon.name == CONTROLLER else site.node_port + names.index(daemon.name)
+    wait_listening(record, clock, daemon.name, port)

@@ -1,0 +1,94 @@
+"""A Slurm for one command, in namespaces of its own: when the command ends, the kernel ends everything else."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from opsctl.errors import MissingProgram, SandboxError
+from opsctl.ports import Clock, Runner, TimedOut
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.config import Auth, Spec
+from opsctl.sandbox.record import Places
+from opsctl.system import run_attached
+
+PRIVATE = ("--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+AS_USER = ("--user", "--map-current-user", "--keep-caps")
+# The first process of a pid namespace inherits its orphans and must wait for them, which Python would not.
+FIRST_PROCESS = ("sh", "-c", '"$@"; exit $?', "sh")
+SCRUB = ("SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SINFO_", "SQUEUE_", "SACCT_", "SCANCEL_")
+
+
+def unshare_argv(runner: Runner) -> list[str] | None:
+    """How to enter private namespaces here, or None where this machine does not let this user."""
+    # Root keeps its own user namespace: in another one slurmd fails at setgroups.
+    argv = ["unshare", *(() if os.geteuid() == 0 else AS_USER), *PRIVATE]
+    try:
+        return argv if runner.run([*argv, "true"], timeout=10).code == 0 else None
+    except (MissingProgram, TimedOut):
+        return None
+
+
+def run_private(
+    spec: Spec, command: Sequence[str], *, clock: Clock, runner: Runner, warn: Callable[[str], None]
+) -> int:
+    """Run `command` on a Slurm of its own that leaves nothing behind; its exit code."""
+    enter = unshare_argv(runner)
+    with tempfile.TemporaryDirectory(prefix="opsctl-run-", dir="/tmp") as name:
+        directory = Path(name)
+        if enter is None:
+            warn("this machine allows no private namespaces: using a background sandbox, ended afterwards")
+            return run_in_background(spec, command, directory, clock, runner)
+        # An empty directory to mount on: even if we are killed, nothing more than that is left.
+        inner = [sys.executable, "-P", "-m", "opsctl", "sandbox", "run", *options(spec), "--inside", name, "--"]
+        return run_attached([*enter, *FIRST_PROCESS, *inner, *command], env=os.environ)
+
+
+def options(spec: Spec) -> list[str]:
+    flags = [flag for flag, on in (("--accounting", spec.accounting), ("--fast", spec.fast)) if on]
+    return ["--nodes", str(spec.nodes), "--gpus-per-node", str(spec.gpus_per_node), *flags]
+
+
+def run_in_background(spec: Spec, command: Sequence[str], directory: Path, clock: Clock, runner: Runner) -> int:
+    places = replace(Places.default(), state=directory)
+    sandbox = None
+    try:
+        sandbox = Sandbox.up(spec, places=places, clock=clock, runner=runner)
+        return run_attached(command, env=command_env(os.environ, sandbox))
+    finally:
+        if sandbox is not None:
+            sandbox.down()
+
+
+def run_inside(spec: Spec, command: Sequence[str], directory: Path, *, clock: Clock, runner: Runner) -> int:
+    """The half of `run_private` that is in the namespaces: nobody else reaches its ports, so everybody is believed."""
+    raise_loopback()
+    mounted = runner.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "opsctl", str(directory)], timeout=10)
+    if mounted.code != 0:
+        raise SandboxError(f"no file system of its own for the sandbox: {mounted.err.strip()}")
+    places = replace(Places.default(), state=directory / "state", run=directory)
+    sandbox = Sandbox.up(spec, places=places, clock=clock, runner=runner, auth=Auth.NONE)
+    return run_attached(command, env=command_env(os.environ, sandbox))
+
+
+def command_env(env: Mapping[str, str], sandbox: Sandbox) -> dict[str, str]:
+    """`env` without what belongs to a job of another Slurm, and with this one."""
+    return {key: value for key, value in env.items() if not key.startswith(SCRUB)} | sandbox.env()
+
+
+def raise_loopback() -> None:
+    """Bring up `lo` in this namespace, with a second address: where 127.0.0.1 is the only one, names don't resolve."""
+    set_address, get_flags, set_flags, up = 0x8916, 0x8913, 0x8914, 0x1
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        answer = fcntl.ioctl(control, get_flags, struct.pack("16sH14x", b"lo", 0))
+        flags = struct.unpack("16sH14x", answer)[1]
+        fcntl.ioctl(control, set_flags, struct.pack("16sH14x", b"lo", flags | up))
+        address = struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton("10.77.0.1"))
+        fcntl.ioctl(control, set_address, struct.pack("16s16s", b"lo:0", address))
