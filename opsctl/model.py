@@ -115,7 +115,7 @@ class Job:
     array: str
     """The array's id, the same as `id` for a plain job."""
     tasks: tuple[int, ...] = ()
-    """The array indices that this row stands for; empty for a plain job."""
+    """The array indices that this row stands for; empty for a plain job, and once what waited was cancelled."""
     name: str
     user: str
     state: JobState
