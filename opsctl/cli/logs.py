@@ -1,0 +1,112 @@
+"""`opsctl logs`: what a train says, from its run directory or from a web server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from opsctl.cli.output import json_option
+from opsctl.errors import OpsctlError, RunDirError
+from opsctl.logs.lines import for_terminal, read_line
+from opsctl.logs.train import RankLogs, Source, TrainLog
+
+if TYPE_CHECKING:
+    from opsctl.app import App
+    from opsctl.ports import Clock
+
+
+@click.command()
+@click.argument("train", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, over all lives, until Ctrl-C.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="How many lines.")
+@click.option("--all", "whole", is_flag=True, help="Show everything, not only the last lines.")
+@click.option("--task", type=click.IntRange(min=0), help="What the ranks of this array task said, in its newest life.")
+@click.option("--rank", type=click.IntRange(min=0), help="What this rank said, in the newest life or that of --task.")
+@click.option("--node", help="What the ranks on this node said, in the newest life or that of --task.")
+@click.option("--from", "url", metavar="URL", help="Read a log that a web server shows, instead of TRAIN's.")
+@json_option
+@click.pass_obj
+def logs(
+    app: App, train: str | None, *, follow: bool, lines: int, whole: bool, task: int | None, rank: int | None,
+    node: str | None, url: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Show the last lines of TRAIN's main log and of the watchdogs' pulse.log, or of single ranks.
+
+    With --json, each line is an object with node, rank and text.
+
+    \b
+    opsctl logs tiny-gpt -f
+    opsctl logs tiny-gpt --task 3 --rank 0 --all
+    opsctl logs --from https://example.org/main_log.txt -f
+    """
+    picks_ranks = (task, rank, node) != (None, None, None)
+    if bool(train) == bool(url):
+        raise click.UsageError("Name a TRAIN, or an address with --from, not both.")
+    if url and picks_ranks:
+        raise click.UsageError("--task, --rank and --node choose among TRAIN's files; there are none with --from.")
+    if url:
+        from opsctl.logs.http import connect  # noqa: PLC0415 (httpx takes long to import)
+
+        source: Source = connect(url, app.clock)
+    else:
+        run = app.find(train or "")
+        source = TrainLog(run)
+        if picks_ranks:
+            source = RankLogs(
+                run=run, journal=app.journal(run), task=task, rank=rank, node=node, with_prefix=rank is None or as_json
+            )
+    printer = _Printer(as_json=as_json)
+    printer.print(source.tail(None if whole else lines))
+    if follow:
+        _follow(source, printer, app.clock)
+    printer.print(source.rest())
+    if not (printer.has_printed or lines == 0):
+        raise OpsctlError(f"{source.what}: nothing yet", hint="-f waits for it; opsctl status says what runs and waits")
+
+
+def _follow(source: Source, printer: _Printer, clock: Clock) -> NoReturn:
+    """Go on until Ctrl-C. A server that was there and does not answer is told of once, and waited for."""
+    complaint = ""
+    while True:
+        clock.sleep(source.poll_seconds)
+        try:
+            printer.print(source.read())
+            complaint = ""
+        except RunDirError:
+            raise
+        except OpsctlError as error:
+            if error.message != complaint:
+                click.echo(f"opsctl: {error.message}; trying on", err=True)
+            complaint = error.message
+
+
+class _Printer:
+    """Writes lines: as they are into a pipe, harmless to a terminal, or as JSON."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.out = click.get_binary_stream("stdout")
+        self.form: Callable[[bytes], bytes] = bytes
+        if as_json:
+            self.form = _to_json
+        elif self.out.isatty():
+            self.form = _to_terminal
+        self.has_printed = False
+
+    def print(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            self.out.write(self.form(line) + b"\n")
+            self.has_printed = True
+        self.out.flush()
+
+
+def _to_json(line: bytes) -> bytes:
+    said = read_line(line)
+    record = {"node": said.node, "rank": said.rank, "text": said.text.decode(errors="replace")}
+    return json.dumps(record, ensure_ascii=False).encode()
+
+
+def _to_terminal(line: bytes) -> bytes:
+    return for_terminal(line).encode(errors="replace")
