@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from opsctl.journal import Journal, Kind
-from opsctl.progress.logline import parse_iteration
+from opsctl.progress.logline import parse
 from opsctl.rundir import RunDir
 from opsctl.system import SystemClock
 
@@ -95,7 +95,7 @@ def follow() -> dict[str, Any]:
 def summary(took: float) -> None:
     run = RunDir(HOME / "trains" / TRAIN)
     lines = run.main_log.read_text(errors="replace").splitlines()
-    steps = [each for each in map(parse_iteration, lines) if each]
+    steps = [each for each in map(parse, lines) if each]
     lives = [event.data for event in Journal(run, SystemClock()).events() if event.kind is Kind.LIFE_SETTLED]
     console.rule("summary")
     console.print(f"{steps[-1].step} steps over {len(lives)} array tasks, in {took:.0f} s of wall-clock")

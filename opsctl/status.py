@@ -9,12 +9,12 @@ from datetime import datetime
 from opsctl.journal import Journal
 from opsctl.launch.chain import Seen, look
 from opsctl.model import Job
-from opsctl.progress.eta import seconds_left
-from opsctl.progress.logline import last_iteration
+from opsctl.progress.eta import median_step_s, seconds_left
+from opsctl.progress.logline import Iteration, recent_iterations
 from opsctl.rundir import RunDir
 from opsctl.switches import Armed, Request, armed
 from opsctl.switches import requests as waiting_requests
-from trainer.contract import read_heartbeat
+from trainer.contract import Heartbeat, read_heartbeat
 
 REASONS = {
     "JobArrayTaskLimit": "waits for the task before it to end",
@@ -34,6 +34,10 @@ REASONS = {
     "Licenses": "waits for licences",
 }
 """Slurm's words for why a job waits, in ours. What is not here is shown as Slurm says it."""
+
+
+RECENT = 50
+"""Iteration lines that the usual time of a step is taken from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,7 @@ class Progress:
     last_step: int | None
     loss: float | None
     step_s: float | None
+    """The median of the latest."""
     tflops: float | None
     phase: str
     at: datetime | None
@@ -145,25 +150,31 @@ def _last_life(seen: Seen) -> LastLife | None:
 
 
 def _progress(run: RunDir, now: datetime) -> Progress | None:
-    """From the heartbeat where there is one, else from the last iteration line of a Megatron-style log."""
+    """From the heartbeat where there is one, and from the last iteration lines of a Megatron-style log."""
     beat = read_heartbeat(run.heartbeat / "train.json")
-    line = last_iteration(run.main_log)
-    if beat is None and line is None:
+    recent = recent_iterations(run.main_log, RECENT)
+    if beat is None and not recent:
         return None
-    step = beat.step if beat else (line.step if line else 0)
-    last_step = (beat and beat.last_steps) or (line and line.last) or None
-    step_s = (beat and beat.step_s) or (line and line.step_s) or None
+    line = recent[-1] if recent else Iteration(step=0)
+    step = _step(beat, line)
+    last_step = (beat and beat.last_steps) or line.last
+    step_s = median_step_s(recent) or (beat.step_s if beat else None)
     return Progress(
         step=step,
         last_step=last_step,
-        loss=beat.loss if beat and beat.loss is not None else (line.loss if line else None),
+        loss=line.loss if line.loss is not None else (beat.loss if beat else None),
         step_s=step_s,
-        tflops=line.tflops if line else None,
+        tflops=line.tflops,
         phase=beat.phase.value if beat else "",
         at=datetime.fromtimestamp(beat.at, now.tzinfo) if beat else None,
         checkpoint_step=beat.checkpoint_step if beat else None,
         eta_s=seconds_left(step, last_step, step_s),
     )
+
+
+def _step(beat: Heartbeat | None, line: Iteration) -> int:
+    """The later of the two: log lines come at intervals, and a trainer that starts does not know its step yet."""
+    return max(beat.step if beat else 0, line.step)
 
 
 def _notes(seen: Seen) -> list[str]:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Literal
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
-from opsctl.cli.output import json_option, print_json
+from opsctl.cli.output import console, json_option, print_json
 from opsctl.errors import OpsctlError
 from opsctl.rundir import check_trusted
 
@@ -46,7 +45,7 @@ def doctor(app: App, *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(line) for line in lines])
     else:
-        Console().print(_table(lines))
+        console().print(_table(lines))
     if any(line.level == "missing" for line in lines):
         click.get_current_context().exit(1)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from rich.console import Console
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,3 +22,9 @@ def print_json(data: object) -> None:
 
 def say(text: str) -> None:
     click.echo(text)
+
+
+def console() -> Console:
+    """Where tables go. Elsewhere than on a terminal a line is as long as it needs to be, for grep's sake."""
+    plain = Console(highlight=False)
+    return plain if plain.is_terminal else Console(highlight=False, width=1000)

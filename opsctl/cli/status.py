@@ -6,13 +6,13 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
-from opsctl.cli.output import json_option, print_json
+from opsctl.cli.output import console, json_option, print_json
 from opsctl.errors import Unreachable
 from opsctl.rundir import all_trains
 from opsctl.status import Progress, Status
@@ -45,11 +45,11 @@ def status(app: App, train: str | None, *, watch: bool, every: float, as_json: b
     if as_json:
         print_json([asdict(each) for each in _statuses(app, train)])
         return
-    console = Console()
+    terminal = console()
     if not watch:
-        console.print(_page(_statuses(app, train), app.clock.now(), str(app.root)))
+        terminal.print(_page(_statuses(app, train), app.clock.now(), str(app.root)))
         return
-    with Live(console=console, auto_refresh=False) as live:
+    with Live(console=terminal, auto_refresh=False) as live:
         while True:
             live.update(_watched(app, train), refresh=True)
             app.clock.sleep(every)
