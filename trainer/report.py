@@ -86,7 +86,7 @@ class Pulse:
             try:
                 write_atomic(path, text)
             except OSError as error:
-                _note(state, f"heartbeat {path} cannot be written: {error}")
+                _note(state, f"heartbeat {path} cannot be written: {error.strerror}")
 
     def _heartbeat(self, phase: Phase, state: State) -> Heartbeat:
         return Heartbeat(

@@ -1,0 +1,118 @@
+"""A checkpoint is complete and verified, or it is not one."""
+
+import hashlib
+import json
+import os
+import random
+
+import pytest
+
+from trainer import manifest
+from trainer.manifest import COMPLETE, MANIFEST, Checkpoint, FileRecord, Manifest
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A complete checkpoint of three small files."""
+    path = tmp_path / "step-0000010"
+    path.mkdir()
+    files = {}
+    for name, content in {"a.pt": b"alpha" * 50, "b.pt": b"", "name with spaces; $(x).pt": b"g" * 999}.items():
+        (path / name).write_bytes(content)
+        files[name] = FileRecord(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+    manifest.write_manifest(
+        path,
+        Manifest(
+            step=10,
+            consumed_samples=160,
+            topology={"pipeline": 2, "data": 2},
+            model={"layers": 2, "init_std": None},
+            precision="fp32",
+            save_s=1.5,
+            files=files,
+        ),
+    )
+    return path
+
+
+def test_what_was_written_verifies_and_reads_back(made):
+    assert manifest.verify(made) == []
+    held = manifest.read_manifest(made)
+    assert (held.step, held.consumed_samples, held.save_s) == (10, 160, 1.5)
+    assert held.files["b.pt"].size == 0
+
+
+def test_any_flipped_bit_is_found(made):
+    chance = random.Random(7)
+    for path in made.iterdir():
+        content = path.read_bytes()
+        for place in chance.sample(range(len(content)), min(60, len(content))):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << chance.randrange(8)
+            path.write_bytes(flipped)
+            # the line's end is the one byte of COMPLETE that says nothing
+            if flipped.strip() != content.strip():
+                assert len(manifest.verify(made)) == 1, (path.name, place)
+        path.write_bytes(content)
+    assert manifest.verify(made) == []
+
+
+def test_what_is_missing_or_cut_short_is_named(made):
+    (made / "a.pt").write_bytes(b"alpha")
+    (made / "b.pt").unlink()
+    assert manifest.verify(made) == [
+        "step-0000010: a.pt has 5 bytes instead of 250",
+        "step-0000010: b.pt is missing",
+    ]
+    (made / MANIFEST).unlink()
+    assert "not complete" in manifest.verify(made)[0]
+
+
+def test_ranks_share_the_hashing(made):
+    (made / "a.pt").write_bytes(b"b" * 250)
+    assert manifest.verify(made, mine=lambda number: number == 0)
+    assert not manifest.verify(made, mine=lambda number: number != 0)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_not_damage(made):
+    (made / "a.pt").chmod(0)
+    with pytest.raises(PermissionError):
+        manifest.verify(made)
+
+
+def test_only_complete_ones_count(made):
+    directory = made.parent
+    assert manifest.checkpoints(directory / "nowhere") == []
+    for name in ("step-0000020", ".saving-step-0000030", "damaged-step-0000040", "step-5", "step-0000050.tmp"):
+        (directory / name).mkdir()
+    (directory / "damaged-step-0000040" / COMPLETE).touch()
+    (directory / "latest").write_text("step-0000020")
+    assert manifest.newest_complete(directory) == Checkpoint(10, made)
+    (directory / "step-0000020" / COMPLETE).touch()
+    assert manifest.newest_complete(directory).step == 20
+    wide = directory / manifest.directory_name(12_345_678)
+    wide.mkdir()
+    (wide / COMPLETE).touch()
+    assert manifest.newest_complete(directory).step == 12_345_678
+
+
+def test_set_aside_never_overwrites(made):
+    names = []
+    for _ in range(3):
+        aside = manifest.set_aside(made)
+        names.append(aside.name)
+        made.mkdir()
+    assert names == ["damaged-step-0000010", "damaged-step-0000010.1", "damaged-step-0000010.2"]
+
+
+def test_an_unknown_manifest_is_refused_by_name(made):
+    (made / MANIFEST).write_text(json.dumps({"format": 99}))
+    with pytest.raises(ValueError, match="step-0000010"):
+        manifest.read_manifest(made)
+
+
+@pytest.mark.parametrize(("keep", "gone"), [(0, []), (1, [1, 2, 3]), (2, [1, 2, 3]), (4, [1]), (9, [])])
+def test_the_last_two_are_never_superfluous(tmp_path, keep, gone):
+    found = [Checkpoint(step, tmp_path) for step in (5, 3, 1, 2, 4)]
+    assert [c.step for c in manifest.superfluous(found, keep_last=keep)] == gone

@@ -1,0 +1,97 @@
+"""The log line, the heartbeats and the stop reason."""
+
+import math
+
+import pytest
+
+from trainer.config import TrainerConfig
+from trainer.contract import Env, Phase, Reason, read_heartbeat, read_stop_reason
+from trainer.errors import Refused
+from trainer.process import Process, from_environment
+from trainer.report import Pulse, StepLog, write_stop_reason
+from trainer.state import State
+
+CONFIG = TrainerConfig.model_validate({"steps": 100, "log": {"every": 2}, "limits": {"save_s": 33.0}})
+
+
+def stepped(state, loss, seconds=0.5):
+    state.advance(samples=16, loss=loss, grad_norm=1.2345, step_s=seconds)
+    return state
+
+
+def test_the_line_is_megatrons_and_means_are_over_the_interval():
+    log, state = StepLog(CONFIG, world_size=4), State()
+    assert log.add(stepped(state, 6.0, 0.4), rate=1e-4) is None
+    assert log.add(stepped(state, 4.0, 0.6), rate=1e-4) == (
+        " iteration        2/     100 | consumed samples:           32 | consumed tokens:         4096 | "
+        "elapsed time per iteration (s): 0.500 | learning rate: 1.000E-04 | global batch size:    16 | "
+        "lm loss: 5.000000E+00 | grad norm: 1.234 | num zeros: 0.0 | number of skipped iterations:   0 | "
+        "number of nan iterations:   0 | samples per second: 32.000 | TFLOPs: 0.01 | tokens/s/GPU: 1024.0 |"
+    )
+
+
+def test_a_loss_that_is_not_a_number_is_counted():
+    log, state = StepLog(CONFIG, world_size=1), State(step=99)
+    line = log.add(stepped(state, math.nan), rate=1e-4)
+    assert "lm loss: NAN |" in line
+    assert "number of nan iterations:   1 |" in line
+
+
+def process(rank=0, local_rank=0):
+    return Process(rank=rank, world_size=4, local_rank=local_rank, node="n7")
+
+
+def test_heartbeats_by_rank_0_and_by_the_first_of_each_node(tmp_path):
+    environ = {Env.HEARTBEAT_DIR: str(tmp_path), Env.LIFE: "7_1.0"}
+    for rank, local in ((0, 0), (1, 1), (2, 0)):
+        node = "n7" if rank < 2 else "n8"
+        who = Process(rank=rank, world_size=4, local_rank=local, node=node)
+        Pulse(environ, who, CONFIG).beat(Phase.SAVE, State(step=3, notes=["disk full"]))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["n7-0.json", "n8-0.json", "train.json"]
+    seen = read_heartbeat(tmp_path / "n8-0.json")
+    assert (seen.life, seen.node, seen.rank, seen.phase, seen.step) == ("7_1.0", "n8", 2, Phase.SAVE, 3)
+    assert (seen.limit_s, seen.last_steps, seen.note) == (33.0, 100, "disk full")
+
+
+def test_a_heartbeat_is_not_written_more_often_than_asked_but_at_each_phase(tmp_path):
+    pulse, state, path = Pulse({Env.HEARTBEAT_DIR: str(tmp_path)}, process(), CONFIG), State(), tmp_path / "train.json"
+    pulse.beat(Phase.TRAIN, state)
+    state.step = 1
+    pulse.beat(Phase.TRAIN, state)
+    assert read_heartbeat(path).step == 0
+    pulse.beat(Phase.SAVE, state)
+    assert read_heartbeat(path).step == 1
+
+
+def test_a_heartbeat_that_cannot_be_written_is_noted_once_and_stops_nothing(tmp_path, capsys):
+    pulse, state = Pulse({Env.HEARTBEAT_DIR: str(tmp_path / "gone")}, process(local_rank=1), CONFIG), State()
+    for phase in (Phase.TRAIN, Phase.SAVE, Phase.TRAIN):
+        pulse.beat(phase, state)
+    assert len(state.notes) == 1
+    assert "cannot be written" in capsys.readouterr().out
+
+
+def test_the_stop_reason(tmp_path):
+    write_stop_reason({}, Reason.KILL, State(), detail="")  # nobody asked for it
+    path = tmp_path / "stop.json"
+    state = State(step=5, checkpoint_step=4, notes=["a", "b"])
+    write_stop_reason({Env.STOP_REASON: str(path)}, Reason.PAUSE, state, detail="why")
+    left = read_stop_reason(path)
+    assert (left.reason, left.step, left.checkpoint_step, left.detail, left.notes) == (
+        Reason.PAUSE,
+        5,
+        4,
+        "why",
+        ("a", "b"),
+    )
+
+
+def test_ranks_of_torchrun_of_srun_and_of_nobody():
+    torchrun = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "SLURM_PROCID": "0"}
+    srun = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURMD_NODENAME": "n2"}
+    assert (from_environment(torchrun).rank, from_environment(torchrun).local_rank) == (3, 1)
+    assert from_environment(srun) == Process(rank=2, world_size=4, local_rank=0, node="n2")
+    assert from_environment(srun | {Env.NODE: "x"}).name == "x-0"
+    assert (from_environment({}).rank, from_environment({}).world_size) == (0, 1)
+    with pytest.raises(Refused, match="RANK is 'x'"):
+        from_environment({"RANK": "x"})

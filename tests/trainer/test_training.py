@@ -1,0 +1,75 @@
+"""What is trained does not depend on how it is cut; and what went wrong is said before it does harm."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.trainer.conftest import ROOT, tiny
+from trainer.contract import Reason
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("deepspeed")
+
+MODEL = {"layers": 2, "hidden": 32, "heads": 2, "sequence": 32}
+
+
+def test_losses_do_not_depend_on_the_cut(train):
+    alone = train(**tiny(steps=6, model=MODEL, parallel={"pipeline": 1})).start(world=1)
+    assert alone.finish() == [0], alone.log
+    spread = train(**tiny(steps=6, model=MODEL)).start(world=4)
+    assert spread.finish() == [0, 0, 0, 0], spread.log
+    for step, loss in spread.losses.items():  # two ranks add their gradients in another order than one does
+        assert float(loss) == pytest.approx(float(alone.losses[step]), abs=5e-6)
+
+
+def test_a_loss_that_is_not_a_number_stops_and_is_not_saved(train):
+    run = train(**tiny(model=MODEL, optimizer={"lr": 1e30}, checkpoint={"every": 1}))
+    life = run.start(world=2)
+    assert life.finish() == [1, 1]
+    assert life.stop_reason.reason is Reason.NAN
+    assert life.stop_reason.checkpoint_step == life.stop_reason.step - 1
+    assert f"at step {life.stop_reason.step}" in life.stop_reason.detail
+
+
+def trainer(*arguments, **environ):
+    return subprocess.run(
+        [sys.executable, "-m", "trainer", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | environ,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "environ", "words"),
+    [
+        ({"steps": 1, "stepz": 2}, {}, "stepz"),
+        ({"steps": 1, "parallel": {"pipeline": 2}}, {}, "pipeline = 2 does not divide the 1 processes"),
+        ({"steps": 1, "data": {"prefix": "/gone/x"}}, {}, "corpus /gone/x cannot be read"),
+        ({"steps": 1}, {"WORLD_SIZE": "many"}, "WORLD_SIZE is 'many'"),
+    ],
+)
+def test_wrong_input_is_told_in_a_sentence(tmp_path, config, environ, words):
+    (tmp_path / "trainer.json").write_text(json.dumps(config))
+    done = trainer(tmp_path / "trainer.json", **environ)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_usage():
+    assert "usage: python -m trainer CONFIG.json" in trainer().stderr
+    assert "cannot be read" in trainer("/gone.json").stderr
+
+
+def test_too_little_data_is_refused(train, corpus):
+    run = train(**tiny(model=MODEL | {"sequence": 10**6}))
+    life = run.start(world=2)
+    assert life.finish() == [2, 2]
+    assert "too few for one sample of 1000000" in life.log
