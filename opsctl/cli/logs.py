@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NoReturn
 
@@ -87,7 +88,7 @@ class _Printer:
     """Writes lines: as they are into a pipe, harmless to a terminal, or as JSON."""
 
     def __init__(self, *, as_json: bool) -> None:
-        self.out = click.get_binary_stream("stdout")
+        self.out = sys.stdout.buffer
         self.form: Callable[[bytes], bytes] = bytes
         if as_json:
             self.form = _to_json

@@ -61,7 +61,7 @@ _FIELDS: dict[str, tuple[str, Callable[[str], float]]] = {
     "tflops": ("tflops", float),
     "throughput per gpu (tflop/s/gpu)": ("tflops", float),
 }
-_HEAD = re.compile(r"\biteration\s+(\d{1,15})(?:\s*/\s*(\d{1,15}))?\s*\|", re.ASCII)
+_HEAD = re.compile(r"iteration\s+(\d{1,15})(?:\s*/\s*(\d{1,15}))?\s*\|", re.ASCII)
 
 
 def parse(line: str) -> Iteration | None:
