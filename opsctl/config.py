@@ -252,7 +252,7 @@ def _problem(model: type[BaseModel], error: Any, under: tuple[str, ...] = ()) ->
     if error["type"] == "missing":
         return f"{place}: missing"
     given = "" if error["type"] == "value_error" else f", got {error['input']!r:.60}"
-    return f"{place}: {message}{given}" if key else f"{message}{given}"
+    return f"{place}: {message}{given}" if place else f"{message}{given}"
 
 
 def _fields_at(model: type[BaseModel], loc: Sequence[Any]) -> list[str]:

@@ -156,7 +156,10 @@ class RunDir:
     def create(self, group: str = "") -> None:
         """Make every directory of it. Idempotent. Raises RunDirError, and InputError for a group that is not ours."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o755)
+            for path in reversed((self.path, *self.path.parents)):
+                # One by one: parents made on the way would follow the umask, and often be the group's to write.
+                if not path.exists():
+                    path.mkdir(exist_ok=True, mode=0o755)
             for each in OWNED:
                 (self.path / each).mkdir(exist_ok=True, mode=0o755)
             for each in SHARED:
@@ -228,13 +231,15 @@ def _offence(path: Path, trusted: set[int]) -> dict[Path, str]:
 def find(root: Path, text: str) -> RunDir:
     """The train that `text` names: its name, its run directory, or a TRAIN.toml in it. Raises InputError."""
     path = Path(text)
-    if path.name == "train.toml" and path.is_file():
-        path = path.parent
-    if "/" in text or (path.is_dir() and RunDir(path).exists):
-        run = RunDir(path.absolute())
-    else:
-        run = RunDir(root / _checked(text))
-    if not run.exists:
+    try:
+        if path.name == "train.toml" and path.is_file():
+            path = path.parent
+        is_path = "/" in text or RunDir(path).exists
+        run = RunDir(path.absolute() if is_path else root / _checked(text))
+        there = run.exists
+    except OSError as error:  # a name too long for any file, a directory that may not be looked into
+        raise InputError(f"{text!r:.80}: {error.strerror}") from error
+    if not there:
         known = ", ".join(each.name for each in all_trains(root)) or "none"
         raise InputError(f"no train {text!r} below {root}; there are: {known}", hint="opsctl status lists them")
     return run

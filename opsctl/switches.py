@@ -124,13 +124,13 @@ def _contents(path: Path) -> dict[str, Any]:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return {}
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            return {}
-        try:
-            given = json.loads(file.read(10_000))
-        except (ValueError, OSError):
-            return {}
+    try:
+        is_file = stat.S_ISREG(os.fstat(handle).st_mode)
+        given = json.loads(os.read(handle, 10_000)) if is_file else {}
+    except (ValueError, OSError, RecursionError):
+        return {}
+    finally:
+        os.close(handle)
     return given if isinstance(given, dict) else {}
 
 

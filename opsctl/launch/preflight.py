@@ -124,7 +124,7 @@ def _exclude_problems(spec: JobSpec, nodes: Sequence[str]) -> list[str]:
         return [f"[slurm] exclude: there are no such nodes here: {unknown}"]
     left = len(every - excluded)
     if excluded and left < spec.nodes:
-        return [f"[slurm] exclude: without {excluded} only {left} nodes are left, and the train needs {spec.nodes}"]
+        return [f"[slurm] exclude: all nodes but {excluded} are {left}, and the train needs {spec.nodes}"]
     return []
 
 

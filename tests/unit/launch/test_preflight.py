@@ -1,0 +1,103 @@
+"""What stands against a launch, in the words that the user reads."""
+
+from dataclasses import replace
+
+import pytest
+
+from opsctl.launch.preflight import problems
+from opsctl.model import Job, JobState
+
+
+@pytest.fixture
+def judge(train, spec, facts):
+    return lambda known=None, top=None, **slurm: problems(train(top, **slurm), spec(**slurm), facts(**(known or {})))
+
+
+def test_a_train_that_fits_has_no_problem(judge):
+    assert judge(partition="short", time_limit="60", account="LLM", exclude="node003") == []
+
+
+@pytest.mark.parametrize(
+    ("slurm", "said"),
+    [
+        (
+            {"partition": "shrot"},
+            "[slurm] partition: there is no 'shrot' here; did you mean 'short'? there are: main, short, closed",
+        ),
+        ({"partition": "xyz"}, "[slurm] partition: there is no 'xyz' here; there are: main, short, closed"),
+        ({"partition": "closed"}, "[slurm] partition: 'closed' is down: it starts nothing"),
+        ({"nodes": 5}, "[slurm] nodes = 5: partition 'main' lets a job have 4"),
+        ({"nodes": 3, "partition": "short"}, "[slurm] nodes = 3: partition 'short' lets a job have 2"),
+        (
+            {"time_limit": "1:00:01", "partition": "short"},
+            "[slurm] time_limit = 1:00:01: partition 'short' allows 01:00:00 at the most",
+        ),
+        ({"time_limit": "0"}, "[slurm] time_limit = 0: Slurm takes 0 for no limit; say how long a task may run"),
+        (
+            {"time_limit": "1"},
+            "[slurm] signal_seconds = 60: a task has only 60 s, so it would be asked to stop as it starts",
+        ),
+        ({"tasks": 1001}, "[slurm] tasks = 1001: this Slurm takes 1000 in one array at the most"),
+        ({"account": "math"}, "[slurm] account: 'math' is not yours to charge; you have: llm, vision"),
+        ({"exclude": "node[004-006]"}, "[slurm] exclude: there are no such nodes here: node[005-006]"),
+        (
+            {"exclude": "node[001-003]"},
+            "[slurm] exclude: all nodes but node[001-003] are 1, and the train needs 2",
+        ),
+        ({"extra": ["--array=1-3"]}, "[slurm] extra: --array is opsctl's own to set"),
+        ({"extra": ["--wait"]}, "[slurm] extra: --wait is opsctl's own to set"),
+    ],
+)
+def test_a_problem_is_said_in_the_words_of_the_site(judge, slurm, said):
+    assert judge(**slurm) == [said]
+
+
+def test_all_problems_are_said_at_once(judge):
+    assert len(judge(nodes=9, tasks=5000, account="math", extra=["--output=x"])) == 4
+
+
+def test_what_the_train_leaves_open_may_be_said_in_extra(judge):
+    assert judge(extra=["--gres=gpu:a100:8", "--mem=5G"]) == []
+
+
+def test_with_several_partitions_one_that_fits_is_enough(judge):
+    assert judge(partition="closed,short,main", nodes=4) == []
+    assert len(judge(partition="closed,short", nodes=4)) == 2
+
+
+def test_without_a_default_partition_one_has_to_be_named(judge, partition):
+    known = {"partitions": (partition("a"), partition("b"))}
+    assert judge(known) == ["[slurm] partition: none is given and this cluster has no default; there are: a, b"]
+
+
+def test_where_nobody_keeps_accounts_any_may_be_named(judge):
+    assert judge({"accounts": None}, account="math") == []
+
+
+def test_whoever_has_no_account_is_told_so(judge):
+    assert judge({"accounts": ()}, account="math") == ["[slurm] account: 'math' is not yours to charge; you have: none"]
+
+
+def test_waiting_for_a_job_that_slurm_does_not_know_would_be_no_waiting(train, spec, facts):
+    other = Job(id="13", array="12", tasks=(1,), name="x", user="me", state=JobState.RUNNING)
+    after = {job: replace(spec(), after=job) for job in ("12", "12_3", "13", "14")}
+    found = {job: problems(train(), each, facts(jobs=(other,))) for job, each in after.items()}
+    assert found == {
+        "12": [],
+        "12_3": [],
+        "13": [],
+        "14": ["--after 14: no such job is in the queue, so the train would not wait for anything"],
+    }
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD"])
+def test_a_secret_does_not_go_into_the_body(judge, name):
+    assert judge(top={"environment": {name: "x"}}) == [
+        f"[environment] {name}: would stand in body.sh for all to read; put it in a file that only you can read, and"
+        " `source` that in [setup] lines"
+    ]
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "KEYS"])
+def test_what_only_sounds_like_a_secret_does(judge, name):
+    assert judge(top={"environment": {name: "x"}}) == []

@@ -1,0 +1,111 @@
+"""Directives, command lines and templates. `pytest tests/unit/test_render.py`"""
+
+import shlex
+
+import pytest
+from jinja2 import UndefinedError
+
+from opsctl.errors import ConfigError, InputError
+from opsctl.model import JobSpec
+from opsctl.render import RUNTIME, command_line, directives, render, templates_dir
+
+SMALL = {"name": "gpt", "nodes": 2, "processes_per_node": 4, "cpus_per_process": 3, "time_limit": "2:00:00", "tasks": 5}
+
+
+def test_a_job_is_an_array_of_one_task_at_a_time_that_slurm_never_requeues() -> None:
+    assert directives(JobSpec(**SMALL)) == [
+        "--job-name=gpt",
+        "--array=1-5%1",
+        "--nodes=2",
+        "--ntasks-per-node=4",
+        "--cpus-per-task=3",
+        "--time=2:00:00",
+        "--no-requeue",
+    ]
+
+
+def test_whatever_is_asked_for_has_its_directive() -> None:
+    spec = JobSpec(
+        **SMALL, gpus_per_node=8, partition="gpu,big", account="llm", qos="long", reservation="march", nice=-5,
+        constraint="a100&ib", memory_per_node="0", exclusive=True, exclude="node[003-005]", after="1234",
+        signal_seconds=60, extra=("--switches=1", "--comment-is-not-this"),
+    )  # fmt: skip
+    assert directives(spec)[6:] == [
+        "--gres=gpu:8",
+        "--mem=0",
+        "--partition=gpu,big",
+        "--account=llm",
+        "--qos=long",
+        "--reservation=march",
+        "--constraint=a100&ib",
+        "--exclude=node[003-005]",
+        "--nice=-5",
+        "--dependency=afterany:1234",
+        "--signal=B:USR1@60",
+        "--no-requeue",
+        "--exclusive",
+        "--switches=1",
+        "--comment-is-not-this",
+    ]
+
+
+def test_niceness_zero_is_said() -> None:
+    assert "--nice=0" in directives(JobSpec(**SMALL, nice=0))
+
+
+@pytest.mark.parametrize("field", ["name", "partition", "constraint", "exclude", "after", "time_limit"])
+def test_a_newline_never_becomes_a_directive_of_its_own(field: str) -> None:
+    with pytest.raises(InputError, match="white space would make it another #SBATCH directive"):
+        JobSpec(**{**SMALL, field: "x\n#SBATCH --uid=0"})
+
+
+def test_words_arrive_as_they_are() -> None:
+    words = [
+        "a b",
+        "$(id)",
+        "`id`",
+        "it's",
+        '"',
+        "",
+        "-n",
+        "new\nline",
+        "ü",
+        "%j",
+        "{{",
+        "}}",
+        "{{ }}",
+        "{% if %}",
+        "\\",
+    ]
+    assert shlex.split(command_line(words)) == words
+
+
+def test_a_placeholder_becomes_a_variable_of_the_life() -> None:
+    assert command_line(["--stop={{ stop_request }}", "{{nodes}}"]) == '--stop="${TRAIN_STOP_REQUEST:-}" "${NNODES:-}"'
+
+
+def test_text_around_a_placeholder_is_quoted_on_its_own() -> None:
+    assert command_line(["$x {{ life }} `y`"]) == "'$x '\"${TRAIN_LIFE:-}\"' `y`'"
+
+
+def test_a_value_that_is_known_already_is_put_in_and_not_looked_into_again() -> None:
+    assert command_line(["{{ a }}/{{ life }}"], {"a": "{{ nodes }}"}) == "'{{ nodes }}/'\"${TRAIN_LIFE:-}\""
+
+
+def test_every_unknown_placeholder_is_named_with_those_that_are_known() -> None:
+    with pytest.raises(ConfigError) as caught:
+        command_line(["{{ nodez }}", "x{{ Life }}"], {"python": "p"})
+    known = ", ".join(sorted([*RUNTIME, "python"]))
+    assert caught.value.problems == (
+        f"{{{{ Life }}}}: unknown; known: {known}",
+        f"{{{{ nodez }}}}: unknown; known: {known}",
+    )
+
+
+def test_a_template_with_a_name_that_has_no_value_is_an_error() -> None:
+    with pytest.raises(UndefinedError):
+        render("slurm/body.sh.j2", name="gpt")
+
+
+def test_the_templates_are_found() -> None:
+    assert (templates_dir() / "slurm" / "body.sh.j2").is_file()
