@@ -238,3 +238,40 @@ class Plan:
     @property
     def comment(self) -> str:
         return f"opsctl:{self.train}:{self.nonce}"
+
+
+class Level(StrEnum):
+    """How a thing is. UNKNOWN is neither good nor bad: we could not look."""
+
+    OK = "ok"
+    UNKNOWN = "unknown"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The level of one thing now, as one watchdog judges it."""
+
+    key: str
+    """What it is about, the same each time: `<watchdog>/<train or site>[/<thing>]`, such as `hang/tiny-gpt`."""
+    level: Level
+    summary: str
+    """One line, with the figures and the limit that they are held against."""
+    train: str = ""
+    node: str = ""
+    evidence: tuple[str, ...] = ()
+    """The lines that prove it."""
+    remedy: str = ""
+    """What to type or do now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """A thing's change from one level to another: the only thing that alerts are made from."""
+
+    id: str
+    """Names it for ever: message ids and deduplication keys are made from it."""
+    finding: Finding
+    before: Level
+    at: datetime
