@@ -120,10 +120,17 @@ def find_processes(belongs: Callable[[Mapping[str, str]], bool]) -> dict[Process
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and belongs(process.environ()):
+            if process.pid != os.getpid() and belongs(_environment(process.pid)):
                 found |= {each.pid: each for each in (process, *process.children(recursive=True))}
     found.pop(os.getpid(), None)
     return dict(_named(found.values()))
+
+
+def _environment(pid: int) -> dict[str, str]:
+    # Not psutil's: a program that writes its title over its arguments, as slurmstepd does, leaves a gap at the start,
+    # where psutil stops reading.
+    rows = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).split("\0")
+    return dict(row.split("=", 1) for row in rows if "=" in row)
 
 
 def _named(processes: Iterable[psutil.Process]) -> Iterator[tuple[ProcessId, str]]:
@@ -190,13 +197,6 @@ def adopt_orphans() -> None:
 def count_descendants() -> int:
     """How many processes below this one run. A zombie is no process."""
     return sum(ProcessId.of(child.pid) is not None for child in psutil.Process().children(recursive=True))
-
-
-def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
-    """Send a signal to the process group of a child that leads one."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
 
 
 def end_descendants(*, grace: float) -> int:

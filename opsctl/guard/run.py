@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess  # noqa: TID251 (for the type of a child that system.py started)
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from opsctl import switches
 from opsctl.config import Guard
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.guard import record, repro
+from opsctl.guard.body import start_body
 from opsctl.guard.deadline import Deadline
 from opsctl.guard.outcome import Action, Ended
 from opsctl.guard.settle import settle, settle_ended
@@ -27,7 +27,7 @@ from opsctl.launch.chain import Chain
 from opsctl.ports import Clock, Runner
 from opsctl.rundir import Life, RunDir
 from opsctl.switches import Switch
-from opsctl.system import adopt_orphans, count_descendants, end_descendants, signal_group, start_child
+from opsctl.system import adopt_orphans, count_descendants, end_descendants
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 RANKS_GRACE = 3.0
@@ -132,11 +132,12 @@ class Supervisor:
     def _run_body(self, signals: Signals) -> int:
         minutes = self.deadline.minutes_left(self.rules.stop_grace_seconds)
         env = record.body_env(self.run, self.life, self.env, minutes_left=minutes)
-        body = start_child(["bash", str(self.run.body)], env=env)
-        signal.signal(signal.SIGUSR2, lambda *_: signal_group(body, signal.SIGUSR2))
+        body = start_body(["bash", str(self.run.body)], env)
+        signal.signal(signal.SIGUSR2, lambda *_: body.pass_on(signal.SIGUSR2))
         threading.Thread(target=self._dump, daemon=True).start()
         self._watch(signals, lambda: body.poll() is None)
-        code = self._exit_code(body)
+        code = body.poll()
+        code = 128 + signal.SIGTERM if code is None else code
         with self.tolerated("recording the exit"):
             self.run.write(self.life.body_exit, f"{code}\n")
         if self._late is not None:
@@ -159,12 +160,6 @@ class Supervisor:
                 asked = self.deadline.keep()
                 if asked and self._unsettled:
                     self._settle_earlier()
-
-    def _exit_code(self, body: subprocess.Popen[bytes]) -> int:
-        code = body.poll()
-        if code is None:
-            return 128 + signal.SIGTERM
-        return code if code >= 0 else 128 - code
 
     def _end_all_below(self) -> None:
         with self.tolerated("ending what the body left"):

@@ -1,0 +1,152 @@
+"""How a life ended, and what follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from opsctl.config import Guard
+from opsctl.guard.outcome import ACTIONS, BURNING, Action, Ended, Evidence, Outcome, crash_loop, judge
+from opsctl.guard.stop import Stop, StopRequest
+from opsctl.model import JobState
+from trainer.contract import Reason, StopReason
+
+RULES = Guard(short_lives=3, short_life_minutes=20)
+
+
+def left(reason: Reason) -> StopReason:
+    return StopReason(reason=reason, step=40, at=0.0)
+
+
+def asked(reason: Stop) -> StopRequest:
+    return StopRequest(reason=reason, why=f"because of {reason}")
+
+
+def test_every_outcome_has_its_action() -> None:
+    assert set(ACTIONS) == set(Outcome)
+    assert {each for each, action in ACTIONS.items() if action is Action.CANCEL_QUEUED} == {
+        Outcome.FINISHED, Outcome.KILLED,
+    }  # fmt: skip
+    assert {each for each, action in ACTIONS.items() if action is Action.HOLD_QUEUED} == {
+        Outcome.PAUSED, Outcome.REFUSED,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [
+        (Reason.FINISHED, Outcome.FINISHED),
+        (Reason.KILL, Outcome.KILLED),
+        (Reason.PAUSE, Outcome.PAUSED),
+        (Reason.STOP_REQUEST, Outcome.STOPPED),
+        (Reason.DEADLINE, Outcome.DEADLINE),
+        (Reason.MEMORY, Outcome.CRASHED),
+        (Reason.NAN, Outcome.CRASHED),
+    ],
+)
+def test_the_trainers_own_word_goes_before_the_exit_code_and_before_slurms(reason: Reason, outcome: Outcome) -> None:
+    assert judge(Evidence(stop=left(reason), code=1, state=JobState.TIMEOUT))[0] is outcome
+
+
+def test_there_is_a_rule_for_every_reason_a_trainer_can_give() -> None:
+    assert all(judge(Evidence(stop=left(reason)))[0] is not Outcome.LOST for reason in Reason)
+
+
+@pytest.mark.parametrize("code", [0, 1, 143, None])
+@pytest.mark.parametrize(
+    ("stop", "outcome"),
+    [
+        (Stop.KILL, Outcome.KILLED),
+        (Stop.PAUSE, Outcome.PAUSED),
+        (Stop.REFUSED, Outcome.REFUSED),
+        (Stop.SKIPPED, Outcome.SKIPPED),
+    ],
+)
+def test_a_life_that_people_stopped_is_what_they_asked_for_however_it_left(
+    stop: Stop, outcome: Outcome, code: int | None
+) -> None:
+    assert judge(Evidence(request=asked(stop), code=code)) == (outcome, f"because of {stop}")
+
+
+def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_switch() -> None:
+    seen = Evidence(stop=left(Reason.STOP_REQUEST), request=asked(Stop.KILL), code=0)
+    assert judge(seen)[0] is Outcome.KILLED
+
+
+@pytest.mark.parametrize(
+    ("seen", "outcome", "why"),
+    [
+        (Evidence(code=0), Outcome.EXITED, "the body exited with 0"),
+        (Evidence(code=0, is_last_step=True), Outcome.FINISHED, "the log ends with the last iteration"),
+        (Evidence(code=1, is_last_step=True), Outcome.CRASHED, "the body exited with 1"),
+        (Evidence(code=85), Outcome.CRASHED, "the body exited with 85"),
+        (Evidence(code=0, request=asked(Stop.TERM)), Outcome.STOPPED, "because of term"),
+        (Evidence(code=0, request=asked(Stop.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
+        (Evidence(code=1, request=asked(Stop.TIME_LIMIT)), Outcome.CRASHED, "the body exited with 1"),
+        (Evidence(code=143, request=asked(Stop.TERM)), Outcome.CANCELLED, "because of term"),
+        (Evidence(code=143, request=asked(Stop.TERM), at_its_limit=True), Outcome.TIMED_OUT, "because of term"),
+        (Evidence(), Outcome.LOST, "it left no word, and Slurm does not know either"),
+        (Evidence(is_last_step=True), Outcome.LOST, "it left no word, and Slurm does not know either"),
+        (Evidence(state=JobState.COMPLETED), Outcome.EXITED, "Slurm says COMPLETED"),
+        (
+            Evidence(state=JobState.COMPLETED, is_last_step=True),
+            Outcome.FINISHED,
+            "the log ends with the last iteration",
+        ),
+        (Evidence(code=137, state=JobState.NODE_FAIL), Outcome.NODE_FAILED, "Slurm says NODE_FAIL"),
+        (Evidence(code=2, state=JobState.FAILED), Outcome.CRASHED, "the body exited with 2"),
+        (Evidence(code=0, state=JobState.CANCELLED), Outcome.EXITED, "the body exited with 0"),
+    ],
+)
+def test_a_life_is_judged_by_the_best_evidence_there_is(seen: Evidence, outcome: Outcome, why: str) -> None:
+    assert judge(seen) == (outcome, why)
+
+
+def test_every_final_state_of_slurm_is_an_outcome_and_no_other_state_is() -> None:
+    known = {state for state in JobState if judge(Evidence(state=state))[0] is not Outcome.LOST}
+    assert known == {state for state in JobState if state.is_final}
+
+
+def a_life(outcome: Outcome, *, minutes: float = 1, new_checkpoint: bool = False) -> Ended:
+    begin = datetime(2026, 3, 1, tzinfo=UTC)
+    return Ended(
+        life="12_1.0", outcome=outcome, action=ACTIONS[outcome], why="", started=begin,
+        ended=begin + timedelta(minutes=minutes), new_checkpoint=new_checkpoint,
+    )  # fmt: skip
+
+
+CRASH = a_life(Outcome.CRASHED)
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_only_lives_that_nobody_wanted_to_end_make_a_crash_loop(outcome: Outcome) -> None:
+    assert bool(crash_loop([a_life(outcome)] * 3, RULES)) == (outcome in BURNING)
+
+
+@pytest.mark.parametrize(
+    "lives",
+    [
+        [],
+        [CRASH, CRASH],
+        [CRASH, a_life(Outcome.STOPPED), CRASH],
+        [CRASH, CRASH, CRASH, a_life(Outcome.CRASHED, minutes=20)],
+        [CRASH, a_life(Outcome.CRASHED, new_checkpoint=True), CRASH],
+    ],
+)
+def test_lives_that_got_somewhere_or_are_too_few_are_no_crash_loop(lives: list[Ended]) -> None:
+    assert crash_loop(lives, RULES) == ""
+
+
+def test_a_life_that_was_skipped_neither_makes_nor_breaks_a_crash_loop() -> None:
+    assert crash_loop([CRASH, CRASH, a_life(Outcome.SKIPPED)], RULES) == ""
+    assert crash_loop([CRASH, CRASH, a_life(Outcome.SKIPPED), CRASH], RULES) != ""
+
+
+def test_a_crash_loop_is_told_in_words() -> None:
+    lives = [replace(CRASH, life=f"12_{n}.0") for n in (1, 2, 3)]
+    assert crash_loop(lives, RULES) == (
+        "3 lives in a row under 20 min without a new checkpoint: "
+        "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
+    )  # fmt: skip
