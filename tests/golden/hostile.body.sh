@@ -1,0 +1,50 @@
+#!/bin/bash
+# The body of train x-1.y_z: what each of its tasks runs. `opsctl edit` changes it for the next one.
+set -euo pipefail
+trap 'echo "opsctl: body.sh line $LINENO ended with $?: $BASH_COMMAND" >&2' ERR
+
+export TRAIN_RUN_DIR=/scratch/trains/x-1.y_z
+# The guard names the life and its directory of logs; without it one is made up, so that the ranks still have one.
+life=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}.${SLURM_RESTART_COUNT:-0}
+export TRAIN_LIFE_LOGS="${TRAIN_LIFE_LOGS:-$TRAIN_RUN_DIR/logs/$life}"
+mkdir -p -- "$TRAIN_LIFE_LOGS"
+
+# srun does not look at what sbatch was told about CPUs unless it is repeated.
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
+export NNODES="$SLURM_NNODES"
+
+# A node's address may be another than its name, and only Slurm knows it.
+nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+first=${nodes%%$'\n'*}
+facts=$(timeout 20 scontrol --oneliner show node "$first" || true)
+[[ $facts =~ (^|[[:space:]])NodeAddr=([^[:space:]]+) ]] && MASTER_ADDR=${BASH_REMATCH[2]} || MASTER_ADDR=$first
+MASTER_PORT=$(/opt/opsctl/bin/python -P -m opsctl.guard.rank --free-port)
+export MASTER_ADDR MASTER_PORT
+
+export PYTHONUNBUFFERED=1
+# What modules and setup lines read is not ours to be strict about.
+set +u
+if ! type module >/dev/null 2>&1; then
+    for init in /etc/profile.d/lmod.sh /etc/profile.d/modules.sh "${MODULESHOME:-}/init/bash"; do
+        [[ -r $init ]] && source "$init" && break
+    done
+fi
+module load cuda/12 'x;y'
+set -u
+export A='`id` "$x" '"'"'y'"'"''
+export B='ü
+'
+set +u
+source /opt/env
+ulimit -c 0
+set -euo pipefail
+
+trap - ERR
+rm -f -- "$TRAIN_LIFE_LOGS/first-exit"
+code=0
+srun --kill-on-bad-exit=1 --wait=60 /opt/opsctl/bin/python -P -m opsctl.guard.rank --logs "$TRAIN_LIFE_LOGS" -- \
+    'run it' '$(id)' 'it'"'"'s' "${TRAIN_STOP_REQUEST:-}" 'new
+line' '' || code=$?
+# When one rank fails srun ends the others and says 143; the rank that failed first has left its own code.
+[[ $code -ne 0 && -s $TRAIN_LIFE_LOGS/first-exit ]] && read -r code <"$TRAIN_LIFE_LOGS/first-exit"
+exit "$code"
