@@ -1,4 +1,4 @@
-"""What Slurm and bash get, for a reviewer to read. Shows every change; tests/shell and tests/sandbox tell right from wrong.
+"""What Slurm and bash get, for a reviewer to read. It shows every change; other tests tell right from wrong.
 
 After a change that is meant: `python tests/golden/test_golden.py` writes the files anew.
 """
@@ -35,10 +35,10 @@ def rendered() -> dict[str, str]:
     trains = {"tiny-gpt": load_train(EXAMPLES / "tiny-gpt.toml"), "hostile": hostile()}
     files = {}
     for name, train in trains.items():
-        made = plan(
-            train, job_spec(train, SITE, after="1234" if name == "hostile" else ""), RunDir(SITE.root_path / train.name),
-            nonce="0", python="/opt/opsctl/bin/python", site_file=Path("/etc/opsctl/site.toml"),
-        )  # fmt: skip
+        spec = job_spec(train, SITE, after="1234" if name == "hostile" else "")
+        run = RunDir(SITE.root_path / train.name)
+        python, site_file = "/opt/opsctl/bin/python", Path("/etc/opsctl/site.toml")
+        made = plan(train, spec, run, nonce="0", python=python, site_file=site_file)
         files |= {f"{name}.wrapper.slurm": made.wrapper, f"{name}.body.sh": made.body}
     return files
 
