@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 
 READ_SIZE = 65536
 LONGEST_LINE = 65536
@@ -125,12 +126,15 @@ class Copier:
         self.stdout = stdout
         self.heard = time.monotonic()
 
-    def until_the_end(self, output: int, news: int) -> int:
-        """Copy until COMMAND has ended, and a little longer while others hold its output open. Its wait(2) status."""
+    def until_the_end(self, output: int, news: int, at_exit: Callable[[int], None]) -> int:
+        """Copy until COMMAND has ended, and a little longer while others hold its output open.
+
+        Its wait(2) status; `at_exit` gets it at once.
+        """
         sources = {output, news}
-        until = None
-        status: int | None = signal.SIGKILL
-        while (news in sources) or (output in sources and until is not None and time.monotonic() < until):
+        until = 0.0
+        status: int | None = None
+        while (news in sources) or (output in sources and time.monotonic() < until):
             wanted = sources - {output} if self.stdout.holds_back else sources
             ready, writable, _ = select.select(wanted, [1] if self.stdout.waiting else [], [], 0.5)
             if writable:
@@ -140,6 +144,7 @@ class Copier:
             if news in ready:
                 sources.remove(news)
                 status, until = read_number(news), time.monotonic() + DRAIN_SECONDS
+                at_exit(signal.SIGKILL if status is None else status)
             self.show_idle_line()
         return signal.SIGKILL if status is None else status
 

@@ -59,11 +59,10 @@ def run(logs: str, command: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
     copier = Copier(Log(f"{logs}/{name}.log"), Lines(f"[{place['TRAIN_NODE']}:{place['RANK']}]: "), Stdout())
-    status = copier.until_the_end(output, news)
+    status = copier.until_the_end(output, news, at_exit=lambda status: note_first_exit(logs, status))
     if not end_all_below():
         say(f"{name}: a process of this rank survives SIGKILL, hanging in the kernel")
     copier.finish(output)
-    note_first_exit(logs, status)
     return end_as(status)
 
 

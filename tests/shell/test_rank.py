@@ -300,6 +300,25 @@ def test_what_a_child_left_behind_says_shortly_after_is_kept(tmp_path):
     assert (ran.returncode, ran.stdout) == (3, PREFIX + b"late\n")
 
 
+@pytest.mark.parametrize(("script", "code"), [("exit 85", "85\n"), ("kill -9 $$", "137\n")])
+def test_the_code_of_the_rank_that_fails_first_is_left_for_the_body(tmp_path, script, code):
+    shim(tmp_path, "sh", "-c", script)
+    shim(tmp_path, "sh", "-c", "exit 1", env={"SLURM_PROCID": "6"})
+    assert (tmp_path / "first-exit").read_text() == code
+
+
+def test_the_rank_that_fails_first_is_first_also_where_it_leaves_a_process(tmp_path):
+    slow = start(tmp_path, "sh", "-c", "sleep 60 & exit 85")
+    assert wait_for((tmp_path / "first-exit").exists, 1)
+    assert slow.poll() is None
+    slow.communicate()
+
+
+def test_a_rank_that_ends_well_leaves_no_code(tmp_path):
+    shim(tmp_path, "true")
+    assert not (tmp_path / "first-exit").exists()
+
+
 def test_a_command_that_closes_its_output_is_waited_for(tmp_path):
     ran = shim(tmp_path, "sh", "-c", "exec >&- 2>&-; sleep 1; exit 9")
     assert ran.returncode == 9
