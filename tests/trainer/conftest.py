@@ -99,13 +99,13 @@ class Life:
 
     def end(self) -> None:
         """End what is left; for the fixture."""
-        pids = json.loads((self.run_dir / "pids.json").read_text()) if (self.run_dir / "pids.json").exists() else []
-        if self.launcher.poll() is None:
-            self.launcher.kill()
-            self.launcher.wait()
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        self.launcher.kill()
+        self.launcher.wait()
+        with contextlib.suppress(FileNotFoundError):
+            for pid in json.loads((self.run_dir / "pids.json").read_text()):
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    if str(self.run_dir) in Path(f"/proc/{pid}/cmdline").read_text():  # pids come again
+                        os.kill(pid, signal.SIGKILL)
 
 
 def _is_alive(pid: int) -> bool:

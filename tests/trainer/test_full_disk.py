@@ -62,6 +62,23 @@ def test_the_old_checkpoint_stays_and_training_goes_on(train, small_disk):
     assert manifest.verify(run.checkpoints / manifest.directory_name(left.step)) == []
 
 
+def test_what_one_rank_could_not_write_is_no_checkpoint(train):
+    """Rank 1 alone fails, as with a quota or one bad mount; rank 0, which commits, could write all of its own."""
+    run = train(**tiny(steps=100_000, checkpoint={"every": 0}))
+    life = run.start(world=2)
+    life.wait_for_step(1)
+    no_limit = resource.prlimit(life.pids[1], resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
+    run.arm("save")
+    life.wait_for(lambda: "was not saved" in life.log, "the save to fail")
+    assert "rank 1: zero_pp_rank_0_mp_rank_01_optim_states.pt: File too large" in life.log
+    assert list(run.checkpoints.iterdir()) == []
+
+    resource.prlimit(life.pids[1], resource.RLIMIT_FSIZE, no_limit)
+    save = run.arm("save")  # touched anew, so tried anew
+    life.wait_for(lambda: not save.exists(), "the second save")
+    assert manifest.verify(manifest.newest_complete(run.checkpoints).path) == []
+
+
 SAVE_TOO_MUCH = """
 import sys, torch
 from trainer.checkpoint import RecordingEngine

@@ -67,8 +67,8 @@ def test_killed_at_random_moments_then_resumed_is_as_never_killed(uninterrupted,
     life.wait_for_step(max(lives[0].losses) + 2)
     life.launcher.kill()
     life.launcher.wait()
+    life.wait_until_gone(life.pids, timeout=10)
     lives.append(life)
-    life.wait_until_gone(life.pids, timeout=10)  # no rank outlives its launcher
 
     lives.append(run.start())
     assert lives[-1].finish() == [0, 0, 0, 0], lives[-1].log

@@ -99,6 +99,14 @@ def test_a_silent_rank_is_not_waited_for_longer_than_the_timeout(train):
     assert life.stop_reason is None
 
 
+def test_no_rank_outlives_its_launcher(train):
+    life = train(**ENDLESS).start(world=2)
+    life.wait_for_step(1)
+    life.launcher.kill()
+    life.launcher.wait()
+    life.wait_until_gone(life.pids, timeout=5)
+
+
 def test_stacks_on_request(train):
     run = train(**ENDLESS)
     life = run.start(world=2)
