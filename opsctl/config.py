@@ -13,10 +13,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from opsctl.errors import ConfigError
 from opsctl.model import slurm_minutes
+from opsctl.tables import Table
+from opsctl.watch_tables import Filesystem, WatchSite, WatchTrain
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -67,10 +69,6 @@ TimeLimit = Annotated[str, AfterValidator(_check_time)]
 SbatchOption = Annotated[str, AfterValidator(_check_option)]
 
 
-class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
 class SlurmDefaults(Table):
     """What every train of the site gets unless it says otherwise."""
 
@@ -92,6 +90,8 @@ class Site(Table):
         default=False, description="accept parents of `root` that others can write: they could then run code as you"
     )
     slurm: SlurmDefaults = SlurmDefaults()
+    watch: WatchSite = WatchSite()
+    filesystem: tuple[Filesystem, ...] = ()
 
     @property
     def root_path(self) -> Path:
@@ -150,9 +150,10 @@ class Train(Table):
     )
     trainer: dict[str, Any] | None = Field(None, description="the embedded trainer's settings; not beside `command`")
     python: Text = Field("", description="the interpreter for the embedded trainer; empty: the one that opsctl runs on")
-    environment: dict[Variable, Text] = {}
+    environment: dict[Variable, Text] = Field({}, description="exported before the setup lines")
     setup: Setup = Setup()
     guard: Guard = Guard()
+    watch: WatchTrain = WatchTrain()
 
     @model_validator(mode="after")
     def _one_trainer(self) -> Train:
