@@ -52,8 +52,9 @@ def launch(
     if dry_run:
         _show(order.plan, as_json=as_json)
         return
-    attend(app, order.run)
-    done = order.carry_out()
+    if (done := order.already()) is None:
+        attend(app, order.run)
+        done = order.carry_out()
     if as_json:
         print_json({"train": train.name, "run_dir": str(order.run.path), **asdict(done)})
         return

@@ -12,7 +12,7 @@ from pathlib import Path
 from opsctl.config import Train
 from opsctl.journal import Journal, Kind
 from opsctl.ports import Runner
-from opsctl.rundir import RunDir, cannot_write
+from opsctl.rundir import RunDir
 
 SYNTAX_TIMEOUT = 10.0
 

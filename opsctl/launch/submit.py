@@ -46,6 +46,13 @@ class Launch:
     def run(self) -> RunDir:
         return self.chain.run
 
+    def already(self) -> Launched | None:
+        """What an earlier launch came to that did not learn of it, if there is one."""
+        if not self.run.exists:
+            return None
+        seen = self.chain.look()
+        return self._already(seen) if seen.adopted else None
+
     def carry_out(self) -> Launched:
         """Write the run directory and submit. Raises InputError where the train is queued or stopped already,
         Unreachable where it is unknown whether it was submitted."""
