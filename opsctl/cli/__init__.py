@@ -110,9 +110,6 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     except Exception as error:  # noqa: BLE001 (the outermost place: our bug, told as such)
         sys.exit(_our_bug(error))
     sys.exit(code if isinstance(code, int) else 0)

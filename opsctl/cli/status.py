@@ -94,7 +94,7 @@ def _lines(each: Status, now: datetime) -> list[tuple[str, str]]:
         for job in each.waiting
     ]
     if each.progress:
-        lines.append(("progress", progress_line(each.progress)))
+        lines.append(("progress", progress_line(each.progress, is_running=bool(each.running))))
     if each.last_life:
         last = each.last_life
         lines.append(("last life", f"{last.life} {last.outcome}: {last.why}"))
@@ -106,8 +106,8 @@ def _lines(each: Status, now: datetime) -> list[tuple[str, str]]:
     return lines + [("note", note) for note in each.notes]
 
 
-def progress_line(seen: Progress) -> str:
-    """`step 120 of 400 · loss 3.21 · 0.41 s a step · 1m 55s left`."""
+def progress_line(seen: Progress, *, is_running: bool) -> str:
+    """`step 120 of 400 · loss 3.21 · 0.41 s a step · 1m 55s left`; what only a running trainer does, only of such."""
     parts = [f"step {seen.step}" + (f" of {seen.last_step}" if seen.last_step else "")]
     if seen.loss is not None:
         parts.append(f"loss {seen.loss:.4g}")
@@ -115,11 +115,11 @@ def progress_line(seen: Progress) -> str:
         parts.append(f"{seen.step_s:.3g} s a step")
     if seen.tflops:
         parts.append(f"{seen.tflops:.3g} TFLOPs")
-    if seen.phase not in ("", "train"):
+    if is_running and seen.phase not in ("", "train"):
         parts.append(f"in {seen.phase}")
     if seen.checkpoint_step is not None:
         parts.append(f"checkpoint at {seen.checkpoint_step}")
-    if seen.eta_s:
+    if is_running and seen.eta_s:
         parts.append(f"{duration(seen.eta_s)} left")
     return " · ".join(parts)
 
