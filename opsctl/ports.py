@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol, TypeVar
 
-from opsctl.model import Job, Limits, Node, Partition, Plan
+from opsctl.model import Finding, Job, Limits, Node, Partition, Plan
+
+Scene_contra = TypeVar("Scene_contra", contravariant=True)
+Thing_contra = TypeVar("Thing_contra", contravariant=True)
+Look = TypeVar("Look")
 
 
 class Clock(Protocol):
@@ -98,3 +102,16 @@ class Scheduler(Protocol):
 
     def end_time(self, job: str) -> datetime | None:
         """When the running `job` will be ended by its time limit, as it stands now; None if it has none."""
+
+
+class Watchdog(Protocol[Scene_contra, Thing_contra, Look]):
+    """Looks at one thing of a train or of the site, and judges it."""
+
+    name: str
+    of: Literal["train", "site"]
+
+    def probe(self, scene: Scene_contra, thing: Thing_contra) -> Look:
+        """Look at it. May read files and run programs; what Slurm says is in the scene. May raise, or take for ever."""
+
+    def judge(self, seen: Look, now: datetime) -> list[Finding]:
+        """What that means: touches nothing. The keys of all findings begin with `<name>/<train or site>`."""

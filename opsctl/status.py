@@ -8,6 +8,7 @@ from datetime import datetime
 
 from opsctl.journal import Journal
 from opsctl.launch.chain import Seen, look
+from opsctl.launch.reasons import Wait, wait, why, word
 from opsctl.model import Job
 from opsctl.progress.eta import median_step_s, seconds_left
 from opsctl.progress.logline import Iteration, recent_iterations
@@ -15,26 +16,6 @@ from opsctl.rundir import RunDir
 from opsctl.switches import Armed, Request, armed
 from opsctl.switches import requests as waiting_requests
 from trainer.contract import Heartbeat, read_heartbeat
-
-REASONS = {
-    "JobArrayTaskLimit": "waits for the task before it to end",
-    "Dependency": "waits for another job to end",
-    "Priority": "waits for its turn",
-    "Resources": "waits for nodes",
-    "BeginTime": "waits for its start time",
-    "JobHeldUser": "held",
-    "JobHeldAdmin": "held by an administrator",
-    "DependencyNeverSatisfied": "will never start: what it depends on did not end as asked",
-    "PartitionTimeLimit": "will never start: its time limit is beyond the partition's",
-    "PartitionNodeLimit": "will never start: more nodes than the partition allows",
-    "BadConstraints": "will never start: no nodes have what it asks for",
-    "ReqNodeNotAvail": "waits: nodes that it needs are down, drained or reserved",
-    "Reservation": "waits for its reservation",
-    "PartitionDown": "waits: the partition is down",
-    "Licenses": "waits for licences",
-}
-"""Slurm's words for why a job waits, in ours. What is not here is shown as Slurm says it."""
-
 
 RECENT = 50
 """Iteration lines that the usual time of a step is taken from."""
@@ -135,10 +116,7 @@ def _running(job: Job) -> Running:
 
 
 def _waiting(job: Job) -> Waiting:
-    reason = job.reason.partition(",")[0].strip("()")
-    return Waiting(
-        array=job.array, tasks=len(job.tasks) or 1, reason=reason, why=REASONS.get(reason, reason), start=job.start
-    )
+    return Waiting(array=job.array, tasks=len(job.tasks) or 1, reason=word(job), why=why(job), start=job.start)
 
 
 def _last_life(seen: Seen) -> LastLife | None:
@@ -184,6 +162,6 @@ def _notes(seen: Seen) -> list[str]:
     ]
     if seen.history.pending and not seen.adopted:
         notes.append("a submission was cut off and is not in the queue: `opsctl launch` again settles it")
-    if seen.waiting and any(REASONS.get(_waiting(job).reason, "").startswith("will never") for job in seen.waiting):
+    if seen.waiting and any(wait(job) is Wait.NEVER for job in seen.waiting):
         notes.append("something queued will never start: see the reason above")
     return notes

@@ -1,0 +1,83 @@
+"""Slurm's words for why a job waits, and what kind of waiting that is."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+from opsctl.model import Job, JobState
+
+REASONS = {
+    "JobArrayTaskLimit": "waits for the task before it to end",
+    "Dependency": "waits for another job to end",
+    "Priority": "waits for its turn",
+    "Resources": "waits for nodes",
+    "BeginTime": "waits for its start time",
+    "JobHeldUser": "held",
+    "JobHeldAdmin": "held by an administrator",
+    "DependencyNeverSatisfied": "will never start: what it depends on did not end as asked",
+    "PartitionTimeLimit": "will never start: its time limit is beyond the partition's",
+    "PartitionNodeLimit": "will never start: more nodes than the partition allows",
+    "BadConstraints": "will never start: no nodes have what it asks for",
+    "ReservationDeleted": "will never start: its reservation is gone",
+    "InvalidAccount": "will never start: no such account",
+    "InvalidQOS": "will never start: no such QOS",
+    "ReqNodeNotAvail": "waits: nodes that it needs are down, drained or reserved",
+    "Reservation": "waits for its reservation",
+    "PartitionDown": "waits: the partition is down",
+    "PartitionInactive": "waits: the partition is inactive",
+    "Licenses": "waits for licences",
+}
+"""Slurm's words for why a job waits, in ours. What is not here is shown as Slurm says it."""
+
+
+class Wait(StrEnum):
+    """How a wait will end."""
+
+    FINE = "fine"
+    HELD = "held"
+    """By the owner: when somebody releases it."""
+    ADMIN = "held by an administrator"
+    BLOCKED = "blocked"
+    """When somebody else does something: brings up a partition, frees a limit that is shared."""
+    NEVER = "never"
+    FAILED = "failed"
+    """Slurm could not start it, and has put it back, held."""
+    UNKNOWN = "unknown"
+    """A word that is not known here."""
+
+
+_FINE = {"", "None", "JobArrayTaskLimit", "Dependency", "Priority", "Resources", "BeginTime", "Cleaning", "Prolog",
+         "NodesConfiguring", "FrontEndDown"}  # fmt: skip
+_BLOCKED = {"ReqNodeNotAvail", "Reservation", "PartitionDown", "PartitionInactive", "Licenses", "NodeDown",
+            "ReservationInvalid", "MaxMemPerLimit", "QOSNotAllowed", "FedJobLock"}  # fmt: skip
+_OWN_LIMIT = re.compile(r"(Assoc|QOS)Max\w*?(PerJob|PerNode)\w*|QOSMin\w+|AccountNotAllowed|QOSJobLimit")
+"""Limits that this job alone is beyond, whatever the others do."""
+_SHARED_LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max)\w+|QOSResourceLimit|AssociationJobLimit|QOSUsageThreshold")
+
+
+def word(job: Job) -> str:
+    """Slurm's own word; the first, where tasks share a row. `ReqNodeNotAvail, UnavailableNodes:...` is that word."""
+    return job.reason.strip("()").partition(",")[0].strip()
+
+
+def why(job: Job) -> str:
+    """In words why it waits."""
+    said = word(job)
+    return REASONS.get(said, said)
+
+
+def wait(job: Job) -> Wait:
+    """What kind of waiting that is."""
+    said = word(job)
+    for kind, holds in (
+        (Wait.FAILED, job.state in {JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT} or "requeued held" in said),
+        (Wait.ADMIN, said == "JobHeldAdmin"),
+        (Wait.HELD, job.is_held),
+        (Wait.NEVER, REASONS.get(said, "").startswith("will never") or bool(_OWN_LIMIT.fullmatch(said))),
+        (Wait.FINE, said in _FINE),
+        (Wait.BLOCKED, said in _BLOCKED or bool(_SHARED_LIMIT.fullmatch(said))),
+    ):
+        if holds:
+            return kind
+    return Wait.UNKNOWN
