@@ -82,13 +82,13 @@ def up(app: HasSeams, /, name: str, **size: Any) -> None:
 @click.pass_obj
 def down(app: HasSeams, *, name: str, as_json: bool) -> None:
     """End every process of a sandbox, jobs included, and remove its files."""
-    places = Places.default()
-    if name not in places.names():
-        return print_json({"name": name, "ended": 0}) if as_json else say(f"sandbox {name!r} is not up")
-    ended = Sandbox.open(name, places=places, clock=app.clock, runner=app.runner).down()
+    ended = Sandbox.end(name, clock=app.clock)
     if as_json:
-        return print_json({"name": name, "ended": ended.count})
-    return say(f"sandbox {name!r} is down: {ended.count} processes ended, none left")
+        print_json({"name": name, "ended": ended.count})
+    elif ended.count:
+        say(f"sandbox {name!r} is down: {ended.count} processes ended, none left")
+    else:
+        say(f"sandbox {name!r} was not up; nothing of it is left")
 
 
 @sandbox.command()
@@ -100,8 +100,9 @@ def status(app: HasSeams, *, name: str | None, as_json: bool) -> None:
     names = [name] if name else Places.default().names()
     seen = [Sandbox.open(each, clock=app.clock, runner=app.runner).status() for each in names]
     if as_json:
-        return print_json([asdict(each) for each in seen])
-    return say("\n".join(describe(each) for each in seen) or "no sandbox is up; opsctl sandbox up")
+        print_json([asdict(each) for each in seen])
+    else:
+        say("\n".join(describe(each) for each in seen) or "no sandbox is up; opsctl sandbox up")
 
 
 def describe(seen: Status) -> str:

@@ -46,7 +46,7 @@ class Sandbox:
             record = read_record(places.home(spec.name))
             was_up = record is not None and is_up(record)
             if record is None or not was_up:
-                clean(places, spec.name, record, clock)
+                clean(places, spec.name, clock, grace=1.0)
                 tools = Tools(clock=clock, runner=runner, places=places, programs=programs)
                 record = bring_up(spec, tools, auth)
             elif record.spec != spec:
@@ -78,10 +78,19 @@ class Sandbox:
         """What a command needs in its environment to talk to this Slurm and to no other."""
         return {"SLURM_CONF": str(self.conf)}
 
+    @classmethod
+    def end(cls, name: str, *, clock: Clock, places: Places | None = None, grace: float = 1.0) -> Ended:
+        """End whatever runs of the sandbox of that name and remove its files, whether or not there is a record of it.
+
+        Raises SandboxError if a process would not end.
+        """
+        places = places or Places.default()
+        with working_on(places, name):
+            return clean(places, name, clock, grace=grace)
+
     def down(self, *, grace: float = 1.0) -> Ended:
-        """End every process of it, jobs included, and remove its files. Raises SandboxError if one would not end."""
-        with working_on(self.places, self.name):
-            return clean(self.places, self.name, self._now(), self.clock, grace=grace)
+        """End every process of it, jobs included, and remove its files."""
+        return Sandbox.end(self.name, clock=self.clock, places=self.places, grace=grace)
 
     def fault(self, target: str, action: Action) -> None:
         """Do `action` to a node or to `controller`, and return when it is done. Slurm notices in its own time."""
@@ -109,14 +118,12 @@ def working_on(places: Places, name: str) -> Iterator[None]:
         ) from error
 
 
-def clean(places: Places, name: str, record: Record | None, clock: Clock, *, grace: float = 1.0) -> Ended:
-    """End whatever runs of it and remove whatever lies of it, record or no record."""
-    run = places.run_directory(name)
-    ended = end_members(run, record, clock, grace=grace)
+def clean(places: Places, name: str, clock: Clock, *, grace: float) -> Ended:
+    home, run = places.home(name), places.run_directory(name)
+    ended = end_members(run, read_record(home), clock, grace=grace)
     if ended.remaining:
         raise SandboxError(f"sandbox {name!r}: still there after SIGKILL: {', '.join(ended.remaining)}")
     remove_run_directory(run)
-    home = places.home(name)
     if home.exists():
         shutil.rmtree(home)
     return ended

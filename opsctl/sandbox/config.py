@@ -41,9 +41,10 @@ class Spec:
             raise InputError(f"--gpus-per-node is {self.gpus_per_node}, needs 0 to {MOST_GPUS}")
 
     def describe(self) -> str:
-        gpus = f" of {self.gpus_per_node} GPUs" if self.gpus_per_node else ""
+        nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
+        gpus = f" of {self.gpus_per_node} GPU{'s' if self.gpus_per_node > 1 else ''}" if self.gpus_per_node else ""
         extras = [word for word, on in (("accounting", self.accounting), ("fast timers", self.fast)) if on]
-        return f"{self.nodes} nodes{gpus}" + "".join(f", {word}" for word in extras)
+        return nodes + gpus + "".join(f", {word}" for word in extras)
 
     @property
     def node_names(self) -> tuple[str, ...]:

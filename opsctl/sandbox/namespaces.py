@@ -16,6 +16,7 @@ from opsctl.errors import MissingProgram, SandboxError
 from opsctl.ports import Clock, Runner, TimedOut
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.config import Auth, Spec
+from opsctl.sandbox.processes import MARKER
 from opsctl.sandbox.record import Places
 from opsctl.system import run_attached
 
@@ -61,7 +62,9 @@ def run_in_background(spec: Spec, command: Sequence[str], directory: Path, clock
     sandbox = None
     try:
         sandbox = Sandbox.up(spec, places=places, clock=clock, runner=runner)
-        return run_attached(command, env=command_env(os.environ, sandbox))
+        # Marked as a daemon is, so that `down` ends also what the command leaves running.
+        marked = {MARKER: str(sandbox.record.site.run)}
+        return run_attached(command, env=command_env(os.environ, sandbox) | marked)
     finally:
         if sandbox is not None:
             sandbox.down()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.config import state_home
-from opsctl.errors import SandboxError
+from opsctl.errors import InputError
 from opsctl.sandbox.config import Auth, Site, Spec, check_name
 from opsctl.system import ProcessId
 from trainer.contract import write_atomic
@@ -77,15 +77,11 @@ class Record:
 
 
 def read_record(home: Path) -> Record | None:
-    """The record in `home`, or None where there is none."""
+    """The record in `home`, or None where there is none that can be understood: processes are found without it too."""
     try:
-        text = (home / "sandbox.json").read_text()
-    except FileNotFoundError:
+        return parse_record(json.loads((home / "sandbox.json").read_text()))
+    except (OSError, ValueError, KeyError, TypeError, InputError):
         return None
-    try:
-        return parse_record(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
-        raise SandboxError(f"{home}/sandbox.json cannot be understood: {error}") from error
 
 
 def parse_record(given: dict[str, Any]) -> Record:

@@ -1,0 +1,112 @@
+"""`opsctl sandbox run` and `shell`: a Slurm for one command, gone with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+OPSCTL = (sys.executable, "-m", "opsctl", "sandbox")
+
+
+def opsctl(*words: str, stdin: str = "", path: str = "") -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "SLURM_JOB_ID": "7", "PATH": path or os.environ["PATH"]}
+    return subprocess.run(
+        [*OPSCTL, *words], input=stdin, env=env, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def directories() -> set[str]:
+    return {path.name for path in Path("/tmp").glob(f"opsctl-{os.getuid()}-run-*")} | {
+        path.name for path in Path("/tmp").glob("opsctl-run-*")
+    }
+
+
+def sleepers(seconds: str) -> list[str]:
+    """The processes `sleep <seconds>`; zombies have no arguments."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cmdline").read_bytes().endswith(b"sleep\0%s\0" % seconds.encode()):
+                found.append(process.name)
+        except OSError:
+            continue
+    return found
+
+
+@contextmanager
+def running(seconds: str) -> Iterator[tuple[subprocess.Popen[bytes], set[str]]]:
+    """A `run` whose job sleeps by now, and its directories."""
+    before = directories()
+    run = subprocess.Popen([*OPSCTL, "run", "--nodes", "2", "--", "srun", "-N2", "sleep", seconds])
+    try:
+        wait_until(lambda: sleepers(seconds))
+        yield run, directories() - before
+    finally:
+        run.kill()
+        run.wait(10)
+
+
+def wait_until(true: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_the_commands_output_and_exit_code_come_through_and_nothing_is_left(_programs: None, home: Path) -> None:
+    before = directories()
+    done = opsctl("run", "--nodes", "3", "--", "sh", "-c", "srun -N3 printenv SLURMD_NODENAME; sleep 654321 & exit 7")
+    assert done.returncode == 7, done.stderr
+    assert sorted(done.stdout.split()) == ["node001", "node002", "node003"]
+    assert directories() <= before
+    assert not sleepers("654321")
+    assert not list(home.rglob("sandbox.json"))
+
+
+def test_the_command_is_passed_word_for_word(_programs: None) -> None:
+    words = ["a b", "$(id)", "'", '"', "", "-x", "--nodes", "é\n"]
+    done = opsctl("run", "--nodes", "1", "--", sys.executable, "-c", "import sys; print(sys.argv[1:])", *words)
+    assert done.stdout == f"{words!r}\n"
+
+
+def test_a_shell_reads_its_commands_and_knows_no_other_job(_programs: None) -> None:
+    done = opsctl("shell", "--nodes", "1", stdin="echo job=$SLURM_JOB_ID; srun printenv SLURMD_NODENAME; exit 4\n")
+    assert (done.returncode, done.stdout) == (4, "job=\nnode001\n")
+
+
+def test_killing_it_ends_everything(_programs: None) -> None:
+    with running("765432") as (run, made):
+        run.kill()
+        wait_until(lambda: not sleepers("765432"), 10)
+    left = [Path("/tmp", name) for name in made]
+    assert [list(directory.iterdir()) for directory in left] == [[]]
+    left[0].rmdir()
+
+
+def test_term_ends_it_and_leaves_not_even_a_directory(_programs: None) -> None:
+    with running("876543") as (run, made):
+        run.terminate()
+        assert run.wait(10) == 128 + signal.SIGTERM
+        wait_until(lambda: not sleepers("876543"), 10)
+    assert not made & directories()
+
+
+def test_where_namespaces_are_forbidden_it_runs_in_the_background_and_still_leaves_nothing(
+    _programs: None, tmp_path: Path
+) -> None:
+    refuses = tmp_path / "unshare"
+    refuses.write_text("#!/bin/sh\necho 'unshare: unshare failed: Operation not permitted' >&2; exit 1\n")
+    refuses.chmod(0o755)
+    before = directories()
+    command = "srun -N2 true; setsid sleep 987654 & printenv SLURM_CONF; exit 5"
+    done = opsctl("run", "--nodes", "2", "--", "sh", "-c", command, path=f"{tmp_path}:{os.environ['PATH']}")
+    warning = "opsctl: this machine allows no private namespaces: using a background sandbox, ended afterwards\n"
+    assert (done.returncode, done.stderr) == (5, warning)
+    assert not Path(done.stdout.strip()).exists()
+    assert directories() <= before
