@@ -32,7 +32,8 @@ def sleepers(seconds: str) -> list[str]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if (process / "cmdline").read_bytes().endswith(b"sleep\0%s\0" % seconds.encode()):
+            program, *words = (process / "cmdline").read_bytes().split(b"\0")
+            if program.endswith(b"sleep") and words == [seconds.encode(), b""]:
                 found.append(process.name)
         except OSError:
             continue
