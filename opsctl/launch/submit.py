@@ -152,7 +152,7 @@ def check_not_queued(run: RunDir, seen: Seen, after: str) -> None:
     if not seen.is_queued:
         return
     last = max((job.array for job in (*seen.waiting, *seen.active)), key=int)
-    if after.partition("_")[0] != last:
+    if after != last:  # nor after one task of it: the next one would run at the same time
         raise InputError(
             f"{run.name}: is queued already, as array {last}",
             hint=f"to add tasks behind it: launch with --after {last}; to change what it runs: opsctl edit; to start"
