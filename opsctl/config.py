@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
+from opsctl.alert_tables import AlertSite
 from opsctl.errors import ConfigError
 from opsctl.model import slurm_minutes
 from opsctl.tables import Table
@@ -90,6 +91,7 @@ class Site(Table):
         default=False, description="accept parents of `root` that others can write: they could then run code as you"
     )
     slurm: SlurmDefaults = SlurmDefaults()
+    alerts: AlertSite = AlertSite()
     watch: WatchSite = WatchSite()
     filesystem: tuple[Filesystem, ...] = ()
 

@@ -14,6 +14,7 @@ OpsctlError            1   expected: the user reads the message, not a traceback
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 
 class OpsctlError(Exception):
@@ -45,6 +46,13 @@ class ConfigError(InputError):
 
 class RunDirError(OpsctlError):
     """The run directory is missing, not writable, full, or writable by others."""
+
+
+def cannot_write(path: Path, error: OSError) -> RunDirError:
+    """The same words for a full, a missing, a read-only and a forbidden place, wherever it is found."""
+    return RunDirError(
+        f"{path}: {error.strerror or error}", hint="is it there, yours to write, and is there space left?"
+    )
 
 
 class MissingProgram(OpsctlError):

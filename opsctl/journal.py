@@ -16,8 +16,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from opsctl.errors import cannot_write
 from opsctl.ports import Clock
-from opsctl.rundir import RunDir, cannot_write
+from opsctl.rundir import RunDir
 from opsctl.system import hostname
 
 
@@ -99,7 +100,7 @@ class Journal:
         )
         path = self.run.journal / f"{hostname()}-{os.geteuid()}.jsonl"
         try:
-            _append_line(path, _to_line(event))
+            append_line(path, _to_line(event))
         except OSError as error:
             raise cannot_write(path, error) from error
         return event
@@ -116,7 +117,8 @@ def _to_line(event: Event) -> bytes:
     return (json.dumps(record, ensure_ascii=False, default=str) + "\n").encode()
 
 
-def _append_line(path: Path, line: bytes) -> None:
+def append_line(path: Path, line: bytes) -> None:
+    """Add one whole line, on the disk when this returns. Raises OSError; then less than a line may have been added."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         # After a torn tail the next event starts on a line of its own.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.config import check_name
-from opsctl.errors import InputError, RunDirError
+from opsctl.errors import InputError, RunDirError, cannot_write
 from trainer.contract import write_atomic
 
 SHARED = ("switches", "requests")
@@ -186,13 +186,6 @@ def _share(directory: Path, group: str) -> None:
         raise InputError(f"group {group!r}: no such group", hint="`group` in site.toml") from None
     # set-gid, so that what is made inside belongs to the group; not sticky, so that a team-mate can disarm.
     directory.chmod(0o2775)
-
-
-def cannot_write(path: Path, error: OSError) -> RunDirError:
-    """The same words for a full, a missing, a read-only and a forbidden place, wherever it is found."""
-    return RunDirError(
-        f"{path}: {error.strerror or error}", hint="is it there, yours to write, and is there space left?"
-    )
 
 
 def check_trusted(paths: Iterable[Path], *, root: Path | None = None) -> None:

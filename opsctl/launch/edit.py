@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.config import Train
+from opsctl.errors import cannot_write
 from opsctl.journal import Journal, Kind
 from opsctl.ports import Runner
 from opsctl.rundir import RunDir

@@ -1,0 +1,196 @@
+"""Who is told what, and by which way: `[alerts]` of site.toml.
+
+A secret is named by file (`password_file = "..."`) or by variable (`password = "$SMTP_PASSWORD"`). In clear it is taken
+only from a file that nobody else can read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import time
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+
+from opsctl.tables import Table
+
+VARIABLE = re.compile(r"\$\w+", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)", re.ASCII)
+
+
+def _check_secret(value: object) -> object:
+    # Here, so that pydantic never gets to print what it was given.
+    if not isinstance(value, str | SecretStr):
+        raise ValueError("needs to be text")
+    return value
+
+
+def _check_name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{text!r:.80} is not a name: 1 to 64 letters, digits, dots, dashes and underscores")
+    return text
+
+
+def _check_hours(text: str) -> str:
+    if text:
+        parse_hours(text)
+    return text
+
+
+def _check_zone(text: str) -> str:
+    try:
+        if text:
+            ZoneInfo(text)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{text!r} is no time zone: such as Europe/Paris") from error
+    return text
+
+
+def _check_mail(text: str) -> str:
+    if "@" not in text or any(c.isspace() or not c.isprintable() for c in text):
+        raise ValueError(f"{text!r:.80} is no mail address")
+    return text
+
+
+def parse_hours(text: str) -> tuple[time, time]:
+    """`22:00-07:00` as its two times. Raises ValueError."""
+    match = _HOURS.fullmatch(text)
+    try:
+        begin, end = (time.fromisoformat(each) for each in match.groups()) if match else (time(), time())
+    except ValueError:
+        begin = end = time()
+    if begin == end:
+        raise ValueError(f"{text!r:.40} is no span of hours: such as 22:00-07:00")
+    return begin, end
+
+
+Secret = Annotated[SecretStr, BeforeValidator(_check_secret)]
+ChannelName = Annotated[str, AfterValidator(_check_name)]
+Hours = Annotated[str, AfterValidator(_check_hours)]
+Address = Annotated[str, AfterValidator(_check_mail)]
+
+
+class EmailTable(Table):
+    """`kind = "email"`: by SMTP, or by the machine's own sendmail."""
+
+    kind: Literal["email"]
+    to: tuple[Address, ...] = Field(min_length=1)
+    sender: Address = Field(description="whom it is from")
+    server: str = "localhost"
+    port: int | None = Field(None, ge=1, le=65535, description="unset: 25, with starttls 587, with tls 465")
+    tls: Literal["none", "starttls", "tls"] = "none"
+    ca_file: str = Field("", description="certificates to trust instead of the machine's own")
+    user: str = Field("", description="to log in as; empty: no login")
+    password: Secret = SecretStr("")
+    password_file: str = ""
+    sendmail: str = Field("", description="a program to hand the mail to instead, such as /usr/sbin/sendmail")
+
+    @model_validator(mode="after")
+    def _no_password_in_clear(self) -> EmailTable:
+        if self.user and self.tls == "none" and self.server not in {"localhost", "127.0.0.1", "::1"}:
+            raise ValueError(f'the password would go to {self.server} in clear: set tls = "starttls" or "tls"')
+        return self
+
+
+class SlackTable(Table):
+    """`kind = "slack"`: by an incoming webhook, or by a bot's token, which can answer in threads."""
+
+    kind: Literal["slack"]
+    webhook: Secret = SecretStr("")
+    webhook_file: str = ""
+    token: Secret = SecretStr("")
+    token_file: str = ""
+    channel: str = Field("", description="where a bot writes to, such as #oncall or C0123456")
+    api_url: str = "https://slack.com/api/"
+
+    @model_validator(mode="after")
+    def _one_way(self) -> SlackTable:
+        webhook = bool(self.webhook.get_secret_value() or self.webhook_file)
+        token = bool(self.token.get_secret_value() or self.token_file)
+        if webhook == token:
+            raise ValueError("needs either a webhook_file, or a token_file and a channel")
+        if token and not self.channel:
+            raise ValueError("a bot's token needs a channel to write to")
+        return self
+
+
+class AppriseTable(Table):
+    """`kind = "apprise"`: Teams, PagerDuty, SMS and some hundred others, by one URL each (apprise's own list)."""
+
+    kind: Literal["apprise"]
+    url: Secret = SecretStr("")
+    url_file: str = ""
+
+    @model_validator(mode="after")
+    def _has_url(self) -> AppriseTable:
+        if not (self.url.get_secret_value() or self.url_file):
+            raise ValueError("needs a url_file")
+        return self
+
+
+class FileTable(Table):
+    """`kind = "file"`: appended to a file."""
+
+    kind: Literal["file"]
+    path: str
+
+
+class StdoutTable(Table):
+    """`kind = "stdout"`: printed by whoever delivers, such as the watch in a terminal."""
+
+    kind: Literal["stdout"]
+
+
+ChannelTable = Annotated[EmailTable | SlackTable | AppriseTable | FileTable | StdoutTable, Field(discriminator="kind")]
+
+
+class RouteTable(Table):
+    """Who is told of what. A message goes by every route that it fits."""
+
+    channels: tuple[str, ...] = Field(min_length=1)
+    level: Literal["warning", "critical"] = Field("warning", description="what is at least as bad")
+    trains: tuple[str, ...] = Field(("*",), description="patterns of trains' names")
+    keys: tuple[str, ...] = Field(("*",), description="patterns of findings' keys, such as hang/*")
+    quiet: Hours = Field("", description="hours in which only what is critical is sent; the rest waits for their end")
+
+
+class AlertSite(Table):
+    """`[alerts]` of site.toml."""
+
+    channels: dict[ChannelName, ChannelTable] = Field({}, description="without any, a file in the site's directory")
+    routes: tuple[RouteTable, ...] = Field((), description="without any, everything goes to every channel")
+    time_zone: str = Field("", description="whose hours the quiet ones are; empty: the machine's")
+    fallback: str = Field("", description="the channel to try where another fails; empty: the next one of the list")
+    fallback_hours: float = Field(1, gt=0, description="undelivered for so long, the fallback is tried")
+    storm: int = Field(10, ge=2, description="so many changes in one look become one message")
+    warning_looks: int = Field(2, ge=1, description="so many looks in a row need to find it before a warning is told")
+    critical_looks: int = Field(1, ge=1)
+    hold_seconds: float = Field(0, ge=0, description="and for so long, for a warning")
+    unknown_minutes: float = Field(60, ge=0, description="what cannot be looked at for so long is told")
+    repeat_hours: tuple[float, ...] = Field((1, 4, 12, 24), description="what stays critical is told again after these")
+    flap_minutes: float = Field(60, ge=0, description="what comes back within this needs ever more looks to be over")
+    ping_url: Secret = SecretStr("")
+    ping_url_file: str = Field("", description="a file with the URL that is fetched after every complete cycle")
+
+    @model_validator(mode="after")
+    def _channels_exist(self) -> AlertSite:
+        _check_zone(self.time_zone)
+        named = [*(name for route in self.routes for name in route.channels), *filter(None, [self.fallback])]
+        if unknown := sorted(set(named) - set(self.channels)):
+            known = ", ".join(self.channels) or "none"
+            raise ValueError(f"no channel {', '.join(map(repr, unknown))} in [alerts.channels]; there are: {known}")
+        if any(hours <= 0 for hours in self.repeat_hours):
+            raise ValueError("repeat_hours: each needs to be more than 0")
+        return self
+
+    def in_clear(self) -> Iterator[str]:
+        """Where a secret stands in the file itself, such as `alerts.channels.mail.password`."""
+        tables: dict[str, Table] = {f"alerts.channels.{name}": table for name, table in self.channels.items()}
+        for place, table in ({"alerts": self} | tables).items():
+            for field in type(table).model_fields:
+                value = getattr(table, field)
+                if isinstance(value, SecretStr) and value and not VARIABLE.fullmatch(value.get_secret_value()):
+                    yield f"{place}.{field}"

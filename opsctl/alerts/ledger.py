@@ -1,0 +1,223 @@
+"""Findings become transitions, once, however many look at the same time.
+
+The new levels and the transitions that are still to be told are written in one file and in one step, so that whoever
+dies in between leaves something to be told by the next one. A ledger that cannot be written, because the disk is full,
+say, is carried on in the spare directory: that the disk is full needs to be told most of all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from pathlib import Path
+
+from opsctl.alert_tables import AlertSite
+from opsctl.alerts.judge import look
+from opsctl.alerts.state import SEVERITY, Ack, Batch, Entry, Noted, Silence, State, dump, parse
+from opsctl.errors import InputError, OpsctlError, RunDirError, cannot_write
+from opsctl.journal import actor, append_line
+from opsctl.lease import lease
+from opsctl.model import Finding, Level, Transition
+from opsctl.ports import Clock
+from opsctl.sitedir import SiteDir
+from opsctl.system import hostname
+
+FORGET = timedelta(days=30)
+"""Nobody looked at it for so long: it is gone, as a train is that was removed."""
+MOST_LINES = 100
+LONGEST_LINE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The ledger of a site. Every method raises RunDirError where it cannot be read or written, Busy where somebody
+    else writes for too long."""
+
+    site: SiteDir
+    clock: Clock
+    rules: AlertSite = field(default_factory=AlertSite)
+    spare: SiteDir | None = None
+    """Where it is carried on while it cannot be written."""
+
+    def record(self, findings: Sequence[Finding]) -> list[Transition]:
+        """Compare with what people were told and write it down: what they are to be told now.
+
+        Of several that look at the same time, one gets the transition. A key that is not among `findings` keeps its
+        level. What is still critical comes again after the repeat time, with `before` the same as its level.
+        """
+        try:
+            with contextlib.ExitStack() as stack:
+                theirs = self._take_back(stack)
+                with self.open() as state:
+                    _merge(state, theirs)
+                    noted = self._judge(state, findings)
+        except RunDirError:
+            if self.spare is None:
+                raise
+            with self.open_spare() as state:
+                noted = self._judge(state, findings)
+        for each in noted:
+            self.write_down("transition", **_in_short(each.transition))
+        return [each.transition for each in noted]
+
+    def levels(self) -> dict[str, Entry]:
+        """Everything that was ever looked at, by key: what people were told of it, and what was seen since."""
+        return self.read().entries
+
+    def silences(self) -> list[Silence]:
+        """Those that are in force."""
+        now = self.clock.now()
+        return [each for each in self.read().silences if now < each.until]
+
+    def silence(self, pattern: str, until: datetime, why: str) -> Silence:
+        """Tell nobody of keys that fit `pattern` until then; instead of an earlier one of the same pattern.
+
+        What changes meanwhile is told afterwards, if it is still so. One that is over already ends the earlier one.
+        """
+        now = self.clock.now()
+        given = Silence(pattern=pattern, until=until, why=_printable(why), by=actor(), at=now)
+        with self.open() as state:
+            state.silences = [each for each in state.silences if each.pattern != pattern and now < each.until]
+            if now < until:
+                state.silences.append(given)
+        self.write_down("silence", pattern=pattern, until=until, why=why)
+        return given
+
+    def ack(self, key: str, why: str) -> Entry:
+        """Somebody takes care of it: no repeats until it is worse, or over. Raises InputError if nothing is open."""
+        with self.open() as state:
+            entry = state.entries.get(key)
+            if entry is None:
+                near = get_close_matches(key, state.entries, 1)
+                raise InputError(f"no alert {key!r}{f'; did you mean {near[0]!r}?' if near else ''}",
+                                 hint="opsctl alerts list shows what is open")  # fmt: skip
+            if entry.level is Level.OK:
+                raise InputError(f"{key}: is ok, so there is nothing to acknowledge")
+            entry = replace(entry, acknowledged=Ack(by=actor(), at=self.clock.now(), why=_printable(why)))
+            state.entries[key] = entry
+        self.write_down("ack", key=key, why=why)
+        return entry
+
+    @property
+    def path(self) -> Path:
+        return self.site.alerts / "ledger.json"
+
+    def read(self) -> State:
+        """As it is now, without writing anything."""
+        return _read(self.path)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[State]:
+        """Change the state, all of it or nothing, with nobody else changing it."""
+        self.site.create()
+        with lease(self.site.alerts, self.clock):
+            state = _read(self.path, set_aside=True)
+            yield state
+            self.site.write(self.path, dump(state))
+
+    @contextlib.contextmanager
+    def open_spare(self) -> Iterator[State]:
+        """As `open`, but the spare one, which begins as a copy."""
+        assert self.spare is not None
+        spare = replace(self, site=self.spare, spare=None)
+        with spare.open() as state:
+            if not spare.path.exists():
+                with contextlib.suppress(RunDirError):
+                    copied = self.read()
+                    state.number, state.entries, state.pending = copied.number, copied.entries, copied.pending
+                    state.silences, state.threads = copied.silences, copied.threads
+            yield state
+
+    def _take_back(self, stack: contextlib.ExitStack) -> State:
+        """What was written in the spare one, once all of that is in an outbox. It is gone when `stack` ends well."""
+        with contextlib.suppress(OpsctlError):
+            if self.spare and (spare := replace(self, site=self.spare, spare=None)).path.exists():
+                stack.enter_context(lease(spare.site.alerts, self.clock))
+                if not (theirs := spare.read()).pending:
+                    stack.push(lambda failed, *_: None if failed else spare.path.unlink())
+                    return theirs
+        return State()
+
+    def _judge(self, state: State, findings: Sequence[Finding]) -> list[Noted]:
+        now = self.clock.now()
+        noted = []
+        for key, finding in _worst(findings).items():
+            is_silenced = state.silenced(key, now) is not None
+            entry, change = look(state.entries.get(key), _clean(finding), now, self.rules, is_silenced=is_silenced)
+            state.entries[key] = entry
+            noted += [change] if change else []
+        if noted:
+            state.number += 1
+            state.pending.append(Batch(id=uuid.uuid4().hex[:12], number=state.number, noted=tuple(noted)))
+        state.entries = {key: each for key, each in state.entries.items() if now - each.looked < FORGET}
+        state.threads = {key: each for key, each in state.threads.items() if now - each.at < 2 * FORGET}
+        return noted
+
+    def write_down(self, kind: str, **data: object) -> None:
+        """Into the journal of alerts, if that can be written: it is for people, and holds back nothing."""
+        record = {"at": self.clock.now().isoformat(timespec="milliseconds"), "actor": f"{actor()}@{hostname()}"}
+        line = json.dumps(record | {"kind": kind} | data, ensure_ascii=False, default=str) + "\n"
+        with contextlib.suppress(OSError):
+            append_line(self.site.alerts / f"journal-{hostname()}-{os.geteuid()}.jsonl", line.encode(errors="replace"))
+
+
+def _read(path: Path, *, set_aside: bool = False) -> State:
+    """What lies at `path`; nothing if that is no ledger, which makes everything that is bad be told again."""
+    try:
+        return parse(path.read_bytes())
+    except FileNotFoundError:
+        return State()
+    except ValueError:
+        if set_aside:
+            with contextlib.suppress(OSError):
+                path.replace(path.with_suffix(".broken"))
+        return State()
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _merge(state: State, theirs: State) -> None:
+    """Take over what was looked at later."""
+    known = state.entries
+    state.entries = known | {k: e for k, e in theirs.entries.items() if k not in known or e.looked > known[k].looked}
+    state.threads |= theirs.threads
+    state.number = max(state.number, theirs.number)
+
+
+def _worst(findings: Sequence[Finding]) -> dict[str, Finding]:
+    """One finding for each key: the worst, where a look has several."""
+    found: dict[str, Finding] = {}
+    for each in findings:
+        if each.key not in found or SEVERITY[each.level] > SEVERITY[found[each.key].level]:
+            found[each.key] = each
+    return found
+
+
+def _clean(finding: Finding) -> Finding:
+    """What can be written, read and mailed, whatever the log that it comes from held."""
+    lines = finding.evidence[:MOST_LINES]
+    if left := len(finding.evidence) - len(lines):
+        lines = (*lines, f"and {left} lines more")
+    return replace(
+        finding,
+        summary=_printable(finding.summary),
+        evidence=tuple(_printable(line) for line in lines),
+        remedy=_printable(finding.remedy),
+    )
+
+
+def _printable(text: str) -> str:
+    shown = "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return shown if len(shown) <= LONGEST_LINE else shown[: LONGEST_LINE - 1] + "…"
+
+
+def _in_short(transition: Transition) -> dict[str, object]:
+    finding = transition.finding
+    return {"id": transition.id, "key": finding.key, "before": transition.before, "after": finding.level,
+            "summary": finding.summary}  # fmt: skip
