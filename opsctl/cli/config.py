@@ -9,10 +9,10 @@ import click
 
 from opsctl.cli.output import print_json, say
 from opsctl.config import Site, Train, load_site, load_train, read_toml
-from opsctl.errors import ConfigError, InputError
+from opsctl.errors import ConfigError, InputError, cannot_write
 from opsctl.launch.plan import body
 from opsctl.render import templates_dir
-from opsctl.rundir import RunDir, cannot_write
+from opsctl.rundir import RunDir
 from trainer.config import TrainerConfig
 from trainer.contract import write_atomic
 
