@@ -12,6 +12,7 @@ from opsctl import rundir
 from opsctl.app import App
 from opsctl.config import Guard, parse, read_toml
 from opsctl.errors import ConfigError
+from opsctl.guard.record import life_name
 from opsctl.guard.run import Supervisor
 from opsctl.rundir import RunDir
 from opsctl.system import replace_process
@@ -31,16 +32,21 @@ def guard() -> None:
 @click.pass_obj
 def run(app: App, run_dir: Path) -> int:
     """Run the body of the train in RUN_DIR as this batch job. Exits as the body does."""
-    train = RunDir(run_dir.absolute())
+    train, env = RunDir(run_dir.absolute()), dict(os.environ)
+    life_name(env)
+    supervisor = None
     try:
         supervisor = Supervisor(
-            chain=app.chain(train), rules=rules_of(train), runner=app.runner, env=dict(os.environ), say=say,
+            chain=app.chain(train), rules=rules_of(train), runner=app.runner, env=env, say=say,
             check_trusted=lambda: check_body(app, train),
         )  # fmt: skip
-    except Exception:  # noqa: BLE001 (whatever it is, the train is to run)
+        return supervisor.supervise()
+    except Exception:
+        if supervisor and supervisor.has_begun:
+            raise
         say(f"cannot start:\n{traceback.format_exc()}")
         replace_process(["bash", str(train.wrapper)], env={"OPSCTL_GUARD_FAILED": "yes"})
-    return supervisor.supervise()
+        raise
 
 
 def rules_of(train: RunDir) -> Guard:

@@ -80,6 +80,8 @@ def keep(guard: int, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         signal.signal(signal.SIGUSR2, lambda *_: os.killpg(body, signal.SIGUSR2))
         end_without_guard()  # it may have gone before it was our parent to die with
         code = wait_for(body)
+    except OSError as error:
+        os.write(2, f"opsctl guard: the body cannot be started: {error.strerror}\n".encode())
     finally:
         os._exit(code)
 

@@ -48,7 +48,11 @@ class Supervisor:
     say: Callable[[str], None]
     life: Life = field(init=False)
     deadline: Deadline = field(init=False)
+    has_begun: bool = False
+    """Whether the body was started."""
     is_over: bool = False
+    _told: dict[str, str] = field(default_factory=dict)
+    """What went wrong at each step, if that is what happened when it was last done."""
     _late: float | None = None
     """When what still runs is ended, on the monotonic clock."""
     _unsettled: bool = False
@@ -70,13 +74,20 @@ class Supervisor:
 
     @contextlib.contextmanager
     def tolerated(self, what: str) -> Iterator[None]:
-        """What goes wrong inside is told, and nothing more."""
+        """What goes wrong inside is told, once for as long as it goes wrong in the same way, and nothing more."""
         try:
             yield
         except OpsctlError as error:
-            self.say(f"{what}: {error.message}")
+            self._tell(what, error.message)
         except Exception:  # noqa: BLE001 (a bug of the guard must not end the train)
-            self.say(f"{what}: {traceback.format_exc()}")
+            self._tell(what, traceback.format_exc())
+        else:
+            self._told.pop(what, None)
+
+    def _tell(self, what: str, wrong: str) -> None:
+        if self._told.get(what) != wrong:
+            self._told[what] = wrong
+            self.say(f"{what}: {wrong}")
 
     def supervise(self) -> int:
         """Run the body to its end, or leave before it; the exit code that Slurm is to see."""
@@ -133,6 +144,7 @@ class Supervisor:
         minutes = self.deadline.minutes_left(self.rules.stop_grace_seconds)
         env = record.body_env(self.run, self.life, self.env, minutes_left=minutes)
         body = start_body(["bash", str(self.run.body)], env)
+        self.has_begun = True
         signal.signal(signal.SIGUSR2, lambda *_: body.pass_on(signal.SIGUSR2))
         threading.Thread(target=self._dump, daemon=True).start()
         self._watch(signals, lambda: body.poll() is None)

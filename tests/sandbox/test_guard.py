@@ -16,6 +16,7 @@ from guarded import GuardedTrain, until
 from opsctl import switches
 from opsctl.journal import Kind
 from opsctl.model import JobState
+from opsctl.render import render
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import Action
 from opsctl.switches import Switch
@@ -125,6 +126,17 @@ def test_a_life_that_was_cancelled_leaves_nothing_behind_and_the_next_task_goes_
     assert not [process for process in of_life(train) if "1.0" in process.environ()["TRAIN_LIFE"].partition("_")[2]]
 
 
+def test_ranks_that_save_when_they_are_cancelled_are_not_cut_short_by_the_shell_that_goes_first(
+    train: GuardedTrain,
+) -> None:
+    array = train.submit(f"bash -c 'trap \"\" TERM; {UNTIL_ASKED}; sleep 1; touch saved'; true")
+    train.wait_for("begun")
+    train.slurm("scancel", f"{array}_1")
+    train.wait()
+    assert (train.run.path / "saved").exists()
+    assert train.end()["outcome"] == "cancelled"
+
+
 def of_life(train: GuardedTrain) -> list[psutil.Process]:
     """The processes below the bodies of a train."""
     found = []
@@ -226,6 +238,24 @@ def test_a_guard_that_cannot_start_still_runs_the_body(train: GuardedTrain, tmp_
         life.name, str(life.stop_request), str(train.run.life_logs(life.name)), node,
     ]  # fmt: skip
     assert "going on without it" in train.log
+
+
+def test_a_guard_that_can_write_nothing_down_still_runs_the_body(train: GuardedTrain) -> None:
+    for name in ("lives", "journal"):
+        (train.run.path / name).rename(train.run.path / f"no-{name}")
+        (train.run.path / name).touch()
+    train.run.write(train.run.body, f"touch {train.run.path}/begun; exit 85\n")
+    text = render(
+        "slurm/wrapper.slurm.j2", directives=["--mem=10"], run_dir=str(train.run.path), python=sys.executable,
+        site_file=str(train.site),
+    )  # fmt: skip
+    train.run.write(train.run.wrapper, text)
+    argv = ("sbatch", "--parsable", f"--output={train.run.main_log}", str(train.run.wrapper))
+    train.arrays.append(train.runner.run(argv, timeout=10).out.strip())
+    train.wait()
+    assert train.jobs[0].exit_code == "85:0", train.log
+    assert (train.run.path / "begun").exists()
+    assert train.log.count("recording the start") == 1
 
 
 @pytest.mark.parametrize(("switch", "left"), [(Switch.KILL, 0), (Switch.PAUSE, 1)])

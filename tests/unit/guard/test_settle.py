@@ -51,6 +51,7 @@ def test_a_second_settlement_does_nothing_and_says_the_same(world: World) -> Non
     world.left(life, Reason.FINISHED)
     first = settle(world.chain, world.rules, life)
     calls, events = list(world.queue.calls), world.kinds()
+    world.exited(life, 1)
     assert settle(world.chain, world.rules, life) == first
     assert (world.queue.calls, world.kinds()) == (calls, events)
 
@@ -225,16 +226,16 @@ def test_a_requeued_job_ends_its_earlier_life_but_says_nothing_of_it(world: Worl
     assert settled.outcome is Outcome.LOST
 
 
-def test_accounting_knows_how_an_earlier_life_of_a_requeued_job_ended(world: World) -> None:
+def test_accounting_knows_how_each_life_of_a_requeued_job_ended(world: World) -> None:
     world.began("12_1.0")
-    world.row((1,), JobState.PENDING, restarts=1)
-    row = world.queue.rows[-1]
+    world.began("12_1.1")
+    world.row((1,), JobState.PENDING, restarts=2)
     world.queue.history = [
-        Job(id="13", array="12", tasks=(1,), name=row.name, user="me", state=state, restarts=restart)
-        for restart, state in enumerate((JobState.PREEMPTED, JobState.PENDING))
+        Job(id="13", array="12", tasks=(1,), name="gpt", user="me", state=state, restarts=restart)
+        for restart, state in enumerate((JobState.PREEMPTED, JobState.TIMEOUT, JobState.PENDING))
     ]
-    [settled] = settle_ended(world.chain, world.rules, world.chain.look())
-    assert settled.outcome is Outcome.PREEMPTED
+    settled = settle_ended(world.chain, world.rules, world.chain.look())
+    assert [each.outcome for each in settled] == [Outcome.PREEMPTED, Outcome.TIMED_OUT]
 
 
 def test_a_life_that_nobody_remembers_is_lost_and_the_train_goes_on(world: World) -> None:

@@ -1,0 +1,77 @@
+"""When the job will be ended, asked for rarely and kept true."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from settled_world import BEGIN, World
+
+from opsctl.errors import Unreachable
+from opsctl.guard.deadline import NO_LIMIT, Deadline
+from trainer.contract import read_deadline
+
+
+@pytest.fixture
+def deadline(world: World) -> Deadline:
+    life = world.began()
+    world.clock.time = BEGIN
+    world.queue.end = BEGIN + timedelta(hours=1)
+    return Deadline(run=world.run, life=life, job="13", scheduler=world.queue, clock=world.clock)
+
+
+def calls_within(world: World, deadline: Deadline, seconds: int) -> int:
+    before = len(world.queue.calls)
+    for _ in range(seconds // 2):
+        deadline.keep()
+        world.clock.sleep(2)
+    return len(world.queue.calls) - before
+
+
+def test_slurm_is_asked_once_a_minute_not_at_every_poll(world: World, deadline: Deadline) -> None:
+    assert calls_within(world, deadline, 600) == 10
+
+
+def test_slurm_is_asked_more_often_in_the_last_minutes(world: World, deadline: Deadline) -> None:
+    world.clock.sleep(3540)
+    assert calls_within(world, deadline, 60) == 10
+
+
+def test_the_file_follows_a_limit_that_is_moved(world: World, deadline: Deadline) -> None:
+    deadline.keep()
+    assert read_deadline(deadline.life.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
+    world.queue.end = BEGIN + timedelta(hours=2)
+    world.clock.sleep(60)
+    deadline.keep()
+    assert read_deadline(deadline.life.deadline) == (BEGIN + timedelta(hours=2)).timestamp()
+
+
+def test_a_limit_that_is_lifted_leaves_no_deadline(world: World, deadline: Deadline) -> None:
+    deadline.keep()
+    world.queue.end = None
+    world.clock.sleep(60)
+    deadline.keep()
+    assert not deadline.life.deadline.exists()
+
+
+def test_a_slurm_that_does_not_answer_changes_nothing_and_is_asked_again_in_a_minute(
+    world: World, deadline: Deadline
+) -> None:
+    deadline.keep()
+    world.queue.breaks_after = len(world.queue.calls)
+    world.clock.sleep(60)
+    with pytest.raises(Unreachable):
+        deadline.keep()
+    assert not deadline.keep()
+    assert read_deadline(deadline.life.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "minutes"), [(3600, 58), (3659, 58), (240, 2), (100, 1), (-5, 1), (None, NO_LIMIT)]
+)
+def test_the_minutes_left_are_whole_and_never_none(
+    world: World, deadline: Deadline, seconds: int | None, minutes: int
+) -> None:
+    world.queue.end = None if seconds is None else BEGIN + timedelta(seconds=seconds)
+    deadline.keep()
+    assert deadline.minutes_left(120) == minutes
