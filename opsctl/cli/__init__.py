@@ -106,7 +106,7 @@ def main() -> None:
     except OpsctlError as error:
         click.echo(f"opsctl: {error.message}", err=True)
         if error.hint:
-            click.echo(f"        {error.hint}", err=True)
+            click.echo("".join(f"        {line}\n" for line in error.hint.splitlines()), nl=False, err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)

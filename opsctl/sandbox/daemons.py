@@ -38,7 +38,7 @@ def start(record: Record, name: str, argv: tuple[str, ...]) -> Daemon:
         env[NODE] = name
     process = ProcessId.of(spawn(argv, log=log, env=env).pid)
     if process is None:
-        raise failed(record, f"{name} ended at once", name)
+        raise failed(record, f"{name} did not start", name)
     return Daemon(name=name, argv=argv, process=process)
 
 

@@ -18,16 +18,11 @@ DNF = "slurm slurm-slurmctld slurm-slurmd munge"
 DNF_ACCOUNTING = "slurm-slurmdbd mariadb-server"
 
 
-def search_path(path: str) -> str:
-    """`path` with the directories of daemons behind it, where they are not on it already."""
-    parts = [part for part in path.split(os.pathsep) if part]
-    return os.pathsep.join([*parts, *(part for part in SBIN if part not in parts)])
-
-
-def find_programs(path: str, *, accounting: bool) -> dict[str, str]:
+def find_programs(path: str, *, accounting: bool, sbin: tuple[str, ...] = SBIN) -> dict[str, str]:
     """Where each program that a sandbox needs is, by name. All that are missing are told at once."""
+    search = os.pathsep.join((path, *sbin))
     names = (*BASIC, *ACCOUNTING) if accounting else BASIC
-    found = {name: shutil.which(name, path=search_path(path)) for name in names}
+    found = {name: shutil.which(name, path=search) for name in names}
     missing = [name for name, where in found.items() if where is None]
     if missing:
         raise MissingProgram(f"not installed: {', '.join(missing)}", hint=install_hint(accounting=accounting))

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from slurms import Up, slurm_says, wait_until
 
 from opsctl.errors import InputError, SandboxError
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import Action
 from opsctl.system import ProcessId
-
-Up = Callable[..., Sandbox]
-
-
-def slurm_says(sandbox: Sandbox, *argv: str) -> str:
-    env = {**os.environ, **sandbox.env()}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
-
-
-def wait_until(true: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def start_job(sandbox: Sandbox, tmp_path: Path, node: str) -> ProcessId:

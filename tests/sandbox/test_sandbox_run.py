@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-OPSCTL = (sys.executable, "-m", "opsctl", "sandbox")
+from slurms import OPSCTL, wait_until
 
 
 def opsctl(*words: str, stdin: str = "", path: str = "") -> subprocess.CompletedProcess[str]:
@@ -51,13 +50,6 @@ def running(seconds: str) -> Iterator[tuple[subprocess.Popen[bytes], set[str]]]:
     finally:
         run.kill()
         run.wait(10)
-
-
-def wait_until(true: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def test_the_commands_output_and_exit_code_come_through_and_nothing_is_left(_programs: None, home: Path) -> None:

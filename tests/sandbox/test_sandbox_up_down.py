@@ -6,12 +6,12 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from slurms import OPSCTL, Up, slurm_says, wait_until
 
 from opsctl.errors import InputError, SandboxError
 from opsctl.sandbox.cluster import Sandbox
@@ -19,17 +19,9 @@ from opsctl.sandbox.config import Spec
 from opsctl.sandbox.record import Places
 from opsctl.system import SystemClock, SystemRunner
 
-OPSCTL = (sys.executable, "-m", "opsctl", "sandbox")
-Up = Callable[..., Sandbox]
-
 
 def opsctl(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*OPSCTL, *words], capture_output=True, text=True, timeout=90, check=False)
-
-
-def slurm_says(sandbox: Sandbox, *argv: str) -> str:
-    env = {**os.environ, **sandbox.env()}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def mentions(run: Path) -> list[str]:
@@ -43,13 +35,6 @@ def mentions(run: Path) -> list[str]:
         if os.fsencode(run) in text and int(process.name) != os.getpid():
             found.append(process.name)
     return found
-
-
-def wait_until(true: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -1,0 +1,133 @@
+"""The record, the programs, the ports: without any Slurm."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import MissingProgram, SandboxError
+from opsctl.sandbox.claims import Taken, claimed
+from opsctl.sandbox.cluster import working_on
+from opsctl.sandbox.config import Auth, Site, Spec
+from opsctl.sandbox.directories import remove_run_directory
+from opsctl.sandbox.namespaces import options
+from opsctl.sandbox.portrange import BLOCK, claimed_ports, is_free, take
+from opsctl.sandbox.programs import find_programs, install_hint
+from opsctl.sandbox.record import Daemon, Places, Record, read_record
+from opsctl.system import ProcessId
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(state=tmp_path / "state", cache=tmp_path / "cache", run=tmp_path)
+
+
+def make_record(home: Path) -> Record:
+    site = Site(home=home, run=home / "r", host="h", user="u", version=(22, 5), first_port=20000, auth=Auth.MUNGE)
+    daemon = Daemon(name="slurmctld", argv=("slurmctld", "-D"), process=ProcessId(pid=2, started=3))
+    started = datetime(2026, 1, 2, tzinfo=UTC)
+    return Record(spec=Spec(nodes=2, fast=True), site=site, started=started, daemons=(daemon,))
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    record = make_record(tmp_path)
+    record.save()
+    assert read_record(tmp_path) == record
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"spec": {"name": "../x"}, "site": {}}', '{"spec": {"new": 1}}']
+)
+def test_a_record_that_cannot_be_understood_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "sandbox.json").write_text(text)
+    assert read_record(tmp_path) is None
+
+
+def test_a_daemon_that_was_started_again_takes_its_own_place(tmp_path: Path) -> None:
+    record = make_record(tmp_path)
+    again = replace(record.daemons[0], process=ProcessId(pid=9, started=9))
+    assert record.with_daemon(again).daemons == (again,)
+
+
+def test_each_state_directory_has_run_directories_of_its_own(places: Places, tmp_path: Path) -> None:
+    other = replace(places, state=tmp_path / "other")
+    assert places.run_directory("x") == places.run_directory("x") != other.run_directory("x")
+
+
+def test_missing_programs_are_told_at_once_with_the_commands_that_install_them() -> None:
+    with pytest.raises(MissingProgram) as told:
+        find_programs("/nonexistent", accounting=True, sbin=())
+    assert told.value.message == (
+        "not installed: slurmctld, slurmd, sinfo, scontrol, srun, munged, "
+        "slurmdbd, sacctmgr, mariadbd, mariadb-install-db"
+    )
+    assert told.value.hint == install_hint(accounting=True)
+
+
+def test_the_hint_names_the_packages_of_both_families() -> None:
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    assert install_hint(accounting=False) == (
+        f"Debian, Ubuntu:  {sudo}apt-get install -y --no-install-recommends "
+        "slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge\n"
+        f"Fedora, RHEL with EPEL:  {sudo}dnf install -y slurm slurm-slurmctld slurm-slurmd munge"
+    )
+
+
+def test_a_path_without_slurms_commands_ends_with_the_hint_and_exit_1(tmp_path: Path) -> None:
+    env = {"PATH": "/nonexistent", "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-m", "opsctl", "sandbox", "up"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("opsctl: not installed: ")
+    assert "apt-get install -y --no-install-recommends slurmctld slurmd" in done.stderr
+    assert not list(tmp_path.rglob("sandbox.json"))
+
+
+def test_a_name_is_claimed_by_one_and_free_again_afterwards() -> None:
+    with claimed("unit-a"), pytest.raises(Taken), claimed("unit-b", "unit-a"):
+        pass
+    with claimed("unit-a", "unit-b"):
+        pass
+
+
+def test_two_commands_on_one_sandbox_do_not_mix(places: Places) -> None:
+    told = "another command is bringing sandbox 'x' up or down just now"
+    with working_on(places, "x"), working_on(places, "y"), pytest.raises(SandboxError, match=told):  # noqa: SIM117 (one raises)
+        with working_on(places, "x"):
+            pass
+
+
+def test_claimed_ports_are_free_and_not_given_twice() -> None:
+    with claimed_ports(40) as one, claimed_ports(40) as two:
+        assert not set(range(one, one + 40)) & set(range(two, two + 40))
+        assert all(is_free(port) for port in range(one, one + 40))
+
+
+def test_a_block_with_a_port_in_use_is_not_taken() -> None:
+    with socket.socket() as listener, ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        assert not is_free(port)
+        assert not take(stack, port - BLOCK + 1, 1)
+
+
+def test_a_link_in_the_place_of_the_run_directory_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "precious")
+    remove_run_directory(tmp_path / "run")
+    assert (tmp_path / "precious").is_dir()
+
+
+def test_the_options_of_run_survive_the_way_into_the_namespaces() -> None:
+    spec = Spec(nodes=3, gpus_per_node=1, accounting=True, fast=True)
+    assert options(spec) == ["--nodes", "3", "--gpus-per-node", "1", "--accounting", "--fast"]
