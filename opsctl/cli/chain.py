@@ -7,10 +7,11 @@ import click
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
 from opsctl.cli.owner import attend
+from opsctl.cli.switches import looked_at, taken_away
 from opsctl.errors import InputError, NotAllowed
 from opsctl.launch.chain import Chain, Seen, nodeset
 from opsctl.rundir import RunDir
-from opsctl.switches import Switch, Verb, arm, disarm, read, request
+from opsctl.switches import Switch, Verb, arm, request
 
 
 @click.command()
@@ -72,7 +73,7 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
     nodeset(exclude)
     chain = app.chain(run)
     seen = chain.look()
-    paused = read(run, Switch.PAUSE)
+    paused = looked_at(run, Switch.PAUSE)
     if not seen.waiting and not paused:
         raise InputError(f"{run.name}: nothing is queued, so there is nothing to release", hint=_instead(run, seen))
     if dry_run:
@@ -80,7 +81,7 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
         first = f"disarm the pause switch of {paused.by} and " if paused else ""
         say(f"{run.name}: would {first}release {_list(_arrays(seen)) or 'nothing that is queued'}{also}")
         return
-    parts = ["the pause switch is disarmed"] if paused and disarm(run, Switch.PAUSE) else []
+    parts = ["the pause switch is disarmed"] if paused and taken_away(run, Switch.PAUSE) else []
     try:
         excluded = _exclude(chain, seen, exclude)
         released = chain.release()

@@ -8,10 +8,10 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
-from opsctl.errors import RunDirError
+from opsctl.errors import RunDirError, cannot_write
 from opsctl.journal import Kind, actor
-from opsctl.rundir import RunDir, cannot_write
-from opsctl.switches import Armed, Switch, arm, armed, disarm, read
+from opsctl.rundir import RunDir
+from opsctl.switches import Armed, Switch, arm, disarm, read
 
 EFFECT = {
     Switch.KILL: "the running task saves and stops; what is queued is cancelled",
@@ -55,12 +55,9 @@ def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bo
     """Take the switch of TRAIN away, so that it may run again."""
     run = app.find(train)
     switch = Switch.PAUSE if pause else Switch.KILL
-    there = read(run, switch) is not None
+    there = looked_at(run, switch) is not None
     if there and not dry_run:
-        try:
-            disarm(run, switch)
-        except OSError as error:
-            raise cannot_write(run.switches / switch.value, error) from error
+        taken_away(run, switch)
         _note(app, run, Kind.DISARMED, switch=switch.value, by=actor())
     word = "would be disarmed" if dry_run else "disarmed"
     said = f"the {switch} switch {'is ' * (not dry_run)}{word}" if there else f"the {switch} switch was not armed"
@@ -74,10 +71,7 @@ def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bo
 def show(app: App, train: str, *, as_json: bool) -> None:
     """Which switches of TRAIN are armed, since when, by whom and why."""
     run = app.find(train)
-    try:
-        found = armed(run)
-    except OSError as error:
-        raise RunDirError(f"{run.switches}: {error.strerror}: it is unknown what is armed") from error
+    found = [each for switch in Switch if (each := looked_at(run, switch))]
     if as_json:
         print_json([asdict(each) for each in found])
         return
@@ -104,7 +98,7 @@ def save_switch(app: App, train: str, *, reason: str, dry_run: bool, as_json: bo
 
 def _arm(app: App, train: str, switch: Switch, reason: str, *, dry_run: bool, as_json: bool) -> None:
     run = app.find(train)
-    before = read(run, switch)
+    before = looked_at(run, switch)
     if before is None and not dry_run and arm(run, switch, why=reason):
         _note(app, run, Kind.ARMED, switch=switch.value, by=actor(), why=reason)
     if before:
@@ -112,6 +106,22 @@ def _arm(app: App, train: str, switch: Switch, reason: str, *, dry_run: bool, as
     else:
         said = f"the {switch} switch {'would be' if dry_run else 'is'} armed: {EFFECT[switch]}"
     _tell(run, said, {"switch": switch.value, "was_armed": before is not None}, as_json=as_json)
+
+
+def looked_at(run: RunDir, switch: Switch) -> Armed | None:
+    """The switch, if it is armed. Raises RunDirError where that cannot be told."""
+    try:
+        return read(run, switch)
+    except OSError as error:
+        raise RunDirError(f"{run.switches}: {error.strerror}: it is unknown what is armed") from error
+
+
+def taken_away(run: RunDir, switch: Switch) -> bool:
+    """Disarm it; whether it was armed. Raises RunDirError."""
+    try:
+        return disarm(run, switch)
+    except OSError as error:
+        raise cannot_write(run.switches / switch.value, error) from error
 
 
 def _described(each: Armed) -> str:

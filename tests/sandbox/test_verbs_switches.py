@@ -80,6 +80,22 @@ def test_who_is_not_of_the_group_cannot_arm(shared: Trains) -> None:
 
 
 @root_only
+def test_who_may_not_look_is_told_that_nothing_is_known(shared: Trains) -> None:
+    shared.run().switches.chmod(0o700)
+    for words in (("kill-switch", "show", "t"), ("release", "t"), ("save-switch", "t")):
+        said = as_user(NOBODY, NOGROUP, lambda words=words: shared.opsctl(*words))
+        assert said == (f"RunDirError: {shared.run().switches}: Permission denied: it is unknown what is armed | None")
+
+
+@root_only
+def test_who_is_not_of_the_group_takes_no_pause_back(shared: Trains) -> None:
+    shared.opsctl("kill-switch", "arm", "t", "--pause", "--reason", "x")
+    said = as_user(NOBODY, NOGROUP, lambda: shared.opsctl("release", "t"))
+    assert said.startswith(f"RunDirError: {shared.run().switches / 'pause'}: Permission denied | ")
+    assert list(shared.run().requests.iterdir()) == []
+
+
+@root_only
 def test_a_hold_by_a_team_mate_becomes_the_pause_switch(shared: Trains) -> None:
     said = as_user(NOBODY, USERS, lambda: shared.opsctl("hold", "t", "--reason", "wait"))
     assert said == (
