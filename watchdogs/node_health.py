@@ -1,0 +1,91 @@
+"""The nodes of running trains, as far as Slurm knows: down, not responding, drained or draining under our job."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar, Literal
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+from opsctl.model import Finding, Level, Node
+from watchdogs.scene import Scene, Watched
+
+BAD = {
+    "DOWN": Level.CRITICAL,
+    "FAIL": Level.CRITICAL,
+    "FAILING": Level.CRITICAL,
+    "NOT_RESPONDING": Level.CRITICAL,
+    "ERROR": Level.CRITICAL,
+    "INVAL": Level.CRITICAL,
+    "DRAIN": Level.WARNING,
+    "DRAINED": Level.WARNING,
+    "DRAINING": Level.WARNING,
+}
+"""Slurm's words for a node that a train should not have."""
+_SIGNS = {"*": "NOT_RESPONDING"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    train: str
+    found: tuple[Node, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Nodes of the job that Slurm does not list."""
+    is_known: bool = True
+
+
+class NodeHealth:
+    name: ClassVar[str] = "node_health"
+    of: ClassVar[Literal["train"]] = "train"
+
+    def probe(self, scene: Scene, thing: Watched) -> Nodes:
+        if scene.nodes is None or thing.seen is None:
+            return Nodes(train=thing.name, is_known=False)
+        mine = NodeSet(resolver=RESOLVER_NOGROUP)
+        for job in thing.seen.active:
+            mine.update(NodeSet(job.nodes, resolver=RESOLVER_NOGROUP))
+        named = {node.name: node for node in scene.nodes}
+        return Nodes(
+            train=thing.name,
+            found=tuple(named[name] for name in mine if name in named),
+            missing=tuple(name for name in mine if name not in named),
+        )
+
+    def judge(self, seen: Nodes, now: datetime) -> list[Finding]:
+        key = f"{self.name}/{seen.train}"
+        if not seen.is_known:
+            return [
+                Finding(
+                    key=key, level=Level.UNKNOWN, summary=f"{seen.train}: Slurm did not say how its nodes are",
+                    train=seen.train,
+                )
+            ]  # fmt: skip
+        bad = [each for node in seen.found if (each := self._of(seen.train, node))]
+        summary = f"{seen.train}: {len(seen.found)} nodes, {len(bad)} of them not well"
+        level = Level.UNKNOWN if seen.missing else Level.OK
+        if seen.missing:
+            summary = f"{seen.train}: Slurm does not list {','.join(seen.missing[:5])}, which the job has"
+        return [Finding(key=key, level=level, summary=summary, train=seen.train), *bad]
+
+    def _of(self, train: str, node: Node) -> Finding | None:
+        level = worst(node.state)
+        if level is Level.OK:
+            return None
+        reason = f": {node.reason}" if node.reason else ""
+        return Finding(
+            key=f"{self.name}/{train}/{node.name}",
+            level=level,
+            summary=f"{node.name} is {node.state} under {train}{reason}",
+            train=train,
+            node=node.name,
+            remedy=f"opsctl health {node.name}; opsctl release {train} --exclude {node.name}",
+        )
+
+
+def worst(state: str) -> Level:
+    """How bad a state with its flags is, such as `MIXED+DRAIN` or `ALLOCATED*`."""
+    words = [_SIGNS.get(word, word) for word in re.findall(r"[A-Z_]+|\*", state.upper())]
+    levels = [BAD[word] for word in words if word in BAD]
+    return Level.CRITICAL if Level.CRITICAL in levels else levels[0] if levels else Level.OK

@@ -1,0 +1,103 @@
+"""What watchdogs are given: the site, its trains, and what Slurm said, asked once for all of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from opsctl.config import Site, Train
+from opsctl.journal import Event
+from opsctl.launch.chain import Seen
+from opsctl.model import Job, JobState, Node
+from opsctl.ports import Clock, Runner
+from opsctl.rundir import Life, RunDir
+from trainer.contract import write_atomic
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a watchdog keeps between two looks, as JSON. Whatever is lost is learnt again."""
+
+    directory: Path
+    problems: list[str] = field(default_factory=list)
+    """Why something could not be kept."""
+
+    def read(self, watchdog: str, thing: str) -> dict[str, Any]:
+        """What was kept; empty if nothing was, or if it cannot be understood."""
+        try:
+            kept = json.loads(self._path(watchdog, thing).read_text())
+        except (OSError, ValueError):
+            return {}
+        return kept if isinstance(kept, dict) else {}
+
+    def write(self, watchdog: str, thing: str, kept: dict[str, Any]) -> None:
+        """Keep it. A full disk or a directory of somebody else's only makes us forget."""
+        path = self._path(watchdog, thing)
+        text = json.dumps(kept)
+        try:
+            if path.exists() and path.read_text() == text:
+                return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, text)
+        except OSError as error:
+            self.problems.append(f"{path}: {error.strerror or error}")
+
+    def _path(self, watchdog: str, thing: str) -> Path:
+        return self.directory / watchdog / f"{quote(thing, safe='')}.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """One train as it is now."""
+
+    run: RunDir
+    config: Train
+    seen: Seen | None
+    """Its rows of the queue, and its history; None if Slurm did not answer."""
+    also: tuple[Job, ...] = ()
+    """Rows that count as this train's though opsctl did not launch them."""
+    events: tuple[Event, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+    @property
+    def running(self) -> Job | None:
+        """The task that runs, as far as Slurm says so; none while it is being cleaned up or suspended."""
+        rows = self.seen.active if self.seen else []
+        return next((job for job in rows if job.state is JobState.RUNNING), None)
+
+    @property
+    def life(self) -> Life | None:
+        """The life of the task that runs."""
+        job = self.running
+        if job is None:
+            return None
+        name = f"{job.array}_{job.tasks[0]}" if job.tasks else job.id
+        return self.run.life(f"{name}.{job.restarts}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """All that is looked at in one cycle."""
+
+    site: Site
+    now: datetime
+    clock: Clock
+    runner: Runner
+    """Runs programs that find the Slurm that is meant."""
+    memory: Memory
+    site_dir: Path
+    trains: tuple[Watched, ...] = ()
+    nodes: tuple[Node, ...] | None = None
+    """Every node; None if Slurm did not answer."""
+    acts: bool = True
+    """Whether to leave traces: lines in the pulse log, requests for stacks."""
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set when nobody waits for the answer any more."""

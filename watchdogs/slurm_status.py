@@ -1,0 +1,198 @@
+"""Is a task of the train running, or really on its way?"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ClassVar, Literal
+
+from opsctl.journal import Kind
+from opsctl.launch.chain import Seen
+from opsctl.launch.reasons import Wait, wait, why
+from opsctl.model import Finding, Job, JobState, Level
+from opsctl.watch_tables import WatchSite
+from watchdogs import pulse
+from watchdogs.scene import Scene, Watched
+
+CUT_OFF = timedelta(minutes=10)
+"""So long it may be unknown whether a submission arrived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """The train's rows of the queue, and since when things are as they are."""
+
+    train: str
+    seen: Seen | None
+    jobs: tuple[Job, ...] = ()
+    ended: str = ""
+    """Why it is right that nothing is there; empty if it is not."""
+    idle_since: datetime | None = None
+    """Since when something waits and nothing runs."""
+    stuck_since: datetime | None = None
+    """Since when all that waits is kept from starting by somebody else."""
+    limits: WatchSite
+
+    @property
+    def active(self) -> list[Job]:
+        return [job for job in self.jobs if job.state.is_active]
+
+    @property
+    def waiting(self) -> list[Job]:
+        return [job for job in self.jobs if job.state.is_waiting]
+
+    @property
+    def kinds(self) -> dict[Wait, Job]:
+        """The kinds of waiting, each with the first row that waits so."""
+        return {wait(job): job for job in reversed(self.waiting)}
+
+
+class SlurmStatus:
+    name: ClassVar[str] = "slurm_status"
+    of: ClassVar[Literal["train"]] = "train"
+
+    def probe(self, scene: Scene, thing: Watched) -> Queue:
+        if thing.seen is None:
+            return Queue(train=thing.name, seen=None, limits=scene.site.watch)
+        jobs = tuple(job for job in (*thing.seen.jobs, *thing.also) if not job.state.is_final)
+        queue = Queue(
+            train=thing.name, seen=thing.seen, jobs=jobs, ended=_why_over(thing, thing.seen), limits=scene.site.watch
+        )
+        return self._remember(scene, thing, queue)
+
+    def _remember(self, scene: Scene, thing: Watched, queue: Queue) -> Queue:
+        kept = scene.memory.read(self.name, thing.name)
+        is_idle = bool(queue.waiting) and not queue.active
+        is_stuck = is_idle and set(queue.kinds) <= {Wait.BLOCKED, Wait.UNKNOWN}
+        idle, stuck = (
+            (kept.get(key) or scene.now.isoformat()) if holds else None
+            for key, holds in (("idle", is_idle), ("stuck", is_stuck))
+        )
+        pulsed = self._pulse(scene, thing, queue, kept)
+        scene.memory.write(self.name, thing.name, {"idle": idle, "stuck": stuck, **pulsed})
+        return Queue(
+            train=queue.train, seen=queue.seen, jobs=queue.jobs, ended=queue.ended, limits=queue.limits,
+            idle_since=datetime.fromisoformat(idle) if idle else None,
+            stuck_since=datetime.fromisoformat(stuck) if stuck else None,
+        )  # fmt: skip
+
+    def _pulse(self, scene: Scene, thing: Watched, queue: Queue, kept: dict[str, str]) -> dict[str, str]:
+        """Write the PULSE lines where something changed or the last ones are old; what to remember of it."""
+        state = " ".join(f"{job.id}:{job.state}:{job.reason}" for job in queue.jobs)
+        written: dict[str, str] = {key: kept[key] for key in ("pulse", "state") if key in kept}
+        last = datetime.fromisoformat(written.get("pulse", "1970-01-01T00:00:00+00:00"))
+        is_due = state != written.get("state") or scene.now - last >= timedelta(minutes=queue.limits.pulse_minutes)
+        if not (scene.acts and is_due and thing.run.is_ours) or (queue.ended and not queue.jobs):
+            return written
+        with contextlib.suppress(OSError):  # a full disk has a watchdog of its own
+            pulse.append(thing.run, pulse.lines(thing.name, queue.jobs, scene.now))
+        return {"pulse": scene.now.isoformat(), "state": state}
+
+    def judge(self, seen: Queue, now: datetime) -> list[Finding]:
+        level, summary, remedy = _judged(seen, now)
+        rows = tuple(f"{job.array} {job.state.value} {job.reason}".rstrip() for job in seen.jobs)
+        return [
+            Finding(
+                key=f"{self.name}/{seen.train}", level=level, summary=summary, train=seen.train, evidence=rows[:10],
+                remedy=remedy,
+            )
+        ]  # fmt: skip
+
+
+def also_of(config_names: tuple[str, ...], jobs: tuple[Job, ...], owner: str, ours: set[str]) -> tuple[Job, ...]:
+    """Jobs of `owner` whose whole name matches one of the patterns, besides `ours`."""
+    patterns = [re.compile(name) for name in config_names]
+    return tuple(
+        job
+        for job in jobs
+        if job.user == owner and job.id not in ours and any(pattern.fullmatch(job.name) for pattern in patterns)
+    )
+
+
+def _why_over(thing: Watched, seen: Seen) -> str:
+    """Somebody wanted it to be over, or it has reached its end."""
+    settled = list(seen.history.settled.values())
+    outcome = str(settled[-1].data["outcome"]) if settled else ""
+    decided = [event for event in thing.events if event.kind is Kind.SUBMITTED or _is_cancel(event.kind, event.data)]
+    if decided and decided[-1].kind is Kind.CANCELLED:
+        return f"cancelled by {decided[-1].actor.partition('@')[0]}: {decided[-1].data['why']}"
+    last = list(seen.history.started)[-1:]
+    if outcome in {"finished", "killed"} and last and last[0] in seen.history.settled:
+        return f"{outcome}: {settled[-1].data['why']}"
+    return "" if seen.history.arrays or seen.history.pending else "it was never launched"
+
+
+def _is_cancel(kind: Kind, data: dict[str, object]) -> bool:
+    """The whole train, not one task of it, nor the double of a submission."""
+    return kind is Kind.CANCELLED and "_" not in str(data["job"]) and data["why"] != "the same submission arrived twice"
+
+
+def _judged(seen: Queue, now: datetime) -> tuple[Level, str, str]:
+    if seen.seen is None:
+        return Level.UNKNOWN, f"{seen.train}: Slurm did not answer", "opsctl doctor"
+    if seen.active:
+        return _runs(seen, now)
+    if seen.waiting:
+        return _waits(seen, now)
+    if seen.jobs:
+        return Level.UNKNOWN, f"{seen.train} is {seen.jobs[0].state.value}, whatever that is", "squeue"
+    return _is_nowhere(seen, now)
+
+
+def _runs(seen: Queue, now: datetime) -> tuple[Level, str, str]:
+    job = seen.active[-1]
+    text = f"{seen.train} is {job.state.value.lower()} on {job.nodes or '?'}"
+    if job.state in {JobState.SUSPENDED, JobState.STOPPED}:
+        return Level.WARNING, text, f"scontrol resume {job.id}"
+    late = job.state is JobState.COMPLETING and job.end and now - job.end > _minutes(seen.limits.blocked_minutes)
+    if late:
+        return Level.WARNING, f"{text} for {pulse_span(now, job.end)}: a node does not clean up", "opsctl nodes"
+    if never := seen.kinds.get(Wait.NEVER):
+        return Level.WARNING, f"{text}, but {never.array} {why(never)}", f"opsctl status {seen.train}"
+    return Level.OK, text, ""
+
+
+def _waits(seen: Queue, now: datetime) -> tuple[Level, str, str]:
+    kinds, status = seen.kinds, f"opsctl status {seen.train}"
+    for bad, level in ((Wait.NEVER, Level.CRITICAL), (Wait.FAILED, Level.CRITICAL), (Wait.ADMIN, Level.WARNING)):
+        if job := kinds.get(bad):
+            text = why(job) if bad is not Wait.FAILED else f"could not be started: {job.reason or job.state.value}"
+            return Level.WARNING if Wait.FINE in kinds else level, f"{seen.train}: {job.array} {text}", status
+    job = next(iter(kinds.values()))
+    text = f"{seen.train}: {job.array} {why(job) or 'waits'}"
+    if Wait.HELD in kinds and len(kinds) == 1:
+        return Level.OK, text, f"opsctl release {seen.train}"
+    exclusive = seen.limits.exclusive_allocation_minutes
+    if exclusive is not None and seen.idle_since and now - seen.idle_since >= _minutes(exclusive):
+        return (
+            Level.CRITICAL,
+            f"{text}, though the nodes are ours alone, for {pulse_span(now, seen.idle_since)}",
+            status,
+        )
+    starts = min((job.start for job in seen.waiting if job.start), default=None)
+    if seen.stuck_since and starts is None and now - seen.stuck_since >= _minutes(seen.limits.blocked_minutes):
+        level = Level.WARNING if Wait.BLOCKED in kinds else Level.UNKNOWN
+        return level, f"{text}, for {pulse_span(now, seen.stuck_since)}, and Slurm has no time for its start", status
+    return Level.OK, f"{text}, starts about {starts:%Y-%m-%d %H:%M} UTC" if starts else text, ""
+
+
+def _is_nowhere(seen: Queue, now: datetime) -> tuple[Level, str, str]:
+    assert seen.seen is not None
+    if seen.ended:
+        return Level.OK, f"{seen.train}: {seen.ended}", ""
+    begun = [event.when for event in seen.seen.history.pending.values()]
+    if begun and now - max(begun) < CUT_OFF:
+        return Level.UNKNOWN, f"{seen.train}: a submission was cut off, and is not in the queue", "opsctl launch"
+    return Level.CRITICAL, f"{seen.train} is neither running nor scheduled to run", f"opsctl launch {seen.train}.toml"
+
+
+def _minutes(minutes: float) -> timedelta:
+    return timedelta(minutes=minutes)
+
+
+def pulse_span(now: datetime, since: datetime | None) -> str:
+    """`3 min`, `2.5 h`."""
+    minutes = (now - since).total_seconds() / 60 if since else 0
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

@@ -1,0 +1,122 @@
+"""Slower than usual: one slow node slows them all down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+from typing import Any, ClassVar, Literal
+
+from opsctl.model import Finding, Level
+from opsctl.progress.logline import Iteration
+from trainer.contract import read_heartbeat
+from watchdogs.lines import new_iterations
+from watchdogs.scene import Scene, Watched
+
+WINDOW = 200
+"""Log lines that make the run's own median."""
+RECENT = 10
+"""Lines whose median is held against it: single slow steps, such as those after a save, say nothing."""
+ENOUGH = 30
+FAR = 3.0
+"""So many deviations below the median it has to be as well: some systems are never steady."""
+MUCH = 30.0
+"""Per cent that are critical."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    train: str
+    unit: str = ""
+    rates: tuple[float, ...] = ()
+    """Higher is faster, the newest last."""
+    step: int = 0
+    nodes: tuple[tuple[str, float], ...] = ()
+    """Seconds for a step of each node, where they say so, the slowest first."""
+    slower_percent: float
+
+
+class Throughput:
+    name: ClassVar[str] = "throughput"
+    of: ClassVar[Literal["train"]] = "train"
+
+    def probe(self, scene: Scene, thing: Watched) -> Speed:
+        kept = scene.memory.read(self.name, thing.name)
+        lines, position = new_iterations(thing.run.main_log, kept)
+        job = thing.running
+        size = job.node_count if job else kept.get("size", 0)
+        unit, rates = _rates(kept if kept.get("size") in {0, size} else {}, lines)
+        step = lines[-1].step if lines else int(kept.get("step", 0))
+        scene.memory.write(
+            self.name, thing.name, {**position, "size": size, "unit": unit, "rates": rates, "step": step}
+        )
+        return Speed(
+            train=thing.name, unit=unit, rates=tuple(rates), step=step, nodes=_nodes(thing),
+            slower_percent=thing.config.watch.slower_percent,
+        )  # fmt: skip
+
+    def judge(self, seen: Speed, now: datetime) -> list[Finding]:
+        level, summary, slow = Level.OK, f"{seen.train}: too few steps to say", ""
+        if len(seen.rates) >= ENOUGH:
+            usual, lately, noise = _figures(seen.rates)
+            less = 100 * (1 - lately / usual)
+            summary = f"{seen.train}: {lately:.4g} {seen.unit} at step {seen.step}, usually {usual:.4g}"
+            if less > seen.slower_percent and usual - lately > FAR * noise:
+                level = Level.CRITICAL if less > MUCH else Level.WARNING
+                slow = _slowest(seen.nodes)
+                summary += f": {less:.0f} % slower" + (f"; {slow}" if slow else "")
+        return [
+            Finding(
+                key=f"{self.name}/{seen.train}", level=level, summary=summary, train=seen.train,
+                node=seen.nodes[0][0] if slow else "",
+                evidence=tuple(f"{node}: {seconds:.3g} s a step" for node, seconds in seen.nodes[:8] if slow),
+                remedy="look for a slow node: opsctl health, then opsctl release --exclude" if level is not Level.OK else "",
+            )
+        ]  # fmt: skip
+
+
+def _rates(kept: dict[str, Any], lines: Sequence[Iteration]) -> tuple[str, list[float]]:
+    """The window with these lines; a new one where the trainer says it in another unit now."""
+    unit, rates = str(kept.get("unit", "")), [float(each) for each in kept.get("rates", [])]
+    for line in lines:
+        named = _rate(line)
+        if named is None:
+            continue
+        if named[0] != unit:
+            unit, rates = named[0], []
+        rates.append(named[1])
+    return unit, rates[-WINDOW:]
+
+
+def _rate(line: Iteration) -> tuple[str, float] | None:
+    """TFLOPs if it says them: they alone do not change when the batch grows."""
+    if line.tflops:
+        return "TFLOPs", line.tflops
+    if line.samples_per_s:
+        return "samples/s", line.samples_per_s
+    if line.step_s and line.step_s > 0:
+        return ("samples/s", line.global_batch / line.step_s) if line.global_batch else ("steps/s", 1 / line.step_s)
+    return None
+
+
+def _figures(rates: Sequence[float]) -> tuple[float, float, float]:
+    """What is usual, what it is lately, and how far it usually is from the median of a few lines."""
+    before = rates[:-RECENT]
+    usual = median(before)
+    deviation = 1.4826 * median(abs(rate - usual) for rate in before)
+    return usual, median(rates[-RECENT:]), 1.25 * deviation / RECENT**0.5
+
+
+def _nodes(thing: Watched) -> tuple[tuple[str, float], ...]:
+    life = thing.life
+    beats = [read_heartbeat(path) for path in thing.run.heartbeat.glob("*-*.json")] if life else []
+    known = {beat.node: beat.step_s for beat in beats if beat and life and beat.life == life.name and beat.step_s}
+    return tuple(sorted(known.items(), key=lambda pair: -pair[1]))
+
+
+def _slowest(nodes: Sequence[tuple[str, float]]) -> str:
+    """The slowest node, if it is slower than the others are among themselves."""
+    if len(nodes) < 2 or nodes[0][1] < 1.02 * nodes[1][1]:
+        return ""
+    return f"{nodes[0][0]} is the slowest: {nodes[0][1]:.3g} s a step, the next {nodes[1][1]:.3g} s"
