@@ -145,7 +145,7 @@ class Checkpoints:
     def _write(self, part: Path) -> tuple[dict[str, FileRecord], list[str]]:
         """Write this rank's files; return the files and the errors of all ranks."""
         self.recorder.start()
-        self.engine.deepspeed.save_checkpoint(str(part.parent), tag=part.name, save_latest=False)
+        self.engine.save(part)
         rank = self.control.process.rank
         self.recorder.save(state_dict=_random_state(), path=str(part / f"rank-{rank:05d}.pt"))
         gathered = self.control.gather((self.recorder.files, self.recorder.errors))
@@ -217,7 +217,7 @@ class Checkpoints:
             return
         held = _understood(found)
         self._refuse_other(found, held)
-        self.engine.deepspeed.load_checkpoint(str(found.path.parent), tag=found.path.name)
+        self.engine.load(found.path)
         _restore_random_state(found.path / f"rank-{self.control.process.rank:05d}.pt")
         state.step, state.consumed_samples, state.checkpoint_step = held.step, held.consumed_samples, held.step
         state.slowest_step_s, state.save_s = held.slowest_step_s, held.save_s
@@ -271,9 +271,7 @@ def open_checkpoints(
 ) -> Checkpoints:
     """Have `engine` write its checkpoints in our way, below `directory`."""
     recorder = RecordingEngine()
-    engine.deepspeed.checkpoint_engine = recorder
-    # It would copy scripts beside the checkpoints, on rank 0 alone, and on a full disk raise there alone.
-    engine.deepspeed._copy_recovery_script = lambda _: None
+    engine.write_with(recorder)
     return Checkpoints(directory, config, layout, engine, control, recorder)
 
 

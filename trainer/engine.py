@@ -14,6 +14,7 @@ import deepspeed
 import torch
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime import compiler
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 
 from trainer import model
 from trainer.config import TrainerConfig
@@ -62,6 +63,21 @@ class Engine:
         norm = float(self.deepspeed.get_global_grad_norm())
         return float(loss), norm if norm >= 0 else math.nan  # DeepSpeed says -1 for a norm that is not finite
 
+    def write_with(self, writer: CheckpointEngine) -> None:
+        """Have `writer` write and read the files of checkpoints."""
+        self.deepspeed.checkpoint_engine = writer
+        # It would copy scripts beside the checkpoints, on rank 0 alone, and on a full disk raise there alone.
+        self.deepspeed._copy_recovery_script = lambda _: None
+
+    def save(self, directory: Path) -> None:
+        """Write the files of this rank into `directory`; all ranks together."""
+        self.deepspeed.save_checkpoint(str(directory.parent), tag=directory.name, save_latest=False)
+
+    def load(self, directory: Path) -> None:
+        """Take weights and optimizer of this rank from `directory`; all ranks together."""
+        with _quiet_stdout():
+            self.deepspeed.load_checkpoint(str(directory.parent), tag=directory.name)
+
 
 def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, Any]:
     """DeepSpeed's own config. Without grad_accum_dtype, bf16 gradients would be summed in bf16."""
@@ -89,6 +105,6 @@ def _import_muon_uncompiled() -> None:
 
 @contextlib.contextmanager
 def _quiet_stdout() -> Iterator[None]:
-    """DeepSpeed prints seeds and memory as it starts; the log is for the lines that tools read."""
+    """DeepSpeed prints seeds, memory and key names; the log is for the lines that tools read."""
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         yield

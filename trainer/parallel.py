@@ -28,7 +28,8 @@ class Control:
         """The highest of each of `values` over all ranks."""
         tensor = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
-        return tensor.tolist()  # type: ignore[no-any-return]
+        highest: list[float] = tensor.tolist()
+        return highest
 
     def gather(self, value: T) -> list[T]:
         """The `value` of every rank, on every rank."""

@@ -50,10 +50,10 @@ def write_corpus(documents: Iterable[bytes], prefix: Path) -> tuple[int, int]:
             os.fsync(file.fileno())
         Path(part).chmod(0o644)
         Path(part).replace(prefix.with_name(prefix.name + ".bin"))
+        fsync_directory(prefix.parent)
     except BaseException:
         Path(part).unlink(missing_ok=True)
         raise
-    fsync_directory(prefix.parent)
     write_atomic(index, _index(lengths))
     return len(lengths), sum(lengths)
 
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--input", nargs="+", type=Path, required=True, metavar="PATH", help="files and directories")
     parser.add_argument("--output", type=Path, required=True, metavar="PREFIX", help="path without .bin and .idx")
     parser.add_argument("--suffix", default="", help="of the files taken from directories, such as .py; all if absent")
-    parser.add_argument("--max-bytes", type=int, help="take whole files until this many bytes")
+    parser.add_argument("--max-bytes", type=int, metavar="N", help="take whole files until this many bytes")
     given = parser.parse_args(argv)
     try:
         paths = text_files(given.input, suffix=given.suffix)
