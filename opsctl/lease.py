@@ -41,8 +41,27 @@ class Holder:
         return now - self.at > STALE_AFTER
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease that we hold."""
+
+    lock: Path
+    mine: Path
+    clock: Clock
+
+    def refresh(self) -> None:
+        """Keep it from becoming stale; for whoever may need it for longer. Raises Busy if we no longer hold it."""
+        with contextlib.suppress(OSError):
+            if self.lock.samefile(self.mine):
+                # In place, for a new file would not be the one that is linked.
+                with self.mine.open("r+") as file:
+                    file.write(_holder(self.clock))
+                return
+        raise Busy(f"{self.lock.parent}: the lease was taken from us")
+
+
 @contextlib.contextmanager
-def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[None]:
+def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[Held]:
     """Hold the lease of `directory`. Raises Busy after `wait` seconds, RunDirError where it cannot be taken at all."""
     lock = directory / ".lease"
     mine = directory / f".lease.{uuid.uuid4().hex}"
@@ -53,20 +72,17 @@ def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[None
                 raise Busy(f"{directory}: {_read(lock) or 'somebody'} has been writing here for {wait:g} s",
                            hint="try again; a lease of a process that is gone is broken by itself")  # fmt: skip
             clock.sleep(0.05)
-        yield
+        yield Held(lock, mine, clock)
     finally:
         _give_back(lock, mine)
 
 
 def _take(lock: Path, mine: Path, clock: Clock) -> bool:
-    me = ProcessId.of(os.getpid())
-    started = me.started if me else 0
-    holder = Holder(host=hostname(), pid=os.getpid(), started=started, at=clock.now().timestamp())
     try:
-        mine.write_text(json.dumps(asdict(holder)))
+        mine.write_text(_holder(clock))
         os.link(mine, lock)
     except FileExistsError:
-        _break_stale(lock, mine, holder.at)
+        _break_stale(lock, mine, clock.now().timestamp())
         return False
     except OSError as error:
         raise RunDirError(
@@ -74,6 +90,14 @@ def _take(lock: Path, mine: Path, clock: Clock) -> bool:
             hint="it needs to be yours, with free space, on a file system with hard links",
         ) from error
     return True
+
+
+def _holder(clock: Clock) -> str:
+    """Us, now: always as long, so that it can be written over."""
+    me = ProcessId.of(os.getpid())
+    started = me.started if me else 0
+    holder = Holder(host=hostname(), pid=os.getpid(), started=started, at=clock.now().timestamp())
+    return json.dumps(asdict(holder)).ljust(400)
 
 
 def _break_stale(lock: Path, mine: Path, now: float) -> None:

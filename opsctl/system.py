@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -69,6 +70,93 @@ def kill_group(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounded:
+    """A program of which not more was kept than was asked for."""
+
+    code: int | None
+    """None if it was late and was ended."""
+    output: bytes
+    """What it printed, stdout and stderr as they came; of much, the beginning and the end."""
+
+
+def run_bounded(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float, keep: int, pulse: Callable[[], None]
+) -> Bounded:
+    """Run a program that may hang, print without end, or leave processes behind, with exactly `env`.
+
+    `pulse` is called about once a second. What is left of its process group is ended. Raises OSError if it cannot be
+    started.
+    """
+    process = subprocess.Popen(
+        list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(env), cwd=cwd,
+        process_group=0,
+    )  # fmt: skip
+    assert process.stdout is not None
+    kept = _Ends(keep)
+    late = time.monotonic() + timeout
+    try:
+        os.set_blocking(process.stdout.fileno(), False)
+        next_pulse = 0.0
+        while process.poll() is None and time.monotonic() < late:
+            kept.read(process.stdout.fileno(), wait=min(1.0, max(0.0, late - time.monotonic())))
+            if time.monotonic() >= next_pulse:
+                pulse()
+                next_pulse = time.monotonic() + 1
+        in_time = process.poll() is not None
+    finally:
+        _end_group(process, grace=3.0)
+        kept.read(process.stdout.fileno(), wait=0)
+        process.stdout.close()
+    return Bounded(code=process.returncode if in_time else None, output=kept.text())
+
+
+class _Ends:
+    """The first and the last half of `size` bytes of a stream of any length."""
+
+    def __init__(self, size: int) -> None:
+        self.half = size // 2
+        self.first, self.last = bytearray(), bytearray()
+        self.left_out = 0
+        self.is_open = True
+
+    def read(self, handle: int, *, wait: float) -> None:
+        """Whatever there is within `wait` seconds, at most a few pipes full."""
+        if not self.is_open:
+            time.sleep(min(wait, 0.05))
+            return
+        select.select([handle], [], [], wait)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(16):
+                chunk = os.read(handle, 1 << 16)
+                self.is_open = bool(chunk)
+                self._keep(chunk)
+
+    def _keep(self, chunk: bytes) -> None:
+        room = max(0, self.half - len(self.first))
+        self.first += chunk[:room]
+        self.last += chunk[room:]
+        if len(self.last) > 2 * self.half:
+            self.left_out += len(self.last) - self.half
+            del self.last[: -self.half]
+
+    def text(self) -> bytes:
+        if len(self.last) > self.half:
+            self.left_out += len(self.last) - self.half
+            del self.last[: -self.half]
+        gap = f"\n[... {self.left_out} bytes left out ...]\n".encode() if self.left_out else b""
+        return bytes(self.first + gap + self.last)
+
+
+def _end_group(process: subprocess.Popen[bytes], *, grace: float) -> None:
+    """TERM to the whole group, and KILL to what is left of it when its leader is gone or `grace` seconds are over."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

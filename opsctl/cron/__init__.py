@@ -1,0 +1,1 @@
+"""What is done while nobody looks: a crontab and drop-in directories, run by ticks that something drives."""

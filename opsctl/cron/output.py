@@ -1,0 +1,57 @@
+"""What entries printed: kept for some days, bounded in bytes and in files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+KEEP_BYTES = 1 << 20
+"""Of one run of one entry."""
+TOTAL_BYTES = 64 << 20
+"""Of all that is kept."""
+
+
+def keep_output(directory: Path, id: str, at: datetime, text: bytes) -> str:
+    """The name of the file that has it; none for nothing, for files are what parallel file systems run out of."""
+    if not text:
+        return ""
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", id).strip("-")[:40] or "entry"
+    path = directory / f"{at:%Y%m%dT%H%M%S}-{slug}.txt"
+    try:
+        path.write_bytes(text)
+    except OSError:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return ""
+    return path.name
+
+
+def prune(directory: Path, now: datetime, *, keep: timedelta, files: int, total: int = TOTAL_BYTES) -> int:
+    """Remove what is older than `keep`, and the oldest of what is more than `files` or `total` bytes; how many went.
+
+    Also what batch scripts wrote there. What cannot be removed stays.
+    """
+    oldest, removed, room = (now - keep).timestamp(), 0, total
+    for number, (mtime, size, path) in enumerate(sorted(_files(directory), reverse=True), 1):
+        room -= size
+        if mtime < oldest or number > files or room < 0:
+            with contextlib.suppress(OSError):
+                path.unlink()
+                removed += 1
+    return removed
+
+
+def _files(directory: Path) -> Iterator[tuple[float, int, Path]]:
+    try:
+        with os.scandir(directory) as found:
+            for entry in found:
+                with contextlib.suppress(OSError):
+                    if entry.is_file(follow_symlinks=False):
+                        seen = entry.stat(follow_symlinks=False)
+                        yield seen.st_mtime, seen.st_size, Path(entry.path)
+    except OSError:
+        return

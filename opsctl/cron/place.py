@@ -1,0 +1,86 @@
+"""Where cron keeps what it knows: `<root>/.site/cron`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from opsctl.errors import RunDirError
+from opsctl.sitedir import SiteDir
+from opsctl.switches import owner
+
+
+@dataclass(frozen=True, slots=True)
+class CronDir:
+    """Properties are paths and touch nothing."""
+
+    site: SiteDir
+
+    @property
+    def path(self) -> Path:
+        """Whoever ticks holds its lease."""
+        return self.site.cron
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.json"
+
+    @property
+    def output(self) -> Path:
+        return self.path / "output"
+
+    @property
+    def last_tick(self) -> Path:
+        """When a tick last gave a sign of life, in seconds since the epoch, as text."""
+        return self.path / "last-tick"
+
+    @property
+    def driver(self) -> Path:
+        """Whoever starts, stops or revives the driver holds its lease."""
+        return self.path / "driver"
+
+    @property
+    def wanted(self) -> Path:
+        """Which driver is to run; without this file none is."""
+        return self.driver / "wanted.json"
+
+    @property
+    def script(self) -> Path:
+        return self.driver / "cron.slurm"
+
+    @property
+    def exists(self) -> bool:
+        return self.path.is_dir()
+
+    @property
+    def is_ours(self) -> bool:
+        return self.path.stat().st_uid == os.geteuid()
+
+    def create(self) -> None:
+        """Make every directory of it. Raises RunDirError, also where it is somebody else's."""
+        if self.exists and not self.is_ours:
+            raise RunDirError(
+                f"{self.path}: belongs to {owner(self.path.stat())}, who ticks for this site",
+                hint="ask them, or choose another `root` in site.toml",
+            )
+        self.site.create()
+        try:
+            for each in (self.output, self.driver):
+                each.mkdir(exist_ok=True, mode=0o755)
+        except OSError as error:
+            raise RunDirError(f"{self.path}: {error.strerror}", hint="is it yours, and is there space left?") from error
+
+    def touch(self, now: datetime) -> None:
+        """Say that the tick is alive. What stands in the way is seen by others, as a tick that did not come."""
+        with contextlib.suppress(RunDirError):
+            self.site.write(self.last_tick, f"{now.timestamp():.0f}\n")
+
+    def ticked(self) -> datetime | None:
+        """When a tick last gave a sign of life; None if never."""
+        try:
+            return datetime.fromtimestamp(float(self.last_tick.read_text()), UTC)
+        except (OSError, ValueError, OverflowError):
+            return None

@@ -1,0 +1,152 @@
+"""One tick: run what is due, each entry at most once, and write down what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from opsctl.cron.ledger import Ledger, Ran, Result, Tick, read_ledger, write_ledger
+from opsctl.cron.outcome import judged, submitted
+from opsctl.cron.output import KEEP_BYTES, keep_output, prune
+from opsctl.cron.schedule import Entry, due
+from opsctl.cron.world import Cron, entry_env
+from opsctl.errors import OpsctlError, RunDirError
+from opsctl.lease import Held, lease
+from opsctl.system import hostname, run_bounded
+
+SIGN_OF_LIFE = 20.0
+"""Seconds between two that a tick gives while it works: of a lease, nobody waits for longer than two minutes."""
+SBATCH_TIMEOUT = 30.0
+
+
+@dataclass(kw_only=True)
+class Round:
+    """A tick at work."""
+
+    cron: Cron
+    slot: datetime | None
+    """When the driver meant it to come. A node whose clock is behind does not wait for that time again."""
+    ledger: Ledger = field(default_factory=Ledger)
+    problems: list[str] = field(default_factory=list)
+    held: Held | None = None
+    _alive: float = float("-inf")
+    _kept: bool = True
+    """Whether the ledger could be written the last time."""
+
+    @property
+    def now(self) -> datetime:
+        now = self.cron.clock.now()
+        return max(now, self.slot) if self.slot else now
+
+    def run(self) -> dict[str, Ran]:
+        """Run what is due; what became of it. Raises Busy while another tick is at work."""
+        began = self.cron.clock.monotonic()
+        late = began + max(self.cron.settings.limit_seconds - 60, self.cron.settings.limit_seconds / 2)
+        with self._lease():
+            self.cron.place.touch(self.cron.clock.now())
+            self.ledger = read_ledger(self.cron.place)
+            ran = {}
+            for entry in self._due():
+                left = late - self.cron.clock.monotonic()
+                if left < 1:
+                    self._problem("out of time; the rest is due at the next tick")
+                    break
+                ran[entry.id] = self._run(entry, left)
+            self._end(tuple(ran), self.cron.clock.monotonic() - began)
+        return ran
+
+    @contextlib.contextmanager
+    def _lease(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            try:
+                self.held = stack.enter_context(lease(self.cron.place.path, self.cron.clock, wait=2))
+            except RunDirError as error:
+                # A full disk. Better two ticks at once than nobody awake.
+                self._problem(f"without a lease: {error.message}")
+            yield
+
+    def _due(self) -> list[Entry]:
+        schedule = self.cron.schedule()
+        for problem in schedule.problems:
+            self._problem(problem)
+        now, every = self.now, timedelta(seconds=self.cron.settings.every)
+        fresh = Ran(since=now - every)
+        entries = {entry.id: self.ledger.entries.get(entry.id, fresh) for entry in schedule.entries}
+        self.ledger = replace(self.ledger.without_stale(set(entries), now), entries={**self.ledger.entries, **entries})
+        self._write()
+        # What cannot be written down now would be caught up with again at each tick.
+        floor = datetime.min.replace(tzinfo=UTC) if self._kept else now - every
+        return [each for each in schedule.entries if due(each, max(entries[each.id].since, floor), now)]
+
+    def _run(self, entry: Entry, left: float) -> Ran:
+        before, began = self.ledger.entries[entry.id], self.cron.clock.monotonic()
+        start = Ran(since=self.now, started=self.cron.clock.now(), result=Result.RUNNING)
+        self._note(entry, start)
+        done = replace(start, result=Result.FAILED, detail="ended together with the tick")
+        try:
+            done = self._outcome(entry, before, start, left)
+        finally:
+            done = replace(done, seconds=round(self.cron.clock.monotonic() - began, 3))
+            self._note(entry, done)
+        if done.result is not Result.OK:
+            self._problem(f"{entry.id}: {done.result}: {done.detail}")
+        return done
+
+    def _outcome(self, entry: Entry, before: Ran, start: Ran, left: float) -> Ran:
+        try:
+            if entry.refused:
+                raise RunDirError(entry.refused)
+            self.cron.check_trusted(entry)
+        except OpsctlError as error:
+            return replace(start, result=Result.REFUSED, detail=error.message)
+        settings, place = self.cron.settings, self.cron.place
+        most = SBATCH_TIMEOUT if entry.is_batch else settings.timeout_seconds
+        home = Path(self.cron.env.get("HOME", "/"))
+        try:
+            done = run_bounded(
+                entry.argv, env=entry_env(self.cron.env, entry), timeout=min(most, left), keep=KEEP_BYTES,
+                cwd=place.output if entry.is_batch else home if home.is_dir() else Path("/"), pulse=self._pulse,
+            )  # fmt: skip
+        except OSError as error:
+            return replace(start, result=Result.FAILED, detail=f"cannot be started: {error.strerror}")
+        ran = submitted(done, before, start) if entry.is_batch else judged(done, start, min(most, left))
+        if entry.is_batch and ran.result is Result.OK:
+            return ran
+        return replace(ran, output=keep_output(place.output, entry.id, self.cron.clock.now(), done.output))
+
+    def _pulse(self) -> None:
+        if self.cron.clock.monotonic() - self._alive < SIGN_OF_LIFE:
+            return
+        self._alive = self.cron.clock.monotonic()
+        self.cron.place.touch(self.cron.clock.now())
+        if self.held:
+            self.held.refresh()
+
+    def _end(self, ran: tuple[str, ...], seconds: float) -> None:
+        settings, now = self.cron.settings, self.cron.clock.now()
+        job = f", job {job}" if (job := self.cron.env.get("SLURM_JOB_ID")) else ""
+        tick = Tick(at=now, slot=self.slot, by=f"{hostname()}{job}", seconds=round(seconds, 3), ran=ran)
+        self.ledger = self.ledger.with_tick(tick)
+        self._write()
+        self.cron.place.touch(now)
+        prune(self.cron.place.output, now, keep=timedelta(days=settings.keep_days), files=settings.keep_files)
+
+    def _note(self, entry: Entry, ran: Ran) -> None:
+        self.ledger = self.ledger.with_entry(entry.id, ran)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            write_ledger(self.cron.place, self.ledger)
+            self._kept = True
+        except RunDirError as error:
+            if self._kept:
+                self._problem(error.message)
+            self._kept = False
+
+    def _problem(self, text: str) -> None:
+        self.problems.append(text)
+        self.cron.say(text)

@@ -1,0 +1,94 @@
+"""Five-field times, by APScheduler's triggers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+
+from apscheduler.triggers.cron import CronTrigger
+
+MACROS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+DAY = re.compile(r"(?:\*|([0-7]|[a-z]{3})(?:-([0-7]|[a-z]{3}))?)(?:/([1-9]\d?))?", re.ASCII | re.IGNORECASE)
+INSTANT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """The times that one line of a crontab names."""
+
+    text: str
+    triggers: tuple[CronTrigger, ...]
+    """Each names some of the times."""
+    is_daily: bool
+    """It names hours of the day, so in the night in which an hour comes twice it means one of them."""
+
+    def after(self, moment: datetime) -> datetime | None:
+        """The first of the times after `moment`; None if there is none, such as for 30 February."""
+        found = [self._next(trigger, moment) for trigger in self.triggers]
+        return min((each for each in found if each), default=None)
+
+    def _next(self, trigger: CronTrigger, moment: datetime) -> datetime | None:
+        found: datetime | None = trigger.get_next_fire_time(None, moment + INSTANT)
+        while found and found.fold and self.is_daily:
+            found = trigger.get_next_fire_time(None, found + INSTANT)
+        return found
+
+
+def parse_when(text: str, zone: tzinfo) -> When:
+    """Five fields as crontab(5) has them, or a macro such as @daily. Raises ValueError.
+
+    As there, if both day of month and day of week are restricted, a day is meant that fits one of them.
+    """
+    if text.startswith("@") and text not in MACROS:
+        raise ValueError(f"{text!r} is not known; there are: {', '.join(MACROS)}")
+    fields = MACROS.get(text, text).split()
+    if len(fields) != 5:
+        raise ValueError(f"{text!r} has {len(fields)} fields, needs 5: minute, hour, day of month, month, day of week")
+    minute, hour, day, month, weekday = fields
+    either = not (day.startswith("*") or weekday.startswith("*"))
+    weekday = weekdays(weekday)
+    choices: Sequence[tuple[str, str]] = [(day, "*"), ("*", weekday)] if either else [(day, weekday)]
+    triggers = tuple(CronTrigger.from_crontab(f"{minute} {hour} {d} {month} {w}", timezone=zone) for d, w in choices)
+    return When(text=text, triggers=triggers, is_daily=not hour.startswith("*"))
+
+
+def weekdays(field: str) -> str:
+    """Crontab's days of the week as APScheduler's, which counts from Monday where crontab counts from Sunday."""
+    if field == "*":
+        return field
+    days: set[int] = set()
+    for part in field.split(","):
+        days |= _span(part)
+    return ",".join(name for number, name in enumerate(WEEKDAYS) if number in days)
+
+
+def _span(part: str) -> set[int]:
+    match = DAY.fullmatch(part)
+    if match is None:
+        raise ValueError(f"{part!r} is no day of the week: 0 to 7 or sun to sat, 1-5, */2")
+    first, last, step = match.groups()
+    low = _number(first) if first else 0
+    high = _number(last) if last else 6 if (first is None or step) else low
+    high = 7 if last and high == 0 else high
+    if high < low:
+        raise ValueError(f"{part!r}: the days of the week start with Sunday, so this goes backwards")
+    return {number % 7 for number in range(low, high + 1, int(step or 1))}
+
+
+def _number(word: str) -> int:
+    if word.isdigit():
+        return int(word)
+    if word.lower() not in WEEKDAYS:
+        raise ValueError(f"{word!r} is no day of the week: sun, mon, tue, wed, thu, fri or sat")
+    return WEEKDAYS.index(word.lower())

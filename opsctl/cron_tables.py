@@ -1,0 +1,93 @@
+"""What is done while nobody looks, and by whom: `[cron]` of site.toml."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, Field
+
+from opsctl.model import slurm_minutes
+from opsctl.tables import Table
+
+DriverName = Literal["slurm", "daemon", "export"]
+
+
+def _check_zone(text: str) -> str:
+    try:
+        if text:
+            ZoneInfo(text)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{text!r} is no time zone: such as Europe/Paris") from error
+    return text
+
+
+def _check_minutes(minutes: int) -> int:
+    if 60 % minutes:
+        raise ValueError(f"{minutes} does not divide an hour: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30 or 60")
+    return minutes
+
+
+def _check_word(text: str) -> str:
+    if not text.isprintable() or any(c.isspace() for c in text):
+        raise ValueError(f"{text!r} holds white space or control characters, which would break the #SBATCH line")
+    return text
+
+
+def _check_limit(text: str) -> str:
+    if (slurm_minutes(text) or 0) < 1:
+        raise ValueError(f"{text!r} is no limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
+    return text
+
+
+def _check_option(text: str) -> str:
+    if not text.startswith("--") or not text.isprintable():
+        raise ValueError(f"{text!r} is no sbatch option: one line that starts with --")
+    return text
+
+
+Word = Annotated[str, AfterValidator(_check_word)]
+SbatchOption = Annotated[str, AfterValidator(_check_option)]
+
+
+class CronSite(Table):
+    """`[cron]` of site.toml."""
+
+    directory: str = Field("", description="your own crontab and cron.daily/ and so on, instead of what is shipped")
+    drivers: tuple[DriverName, ...] = Field(
+        ("slurm", "daemon"), min_length=1, description="what this site allows; `cron start` takes the first that works"
+    )
+    tick_minutes: Annotated[int, AfterValidator(_check_minutes)] = Field(
+        10, ge=1, le=60, description="how often there is a tick; an entry runs at the first tick at or after its time"
+    )
+    tick_seconds: int = Field(0, ge=0, le=3600, description="for drills: ticks so often, instead of tick_minutes")
+    time_zone: Annotated[str, AfterValidator(_check_zone)] = Field(
+        "", description="whose hours crontab's are; empty: the machine's, and nodes may differ"
+    )
+    timeout_seconds: float = Field(300, gt=0, description="an entry that runs for longer is ended")
+    keep_days: float = Field(7, gt=0, description="what entries printed is kept for so long")
+    keep_files: int = Field(2000, ge=1, description="and no more files of it than this, the newest")
+    partition: Word = Field("", description="of the slurm driver, one without GPUs; empty: that of [slurm]")
+    account: Word = Field("", description="empty: that of [slurm]")
+    qos: Word = ""
+    memory: Word = Field("1G", description="what a tick may use, all entries together")
+    time_limit: Annotated[str, AfterValidator(_check_limit)] = Field(
+        "30", description="of one tick, as Slurm writes it"
+    )
+    extra: tuple[SbatchOption, ...] = Field((), description="further sbatch options, word for word")
+
+    @property
+    def every(self) -> int:
+        """Seconds between two ticks."""
+        return self.tick_seconds or self.tick_minutes * 60
+
+    @property
+    def limit_seconds(self) -> float:
+        """The longest that a tick may take."""
+        return (slurm_minutes(self.time_limit) or 1) * 60.0
+
+    def own_directory(self) -> Path | None:
+        """The user's own, if one is named."""
+        return Path(os.path.expandvars(self.directory)).expanduser().absolute() if self.directory else None
