@@ -31,7 +31,7 @@ class Env(StrEnum):
     """A file of this life alone: when it exists, save and stop. The only one that a foreign trainer has to poll:
     the driver mirrors kill, pause, signals and preemption into it."""
     STACKS_REQUEST = "TRAIN_STACKS_REQUEST"
-    """A file whose new mtime asks every rank to append all its threads' stacks to `<life>/stacks/<node>-<rank>.txt`."""
+    """A file whose new mtime asks every rank for its stacks: appended to `<life>/stacks/<node>-<rank>.txt`."""
     DEADLINE = "TRAIN_DEADLINE"
     """A file with the job's real end, in seconds since the epoch; read it again at every poll, for it may move."""
     STOP_REASON = "TRAIN_STOP_REASON"
@@ -65,7 +65,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What the trainer last did. Written by rank 0 as `train.json`, by one rank of each node as `<node>-<local rank>.json`.
+    """What the trainer last did. Rank 0 writes `train.json`, one rank of each node `<node>-<local rank>.json`.
 
     `at` is in seconds since the epoch by the writer's clock; `limit_s` is the longest that the phase may take.
     """
@@ -141,11 +141,11 @@ def write_atomic(path: Path, data: str | bytes, *, mode: int = 0o644) -> None:
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, mode)
-        os.replace(name, path)
+        Path(name).chmod(mode)
+        Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(name)
+            Path(name).unlink()
         raise
     fsync_directory(path.parent)
 

@@ -71,10 +71,10 @@ def _watched(app: App, train: str | None) -> RenderableType:
 def _page(statuses: list[Status], now: datetime, root: str) -> RenderableType:
     if not statuses:
         return Text(f"no trains below {root}; opsctl launch TRAIN.toml starts one")
-    return Group(*[_block(each, now) for each in statuses])
+    return Group(*[status_block(each, now) for each in statuses])
 
 
-def _block(each: Status, now: datetime) -> RenderableType:
+def status_block(each: Status, now: datetime) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
