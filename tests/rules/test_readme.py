@@ -11,9 +11,8 @@ from opsctl.cli import cli
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-TYPED = sorted(
-    {line for line in re.findall(r"^(?:\$ )?(opsctl [a-z][^\n]*?)(?:  .*)?$", README, re.MULTILINE) if "·" not in line}
-)
+BLOCKS = "\n".join(re.findall(r"^```[a-z]*\n(.*?)^```", README, re.MULTILINE | re.DOTALL))
+TYPED = sorted(set(re.findall(r"^(?:\$ )?(opsctl [a-z].*?)(?:  .*)?$", BLOCKS, re.MULTILINE)))
 
 
 def test_the_readme_shows_commands() -> None:
