@@ -9,9 +9,9 @@ from pathlib import Path
 from opsctl import switches
 from opsctl.config import Guard, parse, read_toml
 from opsctl.errors import ConfigError, InputError, OpsctlError, SchedulerError, Unreachable
-from opsctl.guard.settle import settle_ended
+from opsctl.guard.settle import remembered, settle_ended, vanished
 from opsctl.journal import Event, Kind
-from opsctl.launch.chain import Chain
+from opsctl.launch.chain import Chain, look
 from opsctl.lease import lease
 from opsctl.model import Job
 from opsctl.ports import Scheduler
@@ -29,29 +29,42 @@ class Attended:
 
 
 def cycle(root: Path, scheduler: Scheduler, chain_of: Callable[[RunDir], Chain]) -> list[Attended]:
-    """Attend to every train below `root` that is ours, with one question to Slurm for all. Raises Unreachable.
+    """Attend to every train below `root` that is ours. Raises Unreachable."""
+    trains = [run for run in all_trains(root) if run.is_ours]
+    return attend_all([chain_of(run) for run in trains], scheduler, scheduler.jobs() if trains else [])
+
+
+def attend_all(chains: Sequence[Chain], scheduler: Scheduler, jobs: Sequence[Job]) -> list[Attended]:
+    """Attend to these trains, with the whole queue given, and at most one question to accounting for all.
 
     A train that fails stops no other; one of which there is nothing to tell is left out.
     """
-    trains = [run for run in all_trains(root) if run.is_ours]
-    jobs = scheduler.jobs() if trains else []
-    attended = [_attended(chain_of(run), jobs) for run in trains]
+    gone = [array for chain in chains for array in _vanished(chain, jobs)]
+    past = remembered(scheduler, list(dict.fromkeys(gone)))
+    attended = [_attended(chain, jobs, past) for chain in chains]
     return [each for each in attended if each.done or each.error]
 
 
-def _attended(chain: Chain, jobs: Sequence[Job]) -> Attended:
+def _vanished(chain: Chain, jobs: Sequence[Job]) -> list[str]:
     try:
-        return Attended(train=chain.run.name, done=tuple(attend(chain, jobs)))
+        return vanished(chain.run, look(chain.run, chain.journal, jobs))
+    except (OpsctlError, OSError):
+        return []  # attending to it meets the same, and tells
+
+
+def _attended(chain: Chain, jobs: Sequence[Job], past: Sequence[Job]) -> Attended:
+    try:
+        return Attended(train=chain.run.name, done=tuple(attend(chain, jobs, past)))
     except (OpsctlError, OSError) as error:
         return Attended(train=chain.run.name, error=str(error))
 
 
-def attend(chain: Chain, jobs: Sequence[Job] | None = None) -> list[str]:
+def attend(chain: Chain, jobs: Sequence[Job] | None = None, past: Sequence[Job] | None = None) -> list[str]:
     """Settle what nobody settled, note switches, carry out requests; what was done, in words. Only for the owner."""
     done = note_switches(chain)
     given = read_toml(chain.run.config)
     rules = parse(Guard, given.get("guard", {}), str(chain.run.config))
-    for ended in settle_ended(chain, rules, chain.look(jobs)):
+    for ended in settle_ended(chain, rules, chain.look(jobs), past=past):
         done.append(f"settled {ended.life}: {ended.outcome.value}, {ended.action.value}: {ended.why}")
     for request in switches.requests(chain.run):
         done += carry_out(chain, request, nodes=_nodes(given))

@@ -107,11 +107,20 @@ class Scheduler(Protocol):
 class Watchdog(Protocol[Scene_contra, Thing_contra, Look]):
     """Looks at one thing of a train or of the site, and judges it."""
 
-    name: str
-    of: Literal["train", "site"]
+    @property
+    def name(self) -> str:
+        """As people type it."""
+
+    @property
+    def of(self) -> Literal["train", "site", "filesystem"]:
+        """What it looks at one by one."""
+
+    @property
+    def needs_slurm(self) -> bool:
+        """It is not asked while Slurm does not answer."""
 
     def probe(self, scene: Scene_contra, thing: Thing_contra) -> Look:
         """Look at it. May read files and run programs; what Slurm says is in the scene. May raise, or take for ever."""
 
     def judge(self, seen: Look, now: datetime) -> list[Finding]:
-        """What that means: touches nothing. The keys of all findings begin with `<name>/<train or site>`."""
+        """What that means: touches nothing. Keys of findings begin with `<name>/`, then the name of what was looked at."""

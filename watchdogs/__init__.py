@@ -1,0 +1,33 @@
+"""Watchdogs: one file each, which looks at one thing (`probe`) and judges it (`judge`).
+
+To add one: a file with such a class, a line below, and a test that shows it the thing going wrong and being well again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opsctl.ports import Watchdog
+from watchdogs.checkpoint import Checkpoint
+from watchdogs.cron_alive import CronAlive
+from watchdogs.fs_quota import FsQuota
+from watchdogs.hang import Hang
+from watchdogs.held import Held
+from watchdogs.loss import Loss
+from watchdogs.node_health import NodeHealth
+from watchdogs.scene import Scene
+from watchdogs.slurm_status import SlurmStatus
+from watchdogs.throughput import Throughput
+
+WATCHDOGS: dict[str, Watchdog[Scene, Any, Any]] = {
+    "slurm_status": SlurmStatus(),
+    "hang": Hang(),
+    "node_health": NodeHealth(),
+    "held": Held(),
+    "loss": Loss(),
+    "throughput": Throughput(),
+    "checkpoint": Checkpoint(),
+    "fs_quota": FsQuota(),
+    "cron_alive": CronAlive(),
+}
+"""By name, as `opsctl watch NAME` takes them."""

@@ -19,17 +19,16 @@ class Hold:
     """None if nothing is held."""
     why: str = ""
     hours: float
-    is_known: bool = True
 
 
 class Held:
     name: ClassVar[str] = "held"
     of: ClassVar[Literal["train"]] = "train"
+    needs_slurm: ClassVar[bool] = True
 
     def probe(self, scene: Scene, thing: Watched) -> Hold:
         hours = scene.site.watch.held_hours
-        if thing.seen is None:
-            return Hold(train=thing.name, hours=hours, is_known=False)
+        assert thing.seen is not None
         waiting = thing.seen.waiting
         if thing.seen.active or not waiting or not all(job.is_held for job in waiting):
             scene.memory.write(self.name, thing.name, {})
@@ -43,9 +42,7 @@ class Held:
 
     def judge(self, seen: Hold, now: datetime) -> list[Finding]:
         level, summary = Level.OK, f"{seen.train} is not held"
-        if not seen.is_known:
-            level, summary = Level.UNKNOWN, f"{seen.train}: Slurm did not answer"
-        elif seen.since is not None:
+        if seen.since is not None:
             hours = (now - seen.since).total_seconds() / 3600
             level = Level.OK if hours < seen.hours else Level.WARNING if hours < 2 * seen.hours else Level.CRITICAL
             summary = f"{seen.train} has been held for {hours:.1f} h (told after {seen.hours:g} h): {seen.why}"

@@ -22,6 +22,7 @@ class Losses:
 class Loss:
     name: ClassVar[str] = "loss"
     of: ClassVar[Literal["train"]] = "train"
+    needs_slurm: ClassVar[bool] = False
 
     def probe(self, scene: Scene, thing: Watched) -> Losses:
         kept = scene.memory.read(self.name, thing.name)

@@ -39,12 +39,13 @@ class Nodes:
 class NodeHealth:
     name: ClassVar[str] = "node_health"
     of: ClassVar[Literal["train"]] = "train"
+    needs_slurm: ClassVar[bool] = True
 
     def probe(self, scene: Scene, thing: Watched) -> Nodes:
-        if scene.nodes is None or thing.seen is None:
+        if scene.nodes is None:
             return Nodes(train=thing.name, is_known=False)
         mine = NodeSet(resolver=RESOLVER_NOGROUP)
-        for job in thing.seen.active:
+        for job in thing.seen.active if thing.seen else ():
             mine.update(NodeSet(job.nodes, resolver=RESOLVER_NOGROUP))
         named = {node.name: node for node in scene.nodes}
         return Nodes(

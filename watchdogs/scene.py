@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -99,5 +98,3 @@ class Scene:
     """Every node; None if Slurm did not answer."""
     acts: bool = True
     """Whether to leave traces: lines in the pulse log, requests for stacks."""
-    stopped: threading.Event = field(default_factory=threading.Event)
-    """Set when nobody waits for the answer any more."""

@@ -25,7 +25,7 @@ class Queue:
     """The train's rows of the queue, and since when things are as they are."""
 
     train: str
-    seen: Seen | None
+    seen: Seen
     jobs: tuple[Job, ...] = ()
     ended: str = ""
     """Why it is right that nothing is there; empty if it is not."""
@@ -52,10 +52,10 @@ class Queue:
 class SlurmStatus:
     name: ClassVar[str] = "slurm_status"
     of: ClassVar[Literal["train"]] = "train"
+    needs_slurm: ClassVar[bool] = True
 
     def probe(self, scene: Scene, thing: Watched) -> Queue:
-        if thing.seen is None:
-            return Queue(train=thing.name, seen=None, limits=scene.site.watch)
+        assert thing.seen is not None
         jobs = tuple(job for job in (*thing.seen.jobs, *thing.also) if not job.state.is_final)
         queue = Queue(
             train=thing.name, seen=thing.seen, jobs=jobs, ended=_why_over(thing, thing.seen), limits=scene.site.watch
@@ -130,8 +130,6 @@ def _is_cancel(kind: Kind, data: dict[str, object]) -> bool:
 
 
 def _judged(seen: Queue, now: datetime) -> tuple[Level, str, str]:
-    if seen.seen is None:
-        return Level.UNKNOWN, f"{seen.train}: Slurm did not answer", "opsctl doctor"
     if seen.active:
         return _runs(seen, now)
     if seen.waiting:
@@ -179,7 +177,6 @@ def _waits(seen: Queue, now: datetime) -> tuple[Level, str, str]:
 
 
 def _is_nowhere(seen: Queue, now: datetime) -> tuple[Level, str, str]:
-    assert seen.seen is not None
     if seen.ended:
         return Level.OK, f"{seen.train}: {seen.ended}", ""
     begun = [event.when for event in seen.seen.history.pending.values()]

@@ -40,6 +40,7 @@ class Speed:
 class Throughput:
     name: ClassVar[str] = "throughput"
     of: ClassVar[Literal["train"]] = "train"
+    needs_slurm: ClassVar[bool] = False
 
     def probe(self, scene: Scene, thing: Watched) -> Speed:
         kept = scene.memory.read(self.name, thing.name)
@@ -71,7 +72,7 @@ class Throughput:
                 key=f"{self.name}/{seen.train}", level=level, summary=summary, train=seen.train,
                 node=seen.nodes[0][0] if slow else "",
                 evidence=tuple(f"{node}: {seconds:.3g} s a step" for node, seconds in seen.nodes[:8] if slow),
-                remedy="look for a slow node: opsctl health, then opsctl release --exclude" if level is not Level.OK else "",
+                remedy="" if level is Level.OK else "look for a slow node: opsctl health",
             )
         ]  # fmt: skip
 

@@ -91,7 +91,8 @@ def _decide(chain: Chain, rules: Guard, life: Life, job: Job | None, events: Seq
 
 def _is_overtaken(ended: Ended, events: Sequence[Event]) -> bool:
     """Whether somebody has decided since the life ended: what they launched is not to be cancelled, nor held again."""
-    later = {event.kind for event in events if event.when > ended.ended}
+    began = max((e.number for e in events if e.kind is Kind.LIFE_STARTED and e.data["life"] == ended.life), default=0)
+    later = {event.kind for event in events if event.number > began and event.when > ended.ended}
     if ended.action is Action.HOLD_QUEUED:
         return bool(later & {Kind.SUBMITTED, Kind.RELEASED})
     return ended.action is Action.CANCEL_QUEUED and Kind.SUBMITTED in later
@@ -106,10 +107,15 @@ def _lately(run: RunDir, ended: Ended, events: Sequence[Event]) -> list[Ended]:
     return sorted([*earlier, ended], key=lambda each: each.started) if began else [ended]
 
 
-def settle_ended(chain: Chain, rules: Guard, seen: Seen, *, own: str = "") -> list[Ended]:
-    """Settle every life that is over and that nobody settled, in the order in which they began; never `own`."""
-    over = [life for life in unsettled(chain.run, seen) if life.name != own and _is_over(life, seen.jobs)]
-    past = _past(chain.scheduler, over, seen.jobs)
+def settle_ended(
+    chain: Chain, rules: Guard, seen: Seen, *, own: str = "", past: Sequence[Job] | None = None
+) -> list[Ended]:
+    """Settle every life that is over and that nobody settled, in the order in which they began; never `own`.
+
+    `past` is what accounting says of those that the queue has forgotten, if that was asked already.
+    """
+    over = [life for life in _over(chain.run, seen) if life.name != own]
+    past = remembered(chain.scheduler, vanished(chain.run, seen) if over else []) if past is None else past
     return [settle(chain, rules, life, job=_final(life, [*seen.jobs, *past])) for life in over]
 
 
@@ -139,10 +145,18 @@ def _final(life: Life, jobs: Sequence[Job]) -> Job | None:
     return next(own, None)
 
 
-def _past(scheduler: Scheduler, lives: Sequence[Life], jobs: Sequence[Job]) -> list[Job]:
-    """One question to accounting for all of which the queue says nothing; nothing where it does not answer."""
-    missing = dict.fromkeys(life.array for life in lives if _final(life, jobs) is None)
+def vanished(run: RunDir, seen: Seen) -> list[str]:
+    """The arrays of ended lives that nobody settled and of which the queue says nothing any more."""
+    return list(dict.fromkeys(life.array for life in _over(run, seen) if _final(life, seen.jobs) is None))
+
+
+def remembered(scheduler: Scheduler, arrays: Sequence[str]) -> list[Job]:
+    """One question to accounting for all of them; nothing where it does not answer."""
     try:
-        return scheduler.past(list(missing)) if missing else []
+        return scheduler.past(arrays) if arrays else []
     except Unreachable:
         return []
+
+
+def _over(run: RunDir, seen: Seen) -> list[Life]:
+    return [life for life in unsettled(run, seen) if _is_over(life, seen.jobs)]

@@ -1,0 +1,196 @@
+"""Bytes and inodes of the site's file systems: how much is used, and in how many hours they will be full."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Literal
+
+from opsctl import storage
+from opsctl.errors import OpsctlError
+from opsctl.model import Finding, Level
+from opsctl.storage import Space, User
+from opsctl.tables import show_size
+from opsctl.watch_tables import Filesystem
+from watchdogs.growth import Growth, growth_of, observed
+from watchdogs.scene import Scene
+
+SAMPLES = 300
+BIGGEST_EVERY = timedelta(hours=6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One file system: what was found, and what is known of its growth."""
+
+    filesystem: Filesystem
+    space: Space | None = None
+    problem: str = ""
+    """Why there is no figure."""
+    trains: tuple[Growth, ...] = ()
+    """What the checkpoints of each train on it add."""
+    seen_rate: float | None = None
+    """Bytes a second that were added lately, by everybody; None if that was not watched for long enough."""
+    unmoved_since: datetime | None = None
+    """Since when the figures are the same, though something was written after that."""
+    users: tuple[User, ...] = ()
+
+
+class FsQuota:
+    name: ClassVar[str] = "fs_quota"
+    of: ClassVar[Literal["filesystem"]] = "filesystem"
+    needs_slurm: ClassVar[bool] = False
+
+    def probe(self, scene: Scene, thing: Filesystem) -> Measured:
+        filesystem, keep = thing, scene.memory.directory / self.name
+        try:
+            space = storage.read(filesystem, scene.runner, keep=keep, now=scene.now)
+        except (OpsctlError, OSError) as error:
+            return Measured(filesystem=filesystem, problem=str(error))
+        kept = scene.memory.read(self.name, filesystem.name)
+        trains = [(train, growth_of(train, filesystem.path, kept.setdefault("sizes", {}))) for train in scene.trains]
+        on_it = tuple(growth for _, growth in trains if growth)
+        kept = self._remember(kept, space, scene.now)
+        scene.memory.write(self.name, filesystem.name, kept)
+        wrote = max((growth.newest for growth in on_it), default=None)
+        moved = datetime.fromisoformat(kept["moved"])
+        measured = Measured(
+            filesystem=filesystem, space=space, trains=on_it, seen_rate=observed(kept["samples"]),
+            unmoved_since=moved if wrote and wrote > moved else None,
+        )  # fmt: skip
+        return self._with_users(scene, measured)
+
+    def _with_users(self, scene: Scene, measured: Measured) -> Measured:
+        """Once it is nearly full, measure who uses most, which takes long, and say it as soon as it is known."""
+        filesystem, keep = measured.filesystem, scene.memory.directory / self.name
+        if _judged(measured, scene.now)[0] not in {Level.WARNING, Level.CRITICAL} or not scene.acts:
+            return measured
+        path = storage.measure(filesystem.path, keep=keep, name=filesystem.name, now=scene.now, every=BIGGEST_EVERY)
+        until = scene.clock.monotonic() + 2.0
+        while not (users := storage.biggest(path, filesystem.path)) and scene.clock.monotonic() < until:
+            scene.clock.sleep(0.1)
+        return Measured(
+            filesystem=filesystem, space=measured.space, trains=measured.trains, seen_rate=measured.seen_rate,
+            unmoved_since=measured.unmoved_since, users=tuple(users),
+        )  # fmt: skip
+
+    def _remember(self, kept: dict[str, Any], space: Space, now: datetime) -> dict[str, Any]:
+        figures = [space.used, space.inodes_used, space.percent, space.inodes_percent]
+        moved = kept.get("moved") if kept.get("figures") == figures else None
+        samples = list(kept.get("samples", []))
+        if space.used is not None and (not samples or now.timestamp() - samples[-1][0] >= 600):
+            samples.append([now.timestamp(), space.used])
+        return {**kept, "figures": figures, "moved": moved or now.isoformat(), "samples": samples[-SAMPLES:]}
+
+    def judge(self, seen: Measured, now: datetime) -> list[Finding]:
+        level, summary = _judged(seen, now)
+        return [
+            Finding(
+                key=f"{self.name}/{seen.filesystem.name}", level=level, summary=summary, evidence=_evidence(seen),
+                remedy="" if level is Level.OK else "delete or move checkpoints: opsctl checkpoint prune",
+            )
+        ]  # fmt: skip
+
+
+def _judged(seen: Measured, now: datetime) -> tuple[Level, str]:
+    filesystem, space = seen.filesystem, seen.space
+    if space is None:
+        return Level.UNKNOWN, f"{filesystem.name}: {seen.problem}"
+    shares = [_bytes(filesystem, space), _inodes(filesystem, space), *_hours(seen)]
+    known = [each for each in shares if each]
+    if not known:
+        return Level.UNKNOWN, f"{filesystem.name}: nothing says how much is used, or how much may be"
+    worst = max((level for level, _ in known), key=_SEVERITY.index)
+    said = [text for level, text in known if level is worst] if worst is not Level.OK else [text for _, text in known]
+    if worst is Level.OK and (stale := _stale(seen, now)):
+        return Level.UNKNOWN, f"{filesystem.name}: {stale}"
+    return worst, f"{filesystem.name} ({filesystem.path}): {'; '.join(said)}"
+
+
+_SEVERITY = [Level.OK, Level.UNKNOWN, Level.WARNING, Level.CRITICAL]
+
+
+def _bytes(filesystem: Filesystem, space: Space) -> tuple[Level, str] | None:
+    reliable = filesystem.reliable_percent / 100
+    limit = space.limit if space.limit is not None else filesystem.limit
+    if space.used is None or not limit:
+        return _share(filesystem, space.percent / reliable, "bytes") if space.percent is not None else None
+    left = limit * reliable - space.used
+    level, text = _share(filesystem, 100 * space.used / (limit * reliable), "bytes")
+    of = f"{show_size(limit)}" + (f", of which {filesystem.reliable_percent:g} % are reliable" if reliable < 1 else "")
+    text = f"{text} ({show_size(space.used)} of {of})"
+    if left < filesystem.free:
+        return Level.CRITICAL, f"{text}, {show_size(max(0, left))} left, needs {show_size(filesystem.free)}"
+    return level, text
+
+
+def _inodes(filesystem: Filesystem, space: Space) -> tuple[Level, str] | None:
+    limit = space.inodes_limit if space.inodes_limit is not None else filesystem.inode_limit
+    if space.inodes_used is None or not limit:
+        return _share(filesystem, space.inodes_percent, "inodes") if space.inodes_percent is not None else None
+    level, text = _share(filesystem, 100 * space.inodes_used / limit, "inodes")
+    return level, f"{text} ({space.inodes_used:,} of {limit:,})"
+
+
+def _share(filesystem: Filesystem, percent: float, what: str) -> tuple[Level, str]:
+    if percent >= filesystem.critical_percent:
+        return Level.CRITICAL, f"{percent:.2f}% {what} usage, critical at {filesystem.critical_percent:g}%"
+    if percent >= filesystem.warning_percent:
+        return Level.WARNING, f"{percent:.2f}% {what} usage, told at {filesystem.warning_percent:g}%"
+    return Level.OK, f"{percent:.2f}% {what} usage"
+
+
+def _hours(seen: Measured) -> list[tuple[Level, str]]:
+    """When it will be full, at the rate of the trains, or at that of everybody if it is higher."""
+    filesystem, space = seen.filesystem, seen.space
+    assert space is not None
+    limit = space.limit if space.limit is not None else filesystem.limit
+    inode_limit = space.inodes_limit if space.inodes_limit is not None else filesystem.inode_limit
+    rate = max(sum(each.bytes_s for each in seen.trains), seen.seen_rate or 0.0)
+    found = []
+    if rate > 0 and limit and space.used is not None:
+        left = limit * filesystem.reliable_percent / 100 - space.used
+        found.append(_forecast(filesystem, left / rate / 3600, "bytes", f"{show_size(rate * 86400)} a day"))
+    inode_rate = sum(each.inodes_s for each in seen.trains)
+    if inode_rate > 0 and inode_limit and space.inodes_used is not None:
+        left = inode_limit - space.inodes_used
+        found.append(_forecast(filesystem, left / inode_rate / 3600, "inodes", f"{inode_rate * 86400:,.0f} a day"))
+    return found
+
+
+def _forecast(filesystem: Filesystem, hours: float, what: str, rate: str) -> tuple[Level, str]:
+    level = Level.OK
+    if hours < filesystem.warning_hours:
+        level = Level.CRITICAL if hours < filesystem.critical_hours else Level.WARNING
+    return level, f"out of {what} in {max(0, hours):,.0f} h at {rate}"
+
+
+def _stale(seen: Measured, now: datetime) -> str:
+    """Figures that may say nothing of now: some systems bring theirs up to date every half hour, some forget to."""
+    limit = timedelta(minutes=seen.filesystem.stale_minutes)
+    at = seen.space.at if seen.space else None
+    if seen.filesystem.by == "du":
+        limit += timedelta(minutes=seen.filesystem.every_minutes)
+    if at and now - at > limit:
+        return f"the figures are of {at:%Y-%m-%d %H:%M} UTC, {_hours_of(now - at)} h ago"
+    if seen.unmoved_since and now - seen.unmoved_since > limit and seen.filesystem.by != "du":
+        return (
+            f"the figures have not moved for {_hours_of(now - seen.unmoved_since)} h, though checkpoints were written"
+        )
+    return ""
+
+
+def _hours_of(span: timedelta) -> str:
+    return f"{span.total_seconds() / 3600:.1f}"
+
+
+def _evidence(seen: Measured) -> tuple[str, ...]:
+    trains = [
+        f"{each.train}: {show_size(each.size)} in {each.inodes} inodes every {each.every_s / 3600:.1f} h"
+        for each in seen.trains
+        if each.bytes_s
+    ]
+    users = [
+        f"{user.name}: {show_size(user.size)}, {user.inodes:,} inodes, most in {user.places[0]}" for user in seen.users
+    ]
+    return (*trains, *users)

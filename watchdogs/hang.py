@@ -1,0 +1,217 @@
+"""A run that does nothing while Slurm says RUNNING.
+
+Signs of life are the heartbeat, with the limit of its phase, and the iteration lines and checkpoints, with the run's
+own rhythm, which is learnt. Never the age of the log: a run that hangs may well go on talking.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from statistics import median
+from typing import Any, ClassVar, Literal
+
+from opsctl.model import Finding, Job, Level
+from opsctl.progress.logline import Iteration
+from opsctl.rundir import Life
+from trainer.contract import Heartbeat, Phase, read_heartbeat
+from watchdogs import stacks
+from watchdogs.lines import new_iterations
+from watchdogs.saves import saves
+from watchdogs.scene import Scene, Watched
+
+FLOOR_S = 900.0
+"""A rhythm that was learnt never makes the limit shorter than this."""
+LINES, GAPS = 20, 3
+"""The limit: as long as so many lines take, and so many times the longest pause that ended well."""
+REMEMBERED = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """What a train's log and checkpoints tell, and what is kept of it."""
+
+    life: str = ""
+    step: int = 0
+    saved: float = 0.0
+    since: datetime
+    """The last sign of life, by the watcher's clock."""
+    looked: datetime
+    is_starting: bool = True
+    """Nothing was seen of this life yet."""
+    pauses: tuple[float, ...] = ()
+    line_s: float | None = None
+
+    @property
+    def limit_s(self) -> float:
+        return max(FLOOR_S, LINES * (self.line_s or 0), GAPS * max(self.pauses, default=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiet:
+    """How long it has been quiet, and how long it may be."""
+
+    train: str
+    life: str = ""
+    """Empty if nothing runs."""
+    phase: str = ""
+    step: int = 0
+    since: datetime | None = None
+    limit_s: float = 0.0
+    tolerance_s: float = 0.0
+    evidence: tuple[str, ...] = ()
+
+    def is_hang(self, now: datetime) -> bool:
+        return self.since is not None and now - self.since > timedelta(seconds=self.limit_s + self.tolerance_s)
+
+
+class Hang:
+    name: ClassVar[str] = "hang"
+    of: ClassVar[Literal["train"]] = "train"
+    needs_slurm: ClassVar[bool] = True
+
+    def probe(self, scene: Scene, thing: Watched) -> Quiet:
+        job, life, kept = thing.running, thing.life, scene.memory.read(self.name, thing.name)
+        if job is None or life is None:
+            scene.memory.write(self.name, thing.name, {**kept, "life": ""})
+            return Quiet(train=thing.name)
+        lines, position = new_iterations(thing.run.main_log, kept)
+        rhythm = learn(_recall(kept), thing, job, life, lines, now=scene.now)
+        quiet = _quiet(scene, thing, rhythm, read_heartbeat(thing.run.heartbeat / "train.json"))
+        told = kept.get("evidence", {})
+        if quiet.is_hang(scene.now):
+            told = self._evidence(scene, thing, quiet, told)
+            quiet = replace(quiet, evidence=tuple(told.get("lines", ())))
+        scene.memory.write(self.name, thing.name, {**position, **_kept(rhythm), "evidence": told})
+        return quiet
+
+    def _evidence(self, scene: Scene, thing: Watched, quiet: Quiet, told: dict[str, Any]) -> dict[str, Any]:
+        """Stacks are asked for once for each time that it fell silent, and before anybody acts."""
+        since = f"{quiet.life} {quiet.since}"
+        job, life, watch = thing.running, thing.life, thing.config.watch
+        if told.get("since") == since or not scene.acts or not thing.run.is_ours or life is None or job is None:
+            return told
+        target = life.path / "evidence" / f"hang-{scene.now:%Y%m%dT%H%M%S}"
+        ranks, said = thing.config.world_size, []
+        try:
+            stacks.ask(life, target, ranks=ranks, seconds=watch.stacks_seconds, clock=scene.clock)
+            said = stacks.summary(target, ranks=ranks)
+            if watch.py_spy and (problem := stacks.py_spy(job, life, target, scene.runner)):
+                said.append(problem)
+        except OSError as error:
+            said.append(f"stacks could not be kept: {error}")
+        return {"since": since, "lines": said}
+
+    def judge(self, seen: Quiet, now: datetime) -> list[Finding]:
+        level, summary, remedy = Level.OK, f"{seen.train}: nothing runs", ""
+        if seen.since is not None:
+            quiet = f"{_span((now - seen.since).total_seconds())} (limit {_span(seen.limit_s)})"
+            summary = f"{seen.train}: {seen.phase}, step {seen.step}, last sign of life {quiet} ago"
+            if seen.is_hang(now):
+                level = Level.CRITICAL
+                summary = f"{seen.life} hangs: {seen.phase}, step {seen.step}, no sign of life for {quiet}"
+                remedy = (
+                    f"opsctl stacks {seen.train}; opsctl cancel {seen.life.rpartition('.')[0].replace('_', ' task ')}"
+                )
+                remedy = f"opsctl cancel {seen.train}_{seen.life.rpartition('.')[0].rpartition('_')[2]}"
+        return [
+            Finding(
+                key=f"{self.name}/{seen.train}", level=level, summary=summary, train=seen.train, evidence=seen.evidence,
+                remedy=remedy,
+            )
+        ]  # fmt: skip
+
+
+def learn(
+    before: Rhythm | None, thing: Watched, job: Job, life: Life, lines: list[Iteration], *, now: datetime
+) -> Rhythm:
+    """The rhythm after this look."""
+    saved = _newest_save(thing)
+    step = lines[-1].step if lines else before.step if before else 0
+    line_s = _line_s(lines) or (before.line_s if before else None)
+    pauses = before.pauses if before else ()
+    if before is None or before.life != life.name:
+        # These lines may still be the last life's, so nothing is taken for a sign of life but the job's start.
+        since = max(filter(None, (job.start, _spoken(thing, now))), default=now)
+        return Rhythm(
+            life=life.name, step=step, saved=saved, since=min(since, now), looked=now, pauses=pauses, line_s=line_s
+        )
+    if (step, saved) == (before.step, before.saved) and not lines:
+        return replace(before, looked=now)
+    if not before.is_starting:
+        # Only what was seen to be a pause: nobody may have looked for hours.
+        pause = (before.looked - before.since).total_seconds()
+        pauses = (*pauses, pause)[-REMEMBERED:] if pause > 0 else pauses
+    return Rhythm(
+        life=life.name, step=step, saved=saved, since=now, looked=now, is_starting=False, pauses=pauses, line_s=line_s
+    )
+
+
+def _spoken(thing: Watched, now: datetime) -> datetime | None:
+    """When the log was last written: on a first look, no sign of life can be later."""
+    try:
+        return min(now, datetime.fromtimestamp(thing.run.main_log.stat().st_mtime, UTC))
+    except OSError:
+        return None
+
+
+def _newest_save(thing: Watched) -> float:
+    """When a checkpoint was last written to, also one that is being written."""
+    try:
+        found = saves(thing.run.checkpoints, embedded=False)
+    except OSError:
+        return 0.0
+    return found[-1].at.timestamp() if found else 0.0
+
+
+def _line_s(lines: list[Iteration]) -> float | None:
+    """Seconds between two lines, as the lines themselves say."""
+    known = [(b.step - a.step) * b.step_s for a, b in pairwise(lines) if b.step_s and b.step > a.step]
+    return median(known) if known else None
+
+
+def _quiet(scene: Scene, thing: Watched, rhythm: Rhythm, beat: Heartbeat | None) -> Quiet:
+    """The later of the two signs of life: heartbeats end where their disk is full, lines where nobody prints any."""
+    watch = thing.config.watch
+    limit_s = watch.init_minutes * 60 if rhythm.is_starting else rhythm.limit_s
+    quiet = Quiet(
+        train=thing.name, life=rhythm.life, phase="starting" if rhythm.is_starting else "training", step=rhythm.step,
+        since=rhythm.since, limit_s=limit_s, tolerance_s=scene.site.watch.clock_tolerance_seconds,
+    )  # fmt: skip
+    if beat and beat.life == rhythm.life:
+        limit_s, at = beat.limit_s, datetime.fromtimestamp(beat.at, UTC)
+        quiet = replace(quiet, phase=beat.phase.value, step=max(beat.step, rhythm.step), limit_s=beat.limit_s)
+        quiet = replace(quiet, since=at if rhythm.is_starting else max(at, rhythm.since))
+    # What is said by hand is meant for steps: starting, saving and evaluating have limits of their own.
+    if watch.hang_minutes and quiet.phase in {"training", Phase.TRAIN}:
+        quiet = replace(quiet, limit_s=watch.hang_minutes * 60)
+    return quiet
+
+
+def _recall(kept: dict[str, Any]) -> Rhythm | None:
+    try:
+        given = kept["rhythm"]
+        times = {key: datetime.fromisoformat(given[key]) for key in ("since", "looked")}
+        return Rhythm(**{**given, **times, "pauses": tuple(given["pauses"]), "life": kept["life"]})
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _kept(rhythm: Rhythm) -> dict[str, Any]:
+    given = {
+        "step": rhythm.step, "saved": rhythm.saved, "since": rhythm.since.isoformat(),
+        "looked": rhythm.looked.isoformat(), "is_starting": rhythm.is_starting, "pauses": rhythm.pauses,
+        "line_s": rhythm.line_s,
+    }  # fmt: skip
+    return {"life": rhythm.life, "rhythm": given}
+
+
+def _span(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 300
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )
