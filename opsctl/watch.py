@@ -1,0 +1,284 @@
+"""The watch cycle: attend to the trains, look at everything once, tell people what has changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol
+
+from opsctl import cycle as attending
+from opsctl.alerts import send
+from opsctl.alerts.outbox import Attempt
+from opsctl.alerts.send import Alerting
+from opsctl.config import Site, Train, parse, read_toml
+from opsctl.cycle import Attended
+from opsctl.errors import InputError, OpsctlError
+from opsctl.isolation import Failed, Isolation
+from opsctl.journal import Journal
+from opsctl.launch.chain import Chain, look
+from opsctl.model import Finding, Job, Level, Node, Transition
+from opsctl.ports import Clock, Runner, Scheduler, Watchdog
+from opsctl.rundir import RunDir, all_trains
+from opsctl.switches import owner
+from opsctl.watch_tables import Filesystem
+from watchdogs import WATCHDOGS
+from watchdogs.scene import Memory, Scene, Watched
+from watchdogs.slurm_status import also_of
+
+Unit = tuple[str, str]
+"""A watchdog and the name of what it looks at."""
+
+
+class World(Protocol):
+    """What a cycle needs; the App has it all."""
+
+    @property
+    def site(self) -> Site: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def engine_runner(self) -> Runner: ...
+    @property
+    def scheduler(self) -> Scheduler: ...
+    @property
+    def alerting(self) -> Alerting: ...
+    def chain(self, run: RunDir) -> Chain: ...
+    def journal(self, run: RunDir) -> Journal: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a cycle found and did."""
+
+    findings: tuple[Finding, ...]
+    attended: tuple[Attended, ...] = ()
+    transitions: tuple[Transition, ...] = ()
+    """What people are told."""
+    attempts: tuple[Attempt, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What of the cycle itself went wrong."""
+    seconds: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Watch:
+    """Cycles over the trains of a site. Keep it between cycles: it remembers which watchdogs hang."""
+
+    world: World
+    names: Sequence[str] = ()
+    """Watchdogs; empty for all."""
+    trains: Sequence[str] = ()
+    """Names of trains; empty for all, and for what belongs to no train."""
+    tells: bool = True
+    """Whether to act: attend to the trains, cancel what hangs, record, alert, ping. If not, it is only a look."""
+    _isolation: Isolation[Unit, Any] = field(init=False)
+    _problems: list[str] = field(default_factory=list)
+    _slurm_answers: bool = True
+
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.names if name not in WATCHDOGS]:
+            raise InputError(f"no watchdog {unknown[0]!r}; there are: {', '.join(WATCHDOGS)}")
+        self._isolation = Isolation(self.world.clock, self.world.site.watch.timeout_seconds)
+
+    @property
+    def watchdogs(self) -> dict[str, Watchdog[Scene, Any, Any]]:
+        return {name: each for name, each in WATCHDOGS.items() if not self.names or name in self.names}
+
+    def cycle(self) -> Report:
+        """One cycle. Whatever fails in it is told by its findings or among its problems: it does not raise."""
+        began, self._problems = self.world.clock.monotonic(), []
+        tells = self.tells and self._is_ours()
+        runs = [run for run in all_trains(self.world.site.root_path) if not self.trains or run.name in self.trains]
+        jobs, slurm = self._jobs() if runs else ([], [])
+        self._slurm_answers = jobs is not None
+        attended = self._attend(runs, jobs) if tells and jobs is not None else []
+        scene, broken = self._scene(runs, jobs, acts=tells)
+        answers = self._isolation.run(dict(self._units(scene)))
+        findings = [*broken, *self._findings(answers), *slurm]
+        transitions: list[Transition] = []
+        attempts: list[Attempt] = []
+        if tells:
+            findings = [self._acted(scene, each) for each in findings]
+            findings += self._gone(scene, answers, findings)
+            transitions, attempts = self._tell(findings, is_whole=not any(map(_has_failed, answers.values())))
+        return Report(
+            findings=tuple(findings), attended=tuple(attended), transitions=tuple(transitions),
+            attempts=tuple(attempts), problems=tuple(self._problems), seconds=self.world.clock.monotonic() - began,
+        )  # fmt: skip
+
+    # --- what there is
+
+    def _is_ours(self) -> bool:
+        """Whoever keeps the site's alerts is the one that tells; others look."""
+        path = self.world.alerting.site.path
+        try:
+            return path.stat().st_uid == os.geteuid()
+        except OSError:
+            return True
+
+    def _jobs(self) -> tuple[list[Job] | None, list[Finding]]:
+        """The whole queue, and whether Slurm answers: one finding for it, and none of every train."""
+        key = "slurm/site"
+        try:
+            return self.world.scheduler.jobs(), [Finding(key=key, level=Level.OK, summary="Slurm answers")]
+        except OpsctlError as error:
+            said = f"Slurm: {error.message}"
+            return None, [Finding(key=key, level=Level.UNKNOWN, summary=said, remedy="opsctl doctor")]
+
+    def _nodes(self, trains: Sequence[Watched]) -> tuple[Node, ...] | None:
+        """Asked only where somebody wants to know, and where Slurm has just answered."""
+        if "node_health" not in self.watchdogs or not any(each.seen and each.seen.active for each in trains):
+            return ()
+        try:
+            return tuple(self.world.scheduler.nodes())
+        except OpsctlError as error:
+            self._problems.append(error.message)
+            return None
+
+    def _attend(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[Attended]:
+        try:
+            chains = [self.world.chain(run) for run in runs if run.is_ours]
+            return attending.attend_all(chains, self.world.scheduler, jobs)
+        except (OpsctlError, OSError) as error:
+            self._problems.append(f"attending to the trains: {error}")
+            return []
+
+    def _scene(self, runs: Sequence[RunDir], jobs: Sequence[Job] | None, *, acts: bool) -> tuple[Scene, list[Finding]]:
+        """Everything that is looked at, and findings on trains that cannot be read."""
+        read = self._isolation.run({("train", run.name): partial(self._watched, run, jobs) for run in runs})
+        trains = tuple(each for each in read.values() if isinstance(each, Watched))
+        broken = [
+            Finding(key=f"train/{name}", level=Level.OK, summary=f"{name} can be read", train=name)
+            if not isinstance(each, Failed)
+            else Finding(key=f"train/{name}", level=Level.WARNING, summary=f"{name} is not watched: {each.why}",
+                         train=name, evidence=each.traceback)
+            for (_, name), each in read.items()
+        ]  # fmt: skip
+        alerting = self.world.alerting
+        place = alerting.site if self._is_ours() else alerting.spare
+        scene = Scene(
+            site=self.world.site, now=self.world.clock.now(), clock=self.world.clock, runner=self.world.engine_runner,
+            memory=Memory(place.path / "watch", self._problems), site_dir=alerting.site.path, trains=trains,
+            nodes=self._nodes(trains), acts=acts,
+        )  # fmt: skip
+        return scene, broken
+
+    def _watched(self, run: RunDir, jobs: Sequence[Job] | None) -> Watched:
+        config = parse(Train, read_toml(run.config), str(run.config))
+        journal = self.world.journal(run)
+        if jobs is None:
+            return Watched(run=run, config=config, seen=None)
+        seen = look(run, journal, jobs)
+        ours = {job.id for job in seen.jobs}
+        also = also_of(config.watch.also_jobs, tuple(jobs), owner(run.path.stat()), ours)
+        return Watched(run=run, config=config, seen=seen, also=also, events=tuple(journal.events()))
+
+    def _units(self, scene: Scene) -> Iterable[tuple[Unit, Callable[[], list[Finding]]]]:
+        asked = (each for each in self.watchdogs.values() if self._slurm_answers or not each.needs_slurm)
+        for watchdog in asked:
+            for name, thing in self._things(watchdog, scene):
+                yield (watchdog.name, name), partial(_look, watchdog, scene, thing)
+
+    def _things(self, watchdog: Watchdog[Scene, Any, Any], scene: Scene) -> list[tuple[str, Any]]:
+        if watchdog.of == "train":
+            return [(each.name, each) for each in scene.trains if watchdog.name not in each.config.watch.off]
+        if self.trains:
+            return []
+        if watchdog.of == "site":
+            return [("site", None)]
+        return [(each.name, each) for each in filesystems(scene.site)]
+
+    # --- what follows
+
+    def _findings(self, answers: dict[Unit, Any]) -> list[Finding]:
+        found: list[Finding] = []
+        for (name, thing), answer in answers.items():
+            if isinstance(answer, Failed):
+                train = thing if WATCHDOGS[name].of == "train" else ""
+                found.append(
+                    Finding(
+                        key=f"{name}/{thing}", level=Level.UNKNOWN, train=train, evidence=answer.traceback,
+                        summary=f"{name} could not look at {thing}: {answer.why}",
+                    )
+                )  # fmt: skip
+            else:
+                found += answer
+        return found
+
+    def _acted(self, scene: Scene, finding: Finding) -> Finding:
+        """Cancel a task that hangs, where its train's config says so; the finding, with what was done."""
+        train = next((each for each in scene.trains if finding.key == f"hang/{each.name}"), None)
+        if train is None or finding.level is not Level.CRITICAL:
+            return finding
+        job = train.running
+        if not train.config.watch.hang_cancels or not train.run.is_ours or job is None or not job.tasks:
+            return finding
+        try:
+            name = self.world.chain(train.run).cancel_task(job.tasks[0], finding.summary)
+            did = f"opsctl cancelled {name}, so that the next task starts"
+        except OpsctlError as error:
+            did = f"opsctl could not cancel it: {error.message}"
+        return replace(finding, evidence=(*finding.evidence, did), remedy=f"opsctl status {train.name}")
+
+    def _gone(self, scene: Scene, answers: dict[Unit, Any], findings: Sequence[Finding]) -> list[Finding]:
+        """What was not well and is not there any more: a node that the train left, a train that was removed."""
+        try:
+            levels = self.world.alerting.ledger.levels()
+        except OpsctlError:
+            return []
+        known, told = set(WATCHDOGS) & set(self.watchdogs), {each.key for each in findings}
+        gone = []
+        for key, entry in levels.items():
+            name, _, rest = key.partition("/")
+            unit = (name, rest.partition("/")[0])
+            is_there = unit in answers
+            is_unwatched = name in known and not (is_there or self.trains or self._is_unseen(scene, unit))
+            has_looked = is_there and not _has_failed(answers[unit])
+            if entry.level is not Level.OK and key not in told and (has_looked or is_unwatched):
+                finding = entry.finding or Finding(key=key, level=Level.OK, summary="")
+                gone.append(
+                    replace(finding, level=Level.OK, summary=f"{key} is not there any more", evidence=(), remedy="")
+                )
+        return gone
+
+    def _is_unseen(self, scene: Scene, unit: Unit) -> bool:
+        """Not looked at though it is there: Slurm did not answer, or the train could not be read."""
+        watchdog, thing = WATCHDOGS[unit[0]], unit[1]
+        if watchdog.needs_slurm and not self._slurm_answers:
+            return True
+        is_read = thing in {each.name for each in scene.trains}
+        return watchdog.of == "train" and not is_read and RunDir(scene.site.root_path / thing).exists
+
+    def _tell(self, findings: Sequence[Finding], *, is_whole: bool) -> tuple[list[Transition], list[Attempt]]:
+        alerting = self.world.alerting
+        transitions: list[Transition] = []
+        attempts: list[Attempt] = []
+        try:
+            transitions = alerting.ledger.record(findings)
+            attempts = send.alert(alerting)
+            # Only after a whole cycle of everything: a dead man's switch that is pressed by half of us is none.
+            if is_whole and not self.names and not self.trains:
+                send.ping(alerting)
+        except (OpsctlError, OSError) as error:
+            self._problems.append(f"alerting: {error}")
+        return transitions, attempts
+
+
+def cycle(world: World, *, names: Sequence[str] = (), trains: Sequence[str] = (), tells: bool = True) -> Report:
+    """One watch cycle over all trains: settle, carry out requests, look, tell. Raises InputError for unknown names."""
+    return Watch(world=world, names=names, trains=trains, tells=tells).cycle()
+
+
+def filesystems(site: Site) -> tuple[Filesystem, ...]:
+    """Those that the site names; if it names none, the one that the trains are on."""
+    return site.filesystem or (Filesystem(name="root", path=str(site.root_path)),)
+
+
+def _look(watchdog: Watchdog[Scene, Any, Any], scene: Scene, thing: object) -> list[Finding]:
+    return watchdog.judge(watchdog.probe(scene, thing), scene.now)
+
+
+def _has_failed(answer: object) -> bool:
+    return isinstance(answer, Failed)
