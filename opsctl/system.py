@@ -188,6 +188,12 @@ class ProcessId:
                 os.kill(self.pid, number)
 
 
+def own_process() -> ProcessId:
+    me = ProcessId.of(os.getpid())
+    assert me is not None, "this process runs"
+    return me
+
+
 def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start a program that outlives us, in a session of its own, its output appended to `log`."""
     try:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from dataclasses import asdict
+from datetime import UTC, datetime
 
 import click
 
-from opsctl import cycle
 from opsctl.app import App
+from opsctl.cli.cron_status import status
 from opsctl.cli.output import json_option, print_json, say
+from opsctl.cron.drivers import daemon as daemons
+from opsctl.cron.drivers.daemon import Daemon
+from opsctl.cron.drivers.export import FORMATS
+from opsctl.cron.output import sweep
+from opsctl.cron.tick import Round
+from opsctl.errors import ConfigError, InputError, MissingProgram, OpsctlError, SchedulerError, Unreachable
+from opsctl.lease import Busy
+
+DRIVERS = ("slurm", "daemon")
 
 
 @click.group()
@@ -16,20 +29,138 @@ def cron() -> None:
     """What is done while nobody looks.
 
     \b
-    opsctl cron tick                 settle what ended, carry out requests, once
+    opsctl cron start                a tick every 10 minutes, by the first driver that this site allows
+    opsctl cron status               what ran when, with what result, and when it runs next
+    opsctl cron tick                 run what is due, once
+    opsctl cron export crontab       a line for a scheduler that is here already
     """
 
 
 @cron.command()
+@click.argument("driver", required=False, type=click.Choice(DRIVERS))
+@click.pass_obj
+def start(app: App, driver: str | None) -> None:
+    """Tick from now on. Without DRIVER: the first of `drivers` in site.toml that works. Safe to say twice.
+
+    \b
+    slurm      a small job that submits itself again
+    daemon     a process in the foreground, for tmux or systemd
+    """
+    _check_schedule(app)
+    app.cron.place.create()
+    named = [driver] if driver else [each for each in app.site.cron.drivers if each in DRIVERS]
+    for each in named[:-1]:
+        try:
+            _start(app, each)
+        except Unreachable:
+            raise
+        except (SchedulerError, MissingProgram) as error:
+            say(f"not the {each} driver: {error.message}")
+        else:
+            return
+    if not named:
+        raise InputError("no driver is allowed here but export", hint="opsctl cron export crontab")
+    _start(app, named[-1])
+
+
+def _check_schedule(app: App) -> None:
+    if problems := app.cron.schedule().problems:
+        raise ConfigError(str(app.cron.directory), list(problems))
+
+
+def _start(app: App, driver: str) -> None:
+    if driver == "daemon":
+        signal.signal(signal.SIGTERM, _leave)
+        Daemon(cron=app.cron, runner=app.runner, tick=tick_argv(app)).run()
+        return
+    other = daemons.alive(app.cron)
+    if other and other.driver != driver:
+        raise InputError(f"cron is driven already, by {daemons.describe(other)}", hint="opsctl cron stop")
+    job, already = app.slurm_cron.start()
+    say(f"{'ticks already' if already else 'ticks'} every {app.site.cron.every} s, next as job {job}")
+    say("  opsctl cron status")
+
+
+def tick_argv(app: App) -> list[str]:
+    site = ["--site", str(app.site_path.absolute())] if app.site_path else []
+    return [sys.executable, "-P", "-m", "opsctl", *site, "cron", "tick"]
+
+
+@cron.command()
+@click.pass_obj
+def stop(app: App) -> None:
+    """Tick no more. A tick at work comes to its end."""
+    wanted = daemons.alive(app.cron)
+    if wanted and wanted.driver == daemons.NAME:
+        say(daemons.stop(app.cron, wanted))
+        return
+    cancelled = app.slurm_cron.stop() if app.cron.place.exists else []
+    say(f"stopped; cancelled job {', '.join(cancelled)}" if cancelled else "stopped; nothing was waiting")
+
+
+@cron.command()
+@click.option("--slot", type=int, default=0, hidden=True, help="When this tick was to come; said by the slurm driver.")
 @json_option
 @click.pass_obj
-def tick(app: App, *, as_json: bool) -> int:
-    """Attend to every train of yours once: settle lives that ended without saying so, carry out requests."""
-    attended = cycle.cycle(app.root, app.scheduler, app.chain)
+def tick(app: App, *, slot: int, as_json: bool) -> int:
+    """Run what is due, each entry at most once, however long ago the last tick was. Exit 1 if something failed."""
+    signal.signal(signal.SIGTERM, _leave)
+    app.cron.place.create()
+    if not slot:
+        return _tick(app, None, as_json=as_json)
+    meant, began = datetime.fromtimestamp(slot, UTC), app.clock.monotonic()
+    driver, own = app.slurm_cron, os.environ.get("SLURM_JOB_ID", "")
+    try:
+        driver.ensure(after=meant, own=own)
+    except OpsctlError as error:
+        app.cron.say(f"the next tick: {error.message}")
+    try:
+        return _tick(app, meant, as_json=as_json)
+    finally:
+        left = app.site.cron.limit_seconds - 60 - (app.clock.monotonic() - began)
+        if not driver.follow(meant, own, seconds=left):
+            app.cron.say("the next tick could not be submitted; the next verb or guard tries again")
+
+
+def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:
+    work = Round(cron=app.cron, slot=slot)
+    try:
+        ran = work.run()
+    except Busy as error:
+        app.cron.say(error.message)
+        return 0
     if as_json:
-        print_json([asdict(each) for each in attended])
-    else:
-        for each in attended:
-            for line in (*each.done, *([f"failed: {each.error}"] if each.error else [])):
-                say(f"{each.train}: {line}")
-    return 1 if any(each.error for each in attended) else 0
+        print_json({id: asdict(each) for id, each in ran.items()})
+    elif slot is None:
+        for id, each in ran.items():
+            say(f"{id}: {' '.join(filter(None, (each.result, each.detail)))}, {each.seconds:.3g} s")
+    return 1 if work.problems else 0
+
+
+@cron.command()
+@click.pass_obj
+def prune(app: App) -> None:
+    """Remove what entries printed longer ago than `keep_days`, and what killed writers left behind. A tick does the
+    first of these by itself."""
+    removed = sweep(app.cron.place, app.clock.now(), app.site.cron)
+    say(f"removed {removed} file{'s' * (removed != 1)}")
+
+
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
+
+
+@cron.command()
+@click.argument("form", type=click.Choice(list(FORMATS)), default="crontab")
+@click.pass_obj
+def export(app: App, form: str) -> None:
+    """Print lines for a scheduler that the site has already, which then ticks.
+
+    \b
+    opsctl cron export crontab
+    opsctl cron export systemd-service > ~/.config/systemd/user/opsctl-cron.service
+    """
+    click.echo(FORMATS[form](tick_argv(app), app.site.cron), nl=False)
+
+
+cron.add_command(status)

@@ -9,10 +9,15 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from opsctl.cron.place import CronDir
+from opsctl.cron_tables import CronSite
+
 KEEP_BYTES = 1 << 20
 """Of one run of one entry."""
 TOTAL_BYTES = 64 << 20
 """Of all that is kept."""
+LEFT_BEHIND = 86_400.0
+"""Seconds after which a temporary file has no writer any more."""
 
 
 def keep_output(directory: Path, id: str, at: datetime, text: bytes) -> str:
@@ -40,6 +45,18 @@ def prune(directory: Path, now: datetime, *, keep: timedelta, files: int, total:
         room -= size
         if mtime < oldest or number > files or room < 0:
             with contextlib.suppress(OSError):
+                path.unlink()
+                removed += 1
+    return removed
+
+
+def sweep(place: CronDir, now: datetime, settings: CronSite) -> int:
+    """Prune, and remove the temporary files that killed writers left in the site's directory; how many files went."""
+    removed = prune(place.output, now, keep=timedelta(days=settings.keep_days), files=settings.keep_files)
+    old = now.timestamp() - LEFT_BEHIND
+    for path in place.site.path.rglob(".*.*"):
+        with contextlib.suppress(OSError):
+            if path.is_file() and not path.is_symlink() and path.stat().st_mtime < old:
                 path.unlink()
                 removed += 1
     return removed

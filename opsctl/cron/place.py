@@ -48,10 +48,6 @@ class CronDir:
         return self.driver / "wanted.json"
 
     @property
-    def script(self) -> Path:
-        return self.driver / "cron.slurm"
-
-    @property
     def exists(self) -> bool:
         return self.path.is_dir()
 
@@ -84,3 +80,12 @@ class CronDir:
             return datetime.fromtimestamp(float(self.last_tick.read_text()), UTC)
         except (OSError, ValueError, OverflowError):
             return None
+
+    def is_overdue(self, every: int, now: datetime) -> bool:
+        """Whether a driver is wanted, by us, and no tick came for two rounds and more: one look at two files."""
+        try:
+            found = self.wanted.stat()
+        except OSError:
+            return False
+        since = max(self.ticked() or datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(found.st_mtime, UTC))
+        return found.st_uid == os.geteuid() and (now - since).total_seconds() > 2 * every + min(120, every)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from opsctl.errors import Unreachable
 from opsctl.ports import Runner, TimedOut
@@ -18,14 +17,14 @@ def foreign_to_us(env: Mapping[str, str]) -> dict[str, None]:
     return dict.fromkeys(ours)
 
 
-def sbatch(runner: Runner, env: Mapping[str, str], script: Path, *arguments: str, options: Sequence[str] = ()) -> str:
-    """Submit it; the job's id. `env` is that of this process.
+def sbatch(runner: Runner, env: Mapping[str, str], script: str, *, options: Sequence[str] = ()) -> str:
+    """Submit the text of a script; the job's id. `env` is that of this process.
 
     Raises SchedulerError, or Unreachable, and then it is unknown whether it was submitted.
     """
-    argv = ("sbatch", "--parsable", *options, str(script), *arguments)
+    argv = ("sbatch", "--parsable", *options)
     try:
-        out = check(runner.run(argv, timeout=TIMEOUT, env=NO_FILTER["sbatch"] | foreign_to_us(env))).out
+        out = check(runner.run(argv, timeout=TIMEOUT, stdin=script, env=NO_FILTER["sbatch"] | foreign_to_us(env))).out
     except TimedOut as error:
         raise Unreachable(str(error), hint=HINT) from error
     number = out.strip().partition(";")[0]

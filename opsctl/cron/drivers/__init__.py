@@ -1,0 +1,30 @@
+"""Who ticks: a job that submits itself, a daemon in the foreground, or a scheduler that the site has already."""
+
+from __future__ import annotations
+
+from opsctl.cron.drivers.slurm import NAME as SLURM
+from opsctl.cron.drivers.slurm import SlurmDriver
+from opsctl.cron.drivers.wanted import read_wanted
+
+
+def revive(driver: SlurmDriver) -> str:
+    """Where ticks should come and none came for long: submit the next one, if there is none. What was done, in words.
+
+    One look at two files where all is well, and nothing asked of Slurm. Raises OpsctlError.
+    """
+    cron = driver.cron
+    now = cron.clock.now()
+    if not cron.place.is_overdue(cron.settings.every, now):
+        return ""
+    last = cron.place.ticked()
+    since = f"no tick since {last:%Y-%m-%d %H:%M} UTC" if last else "no tick ever came"
+    try:
+        wanted = read_wanted(cron.place)
+    except (OSError, ValueError, TypeError, KeyError):
+        wanted = None
+    if wanted and wanted.driver != SLURM:
+        return f"cron: {since}: opsctl cron start {wanted.driver} brings it back"
+    before = {job.id for job in driver.jobs()}
+    job = driver.ensure(after=now)
+    # One that was there waits for a node, or runs for long.
+    return "" if job is None or job in before else f"cron: {since}: submitted the next one as job {job}"

@@ -1,0 +1,114 @@
+"""The daemon driver: APScheduler in the foreground, for tmux or systemd. Each tick is a process of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from apscheduler.schedulers.blocking import BlockingScheduler
+from apscheduler.triggers.interval import IntervalTrigger
+
+from opsctl.cron.drivers.wanted import Wanted, read_wanted, write_wanted
+from opsctl.cron.world import Cron
+from opsctl.errors import InputError, OpsctlError
+from opsctl.journal import actor
+from opsctl.lease import lease
+from opsctl.ports import Runner, TimedOut
+from opsctl.system import ProcessId, hostname, own_process
+
+NAME = "daemon"
+GRID = datetime(2000, 1, 1, tzinfo=UTC)
+"""Ticks come at whole multiples of their distance from here on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    cron: Cron
+    runner: Runner
+    tick: Sequence[str]
+    """What one tick is, as a program."""
+
+    def run(self) -> None:
+        """Tick until Ctrl-C or TERM, or until another driver was started. Raises InputError where one is at work."""
+        self._claim()
+        logging.getLogger("apscheduler").setLevel(logging.ERROR)  # a tick that is late is no news
+        scheduler = BlockingScheduler(timezone=UTC)
+        every = self.cron.settings.every
+        scheduler.add_job(
+            lambda: self._tick(scheduler), IntervalTrigger(seconds=every, start_date=GRID, timezone=UTC),
+            coalesce=True, max_instances=1, misfire_grace_time=None, next_run_time=self.cron.clock.now(),
+        )  # fmt: skip
+        self.cron.say(f"ticking every {every} s until Ctrl-C")
+        try:
+            scheduler.start()
+        except (KeyboardInterrupt, SystemExit):
+            self.cron.say("leaving when the tick at work is over")
+            scheduler.shutdown(wait=True)
+        finally:
+            if self._is_ours():
+                self.cron.place.wanted.unlink(missing_ok=True)
+
+    def _tick(self, scheduler: BlockingScheduler) -> None:
+        if not self._is_ours():
+            self.cron.say("stopped by somebody else")
+            scheduler.shutdown(wait=False)
+            return
+        try:
+            done = self.runner.run(self.tick, timeout=self.cron.settings.limit_seconds)
+            for line in (done.out + done.err).splitlines():
+                self.cron.say(line)
+        except (TimedOut, OpsctlError) as error:
+            self.cron.say(f"tick: {error}")
+
+    def _claim(self) -> None:
+        place, me = self.cron.place, own_process()
+        with lease(place.driver, self.cron.clock):
+            if other := alive(self.cron):
+                raise InputError(
+                    f"cron is driven already, by {describe(other)}", hint="opsctl cron status; opsctl cron stop"
+                )
+            write_wanted(
+                place, Wanted(driver=NAME, since=self.cron.clock.now(), by=actor(), host=hostname(), pid=me.pid,
+                              started=me.started),
+            )  # fmt: skip
+
+    def _is_ours(self) -> bool:
+        try:
+            wanted = read_wanted(self.cron.place)
+        except (OSError, ValueError, TypeError, KeyError):
+            return True
+        return wanted is not None and wanted.process == own_process()
+
+
+def alive(cron: Cron) -> Wanted | None:
+    """The driver that is to run, unless it is a daemon of which we know that it is gone."""
+    try:
+        wanted = read_wanted(cron.place)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    if wanted is None or wanted.driver != NAME:
+        return wanted
+    if wanted.process:
+        return wanted if wanted.process.is_alive else None
+    # On another machine: nobody can see it from here, but its ticks.
+    return None if cron.place.is_overdue(cron.settings.every, cron.clock.now()) else wanted
+
+
+def describe(wanted: Wanted) -> str:
+    """`the daemon with pid 12 on login1, since 2026-01-02 03:04 UTC, of anna`."""
+    where = f" with pid {wanted.pid} on {wanted.host}" if wanted.driver == NAME else ""
+    return f"the {wanted.driver} driver{where}, since {wanted.since:%Y-%m-%d %H:%M} UTC, of {wanted.by}"
+
+
+def stop(cron: Cron, wanted: Wanted) -> str:
+    """Ask a daemon to leave; what was done, in words."""
+    cron.place.wanted.unlink(missing_ok=True)
+    process: ProcessId | None = wanted.process
+    if process is None:
+        return f"the daemon on {wanted.host} leaves at its next tick"
+    if not process.is_alive:
+        return "the daemon was gone already"
+    process.send(15)
+    return f"told the daemon with pid {wanted.pid} to leave"

@@ -1,0 +1,59 @@
+"""The export driver: lines for a scheduler that the site has already."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+
+from opsctl.cron_tables import CronSite
+from opsctl.render import render
+
+
+def crontab(argv: Sequence[str], settings: CronSite) -> str:
+    """For `crontab -e` on a login node."""
+    return render("cron/crontab.j2", minutes=_minutes(settings), command=_cron_line(argv))
+
+
+def scrontab(argv: Sequence[str], settings: CronSite) -> str:
+    """For `scrontab -e`, on sites whose Slurm has it."""
+    options = {"--partition": settings.partition, "--account": settings.account, "--qos": settings.qos,
+               "--mem": settings.memory, "--time": settings.time_limit}  # fmt: skip
+    said = [f"{key}={value}" for key, value in options.items() if value]
+    return render("cron/scrontab.j2", minutes=_minutes(settings), command=_cron_line(argv), options=said)
+
+
+def systemd_timer(argv: Sequence[str], settings: CronSite) -> str:
+    """A timer and the service that it starts."""
+    minutes = settings.every // 60 or 1
+    when = "hourly" if minutes == 60 else f"*:0/{minutes}"
+    return render("cron/systemd-timer.j2", when=when, command=_systemd_line(argv), limit=int(settings.limit_seconds))
+
+
+def systemd_service(argv: Sequence[str], _: CronSite) -> str:
+    """A service that runs the daemon driver."""
+    return render("cron/systemd-service.j2", command=_systemd_line([*argv[:-1], "start", "daemon"]))
+
+
+FORMATS: dict[str, Callable[[Sequence[str], CronSite], str]] = {
+    "crontab": crontab,
+    "scrontab": scrontab,
+    "systemd-timer": systemd_timer,
+    "systemd-service": systemd_service,
+}
+"""What `opsctl cron export` can print."""
+
+
+def _minutes(settings: CronSite) -> str:
+    minutes = settings.every // 60 or 1
+    return {1: "*", 60: "0"}.get(minutes, f"*/{minutes}")
+
+
+def _cron_line(argv: Sequence[str]) -> str:
+    # A percent sign means a line feed to cron.
+    return shlex.join(argv).replace("%", r"\%")
+
+
+def _systemd_line(argv: Sequence[str]) -> str:
+    """Quoted as systemd.service(5) wants it, which has its own percent and dollar signs."""
+    words = (word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") for word in argv)
+    return " ".join(f'"{word}"' if any(c in word for c in " \t'\"\\;") else word for word in words)

@@ -1,0 +1,40 @@
+"""Which driver is to run, as `cron start` and `cron stop` leave it: whoever notices that it does not can revive it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from opsctl.cron.place import CronDir
+from opsctl.system import ProcessId, hostname
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    driver: str
+    since: datetime
+    by: str
+    host: str = ""
+    pid: int = 0
+    started: int = 0
+    """Of a daemon: its host and process."""
+
+    @property
+    def process(self) -> ProcessId | None:
+        """The daemon's process, if it is one of this machine."""
+        return ProcessId(pid=self.pid, started=self.started) if self.host == hostname() else None
+
+
+def read_wanted(place: CronDir) -> Wanted | None:
+    """None if none is wanted. A file that cannot be understood is an error of its own. Raises ValueError, OSError."""
+    try:
+        given = json.loads(place.wanted.read_text())
+    except FileNotFoundError:
+        return None
+    return Wanted(**{**given, "since": datetime.fromisoformat(given["since"])})
+
+
+def write_wanted(place: CronDir, wanted: Wanted) -> None:
+    """Raises RunDirError."""
+    place.site.write(place.wanted, json.dumps(asdict(wanted), default=str) + "\n")
