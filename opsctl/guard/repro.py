@@ -66,10 +66,14 @@ def _python(run: RunDir) -> str:
     return next((word for word in command if Path(word).name.startswith("python")), "python3")
 
 
+GIT = ("git", "--no-optional-locks", "-c", "diff.autoRefreshIndex=false", "-c", "core.fsmonitor=false")
+"""Looks and touches nothing: a git that is killed while it refreshes the index would leave the checkout locked."""
+
+
 def _checkout(runner: Runner, at: str) -> dict[str, str]:
     """The state of the checkout that the train was launched from; empty texts if it was not one."""
-    git = ("git", "-c", "core.fsmonitor=false", "-C", at)
-    described = _said(runner, [*git, "describe", "--always", "--dirty", "--tags", "--long"])
+    git = (*GIT, "-C", at)
+    described = _said(runner, [*git, "describe", "--always", "--tags", "--long"])
     changed = _said(runner, [*git, "status", "--porcelain"])
     diff = _said(runner, [*git, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color"])
     return {"git.txt": described + changed, "uncommitted.diff": diff}

@@ -152,8 +152,10 @@ class Supervisor:
         code = 128 + signal.SIGTERM if code is None else code
         with self.tolerated("recording the exit"):
             self.run.write(self.life.body_exit, f"{code}\n")
+        if code == 128 + signal.SIGTERM:
+            self._await_own_term(signals)
         if self._late is not None:
-            # Slurm tells everyone below us to end at once: the shell goes first, and ranks may still be saving.
+            # The shell goes first, and ranks may still be saving.
             self._watch(signals, lambda: count_descendants() > 0)
         self.is_over = True
         self._end_all_below()
@@ -172,6 +174,12 @@ class Supervisor:
                 asked = self.deadline.keep()
                 if asked and self._unsettled:
                     self._settle_earlier()
+
+    def _await_own_term(self, signals: Signals) -> None:
+        """Slurm tells every process of a job to end, one after the other; the body may hear it before we do."""
+        until = self.clock.monotonic() + 1
+        while self._late is None and self.clock.monotonic() < until:
+            signals.wait(0.1)
 
     def _end_all_below(self) -> None:
         with self.tolerated("ending what the body left"):

@@ -126,12 +126,19 @@ def test_a_life_that_was_cancelled_leaves_nothing_behind_and_the_next_task_goes_
     assert not [process for process in of_life(train) if "1.0" in process.environ()["TRAIN_LIFE"].partition("_")[2]]
 
 
-def test_ranks_that_save_when_they_are_cancelled_are_not_cut_short_by_the_shell_that_goes_first(
-    train: GuardedTrain,
-) -> None:
-    array = train.submit(f"bash -c 'trap \"\" TERM; {UNTIL_ASKED}; sleep 1; touch saved'; true")
+def test_what_a_body_leaves_running_ends_with_it(train: GuardedTrain) -> None:
+    train.submit("setsid sleep 300 & (trap '' TERM; sleep 300) & exit 0")
+    train.wait()
+    assert of_life(train) == []
+
+
+def test_ranks_that_save_are_not_cut_short_by_the_shell_that_goes_first(train: GuardedTrain) -> None:
+    array = train.submit(f"bash -c 'trap \"\" TERM; {UNTIL_ASKED}; sleep 3.5; touch saved'; true")
     train.wait_for("begun")
-    train.slurm("scancel", f"{array}_1")
+    [shell] = [process for process in of_life(train) if process.cmdline() == ["bash", str(train.run.body)]]
+    # As a scancel does, which would leave less than five seconds for the rest.
+    shell.terminate()
+    train.slurm("scancel", "--batch", "--signal=TERM", f"{array}_1")
     train.wait()
     assert (train.run.path / "saved").exists()
     assert train.end()["outcome"] == "cancelled"
@@ -167,6 +174,16 @@ def test_a_guard_that_is_killed_leaves_no_process_and_is_settled_by_the_next_one
     assert of_life(train) == []
     assert train.end(1)["outcome"] == "crashed"
     assert train.end(2)["outcome"] == "exited"
+
+
+def test_a_train_that_had_finished_when_its_guard_was_killed_runs_no_further_body(train: GuardedTrain) -> None:
+    train.submit(f'{FINISHED}; touch "begun-$SLURM_ARRAY_TASK_ID"; sleep 300', tasks=3)
+    train.wait_for("begun-1")
+    os.kill(guard_of(train), signal.SIGKILL)
+    train.wait()
+    assert train.waiting == []
+    assert [train.end(task)["outcome"] for task in (1, 2)] == ["finished", "skipped"]
+    assert not (train.run.path / "begun-2").exists()
 
 
 def test_a_node_that_dies_is_settled_by_the_next_lifes_guard(fresh_slurm: Callable[..., Sandbox], make: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -59,7 +60,17 @@ def test_uncommitted_changes_of_the_checkout_are_kept(world: World, checkout: Pa
     life = world.began()
     dump(world.run, life, SystemRunner(), {"SLURM_SUBMIT_DIR": str(checkout)}, is_over=lambda: False)
     assert "+lr = 2" in (life.repro / "uncommitted.diff").read_text()
-    assert "-dirty" in (life.repro / "git.txt").read_text()
+    assert "\n M train.py\n" in (life.repro / "git.txt").read_text()
+
+
+def test_a_checkout_is_never_locked_for_a_git_that_is_killed_would_leave_it_so(world: World, checkout: Path) -> None:
+    (checkout / "train.py").write_text("lr = 1\n")  # as committed, but newer than the index knows
+    os.utime(checkout / "train.py", (1, 1))
+    index = checkout / ".git" / "index"
+    before = index.stat()
+    dump(world.run, world.began(), SystemRunner(), {"SLURM_SUBMIT_DIR": str(checkout)}, is_over=lambda: False)
+    after = index.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_outside_a_checkout_there_is_no_diff(world: World, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from opsctl.journal import Journal, Kind
 from opsctl.launch.chain import Chain
 from opsctl.model import Job, JobState
 from opsctl.rundir import RunDir
-from trainer.contract import Reason
+from trainer.contract import Reason, StopReason, to_json
 
 Write = Callable[[str], None]
 
@@ -189,6 +189,12 @@ def test_a_train_that_was_launched_again_is_not_cancelled_for_an_old_life(world:
     settled = settle(world.chain, world.rules, life)
     assert (settled.outcome, settled.action) == (Outcome.KILLED, Action.CONTINUE)
     assert settled.why == "the trainer left at step 40 (kill); launched or released again since"
+
+
+def test_a_trainer_whose_clock_is_years_off_is_not_overtaken_by_its_own_launch(world: World) -> None:
+    life = world.began()
+    life.stop_reason.write_text(to_json(StopReason(reason=Reason.FINISHED, step=40, at=1.0)))
+    assert settle(world.chain, world.rules, life).action is Action.CANCEL_QUEUED
 
 
 def test_a_train_that_was_released_is_not_held_again_for_an_old_pause(world: World) -> None:
