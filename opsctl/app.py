@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from opsctl import rundir
 from opsctl.config import Site, find_site, load_site, state_home
@@ -16,7 +19,13 @@ from opsctl.journal import Journal
 from opsctl.launch.chain import Chain
 from opsctl.ports import Clock, Runner, Scheduler
 from opsctl.rundir import RunDir
+from opsctl.sitedir import SiteDir
 from opsctl.system import SystemClock, SystemRunner
+
+if TYPE_CHECKING:
+    from opsctl.alerts.send import Alerting
+    from opsctl.cron.drivers.slurm import SlurmDriver
+    from opsctl.cron.world import Cron
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,43 @@ class App:
     def root(self) -> Path:
         return self.site.root_path
 
+    @property
+    def alerting(self) -> Alerting:
+        """The site's alerts. While the root cannot be written they are carried on in this user's own directory."""
+        from opsctl.alerts.send import Alerting  # noqa: PLC0415 (templates and more, for those who alert)
+
+        spare = state_home() / "alerts" / hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
+        return Alerting(
+            rules=self.site.alerts, site=SiteDir.of(self.root), spare=SiteDir(spare), clock=self.clock,
+            runner=self.runner,
+        )  # fmt: skip
+
+    @cached_property
+    def cron(self) -> Cron:
+        """What is done while nobody looks."""
+        from opsctl.cron.place import CronDir  # noqa: PLC0415 (APScheduler and all, for those who tick)
+        from opsctl.cron.world import Cron  # noqa: PLC0415
+
+        env = dict(os.environ)
+        with contextlib.suppress(OpsctlError):  # a sandbox that is gone is for the entries to find out
+            env |= self.engine_env
+        if self.site_path:
+            env["OPSCTL_SITE"] = str(self.site_path.absolute())
+        return Cron(
+            place=CronDir(SiteDir.of(self.root)), settings=self.site.cron, clock=self.clock, env=env,
+            trust_parents=self.site.trust_parents, say=_say,
+        )  # fmt: skip
+
+    @cached_property
+    def slurm_cron(self) -> SlurmDriver:
+        """Cron's driver that is a job which submits itself."""
+        from opsctl.cron.drivers.slurm import SlurmDriver  # noqa: PLC0415 (as above)
+
+        return SlurmDriver(
+            cron=self.cron, scheduler=self.scheduler, runner=self.engine_runner, defaults=self.site.slurm,
+            python=sys.executable, site_file=self.site_path and self.site_path.absolute(),
+        )  # fmt: skip
+
     def find(self, train: str) -> RunDir:
         """The train of that name or path. Raises InputError."""
         return rundir.find(self.root, train)
@@ -71,6 +117,11 @@ class App:
         """Refuse to act on a run directory that others could have written to. Raises RunDirError."""
         root = self.root if self.site.trust_parents else None
         rundir.check_trusted((run.config, run.body, run.wrapper, run.journal), root=root)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"opsctl cron: {text}\n")
+    sys.stderr.flush()
 
 
 def build(site_file: Path | None = None) -> App:

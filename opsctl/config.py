@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from opsctl.alert_tables import AlertSite
+from opsctl.cron_tables import CronSite
 from opsctl.errors import ConfigError
 from opsctl.model import slurm_minutes
 from opsctl.tables import Table
@@ -92,6 +93,7 @@ class Site(Table):
     )
     slurm: SlurmDefaults = SlurmDefaults()
     alerts: AlertSite = AlertSite()
+    cron: CronSite = CronSite()
     watch: WatchSite = WatchSite()
     filesystem: tuple[Filesystem, ...] = ()
 
@@ -200,7 +202,15 @@ def load_train(path: Path) -> Train:
 
 
 def load_site(path: Path) -> Site:
-    return parse(Site, read_toml(path), str(path))
+    """The site described by the file at `path`. Raises ConfigError, also for a secret that others can read there."""
+    site = parse(Site, read_toml(path), str(path))
+    if path.stat().st_mode & 0o044:
+        problems = [f"{place}: a secret in clear, in a file that others can read" for place in site.alerts.in_clear()]
+        if problems:
+            raise ConfigError(
+                str(path), problems, hint="name a file instead, as in password_file, or chmod 600 this one"
+            )
+    return site
 
 
 def find_site() -> Path | None:
@@ -244,29 +254,41 @@ def _lists_to_tuples(value: Any) -> Any:
 
 
 def _problem(model: type[BaseModel], error: Any, under: tuple[str, ...] = ()) -> str:
-    *tables, key = [*under, *error["loc"]] or [""]
-    place = f"[{'.'.join(str(table) for table in tables)}] {key}" if tables else str(key)
+    *within, key = error["loc"] or [""]
+    models, tables = _walk(model, within)
+    place = f"[{'.'.join([*under, *tables])}] {key}" if under or tables else str(key)
     if error["type"] == "extra_forbidden":
-        known = sorted(_fields_at(model, error["loc"][:-1]))
+        known = sorted({name for each in models for name in each.model_fields})
         near = get_close_matches(str(key), known, 1)
         advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
         return f"{place}: unknown key; {advice}"
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "missing":
         return f"{place}: missing"
-    given = "" if error["type"] == "value_error" else f", got {error['input']!r:.60}"
+    # A whole table may hold a secret.
+    is_shown = error["type"] != "value_error" and not isinstance(error["input"], dict)
+    given = f", got {error['input']!r:.60}" if is_shown else ""
     return f"{place}: {message}{given}" if place else f"{message}{given}"
 
 
-def _fields_at(model: type[BaseModel], loc: Sequence[Any]) -> list[str]:
-    """The keys known in the table at `loc`, following nested models through optional and annotated types."""
+def _walk(model: type[BaseModel], loc: Sequence[Any]) -> tuple[list[type[BaseModel]], list[str]]:
+    """What may stand in the table at `loc`, and its name as it stands in the file: pydantic adds the kind that it took
+    a table of several kinds for."""
+    models, tables = [model], []
     for key in loc:
-        field = model.model_fields.get(str(key))
-        if field is None:
-            return []
-        kinds = [field.annotation, *get_args(field.annotation)]
-        nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if not nested:
-            return []
-        model = nested[0]
-    return list(model.model_fields)
+        fields = [each.model_fields[str(key)] for each in models if str(key) in each.model_fields]
+        kinds = [
+            each
+            for each in models
+            if "kind" in each.model_fields and get_args(each.model_fields["kind"].annotation) == (key,)
+        ]
+        models = [each for field in fields for each in _models(field.annotation)] or kinds or models
+        tables += [] if kinds and not fields else [str(key)]
+    return models, tables
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The tables that an annotation is made of: through optional, annotated, listed and named ones."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [each for part in get_args(annotation) for each in _models(part)]
