@@ -37,6 +37,11 @@ class SiteDir:
         """What ran when, and what it said."""
         return self.path / "cron"
 
+    @property
+    def last_tick(self) -> Path:
+        """When a tick of cron last gave a sign of life, in seconds since the epoch, as text."""
+        return self.cron / "last-tick"
+
     def create(self) -> None:
         """Make every directory of it, for its owner alone to write. Idempotent. Raises RunDirError."""
         try:

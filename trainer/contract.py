@@ -37,6 +37,8 @@ class Env(StrEnum):
     STOP_REASON = "TRAIN_STOP_REASON"
     HEARTBEAT_DIR = "TRAIN_HEARTBEAT_DIR"
     CHECKPOINT_DIR = "TRAIN_CHECKPOINT_DIR"
+    LAST_TICK = "TRAIN_LAST_TICK"
+    """A file with the time, in seconds since the epoch, at which whoever watches the run last gave a sign of life."""
     NODE = "TRAIN_NODE"
     """The node's name as the scheduler knows it (several nodes may share one host)."""
 

@@ -9,9 +9,12 @@ from pathlib import Path
 
 from trainer import flops
 from trainer.config import TrainerConfig
-from trainer.contract import Env, Heartbeat, Phase, Reason, StopReason, to_json, write_atomic
+from trainer.contract import Env, Heartbeat, Phase, Reason, StopReason, read_deadline, to_json, write_atomic
 from trainer.process import Process
 from trainer.state import State
+
+SILENCE_S = 3 * 3600.0
+"""Ticks come at least every hour."""
 
 
 def say(text: str) -> None:
@@ -74,6 +77,7 @@ class Pulse:
         self._paths = [Path(directory) / name for name in names] if directory else []
         self._life, self._process, self._config = environ.get(Env.LIFE, ""), process, config
         self._last: tuple[Phase, float] | None = None
+        self._last_tick = environ.get(Env.LAST_TICK) if process.is_first else None
 
     def beat(self, phase: Phase, state: State) -> None:
         """Write the heartbeat, if the phase is new or the last one is old enough."""
@@ -81,6 +85,8 @@ class Pulse:
         if self._last and self._last[0] is phase and now - self._last[1] < self._config.log.heartbeat_s:
             return
         self._last = phase, now
+        if self._last_tick:
+            warn_of_silence(Path(self._last_tick), state)
         text = to_json(self._heartbeat(phase, state))
         for path in self._paths:
             try:
@@ -109,6 +115,13 @@ class Pulse:
         per_step = limits.step_s or max(120.0, 20 * state.slowest_step_s)
         known = {Phase.INIT: limits.init_s, Phase.SAVE: limits.save_s, Phase.EXIT: limits.exit_s}
         return known.get(phase, per_step + self._config.log.heartbeat_s)
+
+
+def warn_of_silence(last_tick: Path, state: State) -> None:
+    """Say so, once, when whoever watches this run has been silent for long: nobody would be woken if it died."""
+    ticked = read_deadline(last_tick)
+    if ticked is not None and time.time() - ticked > SILENCE_S:
+        _note(state, f"nobody watches this run: the last tick of cron was at {time.ctime(ticked)} ({last_tick})")
 
 
 def write_stop_reason(environ: Mapping[str, str], reason: Reason, state: State, *, detail: str) -> None:

@@ -10,6 +10,7 @@ import click
 
 from opsctl import rundir
 from opsctl.app import App
+from opsctl.cli.owner import keep_cron
 from opsctl.config import Guard, parse, read_toml
 from opsctl.errors import ConfigError
 from opsctl.guard.record import life_name
@@ -38,7 +39,7 @@ def run(app: App, run_dir: Path) -> int:
     try:
         supervisor = Supervisor(
             chain=app.chain(train), rules=rules_of(train), runner=app.runner, env=env, say=say,
-            check_trusted=lambda: check_body(app, train),
+            check_trusted=lambda: check_body(app, train), keep_cron=lambda: keep_cron(app),
         )  # fmt: skip
         return supervisor.supervise()
     except Exception:

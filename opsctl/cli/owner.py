@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 
 from opsctl.app import App
+from opsctl.cron.place import CronDir
 from opsctl.errors import OpsctlError, Unreachable
 from opsctl.rundir import RunDir
+from opsctl.sitedir import SiteDir
 
 
 def attend(app: App, run: RunDir, *, dry_run: bool = False) -> None:
@@ -14,6 +16,7 @@ def attend(app: App, run: RunDir, *, dry_run: bool = False) -> None:
     verb that was typed comes first."""
     if dry_run or not run.exists or not run.is_ours:
         return
+    keep_cron(app)
     from opsctl import cycle  # noqa: PLC0415 (the guard and all, which a dry run can do without)
 
     try:
@@ -23,3 +26,17 @@ def attend(app: App, run: RunDir, *, dry_run: bool = False) -> None:
         raise
     except (OpsctlError, OSError) as error:
         click.echo(f"{run.name}: catching up failed: {error}", err=True)
+
+
+def keep_cron(app: App) -> None:
+    """Where ticks of cron should come and stay away, have the next one submitted. Costs two looks at files where they
+    come. Whatever stands in the way is only said."""
+    try:
+        if not CronDir(SiteDir.of(app.root)).is_overdue(app.site.cron.every, app.clock.now()):
+            return
+        from opsctl.cron.drivers import revive  # noqa: PLC0415 (APScheduler and all, when it is needed)
+
+        if said := revive(app.slurm_cron):
+            click.echo(said, err=True)
+    except (OpsctlError, OSError) as error:
+        click.echo(f"cron: {error}", err=True)

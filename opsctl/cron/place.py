@@ -33,11 +33,6 @@ class CronDir:
         return self.path / "output"
 
     @property
-    def last_tick(self) -> Path:
-        """When a tick last gave a sign of life, in seconds since the epoch, as text."""
-        return self.path / "last-tick"
-
-    @property
     def driver(self) -> Path:
         """Whoever starts, stops or revives the driver holds its lease."""
         return self.path / "driver"
@@ -72,12 +67,12 @@ class CronDir:
     def touch(self, now: datetime) -> None:
         """Say that the tick is alive. What stands in the way is seen by others, as a tick that did not come."""
         with contextlib.suppress(RunDirError):
-            self.site.write(self.last_tick, f"{now.timestamp():.0f}\n")
+            self.site.write(self.site.last_tick, f"{now.timestamp():.0f}\n")
 
     def ticked(self) -> datetime | None:
         """When a tick last gave a sign of life; None if never."""
         try:
-            return datetime.fromtimestamp(float(self.last_tick.read_text()), UTC)
+            return datetime.fromtimestamp(float(self.site.last_tick.read_text()), UTC)
         except (OSError, ValueError, OverflowError):
             return None
 

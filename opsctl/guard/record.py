@@ -11,6 +11,7 @@ from pathlib import Path
 
 from opsctl.errors import InputError
 from opsctl.rundir import Life, RunDir
+from opsctl.sitedir import SiteDir
 from opsctl.switches import Switch, path_of
 from trainer.contract import Env
 from trainer.manifest import newest_complete
@@ -109,6 +110,7 @@ def body_env(run: RunDir, life: Life, env: Mapping[str, str], *, minutes_left: i
         Env.STOP_REASON: life.stop_reason,
         Env.HEARTBEAT_DIR: run.heartbeat,
         Env.CHECKPOINT_DIR: run.checkpoints,
+        Env.LAST_TICK: SiteDir.of(run.path.parent).last_tick,
         Env.NODE: env.get("SLURMD_NODENAME") or os.uname().nodename,
         "TRAIN_LIFE_LOGS": run.life_logs(life.name),
         "TRAIN_MINUTES_LEFT": minutes_left,

@@ -46,6 +46,8 @@ class Supervisor:
     check_trusted: Callable[[], None]
     """Raises RunDirError if others could have written what would be run."""
     say: Callable[[str], None]
+    keep_cron: Callable[[], None] = lambda: None
+    """Revives cron where it died; called about once a minute."""
     life: Life = field(init=False)
     deadline: Deadline = field(init=False)
     has_begun: bool = False
@@ -174,6 +176,8 @@ class Supervisor:
                 asked = self.deadline.keep()
                 if asked and self._unsettled:
                     self._settle_earlier()
+                if asked:
+                    self.keep_cron()
 
     def _await_own_term(self, signals: Signals) -> None:
         """Slurm tells every process of a job to end, one after the other; the body may hear it before we do."""
