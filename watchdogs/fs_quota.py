@@ -17,6 +17,7 @@ from watchdogs.scene import Scene
 
 SAMPLES = 300
 BIGGEST_EVERY = timedelta(hours=6)
+BAD = (Level.WARNING, Level.CRITICAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class FsQuota:
     def _with_users(self, scene: Scene, measured: Measured) -> Measured:
         """Once it is nearly full, measure who uses most, which takes long, and say it as soon as it is known."""
         filesystem, keep = measured.filesystem, scene.memory.directory / self.name
-        if _judged(measured, scene.now)[0] not in {Level.WARNING, Level.CRITICAL} or not scene.acts:
+        if _judged(measured, scene.now)[0] not in BAD or not scene.acts:
             return measured
         path = storage.measure(filesystem.path, keep=keep, name=filesystem.name, now=scene.now, every=BIGGEST_EVERY)
         until = scene.clock.monotonic() + 2.0
@@ -87,7 +88,7 @@ class FsQuota:
         return [
             Finding(
                 key=f"{self.name}/{seen.filesystem.name}", level=level, summary=summary, evidence=_evidence(seen),
-                remedy="" if level is Level.OK else "delete or move checkpoints: opsctl checkpoint prune",
+                remedy="delete or move checkpoints: opsctl checkpoint prune" if level in BAD else "",
             )
         ]  # fmt: skip
 

@@ -25,8 +25,11 @@ VERBS: dict[str, tuple[str, str]] = {
     "kill-switch": ("opsctl.cli.switches:kill_switch", "Stop a train cleanly: save, leave, cancel what is queued."),
     "save-switch": ("opsctl.cli.switches:save_switch", "Have a train save a checkpoint now and go on."),
     "guard": ("opsctl.cli.guard:guard", "What a batch job becomes: runs the body, honours switches, settles."),
+    "watch": ("opsctl.cli.watch:watch", "Look at trains, nodes, disks and cron; tell people what has changed."),
     "cron": ("opsctl.cli.cron:cron", "What is done while nobody looks."),
+    "alerts": ("opsctl.cli.alerts:alerts", "What is open, who is told, what nobody wants to hear."),
     "config": ("opsctl.cli.config:config", "Starter files, checks, JSON schemas."),
+    "plan": ("opsctl.cli.plan:plan", "Sizes, memory, topologies, time, cost, failures: reckoned beforehand."),
     "doctor": ("opsctl.cli.doctor:doctor", "Is everything here that opsctl needs?"),
     "completion": ("opsctl.cli.completion:completion", "Shell completion."),
 }

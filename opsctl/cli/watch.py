@@ -1,0 +1,109 @@
+"""`opsctl watch`: look at everything once, or again and again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from opsctl.app import App
+from opsctl.cli.output import json_option, print_json, say
+from opsctl.errors import OpsctlError
+from opsctl.model import Finding, Level
+from opsctl.watch import Report, Watch
+
+NAGIOS = {Level.OK: 0, Level.WARNING: 1, Level.CRITICAL: 2, Level.UNKNOWN: 3}
+WORST = (Level.CRITICAL, Level.WARNING, Level.UNKNOWN, Level.OK)
+STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def _span(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """`10s`, `5m`, `1h`, or a number of seconds; at least one."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", value)
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if seconds < 1:
+        raise click.BadParameter(f"{value!r} is no span of at least a second: such as 10s, 5m, 1h", ctx, param)
+    return seconds
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--train", "trains", multiple=True, metavar="TRAIN", help="Only this train; may be said several times.")
+@click.option("--once", is_flag=True, help="Look once, which is what it does without --every.")
+@click.option("--every", callback=_span, metavar="SPAN", help="Look again and again, until Ctrl-C: 10s, 5m.")
+@click.option("--dry-run", is_flag=True, help="Only look: settle, cancel, record and send nothing.")
+@click.option("--nagios", is_flag=True, help="Only look, and say it as a Nagios plugin does: exit 0, 1, 2 or 3.")
+@json_option
+@click.pass_obj
+def watch(
+    app: App, names: Sequence[str], trains: Sequence[str], *, once: bool, every: float | None, dry_run: bool,
+    nagios: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Look at every train, the file systems and cron, settle what ended, and tell people what has changed.
+
+    NAMEs are watchdogs: slurm_status hang node_health held loss throughput checkpoint fs_quota cron_alive.
+
+    \b
+    opsctl watch                               everything, once
+    opsctl watch slurm_status --train my-run --once
+    opsctl watch hang --every 10s              for tmux, or a job of its own
+    opsctl watch fs_quota --nagios
+    """
+    if once and every:
+        raise click.UsageError("--once and --every: one of them")
+    if nagios:
+        return _nagios(app, names, trains)
+    known = [app.find(train).name for train in trains]
+    watching = Watch(world=app, names=names, trains=known, tells=not dry_run)
+    while True:
+        report = watching.cycle()
+        print_json(asdict(report)) if as_json else _show(report, is_short=every is not None)
+        if every is None:
+            return 1 if report.problems else 0
+        app.clock.sleep(max(0.0, every - report.seconds))
+
+
+def _show(report: Report, *, is_short: bool) -> None:
+    """All that was found; of a cycle among many, only what changed and what is not well."""
+    for each in report.attended:
+        for line in (*each.done, *([f"failed: {each.error}"] if each.error else [])):
+            say(f"{each.train}: {line}")
+    for finding in report.findings:
+        if not is_short or finding.level is not Level.OK:
+            _line(finding)
+    for transition in report.transitions:
+        say(f"told: {transition.finding.key}: {transition.before.value} -> {transition.finding.level.value}")
+    for problem in report.problems:
+        click.echo(f"opsctl: {problem}", err=True)
+
+
+def _line(finding: Finding) -> None:
+    level = click.style(f"{finding.level.value:9}", fg=STYLES[finding.level])
+    say(f"{level} {finding.key:28} {finding.summary}")
+    if finding.level is Level.OK:
+        return
+    for line in (*finding.evidence, *([f"-> {finding.remedy}"] if finding.remedy else [])):
+        say(f"{'':38} {line}")
+
+
+def _nagios(app: App, names: Sequence[str], trains: Sequence[str]) -> int:
+    """One line that says it all, then the rest. Whatever goes wrong is UNKNOWN."""
+    try:
+        known = [app.find(train).name for train in trains]
+        findings = Watch(world=app, names=names, trains=known, tells=False).cycle().findings
+    except OpsctlError as error:
+        say(f"UNKNOWN - {error.message}")
+        return NAGIOS[Level.UNKNOWN]
+    worst = next((level for level in WORST if any(each.level is level for each in findings)), Level.OK)
+    said = [each.summary for each in findings if each.level is worst]
+    bar = str.maketrans("|\n", "/ ")  # a bar would begin performance data
+    head = "; ".join(said) if worst is not Level.OK else f"{len(findings)} looked at"
+    say(f"{worst.value.upper()} - {head}".translate(bar))
+    for each in findings:
+        say(f"{each.level.value.upper()} {each.key}: {each.summary}".translate(bar))
+    return NAGIOS[worst]
