@@ -254,10 +254,10 @@ def _lists_to_tuples(value: Any) -> Any:
 
 
 def _problem(model: type[BaseModel], error: Any, under: tuple[str, ...] = ()) -> str:
-    *within, key = error["loc"] or [""]
-    models, tables = _walk(model, within)
-    place = f"[{'.'.join([*under, *tables])}] {key}" if under or tables else str(key)
+    *tables, key = [*under, *_walk(model, error["loc"])[1]] or [""]
+    place = f"[{'.'.join(tables)}] {key}" if tables else key
     if error["type"] == "extra_forbidden":
+        models, _ = _walk(model, error["loc"][:-1])
         known = sorted({name for each in models for name in each.model_fields})
         near = get_close_matches(str(key), known, 1)
         advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

@@ -262,6 +262,8 @@ class Finding:
     node: str = ""
     evidence: tuple[str, ...] = ()
     """The lines that prove it."""
+    done: tuple[str, ...] = ()
+    """What opsctl did about it, if anything."""
     remedy: str = ""
     """What to type or do now."""
 

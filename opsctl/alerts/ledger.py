@@ -92,17 +92,16 @@ class Ledger:
     def ack(self, key: str, why: str) -> Entry:
         """Somebody takes care of it: no repeats until it is worse, or over. Raises InputError if nothing is open."""
         with self.open() as state:
-            entry = state.entries.get(key)
-            if entry is None:
-                near = get_close_matches(key, state.entries, 1)
-                raise InputError(f"no alert {key!r}{f'; did you mean {near[0]!r}?' if near else ''}",
-                                 hint="opsctl alerts list shows what is open")  # fmt: skip
-            if entry.level is Level.OK:
-                raise InputError(f"{key}: is ok, so there is nothing to acknowledge")
-            entry = replace(entry, acknowledged=Ack(by=actor(), at=self.clock.now(), why=_printable(why)))
+            entry = replace(
+                _open_entry(state, key), acknowledged=Ack(by=actor(), at=self.clock.now(), why=_printable(why))
+            )
             state.entries[key] = entry
         self.write_down("ack", key=key, why=why)
         return entry
+
+    def find(self, key: str) -> Entry:
+        """The open alert of that key. Raises InputError if there is none."""
+        return _open_entry(self.read(), key)
 
     @property
     def path(self) -> Path:
@@ -167,6 +166,17 @@ class Ledger:
             append_line(self.site.alerts / f"journal-{hostname()}-{os.geteuid()}.jsonl", line.encode(errors="replace"))
 
 
+def _open_entry(state: State, key: str) -> Entry:
+    entry = state.entries.get(key)
+    if entry is None:
+        near = get_close_matches(key, state.entries, 1)
+        advice = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"no alert {key!r}{advice}", hint="opsctl alerts list shows what is open")
+    if entry.level is Level.OK:
+        raise InputError(f"{key}: is ok, so there is nothing to acknowledge")
+    return entry
+
+
 def _read(path: Path, *, set_aside: bool = False) -> State:
     """What lies at `path`; nothing if that is no ledger, which makes everything that is bad be told again."""
     try:
@@ -208,6 +218,7 @@ def _clean(finding: Finding) -> Finding:
         finding,
         summary=_printable(finding.summary),
         evidence=tuple(_printable(line) for line in lines),
+        done=tuple(_printable(line) for line in finding.done),
         remedy=_printable(finding.remedy),
     )
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
 
-from opsctl.alert_tables import AlertSite
+from opsctl.alert_tables import AlertSite, ChannelTable
+from opsctl.alerts import route
+from opsctl.alerts.channels import Channel, open_channel
+from opsctl.alerts.compose import items
 from opsctl.alerts.ledger import Ledger
+from opsctl.alerts.message import Message
+from opsctl.alerts.outbox import Attempt, Deliver, GiveUp, Item, Outbox, Undelivered
+from opsctl.alerts.secrets import reveal
+from opsctl.errors import OpsctlError, RunDirError
+from opsctl.model import Level
 from opsctl.ports import Clock, Runner
 from opsctl.sitedir import SiteDir
 
@@ -25,15 +37,21 @@ class Alerting:
     def ledger(self) -> Ledger:
         return Ledger(self.site, self.clock, self.rules, self.spare)
 
+    @property
+    def channels(self) -> dict[str, ChannelTable]:
+        return route.channels(self.rules, self.site)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """What became of one message on one channel."""
+    @property
+    def ledgers(self) -> tuple[Ledger, Ledger]:
+        """That of the site, and the spare one."""
+        return Ledger(self.site, self.clock, self.rules), Ledger(self.spare, self.clock, self.rules)
 
-    channel: str
-    subject: str
-    error: str = ""
-    """Empty if it was delivered. If not, it waits in the outbox and will be tried again."""
+    @property
+    def outboxes(self) -> tuple[Outbox, Outbox]:
+        """That of the site, and the spare one."""
+        note = self.ledger.write_down
+        first, second = Outbox(self.site, self.clock, note), Outbox(self.spare, self.clock, note)
+        return replace(first, elsewhere=second), replace(second, elsewhere=first)
 
 
 def alert(alerting: Alerting) -> list[Attempt]:
@@ -42,14 +60,143 @@ def alert(alerting: Alerting) -> list[Attempt]:
     Call it after `alerting.ledger.record(findings)`, in every cycle, whether or not that returned something. Takes
     some seconds for each channel that does not answer. Raises RunDirError if nothing can be written anywhere.
     """
-    raise NotImplementedError
+    failed: list[RunDirError] = []
+    for ledger, outbox in zip(alerting.ledgers, alerting.outboxes, strict=True):
+        try:
+            _hand_over(alerting, ledger, outbox)
+        except RunDirError as error:
+            failed.append(error)
+    attempts = flush(alerting)
+    if failed and any(ledger.read().pending for ledger in alerting.ledgers):
+        raise failed[-1]
+    return attempts
 
 
 def flush(alerting: Alerting) -> list[Attempt]:
-    """Try again what waits and is due."""
-    raise NotImplementedError
+    """Try again what waits and is due. Raises RunDirError if nothing can be noted anywhere."""
+    first, spare = alerting.outboxes
+    attempts = []
+    for channel in _queues(alerting, first):
+        try:
+            attempts += _flush(alerting, first, channel)
+        except RunDirError:
+            # Sent from there without a note of it, it would be sent again and again.
+            for item in first.waiting():
+                if item.channel == channel:
+                    spare.put(item)
+    for channel in _queues(alerting, spare):
+        attempts += _flush(alerting, spare, channel)
+    return attempts
 
 
 def ping(alerting: Alerting) -> None:
     """Tell the dead-man's switch that a cycle was complete. Call it only then. Raises OpsctlError if it is not told."""
-    raise NotImplementedError
+    from opsctl.alerts.channels.ping import fetch  # noqa: PLC0415 (httpx, for those who have one)
+
+    if url := reveal(alerting.rules, "ping_url"):
+        fetch(url)
+
+
+def undelivered(alerting: Alerting) -> list[Item]:
+    """What waits in the outboxes, the oldest first."""
+    return [item for outbox in alerting.outboxes for item in outbox.waiting()]
+
+
+def check(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
+    """Whether each channel could be used, as far as that can be told without sending: its name, and what is wrong."""
+    for name, table in alerting.channels.items():
+        try:
+            open_channel(table, alerting.runner)
+        except Undelivered as error:
+            yield name, error
+        else:
+            yield name, None
+
+
+def test(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
+    """Send a message through every channel, now: each channel's name and how it failed, if it did."""
+    now = alerting.clock.now()
+    for name, table in alerting.channels.items():
+        message = Message(
+            id=f"test-{uuid.uuid4().hex[:12]}", root="", at=now, level=Level.OK,
+            subject=f"[opsctl] TEST: this is how alerts reach you by {name}",
+            body="Nothing is wrong. Somebody typed `opsctl alerts test`.\n",
+        )  # fmt: skip
+        try:
+            _send(partial(open_channel, table, alerting.runner), replace(message, root=message.id), "")
+        except Undelivered as error:
+            yield name, error
+        else:
+            yield name, None
+
+
+def _hand_over(alerting: Alerting, ledger: Ledger, outbox: Outbox) -> None:
+    """Put what is to be told into the outbox, then note that it is there. Done twice, it adds nothing."""
+    if not ledger.read().pending:
+        return
+    with ledger.open() as state:
+        for batch in state.pending:
+            for item in items(state, batch, alerting.rules, alerting.channels):
+                outbox.put(item)
+        state.pending = []
+
+
+def _queues(alerting: Alerting, outbox: Outbox) -> list[str]:
+    """The channels that something waits for, also those that are no longer in the settings."""
+    waiting = {item.channel for item in outbox.waiting()}
+    return [*(name for name in alerting.channels if name in waiting), *sorted(waiting - set(alerting.channels))]
+
+
+def _flush(alerting: Alerting, outbox: Outbox, channel: str) -> list[Attempt]:
+    return outbox.flush(channel, _deliver(alerting, channel), _give_up(alerting, outbox))
+
+
+def _deliver(alerting: Alerting, channel: str) -> Deliver:
+    opened: list[Channel] = []
+
+    def connect() -> Channel:
+        if not opened:
+            table = alerting.channels.get(channel)
+            if table is None:
+                raise Undelivered(f"there is no channel {channel!r} any more", is_permanent=True)
+            opened.append(open_channel(table, alerting.runner))
+        return opened[0]
+
+    def deliver(item: Item) -> str:
+        root = item.message.root
+        names = (outbox.reference(channel, root) for outbox in alerting.outboxes)
+        return _send(connect, item.message, next(filter(None, names), "") if root != item.message.id else "")
+
+    return deliver
+
+
+def _send(connect: Callable[[], Channel], message: Message, reply_to: str) -> str:
+    try:
+        return connect().send(message, reply_to=reply_to)
+    except Undelivered:
+        raise
+    except OpsctlError as error:
+        raise Undelivered(error.message) from error
+    except Exception as error:
+        # No reason to lose a message, nor to hold up the others. What it says might hold secrets.
+        why = f"a bug of this channel: {type(error).__name__}"
+        raise Undelivered(why, is_permanent=True, is_ambiguous=True) from error
+
+
+def _give_up(alerting: Alerting, outbox: Outbox) -> GiveUp:
+    def give_up(item: Item, error: Undelivered) -> str:
+        late = alerting.clock.now() - (item.not_before or item.message.at) >= timedelta(
+            hours=alerting.rules.fallback_hours
+        )
+        if item.fallback or not (late or error.is_permanent):
+            return ""
+        known = alerting.channels
+        has_it = [name for name in known if outbox.knows(replace(item, channel=name))]
+        instead = route.fallback(alerting.rules, known, item.channel, has_it)
+        if instead is None:
+            return ""
+        outbox.put(replace(item, channel=instead, attempts=0, next_attempt=None, is_refused=False, sending=None))
+        alerting.ledger.write_down("fallback", channel=item.channel, id=item.message.id, by=instead, why=error.message)
+        return instead
+
+    return give_up

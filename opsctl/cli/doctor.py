@@ -111,6 +111,17 @@ def _sandbox(app: App) -> Iterator[Line]:
     yield Line("sandbox", "ok", "slurmctld, slurmd and munge are installed")
 
 
+def _alerts(app: App) -> Iterator[Line]:
+    from opsctl.alerts.send import check  # noqa: PLC0415 (as above)
+
+    if not app.site.alerts.channels:
+        yield Line("alerts", "optional", "no channel: they go to a file that nobody is told of",
+                   "[alerts.channels] in site.toml")  # fmt: skip
+    for channel, error in check(app.alerting):
+        do = "opsctl alerts test sends through it" if error is None else "[alerts.channels] in site.toml"
+        yield Line(f"alerts {channel}", "missing" if error else "ok", error.message if error else "is set up", do)
+
+
 def _extras(_: App) -> Iterator[Line]:
     for name, extra, purpose in (
         ("torch", "trainer", "the embedded trainer"),
@@ -127,5 +138,5 @@ def _programs(_: App) -> Iterator[Line]:
         yield Line(name, "ok" if path else "optional", path or purpose)
 
 
-LOOKS: tuple[Callable[[App], Iterator[Line]], ...] = (_settings, _root, _slurm, _sandbox, _extras, _programs)
+LOOKS: tuple[Callable[[App], Iterator[Line]], ...] = (_settings, _root, _slurm, _sandbox, _alerts, _extras, _programs)
 """What is looked at, in this order."""

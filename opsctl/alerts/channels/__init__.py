@@ -1,0 +1,36 @@
+"""The ways to people. Adding one is a file here, a line in CHANNELS and a table in opsctl/alert_tables.py."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Protocol
+
+from opsctl.alert_tables import ChannelTable
+from opsctl.alerts.message import Message
+from opsctl.ports import Runner
+
+CHANNELS: dict[str, str] = {
+    "email": "opsctl.alerts.channels.email:Email",
+    "slack": "opsctl.alerts.channels.slack:Slack",
+    "apprise": "opsctl.alerts.channels.by_url:ByUrl",
+    "file": "opsctl.alerts.channels.text:ToFile",
+    "stdout": "opsctl.alerts.channels.text:ToStdout",
+}
+"""By kind: where it lives. Imported when it is used, for some take long."""
+
+
+class Channel(Protocol):
+    def __init__(self, table: Any, runner: Runner) -> None: ...
+
+    def send(self, message: Message, *, reply_to: str = "") -> str:
+        """Deliver it: the name that the other side has given it, if it has names.
+
+        `reply_to` is the name of the first message of its thread. Raises Undelivered, and says no secrets.
+        """
+
+
+def open_channel(table: ChannelTable, runner: Runner) -> Channel:
+    """Nothing is sent yet. Raises Undelivered for a secret that cannot be had, or an address that is none."""
+    module, _, name = CHANNELS[table.kind].partition(":")
+    channel: Channel = getattr(importlib.import_module(module), name)(table, runner)
+    return channel

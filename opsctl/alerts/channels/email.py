@@ -1,0 +1,138 @@
+"""Mail, by SMTP or by the machine's own sendmail."""
+
+from __future__ import annotations
+
+import contextlib
+import smtplib
+import ssl
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import format_datetime
+
+from opsctl.alert_tables import EmailTable
+from opsctl.alerts.message import Message
+from opsctl.alerts.outbox import Undelivered
+from opsctl.alerts.secrets import mask, reveal
+from opsctl.errors import MissingProgram
+from opsctl.ports import Runner, TimedOut
+
+PORTS = {"none": 25, "starttls": 587, "tls": 465}
+SENDMAIL_TRY_AGAIN = {71, 73, 74, 75}
+"""EX_OSERR, EX_CANTCREAT, EX_IOERR, EX_TEMPFAIL of sysexits.h; what else it says will not change by itself."""
+
+
+class Email:
+    def __init__(self, table: EmailTable, runner: Runner, *, timeout: float = 10.0) -> None:
+        self._table, self._runner, self._timeout = table, runner, timeout
+        self._password = reveal(table, "password")
+
+    def send(self, message: Message, *, reply_to: str = "") -> str:  # noqa: ARG002 (a mail's id is known beforehand)
+        mail = self._mail(message)
+        try:
+            return self._by_sendmail(mail) if self._table.sendmail else self._by_smtp(mail)
+        except Undelivered as error:
+            raise Undelivered(
+                mask(error.message, [self._password]), is_permanent=error.is_permanent, is_ambiguous=error.is_ambiguous
+            ) from None
+
+    def _mail(self, message: Message) -> EmailMessage:
+        mail = EmailMessage(policy=SMTP)
+        mail["From"] = self._table.sender
+        mail["To"] = ", ".join(self._table.to)
+        mail["Subject"] = message.subject
+        mail["Date"] = format_datetime(message.at)
+        mail["Message-ID"] = self._id(message.id)
+        if message.root != message.id:
+            mail["In-Reply-To"] = mail["References"] = self._id(message.root)
+        mail["Auto-Submitted"] = "auto-generated"
+        mail.set_content(message.body, cte="quoted-printable")
+        return mail
+
+    def _id(self, message: str) -> str:
+        return f"<{message}@opsctl.{self._table.sender.rpartition('@')[2]}>"
+
+    def _by_smtp(self, mail: EmailMessage) -> str:
+        where = f"{self._table.server}:{self._table.port or PORTS[self._table.tls]}"
+        connection = None
+        try:
+            connection = self._connect()
+            refused = self._address(connection)
+        except smtplib.SMTPResponseException as error:
+            raise _refusal(where, error.smtp_code, error.smtp_error) from error
+        except (smtplib.SMTPNotSupportedError, ssl.SSLCertVerificationError) as error:
+            raise Undelivered(f"{where}: {error}", is_permanent=True) from error
+        except (OSError, smtplib.SMTPException) as error:
+            raise Undelivered(f"{where}: {error or type(error).__name__}") from error
+        else:
+            self._say(connection, mail, where)
+            return refused
+        finally:
+            if connection:
+                connection.close()
+
+    def _connect(self) -> smtplib.SMTP:
+        table, port = self._table, self._table.port or PORTS[self._table.tls]
+        trusted = ssl.create_default_context(cafile=table.ca_file or None) if table.tls != "none" else None
+        if table.tls == "tls":
+            connection: smtplib.SMTP = smtplib.SMTP_SSL(table.server, port, timeout=self._timeout, context=trusted)
+        else:
+            connection = smtplib.SMTP(table.server, port, timeout=self._timeout)
+        try:
+            if table.tls == "starttls":
+                connection.starttls(context=trusted)
+            if table.user:
+                connection.login(table.user, self._password)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _address(self, connection: smtplib.SMTP) -> str:
+        """Say from whom and to whom it is; which addresses were refused for good, if some were taken."""
+        connection.ehlo_or_helo_if_needed()
+        code, reply = connection.mail(self._table.sender)
+        if code != 250:
+            raise smtplib.SMTPResponseException(code, reply)
+        answers = {address: connection.rcpt(address) for address in self._table.to}
+        bad = {address: answer for address, answer in answers.items() if answer[0] not in {250, 251}}
+        later = [answer for answer in bad.values() if answer[0] < 500]
+        # One who can have it later, and then all: sending to the others now would send it to them twice.
+        if later or len(bad) == len(answers):
+            raise smtplib.SMTPResponseException(*(later or list(bad.values()))[0])
+        return "; ".join(f"refused for {address}: {code} {_text(reply)}" for address, (code, reply) in bad.items())
+
+    def _say(self, connection: smtplib.SMTP, mail: EmailMessage, where: str) -> None:
+        try:
+            code, reply = connection.data(mail.as_bytes())
+        except smtplib.SMTPDataError as error:
+            raise _refusal(where, error.smtp_code, error.smtp_error) from error
+        except (OSError, smtplib.SMTPException) as error:
+            raise Undelivered(f"{where}: cut off before the answer: {error}", is_ambiguous=True) from error
+        if code != 250:
+            raise _refusal(where, code, reply)
+        with contextlib.suppress(OSError, smtplib.SMTPException):
+            connection.quit()
+
+    def _by_sendmail(self, mail: EmailMessage) -> str:
+        argv = [self._table.sendmail, "-i", "-f", self._table.sender, "--", *self._table.to]
+        text = mail.as_string(policy=mail.policy.clone(linesep="\n"))
+        try:
+            done = self._runner.run(argv, timeout=30, stdin=text)
+        except MissingProgram as error:
+            raise Undelivered(error.message, is_permanent=True) from error
+        except TimedOut as error:
+            raise Undelivered(str(error), is_ambiguous=True) from error
+        if done.code:
+            said = " ".join(done.err.split())[:200]
+            raise Undelivered(f"{argv[0]}: exit {done.code}: {said}", is_permanent=done.code not in SENDMAIL_TRY_AGAIN)
+        return ""
+
+
+def _refusal(where: str, code: int, reply: bytes | str) -> Undelivered:
+    # -1 is smtplib's word for an answer that is none.
+    return Undelivered(f"{where}: {code} {_text(reply)}", is_permanent=500 <= code < 600)
+
+
+def _text(reply: bytes | str) -> str:
+    text = reply.decode(errors="replace") if isinstance(reply, bytes) else reply
+    return " ".join(text.split())[:200]

@@ -1,0 +1,104 @@
+"""Slack, by an incoming webhook or by a bot, which can answer in threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http.client import HTTPException
+from urllib.error import URLError
+
+from slack_sdk import WebClient
+from slack_sdk.errors import SlackApiError, SlackClientError
+from slack_sdk.webhook import WebhookClient
+
+from opsctl.alert_tables import SlackTable
+from opsctl.alerts.message import Message
+from opsctl.alerts.outbox import Undelivered
+from opsctl.alerts.secrets import mask, reveal
+from opsctl.ports import Runner
+
+TIMEOUT = 15
+LONGEST = 3500
+"""Characters of a body: Slack cuts longer messages in pieces."""
+PERMANENT = frozenset({
+    "account_inactive", "channel_not_found", "invalid_auth", "is_archived", "missing_scope", "no_permission",
+    "not_authed", "not_in_channel", "org_login_required", "restricted_action", "token_expired", "token_revoked",
+    "user_not_in_channel",
+})  # fmt: skip
+"""Of the errors of chat.postMessage, those that somebody needs to do something about."""
+
+
+class Slack:
+    def __init__(self, table: SlackTable, runner: Runner, *, timeout: int = TIMEOUT) -> None:  # noqa: ARG002 (every channel is given one)
+        self._table, self._timeout = table, timeout
+        self._webhook, self._token = reveal(table, "webhook"), reveal(table, "token")
+        if self._webhook and not self._webhook.startswith(("https://", "http://")):
+            raise Undelivered("webhook: is no address that starts with https://", is_permanent=True)
+
+    def send(self, message: Message, *, reply_to: str = "") -> str:
+        try:
+            return self._by_bot(message, reply_to) if self._token else self._by_webhook(message)
+        except SlackApiError as error:
+            raise self._refused(error) from None
+        except (SlackClientError, URLError, HTTPException, OSError, ValueError) as error:
+            raise self._failed(error) from None
+
+    def _by_bot(self, message: Message, reply_to: str) -> str:
+        client = WebClient(token=self._token, base_url=self._table.api_url, timeout=self._timeout, retry_handlers=[])
+        answer = client.chat_postMessage(
+            channel=self._table.channel,
+            text=_text(message),
+            unfurl_links=False,
+            thread_ts=reply_to or None,
+            # Said in the thread, and shown in the channel all the same: nobody watches threads.
+            reply_broadcast=bool(reply_to) or None,
+        )
+        return str(answer["ts"])
+
+    def _by_webhook(self, message: Message) -> str:
+        client = WebhookClient(self._webhook, timeout=self._timeout, retry_handlers=[])
+        answer = client.send(text=_text(message))
+        if answer.status_code != 200:
+            raise self._status(answer.status_code, answer.headers, answer.body)
+        if answer.body.strip() != "ok":
+            raise Undelivered(self._masked(f"answered {answer.body[:80]!r} instead of ok"), is_ambiguous=True)
+        return ""
+
+    def _refused(self, error: SlackApiError) -> Undelivered:
+        answer = error.response
+        if isinstance(answer, dict):  # what slack_sdk makes of an answer that is no JSON
+            return self._status(int(answer.get("status", 0)), answer.get("headers", {}), str(answer.get("body", "")))
+        if answer.status_code != 200:
+            return self._status(answer.status_code, answer.headers, str(answer.get("error", "")))
+        why = str(answer.get("error", "refused"))
+        return Undelivered(self._masked(why), is_permanent=why in PERMANENT)
+
+    def _status(self, code: int, headers: Mapping[str, object], body: str) -> Undelivered:
+        lower = {str(name).lower(): value for name, value in headers.items()}
+        wait = lower.get("retry-after", "")
+        wait = str(wait[0] if isinstance(wait, list) and wait else wait)
+        said = " ".join(body.split())[:80]
+        return Undelivered(
+            self._masked(f"{code} {said}".strip()),
+            is_permanent=400 <= code < 500 and code not in {408, 429},
+            is_ambiguous=code in {200, 502, 504},
+            retry_after=float(wait) if wait.isdecimal() else 0,
+        )
+
+    def _failed(self, error: Exception) -> Undelivered:
+        reason = error.reason if isinstance(error, URLError) else error
+        never_sent = isinstance(error, URLError) or isinstance(reason, ConnectionRefusedError)
+        return Undelivered(self._masked(f"{type(reason).__name__}: {reason}"), is_ambiguous=not never_sent)
+
+    def _masked(self, text: str) -> str:
+        return "slack: " + mask(text, [self._webhook, self._token])
+
+
+def _text(message: Message) -> str:
+    body = message.body if len(message.body) <= LONGEST else message.body[:LONGEST] + "\n…"
+    # Three backticks would end the block, and <!channel> in a log line would call everybody.
+    body = body.replace("```", "'''")
+    return f"*{_escaped(message.subject)}*\n```\n{_escaped(body)}```"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

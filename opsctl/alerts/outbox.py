@@ -1,0 +1,265 @@
+"""Messages on their way: one file for each message and channel, kept until it is delivered.
+
+Each channel is a queue, emptied by one process at a time, oldest first. A channel that does not answer holds up its own
+queue and nothing else; the first that gets through is followed by all that waits behind it. Delivered at least once:
+twice, under the same id, where the answer was cut off, and then the journal says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from opsctl.alerts.message import Message
+from opsctl.errors import OpsctlError, RunDirError, cannot_write
+from opsctl.lease import Busy, lease
+from opsctl.ports import Clock
+from opsctl.sitedir import SiteDir
+
+FIRST_WAIT = timedelta(seconds=30)
+LONGEST_WAIT = timedelta(hours=1)
+KEEP = timedelta(days=30)
+MOST_FAILURES = 2
+"""So many threads in one go may fail before the channel is left alone for now."""
+BUDGET = 40.0
+"""Seconds after which no further message is begun: with the last one it stays below the age at which a lease breaks."""
+
+
+class Undelivered(OpsctlError):
+    """A channel did not take a message. What it says is without secrets.
+
+    `is_permanent`: the same would fail again, until somebody changes something. `is_ambiguous`: it may have been taken
+    all the same. `retry_after`: so many seconds the other side wants us to wait.
+    """
+
+    def __init__(
+        self, message: str, *, is_permanent: bool = False, is_ambiguous: bool = False, retry_after: float = 0
+    ) -> None:
+        super().__init__(message)
+        self.is_permanent = is_permanent
+        self.is_ambiguous = is_ambiguous
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One message for one channel."""
+
+    message: Message
+    channel: str
+    number: int
+    """Of its batch: items are delivered in this order."""
+    not_before: datetime | None = None
+    """The end of the quiet hours that it waits for."""
+    attempts: int = 0
+    next_attempt: datetime | None = None
+    is_refused: bool = False
+    """It failed for good, as far as the channel says: it holds up no others."""
+    sending: datetime | None = None
+    """An attempt was begun then, and nothing is known of how it ended."""
+    error: str = ""
+    fallback: str = ""
+    """The channel that was tried instead."""
+    reference: str = ""
+    """What the channel calls the message, once it has it."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:08d}~{self.message.id}.json"
+
+    def is_held_back(self, now: datetime) -> bool:
+        """The quiet hours are not over. Where their end lies further ahead than a day, a clock was wrong."""
+        return self.not_before is not None and now < self.not_before < now + timedelta(hours=25)
+
+    def is_due(self, now: datetime) -> bool:
+        """It is time to try, or the time that was set lies further ahead than any that we set: a clock was wrong."""
+        if self.is_held_back(now):
+            return False
+        return self.next_attempt is None or not now < self.next_attempt < now + 2 * LONGEST_WAIT
+
+
+_ITEM = TypeAdapter(Item)
+
+Deliver = Callable[[Item], str]
+"""Sends one item: the channel's own name for it. Raises Undelivered."""
+
+GiveUp = Callable[[Item, Undelivered], str]
+"""Asked after each failure: the channel by which it is sent instead, if it is time for that."""
+
+Note = Callable[..., None]
+"""Writes into the journal of alerts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What became of one item."""
+
+    item: Item
+    error: Undelivered | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """The outbox of a site. Its methods raise RunDirError where it cannot be written."""
+
+    site: SiteDir
+    clock: Clock
+    note: Note
+    elsewhere: Outbox | None = None
+    """The spare one, or the one that it is the spare of: what was delivered there is not delivered again."""
+
+    def put(self, item: Item) -> None:
+        """Have it delivered. One that is there already, or was delivered, is left as it is."""
+        if self.knows(item) or (self.elsewhere and self.elsewhere.has_delivered(item)):
+            return
+        queue = self.queue(item.channel)
+        try:
+            queue.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(queue, error) from error
+        self._write(queue / item.name, item)
+
+    def knows(self, item: Item) -> bool:
+        return self.has_delivered(item) or (self.queue(item.channel) / item.name).exists()
+
+    def has_delivered(self, item: Item, channel: str = "") -> bool:
+        return (self.delivered(channel or item.channel) / item.name).exists()
+
+    def waiting(self) -> list[Item]:
+        """All that is not delivered, the oldest first."""
+        queues = self.site.alerts.glob("outbox/*/")
+        return sorted((item for queue in queues for item in _items(queue)), key=lambda item: item.name)
+
+    def reference(self, channel: str, message: str) -> str:
+        """What `channel` calls the message of that id; empty where it was not delivered there, or has no names."""
+        found = self.delivered(channel).glob(f"*~{message}.json")
+        return next((item.reference for path in found if (item := _read(path))), "")
+
+    def flush(self, channel: str, deliver: Deliver, give_up: GiveUp) -> list[Attempt]:
+        """Deliver what waits for `channel`, if any of it is due; nothing where somebody else is at it."""
+        queue = self.queue(channel)
+        if not queue.is_dir():
+            return []
+        attempts: list[Attempt] = []
+        with contextlib.suppress(Busy), lease(queue, self.clock, wait=0):
+            for item, error in self._tried(queue, deliver, give_up):
+                attempts.append(Attempt(item=item, error=error))
+        self._prune(channel)
+        return attempts
+
+    def _tried(self, queue: Path, deliver: Deliver, give_up: GiveUp) -> Iterator[tuple[Item, Undelivered | None]]:
+        """Try one after the other, until the time is over or the channel seems to be down. What belongs to a thread
+        that is stuck waits behind it: the good news does not come before the bad.
+        """
+        until = self.clock.monotonic() + BUDGET
+        stuck: dict[str, Undelivered] = {}
+        for item in self._due(queue):
+            path = queue / item.name
+            if item.message.root in stuck or len(stuck) >= MOST_FAILURES or self.clock.monotonic() >= until:
+                self._wait_on(path, item, next(reversed(stuck.values()), None), give_up)
+                continue
+            tried, error = self._attempt(path, item, deliver, give_up)
+            if error and not error.is_permanent:
+                stuck[item.message.root] = error
+            yield tried, error
+
+    def _due(self, queue: Path) -> list[Item]:
+        """All that may be sent now, if any is due: one that gets through shows that the others can."""
+        now = self.clock.now()
+        items = [item for item in _items(queue) if not self._is_done(queue / item.name, item)]
+        if not any(item.is_due(now) for item in items):
+            return []
+        return [item for item in items if item.is_due(now) or not (item.is_refused or item.is_held_back(now))]
+
+    def _is_done(self, path: Path, item: Item) -> bool:
+        """Whether it was delivered by another way; then it is put away."""
+        by_fallback = item.fallback and self.has_delivered(item, item.fallback)
+        is_done = bool(by_fallback or (self.elsewhere and self.elsewhere.has_delivered(item)))
+        if is_done:
+            self._archive(path, replace(item, error=f"delivered by {item.fallback or 'the spare outbox'}"))
+        return is_done
+
+    def _wait_on(self, path: Path, item: Item, error: Undelivered | None, give_up: GiveUp) -> None:
+        """What waits behind one that failed may have waited for too long as well."""
+        if error and (fallback := give_up(item, error)):
+            self._try_to_write(path, replace(item, fallback=fallback))
+
+    def _attempt(self, path: Path, item: Item, deliver: Deliver, give_up: GiveUp) -> tuple[Item, Undelivered | None]:
+        now = self.clock.now()
+        if item.sending:
+            self.note("ambiguous", channel=item.channel, id=item.message.id, why="an attempt ended without saying how")
+        item = replace(item, attempts=item.attempts + 1, sending=now)
+        self._try_to_write(path, item)
+        try:
+            reference = deliver(item)
+        except Undelivered as error:
+            if error.is_ambiguous:
+                self.note("ambiguous", channel=item.channel, id=item.message.id, why=error.message)
+            after = _next(item, error, now)
+            item = replace(item, sending=None, error=error.message, is_refused=error.is_permanent, next_attempt=after)
+            item = replace(item, fallback=give_up(item, error) or item.fallback)
+            self._try_to_write(path, item)
+            return item, error
+        item = replace(item, sending=None, error="", reference=reference)
+        self._archive(path, item)
+        self.note("delivered", channel=item.channel, id=item.message.id, attempts=item.attempts)
+        return item, None
+
+    def _archive(self, path: Path, item: Item) -> None:
+        # Moved first, which needs no space on the disk: what was delivered is not to be sent again.
+        place = self.delivered(item.channel)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            path.replace(place / path.name)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            self.note("unfiled", channel=item.channel, id=item.message.id, why=str(error))
+            return
+        self._try_to_write(place / path.name, item)
+
+    def _prune(self, channel: str) -> None:
+        oldest = (self.clock.now() - KEEP).timestamp()
+        for path in self.delivered(channel).glob("*.json"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < oldest:
+                    path.unlink()
+
+    def _try_to_write(self, path: Path, item: Item) -> None:
+        """What cannot be noted of an attempt does not hold it back."""
+        with contextlib.suppress(RunDirError):
+            self._write(path, item)
+
+    def _write(self, path: Path, item: Item) -> None:
+        text = json.dumps(_ITEM.dump_python(item, mode="json"), ensure_ascii=False, indent=1)
+        self.site.write(path, text + "\n")
+
+    def queue(self, channel: str) -> Path:
+        return self.site.alerts / "outbox" / channel
+
+    def delivered(self, channel: str) -> Path:
+        return self.site.alerts / "delivered" / channel
+
+
+def _items(queue: Path) -> list[Item]:
+    """In order. A file that is no item is left where it is."""
+    return [item for path in sorted(queue.glob("*.json")) if (item := _read(path)) and item.name == path.name]
+
+
+def _read(path: Path) -> Item | None:
+    try:
+        return _ITEM.validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _next(item: Item, error: Undelivered, now: datetime) -> datetime:
+    """Ever later, and not before the other side wants it; what was refused is tried seldom."""
+    grown = LONGEST_WAIT if error.is_permanent else min(FIRST_WAIT * 2 ** min(item.attempts - 1, 10), LONGEST_WAIT)
+    return now + min(max(grown, timedelta(seconds=error.retry_after)), 2 * LONGEST_WAIT - FIRST_WAIT)

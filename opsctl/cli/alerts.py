@@ -1,0 +1,187 @@
+"""`opsctl alerts`: what is open, whether people can be told, and what they do not want to hear."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from datetime import datetime, timedelta
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from opsctl.alerts import send
+from opsctl.alerts.outbox import Item
+from opsctl.alerts.state import Entry, Silence, State
+from opsctl.app import App
+from opsctl.cli.output import console, dry_run_option, json_option, print_json, say
+from opsctl.errors import InputError
+from opsctl.model import Level
+
+STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
+_SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?", re.ASCII)
+
+why_option = click.option("--why", required=True, help="For whoever wonders: it is shown wherever the alert is.")
+
+
+def parse_span(text: str) -> timedelta:
+    """`4h`, `30m`, `2d`, `1d12h`. Raises InputError."""
+    match = _SPAN.fullmatch(text)
+    days, hours, minutes = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    if not 0 < days * 1440 + hours * 60 + minutes <= 366 * 1440:
+        raise InputError(f"--for {text!r:.40}: needs to be a time of up to a year, such as 4h, 30m, 2d or 1d12h")
+    return timedelta(days=days, hours=hours, minutes=minutes)
+
+
+@click.group()
+def alerts() -> None:
+    """What is open, who is told, and what nobody wants to hear.
+
+    \b
+    opsctl alerts list                       what is open, silenced, not delivered
+    opsctl alerts test                       a message through every channel
+    opsctl alerts silence 'hang/*' --for 4h --why "maintenance"
+    opsctl alerts ack hang/tiny-gpt --why "on it"
+    """
+
+
+@alerts.command("list")
+@click.option("--all", "show_all", is_flag=True, help="Also what is ok.")
+@json_option
+@click.pass_obj
+def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
+    """What people were told that is not over, silences in force, and messages that are still to be delivered."""
+    alerting = app.alerting
+    now, state = app.clock.now(), alerting.ledger.read()
+    entries = [each for each in state.entries.values() if show_all or Level.OK not in (each.level, each.seen)
+               or each.level is not each.seen]  # fmt: skip
+    silences = [each for each in state.silences if now < each.until]
+    waiting = send.undelivered(alerting)
+    if as_json:
+        print_json({"open": [_as_data(state, each, now) for each in entries],
+                    "silences": [asdict(each) for each in silences],
+                    "undelivered": [_item_as_data(each) for each in waiting]})  # fmt: skip
+        return
+    console().print(_table(state, entries, now)) if entries else say("nothing is open")
+    for silence in silences:
+        say(f"silenced until {silence.until:%Y-%m-%d %H:%M} UTC: {silence.pattern}, by {silence.by}: {silence.why}")
+    for item in waiting:
+        say(f"not delivered by {item.channel}: {item.message.subject}{_how_it_went(item, now)}")
+
+
+@alerts.command("test")
+@json_option
+@click.pass_obj
+def test_alerts(app: App, *, as_json: bool) -> int:
+    """Send a message through every channel, now, and say of each how it went. Exit 1 if any failed."""
+    results = []
+    for channel, error in send.test(app.alerting):
+        results.append({"channel": channel, "delivered": error is None, "error": error.message if error else ""})
+        if not as_json:
+            say(f"{channel}: {f'not delivered: {error.message}' if error else 'delivered'}")
+    if as_json:
+        print_json(results)
+    return 0 if all(each["delivered"] for each in results) else 1
+
+
+@alerts.command()
+@click.argument("key")
+@click.option("--for", "span", default="4h", show_default=True, help="For how long, such as 4h, 30m, 2d.")
+@click.option("--end", is_flag=True, help="End the silence of KEY now.")
+@click.option("--why", default="", help="For whoever wonders: it is shown with the silence.")
+@dry_run_option
+@json_option
+@click.pass_obj
+def silence(app: App, key: str, *, span: str, end: bool, why: str, dry_run: bool, as_json: bool) -> None:
+    """Tell nobody of KEY, or of the keys that fit it as a pattern, for a while.
+
+    What changes meanwhile is told afterwards, if it is still so then.
+    """
+    if not end and not why:
+        raise InputError("--why is needed: somebody will wonder why nobody was told")
+    now = app.clock.now()
+    until = now if end else now + parse_span(span)
+    given = Silence(pattern=key, until=until, why=why, by="", at=now)
+    if not dry_run:
+        given = app.alerting.ledger.silence(key, until, why)
+    would = "would be " if dry_run else ""
+    if as_json:
+        print_json({**asdict(given), "dry_run": dry_run})
+    else:
+        say(f"{key}: {would}{'heard again' if end else f'silenced until {until:%Y-%m-%d %H:%M} UTC'}")
+
+
+@alerts.command()
+@click.argument("key")
+@why_option
+@dry_run_option
+@json_option
+@click.pass_obj
+def ack(app: App, key: str, *, why: str, dry_run: bool, as_json: bool) -> None:
+    """Say that somebody takes care of KEY: it is not repeated until it is worse, or over."""
+    ledger = app.alerting.ledger
+    entry = ledger.find(key) if dry_run else ledger.ack(key, why)
+    if as_json:
+        print_json({**_as_data(ledger.read(), entry, app.clock.now()), "dry_run": dry_run})
+    else:
+        say(f"{key}: {'would be ' if dry_run else ''}acknowledged; it is told again when it is worse, or over")
+
+
+def _as_data(state: State, entry: Entry, now: datetime) -> dict[str, object]:
+    silenced = state.silenced(entry.key, now)
+    return {
+        "key": entry.key,
+        "level": entry.level,
+        "since": entry.since,
+        "seen": entry.seen,
+        "looked": entry.looked,
+        "incident": entry.incident,
+        "finding": asdict(entry.finding) if entry.finding else None,
+        "acknowledged": asdict(entry.acknowledged) if entry.acknowledged else None,
+        "silenced_until": silenced.until if silenced else None,
+    }
+
+
+def _item_as_data(item: Item) -> dict[str, object]:
+    return {
+        "channel": item.channel,
+        "id": item.message.id,
+        "subject": item.message.subject,
+        "at": item.message.at,
+        "not_before": item.not_before,
+        "attempts": item.attempts,
+        "next_attempt": item.next_attempt,
+        "error": item.error,
+        "fallback": item.fallback,
+    }
+
+
+def _table(state: State, entries: list[Entry], now: datetime) -> Table:
+    table = Table("key", "level", "since (UTC)", "now", "what", "", box=None, header_style="bold")
+    for each in sorted(entries, key=lambda entry: entry.key):
+        table.add_row(
+            Text(each.key),
+            Text(each.level, STYLES[each.level]),
+            f"{each.since:%Y-%m-%d %H:%M}",
+            Text(each.seen, STYLES[each.seen]),
+            Text(each.finding.summary if each.finding else ""),
+            Text(_marks(state, each, now)),
+        )
+    return table
+
+
+def _marks(state: State, entry: Entry, now: datetime) -> str:
+    acknowledged = entry.acknowledged
+    return ", ".join([
+        *([f"acknowledged by {acknowledged.by}: {acknowledged.why}"] if acknowledged else []),
+        *(["silenced"] if state.silenced(entry.key, now) else []),
+        *([f"not looked at since {entry.looked:%Y-%m-%d %H:%M}"] if now - entry.looked > timedelta(hours=2) else []),
+    ])  # fmt: skip
+
+
+def _how_it_went(item: Item, now: datetime) -> str:
+    if item.is_held_back(now):
+        return f" (waits until {item.not_before or now:%H:%M} UTC, the end of the quiet hours)"
+    by = f"; also given to {item.fallback}" if item.fallback else ""
+    times = f"{item.attempts} attempt{'s' if item.attempts != 1 else ''}"
+    return f" ({times}{f': {item.error}' if item.error else ''}{by})"

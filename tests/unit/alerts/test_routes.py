@@ -1,0 +1,100 @@
+"""Who is told of what, and when."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from opsctl.alert_tables import AlertSite
+from opsctl.alerts.route import channels, destinations, fallback
+from opsctl.alerts.state import Noted, Thread
+from opsctl.model import Level, Transition
+from opsctl.sitedir import SiteDir
+from tests.unit.alerts.conftest import finding
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+TWO = {"mail": {"kind": "file", "path": "a"}, "team": {"kind": "file", "path": "b"}}
+
+
+def noted(before, after, at=NOON, **more):
+    transition = Transition(id="abc.1", finding=finding(after, **more), before=before, at=at)
+    return Noted(transition=transition, opened=at, was="")
+
+
+def told(rules, each, thread=None):
+    site = AlertSite.model_validate({"channels": TWO, **rules})
+    return destinations(each, site, site.channels, thread)
+
+
+def by(*routes):
+    return {"routes": routes}
+
+
+def test_without_routes_everything_goes_everywhere():
+    assert list(told({}, noted(Level.OK, Level.WARNING))) == ["mail", "team"]
+
+
+def test_without_channels_it_goes_to_a_file_of_the_site(tmp_path):
+    [(name, table)] = channels(AlertSite(), SiteDir(tmp_path)).items()
+    assert (name, table.path) == ("log", f"{tmp_path}/alerts/alerts.log")
+
+
+def test_a_route_for_what_is_critical_takes_no_warnings():
+    only_critical = by({"channels": ("mail",), "level": "critical"})
+    assert told(only_critical, noted(Level.OK, Level.WARNING)) == {}
+    assert list(told(only_critical, noted(Level.WARNING, Level.CRITICAL))) == ["mail"]
+
+
+def test_who_was_told_that_it_is_critical_is_told_that_it_is_over():
+    assert list(told(by({"channels": ("mail",), "level": "critical"}), noted(Level.CRITICAL, Level.OK))) == ["mail"]
+
+
+def test_who_was_told_of_an_incident_is_told_how_it_goes_on_by_whatever_steps():
+    rules = by({"channels": ("mail",), "level": "critical"})
+    thread = Thread(at=NOON, roots={"mail": "abc.1"})
+    assert list(told(rules, noted(Level.WARNING, Level.OK), thread)) == ["mail"]
+
+
+def test_what_is_unknown_for_long_is_as_a_warning():
+    assert list(told(by({"channels": ("mail",)}), noted(Level.OK, Level.UNKNOWN))) == ["mail"]
+
+
+def test_routes_by_train_and_by_key():
+    rules = by({"channels": ("mail",), "trains": ("big-*",)}, {"channels": ("team",), "keys": ("fs_quota/*",)})
+    assert list(told(rules, noted(Level.OK, Level.CRITICAL, train="big-1"))) == ["mail"]
+    assert list(told(rules, noted(Level.OK, Level.CRITICAL, train="", key="fs_quota/scratch"))) == ["team"]
+
+
+@pytest.mark.parametrize(
+    ("at", "sent"),
+    [
+        (datetime(2026, 6, 1, 19, 59, tzinfo=UTC), datetime(2026, 6, 1, 19, 59, tzinfo=UTC)),
+        (datetime(2026, 6, 1, 20, 0, tzinfo=UTC), datetime(2026, 6, 2, 5, 0, tzinfo=UTC)),  # 22:00 in Paris
+        (datetime(2026, 6, 2, 1, 0, tzinfo=UTC), datetime(2026, 6, 2, 5, 0, tzinfo=UTC)),
+        (datetime(2026, 6, 2, 5, 0, tzinfo=UTC), datetime(2026, 6, 2, 5, 0, tzinfo=UTC)),
+    ],
+)
+def test_in_quiet_hours_a_warning_waits_for_their_end(at, sent):
+    rules = {"time_zone": "Europe/Paris"} | by({"channels": ("mail",), "quiet": "22:00-07:00"})
+    assert told(rules, noted(Level.OK, Level.WARNING, at)) == {"mail": sent}
+
+
+def test_quiet_hours_may_lie_within_one_day():
+    rules = {"time_zone": "UTC"} | by({"channels": ("mail",), "quiet": "11:00-13:30"})
+    assert told(rules, noted(Level.OK, Level.WARNING)) == {"mail": NOON.replace(hour=13, minute=30)}
+
+
+def test_what_is_critical_does_not_wait():
+    rules = {"time_zone": "UTC"} | by({"channels": ("mail",), "quiet": "11:00-13:30"})
+    assert told(rules, noted(Level.OK, Level.CRITICAL)) == {"mail": NOON}
+
+
+def test_of_two_routes_to_one_channel_the_sooner_counts():
+    rules = {"time_zone": "UTC"} | by({"channels": ("mail",), "quiet": "11:00-13:30"}, {"channels": ("mail",)})
+    assert told(rules, noted(Level.OK, Level.WARNING)) == {"mail": NOON}
+
+
+def test_the_fallback_is_the_sites_choice_else_the_next_that_does_not_have_it():
+    site = AlertSite.model_validate({"channels": TWO, "fallback": "team"})
+    assert fallback(site, site.channels, "mail", ["mail"]) == "team"
+    assert fallback(AlertSite(), ["a", "b", "c"], "a", ["a", "b"]) == "c"
+    assert fallback(AlertSite(), ["a", "b"], "a", ["a", "b"]) is None
