@@ -187,7 +187,7 @@ def test_a_ledger_that_is_none_is_set_aside_and_what_is_bad_is_told_again(world)
 def test_nobody_loses_when_it_cannot_be_written_and_there_is_no_spare(world):
     world.path.joinpath("site").write_text("a file, not a directory")
     world.path.joinpath("spare").write_text("another")
-    with pytest.raises(RunDirError, match="Not a directory|File exists"):
+    with pytest.raises(RunDirError, match=r"Not a directory|File exists"):
         world.see("C")
 
 

@@ -21,10 +21,9 @@ class Post:
         self.outbox = Outbox(site, clock, lambda kind, **data: self.journal.append(kind))
 
     def put(self, number, ident, root=""):
-        message = Message(
-            id=ident, root=root or ident, at=self.clock.now(), level=Level.CRITICAL, subject=ident, body=""
-        )
-        self.outbox.put(Item(message=message, channel="mail", number=number, not_before=self.clock.now()))
+        at, root = self.clock.now(), root or ident
+        message = Message(id=ident, root=root, at=at, level=Level.CRITICAL, subject=ident, body="")
+        self.outbox.put(Item(message=message, channel="mail", number=number))
 
     def deliver(self, item):
         error = self.failures.get(item.message.id) or self.failures.get("all")

@@ -130,7 +130,7 @@ def test_a_secret_that_cannot_be_had_is_said(given, said):
         ("login hunter2 failed", "hunter2", "login *** failed"),
         ("GET /services/T0000/B0000/XXXXXXXX: 404", "https://hooks.example.org/services/T0000/B0000/XXXXXXXX",
          "GET /***/***/***/***: 404"),
-        ("host hooks.example.org is down", "https://hooks.example.org/services/T0000", "host hooks.example.org is down"),
+        ("hooks.example.org is down", "https://hooks.example.org/services/T0000", "hooks.example.org is down"),
         ("no answer from secretbot", "tgram://secretbot/12345678", "no answer from ***"),
         ("user joe:hunter2", "https://joe:hunter2@example.org/x", "user joe:***"),
         ("nothing in it", "", "nothing in it"),
