@@ -133,12 +133,12 @@ def test_what_a_body_leaves_running_ends_with_it(train: GuardedTrain) -> None:
 
 
 def test_ranks_that_save_are_not_cut_short_by_the_shell_that_goes_first(train: GuardedTrain) -> None:
-    array = train.submit(f"bash -c 'trap \"\" TERM; {UNTIL_ASKED}; sleep 3.5; touch saved'; true")
+    train.submit(f"bash -c 'trap \"\" TERM; {UNTIL_ASKED}; sleep 3.5; touch saved'; true")
     train.wait_for("begun")
     [shell] = [process for process in of_life(train) if process.cmdline() == ["bash", str(train.run.body)]]
-    # As a scancel does, which would leave less than five seconds for the rest.
-    shell.terminate()
-    train.slurm("scancel", "--batch", "--signal=TERM", f"{array}_1")
+    guard = guard_of(train)
+    shell.terminate()  # as a scancel does, which would leave less than five seconds for the rest
+    os.kill(guard, signal.SIGTERM)
     train.wait()
     assert (train.run.path / "saved").exists()
     assert train.end()["outcome"] == "cancelled"
