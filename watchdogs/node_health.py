@@ -16,14 +16,15 @@ BAD = {
     "DOWN": Level.CRITICAL,
     "FAIL": Level.CRITICAL,
     "FAILING": Level.CRITICAL,
-    "NOT_RESPONDING": Level.CRITICAL,
     "ERROR": Level.CRITICAL,
     "INVAL": Level.CRITICAL,
+    "NOT_RESPONDING": Level.WARNING,
     "DRAIN": Level.WARNING,
     "DRAINED": Level.WARNING,
     "DRAINING": Level.WARNING,
 }
-"""Slurm's words for a node that a train should not have."""
+"""Slurm's words for a node that a train should not have. One that does not respond may only be busy; if not, it is
+DOWN soon."""
 _SIGNS = {"*": "NOT_RESPONDING"}
 
 

@@ -46,7 +46,10 @@ class Queue:
     @property
     def kinds(self) -> dict[Wait, Job]:
         """The kinds of waiting, each with the first row that waits so."""
-        return {wait(job): job for job in reversed(self.waiting)}
+        kinds = {wait(job): job for job in reversed(self.waiting)}
+        if self.seen.history.held and (job := kinds.pop(Wait.ADMIN, None)):
+            kinds.setdefault(Wait.HELD, job)  # the administrator who held it is us
+        return kinds
 
 
 class SlurmStatus:
