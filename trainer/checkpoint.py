@@ -30,7 +30,7 @@ from trainer.parallel import Control
 from trainer.report import say
 from trainer.state import State
 
-_SHAPE = ("layers", "hidden", "heads", "sequence", "vocabulary")
+_SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
 
 
 class _Hashing:
@@ -186,6 +186,7 @@ class Checkpoints:
         parallel = self.config.parallel
         return {
             "pipeline": self.layout.pipeline,
+            "tensor": self.layout.tensor,
             "data": self.layout.data,
             "zero_stage": parallel.zero_stage,
             "balance": parallel.balance,

@@ -23,8 +23,10 @@ class _Table(BaseModel):
 
 
 class ModelConfig(_Table):
-    """A GPT-2: learnt positions, pre-norm blocks, output tied to the token embedding."""
+    """A GPT: pre-norm blocks, output tied to the token embedding."""
 
+    family: Literal["gpt2", "bloom"] = "gpt2"
+    """gpt2: learnt positions. bloom: a norm behind the embedding, and attention that fades with distance (ALiBi)."""
     layers: Count = 4
     """Transformer blocks."""
     hidden: Count = 128
@@ -32,7 +34,7 @@ class ModelConfig(_Table):
     heads: Count = 4
     """Attention heads of each block; divides `hidden`."""
     sequence: Count = 128
-    """Tokens of one sample, and positions that the model knows."""
+    """Tokens of one sample, and positions that a gpt2 knows."""
     vocabulary: Count = 264
     """Rows of the token embedding: 256 bytes and the end of a document, rounded up to a multiple of 8."""
     dropout: Share = 0.0
@@ -59,6 +61,8 @@ class ParallelConfig(_Table):
 
     pipeline: Count = 1
     """Stages that the layers are cut into."""
+    tensor: Count = 1
+    """Ranks that each matrix of a stage is cut over; divides `heads` and `vocabulary`."""
     zero_stage: Literal[0, 1] = 1
     """1: each data-parallel rank keeps its share of the optimizer's state; 0: all of it."""
     balance: Literal["blocks-and-embeddings", "blocks"] = "blocks-and-embeddings"
@@ -159,6 +163,8 @@ class TrainerConfig(_Table):
     """Of the initial weights, of the order of samples and of dropout."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """bf16: weights and activations in bf16, gradients summed and weights updated in fp32."""
+    recompute: bool = False
+    """Run each block forward again when its gradient is due, instead of keeping what it computed: less memory."""
     threads: Count | None = None
     """CPU threads of each rank; OMP_NUM_THREADS or the cores that it may use if absent."""
     model: ModelConfig = ModelConfig()
@@ -172,10 +178,10 @@ class TrainerConfig(_Table):
 
     @model_validator(mode="after")
     def _clips_rightly(self) -> TrainerConfig:
-        if self.precision == "fp32" and self.parallel.zero_stage == 0 and self.parallel.pipeline > 1:
+        if self.precision == "fp32" and self.parallel.zero_stage == 0:
             raise ValueError(
-                f"precision = fp32 with zero_stage = 0 and pipeline = {self.parallel.pipeline} leaves the later stages "
-                "out of the gradient's norm and clips wrongly; use zero_stage = 1"
+                "precision = fp32 with zero_stage = 0 leaves the later stages out of the gradient's norm and clips "
+                "wrongly, and takes a step with gradients that are not numbers; use zero_stage = 1"
             )
         return self
 

@@ -1,4 +1,4 @@
-"""The model under DeepSpeed: one call is one step over all stages and data-parallel ranks."""
+"""The model under DeepSpeed: one call is one step over all stages, tensor and data-parallel ranks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import math
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import torch
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime import compiler
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from torch.utils.checkpoint import checkpoint
 
-from trainer import model
+from trainer import dropout, model, tensor
 from trainer.config import TrainerConfig
 from trainer.layout import Layout
 
@@ -26,22 +29,30 @@ _BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding", "blocks": "typ
 class Engine:
     """DeepSpeed's PipelineEngine, as the loop sees it."""
 
-    def __init__(self, config: TrainerConfig, layout: Layout) -> None:
+    def __init__(self, config: TrainerConfig, layout: Layout, rank: int) -> None:
         if config.threads:
             torch.set_num_threads(config.threads)
         self.accumulation = layout.accumulation(
             micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch
         )
+        self._seeds = dropout.Seeds(config, layout, rank)
         with _quiet_stdout():
-            self.deepspeed = self._build(config, layout)
+            self.deepspeed = self._build(config, layout, tensor.slice_of(layout, rank))
 
-    def _build(self, config: TrainerConfig, layout: Layout) -> Any:
+    def _build(self, config: TrainerConfig, layout: Layout, part: tensor.Slice) -> Any:
         module = PipelineModule(
-            model.layers(config.model, seed=config.seed),
-            num_stages=layout.pipeline,
-            loss_fn=model.loss,
+            model.layers(config.model, seed=config.seed, part=part),
+            topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
+            loss_fn=partial(tensor.cross_entropy, part=part),
             partition_method=_BALANCE[config.parallel.balance],
+            seed_layers=config.model.dropout > 0,
+            seed_fn=self._seeds,
+            base_seed=dropout.BASE,
+            activation_checkpoint_interval=int(config.recompute),
+            activation_checkpoint_func=partial(checkpoint, use_reentrant=False, preserve_rng_state=False),
+            checkpointable_layers=["Block"],
         )
+        module.universal_checkpoint_info = model.universal_info(config.model)  # goes into every checkpoint
         optimizer = config.optimizer
         adamw = torch.optim.AdamW(
             list(model.parameter_groups(module, weight_decay=optimizer.weight_decay)),
@@ -55,13 +66,24 @@ class Engine:
         )
         return engine
 
-    def step(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], *, rate: float) -> tuple[float, float]:
-        """Take one optimizer step at learning rate `rate`; return mean loss and norm of the gradient over all ranks."""
+    def step(
+        self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], *, rate: float, consumed: int
+    ) -> tuple[float, float]:
+        """Take one optimizer step at learning rate `rate` after `consumed` samples.
+
+        Returns mean loss and norm of the gradient over all ranks. Where the norm is not finite no step was taken, on
+        any rank: the weights are what they were.
+        """
         for group in self.deepspeed.optimizer.param_groups:
             group["lr"] = rate
-        loss = self.deepspeed.train_batch(data_iter=batches)
+        loss = self._train_batch(batches, consumed)
         norm = float(self.deepspeed.get_global_grad_norm())
-        return float(loss), norm if norm >= 0 else math.nan  # DeepSpeed says -1 for a norm that is not finite
+        return loss, norm if math.isfinite(norm) and norm >= 0 else math.nan  # DeepSpeed says inf, or -1
+
+    def _train_batch(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], consumed: int) -> float:
+        self._seeds.start(consumed)
+        self.deepspeed.module.micro_offset = 0
+        return float(self.deepspeed.train_batch(data_iter=batches))
 
     def write_with(self, writer: CheckpointEngine) -> None:
         """Have `writer` write and read the files of checkpoints."""

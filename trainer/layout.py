@@ -1,4 +1,4 @@
-"""Which rank does what: the cut of the model over stages, and of the batch over data-parallel ranks."""
+"""Which rank does what: the cut of the model over stages and tensor ranks, of the batch over data-parallel ranks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Sizes of the axes. Ranks count over data first: rank = stage x data + data-parallel rank."""
+    """Sizes of the axes. Tensor ranks, which talk the most, are neighbours; stages are furthest apart:
+
+    rank = (stage x data + data-parallel rank) x tensor + tensor rank.
+    """
 
     pipeline: int
     data: int
+    tensor: int = 1
 
     @property
     def world(self) -> int:
-        return self.pipeline * self.data
+        return self.pipeline * self.data * self.tensor
 
     def stage(self, rank: int) -> int:
-        return rank // self.data
+        return rank // (self.data * self.tensor)
 
     def data_rank(self, rank: int) -> int:
-        return rank % self.data
+        return rank // self.tensor % self.data
+
+    def tensor_rank(self, rank: int) -> int:
+        return rank % self.tensor
 
     def accumulation(self, *, micro_batch: int, global_batch: int) -> int:
         """Micro-batches that each rank takes through its stage in one step."""
@@ -33,15 +40,43 @@ class Layout:
 
 def layout(config: TrainerConfig, world_size: int) -> Layout:
     """The layout of `config` over `world_size` processes; `check_layout` must have found nothing wrong with it."""
-    return Layout(pipeline=config.parallel.pipeline, data=world_size // config.parallel.pipeline)
+    parallel = config.parallel
+    return Layout(
+        pipeline=parallel.pipeline,
+        data=world_size // (parallel.pipeline * parallel.tensor),
+        tensor=parallel.tensor,
+    )
 
 
 def check_layout(config: TrainerConfig, world_size: int) -> list[str]:
     """What is wrong with running `config` on `world_size` processes, one sentence each."""
-    stages = config.parallel.pipeline
-    if world_size < 1 or world_size % stages:
-        return [f"pipeline = {stages} does not divide the {world_size} processes (nodes x processes per node)"]
-    return [*_stage_problems(config), *_batch_problems(config, world_size // stages)]
+    parallel = config.parallel
+    model_ranks = parallel.pipeline * parallel.tensor
+    if world_size < 1 or world_size % model_ranks:
+        tensor = f" x tensor = {parallel.tensor}" if parallel.tensor > 1 else ""
+        return [
+            f"pipeline = {parallel.pipeline}{tensor} does not divide the {world_size} processes "
+            "(nodes x processes per node)"
+        ]
+    return [
+        *_stage_problems(config),
+        *_tensor_problems(config),
+        *_batch_problems(config, world_size // model_ranks),
+    ]
+
+
+def _tensor_problems(config: TrainerConfig) -> list[str]:
+    tensor, model = config.parallel.tensor, config.model
+    problems = []
+    if model.heads % tensor:
+        problems.append(f"tensor = {tensor} does not divide heads = {model.heads}: each rank takes whole heads")
+    if model.vocabulary % tensor:
+        padded = -(-model.vocabulary // tensor) * tensor
+        problems.append(
+            f"tensor = {tensor} does not divide vocabulary = {model.vocabulary}: each rank holds as many rows of the "
+            f"embedding; pad it to {padded}"
+        )
+    return problems
 
 
 def _stage_problems(config: TrainerConfig) -> list[str]:

@@ -40,7 +40,7 @@ def run(config: TrainerConfig, process: Process, environ: Mapping[str, str]) -> 
     foresee(directory, state)
     reason = hooks.agree(control, state).stop  # asked already: then it is cheaper not to build the model at all
     if reason is None:
-        engine = Engine(config, cut)
+        engine = Engine(config, cut, process.rank)
         checkpoints = open_checkpoints(directory, config, cut, engine, control)
         torch.manual_seed(config.seed * 1_000_003 + process.rank)
         checkpoints.resume(state)
@@ -115,7 +115,7 @@ def _step(run: Run) -> None:
     started = time.monotonic()
     rate = config.rate().at(state.consumed_samples + config.batch.global_batch)
     batches = run.batches.step(state.consumed_samples, run.engine.accumulation)
-    loss, grad_norm = run.engine.step(batches, rate=rate)
+    loss, grad_norm = run.engine.step(batches, rate=rate, consumed=state.consumed_samples)
     seconds = time.monotonic() - started
     state.advance(samples=config.batch.global_batch, loss=loss, grad_norm=grad_norm, step_s=seconds)
     line = run.log.add(state, rate=rate)

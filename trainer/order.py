@@ -22,7 +22,7 @@ class Order:
     def sample(self, position: int) -> int:
         """The sample that is consumed as number `position`, counted from 0 over all epochs."""
         epoch, index = divmod(position, self.samples)
-        return permute(index, self.samples, key=_mix(self.seed ^ _mix(epoch)))
+        return permute(index, self.samples, key=mix(self.seed ^ mix(epoch)))
 
 
 def permute(index: int, size: int, *, key: int) -> int:
@@ -38,11 +38,11 @@ def _feistel(index: int, half: int, key: int) -> int:
     low_bits = (1 << half) - 1
     left, right = index >> half, index & low_bits
     for turn in range(_ROUNDS):
-        left, right = right, left ^ (_mix(right ^ _mix(key + turn)) & low_bits)
+        left, right = right, left ^ (mix(right ^ mix(key + turn)) & low_bits)
     return left << half | right
 
 
-def _mix(value: int) -> int:
+def mix(value: int) -> int:
     """One step of splitmix64: every bit of the result depends on every bit of the 64-bit value."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _MASK

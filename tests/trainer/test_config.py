@@ -60,8 +60,8 @@ def test_every_key_is_documented():
         ({"optimizer": {"warmup_samples": 1600}}, "takes the whole run of 1600 samples (100 steps of 16)"),
         ({"checkpoint": {"keep_last": 1}}, "leaves nothing to fall back on"),
         (
-            {"precision": "fp32", "parallel": {"pipeline": 2, "zero_stage": 0}},
-            "leaves the later stages out of the gradient's norm and clips wrongly",
+            {"precision": "fp32", "parallel": {"zero_stage": 0}},
+            "leaves the later stages out of the gradient's norm and clips wrongly, and takes a step with",
         ),
     ],
 )
@@ -76,6 +76,9 @@ def test_refused(tables, words):
         ({"parallel": {"pipeline": 2}}, 0, "does not divide the 0 processes"),
         ({"parallel": {"pipeline": 4}}, 4, "pipeline = 4 does not divide layers + 2 = 6"),
         ({"parallel": {"pipeline": 3, "balance": "blocks"}}, 3, "pipeline = 3 does not divide layers = 4"),
+        ({"parallel": {"pipeline": 2, "tensor": 2}}, 6, "pipeline = 2 x tensor = 2 does not divide the 6 processes"),
+        ({"parallel": {"tensor": 8}}, 8, "tensor = 8 does not divide heads = 4: each rank takes whole heads"),
+        ({"model": {"vocabulary": 257}, "parallel": {"tensor": 4}}, 4, "vocabulary = 257: each rank holds as many"),
         ({"batch": {"micro_batch": 3}}, 2, "global_batch = 16 is not a multiple of micro_batch x data-parallel ranks"),
     ],
 )
@@ -95,3 +98,12 @@ def test_layout():
     assert (cut.pipeline, cut.data, cut.world) == (2, 4, 8)
     assert [(cut.stage(r), cut.data_rank(r)) for r in (0, 3, 4, 7)] == [(0, 0), (0, 3), (1, 0), (1, 3)]
     assert cut.accumulation(micro_batch=2, global_batch=16) == 2
+
+
+def test_tensor_ranks_are_neighbours():
+    given = config(parallel={"pipeline": 2, "tensor": 2})
+    assert check_layout(given, 8) == []
+    cut = layout(given, 8)
+    assert (cut.pipeline, cut.data, cut.tensor, cut.world) == (2, 2, 2, 8)
+    places = [(cut.stage(r), cut.data_rank(r), cut.tensor_rank(r)) for r in range(8)]
+    assert places == [(s, d, t) for s in range(2) for d in range(2) for t in range(2)]
