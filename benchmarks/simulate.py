@@ -1,0 +1,51 @@
+"""The simulation at the size of the largest published runs, and against what it is checked with.
+
+python benchmarks/simulate.py            a table; takes some seconds
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from opsctl.calc.effective import renewal
+from opsctl.calc.knobs import knobs, run, summary
+from opsctl.calc.simulate import Setup
+
+SEEDS = 200
+LARGE = Setup(
+    nodes=2048, days=90, per_1000_node_days=6.5, interval_h=1, save_h=0, start_up_h=5 / 60, hangs=0, broken=0
+)  # fmt: skip
+LLAMA = replace(
+    LARGE, days=54, per_1000_node_days=419 / (2048 * 54) * 1000, interval_h=1 / 6, save_h=10 / 3600
+)  # fmt: skip
+CASES: dict[str, tuple[Setup, str]] = {
+    "Meta, 16,384 GPUs, a save every hour": (LARGE, "0.70"),
+    "Meta, 16,384 GPUs, a save every 5 min": (replace(LARGE, interval_h=1 / 12), "0.93"),
+    "Meta, 4,096 GPUs, a save every hour": (replace(LARGE, nodes=512), "> 0.90"),
+    "Llama-3, 54 days, a save every 10 min": (LLAMA, "> 0.90"),
+}
+
+
+def main() -> None:
+    print(f"{'':40} {'simulated':>16} {'closed form':>12} {'published':>10} {'failures':>9} {'seconds':>8}")
+    for name, (setup, published) in CASES.items():
+        began = time.perf_counter()
+        found = summary(run(setup, SEEDS))
+        took = time.perf_counter() - began
+        exact = renewal(
+            mtbf_h=setup.mtbf_h, interval_h=setup.interval_h, save_h=setup.save_h, restart_h=setup.start_up_h
+        )
+        mean = f"{found.mean:.4f} ± {found.error:.4f}"
+        print(f"{name:40} {mean:>16} {exact:>12.4f} {published:>10} {found.failures:>9.1f} {took:>8.2f}")
+    rough = replace(LARGE, save_h=40 / 3600, hangs=0.1, lemons=20, spares=60, queue_h=0.1, broken=0.05)
+    began = time.perf_counter()
+    outcomes = run(rough, SEEDS)
+    helps = knobs(rough, outcomes)
+    print(
+        f"\nall knobs of a rough one: {time.perf_counter() - began:.1f} s; most: {helps[0].change} {helps[0].gain:+.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

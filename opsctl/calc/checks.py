@@ -1,0 +1,41 @@
+"""Bad figures are told all at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from opsctl.errors import InputError
+
+
+def refuse(what: str, problems: Iterable[str], *, hint: str | None = None) -> None:
+    """Raise one InputError with all `problems`, or return if there are none."""
+    found = list(problems)
+    if found:
+        count = f"{len(found)} problem{'s' if len(found) != 1 else ''}"
+        raise InputError(f"{what}: {count}\n" + "\n".join(f"  {each}" for each in found), hint=hint)
+
+
+def not_positive(**values: float) -> Iterator[str]:
+    """One line for each value that is not a finite number above 0."""
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            yield f"{_words(name)} is {value:g}, needs to be above 0"
+
+
+def negative(**values: float) -> Iterator[str]:
+    """One line for each value that is not a finite number of 0 or more."""
+    for name, value in values.items():
+        if not (math.isfinite(value) and value >= 0):
+            yield f"{_words(name)} is {value:g}, needs to be 0 or more"
+
+
+def not_share(**values: float) -> Iterator[str]:
+    """One line for each value that is not between 0 and 1."""
+    for name, value in values.items():
+        if not 0 <= value <= 1:
+            yield f"{_words(name)} is {value:g}, needs to be between 0 and 1"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

@@ -1,0 +1,48 @@
+"""How many nodes to keep beside those that train. Failures are taken as independent, at a constant rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from opsctl.calc.checks import negative, not_positive, refuse
+from opsctl.errors import InputError
+
+
+def failures_per_week(nodes: int, per_1000_node_days: float) -> float:
+    """Nodes times days times rate (Meta, arXiv 2410.21680: 6.50 and 2.34 per 1000 node-days on its two clusters)."""
+    refuse("spares", [*not_positive(nodes=nodes), *negative(failures_per_1000_node_days=per_1000_node_days)])
+    return nodes * 7 * per_1000_node_days / 1000
+
+
+def mtbf_hours(nodes: int, per_1000_node_days: float) -> float:
+    """Mean time between failures of a job on `nodes`: 1 / (N·r) (same paper)."""
+    refuse("spares", not_positive(nodes=nodes, failures_per_1000_node_days=per_1000_node_days))
+    return 24 * 1000 / (nodes * per_1000_node_days)
+
+
+def out_at_once(nodes: int, per_1000_node_days: float, repair_days: float) -> float:
+    """Nodes that are away for repair at any moment, on average (Little's law)."""
+    return failures_per_week(nodes, per_1000_node_days) / 7 * repair_days
+
+
+def enough(expected: float) -> Iterator[float]:
+    """The probabilities that 0, 1, 2… spares are enough where `expected` nodes are out on average (Poisson)."""
+    term, total, count = math.exp(-expected), 0.0, 0
+    while True:
+        total += term
+        yield min(total, 1.0)
+        count += 1
+        term *= expected / count
+
+
+def spares(expected: float, confidence: float) -> int:
+    """The fewest spares that are enough with at least this probability."""
+    if not 0 < confidence < 1:
+        raise InputError(f"confidence is {confidence:g}, needs to be between 0 and 1, and neither")
+    refuse("spares", negative(expected=expected))
+    if expected > 500:  # exp() underflows beyond; the Poisson is a normal long before
+        from statistics import NormalDist  # noqa: PLC0415 (only for clusters of many thousands)
+
+        return math.ceil(NormalDist(expected, math.sqrt(expected)).inv_cdf(confidence))
+    return next(count for count, known in enumerate(enough(expected)) if known >= confidence)

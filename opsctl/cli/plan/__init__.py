@@ -1,0 +1,26 @@
+"""`opsctl plan`: sizes, memory, topologies, time, cost, failures, before and while a run uses them."""
+
+from __future__ import annotations
+
+import click
+
+from opsctl.cli.plan.failures import simulate, spares
+from opsctl.cli.plan.saving import checkpoint, storage
+from opsctl.cli.plan.sizes import memory, model
+from opsctl.cli.plan.speed import network, throughput
+from opsctl.cli.plan.topologies import topology
+
+
+@click.group()
+def plan() -> None:
+    """Reckon what a run will need, take and cost.
+
+    \b
+    opsctl plan model --model bloom
+    opsctl plan topology --model bloom --nodes 48 --batch 2048
+    opsctl plan simulate --nodes 48 --queue 2 --task 20
+    """
+
+
+for command in (model, memory, topology, throughput, network, checkpoint, storage, spares, simulate):
+    plan.add_command(command)

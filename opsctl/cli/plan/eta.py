@@ -1,0 +1,65 @@
+"""When a running train will be done, from what it has written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from opsctl.calc.checks import refuse
+from opsctl.calc.throughput import time_left
+from opsctl.errors import OpsctlError
+from opsctl.journal import History, replay
+from opsctl.progress.eta import median_step_s
+from opsctl.progress.logline import recent_iterations
+
+if TYPE_CHECKING:
+    from opsctl.app import App
+
+RECENT = 200
+SAME_MOMENT_S = 10.0
+"""A settlement and a start that are no further apart are one guard's doing."""
+
+
+def eta_of(
+    app: App, *, train: str | None, log: Path | None, task_h: float | None, start_up_min: float,
+    waits_h: Sequence[float],
+) -> dict[str, Any]:  # fmt: skip
+    """What the newest iterations of a log and the waits so far say of the time that is left, in seconds."""
+    refuse("throughput", ["give either --train or --log"] if train and log else [])
+    waits = [hours * 3600 for hours in waits_h]
+    if train:
+        run = app.find(train)
+        log = run.main_log
+        waits = waits or waits_seen(replay(app.journal(run).events()))
+    assert log is not None
+    recent = recent_iterations(log, RECENT)
+    step_s = median_step_s(recent)
+    if not recent or step_s is None or not recent[-1].last:
+        raise OpsctlError(f"{log}: no iteration line that tells its time and the last step")
+    newest, last = recent[-1], recent[-1].last
+    life_s = math.inf if task_h is None else task_h * 3600
+    left = time_left(
+        steps=max(0, last - newest.step), step_s=step_s, life_s=life_s, start_up_s=start_up_min * 60, waits_s=waits
+    )
+    return {
+        "step": newest.step, "last_step": last, "step_s": step_s, "batch": newest.global_batch,
+        "training_left": left.training, "tasks_to_come": left.lives, "mean_wait": fmean(waits) if waits else None,
+        "likely": left.likely, "earliest": left.early, "latest": left.late,
+    }  # fmt: skip
+
+
+def waits_seen(history: History) -> list[float]:
+    """Seconds from the end of each life to the start of the next. A hold counts: it happened.
+
+    A life that was settled only when the next one began tells nothing of its end, and so of no wait.
+    """
+    lives = sorted(history.started.items(), key=lambda life: life[1])
+    waits = []
+    for (life, _), (_, start) in pairwise(lives):
+        if ended := history.settled.get(life):
+            waits.append((start - ended.when).total_seconds())
+    return [wait for wait in waits if wait > SAME_MOMENT_S]

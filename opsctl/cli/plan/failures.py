@@ -1,0 +1,141 @@
+"""`opsctl plan spares` and `opsctl plan simulate`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from itertools import islice
+
+import click
+
+from opsctl.calc import knobs as calc
+from opsctl.calc import spares as counts
+from opsctl.calc.effective import renewal
+from opsctl.calc.simulate import CAUSES, Outcome, Setup
+from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.plan.options import failures_option, plot_option
+from opsctl.cli.plan.show import Curve, draw, duration, facts, listing, percent
+
+
+@click.command()
+@click.option("--nodes", type=int, required=True, help="Nodes that train.")
+@failures_option
+@click.option("--repair", type=float, default=3.0, show_default=True, help="Days until a node is back.")
+@click.option("--confidence", type=float, default=0.99, show_default=True, help="That the spares are enough.")
+@plot_option
+@json_option
+def spares(*, nodes: int, failures: float, repair: float, confidence: float, plot: str | None, as_json: bool) -> None:
+    """Failures a week, and how many nodes to keep in reserve.
+
+    \b
+    opsctl plan spares --nodes 48 --failures 3 --confidence 0.99
+    """
+    expected = counts.out_at_once(nodes, failures, repair)
+    wanted = counts.spares(expected, confidence)
+    figures = {
+        "failures_per_week": counts.failures_per_week(nodes, failures),
+        "mtbf_hours": counts.mtbf_hours(nodes, failures),
+        "out_at_once": expected,
+        "spares": wanted,
+    }
+    if plot:
+        points = [(float(n), p) for n, p in enumerate(islice(counts.enough(expected), 2 * wanted + 4))]
+        draw(plot, title=f"{nodes} nodes", x="spare nodes", y="probability that they are enough",
+             curves=[Curve(name=f"{expected:.1f} out on average", points=points)])  # fmt: skip
+    if as_json:
+        print_json(figures)
+        return
+    facts({
+        "failures a week": f"{figures['failures_per_week']:.1f}",
+        "one every": duration(figures["mtbf_hours"] * 3600),
+        "in repair": f"{expected:.1f} nodes on average",
+        "spares": f"{wanted} ({wanted / nodes:.1%}), enough at any moment with {confidence:.4g}",
+    })  # fmt: skip
+
+
+@click.command()
+@click.option("--nodes", type=int, required=True, help="Nodes that train.")
+@click.option("--days", type=float, default=90.0, show_default=True, help="How long.")
+@failures_option
+@click.option("--interval", type=float, default=60.0, show_default=True, help="Minutes of work between saves.")
+@click.option("--save", type=float, default=40.0, show_default=True, help="Seconds of a save.")
+@click.option("--start-up", type=float, default=5.0, show_default=True, help="Minutes until a task trains.")
+@click.option("--queue", type=float, default=0.0, show_default=True, help="Hours that a task waits, on average.")
+@click.option("--task", type=float, help="Hours that a task may run.")
+@click.option("--tasks", type=int, default=10, show_default=True, help="Array tasks that are queued.")
+@click.option("--hangs", type=float, default=0.1, show_default=True, help="Share of failures that hang.")
+@click.option("--notice", type=float, default=30.0, show_default=True, help="Minutes until a hang is noticed.")
+@click.option("--broken", type=float, default=0.1, show_default=True, help="Share of failures that break a node.")
+@click.option("--lemons", type=int, default=0, show_default=True, help="Nodes that fail far more often.")
+@click.option("--lemon-factor", type=float, default=30.0, show_default=True, help="How many times as often.")
+@click.option("--spares", type=int, default=4, show_default=True, help="Nodes in reserve.")
+@click.option("--repair", type=float, default=3.0, show_default=True, help="Days until a node is back.")
+@click.option("--person", type=float, default=8.0, show_default=True, help="Hours until a person takes a node out.")
+@click.option("--guard/--no-guard", default=True, show_default=True, help="With the chain guard.")
+@click.option("--seeds", type=click.IntRange(min=1), default=50, show_default=True, help="How many trains.")
+@click.option("--knobs/--no-knobs", "with_knobs", default=True, show_default=True, help="Try what would help.")
+@plot_option
+@json_option
+def simulate(
+    *, nodes: int, days: float, failures: float, interval: float, save: float, start_up: float, queue: float,
+    task: float | None, tasks: int, hangs: float, notice: float, broken: float, lemons: int, lemon_factor: float,
+    spares: int, repair: float, person: float, guard: bool, seeds: int, with_knobs: bool, plot: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Months of a train in virtual time: how much of them is training, where the rest goes, what would help most.
+
+    \b
+    opsctl plan simulate --nodes 48 --queue 2 --task 20 --no-guard
+    """
+    setup = Setup(
+        nodes=nodes, days=days, per_1000_node_days=failures, interval_h=interval / 60, save_h=save / 3600,
+        start_up_h=start_up / 60, queue_h=queue, task_h=math.inf if task is None else task, tasks=tasks,
+        hangs=hangs, notice_h=notice / 60, broken=broken, lemons=lemons, lemon_factor=lemon_factor, spares=spares,
+        repair_days=repair, person_h=person, guard=guard,
+    )  # fmt: skip
+    outcomes = calc.run(setup, seeds)
+    summary = calc.summary(outcomes)
+    found = calc.knobs(setup, outcomes) if with_knobs else []
+    if plot:
+        _draw(plot, outcomes)
+    if as_json:
+        print_json({
+            "setup": asdict(setup), "summary": asdict(summary), "knobs": [asdict(each) for each in found],
+            "closed_form": closed_form(setup),
+        })  # fmt: skip
+        return
+    _show(setup, summary)
+    if found:
+        say("")
+        rows = [[each.change, f"{100 * each.gain:+.2f}", f"± {100 * each.error:.2f}"] for each in found]
+        listing(("what would help", "points", ""), rows, left=("what would help",))
+
+
+def closed_form(setup: Setup) -> float | None:
+    """What the exact form says, for a train without time limit, broken nodes and lemons; None for others."""
+    if math.isfinite(setup.task_h) or setup.broken or setup.lemons or not math.isfinite(setup.mtbf_h):
+        return None
+    down = setup.hangs * setup.notice_h + setup.queue_h
+    return renewal(
+        mtbf_h=setup.mtbf_h, interval_h=setup.interval_h, save_h=setup.save_h, restart_h=setup.start_up_h, down_h=down
+    )
+
+
+def _draw(path: str, outcomes: list[Outcome]) -> None:
+    shares = sorted(100 * each.share for each in outcomes)
+    points = [(share, 100 * (k + 1) / len(shares)) for k, share in enumerate(shares)]
+    draw(path, title=f"{len(shares)} trains", x="effective time in %", y="% of the trains that do no better",
+         curves=[Curve(name="trains", points=points)])  # fmt: skip
+
+
+def _show(setup: Setup, summary: calc.Summary) -> None:
+    exact = closed_form(setup)
+    facts({
+        "effective time": f"{summary.mean:.1%}, {summary.low:.1%} to {summary.high:.1%} in 8 of 10 trains",
+        **({} if exact is None else {"closed form": f"{exact:.1%}"}),
+        "without the queue": f"{summary.without_queue:.1%}",
+        **{f"  {cause}": percent(summary.lost[cause]) for cause in CAUSES},
+        "failures": f"{summary.failures:.1f}, one every {duration(setup.mtbf_h * 3600)} of running",
+        "tasks": f"{summary.lives:.1f}",
+        "nodes taken out": f"{summary.removed:.1f}",
+    })  # fmt: skip

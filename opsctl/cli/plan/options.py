@@ -1,0 +1,101 @@
+"""Options that several of the verbs share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import click
+
+from opsctl.calc.accelerators import ACCELERATORS
+from opsctl.calc.checks import refuse
+from opsctl.calc.memory import PRECISIONS
+from opsctl.calc.model import PUBLISHED, Shape, parameters
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+plot_option: Callable[[F], F] = click.option(
+    "--plot", metavar="FILE", help="Draw it as well, into FILE.png or FILE.svg (needs matplotlib)."
+)
+gpu_option: Callable[[F], F] = click.option(
+    "--gpu", default="A100", show_default=True, help=f"One of {', '.join(ACCELERATORS)}."
+)
+batch_option: Callable[[F], F] = click.option(
+    "--batch", type=int, required=True, help="Global batch: samples in a step."
+)
+precision_option: Callable[[F], F] = click.option(
+    "--precision", default="bf16", show_default=True, type=click.Choice(list(PRECISIONS)),
+    help="What is kept for each parameter.",
+)  # fmt: skip
+zero_option: Callable[[F], F] = click.option(
+    "--zero", type=click.IntRange(0, 3), default=1, show_default=True, help="ZeRO stage."
+)
+recompute_option: Callable[[F], F] = click.option(
+    "--recompute/--no-recompute", default=True, show_default=True, help="Recompute activations in the backward pass."
+)
+failures_option: Callable[[F], F] = click.option(
+    "--failures", type=float, default=6.5, show_default=True, help="Failures per 1000 node-days."
+)
+_SHAPE = (
+    click.option("--model", "known", type=click.Choice(list(PUBLISHED)), help="Start from a published shape."),
+    click.option("--layers", type=int, help="Transformer layers."),
+    click.option("--hidden", type=int, help="Hidden size."),
+    click.option("--heads", type=int, help="Attention heads."),
+    click.option("--vocabulary", type=int, help="Rows of the embedding, padding included."),
+    click.option("--sequence", type=int, help="Tokens in a sample; 2048 if not given."),
+)
+_SIZE = (
+    click.option("--billions", type=float, help="Billions of parameters."),
+    click.option("--model", "known", type=click.Choice(list(PUBLISHED)), help="Of a published model."),
+)
+
+
+def takes_shape(function: F) -> F:
+    """Options that make a Shape, which `function` gets as `shape`; None if none of them is given."""
+
+    @functools.wraps(function)
+    def call(*args: Any, known: str | None, **given: Any) -> Any:
+        fields = {name: given.pop(name) for name in ("layers", "hidden", "heads", "vocabulary", "sequence")}
+        return function(*args, shape=_shape(known, {k: v for k, v in fields.items() if v is not None}), **given)
+
+    for option in reversed(_SHAPE):
+        call = option(call)
+    return call  # type: ignore[return-value]  # click's options wrap a function without its type
+
+
+def _shape(known: str | None, given: dict[str, Any]) -> Shape | None:
+    if known:
+        return replace(PUBLISHED[known], **given)
+    if not given:
+        return None
+    given.setdefault("heads", 1)
+    missing = [name for name in ("layers", "hidden", "vocabulary") if name not in given]
+    refuse("model", [f"--{name} is not given" for name in missing])
+    return Shape(**given)
+
+
+def needed(shape: Shape | None) -> Shape:
+    refuse(
+        "model",
+        [] if shape else ["its shape is not given"],
+        hint="--model NAME, or --layers, --hidden, --heads and --vocabulary",
+    )
+    assert shape is not None
+    return shape
+
+
+def size_options(function: F) -> F:
+    """A model's size: `billions`, given or of a published shape."""
+
+    @functools.wraps(function)
+    def call(*args: Any, known: str | None, billions: float | None, **given: Any) -> Any:
+        if known and billions is None:
+            billions = parameters(PUBLISHED[known]) / 1e9
+        refuse("size", [] if billions is not None else ["neither --model nor --billions is given"])
+        return function(*args, billions=billions, **given)
+
+    for option in _SIZE:
+        call = option(call)
+    return call  # type: ignore[return-value]  # click's options wrap a function without its type

@@ -1,0 +1,71 @@
+"""Tables and curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from opsctl.cli.output import console
+from opsctl.errors import InputError, OpsctlError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    name: str
+    points: Sequence[tuple[float, float]]
+    as_dots: bool = False
+
+
+def facts(rows: Mapping[str, str]) -> None:
+    """Names and values, one in a line."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows.items():
+        table.add_row(name, value)
+    console().print(table)
+
+
+def listing(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str] = ()) -> None:
+    """A table with a head; numbers to the right, the columns of `left` to the left."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in columns:
+        is_left = column in left
+        table.add_column(column, justify="left" if is_left else "right", no_wrap=not is_left)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def draw(path: str, *, title: str, x: str, y: str, curves: Sequence[Curve]) -> None:
+    """Write a picture. Says what to install where matplotlib is missing."""
+    if Path(path).suffix not in (".png", ".svg"):
+        raise InputError(f"--plot {path}: needs to end in .png or .svg")
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 (an extra, and slow to import)
+    except ImportError as error:
+        raise OpsctlError("--plot needs matplotlib", hint="pip install 'opsctl[plot]'") from error
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot(title=title, xlabel=x, ylabel=y)
+    for curve in curves:
+        xs, ys = zip(*curve.points, strict=True) if curve.points else ((), ())
+        axes.plot(xs, ys, "o" if curve.as_dots else "-", label=curve.name, markersize=4)
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise OpsctlError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def percent(share: float) -> str:
+    return f"{share:.2%}" if abs(share) < 0.1 else f"{share:.1%}"
+
+
+def duration(seconds: float) -> str:
+    """In the largest unit of which there is more than one."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.2f} {unit}"
+    return f"{seconds:.1f} s"

@@ -1,0 +1,101 @@
+"""`opsctl plan topology`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from opsctl.calc import topology as calc
+from opsctl.calc.accelerators import accelerator
+from opsctl.calc.model import Shape
+from opsctl.calc.stages import Cluster, ramp_sizes
+from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.plan.options import (
+    batch_option,
+    gpu_option,
+    needed,
+    plot_option,
+    precision_option,
+    recompute_option,
+    takes_shape,
+    zero_option,
+)
+from opsctl.cli.plan.show import Curve, draw, listing, percent
+from opsctl.errors import InputError
+
+
+@click.command()
+@takes_shape
+@click.option("--nodes", type=int, required=True, help="Nodes to use.")
+@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="GPUs in each.")
+@gpu_option
+@click.option("--network", type=float, default=50.0, show_default=True, help="GB/s of a node's network, one way.")
+@batch_option
+@click.option("--ramp", metavar="START:INCREMENT", help="The global batch grows from START by INCREMENT.")
+@click.option("--micro-batch", type=int, multiple=True, help="Samples at once; 1, 2, 4 and 8 if not given.")
+@zero_option
+@precision_option
+@recompute_option
+@click.option("--show", type=click.IntRange(min=1), default=10, show_default=True, help="How many to show.")
+@click.option("--all", "everything", is_flag=True, help="Show what is ruled out too, and why.")
+@plot_option
+@json_option
+def topology(
+    shape: Shape | None, *, nodes: int, gpus_per_node: int, gpu: str, network: float, batch: int, ramp: str | None,
+    micro_batch: tuple[int, ...], zero: int, precision: str, recompute: bool, show: int, everything: bool,
+    plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Every TP x PP x DP x micro batch for the GPUs that there are, the fastest first.
+
+    Times are predicted, not measured: try the first few.
+
+    \b
+    opsctl plan topology --model bloom --nodes 48 --batch 2048 --ramp 192:16
+    """
+    cluster = Cluster(nodes=nodes, gpus_per_node=gpus_per_node, gpu=accelerator(gpu), node_gb_s=network)
+    found = calc.candidates(
+        needed(shape), cluster, batch=batch, ramp=_ramp(ramp, batch), zero=zero, precision=precision,
+        micro_batches=calc.check_micro_batches(micro_batch or calc.MICRO_BATCHES), recompute=recompute,
+    )  # fmt: skip
+    good = [each for each in found if not each.problems]
+    if plot:
+        points = [(each.memory_gib, each.seconds) for each in good]
+        curves = [Curve(name="what can run", points=points, as_dots=True)]
+        draw(plot, title=f"{cluster.gpus} {gpu}", x="GiB of the fullest GPU", y="seconds a step", curves=curves)
+    if as_json:
+        print_json([asdict(each) for each in (found if everything else good[:show])])
+        return
+    _show(found if everything else good[:show])
+    _count(found, good)
+
+
+def _ramp(text: str | None, batch: int) -> Sequence[int]:
+    if not text:
+        return ()
+    start, _, increment = text.partition(":")
+    if not (start.isdecimal() and increment.isdecimal()):
+        raise InputError(f"--ramp {text!r}: needs to be START:INCREMENT, such as 192:16")
+    return ramp_sizes(int(start), int(increment), batch)
+
+
+def _show(shown: list[calc.Candidate]) -> None:
+    def row(each: calc.Candidate) -> list[str]:
+        laid = each.topology
+        return [
+            str(laid.tp), str(laid.pp), str(laid.dp), str(laid.micro_batch), f"{each.seconds:.1f}",
+            f"{each.tflops:.0f}", percent(each.bubble), f"{each.memory_gib:.0f}",
+            "; ".join([f"NO: {problem}" for problem in each.problems] or each.notes),
+        ]  # fmt: skip
+
+    columns = ("TP", "PP", "DP", "micro", "s/step", "TFLOP/s", "bubble", "GiB", "remarks")
+    listing(columns, map(row, shown), left=("remarks",))
+
+
+def _count(found: list[calc.Candidate], good: list[calc.Candidate]) -> None:
+    """How many there are, and what rules out the others: the first reason of each."""
+    why = Counter(each.problems[0].partition(":")[0] for each in found if each.problems)
+    said = ", ".join(f"{count} by {rule}" for rule, count in why.most_common())
+    say(f"\n{len(good)} of {len(found)} can run." + (f" Ruled out: {said}. --all shows why." if said else ""))

@@ -1,0 +1,111 @@
+"""Bytes per GPU that the documents work out. `pytest tests/unit/calc/test_memory_arithmetic.py`"""
+
+from dataclasses import replace
+
+import pytest
+
+from opsctl.calc import memory
+from opsctl.calc.model import PUBLISHED, Shape, block_parameters, embedding_parameters
+from opsctl.calc.stages import Topology, layers_of_stages
+from opsctl.errors import InputError
+
+SMALL = PUBLISHED["104b"]
+ONE = Topology(tp=4, pp=32, dp=1)
+BLOOM = Topology(tp=4, pp=12, dp=8, micro_batch=2, precision="bf16-optimizer", embedding_slots=True)
+
+
+def test_an_80b_model_needs_23_gpus_of_80_gb_to_train_and_3_to_infer() -> None:
+    assert memory.least_gpus(billions=80, gpu_gb=80) == 23
+    assert memory.least_gpus(billions=80, gpu_gb=80, training=False) == 3
+
+
+def test_mixed_precision_with_adam_is_18_bytes_a_parameter() -> None:
+    assert memory.PRECISIONS["bf16"].total == 18
+    assert sum(memory.states_bytes(ONE)) == 18
+
+
+def test_a_gpu_of_the_104b_holds_17_gb_with_the_embedding_and_15_gb_without() -> None:
+    first, second, *_ = memory.stages(SMALL, ONE, batch=2048)
+    assert first.states == 17_157_252_600
+    assert second.states == 14_533_837_200
+
+
+def test_the_last_stage_holds_the_tied_embedding_too_and_the_logits() -> None:
+    first, *_, last = memory.stages(SMALL, ONE, batch=2048)
+    assert last.parameters == first.parameters
+    assert last.output == 2048 * 50257 / 4 * 10
+    assert first.output == 0
+
+
+@pytest.mark.parametrize(
+    ("hidden", "vocabulary", "embedding_mb", "block_mb"),
+    [
+        (12288, 50257, 1389.51, 4077.22),
+        (16384, 50257, 1852.67, 7248.24),
+        (20480, 50257, 2315.84, 11325.22),
+        (14336, 150257, 4846.69, 5549.48),
+        (13312, 150257, 4500.50, 4785.04),
+    ],
+)
+def test_a_share_of_eight_has_the_bytes_of_the_prequel_which_are_mb_though_it_prints_gb(
+    hidden: int, vocabulary: int, embedding_mb: float, block_mb: float
+) -> None:
+    shape = Shape(layers=1, hidden=hidden, heads=1, vocabulary=vocabulary)
+    assert embedding_parameters(shape) * 18 / 8 / 1e6 == pytest.approx(embedding_mb, abs=0.01)
+    assert block_parameters(shape) * 18 / 8 / 1e6 == pytest.approx(block_mb, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "layers", "gigabytes"), [(12288, 10, 40), (16384, 6, 44), (20480, 3, 34), (14336, 8, 44)]
+)
+def test_so_many_layers_of_a_stage_hold_about_half_a_gpu(hidden: int, layers: int, gigabytes: int) -> None:
+    # For the 530B the prequel prints "6*7.3 = ~33.9GB": the 310B's factors, and the right result of 3 x 11.3.
+    shape = Shape(layers=1, hidden=hidden, heads=1, vocabulary=50257)
+    assert layers * block_parameters(shape) * 18 / 8 / 1e9 == pytest.approx(gigabytes, rel=0.025)
+
+
+def test_zero_shares_out_optimizer_then_gradients_then_weights() -> None:
+    by_stage = [memory.states_bytes(replace(BLOOM, precision="bf16", zero=zero)) for zero in range(4)]
+    assert by_stage == [(2, 4, 12), (2, 4, 1.5), (2, 0.5, 1.5), (0.25, 0.5, 1.5)]
+
+
+def test_recomputation_holds_one_input_a_layer_instead_of_all_activations() -> None:
+    with_it = memory.fullest(PUBLISHED["bloom"], BLOOM, batch=2048)
+    without = memory.fullest(PUBLISHED["bloom"], replace(BLOOM, recompute=False), batch=2048)
+    assert with_it.activations < 10 * memory.GIB < 80 * memory.GIB < without.activations
+
+
+def test_activations_of_a_layer_without_tensor_parallelism_are_those_of_the_paper() -> None:
+    gpt3 = PUBLISHED["gpt-3"]  # sbh(34 + 5as/h) = 34 + 80 of 2048 x 12288
+    alone = memory.layer_activation_bytes(gpt3, Topology(tp=1, pp=1, dp=1))
+    assert alone / (gpt3.sequence * gpt3.hidden) == pytest.approx(34 + 80)
+
+
+def test_the_first_stage_is_the_fullest_for_it_has_the_embedding_and_most_batches_in_flight() -> None:
+    assert memory.fullest(PUBLISHED["bloom"], BLOOM, batch=2048).stage == 0
+
+
+def test_a_small_batch_does_not_fill_the_pipeline_and_holds_less() -> None:
+    full, small = (memory.fullest(PUBLISHED["bloom"], BLOOM, batch=batch).activations for batch in (2048, 16))
+    assert small < full / 3
+
+
+def test_78_layers_on_12_stages_leave_one_for_the_last() -> None:
+    shape = Shape(layers=78, hidden=13824, heads=64, vocabulary=250880)
+    assert layers_of_stages(shape, Topology(tp=4, pp=12, dp=8)) == [7] * 11 + [1]
+
+
+def test_70_layers_and_two_slots_are_even_on_12_stages() -> None:
+    assert layers_of_stages(PUBLISHED["bloom"], BLOOM) == [5, *[6] * 10, 5]
+
+
+def test_a_single_stage_takes_all_layers_with_and_without_slots() -> None:
+    for slots in (False, True):
+        assert layers_of_stages(SMALL, Topology(tp=1, pp=1, dp=1, embedding_slots=slots)) == [64]
+
+
+def test_an_unknown_precision_is_told_with_those_that_are_known() -> None:
+    with pytest.raises(InputError) as caught:
+        memory.states_bytes(replace(ONE, precision="fp8"))
+    assert caught.value.message == "precision: 'fp8' is not known"
+    assert caught.value.hint == "known: fp32, fp16, bf16, bf16-optimizer"

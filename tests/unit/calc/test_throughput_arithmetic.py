@@ -1,0 +1,85 @@
+"""Time, TFLOPs and cost that the documents work out. `pytest tests/unit/calc/test_throughput_arithmetic.py`"""
+
+import pytest
+
+from opsctl.calc import throughput
+from opsctl.calc.accelerators import ACCELERATORS, accelerator
+from opsctl.calc.model import PUBLISHED
+from opsctl.errors import InputError
+
+HOUR = 3600.0
+
+
+def test_200b_on_300b_tokens_take_105_82_days_of_350_gpus_at_150_tflops() -> None:
+    days = throughput.training_days(billions=200, tokens_billions=300, gpus=350, tflops=150)
+    assert days == pytest.approx(105.82, abs=0.005)
+
+
+def test_and_888_888_89_gpu_hours() -> None:
+    assert throughput.gpu_hours(billions=200, tokens_billions=300, tflops=150) == pytest.approx(888_888.89, abs=0.005)
+
+
+def test_a_2b_model_does_65_536_tflop_a_step_on_each_of_8_gpus() -> None:
+    work = throughput.estimated_tflop(billions=2, sequence=2048, batch=16, gpus=8)
+    assert work == pytest.approx(65.536)
+    assert work / 156 == pytest.approx(0.42, abs=0.001)
+
+
+def test_624_tflop_in_4_s_are_half_of_an_a100() -> None:
+    assert 624 / 4 / accelerator("A100").tflops == 0.5
+
+
+def test_the_books_one_liner_for_a_52b_model_gives_107_tflops() -> None:
+    reached = throughput.estimated_tflops(billions=52, sequence=2048, batch=1024, seconds=127, gpus=64)
+    assert reached == pytest.approx(107.3, abs=0.1)
+
+
+def test_without_recomputation_three_passes_count_instead_of_four() -> None:
+    with_it, without = (
+        throughput.estimated_tflops(billions=1, sequence=1, batch=1, seconds=1, gpus=1, recompute=recompute)
+        for recompute in (True, False)
+    )
+    assert without / with_it == 0.75
+
+
+def test_bloom_used_about_half_of_its_a100s_and_recomputed_a_quarter_of_that() -> None:
+    used = throughput.utilisation(PUBLISHED["bloom"], batch=2048, seconds=105, gpus=384, peak=312, recompute=True)
+    assert used.hfu == pytest.approx(0.48, abs=0.005)
+    assert used.mfu / used.hfu == pytest.approx(0.75, abs=0.01)
+
+
+def test_peaks_are_those_without_sparsity() -> None:
+    peaks = {name: each.tflops for name, each in ACCELERATORS.items()}
+    assert {name: peaks[name] for name in ("V100", "A100", "H100", "H200", "MI250X", "MI300X")} == {
+        "V100": 125, "A100": 312, "H100": 989, "H200": 989, "MI250X": 383, "MI300X": 1307,
+    }  # fmt: skip
+
+
+def test_an_unknown_accelerator_is_told_with_those_that_are_known() -> None:
+    assert accelerator("h100-pcie").tflops == 756
+    with pytest.raises(InputError, match="gpu: 'A1000' is not known"):
+        accelerator("A1000")
+
+
+def test_without_a_time_limit_the_time_left_is_that_of_the_steps() -> None:
+    left = throughput.time_left(steps=100, step_s=36)
+    assert (left.likely, left.early, left.late, left.lives) == (HOUR, HOUR, HOUR, 0)
+
+
+def test_every_task_that_is_to_come_brings_its_start_up_and_the_waits_seen() -> None:
+    # 45 h of steps in tasks of 20 h, half an hour of each for its start: two more tasks after this one
+    left = throughput.time_left(steps=1620, step_s=100, life_s=20 * HOUR, start_up_s=HOUR / 2, waits_s=[HOUR, 3 * HOUR])
+    assert left.training == 45 * HOUR
+    assert left.lives == 2
+    assert left.likely == (45 + 2 * 0.5 + 2 * 2) * HOUR
+    assert left.early < left.likely < left.late
+    assert left.early >= (45 + 1 + 2) * HOUR
+
+
+def test_nothing_is_left_of_a_train_that_is_done() -> None:
+    assert throughput.time_left(steps=0, step_s=1, life_s=HOUR, waits_s=[HOUR]).late == 0
+
+
+def test_a_task_has_to_last_longer_than_its_start_up() -> None:
+    with pytest.raises(InputError, match=r"a task of 60 s ends before its start-up of 60 s does"):
+        throughput.time_left(steps=1, step_s=1, life_s=60, start_up_s=60)
