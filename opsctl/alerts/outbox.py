@@ -89,8 +89,8 @@ _ITEM = TypeAdapter(Item)
 Deliver = Callable[[Item], str]
 """Sends one item: the channel's own name for it. Raises Undelivered."""
 
-GiveUp = Callable[[Item, Undelivered], str]
-"""Asked after each failure: the channel by which it is sent instead, if it is time for that."""
+GiveUp = Callable[[Item], str]
+"""Asked of what still waits: the channel by which it is sent instead, if it is time for that."""
 
 Note = Callable[..., None]
 """Writes into the journal of alerts."""
@@ -148,26 +148,27 @@ class Outbox:
             return []
         attempts: list[Attempt] = []
         with contextlib.suppress(Busy), lease(queue, self.clock, wait=0):
-            for item, error in self._tried(queue, deliver, give_up):
-                attempts.append(Attempt(item=item, error=error))
+            attempts += self._tried(queue, deliver)
+            for item in _items(queue):
+                if not item.fallback and (fallback := give_up(item)):
+                    self._try_to_write(queue / item.name, replace(item, fallback=fallback))
         self._prune(channel)
         return attempts
 
-    def _tried(self, queue: Path, deliver: Deliver, give_up: GiveUp) -> Iterator[tuple[Item, Undelivered | None]]:
+    def _tried(self, queue: Path, deliver: Deliver) -> Iterator[Attempt]:
         """Try one after the other, until the time is over or the channel seems to be down. What belongs to a thread
         that is stuck waits behind it: the good news does not come before the bad.
         """
         until = self.clock.monotonic() + BUDGET
-        stuck: dict[str, Undelivered] = {}
+        stuck: set[str] = set()
         for item in self._due(queue):
-            path = queue / item.name
-            if item.message.root in stuck or len(stuck) >= MOST_FAILURES or self.clock.monotonic() >= until:
-                self._wait_on(path, item, next(reversed(stuck.values()), None), give_up)
-                continue
-            tried, error = self._attempt(path, item, deliver, give_up)
-            if error and not error.is_permanent:
-                stuck[item.message.root] = error
-            yield tried, error
+            if len(stuck) >= MOST_FAILURES or self.clock.monotonic() >= until:
+                return
+            if item.message.root not in stuck:
+                attempt = self._attempt(queue / item.name, item, deliver)
+                if attempt.error and not attempt.error.is_permanent:
+                    stuck.add(item.message.root)
+                yield attempt
 
     def _due(self, queue: Path) -> list[Item]:
         """All that may be sent now, if any is due: one that gets through shows that the others can."""
@@ -185,12 +186,7 @@ class Outbox:
             self._archive(path, replace(item, error=f"delivered by {item.fallback or 'the spare outbox'}"))
         return is_done
 
-    def _wait_on(self, path: Path, item: Item, error: Undelivered | None, give_up: GiveUp) -> None:
-        """What waits behind one that failed may have waited for too long as well."""
-        if error and (fallback := give_up(item, error)):
-            self._try_to_write(path, replace(item, fallback=fallback))
-
-    def _attempt(self, path: Path, item: Item, deliver: Deliver, give_up: GiveUp) -> tuple[Item, Undelivered | None]:
+    def _attempt(self, path: Path, item: Item, deliver: Deliver) -> Attempt:
         now = self.clock.now()
         if item.sending:
             self.note("ambiguous", channel=item.channel, id=item.message.id, why="an attempt ended without saying how")
@@ -203,13 +199,12 @@ class Outbox:
                 self.note("ambiguous", channel=item.channel, id=item.message.id, why=error.message)
             after = _next(item, error, now)
             item = replace(item, sending=None, error=error.message, is_refused=error.is_permanent, next_attempt=after)
-            item = replace(item, fallback=give_up(item, error) or item.fallback)
             self._try_to_write(path, item)
-            return item, error
+            return Attempt(item=item, error=error)
         item = replace(item, sending=None, error="", reference=reference)
         self._archive(path, item)
         self.note("delivered", channel=item.channel, id=item.message.id, attempts=item.attempts)
-        return item, None
+        return Attempt(item=item)
 
     def _archive(self, path: Path, item: Item) -> None:
         # Moved first, which needs no space on the disk: what was delivered is not to be sent again.

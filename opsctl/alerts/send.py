@@ -141,10 +141,14 @@ def _hand_over(alerting: Alerting, ledger: Ledger, outbox: Outbox) -> None:
         state.pending = []
 
 
-def _queues(alerting: Alerting, outbox: Outbox) -> list[str]:
-    """The channels that something waits for, also those that are no longer in the settings."""
-    waiting = {item.channel for item in outbox.waiting()}
-    return [*(name for name in alerting.channels if name in waiting), *sorted(waiting - set(alerting.channels))]
+def _queues(alerting: Alerting, outbox: Outbox) -> Iterator[str]:
+    """The channels that something waits for, also those that got it only as the fallback of an earlier one, and those
+    that are no longer in the settings."""
+    done: set[str] = set()
+    while waiting := {item.channel for item in outbox.waiting()} - done:
+        channel = next((name for name in alerting.channels if name in waiting), min(waiting))
+        done.add(channel)
+        yield channel
 
 
 def _flush(alerting: Alerting, outbox: Outbox, channel: str) -> list[Attempt]:
@@ -184,19 +188,17 @@ def _send(connect: Callable[[], Channel], message: Message, reply_to: str) -> st
 
 
 def _give_up(alerting: Alerting, outbox: Outbox) -> GiveUp:
-    def give_up(item: Item, error: Undelivered) -> str:
-        late = alerting.clock.now() - (item.not_before or item.message.at) >= timedelta(
-            hours=alerting.rules.fallback_hours
-        )
-        if item.fallback or not (late or error.is_permanent):
+    def give_up(item: Item) -> str:
+        age = alerting.clock.now() - (item.not_before or item.message.at)
+        if not item.is_refused and age < timedelta(hours=alerting.rules.fallback_hours):
             return ""
         known = alerting.channels
         has_it = [name for name in known if outbox.knows(replace(item, channel=name))]
         instead = route.fallback(alerting.rules, known, item.channel, has_it)
         if instead is None:
             return ""
-        outbox.put(replace(item, channel=instead, attempts=0, next_attempt=None, is_refused=False, sending=None))
-        alerting.ledger.write_down("fallback", channel=item.channel, id=item.message.id, by=instead, why=error.message)
+        outbox.put(replace(item, channel=instead, attempts=0, next_attempt=None, is_refused=False, error=""))
+        alerting.ledger.write_down("fallback", channel=item.channel, id=item.message.id, by=instead, why=item.error)
         return instead
 
     return give_up

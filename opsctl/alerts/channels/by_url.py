@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import logging
+from contextlib import AbstractContextManager
 
 import apprise
 
@@ -26,14 +28,17 @@ INCIDENTS = {"pagerduty": "action=map&dedup={}", "opsgenie": "action=map&alias={
 class ByUrl:
     def __init__(self, table: AppriseTable, runner: Runner) -> None:  # noqa: ARG002 (every channel is given one)
         self._url = reveal(table, "url")
-        if not apprise.Apprise().add(self._url):
+        # Captured, for what it would log is the address.
+        with _said():
+            is_known = apprise.Apprise().add(self._url)
+        if not is_known:
             raise Undelivered("url: apprise knows no such address: the part before :// says the service",
                               is_permanent=True)  # fmt: skip
 
     def send(self, message: Message, *, reply_to: str = "") -> str:  # noqa: ARG002 (threads go by the URL)
-        service = apprise.Apprise()
-        service.add(self._address(message))
-        with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as said:  # type: ignore[no-untyped-call] # apprise has no types there
+        with _said() as said:
+            service = apprise.Apprise()
+            service.add(self._address(message))
             is_sent = service.notify(
                 title=message.subject, body=message.body, notify_type=TYPES[message.level],
                 body_format=apprise.NotifyFormat.TEXT,
@@ -50,3 +55,7 @@ class ByUrl:
             return self._url
         incident = message.root.rpartition(".")[0] or message.root
         return f"{self._url}{'&' if '?' in self._url else '?'}{INCIDENTS[scheme].format(incident)}"
+
+
+def _said() -> AbstractContextManager[io.StringIO]:
+    return apprise.LogCapture(level=logging.WARNING, fmt="%(message)s")  # type: ignore[no-untyped-call] # apprise has no types there

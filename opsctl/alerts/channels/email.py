@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import smtplib
 import ssl
 from email.message import EmailMessage
@@ -16,6 +17,7 @@ from opsctl.alerts.secrets import mask, reveal
 from opsctl.errors import MissingProgram
 from opsctl.ports import Runner, TimedOut
 
+LEADING_DOT = re.compile(rb"^\.", re.MULTILINE)
 PORTS = {"none": 25, "starttls": 587, "tls": 465}
 SENDMAIL_TRY_AGAIN = {71, 73, 74, 75}
 """EX_OSERR, EX_CANTCREAT, EX_IOERR, EX_TEMPFAIL of sysexits.h; what else it says will not change by itself."""
@@ -88,7 +90,7 @@ class Email:
         return connection
 
     def _address(self, connection: smtplib.SMTP) -> str:
-        """Say from whom and to whom it is; which addresses were refused for good, if some were taken."""
+        """Say all but the mail itself; which addresses were refused for good, if others were taken."""
         connection.ehlo_or_helo_if_needed()
         code, reply = connection.mail(self._table.sender)
         if code != 250:
@@ -99,13 +101,15 @@ class Email:
         # One who can have it later, and then all: sending to the others now would send it to them twice.
         if later or len(bad) == len(answers):
             raise smtplib.SMTPResponseException(*(later or list(bad.values()))[0])
+        code, reply = connection.docmd("DATA")
+        if code != 354:
+            raise smtplib.SMTPResponseException(code, reply)
         return "; ".join(f"refused for {address}: {code} {_text(reply)}" for address, (code, reply) in bad.items())
 
     def _say(self, connection: smtplib.SMTP, mail: EmailMessage, where: str) -> None:
         try:
-            code, reply = connection.data(mail.as_bytes())
-        except smtplib.SMTPDataError as error:
-            raise _refusal(where, error.smtp_code, error.smtp_error) from error
+            connection.send(LEADING_DOT.sub(b"..", mail.as_bytes()) + b".\r\n")
+            code, reply = connection.getreply()
         except (OSError, smtplib.SMTPException) as error:
             raise Undelivered(f"{where}: cut off before the answer: {error}", is_ambiguous=True) from error
         if code != 250:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Mapping
 from http.client import HTTPException
 from urllib.error import URLError
@@ -19,6 +21,10 @@ from opsctl.ports import Runner
 TIMEOUT = 15
 LONGEST = 3500
 """Characters of a body: Slack cuts longer messages in pieces."""
+QUIET = logging.Logger("slack", logging.CRITICAL)
+"""What it would log is in the error, where secrets are struck out."""
+WORD = re.compile(r"[a-z_]+")
+"""What Slack calls an error; an answer that is none has something else there."""
 PERMANENT = frozenset({
     "account_inactive", "channel_not_found", "invalid_auth", "is_archived", "missing_scope", "no_permission",
     "not_authed", "not_in_channel", "org_login_required", "restricted_action", "token_expired", "token_revoked",
@@ -43,7 +49,8 @@ class Slack:
             raise self._failed(error) from None
 
     def _by_bot(self, message: Message, reply_to: str) -> str:
-        client = WebClient(token=self._token, base_url=self._table.api_url, timeout=self._timeout, retry_handlers=[])
+        client = WebClient(token=self._token, base_url=self._table.api_url, timeout=self._timeout, retry_handlers=[],
+                           logger=QUIET)  # fmt: skip
         answer = client.chat_postMessage(
             channel=self._table.channel,
             text=_text(message),
@@ -55,7 +62,7 @@ class Slack:
         return str(answer["ts"])
 
     def _by_webhook(self, message: Message) -> str:
-        client = WebhookClient(self._webhook, timeout=self._timeout, retry_handlers=[])
+        client = WebhookClient(self._webhook, timeout=self._timeout, retry_handlers=[], logger=QUIET)
         answer = client.send(text=_text(message))
         if answer.status_code != 200:
             raise self._status(answer.status_code, answer.headers, answer.body)
@@ -64,12 +71,12 @@ class Slack:
         return ""
 
     def _refused(self, error: SlackApiError) -> Undelivered:
-        answer = error.response
-        if isinstance(answer, dict):  # what slack_sdk makes of an answer that is no JSON
-            return self._status(int(answer.get("status", 0)), answer.get("headers", {}), str(answer.get("body", "")))
+        answer, data = error.response, error.response.data
+        why = str(data.get("error", "")) if isinstance(data, dict) else ""
         if answer.status_code != 200:
-            return self._status(answer.status_code, answer.headers, str(answer.get("error", "")))
-        why = str(answer.get("error", "refused"))
+            return self._status(answer.status_code, answer.headers, why)
+        if not WORD.fullmatch(why):
+            return Undelivered(self._masked(f"answered {str(why or data)[:80]!r}"), is_ambiguous=True)
         return Undelivered(self._masked(why), is_permanent=why in PERMANENT)
 
     def _status(self, code: int, headers: Mapping[str, object], body: str) -> Undelivered:

@@ -33,7 +33,7 @@ class Post:
         return f"name-of-{item.message.id}"
 
     def flush(self):
-        return self.outbox.flush("mail", self.deliver, lambda item, error: self.instead)
+        return self.outbox.flush("mail", self.deliver, lambda item: self.instead)
 
     @property
     def waiting(self):
@@ -176,7 +176,7 @@ def test_an_attempt_whose_process_died_is_journalled_and_made_again(post):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        post.outbox.flush("mail", die, lambda item, error: "")
+        post.outbox.flush("mail", die, lambda item: "")
     post.flush()
     assert (post.sent, post.journal) == (["a.1"], ["ambiguous", "delivered"])
 
