@@ -220,7 +220,7 @@ class Watch:
             did = f"opsctl cancelled {name}, so that the next task starts"
         except OpsctlError as error:
             did = f"opsctl could not cancel it: {error.message}"
-        return replace(finding, evidence=(*finding.evidence, did), remedy=f"opsctl status {train.name}")
+        return replace(finding, done=(did,), remedy=f"opsctl status {train.name}")
 
     def _gone(self, scene: Scene, answers: dict[Unit, Any], findings: Sequence[Finding]) -> list[Finding]:
         """What was not well and is not there any more: a node that the train left, a train that was removed."""

@@ -87,7 +87,7 @@ def _line(finding: Finding) -> None:
     say(f"{level} {finding.key:28} {finding.summary}")
     if finding.level is Level.OK:
         return
-    for line in (*finding.evidence, *([f"-> {finding.remedy}"] if finding.remedy else [])):
+    for line in (*finding.evidence, *finding.done, *([f"-> {finding.remedy}"] if finding.remedy else [])):
         say(f"{'':38} {line}")
 
 

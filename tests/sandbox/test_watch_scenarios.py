@@ -103,7 +103,7 @@ def test_the_hang_that_cost_eighteen_hours_while_slurm_said_running(make, slurm,
     finding = found(report, "hang/gpt")
     assert finding.summary == f"{array}_1.0 hangs: training, step 10, no sign of life for 11 min (limit 10 min)"
     assert [line.partition(" (")[0] for line in finding.evidence[:2]] == ["rank 1: read_batch", "ranks 0,2: all_reduce"]
-    assert finding.evidence[-1] == f"opsctl cancelled {array}_1, so that the next task starts"
+    assert finding.done == (f"opsctl cancelled {array}_1, so that the next task starts",)
     [kept] = (train.run.life(f"{array}_1.0").path / "evidence").iterdir()
     assert len(list(kept.glob("*.txt"))) == 3
     until(lambda: train.task(2).state.is_active)

@@ -1,0 +1,105 @@
+"""The loss watchdog on real lines, and on logs as they really are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from conftest import LINE, Stage
+
+from opsctl.model import Level
+
+ROOT = Path(__file__).parents[3]
+TR1 = (ROOT / "tests/corpus/logs/tr1-13b.txt").read_text().splitlines()
+TR11 = [(2.198845, 0.242), (2.220424, 0.947), (2.595213, 2.39), (2.241558, 15.886), (2.345279, 145.119),
+        (5.098124, 960.351), (3.492029, 353.201), (3.213059, 379.33), (2.804948, 650.246)]  # fmt: skip
+"""Losses and gradient norms of the 176B training from step 31214 on; at 31250 it was back at 2.216 and 0.267."""
+
+
+def tr11(step: int, loss: float, norm: float) -> str:
+    return f"{LINE.format(step=step, step_s=106.4, loss=loss)} grad norm: {norm:.3f} | number of nan iterations: 0 |"
+
+
+def calm(first: int, last: int, level: float, norm: float) -> list[str]:
+    return [tr11(step, level * (1 + 0.004 * (step * 7919 % 11 - 5) / 5), norm) for step in range(first, last)]
+
+
+def test_the_spike_of_the_13b_training(stage: Stage) -> None:
+    stage.say(*(TR1[0].replace("29020", str(step)) for step in range(28000, 29020, 10)), TR1[0])
+    assert stage.look("loss").summary == "gpt: loss 2.776 at step 29020"
+    stage.say(TR1[1])
+    found = stage.look("loss")
+    assert (found.level, found.summary) == (
+        Level.WARNING, "gpt: loss 7.344 at step 29050, spiked from 2.776 to 7.344 at step 29050"
+    )  # fmt: skip
+    stage.say(TR1[2], TR1[3])
+    assert "to 8.716 at step 29050" in stage.look("loss").summary
+
+
+def test_the_spike_of_the_176b_training_is_over_when_it_was(stage: Stage) -> None:
+    stage.say(*calm(31100, 31214, 2.2, 0.24))
+    assert stage.look("loss").level is Level.OK
+    stage.say(*(tr11(31214 + place, *figures) for place, figures in enumerate(TR11)))
+    found = stage.look("loss")
+    assert found.level is Level.WARNING
+    assert "to 5.098 at step 31219" in found.summary
+    assert found.evidence[-1] == "grad norm 650.2 at step 31222"
+    stage.say(*calm(31245, 31252, 2.215, 0.267))
+    assert stage.look("loss").level is Level.OK
+
+
+def test_the_norm_of_the_13b_training_which_is_always_zero_is_no_alarm(stage: Stage) -> None:
+    stage.say(*(TR1[0].replace("29020", str(step)) for step in range(29000, 29300)))
+    assert stage.look("loss").level is Level.OK
+
+
+def test_nan_iterations_are_told_even_where_the_line_has_a_loss(stage: Stage) -> None:
+    stage.say(*calm(1, 30, 2.0, 0.2), tr11(30, 2.0, 0.2).replace("iterations: 0", "iterations: 1"))
+    found = stage.look("loss")
+    assert (found.level, found.summary) == (Level.CRITICAL, "gpt: 1 lines without a finite loss, at step 30")
+
+
+def test_rubbish_and_a_line_that_is_cut_off_change_nothing(stage: Stage) -> None:
+    stage.say(*calm(1, 60, 2.0, 0.2))
+    with stage.run.main_log.open("ab") as log:
+        log.write(os.urandom(100_000) + b"\n iteration \xff\xfe/ 3 | lm loss: nan-ish |\n iteration 60/ 100 | lm lo")
+    assert stage.look("loss").summary == "gpt: loss 2.003 at step 59"
+    with stage.run.main_log.open("ab") as log:
+        log.write(b"ss: 2.1 |\n")
+    assert stage.look("loss").summary == "gpt: loss 2.1 at step 60"
+
+
+def test_a_log_that_is_rotated_is_read_on_in_the_new_one(stage: Stage) -> None:
+    stage.say(*calm(1, 60, 2.0, 0.2))
+    stage.look("loss")
+    stage.run.main_log.rename(stage.run.logs / "main_log.txt.1")
+    stage.say(*calm(60, 63, 2.0, 0.2))
+    assert stage.look("loss").summary.endswith("at step 62")
+
+
+def test_a_log_that_is_not_there_yet_is_no_alarm(stage: Stage) -> None:
+    assert stage.look("loss").summary == "gpt: no loss yet"
+
+
+def test_each_line_is_read_once(stage: Stage) -> None:
+    stage.say(*calm(1, 60, 2.0, 0.2))
+    stage.look("loss")
+    kept = (stage.place / ".site/watch/loss/gpt.json").read_text()
+    stage.look("loss")
+    assert (stage.place / ".site/watch/loss/gpt.json").read_text() == kept
+
+
+def test_a_memory_that_is_lost_or_broken_is_learnt_again(stage: Stage) -> None:
+    stage.say(*calm(1, 60, 2.0, 0.2))
+    before = stage.look("loss")
+    (stage.place / ".site/watch/loss/gpt.json").write_text("{torn")
+    assert stage.look("loss") == before
+
+
+def test_a_memory_that_cannot_be_written_is_said_and_nothing_more(stage: Stage) -> None:
+    stage.say(*calm(1, 60, 2.0, 0.2))
+    (stage.place / ".site").write_text("in the way")
+    scene = stage.scene()
+    scene.memory.write("loss", "gpt", {"a": 1})
+    assert len(scene.memory.problems) == 1
+    assert stage.look("loss").level is Level.OK
