@@ -122,6 +122,10 @@ class CheckpointConfig(_Table):
     """Steps between two saves; 0 saves only at the end and on request."""
     keep_last: Annotated[int, Field(ge=0)] = 0
     """Newest checkpoints that are kept, at least 2; 0 keeps them all."""
+    keep_every: Annotated[int, Field(ge=0)] = 0
+    """Checkpoints whose step is a multiple of this are kept whatever their age; 0 keeps none for that."""
+    background: bool = True
+    """Whether to copy the state to host memory and write it while training goes on; takes that memory twice."""
 
     @model_validator(mode="after")
     def _keeps_a_spare(self) -> CheckpointConfig:

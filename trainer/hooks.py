@@ -63,6 +63,7 @@ class Hooks:
         self._files = {flag: Path(environ[name]) for flag, name in _SWITCHES.items() if environ.get(name)}
         self._deadline = Path(environ[Env.DEADLINE]) if environ.get(Env.DEADLINE) else None
         self._answered: tuple[int, int] | None = None
+        self._taken: tuple[int, int] | None = None
         self._signal = ""
         self.detail = ""
         """What was seen by this rank, for the stop reason."""
@@ -117,14 +118,17 @@ class Hooks:
             )
         return left < needed
 
-    def answer_save(self, *, saved: bool) -> None:
-        """Take the save switch away once it was obeyed. One that cannot be removed, or that failed, is not obeyed again
-        until someone touches it."""
+    def take_save(self) -> None:
+        """A save begins: it answers the save switch as it is now, and no other is begun until someone touches it."""
         path = self._files.get(Flag.SAVE)
-        if path is None or not self._polls:
-            return
-        self._answered = _identity(path)
-        if saved:
+        if path is not None and self._polls:
+            self._answered = self._taken = _identity(path)
+
+    def answer_save(self, *, saved: bool) -> None:
+        """That save has ended: take the switch away if it was obeyed, and not touched since."""
+        path, taken = self._files.get(Flag.SAVE), self._taken
+        self._taken = None
+        if path is not None and taken is not None and saved and _identity(path) == taken:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:

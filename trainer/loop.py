@@ -11,7 +11,8 @@ from typing import NoReturn
 import torch
 
 from trainer import flops, schedule
-from trainer.checkpoint import Checkpoints, foresee, open_checkpoints
+from trainer.checkpoint.resuming import foresee
+from trainer.checkpoint.saving import Checkpoints, open_checkpoints
 from trainer.config import TrainerConfig
 from trainer.contract import Env, Phase, Reason
 from trainer.data import Batches, Corpus
@@ -41,7 +42,9 @@ def run(config: TrainerConfig, process: Process, environ: Mapping[str, str]) -> 
     reason = hooks.agree(control, state).stop  # asked already: then it is cheaper not to build the model at all
     if reason is None:
         engine = Engine(config, cut, process.rank)
-        checkpoints = open_checkpoints(directory, config, cut, engine, control)
+        checkpoints = open_checkpoints(
+            directory, config, cut, engine, control, parameters=_parameters(config)
+        )
         torch.manual_seed(config.seed * 1_000_003 + process.rank)
         checkpoints.resume(state)
         reason = train(
@@ -85,8 +88,10 @@ def train(run: Run) -> Reason:
     config, state = run.config, run.state
     run.hooks.catch_signals()
     while True:
+        _settle(run)
         decision = run.hooks.agree(run.control, state)
         if decision.stop is Reason.NAN:  # what is in memory now is worth nothing
+            _settle(run, wait=True)
             return Reason.NAN
 
         finished = state.step >= config.steps
@@ -101,12 +106,24 @@ def train(run: Run) -> Reason:
 
 
 def _save(run: Run, decision: Decision, *, finished: bool) -> None:
+    """Save; before leaving until it is done, else until the state is copied."""
     run.pulse.beat(Phase.SAVE, run.state)
-    saved = run.checkpoints.save(run.state)
+    _settle(run, wait=True)
     if decision.save:
-        run.hooks.answer_save(saved=saved)
-    if finished and not saved:  # not finished, then: the next life trains and saves the last steps again
+        run.hooks.take_save()
+    leaving = finished or decision.stop is not None
+    run.checkpoints.save(run.state, background=run.config.checkpoint.background and not leaving)
+    _settle(run, wait=leaving)
+    if finished and run.state.checkpoint_step != run.state.step:
+        # Not finished, then: the next life trains and saves the last steps again.
         raise RuntimeError(f"the run's last step is not saved: {run.state.notes[-1]}")
+
+
+def _settle(run: Run, *, wait: bool = False) -> None:
+    """Take in what became of a save that ended since the last look, or that one waits for."""
+    saved = run.checkpoints.settle(run.state, wait=wait)
+    if saved is not None:
+        run.hooks.answer_save(saved=saved)
 
 
 def _step(run: Run) -> None:

@@ -8,7 +8,8 @@
       damaged-step-0000500/   set aside: it was complete once and did not verify
       .saving-step-…/         a save in progress, or cut short
 
-There is no `latest`: it is derived from what is there.
+There is no `latest`: it is derived from what is there. Beside the files that the manifest names a checkpoint may hold
+KEEP, which says why it is never pruned, and OFFLOADED, which says where else it lies.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,11 @@ from trainer.contract import fsync_directory, write_atomic
 
 MANIFEST = "manifest.json"
 COMPLETE = "COMPLETE"
+KEEP = "KEEP"
+OFFLOADED = "OFFLOADED"
 _NAME = re.compile(r"step-(\d{7,})")
 _FORMAT = 1
+NATIVE, UNIVERSAL, WEIGHTS = "native", "universal", "weights"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,10 @@ class Manifest:
     model: Mapping[str, Any]
     """The config's model table, so that a checkpoint of another model is refused by name."""
     precision: str
+    kind: str = NATIVE
+    """NATIVE: resumed by the topology that wrote it; UNIVERSAL: by any, in any precision; WEIGHTS: by none."""
+    seed: int | None = None
+    """Of the run that wrote it; None if an earlier version did."""
     slowest_step_s: float = 0.0
     save_s: float = 0.0
     """How long this save took up to the manifest; with the slowest step, what the next life plans its end by."""
@@ -113,20 +122,20 @@ def verify(checkpoint: Path, *, mine: Callable[[int], bool] = lambda _: True) ->
     if hashlib.sha256(text).hexdigest() != marked:
         return [f"{checkpoint.name}: {MANIFEST} is not the one that COMPLETE was written for"]
     files = sorted(read_manifest(checkpoint).files.items())
-    wrong = (_wrong(checkpoint / name, record) for number, (name, record) in enumerate(files) if mine(number))
+    wrong = (_wrong(name, checkpoint / name, record) for number, (name, record) in enumerate(files) if mine(number))
     return [f"{checkpoint.name}: {problem}" for problem in wrong if problem]
 
 
-def _wrong(path: Path, record: FileRecord) -> str:
+def _wrong(name: str, path: Path, record: FileRecord) -> str:
     try:
         size = path.stat().st_size
         if size != record.size:
-            return f"{path.name} has {size} bytes instead of {record.size}"
+            return f"{name} has {size} bytes instead of {record.size}"
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
-        return f"{path.name} is missing"
-    return "" if digest == record.sha256 else f"{path.name} has changed since it was written (SHA-256 differs)"
+        return f"{name} is missing"
+    return "" if digest == record.sha256 else f"{name} has changed since it was written (SHA-256 differs)"
 
 
 def set_aside(checkpoint: Path) -> Path:
@@ -140,6 +149,54 @@ def set_aside(checkpoint: Path) -> Path:
     raise FileExistsError(f"{checkpoint} was set aside a thousand times; remove its damaged-* copies")
 
 
-def superfluous(found: list[Checkpoint], *, keep_last: int) -> list[Checkpoint]:
-    """Which of the checkpoints `found` go when the newest `keep_last` stay; never the last two; 0 keeps all."""
-    return sorted(found)[: -max(2, keep_last)] if keep_last else []
+def is_sound(checkpoint: Path) -> bool:
+    """Whether all of it is there in the right size. Reads no file but the manifest, so a flipped byte is not seen."""
+    try:
+        return not verify(checkpoint, mine=lambda _: False) and all(
+            (checkpoint / name).stat().st_size == record.size
+            for name, record in read_manifest(checkpoint).files.items()
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def keep(checkpoint: Path, why: str) -> None:
+    """Have nobody prune it. Raises OSError."""
+    write_atomic(checkpoint / KEEP, why.strip() + "\n")
+
+
+def superfluous(
+    found: Iterable[Checkpoint],
+    *,
+    keep_last: int,
+    keep_every: int = 0,
+    is_good: Callable[[Path], bool] = is_sound,
+) -> list[Checkpoint]:
+    """Which of the checkpoints `found` may go, oldest first.
+
+    What stays: the newest `keep_last` (0 keeps all), each whose step is a multiple of `keep_every`, those that hold
+    KEEP, and always the newest two that are good.
+    """
+    if not keep_last:
+        return []
+    newest_first = sorted(found, reverse=True)
+    older = newest_first[max(2, keep_last) :]
+    missing = 2
+    for each in newest_first:
+        if not missing or not older:
+            break
+        if is_good(each.path):
+            missing -= 1
+            older = [other for other in older if other != each]
+    # Of too few that are good none is known to be worth less than another.
+    return [] if missing else sorted(each for each in older if not _is_kept(each, keep_every))
+
+
+def _is_kept(checkpoint: Checkpoint, keep_every: int) -> bool:
+    return (checkpoint.path / KEEP).exists() or bool(keep_every and checkpoint.step % keep_every == 0)
+
+
+def remove(checkpoint: Path) -> None:
+    """Take a checkpoint away; cut off half-way, what is left is none. Raises OSError."""
+    (checkpoint / COMPLETE).unlink(missing_ok=True)
+    shutil.rmtree(checkpoint)

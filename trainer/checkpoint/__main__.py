@@ -1,0 +1,176 @@
+"""`python -m trainer.checkpoint VERB …`: checkpoints, with nothing running.
+
+Exit codes: 0 done; 1 damage was found, or the exported model gives other logits; 2 refused, and nothing was changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer import manifest
+from trainer.errors import Refused
+
+_LOGITS = 1e-3
+"""The largest difference in fp32 that different orders of the same sums explain, with room to spare."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what `arguments` say; the exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        code: int = given.verb(given)
+    except (Refused, OSError, ImportError) as error:
+        sys.stderr.write(f"trainer.checkpoint: {error}\n")
+        return 2
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m trainer.checkpoint", description="Work on checkpoints.")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    def add(name: str, verb: Callable[[argparse.Namespace], int], purpose: str) -> argparse.ArgumentParser:
+        each = verbs.add_parser(name, help=purpose, description=purpose)
+        each.set_defaults(verb=verb)
+        each.add_argument("--json", action="store_true", help="print JSON")
+        return each
+
+    several: dict[str, Any] = {
+        "nargs": "+",
+        "type": Path,
+        "metavar": "PATH",
+        "help": "a checkpoint, or a directory of them",
+    }
+    add("list", _list, "Step, kind, topology and size of each.").add_argument("paths", **several)
+    add("verify", _verify, "Hash each file and say what is not as it was written.").add_argument("paths", **several)
+
+    prune = add("prune", _prune, "Remove old ones; never the newest two that are good.")
+    prune.add_argument("directory", type=Path)
+    prune.add_argument("--keep-last", type=int, required=True, metavar="N", help="newest ones that stay, at least 2")
+    prune.add_argument("--keep-every", type=int, default=0, metavar="N", help="steps whose multiples stay")
+    prune.add_argument("--dry-run", action="store_true", help="say what would go")
+
+    shrink = add("shrink", _shrink, "Write anew, in place, what is stored and not seen.")
+    shrink.add_argument("paths", **several)
+    shrink.add_argument("--dry-run", action="store_true", help="say what would be gained")
+
+    for name, verb, purpose in (
+        ("bf16", _bf16, "Write the weights in bf16; also those that were exported."),
+        ("reshape", _reshape, "Write it for any topology; TARGET is a directory of checkpoints."),
+        ("export", _export, "Write it as Hugging Face transformers reads it."),
+    ):
+        each = add(name, verb, purpose)
+        each.add_argument("source", type=Path, metavar="CHECKPOINT")
+        each.add_argument("target", type=Path, metavar="TARGET")
+        if name == "export":
+            each.add_argument("--compare", action="store_true", help="load it there and compare logits")
+    return parser
+
+
+def _found(paths: Sequence[Path]) -> list[Path]:
+    """The checkpoints that `paths` are or hold. Raises Refused where there is none."""
+    found: list[Path] = []
+    for path in paths:
+        inside = [path] if (path / manifest.MANIFEST).exists() else [c.path for c in manifest.checkpoints(path)]
+        if not inside:
+            raise Refused(f"{path} is no checkpoint and holds none")
+        found += inside
+    return found
+
+
+def _tell(given: argparse.Namespace, rows: list[dict[str, Any]], line: str) -> None:
+    if given.json:
+        print(json.dumps(rows, indent=1, default=str))  # noqa: T201 - a command line
+    else:
+        for row in rows:
+            print(line.format(**row))  # noqa: T201 - a command line
+
+
+def _list(given: argparse.Namespace) -> int:
+    rows = []
+    for path in _found(given.paths):
+        try:
+            held = manifest.read_manifest(path)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        size = sum(record.size for record in held.files.values())
+        cut = " ".join(f"{key}={value}" for key, value in held.topology.items())
+        rows.append({"path": path, "step": held.step, "kind": held.kind, "bytes": size, "topology": cut})
+    _tell(given, rows, "{path}: step {step}, {kind}, {bytes} bytes, {topology}")
+    return 0
+
+
+def _verify(given: argparse.Namespace) -> int:
+    rows = []
+    for path in _found(given.paths):
+        problems = manifest.verify(path)
+        rows.append({"path": path, "verdict": "damaged" if problems else "verified", "problems": problems})
+    _tell(given, rows, "{path}: {verdict} {problems}")
+    return int(any(row["problems"] for row in rows))
+
+
+def _prune(given: argparse.Namespace) -> int:
+    gone = manifest.superfluous(
+        manifest.checkpoints(given.directory),
+        keep_last=given.keep_last,
+        keep_every=given.keep_every,
+        is_good=lambda path: not manifest.verify(path),
+    )
+    if not given.dry_run:
+        for each in gone:
+            manifest.remove(each.path)
+    said = "would be removed" if given.dry_run else "removed"
+    _tell(given, [{"path": each.path, "step": each.step, "what": said} for each in gone], "{path}: {what}")
+    return 0
+
+
+def _shrink(given: argparse.Namespace) -> int:
+    from trainer.checkpoint import rewrite  # noqa: PLC0415 - torch
+
+    rows = []
+    for path in _found(given.paths):
+        relieved = rewrite.shrink(path, dry_run=given.dry_run)
+        rows.append({"path": path, "bytes": sum(relieved.values()), "files": len(relieved)})
+    _tell(given, rows, "{path}: {bytes} bytes in {files} files that no tensor shows" + " (dry run)" * given.dry_run)
+    return 0
+
+
+def _bf16(given: argparse.Namespace) -> int:
+    from trainer.checkpoint import rewrite  # noqa: PLC0415 - torch
+
+    rewrite.to_bf16(given.source, given.target)
+    _tell(given, [{"path": given.target}], "{path}: weights in bf16")
+    return 0
+
+
+def _reshape(given: argparse.Namespace) -> int:
+    from trainer.checkpoint import universal  # noqa: PLC0415 - torch
+
+    written = universal.reshape(given.source, given.target)
+    _tell(given, [{"path": written}], "{path}: any topology can resume it")
+    return 0
+
+
+def _export(given: argparse.Namespace) -> int:
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    from trainer.checkpoint import export  # noqa: PLC0415 - torch
+
+    export.export(given.source, given.target)
+    if not given.compare:
+        _tell(given, [{"path": given.target}], "{path}: exported")
+        return 0
+    difference = export.compare(given.source, given.target)
+    _tell(
+        given, [{"path": given.target, "difference": difference}], "{path}: logits differ by {difference:.1e} at most"
+    )
+    return int(not difference <= _LOGITS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""A checkpoint as Hugging Face's `transformers` reads it: GPT-2 or BLOOM, one file of weights for each layer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.checkpoint.rewrite import verified
+from trainer.checkpoint.weights import Weights
+from trainer.config import ModelConfig
+from trainer.contract import fsync_directory, write_atomic
+from trainer.errors import Refused
+
+_GPT2 = {"norm1": "ln_1", "qkv": "attn.c_attn", "out": "attn.c_proj", "norm2": "ln_2", "up": "mlp.c_fc", "down": "mlp.c_proj"}  # fmt: skip  # noqa: E501 - a table
+_BLOOM = {
+    "norm1": "input_layernorm",
+    "qkv": "self_attention.query_key_value",
+    "out": "self_attention.dense",
+    "norm2": "post_attention_layernorm",
+    "up": "mlp.dense_h_to_4h",
+    "down": "mlp.dense_4h_to_h",
+}
+
+
+def export(checkpoint: Path, target: Path) -> Path:
+    """Write the weights of `checkpoint` into the directory `target`, complete or not at all.
+
+    Raises Refused, OSError.
+    """
+    from safetensors.torch import save_file  # noqa: PLC0415 - of the `export` extra
+
+    held = verified(checkpoint)
+    weights = Weights(checkpoint, held)
+    if target.exists():
+        raise Refused(f"{target} exists already")
+    part = target.with_name(f".making-{target.name}")
+    if part.exists():
+        shutil.rmtree(part)
+    part.mkdir(parents=True)
+    count = len(weights.layers) - 1  # the output is the embedding
+    where: dict[str, str] = {}
+    for number in range(count):
+        tensors = {name: tensor.contiguous() for name, tensor in _renamed(weights, number)}
+        file = f"model-{number + 1:05d}-of-{count:05d}.safetensors"
+        save_file(tensors, part / file, metadata={"format": "pt"})
+        where |= dict.fromkeys(tensors, file)
+    size = sum(path.stat().st_size for path in part.iterdir())
+    index = {"metadata": {"total_size": size}, "weight_map": where}
+    write_atomic(part / "model.safetensors.index.json", json.dumps(index, indent=1))
+    config = _config(weights.config) | {"dtype": "bfloat16" if held.precision == "bf16" else "float32"}
+    write_atomic(part / "config.json", json.dumps(config, indent=1) + "\n")
+    part.rename(target)
+    fsync_directory(target.parent)
+    return target
+
+
+def _renamed(weights: Weights, number: int) -> Iterator[tuple[str, Tensor]]:
+    config, layer = weights.config, weights.layer(number)
+    bloom = config.family == "bloom"
+    if number == 0:
+        yield f"transformer.{'word_embeddings' if bloom else 'wte'}.weight", layer["weight"]
+    elif number == 1:
+        name = "word_embeddings_layernorm" if bloom else "wpe"
+        yield from ((f"transformer.{name}.{key}", tensor) for key, tensor in layer.items())
+    elif number == config.layers + 2:
+        yield from ((f"transformer.ln_f.{key}", tensor) for key, tensor in layer.items())
+    else:
+        for key, tensor in layer.items():
+            part, _, kind = key.partition(".")
+            name = f"transformer.h.{number - 2}.{(_BLOOM if bloom else _GPT2)[part]}.{kind}"
+            yield name, tensor if bloom else _as_gpt2(part, tensor, config)
+
+
+def _as_gpt2(part: str, tensor: Tensor, config: ModelConfig) -> Tensor:
+    """Its rows of queries, keys and values are [q k v, head, …], and its matrices are the other way round."""
+    if part == "qkv":
+        rows = tensor.unflatten(0, (config.heads, 3, config.hidden // config.heads))
+        tensor = rows.transpose(0, 1).flatten(0, 2)
+    return tensor.t() if tensor.ndim == 2 else tensor
+
+
+def _config(config: ModelConfig) -> dict[str, Any]:
+    """The `config.json` of transformers. Its tokens are whatever the corpus was made with."""
+    common = {
+        "vocab_size": config.vocabulary,
+        "n_layer": config.layers,
+        "n_head": config.heads,
+        "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    if config.family == "bloom":
+        return common | {
+            "model_type": "bloom",
+            "architectures": ["BloomForCausalLM"],
+            "hidden_size": config.hidden,
+            "seq_length": config.sequence,
+            "attention_dropout": config.dropout,
+            "hidden_dropout": config.dropout,
+            "apply_residual_connection_post_layernorm": False,
+        }
+    return common | {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "n_embd": config.hidden,
+        "n_positions": config.sequence,
+        "activation_function": "gelu_new",
+        "attn_pdrop": config.dropout,
+        "embd_pdrop": config.dropout,
+        "resid_pdrop": config.dropout,
+    }
+
+
+def compare(checkpoint: Path, exported: Path, *, samples: int = 2) -> float:
+    """The largest difference between our logits and those of transformers, in fp32, over random samples of tokens."""
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - of the `export` extra
+
+    from trainer.checkpoint.single import logits  # noqa: PLC0415 - DeepSpeed, which exporting can do without
+
+    weights = Weights(checkpoint, verified(checkpoint))
+    generator = torch.Generator().manual_seed(0)
+    shape = (samples, weights.config.sequence)
+    tokens = torch.randint(weights.config.vocabulary, shape, generator=generator)
+    theirs = AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32)
+    theirs.train(mode=False)
+    with torch.no_grad():
+        return float((theirs(tokens).logits - logits(weights, tokens)).abs().max())

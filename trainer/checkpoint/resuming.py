@@ -1,0 +1,133 @@
+"""Going on from the newest checkpoint that verifies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer import manifest
+from trainer.config import TrainerConfig
+from trainer.engine import Engine
+from trainer.errors import Refused
+from trainer.manifest import Checkpoint, Manifest
+from trainer.parallel import Control
+from trainer.report import say
+from trainer.state import State
+
+_SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
+"""What of the model's table a checkpoint must have in common with the run that resumes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resuming:
+    """What all ranks together need to resume."""
+
+    directory: Path
+    config: TrainerConfig
+    topology: dict[str, int | str]
+    engine: Engine
+    control: Control
+
+    def resume(self, state: State) -> None:
+        """Load the newest checkpoint that verifies into engine and `state`. Raises Refused if it is of another run."""
+        found = self._newest_verified(state)
+        if found is None:
+            state.step, state.consumed_samples, state.checkpoint_step = 0, 0, None
+            if self.control.process.is_first:
+                say(f"no checkpoint in {self.directory}: starting from the beginning")
+            return
+        held = _understood(found)
+        self._refuse_other(found, held)
+        self.engine.load(found.path, universal=held.kind == manifest.UNIVERSAL)
+        self._restore_random(found, held)
+        _take_over(state, held)
+        if self.control.process.is_first:
+            how = " (written by another topology)" if held.kind == manifest.UNIVERSAL else ""
+            say(f"resumed from checkpoint {found.path.name}: {held.consumed_samples} samples consumed{how}")
+
+    def _newest_verified(self, state: State) -> Checkpoint | None:
+        """The newest checkpoint without a fault; each rank hashes its share, and damaged ones are set aside."""
+        process = self.control.process
+        while True:
+            found = self.control.from_first(manifest.newest_complete(self.directory))
+            if found is None:
+                return None
+            share = manifest.verify(found.path, mine=lambda n: n % process.world_size == process.rank)
+            problems = sorted({problem for each in self.control.gather(share) for problem in each})
+            if not problems:
+                return found
+            aside = self.control.from_first(manifest.set_aside(found.path) if process.is_first else None)
+            state.notes.append(f"damaged checkpoint set aside as {aside}: {'; '.join(problems)}")
+            if process.is_first:
+                say(state.notes[-1])
+
+    def _refuse_other(self, found: Checkpoint, held: Manifest) -> None:
+        if held.kind == manifest.WEIGHTS:
+            raise Refused(f"checkpoint {found.path} holds weights alone, without what the optimizer knows")
+        model = self.config.model.model_dump()
+        wanted: dict[str, Any] = {key: model[key] for key in _SHAPE}
+        if held.kind == manifest.NATIVE:
+            wanted = {**self.topology, "precision": self.config.precision, **wanted}
+        there = {**held.topology, "precision": held.precision, **held.model}
+        differences = [
+            f"{key} is {there.get(key)} there and {value} here"
+            for key, value in wanted.items()
+            if there.get(key) != value
+        ]
+        if differences:
+            raise Refused(f"checkpoint {found.path} is of another run: {'; '.join(differences)}")
+
+    def _restore_random(self, found: Checkpoint, held: Manifest) -> None:
+        """Go on with the random numbers that this rank was at; where the ranks are others, with fresh ones."""
+        rank = self.control.process.rank
+        if held.kind == manifest.NATIVE:
+            restore_random_state(found.path / random_file(rank))
+        else:
+            torch.manual_seed(torch.initial_seed() ^ held.step << 20)
+
+
+def foresee(directory: Path, state: State) -> None:
+    """Take into `state` what the newest checkpoint says, before it is verified: enough to decide not to start."""
+    newest = manifest.newest_complete(directory)
+    if newest is None:
+        return
+    try:
+        held = manifest.read_manifest(newest.path)
+    except (OSError, ValueError):
+        return  # resume() will look closer
+    _take_over(state, held)
+
+
+def _take_over(state: State, held: Manifest) -> None:
+    state.step, state.consumed_samples, state.checkpoint_step = held.step, held.consumed_samples, held.step
+    state.slowest_step_s, state.save_s = held.slowest_step_s, held.save_s
+    state.seed = held.seed
+
+
+def _understood(checkpoint: Checkpoint) -> Manifest:
+    try:
+        return manifest.read_manifest(checkpoint.path)
+    except ValueError as error:
+        raise Refused(str(error)) from error
+
+
+def random_file(rank: int) -> str:
+    return f"rank-{rank:05d}.pt"
+
+
+def random_state() -> dict[str, Any]:
+    """What DeepSpeed does not save: without it a resumed run drops other activations."""
+    state = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_state(path: Path) -> None:
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

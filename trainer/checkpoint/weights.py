@@ -1,0 +1,51 @@
+"""The weights of a checkpoint, layer by layer, as one process has them: slices of tensor ranks put together."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+
+from trainer import manifest, model
+from trainer.checkpoint.rewrite import load
+from trainer.config import ModelConfig
+from trainer.errors import Refused
+from trainer.manifest import Manifest
+
+_FILE = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
+
+
+class Weights:
+    """Reads one layer at a time, so that the largest model needs the memory of its largest layer."""
+
+    def __init__(self, checkpoint: Path, held: Manifest) -> None:
+        if held.kind == manifest.UNIVERSAL:
+            raise Refused(f"{checkpoint} was written for any topology; take the one that training saved")
+        self.config = ModelConfig(**held.model)
+        self._files: dict[int, list[Path]] = {}
+        for name in sorted(held.files):
+            if found := _FILE.fullmatch(name):
+                self._files.setdefault(int(found[1]), []).append(checkpoint / name)
+        if sorted(self._files) != list(range(self.config.layers + 4)):
+            raise Refused(f"{checkpoint} has files of {len(self._files)} layers, not of {self.config.layers + 4}")
+
+    @property
+    def layers(self) -> range:
+        """Embedding, what lies behind it, the blocks, the last norm, and the output, which is the embedding again."""
+        return range(len(self._files))
+
+    def layer(self, number: int) -> dict[str, torch.Tensor]:
+        """The parameters of one layer by name."""
+        parts = [load(path) for path in self._files[number]]
+        return {name: self._whole(f"{number}.{name}", [part[name] for part in parts]) for name in parts[0]}
+
+    def _whole(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
+        info = model.universal_info(self.config)
+        if len(parts) == 1 or _named(name, info["tp_replicated_parameter_patterns"]):
+            return parts[0]
+        return torch.cat(parts, dim=1 if _named(name, info["parameter_with_row_parallelism_patterns"]) else 0)
+
+
+def _named(name: str, patterns: list[str]) -> bool:
+    return any(re.match(pattern, name) for pattern in patterns)
