@@ -161,6 +161,9 @@ class Supervisor:
             self._watch(signals, lambda: count_descendants() > 0)
         self.is_over = True
         self._end_all_below()
+        if self._unsettled and self._late is None:
+            # Slurm may have called a dead node's job active when we began; in its order, it comes before us.
+            self._settle_earlier()
         self._settle_own()
         return code
 

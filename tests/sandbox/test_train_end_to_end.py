@@ -37,6 +37,7 @@ poll_seconds = 0.2
 short_life_minutes = 0.01
 [trainer]
 steps = 30
+seed = 7
 precision = "fp32"
 threads = 1
 [trainer.model]
@@ -137,8 +138,7 @@ def test_a_train_over_three_tasks_with_a_node_killed_ends_as_if_nothing_had_happ
     assert {step: set(logged) for step, logged in losses(rough).items()} == {
         step: {loss} for step, loss in undisturbed.items()
     }
-    site.opsctl("cron", "tick")
-    first, second, third = sorted(settled(rough))
+    first, second, third = settled(rough)
     assert first[1] == "paused"
     assert second[1] in {"node-failed", "lost"}
     assert third[1] == "finished"
