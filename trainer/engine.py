@@ -95,8 +95,12 @@ class Engine:
         """Write the files of this rank into `directory`; all ranks together."""
         self.deepspeed.save_checkpoint(str(directory.parent), tag=directory.name, save_latest=False)
 
-    def load(self, directory: Path) -> None:
-        """Take weights and optimizer of this rank from `directory`; all ranks together."""
+    def load(self, directory: Path, *, universal: bool = False) -> None:
+        """Take weights and optimizer of this rank from `directory`; all ranks together.
+
+        `universal`: it holds each parameter whole, and this rank takes its part.
+        """
+        self.deepspeed._config.load_universal_checkpoint = universal  # known only when the checkpoint is
         with _quiet_stdout():
             self.deepspeed.load_checkpoint(str(directory.parent), tag=directory.name)
 
