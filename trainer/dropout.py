@@ -23,6 +23,7 @@ class Seeds:
     """Seeds torch before each layer of each micro-batch; DeepSpeed's `seed_fn`."""
 
     def __init__(self, config: TrainerConfig, layout: Layout, rank: int) -> None:
+        assert config.seed is not None  # drawn, if it was not given
         self._seed, self._micro_batch = config.seed, config.batch.micro_batch
         self._data_rank, self._data_ranks = layout.data_rank(rank), layout.data
         self._consumed = 0

@@ -16,6 +16,7 @@ import torch
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime import compiler
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
+from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch.utils.checkpoint import checkpoint
 
@@ -79,6 +80,12 @@ class Engine:
         loss = self._train_batch(batches, consumed)
         norm = float(self.deepspeed.get_global_grad_norm())
         return loss, norm if math.isfinite(norm) and norm >= 0 else math.nan  # DeepSpeed says inf, or -1
+
+    def rerun(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], *, consumed: int) -> None:
+        """Take the micro-batches of a step forward and backward, and no step; none can be taken afterwards."""
+        nothing = {schedule.OptimizerStep: lambda _, **__: None}
+        self.deepspeed._INSTRUCTION_MAP = self.deepspeed._INSTRUCTION_MAP | nothing
+        self._train_batch(batches, consumed)
 
     def _train_batch(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], consumed: int) -> float:
         self._seeds.start(consumed)

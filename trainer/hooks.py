@@ -85,7 +85,8 @@ class Hooks:
     def _asked(self, state: State) -> set[Flag]:
         asked = set()
         if not all(math.isfinite(value) for value in (state.loss, state.grad_norm) if value is not None):
-            self.detail = f"loss {state.loss} and gradient norm {state.grad_norm} at step {state.step}"
+            began = f"; began in {state.fault}" if state.fault else ""
+            self.detail = f"loss {state.loss} and gradient norm {state.grad_norm} at step {state.step}{began}"
             asked.add(Flag.NAN)
         if self._signal:
             self.detail = self.detail or f"signal {self._signal}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import NoReturn
 
 import torch
 
-from trainer import flops, schedule
+from trainer import flops, nanguard, schedule
 from trainer.checkpoint.resuming import foresee
 from trainer.checkpoint.saving import Checkpoints, open_checkpoints
 from trainer.config import TrainerConfig
@@ -133,6 +134,9 @@ def _step(run: Run) -> None:
     rate = config.rate().at(state.consumed_samples + config.batch.global_batch)
     batches = run.batches.step(state.consumed_samples, run.engine.accumulation)
     loss, grad_norm = run.engine.step(batches, rate=rate, consumed=state.consumed_samples)
+    if math.isnan(grad_norm):
+        again = run.batches.step(state.consumed_samples, run.engine.accumulation)
+        state.fault = nanguard.where(run.engine, again, consumed=state.consumed_samples, control=run.control)
     seconds = time.monotonic() - started
     state.advance(samples=config.batch.global_batch, loss=loss, grad_norm=grad_norm, step_s=seconds)
     line = run.log.add(state, rate=rate)

@@ -15,6 +15,8 @@ class State:
     """The newest complete checkpoint."""
     loss: float | None = None
     grad_norm: float | None = None
+    fault: str = ""
+    """Where a loss or gradient that is not a number began."""
     step_s: float | None = None
     """Duration of the last step."""
     slowest_step_s: float = 0.0
