@@ -83,12 +83,13 @@ class Bounded:
 
 
 def run_bounded(
-    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float, keep: int, pulse: Callable[[], None]
-) -> Bounded:
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float, keep: int, pulse: Callable[[], None],
+    grace: float = 3.0,
+) -> Bounded:  # fmt: skip
     """Run a program that may hang, print without end, or leave processes behind, with exactly `env`.
 
-    `pulse` is called about once a second. What is left of its process group is ended. Raises OSError if it cannot be
-    started.
+    `pulse` is called about once a second. What is left of its process group is told to end, and killed after `grace`
+    seconds. Raises OSError if it cannot be started.
     """
     process = subprocess.Popen(
         list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(env), cwd=cwd,
@@ -101,13 +102,13 @@ def run_bounded(
         os.set_blocking(process.stdout.fileno(), False)
         next_pulse = 0.0
         while process.poll() is None and time.monotonic() < late:
-            kept.read(process.stdout.fileno(), wait=min(1.0, max(0.0, late - time.monotonic())))
+            kept.read(process.stdout.fileno(), wait=min(0.1, max(0.0, late - time.monotonic())))
             if time.monotonic() >= next_pulse:
                 pulse()
                 next_pulse = time.monotonic() + 1
         in_time = process.poll() is not None
     finally:
-        _end_group(process, grace=3.0)
+        _end_group(process, grace=grace)
         kept.read(process.stdout.fileno(), wait=0)
         process.stdout.close()
     return Bounded(code=process.returncode if in_time else None, output=kept.text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from apscheduler.triggers.cron import CronTrigger
 
@@ -39,9 +39,10 @@ class When:
         return min((each for each in found if each), default=None)
 
     def _next(self, trigger: CronTrigger, moment: datetime) -> datetime | None:
-        found: datetime | None = trigger.get_next_fire_time(None, moment + INSTANT)
+        # In UTC, for adding to a local time forgets which of two equal hours it is in.
+        found: datetime | None = trigger.get_next_fire_time(None, moment.astimezone(UTC) + INSTANT)
         while found and found.fold and self.is_daily:
-            found = trigger.get_next_fire_time(None, found + INSTANT)
+            found = trigger.get_next_fire_time(None, found.astimezone(UTC) + INSTANT)
         return found
 
 

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cron_world import CronWorld
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> CronWorld:
+    return CronWorld(tmp_path)
