@@ -117,7 +117,8 @@ def _give_back(lock: Path, mine: Path) -> None:
     with contextlib.suppress(OSError):
         if lock.samefile(mine):
             lock.unlink()
-    mine.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # on a read-only file system not even what is not there can be unlinked
+        mine.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Holder | None:

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from opsctl.alerts.message import Message
 from opsctl.errors import OpsctlError, RunDirError, cannot_write
-from opsctl.lease import Busy, lease
+from opsctl.lease import Busy, Held, lease
 from opsctl.ports import Clock
 from opsctl.sitedir import SiteDir
 
@@ -28,7 +28,7 @@ KEEP = timedelta(days=30)
 MOST_FAILURES = 2
 """So many threads in one go may fail before the channel is left alone for now."""
 BUDGET = 40.0
-"""Seconds after which no further message is begun: with the last one it stays below the age at which a lease breaks."""
+"""Seconds after which no further message is begun: a cycle has other things to do."""
 
 
 class Undelivered(OpsctlError):
@@ -147,15 +147,16 @@ class Outbox:
         if not queue.is_dir():
             return []
         attempts: list[Attempt] = []
-        with contextlib.suppress(Busy), lease(queue, self.clock, wait=0):
-            attempts += self._tried(queue, deliver)
+        with contextlib.suppress(Busy), lease(queue, self.clock, wait=0) as held:
+            for attempt in self._tried(queue, deliver, held):
+                attempts.append(attempt)
             for item in _items(queue):
                 if not item.fallback and (fallback := give_up(item)):
                     self._try_to_write(queue / item.name, replace(item, fallback=fallback))
         self._prune(channel)
         return attempts
 
-    def _tried(self, queue: Path, deliver: Deliver) -> Iterator[Attempt]:
+    def _tried(self, queue: Path, deliver: Deliver, held: Held) -> Iterator[Attempt]:
         """Try one after the other, until the time is over or the channel seems to be down. What belongs to a thread
         that is stuck waits behind it: the good news does not come before the bad.
         """
@@ -165,6 +166,7 @@ class Outbox:
             if len(stuck) >= MOST_FAILURES or self.clock.monotonic() >= until:
                 return
             if item.message.root not in stuck:
+                held.refresh()
                 attempt = self._attempt(queue / item.name, item, deliver)
                 if attempt.error and not attempt.error.is_permanent:
                     stuck.add(item.message.root)

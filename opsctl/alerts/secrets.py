@@ -14,6 +14,7 @@ from opsctl.alerts.outbox import Undelivered
 from opsctl.tables import Table
 
 SHORTEST_PIECE = 5
+LONGEST = 200
 
 
 def reveal(table: Table, field: str) -> str:
@@ -44,11 +45,14 @@ def _from_file(path: Path, field: str) -> str:
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """`text` without the secrets, and without the pieces of those that are addresses: libraries quote half of one."""
+    """`text` without the secrets, and without the pieces of those that are addresses: libraries quote half of one.
+
+    Cut to a length that can be printed, and only then: half a secret would not be found.
+    """
     pieces = {piece for secret in secrets if secret for piece in (secret, *_pieces(secret))}
     for piece in sorted(pieces, key=len, reverse=True):
         text = text.replace(piece, "***")
-    return text
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def _pieces(secret: str) -> list[str]:

@@ -114,7 +114,7 @@ def test_a_secret_that_slack_repeats_is_not_said(web):
     web.answers = [(404, {}, f"nothing at {SECRET}".encode())]
     assert failure(webhook(web)).message == "slack: 404 nothing at /***/***/***/***"
     web.answers = [says(ok=False, error=f"bad token {TOKEN}")]
-    assert failure(bot(web)).message == "slack: bad token ***"
+    assert failure(bot(web)).message == "slack: answered 'bad token ***'"
 
 
 def test_an_address_that_is_none_is_found_and_not_said():

@@ -99,6 +99,17 @@ def test_a_directory_that_is_not_there_cannot_be_locked(tmp_path):
         pass
 
 
+def test_a_read_only_file_system_is_said_as_such(tmp_path):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,ro", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs to mount")
+    try:
+        with pytest.raises(RunDirError, match="cannot be locked: Read-only file system"), lease(tmp_path, Hands()):
+            pass
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
 def test_only_one_of_many_at_a_time(tmp_path):
     (tmp_path / "count").write_text("0")
     code = (

@@ -46,7 +46,7 @@ class ByUrl:
             why = " ".join(said.getvalue().split())
         if not is_sent:
             # Apprise says only that it failed, so that it may have been taken.
-            raise Undelivered(mask(why[:300] or "apprise could not send it", [self._url]), is_ambiguous=True)
+            raise Undelivered(mask(why or "apprise could not send it", [self._url]), is_ambiguous=True)
         return ""
 
     def _address(self, message: Message) -> str:

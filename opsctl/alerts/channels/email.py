@@ -127,7 +127,7 @@ class Email:
         except TimedOut as error:
             raise Undelivered(str(error), is_ambiguous=True) from error
         if done.code:
-            said = " ".join(done.err.split())[:200]
+            said = " ".join(done.err.split())
             raise Undelivered(f"{argv[0]}: exit {done.code}: {said}", is_permanent=done.code not in SENDMAIL_TRY_AGAIN)
         return ""
 
@@ -139,4 +139,4 @@ def _refusal(where: str, code: int, reply: bytes | str) -> Undelivered:
 
 def _text(reply: bytes | str) -> str:
     text = reply.decode(errors="replace") if isinstance(reply, bytes) else reply
-    return " ".join(text.split())[:200]
+    return " ".join(text.split())

@@ -67,7 +67,7 @@ class Slack:
         if answer.status_code != 200:
             raise self._status(answer.status_code, answer.headers, answer.body)
         if answer.body.strip() != "ok":
-            raise Undelivered(self._masked(f"answered {answer.body[:80]!r} instead of ok"), is_ambiguous=True)
+            raise Undelivered(self._masked(f"answered {answer.body!r} instead of ok"), is_ambiguous=True)
         return ""
 
     def _refused(self, error: SlackApiError) -> Undelivered:
@@ -76,14 +76,14 @@ class Slack:
         if answer.status_code != 200:
             return self._status(answer.status_code, answer.headers, why)
         if not WORD.fullmatch(why):
-            return Undelivered(self._masked(f"answered {str(why or data)[:80]!r}"), is_ambiguous=True)
+            return Undelivered(self._masked(f"answered {str(why or data)!r}"), is_ambiguous=True)
         return Undelivered(self._masked(why), is_permanent=why in PERMANENT)
 
     def _status(self, code: int, headers: Mapping[str, object], body: str) -> Undelivered:
         lower = {str(name).lower(): value for name, value in headers.items()}
         wait = lower.get("retry-after", "")
         wait = str(wait[0] if isinstance(wait, list) and wait else wait)
-        said = " ".join(body.split())[:80]
+        said = " ".join(body.split())
         return Undelivered(
             self._masked(f"{code} {said}".strip()),
             is_permanent=400 <= code < 500 and code not in {408, 429},

@@ -188,6 +188,20 @@ def test_two_do_not_deliver_at_once(post):
     assert post.waiting == ["a.1"]
 
 
+def test_one_whose_lease_was_taken_stops_at_once(post):
+    post.put(1, "a.1")
+    post.put(2, "b.1")
+    lock = post.outbox.queue("mail") / ".lease"
+
+    def slow(item):
+        lock.unlink()
+        lock.write_text("of another host, for which it was too old")
+        return post.deliver(item)
+
+    attempts = post.outbox.flush("mail", slow, lambda item: "")
+    assert (len(attempts), post.sent, post.waiting) == (1, ["a.1"], ["b.1"])
+
+
 def test_what_the_fallback_has_delivered_is_done(post):
     post.put(1, "a.1")
     post.failures["a.1"], post.instead = REFUSED, "team"

@@ -134,6 +134,7 @@ def test_a_secret_that_cannot_be_had_is_said(given, said):
         ("no answer from secretbot", "tgram://secretbot/12345678", "no answer from ***"),
         ("user joe:hunter2", "https://joe:hunter2@example.org/x", "user joe:***"),
         ("nothing in it", "", "nothing in it"),
+        ("x" * 195 + "hunter2-is-secret", "hunter2-is-secret", "x" * 195 + "***"),
     ],
 )  # fmt: skip
 def test_libraries_quote_half_of_an_address_and_none_of_it_is_said(text, secret, said):

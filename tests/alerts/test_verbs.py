@@ -1,0 +1,128 @@
+"""`opsctl alerts`, as it is typed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opsctl.alerts import send
+from opsctl.app import build
+from opsctl.model import Finding, Level
+
+SITE = """
+root = "{root}"
+[alerts.channels.file]
+kind = "file"
+path = "{root}/told"
+[alerts.channels.mail]
+kind = "email"
+to = ["me@example.org"]
+sender = "opsctl@example.org"
+port = 1
+"""
+
+
+class Shell:
+    def __init__(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        self.root = tmp_path / "trains"
+        self.root.mkdir()
+        self.site = tmp_path / "site.toml"
+        self.site.write_text(SITE.format(root=self.root))
+
+    def opsctl(self, *argv, code=0):
+        program = Path(sys.executable).parent / "opsctl"
+        done = subprocess.run(
+            [program, "--site", self.site, *argv], capture_output=True, text=True, check=False, env=os.environ
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout if code == 0 else done.stdout + done.stderr
+
+    def see(self, level):
+        found = Finding(key="hang/gpt", level=level, summary="no step for 30 min", train="gpt")
+        return build(self.site).alerting.ledger.record([found])
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    return Shell(tmp_path, monkeypatch)
+
+
+def test_nothing_is_open(shell):
+    assert shell.opsctl("alerts", "list") == "nothing is open\n"
+    assert json.loads(shell.opsctl("alerts", "list", "--json")) == {"open": [], "silences": [], "undelivered": []}
+
+
+def test_what_is_open_is_listed_with_who_takes_care_of_it(shell):
+    shell.see(Level.CRITICAL)
+    shell.opsctl("alerts", "ack", "hang/gpt", "--why", "on it")
+    line = shell.opsctl("alerts", "list").splitlines()[1]
+    assert line.split()[:2] == ["hang/gpt", "critical"]
+    assert "no step for 30 min" in line
+    assert ": on it" in line
+    [entry] = json.loads(shell.opsctl("alerts", "list", "--json"))["open"]
+    assert (entry["key"], entry["level"], entry["acknowledged"]["why"]) == ("hang/gpt", "critical", "on it")
+
+
+def test_a_silence_is_listed_holds_and_can_be_ended(shell):
+    said = shell.opsctl("alerts", "silence", "hang/*", "--for", "1d12h", "--why", "maintenance")
+    assert said.startswith("hang/*: silenced until ")
+    assert shell.see(Level.CRITICAL) == []
+    assert ": maintenance\n" in shell.opsctl("alerts", "list")
+    assert shell.opsctl("alerts", "silence", "hang/*", "--end") == "hang/*: heard again\n"
+    assert len(shell.see(Level.CRITICAL)) == 1
+
+
+def test_a_dry_run_changes_nothing(shell):
+    shell.see(Level.CRITICAL)
+    shell.opsctl("alerts", "silence", "hang/*", "--why", "maintenance", "--dry-run")
+    assert shell.opsctl("alerts", "ack", "hang/gpt", "--why", "x", "--dry-run").startswith("hang/gpt: would be ack")
+    listed = json.loads(shell.opsctl("alerts", "list", "--json"))
+    assert (listed["silences"], listed["open"][0]["acknowledged"]) == ([], None)
+
+
+@pytest.mark.parametrize("span", ["4", "h", "4 hours", "0h", "-1h", "999d", ""])
+def test_a_time_that_is_none_is_refused(shell, span):
+    said = shell.opsctl("alerts", "silence", "x", "--why", "y", f"--for={span}", code=2)
+    assert said.splitlines()[0] == (
+        f"opsctl: --for {span!r}: needs to be a time of up to a year, such as 4h, 30m, 2d or 1d12h"
+    )
+
+
+def test_nobody_is_silenced_without_a_reason(shell):
+    said = shell.opsctl("alerts", "silence", "x", code=2)
+    assert said == "opsctl: --why is needed: somebody will wonder why nobody was told\n"
+
+
+def test_what_is_not_open_cannot_be_acknowledged(shell):
+    assert "no alert 'hang/gpt'" in shell.opsctl("alerts", "ack", "hang/gpt", "--why", "x", code=2)
+
+
+def test_a_test_goes_through_every_channel_and_says_how_it_went(shell):
+    said = shell.opsctl("alerts", "test", code=1).splitlines()
+    assert said == ["file: delivered", "mail: not delivered: localhost:1: [Errno 111] Connection refused"]
+    assert "[opsctl] TEST: this is how alerts reach you by file" in (shell.root / "told").read_text()
+    results = json.loads(shell.opsctl("alerts", "test", "--json", code=1))
+    assert [each["delivered"] for each in results] == [True, False]
+
+
+def test_what_is_not_delivered_is_listed(shell):
+    shell.see(Level.CRITICAL)
+    send.alert(build(shell.site).alerting)
+    assert (
+        "not delivered by mail: [opsctl] CRITICAL: hang/gpt: no step for 30 min "
+        "(1 attempt: localhost:1: [Errno 111] Connection refused)\n"
+    ) in shell.opsctl("alerts", "list")
+
+
+def test_doctor_finds_a_wrong_address_and_does_not_show_it(shell):
+    shell.site.write_text(
+        SITE.format(root=shell.root) + '[alerts.channels.team]\nkind = "slack"\nwebhook = "hooks.slack.com/sekret"\n'
+    )
+    shell.site.chmod(0o600)
+    said = shell.opsctl("doctor", code=1)
+    assert "webhook: is no address that starts with https://" in said
+    assert "sekret" not in said
