@@ -9,20 +9,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from trainer import schedule
+from trainer.tables import (
+    BatchConfig,
+    Count,
+    DataConfig,
+    EvaluationConfig,
+    LimitsConfig,
+    LogConfig,
+    Seconds,
+    Share,
+    SpikeConfig,
+    Table,
+)
 
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, lt=1)]
 
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
-
-
-class ModelConfig(_Table):
+class ModelConfig(Table):
     """A GPT: pre-norm blocks, output tied to the token embedding."""
 
     family: Literal["gpt2", "bloom"] = "gpt2"
@@ -49,14 +53,7 @@ class ModelConfig(_Table):
         return self
 
 
-class DataConfig(_Table):
-    """What is read: one corpus in Megatron's indexed format."""
-
-    prefix: str = "data/corpus"
-    """Path of the corpus without `.bin` and `.idx`, absolute or from the working directory."""
-
-
-class ParallelConfig(_Table):
+class ParallelConfig(Table):
     """How the model is spread; what is left of the processes is data parallel."""
 
     pipeline: Count = 1
@@ -71,16 +68,7 @@ class ParallelConfig(_Table):
     """How long a rank waits for the others before it gives up."""
 
 
-class BatchConfig(_Table):
-    """Samples of a step."""
-
-    micro_batch: Count = 2
-    """Samples that one rank takes through its stage at a time."""
-    global_batch: Count = 16
-    """Samples of one step over all ranks; a multiple of micro_batch x data-parallel ranks."""
-
-
-class OptimizerConfig(_Table):
+class OptimizerConfig(Table):
     """AdamW, and its learning rate over samples."""
 
     lr: Annotated[float, Field(gt=0)] = 1e-3
@@ -113,7 +101,7 @@ class OptimizerConfig(_Table):
         return self
 
 
-class CheckpointConfig(_Table):
+class CheckpointConfig(Table):
     """When and where the state is saved."""
 
     directory: str = "checkpoints"
@@ -134,37 +122,18 @@ class CheckpointConfig(_Table):
         return self
 
 
-class LogConfig(_Table):
-    """What is printed."""
-
-    every: Count = 1
-    """Steps between two log lines."""
-    heartbeat_s: Seconds = 5.0
-    """Least time between two heartbeats of one phase."""
-
-
-class LimitsConfig(_Table):
-    """The longest that each phase may take, for whoever watches; and what is left free before the job's end."""
-
-    init_s: Seconds = 900.0
-    """From start to the first step."""
-    step_s: Seconds | None = None
-    """Between two heartbeats while training; 20 of the slowest steps, at least 120 s, if absent."""
-    save_s: Seconds = 1800.0
-    """One save."""
-    exit_s: Seconds = 120.0
-    """From the last save to the end of the process."""
-    margin_s: Annotated[float, Field(ge=0)] = 5.0
-    """Kept free before the job's end, besides twice (slowest step + last save)."""
-
-
-class TrainerConfig(_Table):
+class TrainerConfig(Table):
     """All that a training run is, apart from where it runs."""
 
     steps: Count
     """Step at which the run is finished."""
-    seed: Annotated[int, Field(ge=0)] = 1234
-    """Of the initial weights, of the order of samples and of dropout."""
+    seed: Annotated[int, Field(ge=0)] | None = None
+    """Of the initial weights, of the order of samples and of dropout; drawn, logged and kept with the checkpoints if
+    absent."""
+    deterministic: bool = False
+    """Whether the GPU may only use kernels that give the same bits each time; slower."""
+    trace: list[str] = Field(default_factory=list)
+    """Packages whose calls each rank logs, one line each; as `--trace` does."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """bf16: weights and activations in bf16, gradients summed and weights updated in fp32."""
     recompute: bool = False
@@ -177,6 +146,8 @@ class TrainerConfig(_Table):
     batch: BatchConfig = BatchConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    spike: SpikeConfig = SpikeConfig()
     log: LogConfig = LogConfig()
     limits: LimitsConfig = LimitsConfig()
 
@@ -191,7 +162,7 @@ class TrainerConfig(_Table):
 
     @model_validator(mode="after")
     def _decays_after_warmup(self) -> TrainerConfig:
-        samples, optimizer = self.steps * self.batch.global_batch, self.optimizer
+        samples, optimizer = self.samples(), self.optimizer
         falls = optimizer.decay == "cosine" and optimizer.decay_samples is None
         if falls and optimizer.warmup_samples >= samples:
             raise ValueError(
@@ -200,6 +171,16 @@ class TrainerConfig(_Table):
             )
         return self
 
+    @model_validator(mode="after")
+    def _evaluates_what_is_held_out(self) -> TrainerConfig:
+        if self.evaluation.every and not self.data.held_out:
+            raise ValueError(f"evaluation.every = {self.evaluation.every} has nothing to read: data.held_out is 0")
+        return self
+
+    def samples(self) -> int:
+        """Samples that all steps take, ramp-up included."""
+        return self.batch.ramp().consumed(self.steps)
+
     def rate(self) -> schedule.Rate:
         """The learning rate's schedule, in samples."""
         optimizer = self.optimizer
@@ -207,7 +188,7 @@ class TrainerConfig(_Table):
             peak=optimizer.lr,
             least=optimizer.min_lr,
             warmup=optimizer.warmup_samples,
-            end=(optimizer.decay_samples or self.steps * self.batch.global_batch)
+            end=(optimizer.decay_samples or self.samples())
             if optimizer.decay == "cosine"
             else None,
         )

@@ -33,14 +33,12 @@ class Engine:
     def __init__(self, config: TrainerConfig, layout: Layout, rank: int) -> None:
         if config.threads:
             torch.set_num_threads(config.threads)
-        self.accumulation = layout.accumulation(
-            micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch
-        )
         self._seeds = dropout.Seeds(config, layout, rank)
         with _quiet_stdout():
             self.deepspeed = self._build(config, layout, tensor.slice_of(layout, rank))
 
     def _build(self, config: TrainerConfig, layout: Layout, part: tensor.Slice) -> Any:
+        assert config.seed is not None  # drawn, if it was not given
         module = PipelineModule(
             model.layers(config.model, seed=config.seed, part=part),
             topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
@@ -53,6 +51,9 @@ class Engine:
             activation_checkpoint_func=partial(checkpoint, use_reentrant=False, preserve_rng_state=False),
             checkpointable_layers=["Block"],
         )
+        accumulation = layout.accumulation(
+            micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch
+        )
         module.universal_checkpoint_info = model.universal_info(config.model)  # goes into every checkpoint
         optimizer = config.optimizer
         adamw = torch.optim.AdamW(
@@ -63,20 +64,22 @@ class Engine:
         )
         _import_muon_uncompiled()
         engine, *_ = deepspeed.initialize(
-            model=module, optimizer=adamw, config=deepspeed_config(config, accumulation=self.accumulation)
+            model=module, optimizer=adamw, config=deepspeed_config(config, accumulation=accumulation)
         )
         return engine
 
     def step(
-        self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], *, rate: float, consumed: int
+        self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], *, batch: int, rate: float, consumed: int
     ) -> tuple[float, float]:
-        """Take one optimizer step at learning rate `rate` after `consumed` samples.
+        """Take one optimizer step on `batch` samples at learning rate `rate` after `consumed` samples.
 
         Returns mean loss and norm of the gradient over all ranks. Where the norm is not finite no step was taken, on
         any rank: the weights are what they were.
         """
         for group in self.deepspeed.optimizer.param_groups:
             group["lr"] = rate
+        if batch != self.deepspeed.train_batch_size():
+            self.deepspeed.set_train_batch_size(batch)
         loss = self._train_batch(batches, consumed)
         norm = float(self.deepspeed.get_global_grad_norm())
         return loss, norm if math.isfinite(norm) and norm >= 0 else math.nan  # DeepSpeed says inf, or -1
@@ -91,6 +94,12 @@ class Engine:
         self._seeds.start(consumed)
         self.deepspeed.module.micro_offset = 0
         return float(self.deepspeed.train_batch(data_iter=batches))
+
+    def evaluate(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], *, batch: int) -> float:
+        """The mean loss over `batch` samples; nothing is changed."""
+        self.deepspeed.module.micro_offset = 0
+        micro_batches = batch // (self.deepspeed.train_micro_batch_size_per_gpu() * self.deepspeed.dp_world_size)
+        return float(self.deepspeed.eval_batch(data_iter=batches, num_micro_batches=micro_batches))
 
     def write_with(self, writer: CheckpointEngine) -> None:
         """Have `writer` write and read the files of checkpoints."""

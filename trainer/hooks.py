@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trainer.contract import Env, Reason, read_deadline
+from trainer.memory import Memory
 from trainer.state import State
 
 
@@ -24,6 +25,7 @@ class Flag(IntEnum):
     STOP_REQUEST = 3
     DEADLINE = 4
     SAVE = 5
+    SPIKE = 6
 
 
 REASONS = {
@@ -42,9 +44,11 @@ _SWITCHES = {
 
 
 class Agrees(Protocol):
-    """A group of ranks that can find the highest of each of some values."""
+    """A group of ranks that can find the highest of each of some values, and hear of each rank's."""
 
     def highest(self, values: list[float]) -> list[float]: ...
+
+    def gather(self, value: str) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +57,20 @@ class Decision:
 
     stop: Reason | None = None
     save: bool = False
+    spike: bool = False
+    """Whether a loss spike began with the last step."""
 
 
 class Hooks:
     """The files, signals and measures that are looked at after each step. Files are polled by rank 0 alone."""
 
-    def __init__(self, environ: Mapping[str, str], *, polls: bool, margin_s: float) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], *, polls: bool, margin_s: float, memory: Memory | None = None
+    ) -> None:
         self._polls, self._margin_s = polls, margin_s
         self._files = {flag: Path(environ[name]) for flag, name in _SWITCHES.items() if environ.get(name)}
         self._deadline = Path(environ[Env.DEADLINE]) if environ.get(Env.DEADLINE) else None
+        self._memory = memory or Memory()
         self._answered: tuple[int, int] | None = None
         self._taken: tuple[int, int] | None = None
         self._signal = ""
@@ -77,10 +86,15 @@ class Hooks:
         self._signal = signal.Signals(number).name
 
     def agree(self, group: Agrees, state: State) -> Decision:
-        """One small all-reduce: what any rank asks for, all do."""
-        up = group.highest([float(flag in self._asked(state)) for flag in Flag])
+        """One small all-reduce: what any rank asks for, all do, and the fullest memory is everyone's."""
+        asked = self._asked(state)
+        *up, host, gpu = group.highest([*(float(flag in asked) for flag in Flag), *self._memory.measured()])
         stop = next((reason for flag, reason in REASONS.items() if up[flag]), None)
-        return Decision(stop=stop, save=bool(up[Flag.SAVE]))
+        full = "" if stop else self._memory.too_full(host, gpu)
+        if full:
+            stop = Reason.MEMORY
+            self.detail = f"{full} ({', '.join(filter(None, group.gather(self._memory.name_if_full())))})"
+        return Decision(stop=stop, save=bool(up[Flag.SAVE]), spike=bool(up[Flag.SPIKE]))
 
     def _asked(self, state: State) -> set[Flag]:
         asked = set()
@@ -91,6 +105,8 @@ class Hooks:
         if self._signal:
             self.detail = self.detail or f"signal {self._signal}"
             asked.add(Flag.STOP_REQUEST)
+        if state.spike:
+            asked.add(Flag.SPIKE)
         return asked | self._polled(state) if self._polls else asked
 
     def _polled(self, state: State) -> set[Flag]:

@@ -97,4 +97,11 @@ def _batch_problems(config: TrainerConfig, data: int) -> list[str]:
             f"global_batch = {total} is not a multiple of micro_batch x data-parallel ranks = {micro} x {data} = "
             f"{micro * data}"
         ]
+    wrong = [size for size in config.batch.ramp().sizes() if size % (micro * data)]
+    if wrong:
+        few = ", ".join(map(str, wrong[:5])) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
+        return [
+            f"rampup = {config.batch.rampup} has batches of {few}, which are not multiples of micro_batch x "
+            f"data-parallel ranks = {micro} x {data} = {micro * data}"
+        ]
     return []

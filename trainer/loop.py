@@ -9,64 +9,72 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import torch
-
 from trainer import flops, nanguard, schedule
 from trainer.checkpoint.resuming import foresee
 from trainer.checkpoint.saving import Checkpoints, open_checkpoints
 from trainer.config import TrainerConfig
 from trainer.contract import Env, Phase, Reason
-from trainer.data import Batches, Corpus
+from trainer.data import Batches, open_data
 from trainer.engine import Engine
-from trainer.errors import Refused
+from trainer.evaluate import Evaluation, evaluation, line
 from trainer.hooks import Decision, Hooks
-from trainer.layout import Layout, check_layout, layout
-from trainer.order import Order
+from trainer.metrics import Metrics
 from trainer.parallel import Control, connect, leave
 from trainer.process import Process
-from trainer.report import Pulse, StepLog, say, write_stop_reason
+from trainer.report import Pulse, say, write_stop_reason
+from trainer.spikes import Spikes
+from trainer.start import checked_layout, device_name, memory_limits, settle_randomness, settle_seed
 from trainer.state import State
+from trainer.steplog import Interval, StepLog
 
 
 def run(config: TrainerConfig, process: Process, environ: Mapping[str, str]) -> NoReturn:
     """Train until the run is finished or something asks to stop; ends the process. Raises Refused before the start."""
-    cut = _checked_layout(config, process)
-    batches = _batches(config, cut, process)
+    cut = checked_layout(config, process)
+    data = open_data(config)
+    held_out = evaluation(data, cut, process.rank)
     state = State(save_s=flops.assumed_save_s(total_parameters=_parameters(config), ranks=process.world_size))
     pulse = Pulse(environ, process, config)
     pulse.beat(Phase.INIT, state)
     control = connect(process, timeout_s=config.parallel.timeout_s)
-    hooks = Hooks(environ, polls=process.is_first, margin_s=config.limits.margin_s)
+    memory = memory_limits(config, process)
+    hooks = Hooks(environ, polls=process.is_first, margin_s=config.limits.margin_s, memory=memory)
     directory = Path(environ.get(Env.CHECKPOINT_DIR) or config.checkpoint.directory)
 
     foresee(directory, state)
     reason = hooks.agree(control, state).stop  # asked already: then it is cheaper not to build the model at all
     if reason is None:
+        config = settle_seed(config, state, control)
         engine = Engine(config, cut, process.rank)
         checkpoints = open_checkpoints(
             directory, config, cut, engine, control, parameters=_parameters(config)
         )
-        torch.manual_seed(config.seed * 1_000_003 + process.rank)
+        settle_randomness(config, process)
         checkpoints.resume(state)
+        metrics = Metrics(config.log, environ, step=state.step, writes=process.is_last)
         reason = train(
             Run(
                 config=config,
                 engine=engine,
-                batches=batches,
+                batches=data.training(config, data_rank=cut.data_rank(process.rank), data_ranks=cut.data),
+                evaluation=held_out,
                 checkpoints=checkpoints,
                 control=control,
                 hooks=hooks,
                 pulse=pulse,
-                log=StepLog(config, process.world_size),
+                log=StepLog(config, process.world_size, device=device_name()),
+                metrics=metrics,
+                spikes=Spikes(config.spike),
                 state=state,
             )
         )
+        metrics.close()
 
     pulse.beat(Phase.EXIT, state)
     if process.is_first:
         say(f"leaving after step {state.step}: {reason}" + (f" ({hooks.detail})" if hooks.detail else ""))
         write_stop_reason(environ, reason, state, detail=hooks.detail)
-    leave(control, 1 if reason is Reason.NAN else 0)
+    leave(control, 1 if reason in (Reason.NAN, Reason.MEMORY) else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +84,14 @@ class Run:
     config: TrainerConfig
     engine: Engine
     batches: Batches
+    evaluation: Evaluation | None
     checkpoints: Checkpoints
     control: Control
     hooks: Hooks
     pulse: Pulse
     log: StepLog
+    metrics: Metrics
+    spikes: Spikes
     state: State
 
 
@@ -96,7 +107,9 @@ def train(run: Run) -> Reason:
             return Reason.NAN
 
         finished = state.step >= config.steps
-        if finished or decision.stop or decision.save or schedule.is_due(state.step, config.checkpoint.every):
+        kept = decision.spike and config.spike.save
+        due = decision.save or schedule.is_due(state.step, config.checkpoint.every)
+        if finished or decision.stop or due or kept:
             _save(run, decision, finished=finished)
         if finished:
             return Reason.FINISHED
@@ -104,6 +117,8 @@ def train(run: Run) -> Reason:
             return decision.stop
 
         _step(run)
+        if run.evaluation and schedule.is_due(state.step, config.evaluation.every):
+            _evaluate(run, run.evaluation)
 
 
 def _save(run: Run, decision: Decision, *, finished: bool) -> None:
@@ -113,7 +128,7 @@ def _save(run: Run, decision: Decision, *, finished: bool) -> None:
     if decision.save:
         run.hooks.take_save()
     leaving = finished or decision.stop is not None
-    run.checkpoints.save(run.state, background=run.config.checkpoint.background and not leaving)
+    run.checkpoints.save(run.state, background=run.config.checkpoint.background and not leaving, keep=run.state.spike)
     _settle(run, wait=leaving)
     if finished and run.state.checkpoint_step != run.state.step:
         # Not finished, then: the next life trains and saves the last steps again.
@@ -131,40 +146,41 @@ def _step(run: Run) -> None:
     config, state = run.config, run.state
     run.pulse.beat(Phase.TRAIN, state)
     started = time.monotonic()
-    rate = config.rate().at(state.consumed_samples + config.batch.global_batch)
-    batches = run.batches.step(state.consumed_samples, run.engine.accumulation)
-    loss, grad_norm = run.engine.step(batches, rate=rate, consumed=state.consumed_samples)
+    batch = config.batch.ramp().at(state.consumed_samples)
+    after = run.batches.after(state.consumed_samples, batch)
+    batches, rate = run.batches.step(state.consumed_samples, batch), config.rate().at(after)
+    loss, grad_norm = run.engine.step(batches, batch=batch, rate=rate, consumed=state.consumed_samples)
     if math.isnan(grad_norm):
-        again = run.batches.step(state.consumed_samples, run.engine.accumulation)
+        again = run.batches.step(state.consumed_samples, batch)
         state.fault = nanguard.where(run.engine, again, consumed=state.consumed_samples, control=run.control)
     seconds = time.monotonic() - started
-    state.advance(samples=config.batch.global_batch, loss=loss, grad_norm=grad_norm, step_s=seconds)
-    line = run.log.add(state, rate=rate)
-    if line and run.control.process.is_last:
-        say(line)
+    state.advance(samples=after - state.consumed_samples, loss=loss, grad_norm=grad_norm, step_s=seconds)
+    _tell(run, run.log.add(state, rate=rate, batch=batch))
 
 
-def _checked_layout(config: TrainerConfig, process: Process) -> Layout:
-    problems = check_layout(config, process.world_size)
-    if problems:
-        raise Refused("; ".join(problems))
-    return layout(config, process.world_size)
+def _tell(run: Run, interval: Interval | None) -> None:
+    state = run.state
+    if interval and run.control.process.is_last:
+        say(interval.line())
+        run.metrics.interval(interval, state)
+    state.spike = run.spikes.see(state.loss)
+    if state.spike:
+        state.notes.append(f"step {state.step}: {state.spike}")
+        if run.control.process.is_first:
+            say(state.notes[-1])
 
 
-def _batches(config: TrainerConfig, cut: Layout, process: Process) -> Batches:
-    corpus, sequence = Corpus(config.data.prefix), config.model.sequence
-    samples = corpus.samples(sequence)
-    if samples == 0:
-        raise Refused(f"corpus {corpus.prefix} has {len(corpus.tokens)} tokens, too few for one sample of {sequence}")
-    return Batches(
-        corpus=corpus,
-        order=Order(samples=samples, seed=config.seed),
-        sequence=sequence,
-        vocabulary=config.model.vocabulary,
-        micro_batch=config.batch.micro_batch,
-        data_rank=cut.data_rank(process.rank),
-        data_ranks=cut.data,
-    )
+def _evaluate(run: Run, evaluation: Evaluation) -> None:
+    """Tell the loss on what is held out, unless something asks to stop meanwhile."""
+
+    def interrupted() -> bool:
+        run.pulse.beat(Phase.EVAL, run.state)
+        return run.hooks.agree(run.control, run.state).stop is not None
+
+    loss = evaluation.loss(run.engine, interrupted=interrupted)
+    if loss is not None and run.control.process.is_last:
+        say(line(run.state.step, loss))
+        run.metrics.evaluation(loss, batches=evaluation.count, state=run.state)
 
 
 def _parameters(config: TrainerConfig) -> int:

@@ -6,6 +6,7 @@ ranks, sees exactly the samples that were still to come.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _ROUNDS = 4
@@ -48,3 +49,14 @@ def mix(value: int) -> int:
     value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _MASK
     return value ^ value >> 31
+
+
+def taken(consumed: int, count: int, skipped: Sequence[range]) -> list[int]:
+    """The next `count` positions after `consumed` that lie in none of the ranges, which are in order and apart."""
+    positions: list[int] = []
+    for gap in skipped:
+        positions.extend(range(consumed, max(consumed, min(gap.start, consumed + count - len(positions)))))
+        if len(positions) == count:
+            return positions
+        consumed = max(consumed, gap.stop)
+    return [*positions, *range(consumed, consumed + count - len(positions))]

@@ -1,26 +1,34 @@
-"""`python -m trainer.prepare --input PATH… --output PREFIX`: text to a byte-level corpus in Megatron's indexed format.
+"""`python -m trainer.prepare --input PATH… --output PREFIX`: text to a corpus in Megatron's indexed format.
 
-Each file is a document: its bytes, and 256 for its end. Files come in the order of their paths, so that the same
-input gives the same corpus, byte for byte. `PREFIX.idx` is written last: without it there is no corpus.
+Each file is a document; of a file that ends in `.jsonl`, each line is, by its key `text`. Tokens are bytes, and 256 at
+the end of a document, or those of a `tokenizer.json`. Files come in the order of their paths, so that the same input
+gives the same corpus, byte for byte, however many processes share the work. `PREFIX.idx` is written last: without it
+there is no corpus.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import multiprocessing
 import os
-import struct
 import sys
-import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import numpy.typing as npt
 
-from trainer.contract import fsync_directory, write_atomic
+from trainer.errors import Refused
+from trainer.indexed import write_corpus
+from trainer.tokens import END_OF_DOCUMENT, Encode, Tokenizer, byte_level
 
-END_OF_DOCUMENT = 256
-_MAGIC = b"MMIDIDX\x00\x00"
-_UINT16 = 8
+_CHUNK = 64
+"""Documents that a process takes at a time."""
+_BYTES = END_OF_DOCUMENT + 1
 
 
 def text_files(inputs: Sequence[Path], *, suffix: str) -> Iterator[Path]:
@@ -33,69 +41,121 @@ def text_files(inputs: Sequence[Path], *, suffix: str) -> Iterator[Path]:
         yield from sorted((path for path in found if path.is_file() and not path.is_symlink()), key=os.fsencode)
 
 
-def write_corpus(documents: Iterable[bytes], prefix: Path) -> tuple[int, int]:
-    """Write `documents`; return how many there were, and how many tokens. Raises OSError, and then leaves no index."""
-    prefix.parent.mkdir(parents=True, exist_ok=True)
-    index = prefix.with_name(prefix.name + ".idx")
-    index.unlink(missing_ok=True)  # an index of older data must not meet the new data
-    lengths: list[int] = []
-    handle, part = tempfile.mkstemp(dir=prefix.parent, prefix=f".{prefix.name}.bin.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for text in documents:
-                file.write(np.frombuffer(text, dtype=np.uint8).astype("<u2").tobytes())
-                file.write(END_OF_DOCUMENT.to_bytes(2, "little"))
-                lengths.append(len(text) + 1)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(part).chmod(0o644)
-        Path(part).replace(prefix.with_name(prefix.name + ".bin"))
-        fsync_directory(prefix.parent)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
-    write_atomic(index, _index(lengths))
-    return len(lengths), sum(lengths)
-
-
-def _index(lengths: Sequence[int]) -> bytes:
-    """Header; length of each sequence (int32), its offset in bytes (int64), and where each document starts (int64)."""
-    sizes = np.asarray(lengths, dtype=np.int32)
-    ends = 2 * np.cumsum(sizes, dtype=np.int64)
-    header = _MAGIC + struct.pack("<QBQQ", 1, _UINT16, len(sizes), len(sizes) + 1)
-    documents = np.arange(len(sizes) + 1, dtype=np.int64)
-    return header + sizes.tobytes() + np.concatenate(([0], ends[:-1])).astype(np.int64).tobytes() + documents.tobytes()
-
-
-def _read(paths: Iterable[Path], *, limit: int | None) -> Iterator[bytes]:
-    """The files' contents, without empty ones, until `limit` bytes are reached."""
+def documents(paths: Iterable[Path], *, key: str, limit: int | None) -> Iterator[bytes]:
+    """The documents in the files, without empty ones, until `limit` bytes are reached. Raises Refused or OSError."""
     total = 0
     for path in paths:
-        text = path.read_bytes()
-        if not text:
-            continue
-        if limit is not None and total + len(text) > limit:
-            return
-        total += len(text)
-        yield text
+        for text in _lines(path, key) if path.suffix == ".jsonl" else (path.read_bytes(),):
+            total += len(text)
+            if limit is not None and total > limit:
+                return
+            if text:
+                yield text
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0, or 2 where there is nothing to write or it cannot be read or written."""
+def _lines(path: Path, key: str) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield json.loads(line)[key].encode(errors="replace")
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise Refused(f"{path}:{number}: not a JSON object with a text under {key!r} ({error!r})") from error
+
+
+class _Progress:
+    """A line on stderr, no more than each `every` seconds."""
+
+    def __init__(self, *, every: float) -> None:
+        self._every, self._started, self._told = every, time.monotonic(), time.monotonic()
+        self._documents, self._tokens = 0, 0
+
+    def watch(self, encoded: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
+        """`encoded`, counted on its way."""
+        for tokens in encoded:
+            self._documents, self._tokens = self._documents + 1, self._tokens + len(tokens)
+            now = time.monotonic()
+            if now - self._told >= self._every:
+                self._told = now
+                speed = self._tokens / (now - self._started)
+                sys.stderr.write(f"prepare: {self._documents} documents, {self._tokens} tokens, {speed:.0f} tokens/s\n")
+            yield tokens
+
+
+_encode: Encode = byte_level
+
+
+def _start_worker(tokenizer: Path | None, end: str | None) -> None:
+    global _encode  # noqa: PLW0603 - a pool's processes keep what they were started with
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # processes are parallel already
+    _encode = Tokenizer(tokenizer, end=end) if tokenizer else byte_level
+
+
+def _encode_chunk(texts: list[bytes]) -> list[npt.NDArray[Any]]:
+    return [_encode(text) for text in texts]
+
+
+def encoded(
+    texts: Iterable[bytes], *, tokenizer: Path | None, end: str | None, processes: int
+) -> Iterator[npt.NDArray[Any]]:
+    """The tokens of each document, in order; `processes` share the work."""
+    rest = iter(texts)
+    chunks = iter(lambda: list(islice(rest, _CHUNK)), [])
+    with ExitStack() as stack:
+        if processes > 1:
+            context = multiprocessing.get_context("spawn")  # forked, a tokenizer's threads could hang
+            pool = stack.enter_context(context.Pool(processes, _start_worker, (tokenizer, end)))
+            done = _bounded(pool, chunks, ahead=4 * processes)
+        else:
+            _start_worker(tokenizer, end)
+            done = map(_encode_chunk, chunks)
+        for each in done:
+            yield from each
+
+
+def _bounded(pool: Any, chunks: Iterator[list[bytes]], *, ahead: int) -> Iterator[list[npt.NDArray[Any]]]:
+    """Results in order, with so many chunks under way: Pool.imap would read all input into memory."""
+    waiting = [pool.apply_async(_encode_chunk, (chunk,)) for chunk in islice(chunks, ahead)]
+    while waiting:
+        yield waiting.pop(0).get()
+        waiting.extend(pool.apply_async(_encode_chunk, (chunk,)) for chunk in islice(chunks, 1))
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainer.prepare", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--input", nargs="+", type=Path, required=True, metavar="PATH", help="files and directories")
     parser.add_argument("--output", type=Path, required=True, metavar="PREFIX", help="path without .bin and .idx")
     parser.add_argument("--suffix", default="", help="of the files taken from directories, such as .py; all if absent")
-    parser.add_argument("--max-bytes", type=int, metavar="N", help="take whole files until this many bytes")
+    parser.add_argument("--json-key", default="text", metavar="KEY", help="of the text in lines of .jsonl files")
+    parser.add_argument("--max-bytes", type=int, metavar="N", help="take whole documents until this many bytes")
+    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json; bytes if absent")
+    parser.add_argument("--end-token", metavar="TOKEN", help="what ends a document, such as <|endoftext|>")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="that share the work; 1 if absent")
+    parser.add_argument("--progress-s", type=float, default=10, metavar="S", help="seconds between two progress lines")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0, or 2 where there is nothing to write or it cannot be read or written."""
+    parser = _parser()
     given = parser.parse_args(argv)
     try:
+        known = Tokenizer(given.tokenizer, end=given.end_token) if given.tokenizer else None
         paths = text_files(given.input, suffix=given.suffix)
-        documents, tokens = write_corpus(_read(paths, limit=given.max_bytes), given.output)
-    except OSError as error:
+        texts = documents(paths, key=given.json_key, limit=given.max_bytes)
+        tokens = encoded(texts, tokenizer=given.tokenizer, end=given.end_token, processes=given.processes)
+        count, total = write_corpus(
+            _Progress(every=given.progress_s).watch(tokens),
+            given.output,
+            vocabulary=known.vocabulary if known else _BYTES,
+            facts={"tokenizer": f"sha256:{known.sha256}" if known else "bytes"},
+        )
+    except (OSError, Refused) as error:
         parser.exit(2, f"prepare: {error}\n")
-    if not documents:
+    if not count:
         parser.exit(2, f"prepare: no text in {' '.join(map(str, given.input))}\n")
-    sys.stdout.write(f"{given.output}: {documents} documents, {tokens} tokens\n")
+    sys.stdout.write(f"{given.output}: {count} documents, {total} tokens\n")
     return 0
 
 

@@ -1,13 +1,11 @@
-"""What the trainer tells: the log line, the heartbeats and the stop reason. None of them can stop it."""
+"""What the trainer tells whoever drives it: heartbeats and the stop reason. None of them can stop it."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainer import flops
 from trainer.config import TrainerConfig
 from trainer.contract import Env, Heartbeat, Phase, Reason, StopReason, read_deadline, to_json, write_atomic
 from trainer.process import Process
@@ -20,52 +18,6 @@ SILENCE_S = 3 * 3600.0
 def say(text: str) -> None:
     """One line of the log."""
     print(text, flush=True)  # noqa: T201 - the log is stdout
-
-
-class StepLog:
-    """Megatron's line each `every` steps; loss and time are means over the steps since the last one."""
-
-    def __init__(self, config: TrainerConfig, world_size: int) -> None:
-        self._config, self._world = config, world_size
-        self._losses: list[float] = []
-        self._seconds: list[float] = []
-
-    def add(self, state: State, *, rate: float) -> str | None:
-        """Take in the step just done; the line, if one is due."""
-        assert state.loss is not None and state.step_s is not None
-        self._losses.append(state.loss)
-        self._seconds.append(state.step_s)
-        if state.step % self._config.log.every and state.step != self._config.steps:
-            return None
-        seconds = sum(self._seconds) / len(self._seconds)
-        line = self._line(state, rate=rate, loss=sum(self._losses) / len(self._losses), seconds=seconds)
-        self._losses.clear()
-        self._seconds.clear()
-        return line
-
-    def _line(self, state: State, *, rate: float, loss: float, seconds: float) -> str:
-        config, batch = self._config, self._config.batch.global_batch
-        model = config.model
-        operations = flops.step_flops(
-            batch=batch, layers=model.layers, hidden=model.hidden, sequence=model.sequence, vocabulary=model.vocabulary
-        )
-        fields = (
-            f"iteration {state.step:8d}/{config.steps:8d}",
-            f"consumed samples: {state.consumed_samples:12d}",
-            f"consumed tokens: {state.consumed_samples * model.sequence:12d}",
-            f"elapsed time per iteration (s): {seconds:.3f}",
-            f"learning rate: {rate:.3E}",
-            f"global batch size: {batch:5d}",
-            f"lm loss: {loss:.6E}",
-            f"grad norm: {state.grad_norm:.3f}",
-            "num zeros: 0.0",
-            "number of skipped iterations:   0",
-            f"number of nan iterations: {int(math.isnan(loss)):3d}",
-            f"samples per second: {batch / seconds:.3f}",
-            f"TFLOPs: {operations / seconds / self._world / 1e12:.2f}",
-            f"tokens/s/GPU: {batch * model.sequence / seconds / self._world:.1f}",
-        )
-        return " " + " | ".join(fields) + " |"
 
 
 class Pulse:
@@ -92,7 +44,7 @@ class Pulse:
             try:
                 write_atomic(path, text)
             except OSError as error:
-                _note(state, f"heartbeat {path} cannot be written: {error.strerror}")
+                note(state, f"heartbeat {path} cannot be written: {error.strerror}")
 
     def _heartbeat(self, phase: Phase, state: State) -> Heartbeat:
         return Heartbeat(
@@ -121,7 +73,7 @@ def warn_of_silence(last_tick: Path, state: State) -> None:
     """Say so, once, when whoever watches this run has been silent for long: nobody would be woken if it died."""
     ticked = read_deadline(last_tick)
     if ticked is not None and time.time() - ticked > SILENCE_S:
-        _note(state, f"nobody watches this run: the last tick of cron was at {time.ctime(ticked)} ({last_tick})")
+        note(state, f"nobody watches this run: the last tick of cron was at {time.ctime(ticked)} ({last_tick})")
 
 
 def write_stop_reason(environ: Mapping[str, str], reason: Reason, state: State, *, detail: str) -> None:
@@ -142,7 +94,8 @@ def write_stop_reason(environ: Mapping[str, str], reason: Reason, state: State, 
             say(f"stop reason {path} cannot be written: {error}")
 
 
-def _note(state: State, text: str) -> None:
+def note(state: State, text: str) -> None:
+    """Say once what went wrong and does not stop the run."""
     if text not in state.notes:
         state.notes.append(text)
         say(text)

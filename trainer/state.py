@@ -22,6 +22,10 @@ class State:
     slowest_step_s: float = 0.0
     save_s: float = 0.0
     """Duration of the last save, or what one is assumed to take."""
+    seed: int | None = None
+    """Of the run: given, or drawn by its first life."""
+    spike: str = ""
+    """What to say of the loss spike that began with the last step; empty if none did."""
     notes: list[str] = field(default_factory=list)
     """What went wrong and did not stop the run."""
     _steps_taken: int = 0

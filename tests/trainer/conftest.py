@@ -150,6 +150,7 @@ def tiny(**changes) -> dict:
     """A config whose step takes some hundredths of a second on two stages."""
     config = {
         "steps": 20,
+        "seed": 1234,
         "precision": "fp32",
         "threads": 1,
         "model": {"layers": 2, "hidden": 32, "heads": 2, "sequence": 32, "dropout": 0.1},

@@ -1,6 +1,7 @@
-"""Corpora in Megatron's indexed format: written, read, and refused where they are not whole."""
+"""Corpora in Megatron's indexed format, and the samples that are taken from them."""
 
 import struct
+from collections import Counter
 from itertools import chain
 
 import pytest
@@ -8,17 +9,23 @@ import pytest
 np = pytest.importorskip("numpy")
 pytest.importorskip("torch")
 
-from trainer.data import Batches, Corpus  # noqa: E402 - after the check that it can be imported
+from trainer.blend import CYCLE, Blend, Part, split  # noqa: E402 - after the check that it can be imported
+from trainer.data import Batches  # noqa: E402
 from trainer.errors import Refused  # noqa: E402
-from trainer.order import Order  # noqa: E402
-from trainer.prepare import END_OF_DOCUMENT, main, write_corpus  # noqa: E402
+from trainer.indexed import Corpus, write_corpus  # noqa: E402
+from trainer.order import Order, taken  # noqa: E402
+from trainer.tokens import byte_level  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
+def write(prefix, *texts, vocabulary=257):
+    return write_corpus(map(byte_level, texts), prefix, vocabulary=vocabulary)
+
+
 def test_the_index_is_megatrons_byte_for_byte(tmp_path):
     """Laid out by hand after Megatron-LM's MMapIndexedDataset, version 1."""
-    assert write_corpus([b"ab", b"c"], tmp_path / "x") == (2, 5)
+    assert write(tmp_path / "x", b"ab", b"c") == (2, 5)
     assert (tmp_path / "x.bin").read_bytes() == struct.pack("<5H", 97, 98, 256, 99, 256)
     assert (tmp_path / "x.idx").read_bytes() == (
         b"MMIDIDX\x00\x00"
@@ -29,27 +36,10 @@ def test_the_index_is_megatrons_byte_for_byte(tmp_path):
     )
 
 
-def test_a_corpus_reads_back_and_is_always_the_same(tmp_path):
-    for name in ("b/2.py", "a.py", "b/1.py", "c.txt", "b/empty.py"):
-        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "in" / name).write_text("" if "empty" in name else name)
-    (tmp_path / "in" / "link.py").symlink_to(tmp_path / "in" / "a.py")
-    for out in ("one", "two"):
-        arguments = ["--input", str(tmp_path / "in"), "--suffix", ".py", "--output", str(tmp_path / "out" / out)]
-        assert main(arguments) == 0
-    tokens = Corpus(str(tmp_path / "out" / "one")).tokens.tolist()
-    assert tokens == list(chain.from_iterable([*n.encode(), END_OF_DOCUMENT] for n in ("a.py", "b/1.py", "b/2.py")))
-    for end in (".bin", ".idx"):
-        assert (tmp_path / "out" / f"one{end}").read_bytes() == (tmp_path / "out" / f"two{end}").read_bytes()
-    assert len(list((tmp_path / "out").iterdir())) == 4
-
-
-def test_nothing_to_prepare_is_said(tmp_path, capsys):
-    for given in (tmp_path, tmp_path / "gone"):
-        with pytest.raises(SystemExit) as caught:
-            main(["--input", str(given), "--output", str(tmp_path / "x")])
-        assert caught.value.code == 2
-    assert "no text in" in capsys.readouterr().err
+def test_a_large_vocabulary_is_written_in_four_bytes(tmp_path):
+    write_corpus([np.array([70000, 1])], tmp_path / "x", vocabulary=250880)
+    assert (tmp_path / "x.bin").read_bytes() == struct.pack("<2i", 70000, 1)
+    assert Corpus(str(tmp_path / "x")).tokens.tolist() == [70000, 1]
 
 
 def cut_data(prefix):
@@ -78,49 +68,129 @@ def other_version(prefix):
     ],
 )
 def test_a_corpus_that_is_not_whole_is_refused_with_numbers(tmp_path, damage, words):
-    write_corpus([b"ab", b"c"], tmp_path / "x")
+    write(tmp_path / "x", b"ab", b"c")
     damage(tmp_path / "x")
     with pytest.raises(Refused, match=words):
         Corpus(str(tmp_path / "x"))
 
 
+def test_a_vocabulary_larger_than_the_models_is_refused(tmp_path):
+    write(tmp_path / "x", b"abc")
+    with pytest.raises(Refused, match="has a vocabulary of 257, and the model's has 200"):
+        Corpus(str(tmp_path / "x")).refuse_vocabulary(200)
+    (tmp_path / "x.json").unlink()  # as Megatron leaves a corpus: then what is there decides
+    with pytest.raises(Refused, match="holds token 256, and the model's vocabulary has 200"):
+        Corpus(str(tmp_path / "x")).refuse_vocabulary(200)
+    Corpus(str(tmp_path / "x")).refuse_vocabulary(257)
+
+
+def numbered(path, first):
+    """100 samples of 4 tokens; the first token of each sample is its number."""
+    write(path, b"".join(bytes([first + number, 200, 201, 202]) for number in range(100)))
+    return Corpus(str(path))
+
+
 @pytest.fixture
 def corpus(tmp_path):
-    """100 samples of 4 tokens; the first token of each sample is its number."""
-    text = b"".join(bytes([number, 200, 201, 202]) for number in range(100))
-    write_corpus([text], tmp_path / "x")
-    return Corpus(str(tmp_path / "x"))
+    return numbered(tmp_path / "x", 0)
+
+
+def whole(corpus, weight=1.0):
+    return split(corpus, sequence=4, weight=weight, held_out=0.0)[0]
 
 
 def batches(corpus, **changes):
-    given = {"sequence": 4, "vocabulary": 257, "micro_batch": 2, "data_rank": 0, "data_ranks": 1}
-    return Batches(corpus=corpus, order=Order(samples=corpus.samples(4), seed=3), **(given | changes))
+    given = {"vocabulary": 257, "micro_batch": 2, "data_rank": 0, "data_ranks": 1}
+    return Batches(blend=Blend([whole(corpus)], sequence=4, seed=3), **(given | changes))
 
 
-def seen(batches, consumed, accumulation):
+def seen(batches, consumed, batch):
     """Which samples the micro-batches hold."""
-    return [[row[0].item() for row in tokens] for tokens, _ in batches.step(consumed, accumulation)]
+    return [[row[0].item() for row in tokens] for tokens, _ in batches.step(consumed, batch)]
 
 
 def test_labels_are_the_next_tokens(corpus):
-    tokens, labels = next(batches(corpus).step(0, 1))
+    tokens, labels = next(batches(corpus).step(0, 2))
     assert tokens.shape == labels.shape == (2, 4)
     assert (tokens[:, 1:] == labels[:, :-1]).all()
 
 
 def test_a_step_sees_the_same_samples_however_many_ranks_share_it(corpus):
-    alone = set(chain.from_iterable(seen(batches(corpus), 16, 8)))
-    four = [seen(batches(corpus, data_rank=rank, data_ranks=4), 16, 2) for rank in range(4)]
+    alone = set(chain.from_iterable(seen(batches(corpus), 16, 16)))
+    four = [seen(batches(corpus, data_rank=rank, data_ranks=4), 16, 16) for rank in range(4)]
     assert len(alone) == 16
+    assert [len(each) for each in four] == [2] * 4
     assert set(chain.from_iterable(chain.from_iterable(four))) == alone
 
 
 def test_an_epoch_sees_each_sample_once_and_then_begins_anew(corpus):
-    order = [number for step in range(25) for micro in seen(batches(corpus), 4 * step, 2) for number in micro]
+    order = [number for step in range(25) for micro in seen(batches(corpus), 4 * step, 4) for number in micro]
     assert sorted(order) == list(range(100))
-    assert seen(batches(corpus), 100, 2) != seen(batches(corpus), 0, 2)
+    assert seen(batches(corpus), 100, 4) != seen(batches(corpus), 0, 4)
+
+
+def test_one_corpus_comes_in_the_order_of_its_seed(corpus):
+    order = Order(samples=100, seed=3)
+    assert chain.from_iterable(seen(batches(corpus), 0, 50)).__next__() == order.sample(0)
+    assert list(chain.from_iterable(seen(batches(corpus), 90, 20))) == [order.sample(n) for n in range(90, 110)]
 
 
 def test_a_token_outside_of_the_vocabulary_is_refused(corpus):
     with pytest.raises(Refused, match="holds token 202, and the model's vocabulary has 200"):
-        next(batches(corpus, vocabulary=200).step(0, 1))
+        next(batches(corpus, vocabulary=200).step(0, 2))
+
+
+def test_skipped_samples_are_passed_over_and_the_others_neither_repeated_nor_dropped(corpus):
+    everything, skipped = batches(corpus), batches(corpus, skipped=[range(6, 10), range(30, 31)])
+    consumed, got = 0, []
+    for _ in range(5):
+        got += chain.from_iterable(seen(skipped, consumed, 8))
+        consumed = skipped.after(consumed, 8)
+    assert consumed == 45
+    before = list(chain.from_iterable(seen(everything, 0, 46)))[:45]
+    assert got == before[:6] + before[10:30] + before[31:]
+
+
+def test_a_range_that_is_past_changes_nothing():
+    assert taken(50, 4, [range(10, 20)]) == [50, 51, 52, 53]
+    assert taken(12, 4, [range(10, 20)]) == [20, 21, 22, 23]
+    assert taken(9, 4, [range(10, 20), range(21, 23)]) == [9, 20, 23, 24]
+
+
+def test_a_blend_mixes_by_weight_from_the_first_samples_on(tmp_path):
+    parts = [whole(numbered(tmp_path / "a", 0), 3.0), whole(numbered(tmp_path / "b", 100), 1.0)]
+    blend = Blend(parts, sequence=4, seed=3)
+    for upto in (4, 40, CYCLE):
+        assert Counter(parts.index(blend.source(n)[0]) for n in range(upto)) == {0: upto * 3 // 4, 1: upto // 4}
+
+
+def test_each_part_of_a_blend_has_epochs_of_its_own(tmp_path):
+    parts = [whole(numbered(tmp_path / "a", 0), 3.0), whole(numbered(tmp_path / "b", 100), 1.0)]
+    blend = Blend(parts, sequence=4, seed=3)
+    across = 2 * CYCLE + 1000  # where one cycle ends and the next begins, too
+    for part, corpus_share in ((parts[0], 3), (parts[1], 1)):
+        samples = [sample for source, sample in map(blend.source, range(across)) if source is part]
+        assert len(samples) == across * corpus_share // 4
+        for epoch in range(0, len(samples) - 99, 100):
+            assert sorted(samples[epoch : epoch + 100]) == list(range(100))
+
+
+def test_a_weight_too_small_to_be_seen_is_refused(tmp_path, corpus):
+    with pytest.raises(Refused, match="has less than 1 in 10000 of the weights"):
+        Blend([whole(corpus), whole(corpus, 1e-6)], sequence=4, seed=3)
+
+
+def test_what_is_held_out_is_never_trained_on(corpus):
+    trained, held_out = split(corpus, sequence=4, weight=1.0, held_out=0.1)
+    assert (trained.samples, held_out.samples, held_out.first) == (90, 10, 90)
+    for part, numbers in ((trained, range(90)), (held_out, range(90, 100))):
+        blend = Blend([part], sequence=4, seed=7)
+        assert sorted(blend.row(n)[0] for n in range(part.samples)) == list(numbers)
+
+
+def test_too_little_is_refused_with_numbers(corpus):
+    with pytest.raises(Refused, match="has 401 tokens, too few for one sample of 1000"):
+        split(corpus, sequence=1000, weight=1.0, held_out=0.0)
+    with pytest.raises(Refused, match=r"has 100 samples: held_out = 0\.001 of them is none"):
+        split(corpus, sequence=4, weight=1.0, held_out=0.001)
+    assert isinstance(whole(corpus), Part)

@@ -1,6 +1,4 @@
-"""The log line, the heartbeats and the stop reason."""
-
-import math
+"""The heartbeats and the stop reason."""
 
 import pytest
 
@@ -8,33 +6,10 @@ from trainer.config import TrainerConfig
 from trainer.contract import Env, Phase, Reason, read_heartbeat, read_stop_reason
 from trainer.errors import Refused
 from trainer.process import Process, from_environment
-from trainer.report import Pulse, StepLog, write_stop_reason
+from trainer.report import Pulse, write_stop_reason
 from trainer.state import State
 
 CONFIG = TrainerConfig.model_validate({"steps": 100, "log": {"every": 2}, "limits": {"save_s": 33.0}})
-
-
-def stepped(state, loss, seconds=0.5):
-    state.advance(samples=16, loss=loss, grad_norm=1.2345, step_s=seconds)
-    return state
-
-
-def test_the_line_is_megatrons_and_means_are_over_the_interval():
-    log, state = StepLog(CONFIG, world_size=4), State()
-    assert log.add(stepped(state, 6.0, 0.4), rate=1e-4) is None
-    assert log.add(stepped(state, 4.0, 0.6), rate=1e-4) == (
-        " iteration        2/     100 | consumed samples:           32 | consumed tokens:         4096 | "
-        "elapsed time per iteration (s): 0.500 | learning rate: 1.000E-04 | global batch size:    16 | "
-        "lm loss: 5.000000E+00 | grad norm: 1.234 | num zeros: 0.0 | number of skipped iterations:   0 | "
-        "number of nan iterations:   0 | samples per second: 32.000 | TFLOPs: 0.01 | tokens/s/GPU: 1024.0 |"
-    )
-
-
-def test_a_loss_that_is_not_a_number_is_counted():
-    log, state = StepLog(CONFIG, world_size=1), State(step=99)
-    line = log.add(stepped(state, math.nan), rate=1e-4)
-    assert "lm loss: NAN |" in line
-    assert "number of nan iterations:   1 |" in line
 
 
 def process(rank=0, local_rank=0):

@@ -1,0 +1,93 @@
+"""Several corpora as one: which of them each sample comes from, and which sample of it that is.
+
+A pure function of the sample's number, like the order: nothing is stored, and a resumed run goes on exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.errors import Refused
+from trainer.indexed import Corpus
+from trainer.order import Order
+
+CYCLE = 10_000
+"""Samples after which the pattern of corpora comes again: so exact are the weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Samples `first` to `first + samples - 1` of one corpus."""
+
+    corpus: Corpus
+    first: int
+    samples: int
+    weight: float
+
+
+def split(corpus: Corpus, *, sequence: int, weight: float, held_out: float) -> tuple[Part, Part]:
+    """What is trained on, and what is held out at the end; the latter is empty where `held_out` is 0."""
+    samples = corpus.samples(sequence)
+    kept = round(samples * held_out)
+    if held_out and not kept:
+        raise Refused(f"corpus {corpus.prefix} has {samples} samples: held_out = {held_out:g} of them is none")
+    if samples <= kept:
+        raise Refused(
+            f"corpus {corpus.prefix} has {len(corpus.tokens)} tokens, too few for one sample of {sequence}"
+            + (f" besides {kept} held out" if kept else "")
+        )
+    return (
+        Part(corpus=corpus, first=0, samples=samples - kept, weight=weight),
+        Part(corpus=corpus, first=samples - kept, samples=kept, weight=weight),
+    )
+
+
+class Blend:
+    """The samples of `parts`, mixed by weight; each part in an order and with epochs of its own."""
+
+    def __init__(self, parts: Sequence[Part], *, sequence: int, seed: int) -> None:
+        self.parts, self._sequence = parts, sequence
+        self._orders = [Order(samples=part.samples, seed=seed + 1_000_003 * n) for n, part in enumerate(parts)]
+        self._pattern, self._before = _pattern([part.weight for part in parts])
+        self._share = np.bincount(self._pattern, minlength=len(parts))
+        for part, share in zip(parts, self._share, strict=True):
+            if not share:
+                raise Refused(f"corpus {part.corpus.prefix} has less than 1 in {CYCLE} of the weights of its blend")
+
+    @property
+    def samples(self) -> int:
+        return sum(part.samples for part in self.parts)
+
+    def source(self, position: int) -> tuple[Part, int]:
+        """The part and the sample of its corpus that are consumed as number `position`."""
+        if len(self.parts) == 1:
+            number, index = 0, position
+        else:
+            cycle, place = divmod(position, CYCLE)
+            number = int(self._pattern[place])
+            index = cycle * int(self._share[number]) + int(self._before[place])
+        part = self.parts[number]
+        return part, part.first + self._orders[number].sample(index)
+
+    def row(self, position: int) -> npt.NDArray[np.int64]:
+        """The tokens consumed as number `position`, and the one after them, [sequence + 1]."""
+        part, sample = self.source(position)
+        return part.corpus.sample(sample, self._sequence)
+
+
+def _pattern(weights: Sequence[float]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """For each place of a cycle, the part that it comes from, and how many came from that part before.
+
+    Each place goes to the part that is furthest behind its weight.
+    """
+    shares = np.asarray(weights) / sum(weights)
+    taken, pattern, before = np.zeros(len(weights)), np.zeros(CYCLE, np.int64), np.zeros(CYCLE, np.int64)
+    for place in range(CYCLE if len(weights) > 1 else 1):
+        part = int(np.argmax(shares * (place + 1) - taken))
+        pattern[place], before[place] = part, taken[part]
+        taken[part] += 1
+    return pattern, before

@@ -1,0 +1,50 @@
+"""The loss on what is held out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainer.data import Batches, Data
+from trainer.engine import Engine
+from trainer.errors import Refused
+from trainer.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The same samples each time, whatever the seed and the layout: one evaluation can be held beside another."""
+
+    batches: Batches
+    batch: int
+    """Samples of one batch, over all ranks."""
+    count: int
+    """Batches of one evaluation; fewer where less is held out."""
+
+    def loss(self, engine: Engine, *, interrupted: Callable[[], bool]) -> float | None:
+        """Mean loss; None if `interrupted`, asked before each batch on all ranks, said so."""
+        total = 0.0
+        for number in range(self.count):
+            if interrupted():
+                return None
+            total += engine.evaluate(self.batches.step(number * self.batch, self.batch), batch=self.batch)
+        return total / self.count
+
+
+def line(step: int, loss: float) -> str:
+    """Megatron's line."""
+    perplexity = math.exp(min(20, loss))
+    return f" validation loss at iteration {step} | lm loss value: {loss:.6E} | lm loss PPL: {perplexity:.6E} |"
+
+
+def evaluation(data: Data, layout: Layout, rank: int) -> Evaluation | None:
+    """What is evaluated on, or None if never. Raises Refused where too little is held out for one batch."""
+    config = data.config
+    if not config.evaluation.every:
+        return None
+    batch, samples = config.batch.global_batch, sum(part.samples for part in data.held_out)
+    if samples < batch:
+        raise Refused(f"held_out = {config.data.held_out:g} leaves {samples} samples, less than global_batch = {batch}")
+    batches = data.evaluation(data_rank=layout.data_rank(rank), data_ranks=layout.data)
+    return Evaluation(batches=batches, batch=batch, count=min(config.evaluation.batches, samples // batch))
