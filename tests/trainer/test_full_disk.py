@@ -1,9 +1,12 @@
 """A save that finds the disk full costs nothing but that save."""
 
+import contextlib
+import re
 import resource
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -17,13 +20,13 @@ pytest.importorskip("deepspeed")
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 16 MB."""
+    """A file system of 64 MB."""
     if shutil.which("mount") is None:
         pytest.skip("no mount")
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
         pytest.skip(f"needs to mount: {mounted.stderr.strip()}")
@@ -31,34 +34,61 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+@contextlib.contextmanager
+def filled_when_a_save_begins(disk):
+    """Takes all space that there is from the moment that a save has begun to write."""
+    done = threading.Event()
+
+    def fill() -> None:
+        with (disk / "filler").open("wb", buffering=0) as file:
+            while not done.is_set():
+                while any(disk.glob(".saving-*")):
+                    with contextlib.suppress(OSError):
+                        file.write(bytes(1 << 22))
+
+    filler = threading.Thread(target=fill)
+    filler.start()
+    try:
+        yield
+    finally:
+        done.set()
+        filler.join()
+
+
 def test_the_old_checkpoint_stays_and_training_goes_on(train, small_disk):
-    run = train(**tiny(steps=100_000, checkpoint={"every": 0}))
+    model = {"layers": 2, "hidden": 256, "heads": 2, "sequence": 32}  # its checkpoints take 24 MB
+    run = train(**tiny(steps=100_000, precision="bf16", model=model, checkpoint={"every": 0}))
     run.checkpoints.symlink_to(small_disk)
-    life = run.start()
+    life = run.start(world=2)
     life.wait_for_step(1)
     save = run.arm("save")
     life.wait_for(lambda: not save.exists(), "the first save")
     first = manifest.newest_complete(run.checkpoints)
 
-    filler = small_disk / "filler"
-    with pytest.raises(OSError, match="No space"):
-        filler.write_bytes(bytes(32 << 20))
-    run.arm("save")
-    life.wait_for(lambda: "No space left on device" in life.log, "the save to fail")
+    with filled_when_a_save_begins(small_disk):
+        run.arm("save")
+        life.wait_for(lambda: "No space left on device" in life.log, "the save to fail")
     life.wait_for_step(max(life.losses) + 3)
     assert manifest.checkpoints(run.checkpoints) == [first]
     assert manifest.verify(first.path) == []
     assert {p.name for p in small_disk.iterdir()} == {first.path.name, "filler"}
-    assert "No space left on device" in life.heartbeat("train").note
+    life.wait_for(lambda: "No space left on device" in life.heartbeat("train").note, "the note in the heartbeat")
     assert life.log.count("was not saved") == 1  # not tried again until somebody asks
 
-    filler.unlink()
+    with (small_disk / "filler").open("ab", buffering=0) as filler, pytest.raises(OSError, match="No space"):
+        while True:
+            filler.write(bytes(1 << 20))
+    run.arm("save")
+    life.wait_for(lambda: "not enough space in " in life.log, "the save to be refused")
+    assert re.search(r"needs about 2\d\.\d MB, and 0\.\d MB are free", life.log)
+
+    (small_disk / "filler").unlink()
     run.arm("stop")
-    assert life.finish() == [0, 0, 0, 0]
+    assert life.finish() == [0, 0]
     left = life.stop_reason
     assert left.reason is Reason.STOP_REQUEST
     assert left.checkpoint_step == left.step
-    assert "was not saved" in left.notes[0]
+    assert ["was not saved" in note for note in left.notes] == [True, True]
     assert manifest.verify(run.checkpoints / manifest.directory_name(left.step)) == []
 
 
@@ -81,7 +111,7 @@ def test_what_one_rank_could_not_write_is_no_checkpoint(train):
 
 SAVE_TOO_MUCH = """
 import sys, torch
-from trainer.checkpoint import RecordingEngine
+from trainer.checkpoint.files import RecordingEngine
 recorder = RecordingEngine()
 recorder.save(state_dict={"small": torch.zeros(10)}, path=sys.argv[1] + "/small.pt")
 recorder.save(state_dict={"big": torch.zeros(10**6)}, path=sys.argv[1] + "/big.pt")

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+from pathlib import Path
 
 import pytest
 
@@ -112,7 +113,54 @@ def test_an_unknown_manifest_is_refused_by_name(made):
         manifest.read_manifest(made)
 
 
-@pytest.mark.parametrize(("keep", "gone"), [(0, []), (1, [1, 2, 3]), (2, [1, 2, 3]), (4, [1]), (9, [])])
-def test_the_last_two_are_never_superfluous(tmp_path, keep, gone):
-    found = [Checkpoint(step, tmp_path) for step in (5, 3, 1, 2, 4)]
-    assert [c.step for c in manifest.superfluous(found, keep_last=keep)] == gone
+STEPS = [Checkpoint(step, Path("nowhere")) for step in (5, 3, 1, 2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("last", "every", "gone"),
+    [(0, 0, []), (0, 2, []), (1, 0, [1, 2, 3]), (2, 0, [1, 2, 3]), (4, 0, [1]), (9, 0, []), (2, 2, [1, 3]), (2, 1, [])],
+)
+def test_the_last_and_every_nth_are_not_superfluous(last, every, gone):
+    found = manifest.superfluous(STEPS, keep_last=last, keep_every=every, is_good=lambda _: True)
+    assert [c.step for c in found] == gone
+
+
+def five(directory: Path) -> list[Checkpoint]:
+    for step in range(1, 6):
+        path = directory / manifest.directory_name(step)
+        path.mkdir()
+        (path / "a.pt").write_bytes(b"alpha")
+        record = FileRecord(size=5, sha256=hashlib.sha256(b"alpha").hexdigest())
+        held = Manifest(
+            step=step, consumed_samples=step, topology={}, model={}, precision="fp32", files={"a.pt": record}
+        )
+        manifest.write_manifest(path, held)
+    return manifest.checkpoints(directory)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "gone"),
+    [([], [1, 2, 3]), ([5], [1, 2]), ([5, 4], [1]), ([5, 3], [1, 3]), ([5, 4, 3], [3]), ([1, 2, 3, 4], [])],
+)
+def test_the_last_two_that_are_good_are_never_superfluous(tmp_path, damaged, gone):
+    found = five(tmp_path)
+    for step in damaged:
+        (tmp_path / manifest.directory_name(step) / "a.pt").write_bytes(b"alp")
+    assert [c.step for c in manifest.superfluous(found, keep_last=2)] == gone
+
+
+def test_a_checkpoint_that_is_kept_for_study_is_never_superfluous(tmp_path):
+    found = five(tmp_path)
+    manifest.keep(found[0].path, "the loss doubled at step 2")
+    assert [c.step for c in manifest.superfluous(found, keep_last=2)] == [2, 3]
+    assert (found[0].path / "KEEP").read_text() == "the loss doubled at step 2\n"
+    assert manifest.verify(found[0].path) == []
+
+
+def test_what_is_removed_half_way_is_no_checkpoint(tmp_path):
+    oldest, *others = five(tmp_path)
+    (oldest.path / "a.pt").chmod(0)
+    manifest.remove(oldest.path)
+    assert not oldest.path.exists()
+    (others[0].path / COMPLETE).unlink()  # as far as a removal that was cut off
+    assert [c.step for c in manifest.checkpoints(tmp_path)] == [3, 4, 5]
