@@ -1,0 +1,95 @@
+"""Slower than usual."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from conftest import Stage, job
+
+from opsctl.model import Level
+from trainer.contract import Heartbeat, Phase, to_json, write_atomic
+
+LINE = " iteration {step:8d}/ 1000 | elapsed time per iteration (s): {s:.3f} | global batch size: {batch} | {more}"
+
+
+def say(stage: Stage, first: int, count: int, tflops: float, *, noise: float = 0.005, seed: int = 1) -> None:
+    dice = random.Random(seed)
+    stage.say(
+        *(
+            LINE.format(step=first + n, s=100, batch=2048, more=f"TFLOPs: {tflops * (1 + dice.gauss(0, noise)):.2f} |")
+            for n in range(count)
+        )
+    )
+
+
+def node(stage: Stage, name: str, step_s: float, life: str = "7_1.0") -> None:
+    beat = Heartbeat(
+        life=life, node=name, rank=0, phase=Phase.TRAIN, step=1, at=0.0, limit_s=9.0, step_s=step_s
+    )  # fmt: skip
+    write_atomic(stage.run.heartbeat / f"{name}-0.json", to_json(beat))
+
+
+def test_from_149_to_140_tflops_by_one_slow_node(stage: Stage) -> None:
+    stage.runs(node_count=3)
+    say(stage, 1, 100, 149)
+    assert stage.look("throughput").level is Level.OK
+    for name, step_s in (("n1", 100.0), ("n2", 107.0), ("n3", 100.1)):
+        node(stage, name, step_s)
+    node(stage, "n9", 300.0, life="6_1.0")
+    say(stage, 101, 10, 140)
+    found = stage.look("throughput")
+    assert found.level is Level.WARNING
+    assert found.summary.startswith("gpt: 140")
+    assert found.summary.endswith(
+        "TFLOPs at step 110, usually 149: 6 % slower; n2 is the slowest: 107 s a step, the next 100 s"
+    )
+    assert (found.node, found.evidence[0]) == ("n2", "n2: 107 s a step")
+
+
+def test_where_no_node_stands_out_none_is_blamed(stage: Stage) -> None:
+    stage.runs()
+    say(stage, 1, 100, 149)
+    for name in ("n1", "n2"):
+        node(stage, name, 100.0)
+    say(stage, 101, 10, 100)
+    found = stage.look("throughput")
+    assert (found.level, found.node, found.evidence) == (Level.CRITICAL, "", ())
+
+
+def test_single_slow_steps_say_nothing(stage: Stage) -> None:
+    say(stage, 1, 100, 149)
+    for step in (101, 103, 105):
+        say(stage, step, 1, 20)
+        say(stage, step + 1, 1, 149)
+    say(stage, 107, 4, 149)
+    assert stage.look("throughput").level is Level.OK
+
+
+def test_a_machine_that_is_never_steady_is_not_told_about_for_what_is_usual_there(stage: Stage) -> None:
+    found = []
+    for block in range(30):
+        say(stage, 1 + 30 * block, 30, 149, noise=0.15, seed=block)
+        found.append(stage.look("throughput").level)
+    assert set(found) == {Level.OK}
+
+
+def test_a_batch_that_grows_is_not_slower_in_samples(stage: Stage) -> None:
+    stage.say(*(LINE.format(step=n, s=10, batch=200, more="") for n in range(1, 60)))
+    stage.say(*(LINE.format(step=n, s=20, batch=400, more="") for n in range(60, 90)))
+    assert stage.look("throughput").level is Level.OK
+
+
+def test_on_other_nodes_it_begins_anew(stage: Stage) -> None:
+    stage.runs(node_count=4)
+    say(stage, 1, 100, 149)
+    stage.look("throughput")
+    stage.jobs = (job(node_count=2),)
+    say(stage, 101, 20, 70)
+    assert stage.look("throughput").summary == "gpt: too few steps to say"
+
+
+@pytest.mark.parametrize("count", [0, 5, 29])
+def test_a_few_steps_say_nothing(stage: Stage, count: int) -> None:
+    say(stage, 1, count, 149)
+    assert stage.look("throughput").summary == "gpt: too few steps to say"
