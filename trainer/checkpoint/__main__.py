@@ -23,6 +23,7 @@ _LOGITS = 1e-3
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what `arguments` say; the exit code."""
     given = _parser().parse_args(arguments)
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # where nothing trains there is no need to look for a GPU
     try:
         code: int = given.verb(given)
     except (Refused, OSError, ImportError) as error:
@@ -158,7 +159,6 @@ def _reshape(given: argparse.Namespace) -> int:
 
 
 def _export(given: argparse.Namespace) -> int:
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
     from trainer.checkpoint import export  # noqa: PLC0415 - torch
 
     export.export(given.source, given.target)

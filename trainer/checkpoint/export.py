@@ -43,9 +43,9 @@ def export(checkpoint: Path, target: Path) -> Path:
     if part.exists():
         shutil.rmtree(part)
     part.mkdir(parents=True)
-    count = len(weights.layers) - 1  # the output is the embedding
+    count = len(weights.layers)
     where: dict[str, str] = {}
-    for number in range(count):
+    for number in weights.layers:
         tensors = {name: tensor.contiguous() for name, tensor in _renamed(weights, number)}
         file = f"model-{number + 1:05d}-of-{count:05d}.safetensors"
         save_file(tensors, part / file, metadata={"format": "pt"})

@@ -72,7 +72,7 @@ def excess(path: Path) -> int:
     """Bytes that the file at `path` holds behind its tensors and that none of them shows."""
     shown: dict[int, int] = {}
     stored: dict[int, int] = {}
-    for tensor in tensors_in(load(path)):
+    for tensor in {id(tensor): tensor for tensor in tensors_in(load(path))}.values():
         storage = tensor.untyped_storage()
         stored[storage.data_ptr()] = storage.nbytes()
         shown[storage.data_ptr()] = shown.get(storage.data_ptr(), 0) + tensor.nbytes

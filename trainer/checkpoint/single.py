@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from trainer import model
@@ -11,10 +13,15 @@ from trainer.tensor import Slice
 
 def logits(weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
     """Scores of each next token [b, s, vocabulary] in fp32, without dropout; one layer in memory at a time."""
+    *layers, output = model.layers(weights.config, seed=0, part=Slice())
     x = tokens
-    for number, layer in enumerate(model.layers(weights.config, seed=0, part=Slice())):
-        module = layer.build().float().eval()
-        module.load_state_dict(weights.layer(number))
-        with torch.no_grad():
-            x = model.logits(module, x) if number == weights.layers[-1] else module(x)
-    return x
+    with torch.no_grad():
+        for number, layer in enumerate(layers):
+            x = _built(layer, weights.layer(number))(x)
+        return model.logits(_built(output, weights.layer(0)), x)
+
+
+def _built(layer: Any, weights: dict[str, torch.Tensor]) -> Any:
+    module = layer.build().float()
+    module.load_state_dict(weights)
+    return module.train(mode=False)

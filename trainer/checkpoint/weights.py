@@ -27,12 +27,12 @@ class Weights:
         for name in sorted(held.files):
             if found := _FILE.fullmatch(name):
                 self._files.setdefault(int(found[1]), []).append(checkpoint / name)
-        if sorted(self._files) != list(range(self.config.layers + 4)):
-            raise Refused(f"{checkpoint} has files of {len(self._files)} layers, not of {self.config.layers + 4}")
+        if sorted(self._files) != list(range(self.config.layers + 3)):
+            raise Refused(f"{checkpoint} has files of {len(self._files)} layers, not of {self.config.layers + 3}")
 
     @property
     def layers(self) -> range:
-        """Embedding, what lies behind it, the blocks, the last norm, and the output, which is the embedding again."""
+        """Embedding, what lies behind it, the blocks, the last norm. The output is the embedding, and has no file."""
         return range(len(self._files))
 
     def layer(self, number: int) -> dict[str, torch.Tensor]:

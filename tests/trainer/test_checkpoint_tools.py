@@ -1,0 +1,150 @@
+"""`python -m trainer.checkpoint`: on checkpoints that real ranks wrote."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tests.trainer.conftest import ROOT, tiny
+from trainer import manifest
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("deepspeed")
+
+
+def tool(*words, code: int = 0) -> str:
+    """What the command prints on stdout, or on stderr where it refuses; it must end with `code`."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    argv = [sys.executable, "-m", "trainer.checkpoint", *map(str, words)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=env)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stderr if code == 2 else done.stdout
+
+
+@pytest.fixture
+def copy(uninterrupted, tmp_path):
+    """A checkpoint of two stages by two data-parallel ranks, to be done with as one likes."""
+    return shutil.copytree(uninterrupted.checkpoints / "step-0000020", tmp_path / "step-0000020")
+
+
+def test_list_and_verify_name_each(uninterrupted, copy):
+    rows = json.loads(tool("list", uninterrupted.checkpoints, "--json"))
+    assert [(row["step"], row["kind"]) for row in rows] == [(10, "native"), (20, "native")]
+    assert f"{copy}: step 20, native, " in tool("list", copy)
+    assert "verified" in tool("verify", copy)
+    damaged = copy / "rank-00001.pt"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert "rank-00001.pt has" in tool("verify", copy, code=1)
+    assert "is no checkpoint and holds none" in tool("list", copy.parent / "nowhere", code=2)
+
+
+def test_every_flipped_byte_is_detected(copy):
+    chance = random.Random(11)
+    for path in sorted(copy.iterdir()):
+        content = path.read_bytes()
+        for place in chance.sample(range(len(content)), 25):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << chance.randrange(8)
+            path.write_bytes(flipped)
+            if flipped.strip() != content.strip():
+                assert len(manifest.verify(copy)) == 1, (path.name, place)
+        path.write_bytes(content)
+    assert manifest.verify(copy) == []
+
+
+def test_prune_says_what_it_would_do_and_does_it(uninterrupted, tmp_path):
+    directory = shutil.copytree(uninterrupted.checkpoints, tmp_path / "checkpoints")
+    shutil.copytree(directory / "step-0000020", directory / "step-0000030")
+    argv = ("prune", directory, "--keep-last", "2", "--json")
+    assert [row["step"] for row in json.loads(tool(*argv, "--dry-run"))] == [10]
+    assert len(manifest.checkpoints(directory)) == 3
+    tool(*argv)
+    assert [c.step for c in manifest.checkpoints(directory)] == [20, 30]
+
+
+def test_shrink_keeps_what_is_seen_and_lets_go_what_is_not(copy):
+    import torch  # noqa: PLC0415 - may be absent
+
+    name = "rank-00000.pt"
+    seen = torch.arange(100_000)[10:20]
+    torch.save({"torch": seen, "again": [seen]}, copy / name)
+    held = manifest.read_manifest(copy)
+    from trainer.checkpoint.rewrite import _hashed  # noqa: PLC0415 - torch may be absent
+
+    (copy / "COMPLETE").unlink()
+    (copy / "manifest.json").unlink()
+    manifest.write_manifest(copy, replace(held, files=_hashed(copy)))
+    before = (copy / name).stat().st_size
+
+    assert "799920 bytes in 1 files that no tensor shows (dry run)" in tool("shrink", copy, "--dry-run")
+    assert (copy / name).stat().st_size == before
+    tool("shrink", copy)
+    assert (copy / name).stat().st_size < 3000
+    assert torch.equal(torch.load(copy / name)["again"][0], seen)
+    assert manifest.verify(copy) == []
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+    assert ": 0 bytes in 0 files" in tool("shrink", copy)
+
+
+def test_shrinking_that_was_cut_between_two_names_is_finished(copy):
+    copy.rename(copy.with_name("before-shrinking-step-0000020"))
+    shutil.copytree(copy.with_name("before-shrinking-step-0000020"), copy.with_name("shrunk-step-0000020"))
+    from trainer.checkpoint.rewrite import shrink  # noqa: PLC0415 - torch may be absent
+
+    shrink(copy)
+    assert manifest.verify(copy) == []
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+
+
+def test_weights_in_bf16_are_not_resumed_by_mistake(copy, train):
+    import torch  # noqa: PLC0415 - may be absent
+
+    run = train(**tiny(steps=30, parallel={"pipeline": 1}))
+    target = run.checkpoints / "step-0000020"
+    tool("bf16", copy, target)
+    whole, half = (torch.load(path / "layer_02-model_00-model_states.pt") for path in (copy, target))
+    assert {tensor.dtype for tensor in half.values()} == {torch.bfloat16}
+    assert all(torch.equal(half[key], tensor.bfloat16()) for key, tensor in whole.items())
+    assert manifest.verify(target) == []
+    assert "exists already" in tool("bf16", copy, target, code=2)
+    life = run.start(world=1)
+    assert life.finish() == [2]
+    assert "holds weights alone" in life.log
+
+
+@pytest.fixture(scope="session")
+def two_ranks(trains):
+    """Data-parallel over two ranks: ten steps, saved, and ten more."""
+    run = trains(**tiny(parallel={"pipeline": 1}))
+    assert run.start(world=2).finish() == [0, 0], run.lives[0].log
+    return run
+
+
+def test_reshaped_to_another_topology_the_run_goes_on_as_it_would_have(two_ranks, train):
+    run = train(**tiny(parallel={"pipeline": 1}))
+    said = tool("reshape", two_ranks.checkpoints / "step-0000010", run.checkpoints)
+    assert "step-0000010: any topology can resume it" in said
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-0000010"]
+    assert manifest.verify(run.checkpoints / "step-0000010") == []
+    life = run.start(world=1)
+    assert life.finish() == [0], life.log
+    assert "(written by another topology)" in life.log
+    whole = two_ranks.lives[0].losses
+    assert sorted(life.losses) == list(range(11, 21))
+    differences = [abs(float(loss) - float(whole[step])) for step, loss in life.losses.items()]
+    assert max(differences) < 2e-6, differences
+    assert "only what training saved can be reshaped" in tool(
+        "reshape", run.checkpoints / "step-0000010", run.run_dir / "more", code=2
+    )
+
+
+def test_exported_to_transformers_it_gives_the_same_logits(uninterrupted, tmp_path):
+    pytest.importorskip("transformers")
+    said = tool("export", uninterrupted.checkpoints / "step-0000020", tmp_path / "gpt2", "--compare", "--json")
+    assert json.loads(said)[0]["difference"] < 1e-5
+    assert json.loads((tmp_path / "gpt2" / "config.json").read_text())["model_type"] == "gpt2"
