@@ -1,26 +1,43 @@
-"""A batch that gives no number: no step is taken, and the layer where it began is named."""
-
-import re
+"""A batch that gives no number: no step is taken, by no rank, and the layer where it began is named."""
 
 import pytest
 
 from tests.trainer.conftest import tiny
-from trainer import manifest
+
+pytest.importorskip("deepspeed")
+
+from tests.trainer.ranks import run_ranks
 from trainer.contract import Reason
 
 pytestmark = pytest.mark.torch
-pytest.importorskip("deepspeed")
+
+MODEL = {"layers": 2, "hidden": 32, "heads": 4, "sequence": 32}
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_weights_are_those_before_the_step_and_the_layer_is_named(train, precision):
-    """The first step throws the weights far out; the second overflows in them, and must leave them."""
-    run = train(**tiny(precision=precision, optimizer={"lr": 1e30}, checkpoint={"every": 1}, parallel={"tensor": 2}))
+@pytest.mark.parametrize(
+    ("precision", "plant", "words"),
+    [
+        ("fp32", {"layer": 3, "what": "forward"}, "layer 3 (Block), out of up, from numbers up to "),
+        ("bf16", {"layer": 3, "what": "weight"}, "layer 3 (Block) already: its up.weight"),
+        ("bf16", {"layer": 2, "what": "backward"}, "backward pass of layer 2 (Block)"),
+    ],
+)
+def test_no_rank_takes_the_step_and_all_name_the_layer(corpus, tmp_path, precision, plant, words):
+    config = tiny(steps=4, model=MODEL, precision=precision, data={"prefix": str(corpus)})
+    ranks = run_ranks(tmp_path, 2, config, plant={"step": 3} | plant)
+    assert len({rank["fault"] for rank in ranks}) == 1
+    for rank in ranks:
+        assert rank["step"] == 3
+        assert rank["untouched"]
+        assert rank["fault"].startswith(words)
+
+
+def test_the_stop_reason_says_where(train):
+    """The first step throws the weights far out; the second overflows in them."""
+    run = train(**tiny(precision="bf16", optimizer={"lr": 1e30}, checkpoint={"every": 1}, parallel={"tensor": 2}))
     life = run.start(world=2)
     assert life.finish() == [1, 1], life.log
     left = life.stop_reason
     assert left.reason is Reason.NAN
     assert left.checkpoint_step == left.step - 1
-    said = f"at step {left.step}; began in layer "
-    assert said in left.detail, left.detail
-    print(left.detail)
+    assert f"at step {left.step}; began in layer 2 (Block), out of norm1, from numbers up to 2" in left.detail
