@@ -28,6 +28,8 @@ NAME = "slurm"
 ON_DISK = 8.0
 """Seconds. A slurmctld that is killed forgets what it was given in the last five."""
 AGAIN = 3.0
+HELD_BACK = ("BeginTime", "Dependency")
+"""It waits because it was told to, not for want of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +56,11 @@ class SlurmDriver:
         """The job that ticks next, and whether it was there already. Raises SchedulerError."""
         with self._lease():
             before = self._wanted()
-            if waiting := [job for job in self.jobs() if job.state.is_waiting]:
-                self._want(before)
-                return waiting[0].id, True
+            # A tick that runs since before a stop may have looked for its successor already.
+            there = [job for job in self.jobs() if before or job.state.is_waiting]
             self._want(before)
+            if there:
+                return there[-1].id, True
             try:
                 return self._submit(self.cron.clock.now()), False
             except SchedulerError as error:
@@ -124,7 +127,7 @@ class SlurmDriver:
     def _is_astray(self, job: Job) -> bool:
         """It waits for a time far away, which only a clock that was wrong can have meant."""
         far = self.cron.clock.now() + timedelta(seconds=3 * self.cron.settings.every)
-        return job.state.is_waiting and job.reason == "BeginTime" and job.start is not None and job.start > far
+        return job.state.is_waiting and job.reason in HELD_BACK and job.start is not None and job.start > far
 
     def _wanted(self) -> str | None:
         """This driver's name, if it is to run. A file that cannot be read is no reason to end."""

@@ -46,7 +46,7 @@ def test_a_background_process_that_prints_without_end_is_not_waited_for() -> Non
 
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 1500, 2000, 5000])
 def test_of_too_much_the_two_ends_are_kept(size: int) -> None:
-    text = b"".join(b"%09d\n" % number for number in range(0, size // 10 + 1))[:size]
+    text = b"".join(b"%09d\n" % number for number in range(size // 10 + 1))[:size]
     done = run(f"printf %s '{text.decode()}'")
     if size <= 1000:
         assert done.output == text

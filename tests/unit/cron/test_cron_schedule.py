@@ -16,7 +16,7 @@ def ids(cron: Cron) -> list[str]:
 
 
 def test_a_crontab_has_comments_settings_macros_and_five_fields(world: CronWorld) -> None:
-    world.crontab("# a comment\n\nMAILTO = \"me\"\n*/5 * * * *  echo one;  echo two\n@daily\techo three\n")
+    world.crontab('# a comment\n\nMAILTO = "me"\n*/5 * * * *  echo one;  echo two\n@daily\techo three\n')
     first, second = world.cron.schedule().entries
     assert (first.id, first.when.text, dict(first.env)) == ("echo one;  echo two", "*/5 * * * *", {"MAILTO": "me"})
     assert first.argv == ("/bin/sh", "-c", "echo one;  echo two")

@@ -1,0 +1,156 @@
+"""`opsctl cron` as it is typed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from opsctl.app import App, build
+from opsctl.cli import cli
+from opsctl.cron.drivers.export import FORMATS
+from opsctl.cron.drivers.wanted import Wanted, read_wanted, write_wanted
+from opsctl.cron_tables import CronSite
+from opsctl.errors import ConfigError, InputError, RunDirError
+
+ODD = ["/opt/my python", "-m", "opsctl", "--site", "/x/100%/$HOME/site's.toml", "cron", "tick"]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    directory = tmp_path / "cron"
+    directory.mkdir()
+    (directory / "crontab").write_text("0 0 * * * echo daily\n*/10 * * * * echo often\n")
+    file = tmp_path / "site.toml"
+    file.write_text(
+        f'root = "{tmp_path}/trains"\ntrust_parents = true\n[cron]\ndirectory = "{directory}"\ntime_zone = "UTC"\n'
+    )
+    return file
+
+
+def opsctl(site: Path, *words: str) -> Result:
+    return CliRunner().invoke(cli, ["--site", str(site), "cron", *words], standalone_mode=False)
+
+
+def app_of(site: Path) -> App:
+    return build(site)
+
+
+def test_status_before_anything_was_started_says_how_to(site: Path) -> None:
+    said = opsctl(site, "status").output
+    assert said.startswith("nobody ticks: opsctl cron start\n")
+    assert "echo often" in said
+    assert not (site.parent / "trains").exists(), "and it makes nothing"
+
+
+def test_status_says_when_each_ran_with_what_result_and_when_it_runs_next(site: Path) -> None:
+    opsctl(site, "tick")
+    given = json.loads(opsctl(site, "status", "--json").output)
+    daily, often = given["entries"]
+    assert (often["id"], often["when"], often["result"]) == ("echo often", "*/10 * * * *", "ok")
+    assert often["output"].endswith("-echo-often.txt")
+    assert datetime.fromisoformat(often["next"]) > datetime.now(UTC)
+    assert datetime.fromisoformat(daily["next"]).hour == 0
+    assert given["is_overdue"] is False
+
+
+def test_status_fails_where_ticks_should_come_and_do_not(site: Path) -> None:
+    place = app_of(site).cron.place
+    place.create()
+    ago = datetime.now(UTC) - timedelta(hours=2)
+    write_wanted(place, Wanted(driver="slurm", since=ago, by="me"))
+    place.touch(ago)
+    shutil.os.utime(place.wanted, (ago.timestamp(), ago.timestamp()))  # type: ignore[attr-defined]  # it imports os
+    done = opsctl(site, "status")
+    assert done.return_value == 1
+    assert "the slurm driver, since" in done.output
+    assert "last tick 7200 s ago, one is due every 600 s; that is too long ago" in done.output
+
+
+def test_a_crontab_that_makes_no_sense_is_not_started(site: Path) -> None:
+    (site.parent / "cron" / "crontab").write_text("* * * * x\n")
+    error = opsctl(site, "start").exception
+    assert isinstance(error, ConfigError)
+    assert error.problems == (f"{site.parent}/cron/crontab:1: '* * * * x': needs five fields and a command",)
+
+
+def test_only_one_driver_at_a_time(site: Path) -> None:
+    place = app_of(site).cron.place
+    place.create()
+    write_wanted(place, Wanted(driver="slurm", since=datetime.now(UTC), by="me"))
+    error = opsctl(site, "start", "daemon").exception
+    assert isinstance(error, InputError)
+    assert error.message.startswith("cron is driven already, by the slurm driver, since")
+
+
+def test_a_daemon_of_another_machine_is_asked_to_leave(site: Path) -> None:
+    place = app_of(site).cron.place
+    place.create()
+    place.touch(datetime.now(UTC))
+    write_wanted(place, Wanted(driver="daemon", since=datetime.now(UTC), by="me", host="elsewhere", pid=1, started=1))
+    assert opsctl(site, "stop").output == "the daemon on elsewhere leaves at its next tick\n"
+    assert read_wanted(place) is None
+
+
+def test_somebody_elses_cron_is_left_alone(site: Path) -> None:
+    place = app_of(site).cron.place
+    place.create()
+    try:
+        shutil.os.chown(place.path, 12345, -1)  # type: ignore[attr-defined]  # it imports os
+    except PermissionError:
+        pytest.skip("needs to be root, to make something another user's")
+    error = opsctl(site, "tick").exception
+    assert isinstance(error, RunDirError)
+    assert error.message == f"{place.path}: belongs to 12345, who ticks for this site"
+
+
+def test_a_typed_tick_says_what_it_did(site: Path) -> None:
+    (site.parent / "cron" / "crontab").write_text("*/10 * * * * exit 4\n")
+    done = opsctl(site, "tick")
+    assert done.return_value == 1
+    assert "exit 4: failed exit 4, " in done.output
+    assert json.loads(opsctl(site, "tick", "--json").stdout) == {}
+
+
+@pytest.mark.parametrize("form", ["crontab", "scrontab"])
+def test_an_exported_line_is_what_cron_and_then_the_shell_make_of_it(form: str) -> None:
+    line = FORMATS[form](ODD, CronSite(partition="cpu")).splitlines()[-1]
+    minutes, *stars, command = line.split(maxsplit=5)
+    assert (minutes, stars) == ("*/10", ["*"] * 4)
+    shown = subprocess.run(["sh", "-c", f"printf '%s\\n' {command.replace(chr(92) + '%', '%')}"],
+                           capture_output=True, text=True, check=True)  # fmt: skip
+    assert shown.stdout.splitlines() == ODD
+
+
+def test_scrontab_says_where_to_run() -> None:
+    text = FORMATS["scrontab"](ODD, CronSite(partition="cpu", account="me"))
+    assert "#SCRON --partition=cpu\n#SCRON --account=me\n#SCRON --mem=1G\n#SCRON --time=30\n" in text
+
+
+@pytest.mark.parametrize(
+    ("minutes", "crontab", "calendar"), [(1, "*", "*:0/1"), (15, "*/15", "*:0/15"), (60, "0", "hourly")]
+)
+def test_every_grid_has_its_words(minutes: int, crontab: str, calendar: str) -> None:
+    settings = CronSite(tick_minutes=minutes)
+    assert FORMATS["crontab"](["x"], settings).splitlines()[-1] == f"{crontab} * * * * x"
+    assert f"\nOnCalendar={calendar}\n" in FORMATS["systemd-timer"](["x"], settings)
+
+
+def test_units_quote_as_systemd_does() -> None:
+    line = '"/opt/my python" -m opsctl --site "/x/100%%/$$HOME/site\'s.toml" cron'
+    assert f"\nExecStart={line} tick\n" in FORMATS["systemd-timer"](ODD, CronSite())
+    assert f"\nExecStart={line} start daemon\n" in FORMATS["systemd-service"](ODD, CronSite())
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_understands_the_units(tmp_path: Path) -> None:
+    unit = tmp_path / "opsctl-cron.service"
+    unit.write_text(FORMATS["systemd-service"](["/bin/true", "a b", "tick"], CronSite()))
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert "opsctl-cron" not in done.stderr
