@@ -109,6 +109,8 @@ class Ledger:
 
     def read(self) -> State:
         """As it is now, without writing anything."""
+        if self.spare and (spare := replace(self, site=self.spare, spare=None)).path.exists():
+            return _read(spare.path)
         return _read(self.path)
 
     @contextlib.contextmanager

@@ -74,6 +74,7 @@ def test_a_disk_that_is_full_does_not_keep_the_alert_that_it_is_full(world, smal
     fill(small_disk)
     cycles(world, "CCC")
     assert told(out) == [CRITICAL]
+    assert world.ledger.levels()["hang/gpt"].level is Level.CRITICAL
     (small_disk / "filler").unlink()
     cycles(world, "C..")
     assert told(out) == [CRITICAL, RESOLVED]

@@ -115,7 +115,7 @@ def test_a_ping_to_nowhere():
 
 
 def test_a_channel_with_a_bug_loses_nothing_and_says_nothing_secret(site, monkeypatch, tmp_path):
-    monkeypatch.setitem(CHANNELS, "stdout", "tests.alerts.test_other_channels:Buggy")
+    monkeypatch.setitem(CHANNELS, "stdout", f"{__name__}:Buggy")
     world = site({"here": {"kind": "stdout"}, "file": {"kind": "file", "path": str(tmp_path / "told")}})
     world.see("C")
     attempts = {each.item.channel: each.error for each in send.alert(world.alerting)}
