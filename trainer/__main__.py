@@ -1,20 +1,22 @@
 """`python -m trainer CONFIG.json`: one rank of a training run.
 
-Exit codes: 0 finished or stopped by itself, with a stop reason; 1 crashed, or left for a loss that is not a number;
-2 config, data or checkpoint refused.
+Exit codes: 0 finished or stopped by itself, with a stop reason; 1 crashed, or left for a loss that is not a number or
+for memory that is full; 2 config, data or checkpoint refused.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from pydantic import ValidationError
 
-from trainer import config, process, stacks
+from trainer import config, dryrun, process, stacks, trace
 from trainer.errors import Refused
 
 
@@ -25,26 +27,42 @@ def main() -> NoReturn:
         _run(sys.argv[1:])
     except (Refused, ValidationError) as error:
         _leave(2, f"trainer: {error}\n")
+    except SystemExit as error:
+        _leave(int(error.code or 0), "")
     except BaseException:  # noqa: BLE001 - told in full, and the process ends
         _leave(1, traceback.format_exc())
 
 
-def _run(arguments: list[str]) -> NoReturn:
-    if len(arguments) != 1:
-        raise Refused("usage: python -m trainer CONFIG.json")
+def _run(arguments: Sequence[str]) -> NoReturn:
+    given = _parser().parse_args(arguments)
+    if given.dry_run:
+        _leave(dryrun.main(given.config, processes=given.processes, environ=os.environ), "")
     me = process.from_environment(os.environ)
     stacks.answer_requests(os.environ, me)
     try:
-        settings = config.read(Path(arguments[0]))
+        settings = config.read(given.config)
     except OSError as error:
-        raise Refused(f"config {arguments[0]} cannot be read: {error}") from error
+        raise Refused(f"config {given.config} cannot be read: {error}") from error
 
     from trainer.parallel import choose_accelerator  # noqa: PLC0415 - takes seconds: a wrong config is told first
 
     choose_accelerator()
     from trainer.loop import run  # noqa: PLC0415 - DeepSpeed looks for its accelerator when it is imported
 
+    packages = given.trace.split(",") if given.trace else settings.trace
+    if packages:
+        trace.trace(packages, trace.trace_file(os.environ, me))
     run(settings, me, os.environ)
+
+
+def _parser() -> argparse.ArgumentParser:
+    usage = "python -m trainer CONFIG.json [--trace PACKAGES] | CONFIG --dry-run [--processes N]"
+    parser = argparse.ArgumentParser(prog="trainer", usage=usage, allow_abbrev=False)
+    parser.add_argument("config", type=Path, help="a trainer.json; with --dry-run also a train's TOML")
+    parser.add_argument("--trace", metavar="PACKAGES", help="log each call into these packages, separated by commas")
+    parser.add_argument("--dry-run", action="store_true", help="show layout, memory and checks, and start nothing")
+    parser.add_argument("--processes", type=int, metavar="N", help="of the dry run; as the train says if absent")
+    return parser
 
 
 def _leave(status: int, message: str) -> NoReturn:

@@ -11,7 +11,7 @@ from opsctl.launch.chain import nodeset
 from opsctl.model import JobSpec, Plan
 from opsctl.render import command_line, directives, render
 from opsctl.rundir import RunDir
-from trainer.config import DataConfig
+from trainer.tables import DataConfig
 
 
 def job_spec(
@@ -54,7 +54,10 @@ def trainer_json(train: Train, base: Path) -> str:
         return ""
     data = train.trainer.get("data", {})
     prefix = data.get("prefix", DataConfig().prefix)
-    settings = {**train.trainer, "data": {**data, "prefix": str(base / prefix)}}
+    placed = {**data, "prefix": str(base / prefix)}
+    if "blend" in data:
+        placed["blend"] = [{**part, "prefix": str(base / part["prefix"])} for part in data["blend"]]
+    settings = {**train.trainer, "data": placed}
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
 
 

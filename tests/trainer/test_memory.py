@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.trainer.conftest import tiny
 from trainer import memory
 from trainer.contract import Reason
 from trainer.hooks import Hooks
@@ -92,3 +93,12 @@ def test_percent_is_of_a_hundred():
 def test_without_a_limit_nothing_is_measured():
     assert Memory().measured() == (0.0, 0.0)
     assert hooks().agree(Ranks((100.0, 100.0)), State()).stop is None
+
+
+def test_a_run_whose_node_is_full_saves_and_stops_and_says_so(train):
+    """The first question comes before the model is built: nothing to save, then."""
+    run = train(**tiny(limits={"host_memory_percent": 0.01}))
+    life = run.start(world=2)
+    assert life.finish() == [1, 1], life.log
+    assert life.stop_reason.reason is Reason.MEMORY
+    assert "% full, and the limit is 0.01 % (node0-0, node0-1)" in life.stop_reason.detail

@@ -1,0 +1,91 @@
+"""`--dry-run`: what a run would be, by what its documents measured, and what is wrong with it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.conftest import ROOT
+from trainer import dryrun, footprint
+from trainer.layout import layout
+
+EXAMPLES = sorted(ROOT.glob("examples/*gpt*.toml"))
+
+
+def show(capsys, path, processes=None):
+    status = dryrun.main(Path(path), processes=processes, environ={})
+    return status, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_passes_its_checks(example, capsys):
+    status, text = show(capsys, example)
+    assert status == 0, text
+    assert "\nchecks     passed\n" in text
+
+
+@pytest.mark.parametrize(
+    ("example", "billions"), [("gpt-1.3b", 1.3), ("gpt-13b", 12.9), ("gpt-104b", 104.0), ("gpt-176b", 176.2)]
+)
+def test_examples_are_as_large_as_they_say(example, billions):
+    config, _ = dryrun.read(ROOT / "examples" / f"{example}.toml")
+    assert footprint.model_parameters(config.model) / 1e9 == pytest.approx(billions, rel=0.02)
+
+
+def test_memory_is_about_what_the_bloom_team_measured():
+    """59 GB a GPU on 48 nodes with tensor 4, pipeline 12, two samples at a time (prequel, tables of February)."""
+    config, processes = dryrun.read(ROOT / "examples" / "gpt-176b.toml")
+    fullest = max(stage.total for stage in footprint.stages(config, layout(config, processes)))
+    assert fullest / 1e9 == pytest.approx(59, rel=0.05)
+
+
+def test_the_stages_hold_the_model_once_and_the_tied_table_twice():
+    config, processes = dryrun.read(ROOT / "examples" / "gpt-176b.toml")
+    cut = layout(config, processes)
+    held = cut.tensor * sum(stage.parameters for stage in footprint.stages(config, cut))
+    table = config.model.vocabulary * config.model.hidden
+    assert held == pytest.approx(footprint.model_parameters(config.model) + table, rel=1e-4)
+    assert sum(stage.blocks for stage in footprint.stages(config, cut)) == 70
+
+
+def test_64_nodes_are_refused_for_13b_as_they_were(capsys):
+    status, text = show(capsys, ROOT / "examples" / "gpt-13b.toml", processes=256)
+    assert status == 2
+    assert "wrong      rampup = [16, 16, 5000000] has batches of 16, 48, 80, 112, 144 and 27 more" in text
+    assert "passed" not in text
+
+
+def test_a_corpus_that_is_not_whole_is_refused_and_an_absent_one_is_unknown(tmp_path, capsys):
+    train = tmp_path / "t.toml"
+    train.write_text(f"[trainer]\nsteps = 1\n[trainer.data]\nprefix = '{tmp_path}/x'\n")
+    status, text = show(capsys, train)
+    assert status == 0
+    assert f"data       {tmp_path}/x: not here, so not checked" in text
+    (tmp_path / "x.idx").write_bytes(b"MMIDIDX\x00\x00")
+    status, text = show(capsys, train)
+    assert status == 2
+    assert re.search(r"^wrong +corpus .*/x cannot be read", text, re.MULTILINE)
+
+
+def command(*arguments):
+    argv = [sys.executable, "-m", "trainer", *map(str, arguments)]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+
+
+def test_the_command_needs_neither_torch_nor_a_gpu():
+    hidden = "import sys; sys.modules['torch'] = None; sys.argv[1:] = ['examples/gpt-13b.toml', '--dry-run'];"
+    argv = [sys.executable, "-c", f"{hidden} import runpy; runpy.run_module('trainer', run_name='__main__')"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "layout     128 processes = pipeline 4 x tensor 2 x data 16" in done.stdout
+
+
+def test_what_cannot_be_read_is_told_in_a_sentence(tmp_path):
+    (tmp_path / "t.toml").write_text("[trainer]\nstepz = 1\n")
+    for path, words in ((tmp_path / "t.toml", "stepz"), (tmp_path / "gone.json", "cannot be read")):
+        done = command(path, "--dry-run")
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,27 @@
+"""`--trace`: the calls of chosen packages, as they happen, in a file of each rank."""
+
+import json
+import re
+
+import pytest
+
+from tests.trainer.conftest import tiny
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("deepspeed")
+
+
+def test_each_rank_logs_its_calls_into_the_chosen_packages_alone(train):
+    run = train(**tiny(steps=2, trace=["trainer.loop", "trainer.engine"]))
+    life = run.start(world=2)
+    assert life.finish() == [0, 0], life.log
+    for rank in (0, 1):
+        text = (run.run_dir / "lives" / "7_0.0" / "trace" / f"node0-{rank}.log").read_text()
+        lines = [re.fullmatch(r"(\d+\.\d{6}) (\d+) ( *)(\S+) (\S+):(\d+)", line) for line in text.splitlines()]
+        assert all(lines), text
+        names = [line[4] for line in lines]
+        assert names.count("trainer.engine.Engine.step") == 2
+        assert {name.split(".")[1] for name in names} == {"loop", "engine"}
+        depth = {line[4]: len(line[3]) for line in lines}
+        assert depth["trainer.engine.Engine.step"] > depth["trainer.loop._step"] > depth["trainer.loop.train"]
+    assert json.loads((run.run_dir / "trainer.json").read_text())["trace"]

@@ -1,0 +1,103 @@
+"""How much memory each rank of a run takes, and how large its checkpoints are: estimated, without starting it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer import flops
+from trainer.config import ModelConfig, TrainerConfig
+from trainer.layout import Layout
+
+GIB = 2**30
+_OVERHEAD = 1.25
+"""What the allocator holds over what is asked of it: fitted to the BLOOM team's tables of memory."""
+_CONTEXT = 1.5 * GIB
+"""What CUDA takes before anything is allocated (A100)."""
+_STATES = {"bf16": (2, 6, 12), "fp32": (4, 4, 8)}
+"""Bytes a parameter: weights; gradients, in bf16 and summed in fp32; optimizer, with fp32 weights beside bf16 ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """What one rank of a stage holds, in bytes."""
+
+    stage: int
+    blocks: int
+    holds: str
+    """What else, for people: embedding, output."""
+    parameters: int
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+
+    @property
+    def total(self) -> float:
+        held = self.weights + self.gradients + self.optimizer + self.activations
+        return held * _OVERHEAD + _CONTEXT
+
+
+def model_parameters(model: ModelConfig) -> int:
+    """Parameters of the whole model; BLOOM has no positions, and a norm behind the embedding."""
+    bloom = model.family == "bloom"
+    count = flops.parameters(
+        layers=model.layers,
+        hidden=model.hidden,
+        sequence=0 if bloom else model.sequence,
+        vocabulary=model.vocabulary,
+    )
+    return count + 2 * model.hidden * bloom
+
+
+def checkpoint_bytes(config: TrainerConfig) -> int:
+    """Of one checkpoint: weights, and the optimizer's state."""
+    weights, _, optimizer = _STATES[config.precision]
+    return model_parameters(config.model) * (weights + optimizer)
+
+
+def stages(config: TrainerConfig, cut: Layout) -> list[StageMemory]:
+    """Every stage, first to last."""
+    return [_stage(config, cut, number) for number in range(cut.pipeline)]
+
+
+def _blocks(config: TrainerConfig, number: int) -> int:
+    stages, layers = config.parallel.pipeline, config.model.layers
+    ends = (number == 0) + (number == stages - 1)
+    return (layers + 2) // stages - ends if config.parallel.balance == "blocks-and-embeddings" else layers // stages
+
+
+def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageMemory:
+    model, first, last = config.model, number == 0, number == cut.pipeline - 1
+    blocks = _blocks(config, number)
+    tables = first or last  # the output's weight is the embedding's: one copy where both are on one stage
+    parameters = (blocks * (12 * model.hidden**2 + 13 * model.hidden) + tables * model.vocabulary * model.hidden) // (
+        cut.tensor
+    )
+    weights, gradients, optimizer = _STATES[config.precision]
+    return StageMemory(
+        stage=number,
+        blocks=blocks,
+        holds=" + ".join(["embedding"] * first + ["output"] * last),
+        parameters=parameters,
+        weights=parameters * weights,
+        gradients=parameters * gradients,
+        optimizer=parameters * optimizer / (cut.data if config.parallel.zero_stage else 1),
+        activations=_activations(config, cut, number, blocks) + (_logits(config, cut) if last else 0.0),
+    )
+
+
+def _activations(config: TrainerConfig, cut: Layout, number: int, blocks: int) -> float:
+    """Korthikanti et al. 2022: a block keeps sbh·(10 + 24/t), attention not stored; with recomputation 2sbh, and one
+    block's in full while it runs again. A stage has as many micro-batches under way as stages come from it on."""
+    model, batch = config.model, config.batch
+    sbh = model.sequence * batch.micro_batch * model.hidden * (1 if config.precision == "bf16" else 2)
+    full = sbh * (10 + 24 / cut.tensor)
+    accumulation = cut.accumulation(micro_batch=batch.micro_batch, global_batch=batch.global_batch)
+    under_way = min(cut.pipeline - number, accumulation)
+    return under_way * blocks * 2 * sbh + full if config.recompute else under_way * blocks * full
+
+
+def _logits(config: TrainerConfig, cut: Layout) -> float:
+    """In the model's precision, in fp32 for the loss, and the gradients of those."""
+    model = config.model
+    return model.sequence * config.batch.micro_batch * model.vocabulary / cut.tensor * 10
