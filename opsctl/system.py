@@ -88,8 +88,8 @@ def run_bounded(
 ) -> Bounded:  # fmt: skip
     """Run a program that may hang, print without end, or leave processes behind, with exactly `env`.
 
-    `pulse` is called about once a second. What is left of its process group is told to end, and killed after `grace`
-    seconds. Raises OSError if it cannot be started.
+    `pulse` is called again and again meanwhile. What is left of its process group is told to end, and killed after
+    `grace` seconds. Raises OSError if it cannot be started.
     """
     process = subprocess.Popen(
         list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(env), cwd=cwd,
@@ -100,12 +100,9 @@ def run_bounded(
     late = time.monotonic() + timeout
     try:
         os.set_blocking(process.stdout.fileno(), False)
-        next_pulse = 0.0
         while process.poll() is None and time.monotonic() < late:
             kept.read(process.stdout.fileno(), wait=min(0.1, max(0.0, late - time.monotonic())))
-            if time.monotonic() >= next_pulse:
-                pulse()
-                next_pulse = time.monotonic() + 1
+            pulse()
         in_time = process.poll() is not None
     finally:
         _end_group(process, grace=grace)

@@ -238,6 +238,15 @@ def test_a_queue_that_is_full_loses_nothing(
     site.driver.stop()
 
 
+def test_what_is_shipped_runs(slurm: Sandbox, site_on: Callable[..., Site]) -> None:
+    site = site_on(slurm, every=600)
+    site.file.write_text(f'root = "{site.directory.parent}/trains"\ntrust_parents = true\n')
+    ids = [entry.id for entry in site.driver.cron.schedule().entries]
+    site.overdue(*ids)
+    said = site.opsctl("cron", "tick").communicate(timeout=60)[0]
+    assert {id: site.ran(id).result for id in ids} == dict.fromkeys(ids, Result.OK), said
+
+
 def test_without_slurm_a_tick_still_runs_what_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     conf = tmp_path / "slurm.conf"
     conf.write_text("ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nTCPTimeout=1\n"
