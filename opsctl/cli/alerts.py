@@ -53,8 +53,7 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
     """What people were told that is not over, silences in force, and messages that are still to be delivered."""
     alerting = app.alerting
     now, state = app.clock.now(), alerting.ledger.read()
-    entries = [each for each in state.entries.values() if show_all or Level.OK not in (each.level, each.seen)
-               or each.level is not each.seen]  # fmt: skip
+    entries = [each for each in state.entries.values() if show_all or {each.level, each.seen} != {Level.OK}]
     silences = [each for each in state.silences if now < each.until]
     waiting = send.undelivered(alerting)
     if as_json:

@@ -38,10 +38,10 @@ def test_what_apprise_could_not_send_says_why_without_the_secret(web, answer):
     assert not {"hunter2", "long-secret-path"} & set(error.message.replace("/", " ").replace(":", " ").split())
 
 
-def test_an_address_that_apprise_does_not_know_is_found_and_not_said(capfd):
+def test_an_address_that_apprise_does_not_know_is_found_and_not_said(caplog):
     with pytest.raises(Undelivered) as caught:
         by_url("teems://secret")
-    assert "secret" not in "".join(capfd.readouterr())
+    assert "secret" not in caplog.text
     assert caught.value.message == "url: apprise knows no such address: the part before :// says the service"
 
 

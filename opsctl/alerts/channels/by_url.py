@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import apprise
 
@@ -57,5 +58,13 @@ class ByUrl:
         return f"{self._url}{'&' if '?' in self._url else '?'}{INCIDENTS[scheme].format(incident)}"
 
 
-def _said() -> AbstractContextManager[io.StringIO]:
-    return apprise.LogCapture(level=logging.WARNING, fmt="%(message)s")  # type: ignore[no-untyped-call] # apprise has no types there
+@contextmanager
+def _said() -> Iterator[io.StringIO]:
+    """What apprise logs meanwhile, and nobody else gets to see."""
+    logger = logging.getLogger("apprise")
+    before, logger.propagate = logger.propagate, False
+    try:
+        with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as said:  # type: ignore[no-untyped-call] # apprise has no types there
+            yield said
+    finally:
+        logger.propagate = before

@@ -198,6 +198,13 @@ def test_what_nobody_looked_at_for_a_month_is_forgotten(world):
     assert list(world.ledger.levels()) == ["hang/gpt"]
 
 
+def test_a_clock_that_was_a_day_ahead_delays_no_repeat(world):
+    world.clock.forward(days=1)
+    world.see("C")
+    world.clock.forward(days=-1)
+    assert world.story("CCC", minutes=60) == ["-", "C>C", "-"]
+
+
 @pytest.mark.parametrize("skew", [90, -90, 86400])
 def test_clocks_that_differ_lose_nothing_and_double_nothing(tmp_path, skew):
     here, there = World(tmp_path), World(tmp_path, clock=Clock())

@@ -159,6 +159,15 @@ def test_what_is_refused_is_tried_seldom_and_is_never_thrown_away(post):
     assert post.sent == ["b.1", "a.1"]
 
 
+def test_however_many_are_refused_they_do_not_hold_up_the_others(post):
+    for n in range(5):
+        post.put(n, f"{n}.1")
+        post.failures[f"{n}.1"] = REFUSED
+    post.put(9, "good.1")
+    post.flush()
+    assert post.sent == ["good.1"]
+
+
 def test_what_may_have_been_taken_is_journalled_and_sent_again(post):
     post.put(1, "a.1")
     post.failures["a.1"] = Undelivered("cut off", is_ambiguous=True)
