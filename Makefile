@@ -18,10 +18,17 @@ check: $(VENV)/ready  ## before every commit
 	$(BIN)/pytest -q -n 2 tests/unit tests/rules tests/property
 
 test: check  ## all that CI runs
-	$(BIN)/pytest -n 2 --dist loadfile --ignore=tests/unit --ignore=tests/rules --ignore=tests/property tests
+	$(BIN)/pytest -n 2 --dist loadfile tests/golden tests/shell tests/alerts tests/sandbox
+	$(BIN)/pytest tests/trainer  # its ranks want both cores
 
-bench: $(VENV)/ready
+prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in docs/
+	$(BIN)/pytest --timeout 1800 tests/prove
+
+bench: $(VENV)/ready  ## ratios within one run
 	$(BIN)/python benchmarks/verbs.py
+	$(BIN)/python benchmarks/watch.py
+	$(BIN)/python benchmarks/simulate.py
+	$(BIN)/python benchmarks/trainer.py
 
 # The CPU build of torch where the index has one: it is a tenth of the size.
 $(VENV)/ready: pyproject.toml .ci/packages
