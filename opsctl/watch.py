@@ -138,12 +138,14 @@ class Watch:
             return None
 
     def _attend(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[Attended]:
-        try:
-            chains = [self.world.chain(run) for run in runs if run.is_ours]
-            return attending.attend_all(chains, self.world.scheduler, jobs)
-        except (OpsctlError, OSError) as error:
-            self._problems.append(f"attending to the trains: {error}")
+        """Settle, note switches, carry out requests; as isolated as all else, for it reads the same files."""
+        mine = [self.world.chain(run) for run in runs if run.is_ours]
+        work = partial(attending.attend_all, mine, self.world.scheduler, jobs)
+        answer = self._isolation.run({("attend", "trains"): work})["attend", "trains"]
+        if isinstance(answer, Failed):
+            self._problems.append(f"attending to the trains: {answer.why}")
             return []
+        return list(answer)
 
     def _scene(self, runs: Sequence[RunDir], jobs: Sequence[Job] | None, *, acts: bool) -> tuple[Scene, list[Finding]]:
         """Everything that is looked at, and findings on trains that cannot be read."""

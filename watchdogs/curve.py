@@ -64,6 +64,8 @@ class Curve:
     low_step: int = 0
     drifts: bool = False
     """Whether it rises from its lowest level, without a spike."""
+    far: int = 0
+    """For how many lines it has been far above that."""
     spike_step: int | None = None
     """Where the spike that lasts now began."""
     spike_lines: int = 0
@@ -193,11 +195,12 @@ def _take(curve: Curve, loss: float) -> Curve:
 
 
 def _drift(curve: Curve) -> Curve:
-    """A rise without a spike, too slow for the window to see it."""
+    """A rise without a spike, too slow for the window to see it. It has to last: some losses wander."""
     if curve.low is None or len(curve.recent) < TREND:
-        return replace(curve, drifts=False)
+        return replace(curve, drifts=False, far=0)
     limit = BACK if curve.drifts else DRIFT
-    return replace(curve, drifts=median(curve.recent) > curve.low + limit * curve.noise)
+    far = curve.far + 1 if median(curve.recent) > curve.low + limit * curve.noise else 0
+    return replace(curve, far=far, drifts=far > 0 and (curve.drifts or far >= TREND))
 
 
 def shape(curve: Curve) -> Shape:

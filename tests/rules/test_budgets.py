@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CODE = [path for package in ("opsctl", "trainer") for path in sorted((ROOT / package).rglob("*.py"))]
+CODE = [path for package in ("opsctl", "trainer", "watchdogs") for path in sorted((ROOT / package).rglob("*.py"))]
 EVERYTHING = [*CODE, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
 
 

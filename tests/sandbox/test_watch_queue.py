@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import click
 import pytest
 from slurms import slurm_says
 from trains import Trains, trains_on, until
@@ -239,6 +244,76 @@ def test_a_train_that_cannot_be_read_stops_no_other(trains: Trains, app: Counted
     report = cycle(app)
     assert found(report, "train/a").level is Level.WARNING
     assert status(report, "b")[0] is Level.OK
+
+
+def test_a_log_that_cannot_be_read_to_its_end_stops_nothing_else(
+    trains: Trains, clock: ForwardClock, slurm: Sandbox
+) -> None:
+    app = app_of(trains, clock, slurm, "timeout_seconds = 1")
+    for name in ("a", "b"):
+        trains.opsctl("launch", trains.toml(name))
+    log = trains.run("a").main_log
+    os.mkfifo(log)  # whoever opens it to read waits for ever, as on a file system that is gone
+    try:
+        watching = Watch(world=app)
+        for _ in range(2):
+            report = watching.cycle()
+            assert found(report, "loss/a").summary == "loss could not look at a: no answer within 1 s"
+            assert {found(report, key).level for key in ("loss/b", "slurm_status/a", "slurm_status/b")} == {Level.OK}
+            assert report.seconds < 5
+    finally:
+        os.close(os.open(log, os.O_WRONLY | os.O_NONBLOCK))
+
+
+def test_where_nothing_can_be_written_it_is_told_all_the_same(
+    trains: Trains, app: CountedApp, slurm: Sandbox, tmp_path: Path
+) -> None:
+    trains.opsctl("launch", trains.toml())
+    (array,) = trains.arrays()
+    place = trains.root
+    aside = tmp_path / "aside"
+    shutil.copytree(place, aside, symlinks=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"needs to mount: {mounted.stderr.decode().strip()}")
+    try:
+        shutil.copytree(aside, place, symlinks=True, dirs_exist_ok=True)
+        with pytest.raises(OSError, match="No space"):
+            (place / "filler").write_bytes(bytes(4 << 20))
+        slurm_says(slurm, "scancel", array)
+        until(lambda: not trains.rows())
+        assert {("slurm_status/t", Level.CRITICAL), ("fs_quota/root", Level.CRITICAL)} <= set(told(cycle(app)))
+        report = cycle(app)
+        assert told(report) == []
+        assert any("No space left on device" in problem for problem in report.problems)
+        (place / "filler").unlink()
+        assert told(cycle(app)) == [("fs_quota/root", Level.OK)]
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_a_resident_watch_looks_again_until_it_is_interrupted(trains: Trains, slurm: Sandbox) -> None:
+    trains.opsctl("launch", trains.toml())
+    slurm_says(slurm, "scancel", *trains.arrays())
+    argv = [sys.executable, "-m", "opsctl", "--site", str(trains.site), "watch", "slurm_status", "--every", "1s"]
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    ) as watch:
+        assert watch.stdout is not None
+        lines = [watch.stdout.readline() for _ in range(5)]
+        watch.send_signal(signal.SIGINT)
+        watch.stdout.read()
+    assert watch.wait() == 130
+    assert sum("is neither running nor scheduled to run" in line for line in lines) >= 2
+    assert sum(line.startswith("told: ") for line in lines) == 1
+
+
+@pytest.mark.parametrize("span", ["0.5s", "soon", "5d"])
+def test_a_span_that_cannot_be_meant_is_refused(trains: Trains, span: str) -> None:
+    with pytest.raises(click.BadParameter, match="no span of at least a second: such as 10s, 5m, 1h"):
+        trains.opsctl("watch", "--every", span)
 
 
 def test_nagios_gets_its_line_and_its_exit_code_and_nothing_is_done(

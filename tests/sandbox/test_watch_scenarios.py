@@ -13,7 +13,7 @@ import pytest
 from guarded import GuardedTrain, until
 from watching import ForwardClock, app_of, cycle, found, told
 
-from opsctl.model import Level
+from opsctl.model import JobState, Level
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.watch import Watch
 
@@ -120,8 +120,9 @@ def test_a_hang_is_only_told_where_the_train_does_not_say_to_cancel(make, slurm,
         log.write(LINE.format(step=10, loss=2.5) + "\n")
     cycle(app, "hang")
     clock.ahead = timedelta(minutes=11)
-    assert found(cycle(app, "hang"), "hang/gpt").level is Level.CRITICAL
-    assert train.task(1).state.is_active
+    finding = found(cycle(app, "hang"), "hang/gpt")
+    assert (finding.level, finding.done) == (Level.CRITICAL, ())
+    assert train.task(1).state is JobState.RUNNING
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_a_divergence_without_a_spike_is_seen_before_it_is_far() -> None:
     noise = noisy()
     seen = shapes(lambda step: (calm(step) + after(step, lambda n: 0.003 * n)) * noise(), 600)
     assert [found for _, found in seen] == [Shape.DIVERGING]
-    assert seen[0][0] < 80  # 0.24 above 2.3
+    assert seen[0][0] < 90  # 0.25 above 2.3
 
 
 def test_a_loss_that_jumps_to_another_level_because_data_was_repeated_before_is_told() -> None:
