@@ -153,6 +153,16 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a node is out of service, as whoever took it out wrote it."""
+
+    node: str
+    text: str
+    by: str = ""
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """What a partition lets a job be. None is no limit."""
 

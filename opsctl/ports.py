@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
-from opsctl.model import Finding, Job, Limits, Node, Partition, Plan
+from opsctl.model import Finding, Job, Limits, Node, Partition, Plan, Reason
 
 Scene_contra = TypeVar("Scene_contra", contravariant=True)
 Thing_contra = TypeVar("Thing_contra", contravariant=True)
@@ -51,6 +51,36 @@ class Runner(Protocol):
 
         `env` is laid over the environment; None takes a name out of it.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of a command on a node. Without a code it did not run to its end, and nothing follows from it."""
+
+    node: str
+    by: str
+    """The way it went: `local`, `srun`, `job`, `ssh`."""
+    code: int | None = None
+    out: str = ""
+    err: str = ""
+    problem: str = ""
+    """Why there is no code."""
+    may_have_run: bool = True
+    """Without a code: whether it may have begun. If not, another way can be tried."""
+
+
+class Shell(Protocol):
+    """One way to run a command on a node."""
+
+    @property
+    def name(self) -> str:
+        """As settings name it."""
+
+    def reaches(self, node: str) -> bool:
+        """Whether it is worth trying there."""
+
+    def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
+        """Run `argv` there; back within a few seconds of `timeout`. Raises nothing: a failure is an Answer."""
 
 
 class Scheduler(Protocol):
@@ -99,6 +129,18 @@ class Scheduler(Protocol):
 
     def excluded(self, job: str) -> str:
         """The node list that the queued tasks of `job` must not get now; empty if there is none."""
+
+    def members(self, partition: str) -> list[str]:
+        """The names of a partition's nodes; empty for one that is not there."""
+
+    def reasons(self) -> list[Reason]:
+        """Why nodes are out of service, by whom and since when."""
+
+    def drain(self, node: str, reason: str) -> None:
+        """Give it no new job; what runs there goes on."""
+
+    def resume(self, node: str) -> None:
+        """Take a drain or a down back."""
 
     def end_time(self, job: str) -> datetime | None:
         """When the running `job` will be ended by its time limit, as it stands now; None if it has none."""

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
-from opsctl.model import Job, Limits, Node, Partition
+from opsctl.model import Job, Limits, Node, Partition, Reason
 from opsctl.scheduler.states import parse_state
 from opsctl.scheduler.words import (
     count_of,
@@ -36,6 +36,7 @@ SQUEUE_FIELDS = ("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "NodeL
 SACCT_FIELDS = ("JobIDRaw", "JobID", "State", "Reason", "NodeList", "NNodes", "User", "Partition", "Start", "End",
                 "Submit", "ExitCode", "Comment", "JobName")  # fmt: skip
 SINFO_FIELDS = ("NodeList", "StateComplete", "NodeAddr", "Reason")
+REASON_FIELDS = ("NodeList", "User", "Timestamp", "Reason")
 END_FIELDS = ("State", "EndTime")
 
 
@@ -110,6 +111,16 @@ def _node(row: list[str]) -> Node:
     if not name:
         raise ValueError("a node without a name")
     return Node(name=name, state=state.upper(), address=address, reason=text_of(reason))
+
+
+def parse_reasons(text: str, mark: str) -> list[Reason]:
+    """`sinfo -N --Format` with REASON_FIELDS: only nodes that have a reason."""
+    found = [
+        Reason(node=node, text=text_of(said), by=text_of(by), at=time_of(at))
+        for node, by, at, said in rows(text, mark, len(REASON_FIELDS))
+        if node and text_of(said)
+    ]
+    return list({reason.node: reason for reason in found}.values())
 
 
 def parse_excluded(text: str, mark: str) -> str:

@@ -10,11 +10,12 @@ from datetime import datetime
 from pathlib import Path
 
 from opsctl.errors import InputError, Unreachable
-from opsctl.model import Job, Limits, Node, Partition, Plan
+from opsctl.model import Job, Limits, Node, Partition, Plan, Reason
 from opsctl.ports import Completed, Runner, TimedOut
 from opsctl.scheduler.answers import GONE, HINT, NOT_PENDING, UNKNOWN_ID, check
 from opsctl.scheduler.parse import (
     END_FIELDS,
+    REASON_FIELDS,
     SACCT_FIELDS,
     SINFO_FIELDS,
     SQUEUE_FIELDS,
@@ -26,10 +27,12 @@ from opsctl.scheduler.parse import (
     parse_nodes,
     parse_partitions,
     parse_past,
+    parse_reasons,
 )
 
 TIMEOUT = 10.0
 """Seconds for one command. With slurmctld down, Slurm's own programs give up after nine."""
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 JOB_ID = re.compile(r"\d+(_(\d+|\[[\d,:-]+\]))?(\+\d+)?", re.ASCII)
 
 PLAIN: dict[str, str | None] = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
@@ -126,6 +129,21 @@ class Slurm:
         ask = f"--format=%T{self.mark}%x{self.mark}"
         return parse_excluded(self._rows_of(job, "--array", ask), self.mark)
 
+    def members(self, partition: str) -> list[str]:
+        argv = ("sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N")
+        return sorted(set(check(self._run(*argv)).out.split()))
+
+    def reasons(self) -> list[Reason]:
+        argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(REASON_FIELDS, self.mark)}")
+        return parse_reasons(check(self._run(*argv)).out, self.mark)
+
+    def drain(self, node: str, reason: str) -> None:
+        argv = ("scontrol", "update", f"NodeName={one_node(node)}", "State=DRAIN", f"Reason={reason}")
+        check(self._run(*argv))
+
+    def resume(self, node: str) -> None:
+        check(self._run("scontrol", "update", f"NodeName={one_node(node)}", "State=RESUME"))
+
     def end_time(self, job: str) -> datetime | None:
         return parse_end(self._rows_of(job, f"--Format={long_format(END_FIELDS, self.mark)}"), self.mark)
 
@@ -146,6 +164,13 @@ def checked(job: str) -> str:
     if not JOB_ID.fullmatch(job):
         raise InputError(f"{job!r} is no job id", hint="such as 1234, or 1234_5 for a task of an array")
     return job
+
+
+def one_node(name: str) -> str:
+    """The name, if it can be one of a single node. Raises InputError."""
+    if not NODE.fullmatch(name):
+        raise InputError(f"{name!r} is no node's name", hint="such as node001")
+    return name
 
 
 def unknown_whether(said: str) -> Unreachable:
