@@ -65,6 +65,11 @@ class Data:
     held_out: Sequence[Part]
     config: TrainerConfig
 
+    def __str__(self) -> str:
+        """What the order of samples depends on, besides the seed; without paths, for corpora may move."""
+        parts = (f"{len(p.corpus.tokens)} tokens, {p.samples} samples x {p.weight:g}" for p in self.trained)
+        return "; ".join(parts)
+
     def training(self, config: TrainerConfig, *, data_rank: int, data_ranks: int) -> Batches:
         """What this data-parallel rank trains on, in the order of the seed of `config`."""
         assert config.seed is not None  # drawn, if it was not given

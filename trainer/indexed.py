@@ -23,9 +23,20 @@ from trainer.contract import fsync_directory, write_atomic
 from trainer.errors import Refused
 
 MAGIC = b"MMIDIDX\x00\x00"
-TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}
+_TYPES: dict[int, tuple[type[np.integer[Any]], ...]] = {
+    1: (np.uint8,),
+    2: (np.int8,),
+    3: (np.int16,),
+    4: (np.int32,),
+    5: (np.int64,),
+    6: (np.uint16,),
+    7: (np.uint32,),
+    8: (np.uint16, np.uint64),
+}
+"""What the index calls the type of a token. Megatron-LM and BLOOM's Megatron-DeepSpeed write uint16 as 8; DeepSpeed's
+own copy of the format writes it as 6, and uint64 as 8: the size of the data tells which was meant."""
+_UINT16, _INT32 = 8, 4
 _HEADER = struct.Struct("<QBQQ")  # version, type of a token, sequences, entries in the list of documents
-_CODES = {np.dtype(kind): code for code, kind in TYPES.items()}
 _PROBED = 1 << 22
 
 
@@ -75,20 +86,22 @@ def _tokens(data: Path, index: Path) -> npt.NDArray[np.generic]:
         size, index_size = data.stat().st_size, index.stat().st_size
     except (OSError, struct.error, ValueError) as error:
         raise Refused(f"corpus {data.with_suffix('')} cannot be read: {error}") from error
-    if version != 1 or code not in TYPES:
-        raise Refused(f"{index}: version {version} and token type {code} are not known here (version 1; {list(TYPES)})")
+    if version != 1 or code not in _TYPES:
+        raise Refused(f"{index}: version {version} and token type {code} are not known here (version 1, types 1 to 8)")
     expected = len(MAGIC) + _HEADER.size + 12 * sequences + 8 * documents
     if index_size != expected:
         raise Refused(f"{index} has {index_size} bytes, and should have {expected} for {sequences} sequences")
-    dtype, total = np.dtype(TYPES[code]), int(lengths.sum(dtype=np.int64))
-    if size != total * dtype.itemsize:
-        raise Refused(f"{data} has {size} bytes, and its index tells of {total} tokens of {dtype.itemsize} bytes")
+    total = int(lengths.sum(dtype=np.int64))
+    dtype = next((kind for kind in map(np.dtype, _TYPES[code]) if size == total * kind.itemsize), None)
+    if dtype is None:
+        width = np.dtype(_TYPES[code][0]).itemsize
+        raise Refused(f"{data} has {size} bytes, and its index tells of {total} tokens of {width} bytes")
     return np.memmap(data, dtype=dtype, mode="r") if total else np.zeros(0, dtype=dtype)
 
 
-def token_type(vocabulary: int) -> np.dtype[Any]:
-    """The type that Megatron writes tokens of such a vocabulary in."""
-    return np.dtype(np.uint16 if vocabulary < 65500 else np.int32)
+def token_type(vocabulary: int) -> tuple[int, np.dtype[Any]]:
+    """The type that Megatron writes tokens of such a vocabulary in, and what it calls it."""
+    return (_UINT16, np.dtype(np.uint16)) if vocabulary < 65500 else (_INT32, np.dtype(np.int32))
 
 
 def write_corpus(
@@ -101,7 +114,7 @@ def write_corpus(
     prefix.parent.mkdir(parents=True, exist_ok=True)
     index = prefix.with_name(prefix.name + ".idx")
     index.unlink(missing_ok=True)  # an index of older data must not meet the new data
-    dtype, lengths = token_type(vocabulary), array("i")
+    (code, dtype), lengths = token_type(vocabulary), array("i")
     handle, part = tempfile.mkstemp(dir=prefix.parent, prefix=f".{prefix.name}.bin.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -120,13 +133,13 @@ def write_corpus(
     total = int(sizes.sum(dtype=np.int64))
     about = {"vocabulary": vocabulary, "documents": len(sizes), "tokens": total, **(facts or {})}
     write_atomic(prefix.with_name(prefix.name + ".json"), json.dumps(about, indent=1, sort_keys=True) + "\n")
-    write_atomic(index, _index(sizes, dtype))
+    write_atomic(index, _index(sizes, code, dtype.itemsize))
     return len(sizes), total
 
 
-def _index(sizes: npt.NDArray[np.int32], dtype: np.dtype[Any]) -> bytes:
+def _index(sizes: npt.NDArray[np.int32], code: int, width: int) -> bytes:
     """Header; length of each sequence (int32), its offset in bytes (int64), and where each document starts (int64)."""
-    ends = dtype.itemsize * np.cumsum(sizes, dtype=np.int64)
+    ends = width * np.cumsum(sizes, dtype=np.int64)
     offsets = np.concatenate((np.zeros(min(1, len(sizes)), dtype=np.int64), ends[:-1]))
-    header = MAGIC + _HEADER.pack(1, _CODES[dtype], len(sizes), len(sizes) + 1)
+    header = MAGIC + _HEADER.pack(1, code, len(sizes), len(sizes) + 1)
     return header + sizes.tobytes() + offsets.tobytes() + np.arange(len(sizes) + 1, dtype=np.int64).tobytes()

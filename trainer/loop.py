@@ -17,13 +17,14 @@ from trainer.contract import Env, Phase, Reason
 from trainer.data import Batches, open_data
 from trainer.engine import Engine
 from trainer.evaluate import Evaluation, evaluation, line
+from trainer.footprint import model_parameters
 from trainer.hooks import Decision, Hooks
 from trainer.metrics import Metrics
 from trainer.parallel import Control, connect, leave
 from trainer.process import Process
 from trainer.report import Pulse, say, write_stop_reason
 from trainer.spikes import Spikes
-from trainer.start import checked_layout, device_name, memory_limits, settle_randomness, settle_seed
+from trainer.start import checked_layout, compare_data, device_name, memory_limits, settle_randomness, settle_seed
 from trainer.state import State
 from trainer.steplog import Interval, StepLog
 
@@ -33,7 +34,8 @@ def run(config: TrainerConfig, process: Process, environ: Mapping[str, str]) -> 
     cut = checked_layout(config, process)
     data = open_data(config)
     held_out = evaluation(data, cut, process.rank)
-    state = State(save_s=flops.assumed_save_s(total_parameters=_parameters(config), ranks=process.world_size))
+    parameters = model_parameters(config.model)
+    state = State(save_s=flops.assumed_save_s(total_parameters=parameters, ranks=process.world_size))
     pulse = Pulse(environ, process, config)
     pulse.beat(Phase.INIT, state)
     control = connect(process, timeout_s=config.parallel.timeout_s)
@@ -46,11 +48,10 @@ def run(config: TrainerConfig, process: Process, environ: Mapping[str, str]) -> 
     if reason is None:
         config = settle_seed(config, state, control)
         engine = Engine(config, cut, process.rank)
-        checkpoints = open_checkpoints(
-            directory, config, cut, engine, control, parameters=_parameters(config)
-        )
+        checkpoints = open_checkpoints(directory, config, cut, engine, control, parameters=parameters)
         settle_randomness(config, process)
         checkpoints.resume(state)
+        compare_data(data, state, control)
         metrics = Metrics(config.log, environ, step=state.step, writes=process.is_last)
         reason = train(
             Run(
@@ -181,10 +182,3 @@ def _evaluate(run: Run, evaluation: Evaluation) -> None:
     if loss is not None and run.control.process.is_last:
         say(line(run.state.step, loss))
         run.metrics.evaluation(loss, batches=evaluation.count, state=run.state)
-
-
-def _parameters(config: TrainerConfig) -> int:
-    model = config.model
-    return flops.parameters(
-        layers=model.layers, hidden=model.hidden, sequence=model.sequence, vocabulary=model.vocabulary
-    )

@@ -57,6 +57,8 @@ class Manifest:
     """NATIVE: resumed by the topology that wrote it; UNIVERSAL: by any, in any precision; WEIGHTS: by none."""
     seed: int | None = None
     """Of the run that wrote it; None if an earlier version did."""
+    data: str = ""
+    """What it was trained on: tokens, samples and weight of each corpus. Other data would come in another order."""
     slowest_step_s: float = 0.0
     save_s: float = 0.0
     """How long this save took up to the manifest; with the slowest step, what the next life plans its end by."""

@@ -7,6 +7,7 @@ import os
 import torch
 
 from trainer.config import TrainerConfig
+from trainer.data import Data
 from trainer.errors import Refused
 from trainer.layout import Layout, check_layout, layout
 from trainer.memory import Memory
@@ -14,6 +15,8 @@ from trainer.parallel import Control
 from trainer.process import Process
 from trainer.report import say
 from trainer.state import State
+
+_OTHER_ORDER = "samples come in another order, some of them again"
 
 
 def checked_layout(config: TrainerConfig, process: Process) -> Layout:
@@ -29,13 +32,24 @@ def settle_seed(config: TrainerConfig, state: State, control: Control) -> Traine
     held = control.from_first(state.seed)
     drawn = control.from_first(int.from_bytes(os.urandom(4)))
     seed = next(each for each in (config.seed, held, drawn) if each is not None)
-    if control.process.is_first:
-        if held not in (None, seed):
-            say(f"seed {seed} is not the checkpoint's, {held}: samples come in another order, some of them again")
-        if config.seed is None:
-            say(f"seed {seed}, drawn at random" if held is None else f"seed {seed}, of the checkpoint")
-    state.seed = seed
+    if control.process.is_first and config.seed is None:
+        say(f"seed {seed}, drawn at random" if held is None else f"seed {seed}, of the checkpoint")
+    if held not in (None, seed):
+        _warn(state, control, f"seed {seed} is not the checkpoint's, {held}: {_OTHER_ORDER}")
     return config.model_copy(update={"seed": seed})
+
+
+def compare_data(data: Data, state: State, control: Control) -> None:
+    """Say so if the checkpoint that was resumed saw other data; the next one will say what is read now."""
+    if state.data not in ("", str(data)):
+        _warn(state, control, f"data is {data}, and was {state.data}: {_OTHER_ORDER}")
+    state.data = str(data)
+
+
+def _warn(state: State, control: Control, text: str) -> None:
+    state.notes.append(text)
+    if control.process.is_first:
+        say(text)
 
 
 def settle_randomness(config: TrainerConfig, process: Process) -> None:

@@ -24,6 +24,8 @@ class State:
     """Duration of the last save, or what one is assumed to take."""
     seed: int | None = None
     """Of the run: given, or drawn by its first life."""
+    data: str = ""
+    """What is trained on, as the manifest says it."""
     spike: str = ""
     """What to say of the loss spike that began with the last step; empty if none did."""
     notes: list[str] = field(default_factory=list)

@@ -104,7 +104,7 @@ def foresee(directory: Path, state: State) -> None:
 def _take_over(state: State, held: Manifest) -> None:
     state.step, state.consumed_samples, state.checkpoint_step = held.step, held.consumed_samples, held.step
     state.slowest_step_s, state.save_s = held.slowest_step_s, held.save_s
-    state.seed = held.seed
+    state.seed, state.data = held.seed, held.data
 
 
 def _understood(checkpoint: Checkpoint) -> Manifest:

@@ -180,6 +180,7 @@ class Checkpoints:
             model=self._config.model.model_dump(),
             precision=self._config.precision,
             seed=self._config.seed,
+            data=save.state.data,
             slowest_step_s=save.state.slowest_step_s,
             save_s=time.monotonic() - save.started,
             files=files,
