@@ -36,7 +36,7 @@ $(VENV)/ready: pyproject.toml .ci/packages
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "torch==$(TORCH)+cpu" || $(BIN)/pip install -q "torch==$(TORCH)"
 	$(BIN)/pip install -q "$(DEEPSPEED)"
-	$(BIN)/pip install -q -e '.[trainer,dev]'
+	$(BIN)/pip install -q -e '.[trainer,export,dev]'
 	@touch $@
 
 clean:  ## everything that make made, the sandbox of the demo too

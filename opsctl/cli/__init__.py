@@ -18,6 +18,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "launch": ("opsctl.cli.launch:launch", "Check, render and submit a train."),
     "status": ("opsctl.cli.status:status", "What runs, what waits and why, step, loss, ETA."),
     "logs": ("opsctl.cli.logs:logs", "Show and follow a train's log."),
+    "why": ("opsctl.cli.why:why", "What ended a task, on which node and rank, and what to do."),
+    "stacks": ("opsctl.cli.stacks:stacks", "Where every rank is: which are the odd ones."),
+    "nccl": ("opsctl.cli.nccl:nccl", "Who could not connect to whom, which rank is behind."),
     "hold": ("opsctl.cli.chain:hold", "Keep what is queued from starting, and its place in the queue."),
     "release": ("opsctl.cli.chain:release", "Let a held train go on."),
     "cancel": ("opsctl.cli.chain:cancel", "Cancel a train, or one task of it."),
@@ -30,6 +33,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "alerts": ("opsctl.cli.alerts:alerts", "What is open, who is told, what nobody wants to hear."),
     "config": ("opsctl.cli.config:config", "Starter files, checks, JSON schemas."),
     "plan": ("opsctl.cli.plan:plan", "Sizes, memory, topologies, time, cost, failures: reckoned beforehand."),
+    "checkpoint": ("opsctl.cli.checkpoint:checkpoint", "List, verify, prune, shrink, export, offload checkpoints."),
     "doctor": ("opsctl.cli.doctor:doctor", "Is everything here that opsctl needs?"),
     "completion": ("opsctl.cli.completion:completion", "Shell completion."),
 }

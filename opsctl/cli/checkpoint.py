@@ -1,0 +1,165 @@
+"""`opsctl checkpoint`: what a train has saved."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from opsctl import checkpoints, offload
+from opsctl.app import App
+from opsctl.cli.checkpoint_offload import leased, offload_, ours, size_text, steps
+from opsctl.cli.output import console, dry_run_option, json_option, print_json, say, train_argument
+from opsctl.config import read_toml
+from opsctl.errors import InputError
+from opsctl.rundir import RunDir
+from trainer import manifest
+from trainer.manifest import Checkpoint
+
+
+@click.group()
+def checkpoint() -> None:
+    """What a train has saved: list, verify, prune, shrink, export, offload.
+
+    \b
+    opsctl checkpoint list tiny-gpt
+    opsctl checkpoint verify tiny-gpt
+    opsctl checkpoint offload tiny-gpt --to /archive
+    """
+
+
+@checkpoint.command("list")
+@train_argument
+@json_option
+@click.pass_obj
+def list_(app: App, train: str, *, as_json: bool) -> None:
+    """Step, size, kind and place of each complete checkpoint of TRAIN. Reads no more than their manifests.
+
+    \b
+    opsctl checkpoint list tiny-gpt --json
+    """
+    rows = checkpoints.listed(app.find(train).checkpoints)
+    if as_json:
+        print_json([asdict(row) for row in rows])
+        return
+    table = Table("step", "size", "samples", "written by", "kept", "also in", box=None, pad_edge=False)
+    for row in rows:
+        where = ", ".join(row.offloaded)
+        last = row.problem or row.topology
+        table.add_row(str(row.step), size_text(row.size), str(row.consumed_samples), last, row.kept, where)
+    console().print(table if rows else f"{train}: no checkpoints")
+
+
+@checkpoint.command()
+@train_argument
+@click.option("--step", type=int, help="Only the checkpoint of this step.")
+@json_option
+@click.pass_context
+def verify(context: click.Context, train: str, *, step: int | None, as_json: bool) -> None:
+    """Hash every file of every checkpoint of TRAIN; exit 1 if one is not as it was written.
+
+    \b
+    opsctl checkpoint verify tiny-gpt --step 4000
+    """
+    app: App = context.obj
+    verdicts = []
+    for each in _of_step(app.find(train), step):
+        try:
+            found = checkpoints.problems(each.path)
+            verdict = "damaged" if found else "verified"
+        except (OSError, ValueError) as error:
+            found, verdict = [str(error)], "unknown"
+        verdicts.append({"step": each.step, "path": str(each.path), "verdict": verdict, "problems": found})
+        if not as_json:
+            say(f"{each.path.name}: {verdict}" + "".join(f"\n  {problem}" for problem in found))
+    if as_json:
+        print_json(verdicts)
+    context.exit(int(any(each["problems"] for each in verdicts)))
+
+
+@checkpoint.command()
+@train_argument
+@click.option("--keep-last", type=click.IntRange(min=2), required=True, help="Newest checkpoints that stay.")
+@click.option("--keep-every", type=click.IntRange(min=0), default=0, help="Steps whose multiples stay as well.")
+@dry_run_option
+@json_option
+@click.pass_obj
+def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: bool, as_json: bool) -> None:
+    """Remove old checkpoints of TRAIN; never the newest two that verify, nor what is kept for study.
+
+    \b
+    opsctl checkpoint prune tiny-gpt --keep-last 5 --keep-every 10000 --dry-run
+    """
+    run = ours(app, train)
+    with leased(run, app):
+        gone = checkpoints.superfluous(run.checkpoints, keep_last=keep_last, keep_every=keep_every)
+        freed = sum(offload.size(each) for each in gone)
+        if not dry_run:
+            checkpoints.remove(gone)
+    if as_json:
+        print_json({"removed": [each.step for each in gone], "bytes": freed, "dry_run": dry_run})
+        return
+    said = "would remove" if dry_run else "removed"
+    say(f"{run.name}: {said} {steps(gone)}, {size_text(freed)}" if gone else f"{run.name}: nothing to remove")
+
+
+@checkpoint.command()
+@train_argument
+@dry_run_option
+@json_option
+@click.pass_context
+def shrink(context: click.Context, train: str, *, dry_run: bool, as_json: bool) -> None:
+    """Write anew what the checkpoints of TRAIN store and do not show; runs the trainer's Python.
+
+    \b
+    opsctl checkpoint shrink tiny-gpt --dry-run
+    """
+    run = ours(context.obj, train)
+    words = ["shrink", str(run.checkpoints), *(["--dry-run"] * dry_run)]
+    context.exit(_trainer(run, words, as_json=as_json))
+
+
+@checkpoint.command()
+@train_argument
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--step", type=int, help="The checkpoint of this step instead of the newest.")
+@click.option("--compare", is_flag=True, help="Load it in transformers and compare logits.")
+@json_option
+@click.pass_context
+def export(context: click.Context, train: str, target: Path, *, step: int | None, compare: bool, as_json: bool) -> None:
+    """Write a checkpoint of TRAIN to the directory TARGET as Hugging Face transformers reads it.
+
+    \b
+    opsctl checkpoint export tiny-gpt /tmp/tiny-gpt-hf --compare
+    """
+    app: App = context.obj
+    run = app.find(train)
+    found = _of_step(run, step)
+    if not found:
+        raise InputError(f"{run.name}: no checkpoints in {run.checkpoints}")
+    words = ["export", str(found[-1].path), str(target.absolute()), *(["--compare"] * compare)]
+    context.exit(_trainer(run, words, as_json=as_json))
+
+
+def _trainer(run: RunDir, words: list[str], *, as_json: bool) -> int:
+    """`python -m trainer.checkpoint` by the train's own Python, which has torch; its exit code."""
+    from opsctl.system import run_attached  # noqa: PLC0415 (psutil, for those who start something)
+
+    python = str(read_toml(run.config).get("python") or sys.executable)
+    return run_attached([python, "-m", "trainer.checkpoint", *words, *(["--json"] * as_json)], env=os.environ)
+
+
+def _of_step(run: RunDir, step: int | None) -> list[Checkpoint]:
+    found = manifest.checkpoints(run.checkpoints)
+    if step is None:
+        return found
+    if chosen := [each for each in found if each.step == step]:
+        return chosen
+    raise InputError(f"{run.name}: no checkpoint of step {step}; there are: {steps(found)}")
+
+
+checkpoint.add_command(offload_)

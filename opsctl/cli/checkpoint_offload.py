@@ -1,0 +1,174 @@
+"""`opsctl checkpoint offload`, and what its sister verbs have in common with it."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from opsctl import checkpoints, offload
+from opsctl.app import App
+from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
+from opsctl.errors import InputError, OpsctlError, RunDirError
+from opsctl.lease import Held, lease
+from opsctl.rundir import RunDir
+from trainer.manifest import Checkpoint
+
+_KEEP_LEASE_S = 30.0
+
+
+@click.command("offload")
+@train_argument
+@click.option("--to", type=click.Path(path_type=Path), help="A directory; copies go to TRAIN/ below it.")
+@click.option("--push", default="", help="A command that copies what {files} lists from {source}.")
+@click.option("--sums", default="", help="A command that prints SHA-256 and path of each file that --push has copied.")
+@click.option("--keep-local", type=click.IntRange(min=2), default=2, show_default=True, help="Newest that stay here.")
+@click.option("--copy-only", is_flag=True, help="Remove nothing here.")
+@click.option("--timeout", type=float, default=12.0, show_default=True, help="Hours that one command may take.")
+@dry_run_option
+@json_option
+@click.pass_obj
+def offload_(
+    app: App,
+    train: str,
+    *,
+    to: Path | None,
+    push: str,
+    sums: str,
+    keep_local: int,
+    copy_only: bool,
+    timeout: float,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Copy what verifies of TRAIN's checkpoints elsewhere, verify the copies, and keep the newest two here.
+
+    Cut off at any moment, the next call goes on where it was; a copy is complete there, or is no checkpoint.
+
+    \b
+    opsctl checkpoint offload tiny-gpt --to /archive --dry-run
+    opsctl checkpoint offload tiny-gpt \\
+      --push 'rclone copy --files-from {files} {source} store:runs/{train}/{name}' \\
+      --sums 'rclone hashsum sha256 --download store:runs/{train}/{name}'
+    opsctl checkpoint offload tiny-gpt \\
+      --push 'rsync -a --partial --mkpath --files-from={files} {source} vault:/runs/{train}/{name}/' \\
+      --sums 'ssh vault "cd /runs/{train}/{name} && find . -type f -print0 | xargs -0 sha256sum"'
+    """
+    run = ours(app, train)
+    destination = _destination(app, run, to, push=push, sums=sums, timeout=timeout)
+    plan = offload.plan(run.checkpoints, destination.label, keep_local=keep_local)
+    if dry_run:
+        _tell_plan(run, plan, copy_only=copy_only, as_json=as_json)
+        return
+    copied: list[Checkpoint] = []
+    failed: list[OpsctlError] = []
+    with leased(run, app) as held, _progress(sum(offload.size(each) for each in plan.copies)) as told:
+        refreshed = _refreshing(held, app, told)
+        for each in plan.copies:
+            try:
+                offload.offload(each, destination, app.clock, refreshed)
+                copied.append(each)
+            except (offload.NotCopied, checkpoints.Damaged) as error:
+                failed.append(error)
+        gone = [] if copy_only else offload.removable(plan, destination.label)
+        checkpoints.remove(gone)
+    if as_json:
+        done = {"copied": [each.step for each in copied], "removed": [each.step for each in gone]}
+        print_json({**done, "to": destination.label, "failed": [error.message for error in failed]})
+    else:
+        say(f"{run.name}: copied {steps(copied)} to {destination.label}; removed {steps(gone)} here")
+    if failed:
+        raise OpsctlError("\n".join(error.message for error in failed), hint=failed[0].hint)
+
+
+def _destination(
+    app: App, run: RunDir, to: Path | None, *, push: str, sums: str, timeout: float
+) -> offload.Destination:
+    if (to is None) == (not push):
+        raise InputError("needs either --to DIRECTORY, or --push and --sums")
+    if to is not None:
+        return offload.Directory(path=to / run.name)
+    return offload.Program(
+        push=tuple(shlex.split(push)),
+        sums=tuple(shlex.split(sums)),
+        train=run.name,
+        runner=app.runner,
+        timeout=timeout * 3600,
+    )
+
+
+def _tell_plan(run: RunDir, plan: offload.Plan, *, copy_only: bool, as_json: bool) -> None:
+    gone = () if copy_only else plan.removals
+    total = sum(offload.size(each) for each in plan.copies)
+    if as_json:
+        would = {"would_copy": [each.step for each in plan.copies], "would_remove": [each.step for each in gone]}
+        print_json({**would, "bytes": total})
+    else:
+        say(f"{run.name}: would copy {steps(plan.copies)}, {size_text(total)}; would remove {steps(gone)} here")
+
+
+def ours(app: App, train: str) -> RunDir:
+    run = app.find(train)
+    if not run.is_ours:
+        raise RunDirError(f"{run.path}: is not yours; only its owner can change its checkpoints")
+    return run
+
+
+@contextlib.contextmanager
+def leased(run: RunDir, app: App) -> Iterator[Held]:
+    """Nobody else removes or offloads there meanwhile. The trainer may: what it prunes is gone, and said to be."""
+    run.checkpoints.mkdir(exist_ok=True)
+    with lease(run.checkpoints, app.clock) as held:
+        yield held
+
+
+def _refreshing(held: Held, app: App, told: offload.Told) -> offload.Told:
+    """Also keeps the lease from becoming stale."""
+    last = app.clock.monotonic()
+
+    def refreshing(done: int) -> None:
+        nonlocal last
+        told(done)
+        if app.clock.monotonic() - last > _KEEP_LEASE_S:
+            last = app.clock.monotonic()
+            held.refresh()
+
+    return refreshing
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, on stderr; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console  # noqa: PLC0415 (only for the bar)
+    from rich.progress import (  # noqa: PLC0415 (only for the bar)
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (TextColumn("copying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("copying", total=total)
+        yield lambda done: bar.advance(task, done)
+
+
+def steps(found: Sequence[Checkpoint]) -> str:
+    return "step " + ", ".join(str(each.step) for each in found) if found else "nothing"
+
+
+def size_text(count: int) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count = count / 1000  # type: ignore[assignment]  # a float from here on
+    return f"{count:.1f} TB"

@@ -1,0 +1,258 @@
+"""`opsctl checkpoint`, on files alone: list, verify, prune, offload. What needs torch is in tests/trainer."""
+
+import contextlib
+import hashlib
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from opsctl.cli import cli
+from opsctl.errors import InputError, OpsctlError
+from trainer import manifest
+from trainer.manifest import FileRecord, Manifest
+
+SUMS = "sh -c 'cd \"$0\" && find . -type f -print0 | xargs -0 sha256sum' {place}/{{train}}/{{name}}"
+
+
+def opsctl(*words: object, code: int = 0) -> str:
+    done = CliRunner().invoke(cli, ["checkpoint", *map(str, words)], standalone_mode=False, prog_name="opsctl")
+    if done.exception:
+        raise done.exception
+    assert (done.return_value or 0) == code
+    return done.stdout
+
+
+def save(directory: Path, step: int, *, size: int = 1000) -> Path:
+    path = directory / manifest.directory_name(step)
+    (path / "zero" / "0.weight").mkdir(parents=True)
+    files = {}
+    for name in ("layer_00.pt", "rank 0; $(x).pt", "zero/0.weight/fp32.pt"):
+        content = f"{step} {name} ".encode() * size
+        (path / name).write_bytes(content)
+        files[name] = FileRecord(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+    held = Manifest(
+        step=step,
+        consumed_samples=16 * step,
+        topology={"pipeline": 2, "data": 2},
+        model={},
+        precision="bf16",
+        files=files,
+    )
+    manifest.write_manifest(path, held)
+    return path
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> Path:
+    """A train with checkpoints of the steps 10 to 40."""
+    monkeypatch.setenv("OPSCTL_ROOT", str(tmp_path / "trains"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    path = tmp_path / "trains" / "tiny"
+    (path / "checkpoints").mkdir(parents=True)
+    (path / "train.toml").write_text('name = "tiny"\ncommand = ["x"]\n[slurm]\nnodes = 1\ntime_limit = "9"\n')
+    for step in (10, 20, 30, 40):
+        save(path / "checkpoints", step)
+    return path
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def steps(directory: Path) -> list[int]:
+    return [each.step for each in manifest.checkpoints(directory)]
+
+
+def test_a_list_tells_size_and_place_of_each(run):
+    manifest.keep(run / "checkpoints" / "step-0000020", "a spike")
+    (run / "checkpoints" / "step-0000030" / "layer_00.pt").unlink()
+    rows = json.loads(opsctl("list", "tiny", "--json"))
+    assert [(row["step"], row["kept"], row["problem"]) for row in rows] == [
+        (10, "", ""),
+        (20, "a spike", ""),
+        (30, "", "a file is missing or too short"),
+        (40, "", ""),
+    ]
+    assert rows[0]["topology"] == "data=2 pipeline=2"
+    assert "data=2 pipeline=2" in opsctl("list", "tiny")
+
+
+def test_verify_names_what_is_damaged_and_exits_1(run):
+    assert opsctl("verify", "tiny", "--step", 40) == "step-0000040: verified\n"
+    flip(run / "checkpoints" / "step-0000020" / "zero" / "0.weight" / "fp32.pt")
+    assert opsctl("verify", "tiny", code=1) == (
+        "step-0000010: verified\n"
+        "step-0000020: damaged\n"
+        "  step-0000020: zero/0.weight/fp32.pt has changed since it was written (SHA-256 differs)\n"
+        "step-0000030: verified\n"
+        "step-0000040: verified\n"
+    )
+    with pytest.raises(InputError) as caught:
+        opsctl("verify", "tiny", "--step", 50)
+    assert caught.value.message == "tiny: no checkpoint of step 50; there are: step 10, 20, 30, 40"
+
+
+def test_prune_never_removes_the_last_two_that_verify(run):
+    flip(run / "checkpoints" / "step-0000040" / "layer_00.pt")
+    assert opsctl("prune", "tiny", "--keep-last", 2, "--dry-run").startswith("tiny: would remove step 10, ")
+    assert steps(run / "checkpoints") == [10, 20, 30, 40]
+    assert opsctl("prune", "tiny", "--keep-last", 2).startswith("tiny: removed step 10, ")
+    assert steps(run / "checkpoints") == [20, 30, 40]
+    assert opsctl("prune", "tiny", "--keep-last", 2) == "tiny: nothing to remove\n"
+
+
+def test_prune_keeps_every_nth_and_what_is_kept_for_study(run):
+    save(run / "checkpoints", 50)
+    manifest.keep(run / "checkpoints" / "step-0000010", "a spike")
+    done = json.loads(opsctl("prune", "tiny", "--keep-last", 2, "--keep-every", 20, "--json"))
+    assert done["removed"] == [30]
+
+
+def test_offload_copies_all_and_keeps_two(run, tmp_path):
+    place = tmp_path / "archive"
+    said = opsctl("offload", "tiny", "--to", place, "--dry-run")
+    assert said.startswith("tiny: would copy step 10, 20, 30, 40, ")
+    assert said.endswith("; would remove step 10, 20 here\n")
+    assert not place.exists()
+
+    assert opsctl("offload", "tiny", "--to", place) == (
+        f"tiny: copied step 10, 20, 30, 40 to {place}/tiny; removed step 10, 20 here\n"
+    )
+    assert steps(run / "checkpoints") == [30, 40]
+    assert steps(place / "tiny") == [10, 20, 30, 40]
+    assert [manifest.verify(each.path) for each in manifest.checkpoints(place / "tiny")] == [[], [], [], []]
+    assert json.loads(opsctl("list", "tiny", "--json"))[0]["offloaded"] == [f"{place}/tiny"]
+
+    save(run / "checkpoints", 50)
+    done = json.loads(opsctl("offload", "tiny", "--to", place, "--json"))
+    assert (done["copied"], done["removed"], done["failed"]) == ([50], [30], [])
+
+
+def test_a_damaged_checkpoint_is_not_copied_and_makes_none_go_that_is_needed(run, tmp_path):
+    place = tmp_path / "archive"
+    flip(run / "checkpoints" / "step-0000040" / "layer_00.pt")
+    with pytest.raises(OpsctlError) as caught:
+        opsctl("offload", "tiny", "--to", place)
+    assert caught.value.message == "step-0000040: layer_00.pt has changed since it was written (SHA-256 differs)"
+    assert steps(place / "tiny") == [10, 20, 30]
+    assert steps(run / "checkpoints") == [20, 30, 40]
+
+
+def test_another_checkpoint_of_that_step_is_not_overwritten(run, tmp_path):
+    place = tmp_path / "archive"
+    save(place / "tiny", 10, size=7)
+    with pytest.raises(OpsctlError) as caught:
+        opsctl("offload", "tiny", "--to", place, "--copy-only")
+    assert caught.value.message == f"{place}/tiny/step-0000010 is another checkpoint of the same step"
+    assert steps(place / "tiny") == [10, 20, 30, 40]
+    assert steps(run / "checkpoints") == [10, 20, 30, 40]
+
+
+def test_cut_off_anywhere_it_goes_on_where_it_was(run, tmp_path):
+    """Killed twice; what has its name at the destination is always whole, and what is there is not copied again."""
+    place = tmp_path / "archive"
+    save(run / "checkpoints", 50, size=1_000_000)  # some 60 MB, so that there is time to be killed
+    argv = [sys.executable, "-m", "opsctl", "checkpoint", "offload", "tiny", "--to", str(place)]
+    part = place / "tiny" / ".offloading-step-0000050"
+    for _ in range(2):
+        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = total(part)
+        end = time.monotonic() + 60
+        while total(part) <= before and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.002)
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+        for each in manifest.checkpoints(place / "tiny"):
+            assert manifest.verify(each.path) == []
+    *whole, _ = sorted(part.rglob("*.pt"), key=lambda path: path.stat().st_mtime_ns)  # the last may have been cut
+    written = {path.relative_to(part): path.stat().st_mtime_ns for path in whole}
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout == f"tiny: copied step 50 to {place}/tiny; removed step 10, 20, 30 here\n"
+    copied = place / "tiny" / "step-0000050"
+    assert manifest.verify(copied) == []
+    assert not part.exists()
+    assert {name: (copied / name).stat().st_mtime_ns for name in written} == written
+
+
+def total(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*.pt")) if directory.exists() else 0
+
+
+def test_a_full_destination_is_said_and_nothing_goes(run, tmp_path):
+    place = tmp_path / "archive"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", place], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("needs to mount")
+    try:
+        with pytest.raises(OpsctlError, match="No space left on device"):
+            opsctl("offload", "tiny", "--to", place)
+        assert steps(run / "checkpoints")[-2:] == [30, 40]
+        assert all(manifest.verify(each.path) == [] for each in manifest.checkpoints(place / "tiny"))
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def rsync(place: Path) -> tuple[str, ...]:
+    push = f"rsync -a --mkpath --files-from={{files}} {{source}} {shlex.quote(str(place))}/{{train}}/{{name}}/"
+    return ("--push", push, "--sums", SUMS.format(place=place))
+
+
+def test_a_program_copies_and_what_it_copied_is_verified(run, tmp_path):
+    place = tmp_path / "archive"
+    done = json.loads(opsctl("offload", "tiny", *rsync(place), "--json"))
+    assert (done["copied"], done["removed"], done["failed"]) == ([10, 20, 30, 40], [10, 20], [])
+    assert [manifest.verify(each.path) for each in manifest.checkpoints(place / "tiny")] == [[], [], [], []]
+    assert json.loads(opsctl("offload", "tiny", *rsync(place), "--json"))["copied"] == []
+
+
+def test_a_program_that_copies_wrongly_makes_no_checkpoint_there(run, tmp_path):
+    place = tmp_path / "archive"
+    spoils = tmp_path / "spoils"
+    spoils.write_text('#!/bin/sh\nrsync "$@" || exit\nfor last; do :; done\necho x >>"$last/layer_00.pt"\n')
+    spoils.chmod(0o755)
+    words = list(rsync(place))
+    words[1] = words[1].replace("rsync", str(spoils), 1)
+    with pytest.raises(OpsctlError) as caught:
+        opsctl("offload", "tiny", *words)
+    assert "step-0000010: 1 of 4 files are not there as they are here: layer_00.pt" in caught.value.message
+    assert steps(place / "tiny") == []
+    assert steps(run / "checkpoints") == [10, 20, 30, 40]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "needs either --to DIRECTORY, or --push and --sums"),
+        (("--to", "x", "--push", "y"), "needs either --to DIRECTORY, or --push and --sums"),
+        (("--push", "cp {source}", "--sums", "z"), "--push needs {files}"),
+        (("--push", "cp {source} {files}"), "--sums needs a command"),
+        (
+            ("--push", "cp {source} {files} {where}", "--sums", "z"),
+            "'{where}': 'where' is no placeholder; there are {source}, {files}, {name}, {train}",
+        ),
+    ],
+)
+def test_commands_that_cannot_be_meant_are_refused(run, words, said):
+    with pytest.raises(InputError) as caught:
+        opsctl("offload", "tiny", *words)
+    assert caught.value.message == said
+
+
+def test_a_program_that_fails_is_quoted(run):
+    words = ("--push", "sh -c 'echo no route to vault >&2; exit 7' {source} {files}", "--sums", "true")
+    with pytest.raises(OpsctlError) as caught:
+        opsctl("offload", "tiny", *words)
+    assert caught.value.message.splitlines()[0] == "sh ended with 7: no route to vault"
