@@ -101,6 +101,8 @@ class WatchTrain(Table):
         default=False, description="cancel a hung task, once its stacks are kept, so that the next one starts"
     )
     stacks_seconds: float = Field(10, ge=0, le=50, description="how long to wait for the ranks' stacks")
-    py_spy: bool = Field(default=False, description="also py-spy every rank through srun --overlap")
+    py_spy: str = Field(
+        "", description="that program on the nodes, to be run on every rank by srun --overlap; empty: not"
+    )
     checkpoint_hours: float | None = Field(None, gt=0, description="no checkpoint for so long; unset: learnt")
     slower_percent: float = Field(5, gt=0, lt=100, description="this much slower than its own median is told")

@@ -97,7 +97,7 @@ class Hang:
         try:
             stacks.ask(life, target, ranks=ranks, seconds=watch.stacks_seconds, clock=scene.clock)
             said = stacks.summary(target, ranks=ranks)
-            if watch.py_spy and (problem := stacks.py_spy(job, life, target, scene.runner)):
+            if watch.py_spy and (problem := stacks.py_spy(watch.py_spy, job, life, target, scene.runner)):
                 said.append(problem)
         except OSError as error:
             said.append(f"stacks could not be kept: {error}")

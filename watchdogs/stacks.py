@@ -23,7 +23,7 @@ _PYSPY = """for p in /proc/[0-9]*; do
   rank=$(printf '%s\\n' "$env" | sed -n 's/^RANK=//p')
   [ -n "$rank" ] || continue
   echo "== node $SLURMD_NODENAME rank $rank pid ${p#/proc/}"
-  py-spy dump --nonblocking --pid "${p#/proc/}" 2>&1
+  "$1" dump --nonblocking --pid "${p#/proc/}" 2>&1
 done"""
 """On each node: every Python process of the life that has a rank."""
 
@@ -46,11 +46,12 @@ def ask(life: Life, target: Path, *, ranks: int, seconds: float, clock: Clock) -
             (target / name).write_bytes((stacks / name).read_bytes()[before.get(name, 0) :])
 
 
-def py_spy(job: Job, life: Life, target: Path, runner: Runner) -> str:
-    """Have py-spy look at every rank, in a step beside those that run; why that was not possible, if it was not."""
+def py_spy(program: str, job: Job, life: Life, target: Path, runner: Runner) -> str:
+    """Have py-spy (`program`) look at every rank, in a step beside those that run; why that failed, if it did."""
     argv = (
         "srun", f"--jobid={job.id}", "--overlap", f"--nodes={job.node_count}", f"--ntasks={job.node_count}",
-        "--ntasks-per-node=1", "--mem=0", "--gres=none", "--export=ALL", "--chdir=/", "sh", "-c", _PYSPY, life.name,
+        "--ntasks-per-node=1", "--mem=0", "--gres=none", "--export=ALL", "--chdir=/", "sh", "-c", _PYSPY,
+        life.name, program,
     )  # fmt: skip
     try:
         done = runner.run(argv, timeout=_PYSPY_SECONDS)

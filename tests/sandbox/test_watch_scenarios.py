@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -108,6 +109,28 @@ def test_the_hang_that_cost_eighteen_hours_while_slurm_said_running(make, slurm,
     assert len(list(kept.glob("*.txt"))) == 3
     until(lambda: train.task(2).state.is_active)
     assert told(cycle(app)) == [("hang/gpt", Level.OK)]
+
+
+PY_SPY = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+
+
+@pytest.mark.skipif(PY_SPY is None, reason="py-spy is not installed")
+def test_py_spy_sees_ranks_that_can_not_answer_themselves(make, slurm, clock, tmp_path):
+    train = make(f"hang_minutes = 10\nstacks_seconds = 0\npy_spy = '{PY_SPY}'")
+    app = app_of(tmp_path, slurm.env(), clock)
+    body = 'import time\ndef deaf(): time.sleep(600)\nopen("begun", "w").close()\ndeaf()'
+    array = train.submit(f"RANK=0 {sys.executable} -c '{body}'")
+    train.wait_for("begun")
+    cycle(app, "hang")
+    with train.run.main_log.open("a") as log:
+        log.write(LINE.format(step=10, loss=2.5) + "\n")
+    cycle(app, "hang")
+    clock.ahead = timedelta(minutes=11)
+    assert found(cycle(app, "hang"), "hang/gpt").level is Level.CRITICAL
+    [kept] = (train.run.life(f"{array}_1.0").path / "evidence").iterdir()
+    said = (kept / "py-spy.txt").read_text()
+    assert f"== node {train.task(1).nodes} rank 0 pid " in said
+    assert "deaf (<string>:2)" in said
 
 
 def test_a_hang_is_only_told_where_the_train_does_not_say_to_cancel(make, slurm, clock, tmp_path):
