@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_va
 from opsctl.alert_tables import AlertSite
 from opsctl.cron_tables import CronSite
 from opsctl.errors import ConfigError
+from opsctl.health_tables import HealthSite, RemoteSite
 from opsctl.model import slurm_minutes
 from opsctl.tables import Table
 from opsctl.watch_tables import Filesystem, WatchSite, WatchTrain
@@ -95,6 +96,8 @@ class Site(Table):
     alerts: AlertSite = AlertSite()
     cron: CronSite = CronSite()
     watch: WatchSite = WatchSite()
+    remote: RemoteSite = RemoteSite()
+    health: HealthSite = HealthSite()
     filesystem: tuple[Filesystem, ...] = ()
 
     @property

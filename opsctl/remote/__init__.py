@@ -1,0 +1,1 @@
+"""Commands on nodes, by whichever way works there."""
