@@ -165,14 +165,16 @@ def test_a_blend_mixes_by_weight_from_the_first_samples_on(tmp_path):
 
 
 def test_each_part_of_a_blend_has_epochs_of_its_own(tmp_path):
-    parts = [whole(numbered(tmp_path / "a", 0), 3.0), whole(numbered(tmp_path / "b", 100), 1.0)]
+    """Of 90 samples, so that no epoch ends where a cycle of the blend does."""
+    corpora = [numbered(tmp_path / "a", 0), numbered(tmp_path / "b", 100)]
+    parts = [split(c, sequence=4, weight=w, held_out=0.1)[0] for c, w in zip(corpora, (3.0, 1.0), strict=True)]
     blend = Blend(parts, sequence=4, seed=3)
-    across = 2 * CYCLE + 1000  # where one cycle ends and the next begins, too
-    for part, corpus_share in ((parts[0], 3), (parts[1], 1)):
+    across = 2 * CYCLE + 1000
+    for part, share in ((parts[0], 3), (parts[1], 1)):
         samples = [sample for source, sample in map(blend.source, range(across)) if source is part]
-        assert len(samples) == across * corpus_share // 4
-        for epoch in range(0, len(samples) - 99, 100):
-            assert sorted(samples[epoch : epoch + 100]) == list(range(100))
+        assert len(samples) == across * share // 4
+        for epoch in range(0, len(samples) - 89, 90):
+            assert sorted(samples[epoch : epoch + 90]) == list(range(90))
 
 
 def test_a_weight_too_small_to_be_seen_is_refused(tmp_path, corpus):
