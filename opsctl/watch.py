@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from opsctl import cycle as attending
@@ -89,18 +90,18 @@ class Watch:
     def cycle(self) -> Report:
         """One cycle. Whatever fails in it is told by its findings or among its problems: it does not raise."""
         began, self._problems = self.world.clock.monotonic(), []
-        tells = self.tells and self._is_ours()
         runs = [run for run in all_trains(self.world.site.root_path) if not self.trains or run.name in self.trains]
         jobs, slurm = self._jobs() if runs else ([], [])
         self._slurm_answers = jobs is not None
-        attended = self._attend(runs, jobs) if tells and jobs is not None else []
-        scene, broken = self._scene(runs, jobs, acts=tells)
+        attended = self._attend(runs, jobs) if self.tells and jobs is not None else []
+        scene, broken = self._scene(runs, jobs)
         answers = self._isolation.run(dict(self._units(scene)))
         findings = [*broken, *self._findings(answers), *slurm]
         transitions: list[Transition] = []
         attempts: list[Attempt] = []
-        if tells:
+        if self.tells:
             findings = [self._acted(scene, each) for each in findings]
+        if self.tells and self._is_ours():
             findings += self._gone(scene, answers, findings)
             transitions, attempts = self._tell(findings, is_whole=not any(map(_has_failed, answers.values())))
         return Report(
@@ -111,7 +112,7 @@ class Watch:
     # --- what there is
 
     def _is_ours(self) -> bool:
-        """Whoever keeps the site's alerts is the one that tells; others look."""
+        """Whoever keeps the site's alerts is the one that tells people; others look after their own trains."""
         path = self.world.alerting.site.path
         try:
             return path.stat().st_uid == os.geteuid()
@@ -147,23 +148,22 @@ class Watch:
             return []
         return list(answer)
 
-    def _scene(self, runs: Sequence[RunDir], jobs: Sequence[Job] | None, *, acts: bool) -> tuple[Scene, list[Finding]]:
+    def _scene(self, runs: Sequence[RunDir], jobs: Sequence[Job] | None) -> tuple[Scene, list[Finding]]:
         """Everything that is looked at, and findings on trains that cannot be read."""
         read = self._isolation.run({("train", run.name): partial(self._watched, run, jobs) for run in runs})
         trains = tuple(each for each in read.values() if isinstance(each, Watched))
         broken = [
-            Finding(key=f"train/{name}", level=Level.OK, summary=f"{name} can be read", train=name)
-            if not isinstance(each, Failed)
-            else Finding(key=f"train/{name}", level=Level.WARNING, summary=f"{name} is not watched: {each.why}",
+            Finding(key=f"train/{name}", level=Level.WARNING, summary=f"{name} is not watched: {each.why}",
                          train=name, evidence=each.traceback)
             for (_, name), each in read.items()
+            if isinstance(each, Failed)
         ]  # fmt: skip
         alerting = self.world.alerting
         place = alerting.site if self._is_ours() else alerting.spare
         scene = Scene(
             site=self.world.site, now=self.world.clock.now(), clock=self.world.clock, runner=self.world.engine_runner,
             memory=Memory(place.path / "watch", self._problems), site_dir=alerting.site.path, trains=trains,
-            nodes=self._nodes(trains), acts=acts,
+            nodes=self._nodes(trains), acts=self.tells,
         )  # fmt: skip
         return scene, broken
 
@@ -230,28 +230,29 @@ class Watch:
             levels = self.world.alerting.ledger.levels()
         except OpsctlError:
             return []
-        known, told = set(WATCHDOGS) & set(self.watchdogs), {each.key for each in findings}
+        told = {each.key for each in findings}
         gone = []
         for key, entry in levels.items():
-            name, _, rest = key.partition("/")
-            unit = (name, rest.partition("/")[0])
-            is_there = unit in answers
-            is_unwatched = name in known and not (is_there or self.trains or self._is_unseen(scene, unit))
-            has_looked = is_there and not _has_failed(answers[unit])
-            if entry.level is not Level.OK and key not in told and (has_looked or is_unwatched):
+            if entry.level is not Level.OK and key not in told and self._is_over(scene, answers, key):
                 finding = entry.finding or Finding(key=key, level=Level.OK, summary="")
                 gone.append(
                     replace(finding, level=Level.OK, summary=f"{key} is not there any more", evidence=(), remedy="")
                 )
         return gone
 
-    def _is_unseen(self, scene: Scene, unit: Unit) -> bool:
-        """Not looked at though it is there: Slurm did not answer, or the train could not be read."""
-        watchdog, thing = WATCHDOGS[unit[0]], unit[1]
-        if watchdog.needs_slurm and not self._slurm_answers:
-            return True
-        is_read = thing in {each.name for each in scene.trains}
-        return watchdog.of == "train" and not is_read and RunDir(scene.site.root_path / thing).exists
+    def _is_over(self, scene: Scene, answers: dict[Unit, Any], key: str) -> bool:
+        """We have looked there and nobody says it any more, or what it was about is gone or not watched now."""
+        name, _, rest = key.partition("/")
+        thing = rest.partition("/")[0]
+        if (name, thing) in answers:
+            return not _has_failed(answers[name, thing])
+        if self.trains or (name != "train" and name not in self.watchdogs):
+            return False
+        is_known = thing in {each.name for each in scene.trains} or _is_gone(scene.site.root_path / thing)
+        if name == "train":
+            return is_known
+        watchdog = WATCHDOGS[name]
+        return (self._slurm_answers or not watchdog.needs_slurm) and (watchdog.of != "train" or is_known)
 
     def _tell(self, findings: Sequence[Finding], *, is_whole: bool) -> tuple[list[Transition], list[Attempt]]:
         alerting = self.world.alerting
@@ -284,3 +285,14 @@ def _look(watchdog: Watchdog[Scene, Any, Any], scene: Scene, thing: object) -> l
 
 def _has_failed(answer: object) -> bool:
     return isinstance(answer, Failed)
+
+
+def _is_gone(path: Path) -> bool:
+    """It is not there. That it cannot be looked at is not the same."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return path.parent.is_dir()
+    except OSError:
+        return False
+    return False

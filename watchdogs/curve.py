@@ -121,7 +121,9 @@ def advance(curve: Curve, lines: Iterable[Iteration]) -> Curve:
 def _one(curve: Curve, line: Iteration) -> Curve:
     if line.loss is None and not line.nans:
         return curve
-    if line.step <= curve.step:
+    if line.step == curve.step:
+        return curve  # said twice
+    if line.step < curve.step:
         curve = _rolled_back(curve, line.step)
     curve = _gradient(replace(curve, step=line.step), line)
     # A trainer prints no loss at all, or a stale one, for a step that was nan.

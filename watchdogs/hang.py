@@ -106,11 +106,11 @@ class Hang:
     def judge(self, seen: Quiet, now: datetime) -> list[Finding]:
         level, summary, remedy = Level.OK, f"{seen.train}: nothing runs", ""
         if seen.since is not None:
-            quiet = f"{_span((now - seen.since).total_seconds())} (limit {_span(seen.limit_s)})"
-            summary = f"{seen.train}: {seen.phase}, step {seen.step}, last sign of life {quiet} ago"
+            age, limit = _span((now - seen.since).total_seconds()), f"(limit {_span(seen.limit_s)})"
+            summary = f"{seen.train}: {seen.phase}, step {seen.step}, last sign of life {age} ago {limit}"
             if seen.is_hang(now):
                 level = Level.CRITICAL
-                summary = f"{seen.life} hangs: {seen.phase}, step {seen.step}, no sign of life for {quiet}"
+                summary = f"{seen.life} hangs: {seen.phase}, step {seen.step}, no sign of life for {age} {limit}"
                 remedy = (
                     f"opsctl stacks {seen.train}; opsctl cancel {seen.life.rpartition('.')[0].replace('_', ' task ')}"
                 )

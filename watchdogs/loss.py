@@ -81,7 +81,7 @@ SHAPES: dict[Shape, tuple[Level, Callable[[Curve], str], str]] = {
     ),
     Shape.NAN: (
         Level.CRITICAL,
-        lambda curve: f"{curve.bad} lines without a finite loss, at step {curve.step}",
+        lambda curve: f"no finite loss for {curve.bad} log line{'s' * (curve.bad != 1)}, at step {curve.step}",
         _ROLL_BACK,
     ),
     Shape.DEAD: (

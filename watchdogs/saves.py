@@ -25,12 +25,17 @@ class Save:
 
 
 def saves(directory: Path, *, embedded: bool) -> list[Save]:
-    """The checkpoints below `directory`, the oldest first; of the embedded trainer, those that are complete."""
-    if embedded:
-        found = [Save(path=each.path, at=_written(each.path), step=each.step) for each in checkpoints(directory)]
-    else:
-        found = [Save(path=path, at=_written(path)) for path in _entries(directory)]
-    return sorted(found, key=lambda save: save.at)
+    """The checkpoints below `directory`, the oldest first; of the embedded trainer, those that are complete.
+
+    Only in the newest is every file looked at: there may be hundreds of checkpoints, with thousands of files each.
+    """
+    steps: dict[Path, int | None] = (
+        {each.path: each.step for each in checkpoints(directory)} if embedded else dict.fromkeys(_entries(directory))
+    )
+    found = sorted((path.stat().st_mtime, path) for path in steps)
+    *older, (newest, path) = found or [(0.0, directory)]
+    times = {path: at for at, path in older} | ({path: _written(path, newest)} if found else {})
+    return [Save(path=path, at=datetime.fromtimestamp(at, UTC), step=steps[path]) for path, at in times.items()]
 
 
 def _entries(directory: Path) -> list[Path]:
@@ -43,12 +48,10 @@ def _entries(directory: Path) -> list[Path]:
     return directories or found
 
 
-def _written(path: Path) -> datetime:
+def _written(path: Path, at: float) -> float:
     """The newest change of it and of what is directly in it."""
-    newest = path.stat().st_mtime
-    if path.is_dir():
-        newest = max((entry.stat().st_mtime for entry in os.scandir(path)), default=newest)
-    return datetime.fromtimestamp(newest, UTC)
+    entries = os.scandir(path) if path.is_dir() else ()
+    return max((entry.stat().st_mtime for entry in entries), default=at)
 
 
 def size_of(path: Path) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import pytest
 from slurms import slurm_says
-from trains import Trains, trains_on, until
+from trains import Trains, as_user, trains_on, until
 from watching import CountedApp, CountingRunner, ForwardClock, cycle, found, told
 
 from opsctl.config import load_site
@@ -237,13 +237,43 @@ def test_a_train_that_was_removed_takes_its_alerts_with_it(trains: Trains, app: 
     assert told(cycle(app)) == [("slurm_status/t", Level.OK)]
 
 
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user")
+def test_a_team_mate_sees_it_all_and_tells_nobody(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
+    trains.opsctl("launch", trains.toml())
+    slurm_says(slurm, "scancel", *trains.arrays())
+    until(lambda: not trains.rows())
+    cycle(app, "held")
+    before = (app.alerting.site.alerts / "ledger.json").read_text()
+    said = as_user(65534, 65534, lambda: trains.opsctl("watch", "slurm_status"))
+    assert "t is neither running nor scheduled to run" in said
+    assert "told:" not in said
+    assert (app.alerting.site.alerts / "ledger.json").read_text() == before
+
+
 def test_a_train_that_cannot_be_read_stops_no_other(trains: Trains, app: CountedApp) -> None:
     for name in ("a", "b"):
         trains.opsctl("launch", trains.toml(name))
+    config = trains.run("a").config.read_text()
     trains.run("a").config.write_text("name = ")
     report = cycle(app)
-    assert found(report, "train/a").level is Level.WARNING
+    assert told(report) == [("train/a", Level.WARNING)]
     assert status(report, "b")[0] is Level.OK
+    trains.run("a").config.write_text(config)
+    assert told(cycle(app)) == [("train/a", Level.OK)]
+
+
+def test_a_watchdog_that_is_switched_off_takes_its_alert_with_it(
+    trains: Trains, app: CountedApp, slurm: Sandbox
+) -> None:
+    trains.opsctl("launch", trains.toml())
+    slurm_says(slurm, "scancel", *trains.arrays())
+    until(lambda: not trains.rows())
+    assert told(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
+    with trains.run().config.open("a") as config:
+        config.write('[watch]\noff = ["slurm_status"]\n')
+    assert told(cycle(app, "hang")) == []
+    assert told(cycle(app)) == [("slurm_status/t", Level.OK)]
 
 
 def test_a_log_that_cannot_be_read_to_its_end_stops_nothing_else(
@@ -321,7 +351,7 @@ def test_nagios_gets_its_line_and_its_exit_code_and_nothing_is_done(
 ) -> None:
     trains.opsctl("launch", trains.toml())
     words = ("watch", "slurm_status", "--train", "t", "--nagios")
-    assert trains.opsctl(*words, app=app).splitlines()[0] == "OK - 3 looked at"
+    assert trains.opsctl(*words, app=app).splitlines()[0] == "OK - 2 looked at"
     slurm_says(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     assert trains.opsctl(*words, app=app).splitlines()[0] == "CRITICAL - t is neither running nor scheduled to run"
@@ -333,7 +363,7 @@ def test_nagios_gets_its_line_and_its_exit_code_and_nothing_is_done(
 def test_one_watchdog_can_be_looked_at_alone_and_printed_as_json(trains: Trains, app: CountedApp) -> None:
     trains.opsctl("launch", trains.toml())
     said = json.loads(trains.opsctl("watch", "held", "--train", "t", "--once", "--json", app=app))
-    assert [each["key"] for each in said["findings"]] == ["train/t", "held/t", "slurm/site"]
+    assert [each["key"] for each in said["findings"]] == ["held/t", "slurm/site"]
 
 
 def test_a_watchdog_that_is_not_there_is_refused_with_those_that_are(app: CountedApp) -> None:

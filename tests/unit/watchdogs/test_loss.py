@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -56,7 +57,22 @@ def test_the_norm_of_the_13b_training_which_is_always_zero_is_no_alarm(stage: St
 def test_nan_iterations_are_told_even_where_the_line_has_a_loss(stage: Stage) -> None:
     stage.say(*calm(1, 30, 2.0, 0.2), tr11(30, 2.0, 0.2).replace("iterations: 0", "iterations: 1"))
     found = stage.look("loss")
-    assert (found.level, found.summary) == (Level.CRITICAL, "gpt: 1 lines without a finite loss, at step 30")
+    assert (found.level, found.summary) == (Level.CRITICAL, "gpt: no finite loss for 1 log line, at step 30")
+
+
+def test_lines_that_every_rank_writes_are_taken_from_one(stage: Stage) -> None:
+    for step in range(1, 60):
+        stage.say(*(f"[node-a:{rank}]: {tr11(step - rank % 2, 2.0, 0.2)}" for rank in range(4)))
+        stage.look("loss")
+    stage.say(*(f"[node-a:{rank}]: {tr11(step, math.nan, 0.2)}" for step in range(60, 65) for rank in range(4)))
+    assert stage.look("loss").summary == "gpt: no finite loss for 5 log lines, at step 64"
+
+
+def test_where_that_rank_falls_silent_another_is_taken(stage: Stage) -> None:
+    stage.say(*(f"[node-a:0]: {line}" for line in calm(1, 60, 2.0, 0.2)))
+    stage.look("loss")
+    stage.say(*(f"[node-b:9]: {line}" for line in calm(60, 70, 2.0, 0.2)))
+    assert stage.look("loss").summary.endswith("at step 69")
 
 
 def test_rubbish_and_a_line_that_is_cut_off_change_nothing(stage: Stage) -> None:
