@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -142,8 +143,15 @@ def _halve_safetensors(source: Path, target: Path) -> None:
     for path in sorted(path for path in source.iterdir() if path.is_file()):
         if path.suffix == ".safetensors":
             save_file(_halved(load_file(path)), target / path.name, metadata={"format": "pt"})
+        elif path.suffix == ".json":
+            (target / path.name).write_text(json.dumps(_as_bf16(json.loads(path.read_text())), indent=1) + "\n")
         else:
             shutil.copy2(path, target)
+
+
+def _as_bf16(given: dict[str, Any]) -> dict[str, Any]:
+    """The config of transformers says what the weights are loaded as; it had another name for it before."""
+    return {key: "bfloat16" if key in ("dtype", "torch_dtype") else value for key, value in given.items()}
 
 
 def _halved(state: Mapping[str, Any]) -> dict[str, Any]:

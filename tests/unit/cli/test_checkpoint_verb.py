@@ -188,6 +188,26 @@ def total(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*.pt")) if directory.exists() else 0
 
 
+def test_what_a_cut_left_damaged_is_copied_anew(run, tmp_path):
+    place = tmp_path / "archive"
+    part = place / "tiny" / ".offloading-step-0000010"
+    part.mkdir(parents=True)
+    (part / "layer_00.pt").write_bytes((run / "checkpoints" / "step-0000010" / "layer_00.pt").read_bytes())
+    flip(part / "layer_00.pt")
+    opsctl("offload", "tiny", "--to", place)
+    assert manifest.verify(place / "tiny" / "step-0000010") == []
+
+
+def test_a_copy_that_no_longer_verifies_takes_nothing_away_here(run, tmp_path):
+    place = tmp_path / "archive"
+    opsctl("offload", "tiny", "--to", place, "--copy-only")
+    flip(place / "tiny" / "step-0000010" / "layer_00.pt")
+    (run / "checkpoints" / "step-0000010" / "OFFLOADED").unlink()  # cut off before it was noted
+    with pytest.raises(OpsctlError, match=r"tiny/step-0000010 is not what was copied: .*layer_00.pt has ch"):
+        opsctl("offload", "tiny", "--to", place)
+    assert steps(run / "checkpoints") == [10, 30, 40]
+
+
 def test_a_full_destination_is_said_and_nothing_goes(run, tmp_path):
     place = tmp_path / "archive"
     place.mkdir()
