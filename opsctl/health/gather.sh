@@ -1,0 +1,103 @@
+# What a node can say of itself, asked once. POSIX sh; a few lines with settings are put before it:
+#   MARK     begins every line of ours, so that no output can look like one
+#   LIMIT    seconds for each question;  MOUNTS  paths, each on a line;  DCGM  a level, or 0;  DCGM_LIMIT  its seconds
+# Every question runs beside the others and is left behind when it is late: what hangs in the kernel cannot be killed.
+PATH="${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LC_ALL=C
+export PATH LC_ALL
+umask 077
+work=$(mktemp -d /tmp/opsctl-health.XXXXXX 2>/dev/null || mktemp -d /dev/shm/opsctl-health.XXXXXX 2>/dev/null) || {
+    echo "$MARK nowhere"
+    exit 0
+}
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT PIPE TERM
+names=
+
+ask() { # ask NAME SECONDS SCRIPT [ARGUMENT]
+    names="$names $1"
+    (
+        timeout -k 1 "$2" sh -c "$3" "$1" "$4" >"$work/$1.out" 2>"$work/$1.err" </dev/null
+        echo $? >"$work/$1.new"
+        mv "$work/$1.new" "$work/$1.code"
+    ) >/dev/null 2>&1 </dev/null &
+}
+
+ask host "$LIMIT" '
+    echo "name=$(uname -n)"
+    echo "kernel=$(uname -r)"
+    echo "boot=$(cat /proc/sys/kernel/random/boot_id)"
+    echo "uptime=$(cut -d" " -f1 /proc/uptime)"
+    echo "now=$(date +%s.%N)"
+    echo "node=$SLURMD_NODENAME"
+    echo "job=$SLURM_JOB_ID"
+    echo "memory=$(sed -n "s/^MemTotal: *\([0-9]*\) kB/\1/p" /proc/meminfo)"
+    echo "driver=$(cat /sys/module/nvidia/version 2>/dev/null)"'
+ask smi "$LIMIT" 'exec nvidia-smi -q -x'
+ask nvlink "$LIMIT" 'exec nvidia-smi nvlink --status'
+ask nvlink_errors "$LIMIT" 'exec nvidia-smi nvlink -e'
+ask pci "$LIMIT" '
+    for each in /sys/bus/pci/devices/*; do
+        read -r vendor <"$each/vendor" && read -r class <"$each/class" || continue
+        case $vendor:$class in 0x10de:0x0302*|0x10de:0x0300*) echo "${each##*/}" ;; esac
+    done 2>/dev/null
+    exit 0'
+ask kernel "$LIMIT" '
+    words="NVRM|fallen off the bus|nvidia-nvswitch|SXid|mlx5_core.*(health|unrecoverable|command leak)|I/O error|EXT4-fs error"
+    for how in "dmesg" "journalctl -k -b --no-pager -q -o short-monotonic"; do
+        if $how >"$1/kernel.log"; then
+            echo "source=${how%% *}"
+            grep -E "$words" "$1/kernel.log" | tail -n 2000
+            exit 0
+        fi
+    done
+    exit 1' "$work"
+ask shm "$LIMIT" 'exec df -kP /dev/shm'
+ask processes "$LIMIT" '
+    cd /proc || exit 1
+    stat -c "%n %u" [0-9]* 2>/dev/null
+    echo --
+    cat [0-9]*/stat 2>/dev/null
+    echo --
+    getconf CLK_TCK'
+ask infiniband "$LIMIT" '
+    cd /sys/class/infiniband 2>/dev/null || exit 0
+    grep -s "" */ports/*/state */ports/*/phys_state */ports/*/link_layer */ports/*/rate \
+        */ports/*/counters/* */ports/*/hw_counters/*
+    exit 0'
+ask clock "$LIMIT" 'chronyc -n tracking 2>/dev/null || timedatectl show -p NTPSynchronized'
+number=0
+set -f
+IFS='
+'
+for mount in $MOUNTS; do
+    number=$((number + 1))
+    ask "mount_$number" "$LIMIT" '
+        echo "path=$1"
+        while read -r what where kind options rest; do
+            [ "$where" = "$1" ] && echo "mounted=$kind $options"
+        done </proc/mounts
+        df -kP "$1" && df -iP "$1"' "$mount"
+done
+unset IFS
+set +f
+[ "${DCGM:-0}" -eq 0 ] || ask dcgm "$DCGM_LIMIT" "exec dcgmi diag -r $DCGM -j"
+
+longest=$LIMIT
+[ "${DCGM:-0}" -eq 0 ] || longest=$DCGM_LIMIT
+ticks=$(((longest + 3) * 10))
+for name in $names; do
+    while [ ! -e "$work/$name.code" ] && [ "$ticks" -gt 0 ]; do
+        sleep 0.1
+        ticks=$((ticks - 1))
+    done
+    code=late
+    [ ! -e "$work/$name.code" ] || code=$(cat "$work/$name.code")
+    echo "$MARK begin $name $code"
+    head -c 2000000 "$work/$name.out"
+    echo
+    echo "$MARK err"
+    head -c 4000 "$work/$name.err"
+    echo
+done
+echo "$MARK done"
