@@ -33,6 +33,8 @@ class Start:
     at: datetime
     checkpoint: int
     """A mark that is larger as soon as there is a new checkpoint."""
+    main_log: int = 0
+    """How long main_log was: what comes after it is of this life."""
 
 
 def life_name(env: Mapping[str, str]) -> str:
@@ -55,6 +57,7 @@ def start_of(run: RunDir, life: Life, env: Mapping[str, str], now: datetime) -> 
         node=env.get("SLURMD_NODENAME", ""),
         at=now,
         checkpoint=newest_checkpoint(run),
+        main_log=_size(run.main_log),
     )
 
 
@@ -87,6 +90,13 @@ def newest_checkpoint(run: RunDir) -> int:
         newest = newest_complete(run.checkpoints)
         return newest.step if newest else -1
     return max((_changed(entry) for entry in run.checkpoints.glob("*")), default=-1)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _changed(path: Path) -> int:

@@ -1,0 +1,51 @@
+"""`opsctl nccl`: what NCCL's debug output tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from opsctl.cli.output import json_option, print_json, say
+from opsctl.diagnosis.nccl import read, told
+
+
+@click.command()
+@click.argument("logs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@json_option
+def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
+    """Read LOGS, or all files of directories, written under NCCL_DEBUG=INFO: who could not connect to whom, which
+    collectives each rank began, and which rank is behind or began another one.
+
+    \b
+    opsctl nccl main_log.txt
+    opsctl nccl nccl-debug/
+    """
+    seen = read(_lines(logs))
+    if not as_json:
+        say("\n".join(told(seen)))
+        return
+    print_json(
+        {
+            "failures": [{"host": f.host, "peer": f.peer, "why": f.why, "times": f.times} for f in seen.failures],
+            "groups": [
+                {
+                    "name": group.name, "ranks": group.size, "absent": group.absent(),
+                    "calls": {str(who): dict(calls) for who, calls in group.calls.items()},
+                    "behind": {str(who): str(call) for who, call in group.behind().items()},
+                    "odd": {str(who): str(call) for who, call in group.odd().items()},
+                }
+                for group in seen.groups
+            ],
+            "warnings": seen.warnings,
+        }
+    )  # fmt: skip
+
+
+def _lines(logs: tuple[Path, ...]) -> Iterator[bytes]:
+    for path in logs:
+        for each in sorted(path.iterdir()) if path.is_dir() else [path]:
+            if each.is_file():
+                with each.open("rb") as file:
+                    yield from file

@@ -1,0 +1,121 @@
+"""`opsctl stacks`: where every rank is, the odd ones first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.output import json_option, print_json, say
+from opsctl.config import Train, parse, read_toml
+from opsctl.diagnosis import ask
+from opsctl.diagnosis.ranks import speaker_of_file
+from opsctl.diagnosis.stacks import Stack, grouped, told
+from opsctl.diagnosis.stacks import parse as parse_stacks
+from opsctl.errors import InputError, OpsctlError, cannot_write
+from opsctl.launch.chain import look
+from opsctl.model import Job
+from opsctl.rundir import Life, RunDir
+
+if TYPE_CHECKING:
+    from opsctl.app import App
+
+
+@click.command()
+@click.argument("train", required=False)
+@click.option(
+    "--seconds", type=click.FloatRange(0, 600), default=10, show_default=True, help="How long to wait for the ranks."
+)
+@click.option("--signal", is_flag=True, help="Send USR2 too; what does not handle it is ended by it.")
+@click.option(
+    "--py-spy", is_flag=False, flag_value="py-spy", default="", metavar="[PROGRAM]",
+    help="Have py-spy, or that program, look on every node, through srun beside the steps that run.",
+)  # fmt: skip
+@click.option("--native", is_flag=True, help="With --py-spy: frames of C and C++ too.")
+@click.option(
+    "--from", "files", multiple=True, type=click.Path(exists=True, path_type=Path),
+    help="Group what these files or directories hold, of py-spy or faulthandler, instead of asking TRAIN.",
+)  # fmt: skip
+@json_option
+@click.pass_obj
+def stacks(
+    app: App, train: str | None, *, seconds: float, signal: bool, py_spy: str, native: bool, files: tuple[Path, ...],
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Ask every rank of TRAIN's running task for its stack, and show which ranks are where, the odd ones first.
+
+    A trainer that comes with opsctl answers by itself; any other needs --py-spy.
+
+    \b
+    opsctl stacks tiny-gpt
+    opsctl stacks tiny-gpt --py-spy --native
+    opsctl stacks --from trace-node1.out --from trace-node2.out
+    """
+    if bool(train) == bool(files):
+        raise click.UsageError("Name a TRAIN, or files with --from, not both.")
+    if files:
+        _show(_read(files), as_json=as_json)
+        return
+    run = app.find(train or "")
+    job, life = _running(app, run)
+    ranks = parse(Train, read_toml(run.config), str(run.config)).world_size
+    target = life.path / "stacks" / f"asked-{app.clock.now():%Y%m%dT%H%M%S}"
+    problems = []
+    try:
+        ask.ask(life, target, ranks=ranks, seconds=seconds, clock=app.clock)
+        if signal:
+            problems.append(
+                ask.by_signal(
+                    job,
+                    run.life_logs(life.name),
+                    target,
+                    ranks=ranks,
+                    seconds=seconds,
+                    runner=app.engine_runner,
+                    clock=app.clock,
+                )
+            )
+        if py_spy:
+            problems.append(ask.py_spy(py_spy, job, life, target, app.engine_runner, native=native))
+        found = ask.answers(target)
+    except OSError as error:
+        raise cannot_write(target, error) from error
+    _show(found, ranks=ranks, as_json=as_json, notes=[*filter(None, problems), f"all of them: {target}"])
+
+
+def _running(app: App, run: RunDir) -> tuple[Job, Life]:
+    jobs = [job for job in look(run, app.journal(run), app.scheduler.jobs()).jobs if job.state.is_active]
+    if not jobs:
+        raise InputError(f"{run.name}: nothing runs", hint=f"opsctl why {run.name} says what ended the last task")
+    job = jobs[0]
+    task = f"_{job.tasks[0]}" if job.tasks else ""
+    return job, run.life(f"{job.array}{task}.{job.restarts}")
+
+
+def _read(files: tuple[Path, ...]) -> list[Stack]:
+    paths = [each for path in files for each in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    found = []
+    for path in paths:
+        if path.is_file():
+            known = speaker_of_file(path.name if path.suffix != ".txt" else f"{path.stem}.log")
+            found += parse_stacks(path.read_bytes(), known)
+    if not found:
+        raise OpsctlError("no stacks there", hint="what py-spy dump, or faulthandler, printed")
+    return found
+
+
+def _show(found: list[Stack], *, as_json: bool, ranks: int | None = None, notes: list[str] | None = None) -> None:
+    if as_json:
+        groups = [
+            {
+                "place": group.place,
+                "ranks": [{"node": each.node, "rank": each.rank, "pid": each.pid} for each in group.stacks],
+                "frames": [f"{frame.function} ({frame.file}:{frame.line})" for frame in group.stacks[0].frames],
+            }
+            for group in grouped(found)
+        ]
+        print_json({"groups": groups, "answered": len(found), "ranks": ranks, "notes": notes or []})
+        return
+    for line in [*told(found, ranks=ranks), *(notes or [])]:
+        say(line)

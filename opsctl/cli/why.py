@@ -1,0 +1,166 @@
+"""`opsctl why`: what ended a task, on which node and rank, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.output import json_option, print_json, say
+from opsctl.config import Train, parse, read_toml
+from opsctl.diagnosis.causes import Class
+from opsctl.diagnosis.ends import End, by_slurm, by_trainer
+from opsctl.diagnosis.first import Diagnosis
+from opsctl.diagnosis.life import Lived, diagnose_life, diagnose_logs
+from opsctl.errors import ConfigError, InputError, Unreachable
+from opsctl.guard import record
+from opsctl.guard.settle import read_end, remembered
+from opsctl.guard.stop import read_stop_request
+from opsctl.journal import replay
+from opsctl.model import JobState
+from opsctl.rundir import Life, RunDir
+from trainer.contract import read_stop_reason
+
+if TYPE_CHECKING:
+    from opsctl.app import App
+
+_OUTCOMES = {
+    "timed-out": JobState.TIMEOUT, "node-failed": JobState.NODE_FAIL, "cancelled": JobState.CANCELLED,
+    "preempted": JobState.PREEMPTED,
+}  # fmt: skip
+"""What Slurm said of a life, as its settlement has kept it."""
+
+
+@click.command()
+@click.argument("train", required=False)
+@click.option("--task", type=click.IntRange(min=0), help="Of this array task, in its newest life; else of the newest.")
+@click.option(
+    "--log", "logs", multiple=True, type=click.Path(exists=True, path_type=Path),
+    help="Read this log, or all of a directory's, instead of TRAIN's; may be given again.",
+)  # fmt: skip
+@json_option
+@click.pass_obj
+def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...], as_json: bool) -> None:
+    """Say what ended a task of TRAIN: the first cause and not its echo, where, when, the lines that prove it, and what
+    to do.
+
+    \b
+    opsctl why tiny-gpt
+    opsctl why tiny-gpt --task 3
+    opsctl why --log main_log.txt
+    """
+    if bool(train) == bool(logs):
+        raise click.UsageError("Name a TRAIN, or logs with --log, not both.")
+    found = diagnose_logs(_files(logs)) if logs else diagnose(app, app.find(train or ""), task)
+    if as_json:
+        print_json({**asdict(found), "suspects": found.suspects})
+    else:
+        say("\n".join(told(found, train or "")))
+
+
+def _files(paths: tuple[Path, ...]) -> list[Path]:
+    found = [each for path in paths for each in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    return [path for path in found if path.is_file()]
+
+
+def diagnose(app: App, run: RunDir, task: int | None) -> Diagnosis:
+    """Why the newest life that has ended, of this task or of all, ended. Raises InputError if there is none."""
+    started = list(replay(app.journal(run).events()).started)
+    mine = [life for life in started if task is None or life.rpartition(".")[0].partition("_")[2] == str(task)]
+    over = [life for life in mine if _is_over(app, run.life(life))] if mine else []
+    if not over:
+        of = f"{run.name}: no life" + ("" if task is None else f" of task {task}")
+        raise InputError(f"{of} has ended", hint=f"opsctl status {run.name}; opsctl stacks {run.name} where it hangs")
+    life = over[-1]
+    earlier = started[: started.index(life)]
+    before = diagnose_life(run, _lived(app, run, earlier[-1], started)) if earlier else None
+    return diagnose_life(run, _lived(app, run, life, started), before=before)
+
+
+def _is_over(app: App, life: Life) -> bool:
+    """Settled, or its body has exited, or Slurm says so."""
+    if read_end(life) or life.body_exit.exists():
+        return True
+    return _state(app, life).is_final
+
+
+def _state(app: App, life: Life) -> JobState:
+    """Slurm's word for a life's job, or UNKNOWN where it has none or does not answer."""
+    if (done := read_end(life)) and (state := _OUTCOMES.get(done.outcome.value)):
+        return state
+    task, restart = life.job.partition("_")[2], int(life.name.rpartition(".")[2])
+    try:
+        rows = [*app.scheduler.jobs(), *remembered(app.scheduler, [life.array])]
+    except Unreachable:
+        return JobState.UNKNOWN
+    own = (
+        row.state
+        for row in rows
+        if row.array == life.array and row.restarts == restart and (not task or int(task) in row.tasks)
+    )
+    return next(own, JobState.UNKNOWN)
+
+
+def _lived(app: App, run: RunDir, name: str, started: list[str]) -> Lived:
+    life, later = run.life(name), started[started.index(name) + 1 :]
+    began = record.read_start(life)
+    following = record.read_start(run.life(later[0])) if later else None
+    return Lived(
+        life=name, begin=began.main_log if began else 0, end=(following.main_log or None) if following else None,
+        said=_said(app, life), ranks=_ranks(run),
+    )  # fmt: skip
+
+
+def _said(app: App, life: Life) -> End | None:
+    """What the trainer, the guard or Slurm say."""
+    asked = read_stop_request(life)
+    word = by_trainer(read_stop_reason(life.stop_reason), asked.why if asked else "")
+    if word is None and (done := read_end(life)) and done.outcome.value in {"finished", "killed", "paused", "stopped"}:
+        kind = Class.NONE if done.outcome.value == "finished" else Class.SWITCH
+        return End(kind=kind, says=done.why, is_final=True)
+    return word or by_slurm(_state(app, life))
+
+
+def _ranks(run: RunDir) -> int | None:
+    try:
+        return parse(Train, read_toml(run.config), str(run.config)).world_size
+    except ConfigError:
+        return None
+
+
+def told(found: Diagnosis, train: str) -> list[str]:
+    """For people: what, where, when, the proof, what to do."""
+    where = ", ".join(
+        part
+        for part in (
+            f"node {found.node}" if found.node else "",
+            f"rank {found.rank}" if found.rank is not None else "",
+            f"GPU {found.gpu}" if found.gpu else "",
+        )
+        if part
+    )
+    kind = "" if found.kind is Class.NONE else f"{found.kind.value}: "
+    lines = [
+        " ".join(part for part in (train, found.life) if part)
+        + (": " if train or found.life else "")
+        + kind
+        + found.says
+    ]
+    rows = [("where", where), ("when", _when(found))]
+    rows += [("proof", line) for line in found.evidence] + [("also", line) for line in found.also]
+    rows += [("log", found.log), ("do", found.advice)]
+    if train and found.suspects:
+        rows.append(("", f"opsctl release {train} --exclude {','.join(found.suspects)}"))
+    last = ""
+    for label, text in rows:
+        if text:
+            lines.append(f"  {label if label != last else '':<7}{text}")
+            last = label
+    return lines
+
+
+def _when(found: Diagnosis) -> str:
+    after = f"after iteration {found.iteration}" if found.iteration is not None else ""
+    return ", ".join(part for part in (found.at, after) if part)

@@ -1,0 +1,72 @@
+"""The few lines that prove an event, and when it was."""
+
+from __future__ import annotations
+
+import os
+
+from opsctl.diagnosis.causes import UNEXPLAINED
+from opsctl.diagnosis.ranks import Speaker, split
+from opsctl.diagnosis.scan import LONGEST, Event
+from opsctl.logs.lines import time_of
+
+NEARBY = 128 << 10
+"""Bytes around a line in which what belongs to it is looked for."""
+MOST = 9
+"""Lines of a traceback."""
+
+
+def excerpt(event: Event, *, before: int = 3, after: int = 1) -> list[str]:
+    """The lines of the same speaker around an event, without prefixes and frames of C++; of a traceback nobody
+    explains, all of it but the middle."""
+    above, below = _around(event)
+    if event.cause is UNEXPLAINED:
+        return _traceback(below)
+    return [*above[-before:], event.text, *below[1 : 1 + after]]
+
+
+def when(event: Event) -> str:
+    """The time of the nearest line before, or after, that bears one, by the clock of whoever said it; may be empty."""
+    above, below = _read(event)
+    nearest = (*below[:1], *reversed(above), *below[1:])
+    found = next(filter(None, map(time_of, nearest)), b"")
+    return found.decode()
+
+
+def _around(event: Event) -> tuple[list[str], list[str]]:
+    above, below = _read(event)
+    mine = _place(split(below[0])[0]) if below else ("", None)
+    return _said_by(mine, above), _said_by(mine, below)
+
+
+def _read(event: Event) -> tuple[list[bytes], list[bytes]]:
+    """The lines before, and the line itself with those after it."""
+    start = max(0, event.offset - NEARBY)
+    try:
+        with event.path.open("rb") as file:
+            above = os.pread(file.fileno(), event.offset - start, start)
+            below = os.pread(file.fileno(), NEARBY, event.offset)
+    except OSError:
+        return [], [event.text.encode()]
+    lines = above.split(b"\n")
+    return lines[1 if start else 0 : -1], below.split(b"\n")
+
+
+def _place(speaker: Speaker) -> tuple[str, int | None]:
+    return speaker.node, speaker.rank
+
+
+def _said_by(place: tuple[str, int | None], lines: list[bytes]) -> list[str]:
+    """What one rank says. In a log of one rank no line has a prefix, and all of it is that rank's."""
+    said = (split(line[:LONGEST]) for line in lines if line.strip())
+    return [
+        text.decode(errors="replace").rstrip()
+        for speaker, text in said
+        if _place(speaker) == place and not text.startswith((b"frame #", b"Exception raised from"))
+    ]
+
+
+def _traceback(lines: list[str]) -> list[str]:
+    """From its head to the line of the exception."""
+    stop = next((n for n, line in enumerate(lines[1:], 1) if not line.startswith((" ", "\t"))), len(lines) - 1)
+    shown = lines[: stop + 1]
+    return shown if len(shown) <= MOST else [shown[0], "  ...", *shown[2 - MOST :]]

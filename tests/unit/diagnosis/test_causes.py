@@ -1,0 +1,70 @@
+"""Rows of causes.toml, held against real lines."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from opsctl.diagnosis.causes import UNEXPLAINED, causes, classify
+from opsctl.diagnosis.ranks import split
+from opsctl.diagnosis.scan import GATE
+
+LINES = Path(__file__).parents[2] / "corpus" / "diagnosis" / "lines"
+
+
+def lines_of(name: str) -> list[str]:
+    return [line for line in (LINES / f"{name}.txt").read_text().splitlines() if line and not line.startswith("# ")]
+
+
+ALL = [(cause.name, line) for cause in causes() for line in lines_of(cause.name)]
+
+
+@pytest.mark.parametrize(("name", "line"), ALL, ids=[f"{name}-{n}" for n, (name, _) in enumerate(ALL)])
+def test_a_line_is_what_its_row_says(name: str, line: str) -> None:
+    found = classify(split(line.encode())[1].decode())
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize(("name", "line"), ALL, ids=[f"{name}-{n}" for n, (name, _) in enumerate(ALL)])
+def test_a_line_that_matters_is_looked_at(name: str, line: str) -> None:
+    assert GATE.search(line.encode())
+
+
+@pytest.mark.parametrize("cause", causes(), ids=lambda cause: cause.name)
+def test_every_row_has_two_lines_with_their_source(cause: object) -> None:
+    text = (LINES / f"{cause.name}.txt").read_text()
+    assert len(lines_of(cause.name)) >= 2
+    assert re.match(r"# \S", text)
+
+
+def test_every_file_of_lines_has_a_row() -> None:
+    assert {path.stem for path in LINES.iterdir()} == {cause.name for cause in causes()}
+
+
+def test_a_row_that_another_names_exists() -> None:
+    names = {cause.name for cause in causes()}
+    assert {cause.later for cause in causes() if cause.later} <= names
+
+
+HARMLESS = [
+    " iteration    29020/  311541 | lm loss: 2.775923E+00 | number of nan iterations:   0 |",
+    "[2021-08-08 01:00:44,221] [INFO] [logging.py:68:log_dist] [Rank 0] Saving model checkpoint: /ckpt/mp_rank_00.pt",
+    "ubuntu:39964:40049 [5] NCCL INFO Channel 20 : 5[5] -> 4[4] via SHM/direct/direct",
+    "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping, reset gpu to activate.",
+    "NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149",
+    "*****************************************",
+    "srun: error: node001: task 3: Exited with exit code 143",
+    "/lib/python3.8/site-packages/torch/cuda/__init__.py: UserWarning: something may be slow",
+]
+
+
+@pytest.mark.parametrize("line", HARMLESS)
+def test_a_harmless_line_says_nothing(line: str) -> None:
+    assert classify(line) is None
+
+
+def test_a_traceback_that_no_row_knows_is_unexplained() -> None:
+    assert classify("Traceback (most recent call last):") is UNEXPLAINED

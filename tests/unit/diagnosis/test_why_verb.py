@@ -1,0 +1,173 @@
+"""`opsctl why` on a run directory, and on logs alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from opsctl.cli.why import why
+from opsctl.errors import InputError
+from opsctl.guard.settle import settle
+from opsctl.journal import Journal
+from opsctl.model import JobState
+from opsctl.rundir import Life, RunDir
+from tests.unit.diagnosis.conftest import LOST, Log, real
+from tests.unit.guard.settled_world import World, a_world
+from trainer.contract import Reason
+
+
+@dataclass
+class App:
+    world: World
+
+    def find(self, train: str) -> RunDir:
+        return self.world.run
+
+    def journal(self, run: RunDir) -> Journal:
+        return self.world.chain.journal
+
+    @property
+    def scheduler(self) -> object:
+        return self.world.queue
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = a_world(tmp_path)
+    made.run.config.write_text(
+        'name = "gpt"\ncommand = ["true"]\n[slurm]\nnodes = 2\nprocesses_per_node = 2\ntime_limit = "10"\n'
+    )
+    return made
+
+
+def call(world: World, *args: str) -> Result:
+    return CliRunner(catch_exceptions=False).invoke(why, args, obj=App(world))
+
+
+def ask(world: World, *args: str) -> dict[str, object]:
+    return json.loads(call(world, *args, "--json").stdout)
+
+
+def says(world: World, *lines: str) -> None:
+    with world.run.main_log.open("a") as log:
+        log.write("".join(f"{line}\n" for line in lines))
+
+
+def test_a_crash_is_told_with_place_proof_and_what_to_do(world: World) -> None:
+    life = world.began("12_1.0")
+    says(world, *(f"[node002:3]: {line}" for line in real("tr1-13b-ecc.txt").splitlines()), f"[node001:0]: {LOST}")
+    world.exited(life, 1)
+    told = call(world, "gpt").stdout.splitlines()
+    assert told[:3] == [
+        "gpt 12_1.0: gpu: uncorrectable memory error of a GPU",
+        "  where  node node002, rank 3",
+        "  when   after iteration 43680",
+    ]
+    assert told[6].endswith("cudaErrorECCUncorrectable: uncorrectable ECC error encountered")
+    assert told[8:10] == [
+        "  also   ranks lost their connection to another one (1 rank)",
+        f"  log    {world.run.main_log}",
+    ]
+    assert told[10].startswith("  do     Exclude the node; have its GPU reset")
+    assert told[11] == "         opsctl release gpt --exclude node002"
+
+
+def test_the_next_crash_on_the_same_node_says_so(world: World) -> None:
+    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
+    world.exited(_crashed(world, "12_2.0", "tr1-13b-out-of-memory-at-barrier.txt"), 1)
+    found = ask(world, "gpt")
+    assert (found["life"], found["cause"], found["node"]) == ("12_2.0", "gpu-memory-taken", "node002")
+    assert found["also"] == ["the same node ended 12_1.0: uncorrectable memory error of a GPU"]
+
+
+def test_an_earlier_task_is_told_from_its_own_part_of_the_log(world: World) -> None:
+    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
+    world.exited(_crashed(world, "12_2.0", "tr1-13b-bus-error.txt"), 1)
+    assert ask(world, "gpt", "--task", "1")["cause"] == "gpu-ecc"
+    assert ask(world, "gpt", "--task", "2")["cause"] == "shared-memory-full"
+
+
+def _crashed(world: World, name: str, corpus: str) -> Life:
+    """A life that began when main_log was as long as it is."""
+    life = world.began(name)
+    log = world.run.main_log
+    start = json.loads(life.start.read_text()) | {"main_log": log.stat().st_size if log.exists() else 0}
+    life.start.write_text(json.dumps(start))
+    says(world, *(f"[node002:3]: {line}" for line in real(corpus).splitlines()))
+    return life
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (Reason.FINISHED, "none"),
+        (Reason.KILL, "switch"),
+        (Reason.PAUSE, "switch"),
+        (Reason.DEADLINE, "time limit"),
+        (Reason.NAN, "data"),
+        (Reason.MEMORY, "memory"),
+    ],
+)
+def test_the_trainers_own_word_needs_no_log(world: World, reason: Reason, kind: str) -> None:
+    life = world.began()
+    says(world, f"[node001:0]: {LOST}")
+    world.left(life, reason)
+    world.exited(life, 0)
+    assert ask(world, "gpt")["kind"] == kind
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        (JobState.TIMEOUT, "time limit"),
+        (JobState.PREEMPTED, "preempted"),
+        (JobState.NODE_FAIL, "node"),
+        (JobState.CANCELLED, "switch"),
+        (JobState.FAILED, "unknown"),
+    ],
+)
+def test_slurms_word_is_taken_where_no_log_explains_more(world: World, state: JobState, kind: str) -> None:
+    life = world.began()
+    world.row((1,), state)
+    assert ask(world, "gpt")["kind"] == kind
+    settle(world.chain, world.rules, life, job=world.queue.rows[-1])
+    world.queue.rows.clear()
+    assert ask(world, "gpt")["kind"] == kind
+
+
+def test_where_slurm_does_not_answer_the_log_still_tells(world: World) -> None:
+    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
+    world.queue.breaks_after = 0
+    assert ask(world, "gpt")["cause"] == "gpu-ecc"
+
+
+def test_what_main_log_lost_is_read_from_the_ranks_own_log(world: World) -> None:
+    life = world.began()
+    (world.run.life_logs(life.name) / "node002-3.log").write_text(real("tr1-13b-ecc.txt"))
+    world.exited(life, 1)
+    found = ask(world, "gpt")
+    assert (found["cause"], found["node"], found["rank"]) == ("gpu-ecc", "node002", 3)
+
+
+def test_a_life_that_goes_on_has_no_end(world: World) -> None:
+    world.began()
+    world.row((1,), JobState.RUNNING)
+    with pytest.raises(InputError, match="gpt: no life has ended"):
+        call(world, "gpt")
+    with pytest.raises(InputError, match="gpt: no life of task 7 has ended"):
+        call(world, "gpt", "--task", "7")
+
+
+def test_a_log_alone(world: World, log: Log) -> None:
+    log.steps(1, 2).say(41, real("tr1-13b-ecc.txt"))
+    assert call(world, "--log", str(log.write())).stdout.startswith(
+        "gpu: uncorrectable memory error of a GPU\n  where  node r10i0n5"
+    )
+
+
+def test_a_train_or_a_log(world: World) -> None:
+    assert "not both" in call(world).output
