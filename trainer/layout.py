@@ -83,6 +83,11 @@ def _stage_problems(config: TrainerConfig) -> list[str]:
     stages, layers = config.parallel.pipeline, config.model.layers
     embeddings = config.parallel.balance == "blocks-and-embeddings"
     counted = layers + 2 if embeddings else layers
+    if embeddings and stages == counted:
+        return [
+            f"pipeline = {stages} leaves stages with nothing but the embedding (layers + 2 = {counted}): they hold no "
+            "norms or biases, and DeepSpeed waits for ever for theirs when it adds up the gradient's norm"
+        ]
     if stages == 1 or counted % stages == 0:
         return []
     ends = "layers + 2 = {} (embedding and output count as a layer each)"

@@ -75,6 +75,11 @@ def test_refused(tables, words):
         ({"parallel": {"pipeline": 2}}, 3, "pipeline = 2 does not divide the 3 processes"),
         ({"parallel": {"pipeline": 2}}, 0, "does not divide the 0 processes"),
         ({"parallel": {"pipeline": 4}}, 4, "pipeline = 4 does not divide layers + 2 = 6"),
+        (
+            {"parallel": {"pipeline": 6}},
+            6,
+            "pipeline = 6 leaves stages with nothing but the embedding (layers + 2 = 6)",
+        ),
         ({"parallel": {"pipeline": 3, "balance": "blocks"}}, 3, "pipeline = 3 does not divide layers = 4"),
         ({"parallel": {"pipeline": 2, "tensor": 2}}, 6, "pipeline = 2 x tensor = 2 does not divide the 6 processes"),
         ({"parallel": {"tensor": 8}}, 8, "tensor = 8 does not divide heads = 4: each rank takes whole heads"),
