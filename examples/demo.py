@@ -32,7 +32,7 @@ ENV = {**os.environ, "OPSCTL_SITE": str(HOME / "site.toml"), "XDG_STATE_HOME": s
 for name in ("SLURM_CONF", "OPSCTL_ROOT"):
     ENV.pop(name, None)
 
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)
 
 
 def opsctl(*words: str, quiet: bool = False) -> str:
