@@ -64,8 +64,12 @@ def start(app: App, driver: str | None) -> None:
 
 
 def _check_schedule(app: App) -> None:
-    if problems := app.cron.schedule().problems:
-        raise ConfigError(str(app.cron.directory), list(problems))
+    """What a tick would only tell is refused to somebody who is there to read it."""
+    schedule = app.cron.schedule()
+    if schedule.problems:
+        raise ConfigError(str(app.cron.directory), list(schedule.problems))
+    for entry in schedule.entries:
+        app.cron.check_trusted(entry)
 
 
 def _start(app: App, driver: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from opsctl.app import App, build
 from opsctl.cli.owner import keep_cron
 from opsctl.cron.drivers import revive
 from opsctl.cron.drivers.slurm import SlurmDriver
-from opsctl.cron.drivers.wanted import read_wanted
+from opsctl.cron.drivers.wanted import Wanted, read_wanted, write_wanted
 from opsctl.cron.ledger import Ledger, Ran, Result, Tick, read_ledger, write_ledger
 from opsctl.cron.place import CronDir
 from opsctl.errors import Unreachable
@@ -113,6 +114,8 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
     assert len({line.rpartition("next as job ")[2] for line in said}) == 1
 
     first = until(lambda: site.running and (Path.home() / "hangs").exists() and site.waiting and site.running)[0]
+    until(lambda: site.waiting[0].reason == "Dependency")  # it is late, and is waited for
+    assert [job.id for job in site.running] == [first.id]
     site.driver.scheduler.cancel(first.id)  # in the middle of its entry; its successor is queued already
     site.wait_for_ticks(1)
     hung = site.ran("echo $$ >$HOME/hangs; exec sleep 60")
@@ -135,27 +138,34 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
 
 
 def test_a_successor_that_a_killed_slurmctld_forgot_is_submitted_again(
-    fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site]
+    fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox = fresh_slurm(nodes=1)
-    site = site_on(sandbox, every=6)
+    site = site_on(sandbox, every=3600)
+    monkeypatch.setattr("opsctl.cron.drivers.slurm.ON_DISK", 3.0)
     site.place.create()
-    driver, said = site.driver, []
-    driver = replace(driver, cron=replace(driver.cron, say=said.append))
-    job, already = driver.start()
-    assert not already
-    sandbox.fault("controller", Action.KILL)
-    far = threading.Timer(1, sandbox.fault, ("controller", Action.RESTART))
-    far.start()
+    write_wanted(site.place, Wanted(driver="slurm", since=datetime.now(UTC), by="me"))
+
+    state, before = sandbox.record.site.home / "state", sandbox.record.site.home / "state-before"
+    shutil.copytree(state, before)
+
+    def forget() -> None:
+        sandbox.fault("controller", Action.KILL)
+        shutil.rmtree(state)  # whatever it had time to write of the last seconds
+        before.rename(state)
+        sandbox.fault("controller", Action.RESTART)
+
     now = datetime.now(UTC)
-    assert driver.follow(now, "", seconds=40) or site.running
-    far.join()
-    left = site.driver.jobs()
-    assert len(left) == 1
-    assert left[0].submitted is not None
-    assert left[0].submitted >= now.replace(microsecond=0), (
-        f"job {job} was forgotten, and {left[0].id} is its successor"
-    )
+    first = site.driver.ensure(after=now, own="999")
+    submitted = site.waiting[0].submitted
+    night = threading.Timer(0.5, forget)
+    night.start()
+    assert site.driver.follow(now, "999", seconds=40)
+    night.join()
+    (successor,) = site.waiting
+    assert submitted is not None
+    assert successor.submitted is not None
+    assert successor.submitted > submitted, f"job {first} was forgotten, and {successor.id} is another"
 
 
 def test_a_chain_that_died_is_revived_once_by_whoever_notices(
@@ -180,8 +190,10 @@ def test_a_chain_that_died_is_revived_once_by_whoever_notices(
 
 
 def test_doubles_and_successors_far_away_are_cancelled(
-    fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site]
+    fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("USER", "somebody-else")
+    monkeypatch.setenv("LOGNAME", "somebody-else")
     site = site_on(fresh_slurm(nodes=1), every=600)
     site.place.create()
     driver = site.driver
@@ -195,6 +207,7 @@ def test_doubles_and_successors_far_away_are_cancelled(
     assert driver.ensure(after=now, own="999") == first
     assert [job.id for job in site.waiting] == [first]
     assert {year, second} & {job.id for job in site.waiting} == set()
+    subprocess.run(["scontrol", "update", f"JobId={first}", "Comment=the site's own"], check=True)
     assert driver.ensure(after=now, own="999") == first
     driver.stop()
     assert driver.ensure(after=now, own="999") is None

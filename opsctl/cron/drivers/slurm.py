@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import pwd
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,6 +30,8 @@ NAME = "slurm"
 ON_DISK = 8.0
 """Seconds. A slurmctld that is killed forgets what it was given in the last five."""
 AGAIN = 3.0
+MOST = 5
+"""So many successors in one tick: whatever makes them vanish, more of them are no help."""
 HELD_BACK = ("BeginTime", "Dependency")
 """It waits because it was told to, not for want of a node."""
 
@@ -47,9 +51,15 @@ class SlurmDriver:
         root = str(self.cron.place.site.path)
         return f"opsctl-cron:{hashlib.sha256(root.encode(errors='surrogateescape')).hexdigest()[:16]}"
 
+    @property
+    def name(self) -> str:
+        """The jobs' name, by which `singleton` knows them."""
+        return self.mark.replace(":", "-")
+
     def jobs(self) -> list[Job]:
         """The ticks that wait or run. Raises Unreachable."""
-        found = [job for job in self.scheduler.jobs() if job.comment == self.mark and job.user == actor()]
+        me = user_name()  # as Slurm has it: $USER may say anything
+        found = [job for job in self.scheduler.jobs() if job.user == me and self._is_tick(job)]
         return sorted((job for job in found if not job.state.is_final), key=lambda job: int(job.id))
 
     def start(self) -> tuple[str, bool]:
@@ -101,7 +111,7 @@ class SlurmDriver:
         Where Slurm does not answer or refuses, ask again for up to `seconds`.
         """
         clock = self.cron.clock
-        late, known, since = clock.monotonic() + seconds, "", 0.0
+        late, known, since, seen = clock.monotonic() + seconds, "", 0.0, set[str]()
         settled = min(ON_DISK, self.cron.settings.every / 2)
         while True:
             try:
@@ -110,10 +120,11 @@ class SlurmDriver:
                     return True
                 if job != known:
                     known, since = job, clock.monotonic()
+                    seen.add(job)
             except OpsctlError as error:
                 known = ""
                 self.cron.say(f"the next tick: {error.message}")
-            if clock.monotonic() > late:
+            if clock.monotonic() > late or len(seen) > MOST:
                 return False
             clock.sleep(min(AGAIN, settled))
 
@@ -123,6 +134,10 @@ class SlurmDriver:
         latest = max(after, self.cron.clock.now()).timestamp()
         every = self.cron.settings.every
         return datetime.fromtimestamp((latest // every + 1) * every, UTC)
+
+    def _is_tick(self, job: Job) -> bool:
+        # Either will do: some sites write comments of their own.
+        return job.comment == self.mark or job.name == self.name
 
     def _is_astray(self, job: Job) -> bool:
         """It waits for a time far away, which only a clock that was wrong can have meant."""
@@ -156,7 +171,7 @@ class SlurmDriver:
         """`--key=value` for each `#SBATCH` line."""
         settings, defaults = self.cron.settings, self.defaults
         said: Mapping[str, str] = {
-            "--job-name": self.mark.replace(":", "-"),
+            "--job-name": self.name,
             "--comment": self.mark,
             "--dependency": "singleton",
             "--time": settings.time_limit,
@@ -180,3 +195,11 @@ class SlurmDriver:
             except RunDirError as error:
                 self.cron.say(f"without a lease: {error.message}")
             yield
+
+
+def user_name() -> str:
+    """Ours, as squeue shows it: the number where it has no name."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

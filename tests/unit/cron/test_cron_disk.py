@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
-from cron_world import CronWorld
+from cron_world import NOON, CronWorld
 
 from opsctl.cron.ledger import Result
 
@@ -24,12 +25,14 @@ def full(world: CronWorld) -> Iterator[CronWorld]:
     argv = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs", str(root)]
     if subprocess.run(argv, capture_output=True, check=False).returncode:
         pytest.skip("needs to mount a file system")
-    world.crontab("")
+    world.crontab(CRONTAB)
+    world.clock.time -= timedelta(minutes=25)
     world.tick()
+    world.clock.time = NOON
     with pytest.raises(OSError, match="No space left"), (root / "filler").open("wb", buffering=0) as filler:
         while True:
             filler.write(b"x" * 512)
-    world.crontab(CRONTAB)
+    (world.path / "log").unlink()
     yield world
     subprocess.run(["umount", "--lazy", str(root)], check=True)
 

@@ -80,6 +80,13 @@ def test_a_crontab_that_makes_no_sense_is_not_started(site: Path) -> None:
     assert error.problems == (f"{site.parent}/cron/crontab:1: '* * * * x': needs five fields and a command",)
 
 
+def test_a_crontab_that_others_could_have_written_is_not_started(site: Path) -> None:
+    (site.parent / "cron" / "crontab").chmod(0o666)
+    error = opsctl(site, "start").exception
+    assert isinstance(error, RunDirError)
+    assert f"{site.parent}/cron/crontab: mode 0666 lets others write" in error.message
+
+
 def test_only_one_driver_at_a_time(site: Path) -> None:
     place = app_of(site).cron.place
     place.create()
@@ -123,6 +130,7 @@ def test_an_exported_line_is_what_cron_and_then_the_shell_make_of_it(form: str) 
     line = FORMATS[form](ODD, CronSite(partition="cpu")).splitlines()[-1]
     minutes, *stars, command = line.split(maxsplit=5)
     assert (minutes, stars) == ("*/10", ["*"] * 4)
+    assert "%" not in command.replace(r"\%", ""), "which would be a line feed"
     shown = subprocess.run(["sh", "-c", f"printf '%s\\n' {command.replace(chr(92) + '%', '%')}"],
                            capture_output=True, text=True, check=True)  # fmt: skip
     assert shown.stdout.splitlines() == ODD

@@ -1,0 +1,25 @@
+"""The trainer's last word where nobody watches it."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from trainer.report import warn_of_silence
+from trainer.state import State
+
+
+def test_a_scheduler_that_has_been_silent_for_long_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tick, state = tmp_path / "last-tick", State(save_s=1.0)
+    warn_of_silence(tick, state)
+    tick.write_text(f"{time.time() - 3600:.0f}\n")
+    warn_of_silence(tick, state)
+    assert state.notes == []
+    tick.write_text("4000\n")
+    for _ in range(2):
+        warn_of_silence(tick, state)
+    (said,) = capsys.readouterr().out.splitlines()
+    assert said == f"nobody watches this run: the last tick of cron was at {time.ctime(4000)} ({tick})"
+    assert state.notes == [said]
