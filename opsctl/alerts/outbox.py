@@ -26,7 +26,7 @@ FIRST_WAIT = timedelta(seconds=30)
 LONGEST_WAIT = timedelta(hours=1)
 KEEP = timedelta(days=30)
 MOST_FAILURES = 2
-"""So many threads in one go may fail before the channel is left alone for now."""
+"""So many threads in a row may fail before the channel is left alone for now."""
 BUDGET = 40.0
 """Seconds after which no further message is begun: a cycle has other things to do."""
 
@@ -136,6 +136,10 @@ class Outbox:
         queues = self.site.alerts.glob("outbox/*/")
         return sorted((item for queue in queues for item in _items(queue)), key=lambda item: item.name)
 
+    def queues(self) -> set[str]:
+        """The channels that something waits for."""
+        return {path.parent.name for path in self.site.alerts.glob("outbox/*/*.json")}
+
     def reference(self, channel: str, message: str) -> str:
         """What `channel` calls the message of that id; empty where it was not delivered there, or has no names."""
         found = self.delivered(channel).glob(f"*~{message}.json")
@@ -162,14 +166,18 @@ class Outbox:
         """
         until = self.clock.monotonic() + BUDGET
         stuck: set[str] = set()
+        failures = 0
         for item in self._due(queue):
-            if len(stuck) >= MOST_FAILURES or self.clock.monotonic() >= until:
+            if failures >= MOST_FAILURES or self.clock.monotonic() >= until:
                 return
             if item.message.root not in stuck:
                 held.refresh()
                 attempt = self._attempt(queue / item.name, item, deliver)
-                if attempt.error and not attempt.error.is_permanent:
+                if attempt.error is None:
+                    failures = 0
+                elif not attempt.error.is_permanent:
                     stuck.add(item.message.root)
+                    failures += 1
                 yield attempt
 
     def _due(self, queue: Path) -> list[Item]:

@@ -145,7 +145,7 @@ def _queues(alerting: Alerting, outbox: Outbox) -> Iterator[str]:
     """The channels that something waits for, also those that got it only as the fallback of an earlier one, and those
     that are no longer in the settings."""
     done: set[str] = set()
-    while waiting := {item.channel for item in outbox.waiting()} - done:
+    while waiting := outbox.queues() - done:
         channel = next((name for name in alerting.channels if name in waiting), min(waiting))
         done.add(channel)
         yield channel
