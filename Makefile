@@ -26,7 +26,7 @@ prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in
 
 bench: $(VENV)/ready  ## ratios within one run
 	$(BIN)/python benchmarks/verbs.py
-	$(BIN)/python benchmarks/watch.py
+	$(BIN)/python -P benchmarks/watch.py
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python benchmarks/trainer.py
 

@@ -1,7 +1,7 @@
 """What watching costs, and how often it cries wolf.
 
-python benchmarks/watch.py            the price of a cycle: a 1 GB log, twenty trains; about a minute
-python benchmarks/watch.py --alarms   false alarms in calm runs of 100,000 log lines each; some minutes
+python -P benchmarks/watch.py            the price of a cycle: a 1 GB log, twenty trains; about a minute
+python -P benchmarks/watch.py --alarms   false alarms in calm runs of 100,000 log lines each; some minutes
 """
 
 from __future__ import annotations

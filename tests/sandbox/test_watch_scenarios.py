@@ -83,7 +83,7 @@ wait
 
 
 def test_the_hang_that_cost_eighteen_hours_while_slurm_said_running(make, slurm, clock, tmp_path):
-    train = make("hang_minutes = 10\nstacks_seconds = 8\nhang_cancels = true")
+    train = make("hang_minutes = 10\nstacks_seconds = 40\nhang_cancels = true")
     train.run.config.write_text(train.run.config.read_text().replace("nodes = 1", "nodes = 1\nprocesses_per_node = 3"))
     app = app_of(tmp_path, slurm.env(), clock)
     line = LINE.format(step=10, loss=2.5)

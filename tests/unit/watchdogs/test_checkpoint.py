@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from conftest import Stage
+from stage import Stage
 
 from opsctl.model import Level
 from trainer.manifest import FileRecord, Manifest, directory_name, write_manifest

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import T0, Stage
+from stage import T0, Stage
 
 from opsctl import storage
 from opsctl.config import Site, parse

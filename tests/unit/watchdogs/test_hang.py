@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from conftest import T0, Stage, job, waiting
+from stage import T0, Stage, job, waiting
 
 from opsctl.model import JobState, Level
 from trainer.contract import Heartbeat, Phase, to_json, write_atomic

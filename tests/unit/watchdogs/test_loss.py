@@ -6,7 +6,7 @@ import math
 import os
 from pathlib import Path
 
-from conftest import LINE, Stage
+from stage import LINE, Stage
 
 from opsctl.model import Level
 

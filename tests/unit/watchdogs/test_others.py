@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from conftest import T0, Stage, job, waiting
+from stage import T0, Stage, job, waiting
 
 from opsctl.errors import OpsctlError
 from opsctl.isolation import Failed, Isolation

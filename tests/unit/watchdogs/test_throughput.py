@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from conftest import Stage, job
+from stage import Stage, job
 
 from opsctl.model import Level
 from trainer.contract import Heartbeat, Phase, to_json, write_atomic
