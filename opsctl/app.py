@@ -81,7 +81,7 @@ class App:
     def cron(self) -> Cron:
         """What is done while nobody looks."""
         from opsctl.cron.place import CronDir  # noqa: PLC0415 (APScheduler and all, for those who tick)
-        from opsctl.cron.world import Cron  # noqa: PLC0415
+        from opsctl.cron.world import Cron  # noqa: PLC0415 (as above)
 
         env = dict(os.environ)
         with contextlib.suppress(OpsctlError):  # a sandbox that is gone is for the entries to find out

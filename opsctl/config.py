@@ -236,7 +236,7 @@ def trainer_problems(given: Mapping[str, Any]) -> list[str]:
     if not isinstance(table, dict):
         return []
     from trainer.config import TrainerConfig  # noqa: PLC0415 (only a train with the embedded trainer pays for it)
-    from trainer.layout import check_layout  # noqa: PLC0415
+    from trainer.layout import check_layout  # noqa: PLC0415 (as above)
 
     try:
         config = TrainerConfig.model_validate(table)

@@ -102,7 +102,7 @@ def _lines(each: Status, now: datetime) -> list[tuple[str, str]]:
         (f"{armed.switch} switch", f"armed by {armed.by} {_for(armed.since, now)} ago{_because(armed.why)}")
         for armed in each.switches
     ]
-    lines += [("request", f"{ask.verb} by {ask.by}: `opsctl cron tick` carries it out") for ask in each.requests]
+    lines += [("request", f"{ask.verb} by {ask.by}: `opsctl watch` carries it out") for ask in each.requests]
     return lines + [("note", note) for note in each.notes]
 
 

@@ -116,7 +116,7 @@ def test_switches_and_requests_are_shown_with_who_made_them(run: RunDir) -> None
     text = said(seen(run))
     assert "kill switch" in text
     assert "wrong data" in text
-    assert "`opsctl cron tick` carries it out" in text
+    assert "`opsctl watch` carries it out" in text
 
 
 def test_only_a_running_train_has_time_left() -> None:
