@@ -86,7 +86,7 @@ def _stage_problems(config: TrainerConfig) -> list[str]:
     if embeddings and stages == counted:
         return [
             f"pipeline = {stages} leaves stages with nothing but the embedding (layers + 2 = {counted}): they hold no "
-            "norms or biases, and DeepSpeed waits for ever for theirs when it adds up the gradient's norm"
+            "norms or biases, and without any DeepSpeed waits for ever or fails when it adds up the gradient's norm"
         ]
     if stages == 1 or counted % stages == 0:
         return []

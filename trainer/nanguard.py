@@ -45,7 +45,7 @@ class Sighting:
         return f"{self.what}, on rank {self.rank}{turn}"
 
 
-NOWHERE = "in no layer by itself: the sum overflowed, or it did not happen again and the hardware is suspect"
+NOWHERE = "no layer by itself: the sum overflowed, or it did not happen again and the hardware is suspect"
 
 
 def where(engine: Engine, batches: Iterator[tuple[Tensor, Tensor]], *, consumed: int, control: Control) -> str:

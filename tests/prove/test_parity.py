@@ -51,7 +51,7 @@ def test_losses_and_norms_of_each_cut_are_those_of_a_plain_loop(plain, corpus, t
     assert min(norms) > 0.3  # and clipped at 0.3
     furthest = max(abs(a - b) for a, b in zip(ranks[0]["losses"], losses, strict=True))
     apart = max(abs(a / b - 1) for a, b in zip(ranks[0]["norms"], norms, strict=True))
-    print(f"\n{cut} {family}: losses within {furthest:.2g}, norms within {apart:.2g} of themselves")
+    print(f"\n{cut} {family}: losses within {furthest:.2g}, norms within {apart:.2g} of themselves")  # noqa: T201 - the figure
     assert furthest <= SUMS_IN_ANOTHER_ORDER
     assert apart <= 1e-6
 
@@ -71,5 +71,5 @@ def test_dropout_does_not_depend_on_stages_or_data_parallel_ranks(corpus, tmp_pa
     seen = {cut: run_ranks(tmp_path / cut, CUTS[cut][0], config | {"parallel": CUTS[cut][1]}) for cut in cuts}
     for cut in cuts:
         furthest = max(abs(a - b) for a, b in zip(seen[cut][0]["losses"], seen["pp1"][0]["losses"], strict=True))
-        print(f"\n{cut} with dropout: losses within {furthest:.2g} of one process")
+        print(f"\n{cut} with dropout: losses within {furthest:.2g} of one process")  # noqa: T201 - the figure
         assert furthest <= SUMS_IN_ANOTHER_ORDER

@@ -47,9 +47,9 @@ def main(run_dir: Path) -> None:
         rate = settings.rate().at(consumed + batch)
         loss, norm = engine.step(batches.step(consumed, batch), batch=batch, rate=rate, consumed=consumed)
         if math.isnan(norm):
-            seen["untouched"] = digests(engine) == before
-            again = batches.step(consumed, batch)
+            after_step, again = digests(engine), batches.step(consumed, batch)
             seen["fault"] = nanguard.where(engine, again, consumed=consumed, control=control)
+            seen["untouched"] = before == after_step == digests(engine)
             seen["step"] = state.step + 1
             break
         state.advance(samples=batch, loss=loss, grad_norm=norm, step_s=0.1)
@@ -92,6 +92,13 @@ def plant(module, *, step: int, layer: int, what: str) -> None:
         found.up.weight.data[0, 0] = torch.inf
     elif what == "forward":
         found.up.register_forward_hook(lambda *given: given[2] * 1e38 * 1e38)
+    elif what == "once":  # as a GPU that errs
+
+        def err(_, given, gave):
+            hook.remove()
+            return gave * torch.nan
+
+        hook = found.up.register_forward_hook(err)
     elif what == "backward":
         found.register_full_backward_hook(lambda *given: (given[1][0] * torch.inf,))
 

@@ -78,7 +78,7 @@ def test_refused(tables, words):
         (
             {"parallel": {"pipeline": 6}},
             6,
-            "pipeline = 6 leaves stages with nothing but the embedding (layers + 2 = 6)",
+            "pipeline = 6 leaves stages with nothing but the embedding",
         ),
         ({"parallel": {"pipeline": 3, "balance": "blocks"}}, 3, "pipeline = 3 does not divide layers = 4"),
         ({"parallel": {"pipeline": 2, "tensor": 2}}, 6, "pipeline = 2 x tensor = 2 does not divide the 6 processes"),

@@ -1,0 +1,66 @@
+"""Twenty steps are ten, a restart and ten, to the bit, and as many as there were before a kill: for every cut."""
+
+import os
+import random
+import shutil
+import signal
+
+import pytest
+
+from tests.trainer.conftest import tiny
+from trainer import manifest
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytest.importorskip("deepspeed")
+
+CUTS = {
+    "pp1": (1, {}),
+    "pp2": (2, {"pipeline": 2}),
+    "pp4": (4, {"pipeline": 4}),
+    "dp2": (2, {}),
+    "tp2": (2, {"tensor": 2}),
+    "pp2-tp2": (4, {"pipeline": 2, "tensor": 2}),
+    "pp2-dp2": (4, {"pipeline": 2}),
+    "tp2-dp2": (4, {"tensor": 2}),
+}
+RAMP = {"micro_batch": 2, "global_batch": 16, "rampup": [4, 4, 96]}
+"""The batch grows four times, the last after the restart."""
+
+
+def given(cut, precision, **changes):
+    family = "bloom" if precision == "bf16" else "gpt2"
+    model = {"family": family, "layers": 6, "hidden": 32, "heads": 4, "sequence": 32, "dropout": 0.1}
+    return tiny(precision=precision, model=model, batch=RAMP, parallel=CUTS[cut][1], **changes)
+
+
+def files(run):
+    return manifest.read_manifest(run.checkpoints / manifest.directory_name(20)).files
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("cut", CUTS)
+def test_twenty_steps_are_ten_and_ten_and_any_kill_between(trains, train, cut, precision):
+    world = CUTS[cut][0]
+    whole = trains(**given(cut, precision))
+    life = whole.start(world)
+    assert life.finish() == [0] * world, life.log
+    expected = life.losses
+    assert sorted(expected) == list(range(1, 21))
+
+    resumed = train(**given(cut, precision))
+    resumed.adopt(whole)
+    shutil.rmtree(resumed.checkpoints / manifest.directory_name(20))
+    life = resumed.start(world)
+    assert life.finish() == [0] * world, life.log
+    assert life.losses == {step: expected[step] for step in range(11, 21)}
+    assert files(resumed) == files(whole)
+
+    killed = train(**given(cut, precision, checkpoint={"every": 3}))
+    life = killed.start(world)
+    life.wait_for_step(random.randint(1, 15))
+    os.kill(random.choice(life.pids), signal.SIGKILL)
+    assert 0 not in life.finish(timeout=60)
+    again = killed.start(world)
+    assert again.finish() == [0] * world, again.log
+    assert life.losses | again.losses == expected
+    assert files(killed) == files(whole)
