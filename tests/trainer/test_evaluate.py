@@ -97,20 +97,20 @@ def test_resumed_within_the_ramp_it_is_as_never_stopped(whole, train, corpus):
 
 
 def test_a_spike_is_told_and_its_state_kept_and_a_pause_stops_an_evaluation(train):
-    """A rate that jumps makes the loss jump; an evaluation that would last minutes ends at the switch."""
+    """A rate that goes far too high makes the loss jump; an evaluation that would last minutes ends at the switch."""
     run = train(
         **tiny(
             steps=400,
             spike={"window": 10, "deviations": 3.0},
-            optimizer={"lr": 0.5, "warmup_samples": 4000, "clip": 0},
-            evaluation={"every": 60, "batches": 10**6},
+            optimizer={"lr": 3.0, "warmup_samples": 1600, "clip": 0},
+            evaluation={"every": 40, "batches": 10**6},
             checkpoint={"every": 0},
             model={"layers": 2, "hidden": 32, "heads": 2, "sequence": 32},
         )
     )
     run.config["data"] = run.config["data"] | {"held_out": 0.2}
     life = run.start(world=2)
-    life.wait_for_step(60)
+    life.wait_for_step(40)
     life.wait_for(lambda: life.heartbeat("train").phase is Phase.EVAL, "the evaluation")
     run.arm("pause")
     assert life.finish() == [0, 0], life.log

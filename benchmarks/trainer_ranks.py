@@ -1,0 +1,243 @@
+"""One rank of what benchmarks/trainer.py measures: `python -P trainer_ranks.py WHAT DIRECTORY ROUNDS`.
+
+Two ways to do the same thing are run in turn, so that a slow moment of the machine hits both. Rank 0 leaves the figures
+in DIRECTORY/WHAT.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trainer.parallel import choose_accelerator
+
+choose_accelerator()
+
+import torch  # noqa: E402 - DeepSpeed looks for its accelerator when it is imported
+from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from trainer import model, parallel, process, tensor  # noqa: E402
+from trainer.checkpoint.saving import open_checkpoints  # noqa: E402
+from trainer.config import TrainerConfig  # noqa: E402
+from trainer.contract import Env, Phase  # noqa: E402
+from trainer.data import Batches, open_data  # noqa: E402
+from trainer.engine import Engine  # noqa: E402
+from trainer.hooks import Hooks  # noqa: E402
+from trainer.layout import layout  # noqa: E402
+from trainer.memory import Memory  # noqa: E402
+from trainer.metrics import Metrics  # noqa: E402
+from trainer.report import Pulse  # noqa: E402
+from trainer.spikes import Spikes  # noqa: E402
+from trainer.state import State  # noqa: E402
+from trainer.steplog import StepLog  # noqa: E402
+
+RATE = 1e-4
+
+
+def config(directory: Path, *, pipeline: int = 1) -> TrainerConfig:
+    """Four blocks of 256: a step of some tenths of a second on a core."""
+    return TrainerConfig.model_validate(
+        {
+            "steps": 10**6,
+            "seed": 1,
+            "precision": "fp32",
+            "threads": 1,
+            "model": {"layers": 4, "hidden": 256, "heads": 4, "sequence": 256},
+            "data": {"prefix": str(directory / "corpus")},
+            "parallel": {"pipeline": pipeline},
+            "batch": {"micro_batch": 2, "global_batch": 16},
+            "checkpoint": {"every": 0},
+            "log": {"every": 1, "heartbeat_s": 5.0},
+        }
+    )
+
+
+class Plain(nn.Module):
+    """The same layers as the pipeline's, one after the other."""
+
+    def __init__(self, given: TrainerConfig, part: tensor.Slice) -> None:
+        super().__init__()
+        specs = model.layers(given.model, seed=1, part=part)
+        self.embedding = specs[0].build()
+        self.middle = nn.Sequential(*(spec.build() for spec in specs[1:-1]))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return model.logits(self.embedding, self.middle(self.embedding(tokens)))
+
+
+class Loop:
+    """What one would write without DeepSpeed: accumulate, clip, step; DDP where there are several ranks."""
+
+    def __init__(self, given: TrainerConfig, part: tensor.Slice, *, ranks: int) -> None:
+        plain = Plain(given, part)
+        self.module = nn.parallel.DistributedDataParallel(plain) if ranks > 1 else plain
+        self.optimizer = torch.optim.AdamW(list(model.parameter_groups(plain, weight_decay=0.1)), lr=RATE)
+
+    def step(self, batches: Iterator[tuple[Tensor, Tensor]], *, accumulation: int) -> float:
+        total = 0.0
+        for turn, (tokens, labels) in enumerate(batches, start=1):
+            held = self.module.no_sync() if turn < accumulation and hasattr(self.module, "no_sync") else nullcontext()
+            with held:
+                scores = self.module(tokens)
+                loss = functional.cross_entropy(scores.float().flatten(0, 1), labels.flatten()) / accumulation
+                loss.backward()
+            total += float(loss)
+        nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return total
+
+
+class Bench:
+    """A run that is set up and not trained."""
+
+    def __init__(self, directory: Path, rounds: int, *, pipeline: int = 1) -> None:
+        self.directory, self.rounds = directory, rounds
+        self.worked: list[float] = []
+        self.config = config(directory, pipeline=pipeline)
+        self.process = process.from_environment(os.environ)
+        self.control = parallel.connect(self.process, timeout_s=120)
+        self.cut = layout(self.config, self.process.world_size)
+        self.engine = Engine(self.config, self.cut, self.process.rank)
+        self.batches: Batches = open_data(self.config).training(
+            self.config, data_rank=self.cut.data_rank(self.process.rank), data_ranks=self.cut.data
+        )
+        self.part = tensor.slice_of(self.cut, self.process.rank)
+
+    def ours(self, batch: int = 16) -> float:
+        loss, _ = self.engine.step(self.batches.step(0, batch), batch=batch, rate=RATE, consumed=0)
+        return loss
+
+    def timed(self, work: Callable[[], object]) -> float:
+        """Seconds until all ranks have done it; what this rank's processors worked meanwhile is in `worked`."""
+        self.control.barrier()
+        started, working = time.perf_counter(), time.process_time()
+        work()
+        self.worked.append(time.process_time() - working)
+        self.control.barrier()
+        return time.perf_counter() - started
+
+    def in_turn(self, *ways: Callable[[], object]) -> list[list[float]]:
+        """Seconds of each way, round by round."""
+        for way in ways:
+            way()
+        self.worked.clear()
+        rounds = [[self.timed(way) for way in ways] for _ in range(self.rounds)]
+        return [list(times) for times in zip(*rounds, strict=True)]
+
+
+def ratio(ours: list[float], other: list[float]) -> float:
+    """How fast ours is, the other being 1: the median over pairs."""
+    return statistics.median(b / a for a, b in zip(ours, other, strict=True))
+
+
+def against_plain(bench: Bench) -> dict[str, float]:
+    loop = Loop(bench.config, bench.part, ranks=bench.process.world_size)
+    accumulation = 8 // bench.process.world_size
+    first = bench.ours(), loop.step(bench.batches.step(0, 16), accumulation=accumulation)
+    ours, plain = bench.in_turn(bench.ours, lambda: loop.step(bench.batches.step(0, 16), accumulation=accumulation))
+    figures = {"ratio": ratio(ours, plain), "step_s": statistics.median(ours)}
+    figures["processors"] = ratio(bench.worked[0::2], bench.worked[1::2])  # what a busy machine blurs less
+    if bench.process.world_size == 1:  # of several, the plain loop knows the loss of its own share alone
+        figures["losses_apart"] = abs(first[0] - first[1])
+    return figures
+
+
+def pipeline(bench: Bench) -> dict[str, float]:
+    """Efficiency with 8 micro-batches, against what one more micro-batch costs in a full pipeline."""
+    few, many = bench.in_turn(lambda: bench.ours(16), lambda: bench.ours(48))
+    turn = statistics.median((b - a) / 16 for a, b in zip(few, many, strict=True))
+    efficiency = statistics.median(8 * turn / seconds for seconds in few)
+    return {"efficiency": efficiency, "theory": 8 / 9, "ratio": efficiency / (8 / 9), "step_s": statistics.median(few)}
+
+
+def extras(bench: Bench) -> dict[str, float]:
+    """All that the loop does in a step besides the step."""
+    run_dir = bench.directory / "run"
+    environ = {name: str(run_dir / name.lower()) for name in Env if name not in (Env.LIFE, Env.NODE, Env.RUN_DIR)}
+    environ |= {Env.RUN_DIR: str(run_dir), Env.LIFE: "7_1.0", Env.HEARTBEAT_DIR: str(run_dir)}
+    run_dir.mkdir(exist_ok=True)
+    (run_dir / Env.DEADLINE.lower()).write_text(str(time.time() + 1e6))
+    first = bench.process.is_first
+    memory = Memory(where=bench.process.name, host_limit=99.9, gpu_limit=99.9)
+    hooks = Hooks(environ, polls=first, margin_s=5.0, memory=memory)
+    pulse, log = Pulse(environ, bench.process, bench.config), StepLog(bench.config, bench.process.world_size)
+    metrics = Metrics(replace_log(bench.config), environ, step=0, writes=first)
+    spikes, state = Spikes(bench.config.spike), State()
+
+    def around() -> None:
+        hooks.agree(bench.control, state)
+        pulse.beat(Phase.TRAIN, state)
+        state.advance(samples=16, loss=2.0, grad_norm=1.0, step_s=0.5)
+        told = log.add(state, rate=RATE, batch=16)
+        if told and first:
+            sys.stderr.write(told.line() + "\n")
+            metrics.interval(told, state)
+        state.spike = spikes.see(state.loss)
+
+    (alone,) = bench.in_turn(lambda: [around() for _ in range(20)])
+    (steps,) = bench.in_turn(bench.ours)
+    each, step = statistics.median(alone) / 20, statistics.median(steps)
+    return {"ms": 1000 * each, "step_s": step, "share": each / step}
+
+
+def replace_log(given: TrainerConfig) -> Any:
+    return given.log.model_copy(update={"tensorboard": True})
+
+
+def saving(bench: Bench) -> dict[str, float]:
+    """How long training stands still: for a save in the background, and for one that is waited for."""
+    place = bench.directory / "checkpoints"
+    checkpoints = open_checkpoints(place, bench.config, bench.cut, bench.engine, bench.control, parameters=0)
+    state = State(step=0)
+
+    def save(*, background: bool) -> float:
+        state.step += 1
+        held = replace(state)
+        stalled = bench.timed(lambda: checkpoints.save(held, background=background))
+        checkpoints.settle(state, wait=True)
+        return stalled
+
+    save(background=True)  # asks the system for the memory of the copy, once a life
+    pairs = [(save(background=True), save(background=False)) for _ in range(bench.rounds)]
+    shares = [stall / whole for stall, whole in pairs]
+    return {"share": statistics.median(shares), "stall_s": pairs[-1][0], "save_s": pairs[-1][1]}
+
+
+def loading(bench: Bench) -> dict[str, float]:
+    read, steps = bench.in_turn(lambda: [list(bench.batches.step(n * 16, 16)) for n in range(20)], bench.ours)
+    return {"times": statistics.median(b / (a / 20) for a, b in zip(read, steps, strict=True))}
+
+
+WHAT: dict[str, tuple[int, Callable[[Bench], dict[str, float]]]] = {
+    "plain": (1, against_plain),
+    "ddp": (1, against_plain),
+    "pipeline": (2, pipeline),
+    "extras": (1, extras),
+    "saving": (1, saving),
+    "loading": (1, loading),
+}
+"""How many stages, and what is measured."""
+
+
+def main() -> None:
+    what, directory, rounds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    stages, measure = WHAT[what]
+    bench = Bench(directory, rounds, pipeline=stages)
+    figures = measure(bench)
+    if bench.process.is_first:
+        (directory / f"{what}.json").write_text(json.dumps(figures))
+    parallel.leave(bench.control, 0)
+
+
+if __name__ == "__main__":
+    main()
