@@ -111,10 +111,8 @@ class Hang:
             if seen.is_hang(now):
                 level = Level.CRITICAL
                 summary = f"{seen.life} hangs: {seen.phase}, step {seen.step}, no sign of life for {age} {limit}"
-                remedy = (
-                    f"opsctl stacks {seen.train}; opsctl cancel {seen.life.rpartition('.')[0].replace('_', ' task ')}"
-                )
-                remedy = f"opsctl cancel {seen.train}_{seen.life.rpartition('.')[0].rpartition('_')[2]}"
+                task = f"{seen.train}_{seen.life.rpartition('.')[0].rpartition('_')[2]}"
+                remedy = f"opsctl stacks {seen.train}; opsctl cancel {task}"
         return [
             Finding(
                 key=f"{self.name}/{seen.train}", level=level, summary=summary, train=seen.train, evidence=seen.evidence,

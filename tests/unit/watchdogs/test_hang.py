@@ -50,7 +50,7 @@ def test_each_phase_has_the_time_that_its_heartbeat_says(running: Stage, phase: 
     assert (found.level, found.summary) == (
         Level.CRITICAL, f"7_1.0 hangs: {phase}, step 9, no sign of life for 31 min (limit 30 min)"
     )  # fmt: skip
-    assert found.remedy == "opsctl cancel gpt_1"
+    assert found.remedy == "opsctl stacks gpt; opsctl cancel gpt_1"
 
 
 def test_the_heartbeat_of_an_earlier_life_says_nothing(running: Stage, minutes: Minutes) -> None:
