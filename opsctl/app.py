@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import sys
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,15 +18,18 @@ from opsctl.config import Site, find_site, load_site, state_home
 from opsctl.errors import OpsctlError
 from opsctl.journal import Journal
 from opsctl.launch.chain import Chain
-from opsctl.ports import Clock, Runner, Scheduler
+from opsctl.ports import Clock, Runner, Scheduler, Shell
 from opsctl.rundir import RunDir
 from opsctl.sitedir import SiteDir
-from opsctl.system import SystemClock, SystemRunner
+from opsctl.system import SystemClock, SystemRunner, hostname
 
 if TYPE_CHECKING:
     from opsctl.alerts.send import Alerting
     from opsctl.cron.drivers.slurm import SlurmDriver
     from opsctl.cron.world import Cron
+    from opsctl.health.exclusions import Exclusions
+    from opsctl.health.history import History
+    from opsctl.remote.fanout import Fanout
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,44 @@ class App:
             cron=self.cron, scheduler=self.scheduler, runner=self.engine_runner, defaults=self.site.slurm,
             python=sys.executable, site_file=self.site_path and self.site_path.absolute(),
         )  # fmt: skip
+
+    @property
+    def history(self) -> History:
+        """What is remembered of nodes."""
+        from opsctl.health.history import History  # noqa: PLC0415 (for those who look at nodes)
+
+        return History(site=SiteDir.of(self.root), clock=self.clock)
+
+    @property
+    def exclusions(self) -> Exclusions:
+        """The nodes that our trains are kept from."""
+        from opsctl.health.exclusions import Exclusions  # noqa: PLC0415 (as above)
+
+        return Exclusions(site=SiteDir.of(self.root), clock=self.clock)
+
+    def fanout(self, *, jobs: Mapping[str, str], idle: Collection[str]) -> Fanout:
+        """The ways to nodes: `jobs` has for a node a running job of ours, `idle` those that a short job may have."""
+        from opsctl.remote.fanout import Fanout  # noqa: PLC0415 (as above)
+        from opsctl.remote.local import Local  # noqa: PLC0415 (as above)
+        from opsctl.remote.srun import InJob, ShortJob  # noqa: PLC0415 (as above)
+
+        remote, slurm = self.site.remote, self.site.slurm
+        here = {os.environ.get("SLURMD_NODENAME") or hostname()}
+        makers: dict[str, Callable[[], Shell]] = {
+            "local": lambda: Local(runner=self.runner, names=here),
+            "srun": lambda: InJob(runner=self.engine_runner, jobs=jobs),
+            "job": lambda: ShortJob(
+                runner=self.engine_runner, idle=idle, partition=remote.job_partition, account=slurm.account,
+                minutes=remote.job_minutes, wait=remote.connect_seconds,
+            ),
+            "ssh": self._ssh,
+        }  # fmt: skip
+        return Fanout(shells=[makers[way]() for way in remote.ways], parallel=remote.parallel)
+
+    def _ssh(self) -> Shell:
+        from opsctl.remote.ssh import Ssh  # noqa: PLC0415 (paramiko, for those who use ssh)
+
+        return Ssh.of(self.site.remote, self.clock)
 
     def find(self, train: str) -> RunDir:
         """The train of that name or path. Raises InputError."""

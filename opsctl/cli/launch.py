@@ -20,6 +20,7 @@ from opsctl.launch.edit import Files, syntax_problems
 from opsctl.launch.preflight import gather, problems
 from opsctl.launch.submit import Launch, Launched, check_owner, new_nonce
 from opsctl.model import JobSpec, Plan
+from opsctl.nodesets import fold
 from opsctl.rundir import RunDir
 
 
@@ -47,7 +48,11 @@ def launch(
     Run it again after it was cut off: it looks in the queue before it submits.
     """
     train = load_train(file)
-    spec = planning.job_spec(train, app.site, tasks=tasks, after=after, exclude=exclude, nice=nice)
+    bad = [each.node for each in app.exclusions.now()]
+    if bad:
+        click.echo(f"{train.name}: leaves out {fold(bad)}, as `opsctl drain-bad-nodes` found; opsctl nodes", err=True)
+    kept_from = ",".join(each for each in (exclude, *bad) if each)
+    spec = planning.job_spec(train, app.site, tasks=tasks, after=after, exclude=kept_from, nice=nice)
     order = _prepare(app, file, train, spec)
     if dry_run:
         _show(order.plan, as_json=as_json)

@@ -29,7 +29,7 @@ ask host "$LIMIT" '
     echo "boot=$(cat /proc/sys/kernel/random/boot_id)"
     echo "uptime=$(cut -d" " -f1 /proc/uptime)"
     echo "now=$(date +%s.%N)"
-    echo "node=$SLURMD_NODENAME"
+    echo "uid=$(id -u)"
     echo "job=$SLURM_JOB_ID"
     echo "memory=$(sed -n "s/^MemTotal: *\([0-9]*\) kB/\1/p" /proc/meminfo)"
     echo "driver=$(cat /sys/module/nvidia/version 2>/dev/null)"'

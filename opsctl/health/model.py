@@ -186,6 +186,8 @@ class Snapshot:
     """How each question ended; without what it printed, which is parsed."""
     boot: str = ""
     uptime: float | None = None
+    uid: int | None = None
+    """Who asked there."""
     in_job: bool = False
     """Gathered inside a job, which may see only its own GPUs."""
     skew: float | None = None
@@ -228,7 +230,8 @@ class Prior:
     link_errors: dict[str, int] = field(default_factory=dict)
     replays: dict[str, int] = field(default_factory=dict)
     ports: dict[str, Port] = field(default_factory=dict)
-    """Ports that have been active, with their counters then."""
+    """Ports that have been active, with their counters at `ports_at`."""
+    ports_at: datetime | None = None
     cleared: datetime | None = None
     """When it was put back into service: older lines of the kernel log are no evidence."""
 

@@ -20,7 +20,7 @@ def infiniband(seen: Snapshot, given: Given) -> Iterator[Result]:
         yield Result(check="infiniband", severity=Severity.UNKNOWN, evidence=f"/sys {seen.section('infiniband').why}")
         return
     ignore = re.compile(given.site.ib_ignore) if given.site.ib_ignore else None
-    seconds = max(1.0, (seen.at - given.prior.at).total_seconds()) if given.prior.at else 1.0
+    seconds = max(1.0, (seen.at - given.prior.ports_at).total_seconds()) if given.prior.ports_at else 1.0
     for name, before in given.prior.ports.items():
         if ignore and ignore.search(name):
             continue
@@ -40,7 +40,7 @@ def _counters(name: str, before: Port, now: Port, seconds: float) -> Iterator[Re
     for key in FATAL:
         if grown.get(key, 0) > 0:
             yield Result(check="infiniband", severity=Severity.DEGRADED, remedy="look at the cable and the port",
-                         evidence=f"{name}: {key} rose by {grown[key]} since the last look")  # fmt: skip
+                         evidence=f"{name}: {key} rose by {grown[key]} since the baseline")  # fmt: skip
     for key, rate in TELL.items():
         if grown.get(key, 0) > rate * seconds:
             yield Result(check="infiniband", severity=Severity.NOTE,

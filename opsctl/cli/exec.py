@@ -1,0 +1,60 @@
+"""`opsctl exec`: one command on many nodes, the same answers shown once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from opsctl.app import App
+from opsctl.cli.nodeview import NodeView
+from opsctl.cli.output import json_option, print_json, say
+from opsctl.nodesets import fold
+from opsctl.ports import Answer
+from opsctl.remote.fanout import Group, grouped
+
+
+@click.command("exec", context_settings={"allow_interspersed_args": False})
+@click.option("-w", "--nodes", required=True, help="Such as node[001-064].")
+@click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(min=1), help="Seconds for each node.")
+@json_option
+@click.argument("command", nargs=-1, required=True)
+@click.pass_obj
+def exec_(app: App, *, nodes: str, timeout: float, command: tuple[str, ...], as_json: bool) -> None:
+    """Run COMMAND on nodes, through our own jobs, short jobs or ssh, as remote.ways says; group what they answer.
+
+    One word is given to a shell there; several are given to the program as they are. It is never run twice. Exit 1 if
+    it failed anywhere, or if a node gave no answer.
+
+    \b
+    opsctl exec -w node[001-064] -- uptime
+    opsctl exec -w node[001-004] 'nvidia-smi -L | wc -l'
+    """
+    view = NodeView(app)
+    argv = ("sh", "-c", command[0]) if len(command) == 1 else command
+    answers = view.fanout().run(view.chosen(nodes), argv, timeout=timeout)
+    if as_json:
+        print_json([asdict(each) for each in answers.values()])
+    else:
+        for group in grouped(answers.values()):
+            _show(group)
+        _sum(list(answers.values()))
+    if any(each.code != 0 for each in answers.values()):
+        click.get_current_context().exit(1)
+
+
+def _show(group: Group) -> None:
+    answer = group.answer
+    said = f"exit {answer.code}" if answer.code is not None else f"no answer: {answer.problem}"
+    say(f"--- {group.folded} ({len(group.nodes)})" + ("" if answer.code == 0 else f": {said}"))
+    for text in (answer.out, answer.err):
+        if text:
+            say(text.rstrip("\n"))
+
+
+def _sum(answers: list[Answer]) -> None:
+    """How often each exit code came."""
+    codes = sorted({each.code for each in answers}, key=lambda code: (code is None, code))
+    for code in codes:
+        names = [each.node for each in answers if each.code == code]
+        say(f"{'no answer' if code is None else f'exit {code}'}: {len(names)} {fold(names)}")

@@ -1,0 +1,108 @@
+"""`opsctl health`: how nodes are, with the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from opsctl.app import App
+from opsctl.cli.nodeview import NodeView
+from opsctl.cli.output import console, json_option, print_json, say
+from opsctl.health.history import node_score
+from opsctl.health.look import Looked
+from opsctl.health.model import Health, Result, Severity, Verdict
+from opsctl.nodesets import fold
+
+STYLES = {Health.HEALTHY: "green", Health.DEGRADED: "yellow", Health.FAULTY: "red", Health.UNKNOWN: "magenta"}
+ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
+
+
+@click.command()
+@click.argument("nodes", required=False, default="")
+@click.option("--train", default="", help="The nodes that this train runs on.")
+@click.option("--partition", default="", help="The nodes of this partition.")
+@click.option("--all", "every", is_flag=True, help="Every node that Slurm has.")
+@click.option(
+    "--dcgm",
+    type=click.IntRange(1, 4),
+    default=None,
+    help="Also dcgmi diag, at this level.",
+)
+@click.option("--new-baseline", is_flag=True, help="Forget what the nodes had before: what they have now is right.")
+@click.option("-v", "--verbose", is_flag=True, help="Notes and unknowns of healthy nodes too.")
+@json_option
+@click.pass_obj
+def health(
+    app: App, nodes: str, *, train: str, partition: str, every: bool, dcgm: int | None, new_baseline: bool,
+    verbose: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Look at NODES, or at those of the trains that run: GPUs, memory, links, kernel log, mounts, network, clock.
+
+    Nothing on a node is changed. Exit 1 if a node is faulty or degraded. What could not be looked at is unknown: never
+    healthy, and never held against a node.
+
+    \b
+    opsctl health node[001-004]
+    opsctl health --train tiny-gpt -v
+    opsctl health --partition gpu --dcgm 1
+    """
+    view = NodeView(app)
+    chosen = view.chosen(nodes, train=train, partition=partition, every=every)
+    if new_baseline:
+        app.history.forget_baseline(chosen)
+    looked = view.look(chosen, dcgm=dcgm or 0, train=train)
+    if as_json:
+        print_json([_row(app, looked, each) for each in looked.verdicts])
+    else:
+        show(looked.verdicts, verbose=verbose)
+        for problem in looked.problems:
+            click.echo(f"opsctl: {problem}", err=True)
+    if any(each.is_bad for each in looked.verdicts):
+        click.get_current_context().exit(1)
+
+
+def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
+    """A table with the worst first, and one line for all that are well."""
+    table = Table.grid(padding=(0, 2))
+    for health in ORDER:
+        group = [each for each in verdicts if each.health is health]
+        if health is Health.HEALTHY and not verbose:
+            continue
+        for verdict in sorted(group, key=lambda each: each.node):
+            rows = [each for each in _worst_first(verdict.results) if verbose or _matters(each, verdict)]
+            table.add_row(verdict.node, Text(health.value, style=STYLES[health]), *_words(rows[0] if rows else None))
+            for each in rows[1:]:
+                table.add_row("", "", *_words(each))
+    if table.row_count:
+        console().print(table)
+    for health in reversed(ORDER):
+        names = [each.node for each in verdicts if each.health is health]
+        if names:
+            say(f"{len(names)} {health.value}: {fold(names)}")
+
+
+def _matters(result: Result, verdict: Verdict) -> bool:
+    return result.severity in {Severity.FAULTY, Severity.DEGRADED} or verdict.health is Health.UNKNOWN
+
+
+def _worst_first(results: Sequence[Result]) -> list[Result]:
+    return sorted(results, key=lambda each: list(Severity).index(each.severity))
+
+
+def _words(result: Result | None) -> tuple[Text, Text]:
+    if result is None:
+        return Text(""), Text("")
+    what = f"{result.check}: {result.gpu + ': ' if result.gpu else ''}{result.evidence}"
+    return Text(what), Text(result.remedy, style="dim")
+
+
+def _row(app: App, looked: Looked, verdict: Verdict) -> dict[str, object]:
+    record, site = looked.records.get(verdict.node), app.site.health
+    score = node_score(record, app.history.cards(), app.clock.now(), site.lemon_days) if record else 0.0
+    seen = looked.snapshots[verdict.node]
+    cards = [{"uuid": gpu.uuid, "serial": gpu.serial, "bus": gpu.bus} for gpu in (seen.smi.gpus if seen.smi else ())]
+    return {**asdict(verdict), "lemon_score": score, "is_lemon": score >= site.lemon_score, "cards": cards}

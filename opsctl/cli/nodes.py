@@ -1,0 +1,211 @@
+"""`opsctl nodes`, `drain-bad-nodes`, `undrain-good-nodes`: who is in service, and changing that with care."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from opsctl.app import App
+from opsctl.cli.health import show
+from opsctl.cli.nodeview import NodeView
+from opsctl.cli.output import console, dry_run_option, json_option, print_json, say
+from opsctl.errors import OpsctlError
+from opsctl.health import ghosts
+from opsctl.health.history import node_score
+from opsctl.health.look import Looked
+from opsctl.health.quarantine import PREFIX, NodePlan, Wants, is_listed, is_ours, is_out, plan_drain, plan_undrain
+from opsctl.quarantine import Done, Quarantine, report, wants
+
+
+@click.command()
+@click.argument("nodes", required=False, default="")
+@click.option("--bad", is_flag=True, help="Only those that are out of service, or lemons.")
+@json_option
+@click.pass_obj
+def nodes(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
+    """Each node: state, why it is out, by whom and since when, which train is there, and its lemon score.
+
+    \b
+    opsctl nodes
+    opsctl nodes node[001-004] --json
+    """
+    view = NodeView(app)
+    chosen = set(view.chosen(nodes, every=True))
+    rows = [row for row in _rows(app, view) if row["node"] in chosen and not (bad and not _is_bad(row))]
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("node", "state", "train", "health", "lemon", "out since", "by", "why"):
+        table.add_column(title)
+    for row in rows:
+        table.add_row(*(Text(str(row[key] or "")) for key in
+                        ("node", "state", "train", "health", "lemon", "since", "by", "reason")))  # fmt: skip
+    console().print(table)
+
+
+def _rows(app: App, view: NodeView) -> list[dict[str, object]]:
+    reasons = {each.node: each for each in app.scheduler.reasons()}
+    records = {each.node: each for each in app.history.all()}
+    cards, now, site = app.history.cards(), app.clock.now(), app.site.health
+    excluded = {each.node: each for each in app.exclusions.now()}
+    rows: list[dict[str, object]] = []
+    for node in view.nodes:
+        record, why = records.get(node.name), reasons.get(node.name)
+        points = node_score(record, cards, now, site.lemon_days) if record else 0.0
+        kept = excluded.get(node.name)
+        said = node.reason or (f"excluded from our trains: {kept.reason}" if kept else "")
+        rows.append({
+            "node": node.name, "state": node.state, "train": view.train_of.get(node.name, ""),
+            "health": record.health if record else "", "lemon": f"{points:g}" if points else "",
+            "is_lemon": points >= site.lemon_score, "is_out": is_out(node), "is_ours": is_ours(node),
+            "excluded": kept is not None, "since": f"{why.at:%Y-%m-%d %H:%M}" if why and why.at else "",
+            "by": why.by if why else "", "reason": said,
+        })  # fmt: skip
+    return rows
+
+
+def _is_bad(row: dict[str, object]) -> bool:
+    return bool(row["is_out"] or row["is_lemon"] or row["excluded"])
+
+
+@click.command("drain-bad-nodes")
+@click.argument("nodes", required=False, default="")
+@click.option("--train", default="", help="The nodes that this train runs on.")
+@click.option("--partition", default="", help="The nodes of this partition.")
+@click.option("--all", "every", is_flag=True, help="Every node that Slurm has.")
+@click.option("--max", "most", metavar="N|%", default="", help="Lower than the site's own limits.")
+@dry_run_option
+@json_option
+@click.pass_obj
+def drain_bad_nodes(
+    app: App, nodes: str, *, train: str, partition: str, every: bool, most: str, dry_run: bool, as_json: bool
+) -> None:
+    """Look at NODES, or at those of the trains that run, and drain the faulty and degraded: no new job starts there.
+
+    The plan is shown first. Never more nodes than health.drain_max and drain_percent allow, never one that somebody
+    else took out, never one that could not be looked at. Where we may not drain, our trains are kept from the nodes
+    instead, and a report for the administrators is written.
+
+    \b
+    opsctl drain-bad-nodes --dry-run
+    opsctl drain-bad-nodes --partition gpu --max 2
+    """
+    view = NodeView(app)
+    looked = view.look(view.chosen(nodes, train=train, partition=partition, every=every), train=train)
+    cards, now, days = app.history.cards(), app.clock.now(), app.site.health.lemon_days
+    scores = {name: node_score(record, cards, now, days) for name, record in looked.records.items()}
+    excluded = frozenset(each.node for each in app.exclusions.now())
+    plan = plan_drain(looked.verdicts, view.nodes, app.site.health, scores=scores, wants=_wants(view),
+                      excluded=excluded, most=most)  # fmt: skip
+    done: list[Done] = []
+    if not as_json:
+        show(looked.verdicts)
+        _tell(plan, "drain")
+    if plan.steps and not dry_run:
+        done = _quarantine(app, view).drain(plan)
+    text = report(plan, looked.records.values(), now) if any(each.action == "excluded" for each in done) else ""
+    _finish(plan, done, looked, as_json=as_json, dry_run=dry_run, text=text)
+    if text:
+        _keep_report(app, text, quiet=as_json)
+
+
+def _wants(view: NodeView) -> list[Wants]:
+    """What our trains that are queued or run need."""
+    found = []
+    for chain in view.chains:
+        try:
+            if chain.look(view.jobs).is_queued:
+                found.append(wants(chain))
+        except (OpsctlError, OSError):
+            continue
+    return found
+
+
+def _keep_report(app: App, text: str, *, quiet: bool) -> None:
+    path = app.history.site.nodes / "report.txt"
+    app.history.site.write(path, text)
+    if not quiet:
+        say(f"for the administrators, also in {path}:\n\n{text}")
+
+
+@click.command("undrain-good-nodes")
+@click.argument("nodes", required=False, default="")
+@click.option("--kill-ghosts", is_flag=True, help="First end, by id, users' processes that hold a GPU of an idle node.")
+@dry_run_option
+@json_option
+@click.pass_obj
+def undrain_good_nodes(app: App, nodes: str, *, kill_ghosts: bool, dry_run: bool, as_json: bool) -> None:
+    """Put nodes back into service: those that we drained and that are healthy at two looks, and those that Slurm took
+    out for a reason that health.undrain_reasons lists, once no process of a user is left there.
+
+    \b
+    opsctl undrain-good-nodes --dry-run
+    opsctl undrain-good-nodes node003 --kill-ghosts
+    """
+    view = NodeView(app)
+    chosen = set(view.chosen(nodes, every=True))
+    out = [node for node in view.nodes if node.name in chosen and (is_ours(node) or is_listed(node, app.site.health))]
+    names = [node.name for node in out if node.name in view.reachable]
+    looked = view.look(names)
+    if kill_ghosts and not dry_run and _end_ghosts(app, view, looked, quiet=as_json):
+        looked = view.look(names)
+    reasons = [each for each in app.scheduler.reasons() if each.at and each.text.startswith(PREFIX)]
+    since = {each.node: each.at.timestamp() for each in reasons if each.at}
+    plan = plan_undrain(looked.verdicts, out, app.site.health, records=looked.records, snapshots=looked.snapshots,
+                        since=since)  # fmt: skip
+    if not as_json:
+        _tell(plan, "undrain")
+    done = [] if dry_run or not plan.steps else _quarantine(app, view).undrain(plan)
+    _finish(plan, done, looked, as_json=as_json, dry_run=dry_run)
+
+
+def _end_ghosts(app: App, view: NodeView, looked: Looked, *, quiet: bool) -> bool:
+    ended = False
+    idle = {node.name for node in view.nodes if not view.train_of.get(node.name) and "DRAINING" not in node.state}
+    for name, seen in looked.snapshots.items():
+        found = ghosts.held_by(seen, app.site.health)
+        if name in idle and found:
+            answer = ghosts.end(view.fanout(), seen, found)
+            ended = ended or bool(answer.out.split())
+            if not quiet:
+                which = ", ".join(answer.out.split()) or "nothing"
+                say(f"{name}: ended {which}{f' ({answer.problem})' if answer.problem else ''}")
+    return ended
+
+
+def _quarantine(app: App, view: NodeView) -> Quarantine:
+    return Quarantine(
+        scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health,
+        chains=view.chains,
+    )  # fmt: skip
+
+
+def _tell(plan: NodePlan, verb: str) -> None:
+    for step in plan.steps:
+        say(f"{verb} {step.node}: {step.reason}")
+    for left in plan.left:
+        say(f"leave {left.node}: {left.why}")
+    for note in plan.notes:
+        say(f"note: with these drained {note}")
+    if not plan.steps:
+        say(f"nothing to {verb}")
+
+
+def _finish(
+    plan: NodePlan, done: Sequence[Done], looked: Looked, *, as_json: bool, dry_run: bool, text: str = ""
+) -> None:
+    if as_json:
+        print_json({"plan": asdict(plan), "done": [asdict(each) for each in done], "report": text,
+                    "problems": list(looked.problems)})  # fmt: skip
+        return
+    for problem in looked.problems:
+        click.echo(f"opsctl: {problem}", err=True)
+    if dry_run and plan.steps:
+        say("a dry run: nothing was done")
+    for each in done:
+        say(f"{each.node}: {each.action}" + (f": {each.why}" if each.action != "undrained" else ""))

@@ -1,0 +1,100 @@
+"""What the verbs on nodes share: the queue and the nodes asked once, which nodes are meant, and a look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from opsctl.app import App
+from opsctl.config import Train, parse, read_toml
+from opsctl.errors import InputError, OpsctlError
+from opsctl.health.look import Looked, Looker
+from opsctl.health.quarantine import busy, words
+from opsctl.journal import actor
+from opsctl.launch.chain import Chain
+from opsctl.model import Job, JobState, Node
+from opsctl.nodesets import expand
+from opsctl.remote.fanout import Fanout
+from opsctl.rundir import all_trains
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """The cluster as it was when this verb first asked."""
+
+    app: App
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        return self.app.scheduler.jobs()
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        return self.app.scheduler.nodes()
+
+    @cached_property
+    def chains(self) -> list[Chain]:
+        """Those of our own trains."""
+        return [self.app.chain(run) for run in all_trains(self.app.root) if run.is_ours]
+
+    @cached_property
+    def train_of(self) -> dict[str, str]:
+        """For each node the train that runs there."""
+        found: dict[str, str] = {}
+        for job in self.jobs:
+            if job.state.is_active and job.comment.startswith("opsctl:"):
+                found |= dict.fromkeys(expand(job.nodes), job.comment.split(":")[1])
+        return found
+
+    def fanout(self) -> Fanout:
+        """Through our own running jobs, short jobs on idle nodes, and whatever else the site allows."""
+        me, mine = actor(), {}
+        for job in self.jobs:
+            if job.user == me and job.state is JobState.RUNNING:
+                mine.update(dict.fromkeys(expand(job.nodes), job.id))
+        idle = [node.name for node in self.nodes if words(node) == {"IDLE"} and node.state.isalpha()]
+        return self.app.fanout(jobs=mine, idle=idle)
+
+    def chosen(self, nodes: str, *, train: str = "", partition: str = "", every: bool = False) -> list[str]:
+        """The nodes that are meant; without a word those of the trains that run. Raises InputError."""
+        if nodes:
+            names, known = expand(nodes), {node.name for node in self.nodes}
+            if unknown := [name for name in names if name not in known]:
+                raise InputError(f"no such nodes: {', '.join(unknown[:5])}", hint="opsctl nodes lists them")
+            return names
+        if partition:
+            return self._some(self.app.scheduler.members(partition), f"partition {partition} has no nodes")
+        if every:
+            return [node.name for node in self.nodes]
+        if train:
+            name = self.app.find(train).name
+            found = [node for node, runs in self.train_of.items() if runs == name]
+            return self._some(found, f"{name} does not run on any node now")
+        return self._some(list(self.train_of), "no train runs, so no nodes are meant by themselves")
+
+    def _some(self, found: list[str], none: str) -> list[str]:
+        if not found:
+            raise InputError(none, hint="name them: opsctl health node[001-004], or --partition, or --all")
+        return sorted(found)
+
+    def look(self, nodes: Sequence[str], *, dcgm: int = 0, train: str = "") -> Looked:
+        """Look at these nodes."""
+        looker = Looker(
+            fanout=self.fanout(), history=self.app.history, site=self.app.site.health, clock=self.app.clock,
+            busy=busy(self.nodes),
+        )  # fmt: skip
+        return looker.look(nodes, dcgm=dcgm, gpus=self._gpus(train) if train else 0)
+
+    def _gpus(self, train: str) -> int:
+        run = self.app.find(train)
+        try:
+            return parse(Train, read_toml(run.config), str(run.config)).slurm.gpus_per_node
+        except OpsctlError:
+            return 0
+
+    @property
+    def reachable(self) -> frozenset[str]:
+        """The nodes that can be expected to answer: in service, or only drained."""
+        down = {"DOWN", "FAIL", "POWERED_DOWN", "POWER_DOWN", "REBOOT"}
+        return frozenset(node.name for node in self.nodes if not words(node) & down)

@@ -1,0 +1,137 @@
+"""Carrying out plans for nodes: drain and resume where we may; else keep our trains from them, and tell the admins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from opsctl.config import Train, parse, read_toml
+from opsctl.errors import NotAllowed, OpsctlError, SchedulerError, Unreachable
+from opsctl.health.exclusions import Exclusions
+from opsctl.health.history import History, Record
+from opsctl.health.quarantine import NodePlan, Step, Wants, has_changed, is_ours
+from opsctl.health_tables import HealthSite
+from opsctl.launch.chain import Chain
+from opsctl.model import Node
+from opsctl.nodesets import fold
+from opsctl.ports import Scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What became of one step."""
+
+    node: str
+    action: str
+    """`drained`, `undrained`, `excluded`, `left`."""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    scheduler: Scheduler
+    history: History
+    exclusions: Exclusions
+    site: HealthSite
+    chains: Sequence[Chain]
+    """Of our own trains."""
+
+    def drain(self, plan: NodePlan) -> list[Done]:
+        """Drain each node that is still as the plan saw it. Raises Unreachable, and then nothing more is done."""
+        done: list[Done] = []
+        forbidden: list[Step] = list(plan.steps) if self.site.drain == "never" else []
+        for step in plan.steps if not forbidden else ():
+            if forbidden:
+                forbidden.append(step)
+                continue
+            nodes = self.scheduler.nodes()
+            if why := self._too_late(step, nodes, plan.cap):
+                done.append(Done(node=step.node, action="left", why=why))
+                continue
+            try:
+                self.scheduler.drain(step.node, step.reason)
+            except NotAllowed:
+                forbidden.append(step)
+                continue
+            except Unreachable:
+                raise
+            except SchedulerError as error:
+                done.append(Done(node=step.node, action="left", why=error.message))
+                continue
+            done.append(Done(node=step.node, action="drained", why=step.reason))
+            with suppress(OpsctlError, OSError):  # what cannot be remembered is no reason to stop
+                self.history.note_drained(step.node)
+        return done + self._exclude(forbidden)
+
+    def undrain(self, plan: NodePlan) -> list[Done]:
+        """Put each node back that is still as the plan saw it. Raises Unreachable."""
+        done: list[Done] = []
+        for step in plan.steps:
+            named = {node.name: node for node in self.scheduler.nodes()}
+            if why := has_changed(step, named.get(step.node)):
+                done.append(Done(node=step.node, action="left", why=why))
+                continue
+            try:
+                self.scheduler.resume(step.node)
+            except Unreachable:
+                raise
+            except SchedulerError as error:
+                done.append(Done(node=step.node, action="left", why=error.message))
+                continue
+            done.append(Done(node=step.node, action="undrained", why=step.reason))
+            with suppress(OpsctlError, OSError):  # as above
+                self.history.note_cleared(step.node)
+                self.exclusions.remove([step.node])
+        return done
+
+    def _too_late(self, step: Step, nodes: Sequence[Node], cap: int) -> str:
+        now = next((node for node in nodes if node.name == step.node), None)
+        if why := has_changed(step, now):
+            return why
+        return f"{cap} nodes are out of service by us by now" if sum(map(is_ours, nodes)) >= cap else ""
+
+    def _exclude(self, steps: Sequence[Step]) -> list[Done]:
+        """Keep our trains from these nodes: what is queued, and what will be launched."""
+        if not steps:
+            return []
+        nodes = fold(step.node for step in steps)
+        self.exclusions.add([(step.node, step.reason) for step in steps], hours=self.site.exclude_hours)
+        said = [self._exclude_from(chain, nodes) for chain in self.chains]
+        why = "; ".join(["later launches leave it out", *(each for each in said if each)])
+        return [Done(node=step.node, action="excluded", why=why) for step in steps]
+
+    def _exclude_from(self, chain: Chain, nodes: str) -> str:
+        try:
+            if not chain.look().waiting:
+                return ""
+            chain.exclude(nodes, needed=wants(chain).nodes)
+        except Unreachable:
+            raise
+        except (OpsctlError, OSError) as error:
+            return f"{chain.run.name} keeps it: {error}"
+        return f"{chain.run.name}'s queued tasks leave it out"
+
+
+def wants(chain: Chain, pool: frozenset[str] | None = None) -> Wants:
+    """What a train needs. Raises ConfigError."""
+    config = parse(Train, read_toml(chain.run.config), str(chain.run.config))
+    return Wants(train=chain.run.name, nodes=config.slurm.nodes, pool=pool)
+
+
+def report(plan: NodePlan, records: Iterable[Record], now: datetime) -> str:
+    """What one sends to the administrators: which nodes, which cards, what proves it."""
+    known = {record.node: record for record in records}
+    lines = [f"Nodes that need a look, {now.astimezone(UTC):%Y-%m-%d %H:%M} UTC", ""]
+    for step in plan.steps:
+        lines += [f"{step.node} ({step.seen.state})", f"  {step.reason}"]
+        record = known.get(step.node)
+        for incident in record.incidents[-5:] if record else ():
+            seen = datetime.fromtimestamp(incident.last, UTC)
+            card = f" on {incident.gpu} (serial {incident.serial or 'unknown'})" if incident.gpu else ""
+            lines.append(
+                f"  {seen:%Y-%m-%d %H:%M} {incident.check}{card}, seen {incident.count} x: {incident.evidence}"
+            )
+        lines.append("")
+    return "\n".join(lines)
