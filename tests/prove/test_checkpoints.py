@@ -39,7 +39,7 @@ def config(topology: str, *, family: str = "gpt2", precision: str = "fp32", **ch
     pipeline, tensor, _ = TOPOLOGIES[topology]
     return tiny(
         precision=precision,
-        model={"family": family, "layers": 2, "hidden": 32, "heads": 4, "sequence": 32},
+        model={"family": family, "layers": 6, "hidden": 32, "heads": 4, "sequence": 32},
         parallel={"pipeline": pipeline, "tensor": tensor},
         **changes,
     )

@@ -132,7 +132,7 @@ def _prune(given: argparse.Namespace) -> int:
 
 
 def _shrink(given: argparse.Namespace) -> int:
-    from trainer.checkpoint import rewrite  # noqa: PLC0415 - torch
+    from trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
 
     rows = []
     for path in _found(given.paths):
@@ -143,7 +143,7 @@ def _shrink(given: argparse.Namespace) -> int:
 
 
 def _bf16(given: argparse.Namespace) -> int:
-    from trainer.checkpoint import rewrite  # noqa: PLC0415 - torch
+    from trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
 
     rewrite.to_bf16(given.source, given.target)
     _tell(given, [{"path": given.target}], "{path}: weights in bf16")
@@ -151,7 +151,7 @@ def _bf16(given: argparse.Namespace) -> int:
 
 
 def _reshape(given: argparse.Namespace) -> int:
-    from trainer.checkpoint import universal  # noqa: PLC0415 - torch
+    from trainer.checkpoint import universal  # noqa: PLC0415 - torch takes a second
 
     written = universal.reshape(given.source, given.target)
     _tell(given, [{"path": written}], "{path}: any topology can resume it")
@@ -159,7 +159,7 @@ def _reshape(given: argparse.Namespace) -> int:
 
 
 def _export(given: argparse.Namespace) -> int:
-    from trainer.checkpoint import export  # noqa: PLC0415 - torch
+    from trainer.checkpoint import export  # noqa: PLC0415 - torch takes a second
 
     export.export(given.source, given.target)
     if not given.compare:

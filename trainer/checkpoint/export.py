@@ -17,7 +17,14 @@ from trainer.config import ModelConfig
 from trainer.contract import fsync_directory, write_atomic
 from trainer.errors import Refused
 
-_GPT2 = {"norm1": "ln_1", "qkv": "attn.c_attn", "out": "attn.c_proj", "norm2": "ln_2", "up": "mlp.c_fc", "down": "mlp.c_proj"}  # fmt: skip  # noqa: E501 - a table
+_GPT2 = {
+    "norm1": "ln_1",
+    "qkv": "attn.c_attn",
+    "out": "attn.c_proj",
+    "norm2": "ln_2",
+    "up": "mlp.c_fc",
+    "down": "mlp.c_proj",
+}
 _BLOOM = {
     "norm1": "input_layernorm",
     "qkv": "self_attention.query_key_value",
