@@ -65,7 +65,10 @@ def slice_of(layout: Layout, rank: int) -> Slice:
 
 
 class _Copy(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
-    """Into the slices: forward as it is; backward, each rank knows only its share of the gradient."""
+    """Into the slices: forward as it is; backward, each rank knows only its share of the gradient.
+
+    Right before a product alone: the gradient that one gives is nobody else's, and is summed where it lies.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, part: Slice) -> Tensor:
@@ -74,15 +77,16 @@ class _Copy(torch.autograd.Function):  # type: ignore[misc]  # mypy does not rea
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.part.sum(gradient.contiguous().clone()), None
+        return ctx.part.sum(gradient.contiguous()), None
 
 
 class _Sum(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
     """Out of the slices: forward, each rank knows only its share of the result; backward as it is."""
 
     @staticmethod
-    def forward(_: Any, x: Tensor, part: Slice) -> Tensor:
-        return part.sum(x.contiguous().clone())
+    def forward(ctx: Any, x: Tensor, part: Slice) -> Tensor:
+        ctx.mark_dirty(x)
+        return part.sum(x)
 
     @staticmethod
     def backward(_: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -95,7 +99,7 @@ def into(x: Tensor, part: Slice) -> Tensor:
 
 
 def out_of(x: Tensor, part: Slice) -> Tensor:
-    """The sum over the ranks of what sliced work gave."""
+    """The sum over the ranks of what sliced work gave; takes the place of `x`."""
     return x if part.size == 1 else _Sum.apply(x, part)
 
 

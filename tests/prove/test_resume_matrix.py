@@ -10,8 +10,11 @@ import pytest
 from tests.trainer.conftest import tiny
 from trainer import manifest
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 pytest.importorskip("deepspeed")
+
+from tests.trainer.ranks import run_ranks
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 CUTS = {
     "pp1": (1, {}),
@@ -64,3 +67,19 @@ def test_twenty_steps_are_ten_and_ten_and_any_kill_between(trains, train, cut, p
     assert again.finish() == [0] * world, again.log
     assert life.losses | again.losses == expected
     assert files(killed) == files(whole)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("cut", CUTS)
+def test_weights_and_optimizer_of_every_rank_are_loaded_as_they_were_saved(corpus, tmp_path, cut, precision):
+    """By hash of what is in memory: a loss that jumps after a restart has no other way in."""
+    world, parallel = CUTS[cut]
+    config = given(cut, precision, data={"prefix": str(corpus)})
+    saved = run_ranks(tmp_path, world, config, steps=5, save=True)
+    loaded = run_ranks(tmp_path, world, config, steps=1, resume=True)
+    assert [rank["first"] for rank in loaded] == [rank["last"] for rank in saved]
+    ends = parallel.get("pipeline", 1) > 1
+    per_stage = world // parallel.get("pipeline", 1)
+    for first, last in zip(loaded[:per_stage], loaded[-per_stage:], strict=True) if ends else ():
+        for when in ("first", "last"):  # as loaded, and a step later
+            assert first[when]["tied_modules.embedding.weight"] == last[when]["tied_modules.embedding.weight"]
