@@ -62,7 +62,7 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
 def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool) -> None:
     """Let what is queued of TRAIN start again, and take back the pause switch if it is armed.
 
-    Who may not do that to the job leaves a request, which the owner's next `opsctl cron tick` or verb carries out.
+    Who may not do that to the job leaves a request, which the owner's next `opsctl watch` or verb carries out.
 
     \b
     opsctl release tiny-gpt
@@ -87,7 +87,7 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
         released = chain.release()
     except NotAllowed:
         request(run, Verb.RELEASE, exclude=exclude)
-        parts.append("the job is not yours to release, so a request is left: the owner's next `opsctl cron tick`, or"
+        parts.append("the job is not yours to release, so a request is left: the owner's next `opsctl watch`, or"
                      f" any opsctl verb of theirs for {run.name}, carries it out")  # fmt: skip
         _report(run, {"done": "request", "arrays": []}, "; ".join(parts), as_json=as_json)
         return

@@ -112,7 +112,7 @@ def test_a_release_by_a_team_mate_is_carried_out_by_the_owners_next_verb(shared:
     shared.opsctl("hold", "t")
     said = as_user(NOBODY, USERS, lambda: shared.opsctl("release", "t", "--exclude", "node004"))
     assert said == (
-        "t: the job is not yours to release, so a request is left: the owner's next `opsctl cron tick`, or any opsctl"
+        "t: the job is not yours to release, so a request is left: the owner's next `opsctl watch`, or any opsctl"
         " verb of theirs for t, carries it out\n"
     )
     assert shared.rows()[0].is_held
