@@ -77,7 +77,7 @@ class Section:
         if self.code == 127:
             return "is not there"
         said = " ".join((self.err.strip() or self.out.strip()).split())
-        return "" if self.code == 0 else f"exit code {self.code}: {said[:160]}"
+        return "" if self.code == 0 else f"exit code {self.code}" + (f": {said[:160]}" if said else "")
 
 
 NOT_ASKED = Section(code=1, err="was not asked")
