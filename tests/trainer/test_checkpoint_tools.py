@@ -143,8 +143,23 @@ def test_reshaped_to_another_topology_the_run_goes_on_as_it_would_have(two_ranks
     )
 
 
-def test_exported_to_transformers_it_gives_the_same_logits(uninterrupted, tmp_path):
+def test_by_opsctl_it_is_exported_and_gives_the_same_logits(uninterrupted, tmp_path):
+    """The verb runs the train's own Python, and passes on what it says and how it ends."""
     pytest.importorskip("transformers")
-    said = tool("export", uninterrupted.checkpoints / "step-0000020", tmp_path / "gpt2", "--compare", "--json")
-    assert json.loads(said)[0]["difference"] < 1e-5
+    run = tmp_path / "tiny"
+    run.mkdir()
+    slurm = '[slurm]\nnodes = 1\ntime_limit = "9"\n'
+    (run / "train.toml").write_text(f'name = "tiny"\npython = "{sys.executable}"\n{slurm}[trainer]\nsteps = 20\n')
+    (run / "checkpoints").symlink_to(uninterrupted.checkpoints)
+
+    def verb(*words):
+        argv = [sys.executable, "-m", "opsctl", "checkpoint", words[0], str(run), *map(str, words[1:])]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
+
+    done = verb("export", tmp_path / "gpt2", "--compare", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0]["difference"] < 1e-5
     assert json.loads((tmp_path / "gpt2" / "config.json").read_text())["model_type"] == "gpt2"
+    assert verb("export", tmp_path / "gpt2").returncode == 2
+    assert "step-0000020: 0 bytes in 0 files that no tensor shows (dry run)" in verb("shrink", "--dry-run").stdout
