@@ -165,4 +165,4 @@ class Watchdog(Protocol[Scene_contra, Thing_contra, Look]):
         """Look at it. May read files and run programs; what Slurm says is in the scene. May raise, or take for ever."""
 
     def judge(self, seen: Look, now: datetime) -> list[Finding]:
-        """What that means: touches nothing. Keys of findings begin with `<name>/`, then the name of what was looked at."""
+        """What that means: touches nothing. Keys of findings begin with `<name>/`, then what was looked at."""

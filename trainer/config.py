@@ -188,9 +188,7 @@ class TrainerConfig(Table):
             peak=optimizer.lr,
             least=optimizer.min_lr,
             warmup=optimizer.warmup_samples,
-            end=(optimizer.decay_samples or self.samples())
-            if optimizer.decay == "cosine"
-            else None,
+            end=(optimizer.decay_samples or self.samples()) if optimizer.decay == "cosine" else None,
         )
 
 

@@ -51,9 +51,7 @@ class Engine:
             activation_checkpoint_func=partial(checkpoint, use_reentrant=False, preserve_rng_state=False),
             checkpointable_layers=["Block"],
         )
-        accumulation = layout.accumulation(
-            micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch
-        )
+        accumulation = layout.accumulation(micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch)
         module.universal_checkpoint_info = model.universal_info(config.model)  # goes into every checkpoint
         optimizer = config.optimizer
         adamw = torch.optim.AdamW(
