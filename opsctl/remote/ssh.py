@@ -159,7 +159,12 @@ class Ssh:
                               err=_text(err))  # fmt: skip
             select.select([channel], [], [], 0.05)
             written = _write(channel, written)
-            if not _read(channel, out, err) and channel.eof_received and channel.exit_status_ready():
+            # A connection that breaks closes the channel without an end of file.
+            if (
+                not _read(channel, out, err)
+                and (channel.eof_received or channel.closed)
+                and channel.exit_status_ready()
+            ):
                 break
         code = channel.recv_exit_status()
         if code < 0:
