@@ -86,6 +86,7 @@ def test_a_save_switch_is_obeyed_once(environ, tmp_path):
     switch, asked = tmp_path / Env.SAVE_SWITCH, hooks(environ)
     switch.touch()
     assert asked.agree(Alone(), State()).save
+    asked.take_save()
     asked.answer_save(saved=True)
     assert not switch.exists()
 
@@ -94,6 +95,7 @@ def test_a_save_that_failed_is_not_tried_at_every_step(environ, tmp_path):
     switch, asked = tmp_path / Env.SAVE_SWITCH, hooks(environ)
     switch.touch()
     assert asked.agree(Alone(), State()).save
+    asked.take_save()
     asked.answer_save(saved=False)
     assert switch.exists()
     assert not asked.agree(Alone(), State()).save
