@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,24 +92,51 @@ def run_bounded(
     `pulse` is called again and again meanwhile. What is left of its process group is told to end, and killed after
     `grace` seconds. Raises OSError if it cannot be started.
     """
-    process = subprocess.Popen(
-        list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(env), cwd=cwd,
-        process_group=0,
-    )  # fmt: skip
-    assert process.stdout is not None
     kept = _Ends(keep)
-    late = time.monotonic() + timeout
-    try:
+    with contextlib.ExitStack() as stack:
+        with _signals_wait():
+            process = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(env),
+                cwd=cwd, process_group=0,
+            )  # fmt: skip
+            assert process.stdout is not None
+            stack.callback(_wind_up, process, process.stdout.fileno(), kept, grace)
+        late = time.monotonic() + timeout
         os.set_blocking(process.stdout.fileno(), False)
         while process.poll() is None and time.monotonic() < late:
             kept.read(process.stdout.fileno(), wait=min(0.1, max(0.0, late - time.monotonic())))
             pulse()
         in_time = process.poll() is not None
-    finally:
-        _end_group(process, grace=grace)
-        kept.read(process.stdout.fileno(), wait=0)
-        process.stdout.close()
     return Bounded(code=process.returncode if in_time else None, output=kept.text())
+
+
+def _wind_up(process: subprocess.Popen[bytes], out: int, kept: _Ends, grace: float) -> None:
+    _end_group(process, grace=grace)
+    os.set_blocking(out, False)
+    kept.read(out, wait=0)
+    if process.stdout:
+        process.stdout.close()
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let TERM and INT wait until the end of this block: one that raised between the birth of a process and our
+    knowing of it would leave an orphan. Not a signal mask, for the process would inherit it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers run in the main thread alone
+        return
+    caught: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: caught.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late in caught:
+            signal.raise_signal(late)
 
 
 class _Ends:
