@@ -1,4 +1,5 @@
-"""The nodes of running trains, as far as Slurm knows: down, not responding, drained or draining under our job."""
+"""The nodes of running trains: down, drained, not responding, as far as Slurm knows; faulty or degraded, as the last
+`opsctl health` found."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from typing import ClassVar, Literal
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
+from opsctl.health.history import History, Record
 from opsctl.model import Finding, Level, Node
+from opsctl.sitedir import SiteDir
 from watchdogs.scene import Scene, Watched
 
 BAD = {
@@ -25,6 +28,7 @@ BAD = {
 }
 """Slurm's words for a node that a train should not have. One that does not respond may only be busy; if not, it is
 DOWN soon."""
+LOOKED = {"faulty": Level.CRITICAL, "degraded": Level.WARNING}
 _SIGNS = {"*": "NOT_RESPONDING"}
 
 
@@ -35,6 +39,10 @@ class Nodes:
     missing: tuple[str, ...] = ()
     """Nodes of the job that Slurm does not list."""
     is_known: bool = True
+    looked: tuple[Record, ...] = ()
+    """What the last looks at them found."""
+    look_hours: float = 24
+    """Older looks say nothing."""
 
 
 class NodeHealth:
@@ -49,8 +57,11 @@ class NodeHealth:
         for job in thing.seen.active if thing.seen else ():
             mine.update(NodeSet(job.nodes, resolver=RESOLVER_NOGROUP))
         named = {node.name: node for node in scene.nodes}
+        history = History(site=SiteDir(scene.site_dir), clock=scene.clock)
         return Nodes(
             train=thing.name,
+            looked=tuple(history.read(name) for name in mine),
+            look_hours=scene.site.health.xid_hours,
             found=tuple(named[name] for name in mine if name in named),
             missing=tuple(name for name in mine if name not in named),
         )
@@ -64,26 +75,36 @@ class NodeHealth:
                     train=seen.train,
                 )
             ]  # fmt: skip
-        bad = [each for node in seen.found if (each := self._of(seen.train, node))]
+        looked = {each.node: each for each in seen.looked if _is_recent(each, now, seen.look_hours)}
+        bad = [each for node in seen.found if (each := self._of(seen.train, node, looked.get(node.name)))]
         summary = f"{seen.train}: {len(seen.found)} nodes, {len(bad)} of them not well"
         level = Level.UNKNOWN if seen.missing else Level.OK
         if seen.missing:
             summary = f"{seen.train}: Slurm does not list {','.join(seen.missing[:5])}, which the job has"
         return [Finding(key=key, level=level, summary=summary, train=seen.train), *bad]
 
-    def _of(self, train: str, node: Node) -> Finding | None:
-        level = worst(node.state)
-        if level is Level.OK:
+    def _of(self, train: str, node: Node, looked: Record | None) -> Finding | None:
+        level, found = worst(node.state), LOOKED.get(looked.health, Level.OK) if looked else Level.OK
+        if level is Level.OK and found is Level.OK:
             return None
         reason = f": {node.reason}" if node.reason else ""
+        summary = f"{node.name} is {node.state} under {train}{reason}"
+        if looked and level is Level.OK:
+            first = f": {looked.evidence[0]}" if looked.evidence else ""
+            summary = f"{node.name} under {train} is {looked.health}{first}"
         return Finding(
             key=f"{self.name}/{train}/{node.name}",
-            level=level,
-            summary=f"{node.name} is {node.state} under {train}{reason}",
+            level=Level.CRITICAL if Level.CRITICAL in {level, found} else Level.WARNING,
+            summary=summary,
             train=train,
             node=node.name,
+            evidence=looked.evidence if looked and found is not Level.OK else (),
             remedy=f"opsctl health {node.name}; opsctl release {train} --exclude {node.name}",
         )
+
+
+def _is_recent(record: Record, now: datetime, hours: float) -> bool:
+    return record.at is not None and now.timestamp() - record.at <= hours * 3600
 
 
 def worst(state: str) -> Level:

@@ -33,12 +33,13 @@ ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
     help="Also dcgmi diag, at this level.",
 )
 @click.option("--new-baseline", is_flag=True, help="Forget what the nodes had before: what they have now is right.")
+@click.option("--record", is_flag=True, help="For cron: nodes of trains that run, if any; exit 0 whatever is found.")
 @click.option("-v", "--verbose", is_flag=True, help="Notes and unknowns of healthy nodes too.")
 @json_option
 @click.pass_obj
 def health(
     app: App, nodes: str, *, train: str, partition: str, every: bool, dcgm: int | None, new_baseline: bool,
-    verbose: bool, as_json: bool,
+    record: bool, verbose: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Look at NODES, or at those of the trains that run: GPUs, memory, links, kernel log, mounts, network, clock.
 
@@ -51,6 +52,8 @@ def health(
     opsctl health --partition gpu --dcgm 1
     """
     view = NodeView(app)
+    if record and not (view.train_of or nodes or train or partition or every):
+        return
     chosen = view.chosen(nodes, train=train, partition=partition, every=every)
     if new_baseline:
         app.history.forget_baseline(chosen)
@@ -61,7 +64,7 @@ def health(
         show(looked.verdicts, verbose=verbose)
         for problem in looked.problems:
             click.echo(f"opsctl: {problem}", err=True)
-    if any(each.is_bad for each in looked.verdicts):
+    if not record and any(each.is_bad for each in looked.verdicts):
         click.get_current_context().exit(1)
 
 

@@ -124,6 +124,16 @@ def test_a_reset_that_the_driver_knows_of_clears_what_asked_for_it() -> None:
     assert verdict(seen(kernel=line, smi=smi(recovery="GPU Reset Required"))).health is Health.FAULTY
 
 
+def test_the_kernel_log_itself_says_when_a_card_is_well_again() -> None:
+    where = f"NVRM: Xid (PCI:0000:{bus(3)}:00)"
+    sick = f"{where}: 79, GPU has fallen off the bus.\n"
+    reset = f"{where}: 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)\n"
+    assert verdict(seen(kernel=sick + reset)).health is Health.HEALTHY
+    assert verdict(seen(kernel=sick + reset + sick)).health is Health.FAULTY
+    elsewhere = reset.replace(bus(3), bus(4))
+    assert verdict(seen(kernel=sick + elsewhere)).health is Health.FAULTY
+
+
 def test_a_card_that_fell_off_the_bus_is_faulty_whatever_the_driver_says() -> None:
     line = f"NVRM: Xid (PCI:0000:{bus(3)}:00): 79, GPU has fallen off the bus."
     found = verdict(seen(kernel=line))

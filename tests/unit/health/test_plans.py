@@ -110,8 +110,9 @@ def test_whether_a_node_has_a_job_is_slurms_word(state, expected) -> None:
     assert busy([node("n", state)]).get("n") is expected
 
 
-def undrain(found: Verdict, snapshot, record: Record, *nodes: Node, since: float = 0.0):
-    return plan_undrain([found], list(nodes), HealthSite(), records={record.node: record},
+def undrain(found: Verdict, snapshot, record: Record, *nodes: Node, since: float = 0.0, gap: float = 60):
+    site = HealthSite(undrain_gap_seconds=gap)
+    return plan_undrain([found], list(nodes), site, records={record.node: record},
                         snapshots={snapshot.node: snapshot}, since={record.node: since})  # fmt: skip
 
 
@@ -123,6 +124,7 @@ def test_what_we_drained_is_put_back_when_it_passed_twice() -> None:
     (left,) = undrain(verdict(snapshot), snapshot, once, ours).left
     assert left.why == "has passed once: look again after 60 s"
     assert undrain(verdict(snapshot), snapshot, twice, ours, since=at + 30).steps == ()
+    assert undrain(verdict(snapshot), snapshot, once, ours, gap=0).steps == ()
     sick = seen(smi=smi(failure="Yes"))
     (left,) = undrain(verdict(sick), sick, twice, ours).left
     assert left.why == "is faulty: remapped_rows: a row could not be remapped"

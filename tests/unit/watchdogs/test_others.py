@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from datetime import timedelta
@@ -47,6 +48,20 @@ def test_a_node_that_slurm_does_not_list_is_unknown(stage: Stage) -> None:
     stage.runs(nodes="n[1-2]")
     stage.nodes = (Node(name="n1", state="MIXED", address="a"),)
     assert stage.look("node_health").level is Level.UNKNOWN
+
+
+@pytest.mark.parametrize(("health", "level"), [("faulty", Level.CRITICAL), ("degraded", Level.WARNING)])
+def test_what_the_last_look_found_of_a_node_is_told_for_a_day(stage: Stage, health: str, level: Level) -> None:
+    stage.runs(nodes="n[1-3]")
+    stage.nodes = tuple(Node(name=f"n{n}", state="MIXED", address="a") for n in (1, 2, 3))
+    looks = stage.place / ".site" / "nodes" / "node"
+    looks.mkdir(parents=True)
+    for node, hours, found in (("n1", 1, health), ("n2", 1, "healthy"), ("n3", 25, "faulty")):
+        at = (T0 - timedelta(hours=hours)).timestamp()
+        (looks / f"{node}.json").write_text(json.dumps({"node": node, "at": at, "health": found, "evidence": ["ECC"]}))
+    _, told = stage.all("node_health")
+    assert (told.key, told.level, told.evidence) == ("node_health/gpt/n1", level, ("ECC",))
+    assert told.summary == f"n1 under gpt is {health}: ECC"
 
 
 def test_nodes_that_slurm_says_nothing_of_are_unknown(stage: Stage) -> None:
