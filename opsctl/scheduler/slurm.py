@@ -67,7 +67,7 @@ class Slurm:
     def jobs(self) -> list[Job]:
         """Also what has ended and is still remembered (MinJobAge), and jobs in hidden partitions."""
         argv = ("squeue", "--noheader", "--all", "--states=all", f"--Format={long_format(SQUEUE_FIELDS, self.mark)}")
-        return parse_jobs(check(self._run(*argv)).out, self.mark)
+        return parse_jobs(whole(check(self._run(*argv)), self.mark, len(SQUEUE_FIELDS)), self.mark)
 
     def past(self, ids: Sequence[str]) -> list[Job]:
         if not ids:
@@ -82,7 +82,7 @@ class Slurm:
 
     def nodes(self) -> list[Node]:
         argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(SINFO_FIELDS, self.mark)}")
-        return parse_nodes(check(self._run(*argv)).out, self.mark)
+        return parse_nodes(whole(check(self._run(*argv)), self.mark, len(SINFO_FIELDS)), self.mark)
 
     def partitions(self) -> list[Partition]:
         return parse_partitions(check(self._run("scontrol", "--all", "--oneliner", "show", "partition")).out)
@@ -157,6 +157,15 @@ class Slurm:
             return self.runner.run(argv, timeout=TIMEOUT, env=env)
         except TimedOut as error:
             raise Unreachable(str(error), hint=HINT) from error
+
+
+def whole(done: Completed, mark: str, width: int) -> str:
+    """What was printed, if it is rows to their end. Else nothing is known: rubbish is not an empty queue."""
+    said = [line for line in done.out.splitlines() if line.strip() and not line.startswith("CLUSTER:")]
+    marks = done.out.count(mark)
+    if (said and not marks) or marks % width:
+        raise Unreachable(f"{done.argv[0]} printed what is no list, or half of one: {said[-1][:80]!r}", hint=HINT)
+    return done.out
 
 
 def checked(job: str) -> str:

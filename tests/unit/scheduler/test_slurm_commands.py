@@ -98,6 +98,22 @@ def test_what_is_no_job_id_never_reaches_a_command(verb, job):
     assert not runner.asked
 
 
+@pytest.mark.parametrize("ask", [Slurm.jobs, Slurm.nodes])
+def test_rubbish_is_not_an_empty_queue(ask):
+    with pytest.raises(Unreachable, match="printed what is no list, or half of one: 'no such luck'"):
+        ask(Slurm(Scripted(out="\x00\x01\nno such luck\n")))
+
+
+def test_a_list_that_is_cut_off_is_no_list():
+    with pytest.raises(Unreachable, match="squeue printed what is no list, or half of one"):
+        Slurm(Scripted(out="12+12+3+RUNNING+"), mark="+").jobs()
+
+
+@pytest.mark.parametrize("out", ["", "\n", "CLUSTER: name\n"])
+def test_an_empty_queue_is_one(out):
+    assert Slurm(Scripted(out=out)).jobs() == []
+
+
 def test_nothing_is_asked_about_no_jobs():
     runner = Scripted()
     assert Slurm(runner).past([]) == []
