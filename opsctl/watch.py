@@ -159,10 +159,11 @@ class Watch:
             if isinstance(each, Failed)
         ]  # fmt: skip
         alerting = self.world.alerting
-        place = alerting.site if self._is_ours() else alerting.spare
+        places = (alerting.site.path, alerting.spare.path) if self._is_ours() else (alerting.spare.path,)
+        memory = Memory(places[0] / "watch", self._problems, *(path / "watch" for path in places[1:]))
         scene = Scene(
             site=self.world.site, now=self.world.clock.now(), clock=self.world.clock, runner=self.world.engine_runner,
-            memory=Memory(place.path / "watch", self._problems), site_dir=alerting.site.path, trains=trains,
+            memory=memory, site_dir=alerting.site.path, trains=trains,
             nodes=self._nodes(trains), acts=self.tells,
         )  # fmt: skip
         return scene, broken

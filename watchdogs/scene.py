@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,29 +26,47 @@ class Memory:
     directory: Path
     problems: list[str] = field(default_factory=list)
     """Why something could not be kept."""
+    spare: Path | None = None
+    """Keeps what `directory` does not take, because the disk is full, say: a log would seem new at every look."""
 
     def read(self, watchdog: str, thing: str) -> dict[str, Any]:
         """What was kept; empty if nothing was, or if it cannot be understood."""
-        try:
-            kept = json.loads(self._path(watchdog, thing).read_text())
-        except (OSError, ValueError):
-            return {}
-        return kept if isinstance(kept, dict) else {}
+        return next(filter(None, map(_read, reversed(self._paths(watchdog, thing)))), {})
 
     def write(self, watchdog: str, thing: str, kept: dict[str, Any]) -> None:
-        """Keep it. A full disk or a directory of somebody else's only makes us forget."""
-        path = self._path(watchdog, thing)
+        """Keep it. Where no directory takes it, it is only forgotten."""
+        path, *spare = self._paths(watchdog, thing)
         text = json.dumps(kept)
         try:
-            if path.exists() and path.read_text() == text:
-                return
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, text)
+            _write(path, text)
         except OSError as error:
             self.problems.append(f"{path}: {error.strerror or error}")
+            with contextlib.suppress(OSError):
+                for each in spare:
+                    _write(each, text)
+        else:
+            with contextlib.suppress(OSError):
+                for each in spare:
+                    each.unlink(missing_ok=True)
 
-    def _path(self, watchdog: str, thing: str) -> Path:
-        return self.directory / watchdog / f"{quote(thing, safe='')}.json"
+    def _paths(self, watchdog: str, thing: str) -> list[Path]:
+        places = [self.directory, *([self.spare] if self.spare else [])]
+        return [place / watchdog / f"{quote(thing, safe='')}.json" for place in places]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        kept = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def _write(path: Path, text: str) -> None:
+    if path.exists() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
