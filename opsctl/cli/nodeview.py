@@ -8,7 +8,8 @@ from functools import cached_property
 
 from opsctl.app import App
 from opsctl.config import Train, parse, read_toml
-from opsctl.errors import InputError, OpsctlError
+from opsctl.errors import ConfigError, InputError, OpsctlError
+from opsctl.health.checks import CHECKS
 from opsctl.health.look import Looked, Looker
 from opsctl.health.quarantine import busy, words
 from opsctl.journal import actor
@@ -17,6 +18,9 @@ from opsctl.model import Job, JobState, Node
 from opsctl.nodesets import expand
 from opsctl.remote.fanout import Fanout
 from opsctl.rundir import all_trains
+
+FREE = frozenset({"IDLE", "CLOUD", "DYNAMIC_NORM"})
+"""The words of a node that a short job may have."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class NodeView:
         for job in self.jobs:
             if job.user == me and job.state is JobState.RUNNING:
                 mine.update(dict.fromkeys(expand(job.nodes), job.id))
-        idle = [node.name for node in self.nodes if words(node) == {"IDLE"} and node.state.isalpha()]
+        idle = [node.name for node in self.nodes if words(node) <= FREE and "IDLE" in words(node)]
         return self.app.fanout(jobs=mine, idle=idle)
 
     def chosen(self, nodes: str, *, train: str = "", partition: str = "", every: bool = False) -> list[str]:
@@ -79,7 +83,12 @@ class NodeView:
         return sorted(found)
 
     def look(self, nodes: Sequence[str], *, dcgm: int = 0, train: str = "") -> Looked:
-        """Look at these nodes."""
+        """Look at these nodes. Raises ConfigError where the site names checks that there are not."""
+        unknown = sorted(set(self.app.site.health.may_be_unknown) - set(CHECKS))
+        if unknown:
+            where = str(self.app.site_path or "site.toml")
+            problem = f"[health] may_be_unknown: no such check: {', '.join(unknown)}; there are: {', '.join(CHECKS)}"
+            raise ConfigError(where, [problem])
         looker = Looker(
             fanout=self.fanout(), history=self.app.history, site=self.app.site.health, clock=self.app.clock,
             busy=busy(self.nodes),

@@ -80,7 +80,7 @@ def busy(nodes: Iterable[Node]) -> dict[str, bool]:
         state = words(node)
         if state & BUSY or "DRAINING" in state:
             found[node.name] = True
-        elif state & {"IDLE", "DRAINED"} and "*" not in node.state:
+        elif state & {"IDLE", "DRAINED"} and "NOT_RESPONDING" not in state and "*" not in node.state:
             found[node.name] = False
     return found
 

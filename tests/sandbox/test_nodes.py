@@ -279,6 +279,13 @@ def test_without_a_word_and_without_a_train_no_node_is_meant(slurm: Sandbox) -> 
         assert trains.refusal("health", "node[").message.startswith("'node[' is no node list")
 
 
+def test_a_check_that_there_is_not_is_told(world: tuple[Trains, GpuNodes]) -> None:
+    trains, _ = world
+    trains.site.write_text(trains.site.read_text() + 'may_be_unknown = ["remaped_rows"]\n')
+    problem = trains.refusal("health", "node001").message.splitlines()[1]
+    assert problem.startswith("  [health] may_be_unknown: no such check: remaped_rows; there are: gpus, recovery, xid,")
+
+
 def test_the_exit_code_says_whether_a_node_is_bad(world: tuple[Trains, GpuNodes]) -> None:
     trains, nodes = world
     nodes.breaks("node002", failure="Yes")

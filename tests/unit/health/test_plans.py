@@ -104,6 +104,7 @@ def test_a_node_that_has_changed_since_is_not_touched() -> None:
 
 @pytest.mark.parametrize(("state", "expected"), [
     ("IDLE", False), ("IDLE+DRAIN", False), ("ALLOCATED", True), ("MIXED+DRAIN", True), ("IDLE*", None),
+    ("IDLE+NOT_RESPONDING", None),
     ("DOWN", None), ("UNKNOWN", None), ("IDLE+COMPLETING", True), ("ALLOCATED*", True),
 ])  # fmt: skip
 def test_whether_a_node_has_a_job_is_slurms_word(state, expected) -> None:
