@@ -26,7 +26,7 @@ def main() -> NoReturn:
     try:
         _run(sys.argv[1:])
     except (Refused, ValidationError) as error:
-        _leave(2, f"trainer: {error}\n")
+        _leave(2, f"Refused by the trainer: {error}\n")
     except SystemExit as error:
         _leave(int(error.code or 0), "")
     except BaseException:  # noqa: BLE001 - told in full, and the process ends

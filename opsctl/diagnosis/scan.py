@@ -25,8 +25,8 @@ SHAPES = 20_000
 GATE = re.compile(
     rb"A(?:ddress already|ssertion)|B(?:us error|roken pipe)|C(?:UDA|ANCELLED|annot send|onnect|all to)"
     rb"|D(?:ataLoader|isk quota|etected|ist|UE TO)|E(?:rror|RROR|xcept|ADDR|xited)|F(?:atal|loating)|Illegal|Input/"
-    rb"|Kill|N(?:VRM|aN|CCL WARN|o space|ode fail|ET/IB)|O(?:ut [oO]f|OM)|Pytorch|S(?:tale|egment|TEPD|ome NCCL|ocket)"
-    rb"|T(?:raceback|CPStore|ransport|imed)|Unable|W(?:ARN|atchdog)|Xid"
+    rb"|Kill|N(?:VRM|aN|CCL WARN|o space|ode fail|ET/IB)|O(?:ut [oO]f|OM)|Pytorch|Refused by"
+    rb"|S(?:tale|egment|TEPD|ome NCCL|ocket)|T(?:raceback|CPStore|ransport|imed)|Unable|W(?:ARN|atchdog)|Xid"
 )
 """Cheap, and true of every line that matters: it begins with few letters, all of them rare in a log of numbers."""
 
