@@ -247,7 +247,7 @@ def _burn(train: _Train) -> None:
     """Lives that get the broken node die one after the other, until none is queued or a person comes."""
     setup = train.setup
     each = setup.queue_h + setup.start_up_h
-    burnt = min(setup.tasks, math.floor(setup.person_h / each)) if each else 0
+    burnt = math.floor(min(setup.tasks, setup.person_h / each)) if each else 0
     train.lives += burnt
     train.lose("queue", burnt * setup.queue_h)
     train.lose("start-up", burnt * setup.start_up_h)
