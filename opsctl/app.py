@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from opsctl.alerts.send import Alerting
     from opsctl.cron.drivers.slurm import SlurmDriver
     from opsctl.cron.world import Cron
+    from opsctl.guard.nodes import NodeCare
     from opsctl.health.exclusions import Exclusions
     from opsctl.health.history import History
     from opsctl.remote.fanout import Fanout
@@ -120,6 +121,16 @@ class App:
         from opsctl.health.exclusions import Exclusions  # noqa: PLC0415 (as above)
 
         return Exclusions(site=SiteDir.of(self.root), clock=self.clock)
+
+    @property
+    def node_care(self) -> NodeCare:
+        """What settlements may do about nodes."""
+        from opsctl.guard.nodes import NodeCare  # noqa: PLC0415 (for those who settle)
+
+        return NodeCare(
+            site=self.site.health, history=self.history, exclusions=self.exclusions, clock=self.clock,
+            reach=lambda jobs, idle: self.fanout(jobs=jobs, idle=idle),
+        )  # fmt: skip
 
     def fanout(self, *, jobs: Mapping[str, str], idle: Collection[str]) -> Fanout:
         """The ways to nodes: `jobs` has for a node a running job of ours, `idle` those that a short job may have."""

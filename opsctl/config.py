@@ -141,6 +141,16 @@ class Guard(Table):
         20, gt=0, description="a life shorter than this, without a new checkpoint, is short"
     )
     short_lives: int = Field(3, ge=1, description="so many short lives in a row hold what is queued")
+    fault_lives: int = Field(
+        2, ge=1, description="so many lives in a row that the same fault of code or storage ended, short or not, too"
+    )
+    diagnosis_seconds: float = Field(
+        20, gt=0, le=100, description="what finding out why a life ended may take; after it, the cause is unknown"
+    )
+    node_check: bool | None = Field(
+        None, description="look at the nodes before the trainer starts; unset: where the train asks for GPUs"
+    )
+    node_check_seconds: float = Field(10, gt=0, le=60, description="what that may take; what is late is unknown")
     stop_grace_seconds: float = Field(
         120, gt=0, description="after TERM or preemption: so long to save and leave before the ranks are ended"
     )

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from opsctl import switches
 from opsctl.config import Guard, parse, read_toml
 from opsctl.errors import ConfigError, InputError, OpsctlError, SchedulerError, Unreachable
+from opsctl.guard.nodes import NodeCare
 from opsctl.guard.settle import remembered, settle_ended, vanished
 from opsctl.journal import Event, Kind
-from opsctl.launch.chain import Chain, look
+from opsctl.launch.chain import Chain, excluded_until, look, nodeset
 from opsctl.lease import lease
 from opsctl.model import Job
+from opsctl.nodesets import fold
 from opsctl.ports import Scheduler
 from opsctl.rundir import RunDir, all_trains
 from opsctl.switches import Request, Switch
@@ -34,14 +37,16 @@ def cycle(root: Path, scheduler: Scheduler, chain_of: Callable[[RunDir], Chain])
     return attend_all([chain_of(run) for run in trains], scheduler, scheduler.jobs() if trains else [])
 
 
-def attend_all(chains: Sequence[Chain], scheduler: Scheduler, jobs: Sequence[Job]) -> list[Attended]:
+def attend_all(
+    chains: Sequence[Chain], scheduler: Scheduler, jobs: Sequence[Job], care: NodeCare | None = None
+) -> list[Attended]:
     """Attend to these trains, with the whole queue given, and at most one question to accounting for all.
 
     A train that fails stops no other; one of which there is nothing to tell is left out.
     """
     gone = [array for chain in chains for array in _vanished(chain, jobs)]
     past = remembered(scheduler, list(dict.fromkeys(gone)))
-    attended = [_attended(chain, jobs, past) for chain in chains]
+    attended = [_attended(chain, jobs, past, care) for chain in chains]
     return [each for each in attended if each.done or each.error]
 
 
@@ -52,23 +57,39 @@ def _vanished(chain: Chain, jobs: Sequence[Job]) -> list[str]:
         return []  # attending to it meets the same, and tells
 
 
-def _attended(chain: Chain, jobs: Sequence[Job], past: Sequence[Job]) -> Attended:
+def _attended(chain: Chain, jobs: Sequence[Job], past: Sequence[Job], care: NodeCare | None) -> Attended:
     try:
-        return Attended(train=chain.run.name, done=tuple(attend(chain, jobs, past)))
+        return Attended(train=chain.run.name, done=tuple(attend(chain, jobs, past, care=care)))
     except (OpsctlError, OSError) as error:
         return Attended(train=chain.run.name, error=str(error))
 
 
-def attend(chain: Chain, jobs: Sequence[Job] | None = None, past: Sequence[Job] | None = None) -> list[str]:
-    """Settle what nobody settled, note switches, carry out requests; what was done, in words. Only for the owner."""
+def attend(
+    chain: Chain, jobs: Sequence[Job] | None = None, past: Sequence[Job] | None = None, *,
+    care: NodeCare | None = None,
+) -> list[str]:  # fmt: skip
+    """Settle what nobody settled, note switches, carry out requests, give nodes back whose exclusion is over; what was
+    done, in words. Only for the owner; without `care` nothing is done about nodes."""
     done = note_switches(chain)
     given = read_toml(chain.run.config)
     rules = parse(Guard, given.get("guard", {}), str(chain.run.config))
-    for ended in settle_ended(chain, rules, chain.look(jobs), past=past):
+    for ended in settle_ended(chain, rules, chain.look(jobs), past=past, care=care):
         done.append(f"settled {ended.life}: {ended.outcome.value}, {ended.action.value}: {ended.why}")
     for request in switches.requests(chain.run):
         done += carry_out(chain, request, nodes=_nodes(given))
-    return done
+    return done + give_back(chain, given)
+
+
+def give_back(chain: Chain, given: dict[str, Any]) -> list[str]:
+    """Let what is queued have the nodes again whose exclusion is over, but those that a person has excluded."""
+    table = given.get("slurm")
+    kept = nodeset(str(table.get("exclude", ""))) if isinstance(table, dict) else nodeset("")
+    ends, now = excluded_until(chain.journal.events()), chain.journal.clock.now()
+    over = fold(node for node, end in ends.items() if end <= now and node not in kept)
+    if not over:
+        return []
+    chain.readmit(over)
+    return [f"{over} may be had again: the exclusion is over"]
 
 
 def _nodes(given: dict[str, object]) -> int:

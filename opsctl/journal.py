@@ -31,11 +31,14 @@ class Kind(StrEnum):
     SUBMIT_REFUSED = "submit-refused"
     ARRAY_LOST = "array-lost"
     LIFE_STARTED = "life-started"
+    DIAGNOSED = "diagnosed"
+    QUARANTINED = "quarantined"
     LIFE_SETTLED = "life-settled"
     HELD = "held"
     RELEASED = "released"
     CANCELLED = "cancelled"
     EXCLUDED = "excluded"
+    READMITTED = "readmitted"
     ARMED = "armed"
     DISARMED = "disarmed"
     EDITED = "edited"
@@ -50,11 +53,16 @@ FIELDS: dict[Kind, frozenset[str]] = {
     Kind.SUBMIT_REFUSED: frozenset({"nonce", "why"}),
     Kind.ARRAY_LOST: frozenset({"array"}),
     Kind.LIFE_STARTED: frozenset({"life", "nodes"}),
+    Kind.DIAGNOSED: frozenset(
+        {"life", "class", "cause", "says", "node", "rank", "suspects", "evidence", "also", "advice"}
+    ),
+    Kind.QUARANTINED: frozenset({"life", "nodes", "until", "excluded", "done"}),
     Kind.LIFE_SETTLED: frozenset({"life", "outcome", "action", "why"}),
     Kind.HELD: frozenset({"jobs", "why"}),
     Kind.RELEASED: frozenset({"jobs"}),
     Kind.CANCELLED: frozenset({"job", "why"}),
     Kind.EXCLUDED: frozenset({"jobs", "nodes"}),
+    Kind.READMITTED: frozenset({"jobs", "nodes"}),
     Kind.ARMED: frozenset({"switch", "by", "why"}),
     Kind.DISARMED: frozenset({"switch", "by"}),
     Kind.EDITED: frozenset({"revision"}),
@@ -62,6 +70,8 @@ FIELDS: dict[Kind, frozenset[str]] = {
     Kind.REQUEST_REFUSED: frozenset({"verb", "by", "why"}),
 }
 """What each kind carries: no more, no less."""
+OPTIONAL: dict[Kind, frozenset[str]] = {Kind.EXCLUDED: frozenset({"until"})}
+"""What some carry besides: until when nodes are excluded, where that has an end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +84,7 @@ class Event:
     data: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if set(self.data) != FIELDS[self.kind]:
+        if set(self.data) - OPTIONAL.get(self.kind, frozenset()) != FIELDS[self.kind]:
             raise ValueError(f"{self.kind}: carries {sorted(self.data)}, needs {sorted(FIELDS[self.kind])}")
 
     @property

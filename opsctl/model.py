@@ -276,6 +276,8 @@ class Finding:
     """What opsctl did about it, if anything."""
     remedy: str = ""
     """What to type or do now."""
+    is_certain: bool = False
+    """It has happened, so that no second look is needed before people are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from opsctl.config import Train, parse, read_toml
 from opsctl.errors import NotAllowed, OpsctlError, SchedulerError, Unreachable
@@ -13,10 +14,11 @@ from opsctl.health.exclusions import Exclusions
 from opsctl.health.history import History, Record
 from opsctl.health.quarantine import NodePlan, Step, Wants, has_changed, is_ours
 from opsctl.health_tables import HealthSite
-from opsctl.launch.chain import Chain
+from opsctl.launch.chain import Chain, excluded_until
 from opsctl.model import Node
 from opsctl.nodesets import fold
 from opsctl.ports import Scheduler
+from opsctl.sitedir import SiteDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,9 @@ class Quarantine:
             with suppress(OpsctlError, OSError):  # as above
                 self.history.note_cleared(step.node)
                 self.exclusions.remove([step.node])
+                for chain in self.chains:
+                    if step.node in excluded_until(chain.journal.events()):
+                        chain.readmit(step.node)
         return done
 
     def _too_late(self, step: Step, nodes: Sequence[Node], cap: int) -> str:
@@ -98,20 +103,29 @@ class Quarantine:
             return []
         nodes = fold(step.node for step in steps)
         self.exclusions.add([(step.node, step.reason) for step in steps], hours=self.site.exclude_hours)
-        said = [self._exclude_from(chain, nodes) for chain in self.chains]
+        until = self.exclusions.clock.now() + timedelta(hours=self.site.exclude_hours)
+        said = [self._exclude_from(chain, nodes, until) for chain in self.chains]
         why = "; ".join(["later launches leave it out", *(each for each in said if each)])
         return [Done(node=step.node, action="excluded", why=why) for step in steps]
 
-    def _exclude_from(self, chain: Chain, nodes: str) -> str:
+    def _exclude_from(self, chain: Chain, nodes: str, until: datetime) -> str:
         try:
             if not chain.look().waiting:
                 return ""
-            chain.exclude(nodes, needed=wants(chain).nodes)
+            chain.exclude(nodes, needed=wants(chain).nodes, until=until)
         except Unreachable:
             raise
         except (OpsctlError, OSError) as error:
             return f"{chain.run.name} keeps it: {error}"
         return f"{chain.run.name}'s queued tasks leave it out"
+
+
+def keep_report(site: SiteDir, text: str) -> Path:
+    """Lay it where the administrators' next mail is taken from. Raises RunDirError."""
+    path = site.nodes / "report.txt"
+    site.create()
+    site.write(path, text)
+    return path
 
 
 def wants(chain: Chain, pool: frozenset[str] | None = None) -> Wants:

@@ -16,6 +16,7 @@ from opsctl.alerts.send import Alerting
 from opsctl.config import Site, Train, parse, read_toml
 from opsctl.cycle import Attended
 from opsctl.errors import InputError, OpsctlError
+from opsctl.guard.nodes import NodeCare
 from opsctl.isolation import Failed, Isolation
 from opsctl.journal import Journal
 from opsctl.launch.chain import Chain, look
@@ -45,6 +46,8 @@ class World(Protocol):
     def scheduler(self) -> Scheduler: ...
     @property
     def alerting(self) -> Alerting: ...
+    @property
+    def node_care(self) -> NodeCare: ...
     def chain(self, run: RunDir) -> Chain: ...
     def journal(self, run: RunDir) -> Journal: ...
 
@@ -141,7 +144,7 @@ class Watch:
     def _attend(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[Attended]:
         """Settle, note switches, carry out requests; as isolated as all else, for it reads the same files."""
         mine = [self.world.chain(run) for run in runs if run.is_ours]
-        work = partial(attending.attend_all, mine, self.world.scheduler, jobs)
+        work = partial(attending.attend_all, mine, self.world.scheduler, jobs, self.world.node_care)
         answer = self._isolation.run({("attend", "trains"): work})["attend", "trains"]
         if isinstance(answer, Failed):
             self._problems.append(f"attending to the trains: {answer.why}")

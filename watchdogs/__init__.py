@@ -10,6 +10,7 @@ from typing import Any
 from opsctl.ports import Watchdog
 from watchdogs.checkpoint import Checkpoint
 from watchdogs.cron_alive import CronAlive
+from watchdogs.failures import Failures
 from watchdogs.fs_quota import FsQuota
 from watchdogs.hang import Hang
 from watchdogs.held import Held
@@ -22,6 +23,7 @@ from watchdogs.throughput import Throughput
 WATCHDOGS: dict[str, Watchdog[Scene, Any, Any]] = {
     "slurm_status": SlurmStatus(),
     "hang": Hang(),
+    "failures": Failures(),
     "node_health": NodeHealth(),
     "held": Held(),
     "loss": Loss(),

@@ -31,7 +31,7 @@ def look(
         blind = replace(entry.finding, evidence=(*entry.finding.evidence, f"now it is unknown: {finding.summary}"))
         return _still(entry, blind, now, rules, is_silenced=is_silenced)
     entry = _counted(entry, finding.level, now)
-    if is_silenced or not _holds(entry, finding.level, now, rules):
+    if is_silenced or not (finding.is_certain or _holds(entry, finding.level, now, rules)):
         return entry, None
     return _changed(entry, finding, now, rules)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,10 +15,16 @@ from opsctl.app import App
 from opsctl.cli.owner import keep_cron
 from opsctl.config import Guard, parse, read_toml
 from opsctl.errors import ConfigError
-from opsctl.guard.record import life_name
+from opsctl.guard.nodes import NodeCare
+from opsctl.guard.record import life_name, nodes_of
 from opsctl.guard.run import Supervisor
+from opsctl.isolation import Failed, Isolation
+from opsctl.model import Level
 from opsctl.rundir import RunDir
 from opsctl.system import replace_process
+
+TELL_SECONDS = 20.0
+"""What telling people may take. What is not told by then is told by the next cycle of `opsctl watch`."""
 
 
 @click.group()
@@ -40,6 +48,7 @@ def run(app: App, run_dir: Path) -> int:
         supervisor = Supervisor(
             chain=app.chain(train), rules=rules_of(train), runner=app.runner, env=env, say=say,
             check_trusted=lambda: check_body(app, train), keep_cron=lambda: keep_cron(app),
+            care=care_of(app, env), tell=lambda: tell(app, train),
         )  # fmt: skip
         return supervisor.supervise()
     except Exception:
@@ -48,6 +57,32 @@ def run(app: App, run_dir: Path) -> int:
         say(f"cannot start:\n{traceback.format_exc()}")
         replace_process(["bash", str(train.wrapper)], env={"OPSCTL_GUARD_FAILED": "yes"})
         raise
+
+
+def care_of(app: App, env: Mapping[str, str]) -> NodeCare:
+    """With the nodes of this job reached through it."""
+    own = dict.fromkeys(nodes_of(env), env["SLURM_JOB_ID"])
+    return replace(app.node_care, jobs=own)
+
+
+def tell(app: App, train: RunDir) -> None:
+    """Tell people of failures at once, where the site's alerts are ours; if not, whoever keeps them does. Raises
+    OpsctlError."""
+    from opsctl.alerts import send  # noqa: PLC0415 (templates and more, for a life that has ended)
+    from watchdogs.failures import failures  # noqa: PLC0415 (as above)
+
+    site = app.alerting.site.path
+    found = failures(train.name, app.journal(train).events(), app.clock.now())
+    if all(each.level is Level.OK for each in found) or (site.exists() and site.stat().st_uid != os.geteuid()):
+        return
+
+    def record() -> None:
+        app.alerting.ledger.record(found)
+        send.alert(app.alerting)
+
+    failed = Isolation[str, None](app.clock, TELL_SECONDS).run({"tell": record})["tell"]
+    if isinstance(failed, Failed):
+        say(f"telling people: {failed.why}")
 
 
 def rules_of(train: RunDir) -> Guard:

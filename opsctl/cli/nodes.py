@@ -18,7 +18,7 @@ from opsctl.health import ghosts
 from opsctl.health.history import node_score
 from opsctl.health.look import Looked
 from opsctl.health.quarantine import PREFIX, NodePlan, Wants, is_listed, is_ours, is_out, plan_drain, plan_undrain
-from opsctl.quarantine import Done, Quarantine, report, wants
+from opsctl.quarantine import Done, Quarantine, keep_report, report, wants
 
 
 @click.command()
@@ -127,8 +127,7 @@ def _wants(view: NodeView) -> list[Wants]:
 
 
 def _keep_report(app: App, text: str, *, quiet: bool) -> None:
-    path = app.history.site.nodes / "report.txt"
-    app.history.site.write(path, text)
+    path = keep_report(app.history.site, text)
     if not quiet:
         say(f"for the administrators, also in {path}:\n\n{text}")
 

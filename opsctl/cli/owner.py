@@ -20,7 +20,7 @@ def attend(app: App, run: RunDir, *, dry_run: bool = False) -> None:
     from opsctl import cycle  # noqa: PLC0415 (the guard and all, which a dry run can do without)
 
     try:
-        for line in cycle.attend(app.chain(run)):
+        for line in cycle.attend(app.chain(run), care=app.node_care):
             click.echo(f"{run.name}: {line}", err=True)
     except Unreachable:
         raise

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from opsctl.cli.output import json_option, print_json, say
-from opsctl.config import Train, parse, read_toml
 from opsctl.diagnosis.causes import Class
 from opsctl.diagnosis.ends import End, by_slurm, by_trainer
 from opsctl.diagnosis.first import Diagnosis
 from opsctl.diagnosis.life import Lived, diagnose_life, diagnose_logs
-from opsctl.errors import ConfigError, InputError, Unreachable
-from opsctl.guard import record
+from opsctl.errors import InputError, Unreachable
+from opsctl.guard.diagnose import SLURM_SAID, lived
 from opsctl.guard.settle import read_end, remembered
 from opsctl.guard.stop import read_stop_request
 from opsctl.journal import replay
@@ -25,12 +24,6 @@ from trainer.contract import read_stop_reason
 
 if TYPE_CHECKING:
     from opsctl.app import App
-
-_OUTCOMES = {
-    "timed-out": JobState.TIMEOUT, "node-failed": JobState.NODE_FAIL, "cancelled": JobState.CANCELLED,
-    "preempted": JobState.PREEMPTED,
-}  # fmt: skip
-"""What Slurm said of a life, as its settlement has kept it."""
 
 
 @click.command()
@@ -79,6 +72,10 @@ def diagnose(app: App, run: RunDir, task: int | None) -> Diagnosis:
     return diagnose_life(run, _lived(app, run, life, started), before=before)
 
 
+def _lived(app: App, run: RunDir, life: str, started: list[str]) -> Lived:
+    return lived(run, life, started, _said(app, run.life(life)))
+
+
 def _is_over(app: App, life: Life) -> bool:
     """Settled, or its body has exited, or Slurm says so."""
     if read_end(life) or life.body_exit.exists():
@@ -88,7 +85,7 @@ def _is_over(app: App, life: Life) -> bool:
 
 def _state(app: App, life: Life) -> JobState:
     """Slurm's word for a life's job, or UNKNOWN where it has none or does not answer."""
-    if (done := read_end(life)) and (state := _OUTCOMES.get(done.outcome.value)):
+    if (done := read_end(life)) and (state := SLURM_SAID.get(done.outcome)):
         return state
     task, restart = life.job.partition("_")[2], int(life.name.rpartition(".")[2])
     try:
@@ -103,16 +100,6 @@ def _state(app: App, life: Life) -> JobState:
     return next(own, JobState.UNKNOWN)
 
 
-def _lived(app: App, run: RunDir, name: str, started: list[str]) -> Lived:
-    life, later = run.life(name), started[started.index(name) + 1 :]
-    began = record.read_start(life)
-    following = record.read_start(run.life(later[0])) if later else None
-    return Lived(
-        life=name, begin=began.main_log if began else 0, end=(following.main_log or None) if following else None,
-        said=_said(app, life), ranks=_ranks(run),
-    )  # fmt: skip
-
-
 def _said(app: App, life: Life) -> End | None:
     """What the trainer, the guard or Slurm say."""
     asked = read_stop_request(life)
@@ -121,13 +108,6 @@ def _said(app: App, life: Life) -> End | None:
         kind = Class.NONE if done.outcome.value == "finished" else Class.SWITCH
         return End(kind=kind, says=done.why, is_final=True)
     return word or by_slurm(_state(app, life))
-
-
-def _ranks(run: RunDir) -> int | None:
-    try:
-        return parse(Train, read_toml(run.config), str(run.config)).world_size
-    except ConfigError:
-        return None
 
 
 def told(found: Diagnosis, train: str) -> list[str]:

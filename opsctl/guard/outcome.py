@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
 from opsctl.config import Guard
+from opsctl.diagnosis.causes import Class
 from opsctl.guard.stop import Stop, StopRequest
 from opsctl.model import JobState
 from trainer.contract import Reason, StopReason
@@ -35,6 +36,8 @@ class Outcome(StrEnum):
     """It is over, and nobody knows how."""
     REFUSED = "refused"
     """It never began: others could have written what it would have run."""
+    NODE_REFUSED = "node-refused"
+    """It never began: a node of it is faulty."""
     SKIPPED = "skipped"
     """It never began: the settlement of an earlier life left nothing to do."""
 
@@ -44,7 +47,14 @@ class Action(StrEnum):
 
     CANCEL_QUEUED = "cancel-queued"
     HOLD_QUEUED = "hold-queued"
+    EXCLUDE_NODES = "exclude-nodes"
+    """Keep what is queued from the suspects, and go on."""
     CONTINUE = "continue"
+
+    @property
+    def is_final(self) -> bool:
+        """Nothing more is to start by itself."""
+        return self in {Action.CANCEL_QUEUED, Action.HOLD_QUEUED}
 
 
 ACTIONS: dict[Outcome, Action] = {
@@ -61,8 +71,21 @@ ACTIONS: dict[Outcome, Action] = {
     Outcome.PREEMPTED: Action.CONTINUE,
     Outcome.LOST: Action.CONTINUE,
     Outcome.REFUSED: Action.HOLD_QUEUED,
+    Outcome.NODE_REFUSED: Action.CONTINUE,
     Outcome.SKIPPED: Action.CONTINUE,
 }
+"""What follows from the outcome alone."""
+
+BY_CLASS: dict[Class, Action] = {
+    Class.NODE: Action.EXCLUDE_NODES,
+    Class.GPU: Action.EXCLUDE_NODES,
+    Class.NETWORK: Action.EXCLUDE_NODES,
+    Class.CODE: Action.HOLD_QUEUED,
+    Class.STORAGE: Action.HOLD_QUEUED,
+}
+"""What follows from the cause, where the outcome alone would let it go on: nodes are excluded where the cause tells
+which; what is queued is held once the same fault has ended `fault_lives` lives in a row without a new checkpoint. All
+other classes follow from the outcome alone."""
 
 BURNING = frozenset(
     {Outcome.CRASHED, Outcome.EXITED, Outcome.DEADLINE, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.LOST}
@@ -97,6 +120,13 @@ class Ended:
     started: datetime
     ended: datetime
     new_checkpoint: bool
+    kind: Class = Class.UNKNOWN
+    """Whose fault it was, where that was asked."""
+    cause: str = ""
+    suspects: tuple[str, ...] = ()
+    """Nodes of it that the train should not get again."""
+    done: tuple[str, ...] = ()
+    """What was done about them."""
 
     @property
     def minutes(self) -> float:
@@ -122,6 +152,7 @@ _REASONS = {
 _REQUESTS = {
     Stop.REFUSED: Outcome.REFUSED,
     Stop.SKIPPED: Outcome.SKIPPED,
+    Stop.NODE_REFUSED: Outcome.NODE_REFUSED,
     Stop.KILL: Outcome.KILLED,
     Stop.PAUSE: Outcome.PAUSED,
 }
@@ -189,9 +220,41 @@ def is_burning(life: Ended, rules: Guard) -> bool:
     return life.outcome in BURNING and life.minutes < rules.short_life_minutes and not life.new_checkpoint
 
 
+def wants_diagnosis(outcome: Outcome, *, is_short: bool) -> bool:
+    """Whether logs may tell why it ended. Who left with 0 in good time has nothing to explain."""
+    failed = {Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.LOST}
+    return outcome in failed or (is_short and outcome in BURNING)
+
+
+NO_LIFE = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
+"""No body was run, so that it says nothing of the train."""
+
+
+def follow(ended: Ended, lives: Sequence[Ended], rules: Guard) -> Ended:
+    """With what follows from its cause and from the lives before it; `lives` are the latest, this one the last."""
+    if ended.action is not Action.CONTINUE:
+        return ended
+    if loop := crash_loop(lives, rules) or fault_loop(lives, rules):
+        return replace(ended, action=Action.HOLD_QUEUED, why=f"{ended.why}; {loop}")
+    if BY_CLASS.get(ended.kind) is Action.EXCLUDE_NODES and ended.suspects:
+        return replace(ended, action=Action.EXCLUDE_NODES)
+    return ended
+
+
+def fault_loop(lives: Sequence[Ended], rules: Guard) -> str:
+    """Why the chain is to be held, however long its lives were; empty if it is not. A disk that is full for a moment
+    is no reason, nor is a bug that the trainer gets past."""
+    last = [life for life in lives if life.outcome not in NO_LIFE][-rules.fault_lives :]
+    is_same = len({life.cause for life in last}) == 1 and BY_CLASS.get(last[-1].kind) is Action.HOLD_QUEUED
+    if len(last) < rules.fault_lives or not is_same or any(life.new_checkpoint for life in last):
+        return ""
+    count = f"{len(last)} lives in a row" if len(last) > 1 else "a life"
+    return f"a fault of {last[-1].kind.value} ended {count} without a new checkpoint: {last[-1].cause}"
+
+
 def crash_loop(lives: Sequence[Ended], rules: Guard) -> str:
     """Why the chain is to be held, judged by its latest lives, the newest last; empty if it is not."""
-    last = [life for life in lives if life.outcome is not Outcome.SKIPPED][-rules.short_lives :]
+    last = [life for life in lives if life.outcome not in NO_LIFE][-rules.short_lives :]
     if len(last) < rules.short_lives or not all(is_burning(life, rules) for life in last):
         return ""
     told = ", ".join(f"{life.life} {life.outcome.value}" for life in last)

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from opsctl.errors import InputError
+from opsctl.nodesets import expand
 from opsctl.rundir import Life, RunDir
 from opsctl.sitedir import SiteDir
 from opsctl.switches import Switch, path_of
@@ -45,6 +46,14 @@ def life_name(env: Mapping[str, str]) -> str:
     if task := env.get("SLURM_ARRAY_TASK_ID"):
         job = f"{env['SLURM_ARRAY_JOB_ID']}_{task}"
     return f"{job}.{env.get('SLURM_RESTART_COUNT') or 0}"
+
+
+def nodes_of(env: Mapping[str, str]) -> list[str]:
+    """The nodes of a batch job, as far as they can be understood."""
+    try:
+        return expand(env.get("SLURM_JOB_NODELIST", ""))
+    except InputError:
+        return []
 
 
 def start_of(run: RunDir, life: Life, env: Mapping[str, str], now: datetime) -> Start:

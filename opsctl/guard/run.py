@@ -9,7 +9,7 @@ import contextlib
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from opsctl import switches
@@ -18,12 +18,14 @@ from opsctl.errors import OpsctlError, RunDirError
 from opsctl.guard import record, repro
 from opsctl.guard.body import start_body
 from opsctl.guard.deadline import Deadline
+from opsctl.guard.nodes import NodeCare
 from opsctl.guard.outcome import Action, Ended
 from opsctl.guard.settle import settle, settle_ended
 from opsctl.guard.signals import Signals
 from opsctl.guard.stop import Stop, read_stop_request, request_stop
 from opsctl.journal import Kind
 from opsctl.launch.chain import Chain
+from opsctl.nodesets import fold
 from opsctl.ports import Clock, Runner
 from opsctl.rundir import Life, RunDir
 from opsctl.switches import Switch
@@ -48,6 +50,10 @@ class Supervisor:
     say: Callable[[str], None]
     keep_cron: Callable[[], None] = lambda: None
     """Revives cron where it died; called about once a minute."""
+    care: NodeCare | None = None
+    """What may be done about nodes."""
+    tell: Callable[[], None] = lambda: None
+    """Tells people what the settlement of this life has found, if they are to know."""
     life: Life = field(init=False)
     deadline: Deadline = field(init=False)
     has_begun: bool = False
@@ -106,7 +112,7 @@ class Supervisor:
         if asked := read_stop_request(self.life):
             self.say(f"leaving without running the body: {asked.why}")
             self._settle_own()
-            return {Stop.REFUSED: 1, Stop.TERM: 143}.get(asked.reason, 0)
+            return {Stop.REFUSED: 1, Stop.NODE_REFUSED: 1, Stop.TERM: 143}.get(asked.reason, 0)
         return self._run_body(signals)
 
     # --- before the body
@@ -122,7 +128,7 @@ class Supervisor:
         settled: list[Ended] = []
         with self.tolerated("settling earlier lives"):
             seen = self.chain.look()
-            settled = settle_ended(self.chain, self.rules, seen, own=self.life.name)
+            settled = settle_ended(self.chain, self.rules, seen, own=self.life.name, care=self.care)
             self._unsettled = any(
                 life not in seen.history.settled and life not in {each.life for each in settled}
                 for life in seen.history.started
@@ -130,8 +136,17 @@ class Supervisor:
             )
         for each in settled:
             self.say(f"settled {each.life}: {each.outcome.value}, {each.action.value}: {each.why}")
-        if leave and (final := next((each for each in settled if each.action is not Action.CONTINUE), None)):
+        if leave and (final := next((each for each in settled if each.action.is_final), None)):
             self.ask(Stop.SKIPPED, f"{final.life} {final.outcome.value}: {final.why}")
+        elif leave and (bad := self._excluded_by(settled)):
+            self.ask(Stop.NODE_REFUSED, f"{bad.why}: {fold(bad.suspects)} is among the nodes of this life too")
+
+    def _excluded_by(self, settled: Sequence[Ended]) -> Ended | None:
+        """The life whose end has excluded a node that we have got."""
+        mine = set(record.nodes_of(self.env))
+        return next(
+            (each for each in settled if each.action is Action.EXCLUDE_NODES and mine & set(each.suspects)), None
+        )
 
     def _check_trusted(self) -> None:
         with self.tolerated("checking who can write the body"):
@@ -222,5 +237,9 @@ class Supervisor:
 
     def _settle_own(self) -> None:
         with self.tolerated("settling this life"):
-            ended = settle(self.chain, self.rules, self.life)
+            ended = settle(self.chain, self.rules, self.life, care=self.care)
             self.say(f"{ended.outcome.value}, {ended.action.value}: {ended.why}")
+            for each in ended.done:
+                self.say(each)
+        with self.tolerated("telling people"):
+            self.tell()

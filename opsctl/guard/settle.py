@@ -10,14 +10,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 from opsctl.config import Guard
-from opsctl.errors import Unreachable
+from opsctl.diagnosis.causes import Class
+from opsctl.diagnosis.first import Diagnosis
+from opsctl.errors import OpsctlError, Unreachable
 from opsctl.guard import record
+from opsctl.guard.diagnose import diagnose, diagnosed, recalled, to_event, told
 from opsctl.guard.evidence import gather
-from opsctl.guard.outcome import ACTIONS, Action, Ended, Outcome, crash_loop, judge
+from opsctl.guard.nodes import NodeCare, suspects_of
+from opsctl.guard.outcome import (
+    ACTIONS,
+    BY_CLASS,
+    Action,
+    Ended,
+    Outcome,
+    follow,
+    is_burning,
+    judge,
+    wants_diagnosis,
+)
+from opsctl.health.model import Verdict
 from opsctl.journal import Event, Kind, replay
 from opsctl.launch.chain import Chain, Seen
 from opsctl.lease import lease
@@ -30,63 +45,135 @@ _ANEW = {Kind.SUBMITTED, Kind.RELEASED, Kind.EDITED}
 """After these, earlier crashes say nothing: somebody has looked at it."""
 
 
-def settle(chain: Chain, rules: Guard, life: Life, *, job: Job | None = None) -> Ended:
-    """Settle an ended life, or say how it was settled. `job` is what Slurm said of it when it was over, if anything.
+def settle(chain: Chain, rules: Guard, life: Life, *, job: Job | None = None, care: NodeCare | None = None) -> Ended:
+    """Settle an ended life, or say how it was settled. `job` is what Slurm said of it when it was over, if anything;
+    without `care` nothing is done about nodes.
 
     Raises OpsctlError if it could not act or not write it down; then the life is as unsettled as before.
     """
     journal = chain.journal
+    if done := read_end(life):
+        return done
+    # It may take a while, so before the lease.
+    asked = _ask(chain, rules, life, job, care)
     with lease(chain.run.path, journal.clock):
         if done := read_end(life):
             return done
+        if asked.found and diagnosed(journal.events(), life.name) is None:
+            journal.append(Kind.DIAGNOSED, **to_event(asked.found, asked.suspects))
         events = journal.events()
         ended = _decide(chain, rules, life, job, events)
         said = replay(events).settled.get(life.name)
         if said is None:
-            _act(chain, ended)
+            ended = _act(chain, ended, asked, care)
             journal.append(Kind.LIFE_SETTLED, life=life.name, outcome=ended.outcome, action=ended.action, why=ended.why)
         else:
             ended = replace(
                 ended, outcome=Outcome(said.data["outcome"]), action=Action(said.data["action"]), why=said.data["why"]
-            )
+            )  # fmt: skip
         life.path.mkdir(parents=True, exist_ok=True)
         chain.run.write(life.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
     return ended
 
 
-def _act(chain: Chain, ended: Ended) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was found out about an end before anything is decided."""
+
+    found: Diagnosis | None = None
+    """None where nobody needs to know."""
+    suspects: tuple[str, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+
+
+def _ask(chain: Chain, rules: Guard, life: Life, job: Job | None, care: NodeCare | None) -> Asked:
+    """Why it ended, and how the suspects are. Raises nothing but for a journal that cannot be read."""
+    events = chain.journal.events()
+    said = diagnosed(events, life.name)
+    if said is not None:
+        found, suspects = recalled(said), tuple(said.data["suspects"])
+    else:
+        ended = _bare(chain, life, job, events)
+        if not wants_diagnosis(ended.outcome, is_short=is_burning(ended, rules)):
+            return Asked()
+        found = diagnose(chain.journal, life, ended.outcome, seconds=rules.diagnosis_seconds)
+        suspects = _suspects(chain, life, found, job) if care else ()
+    if care is None or BY_CLASS.get(found.kind) is not Action.EXCLUDE_NODES:
+        return Asked(found=found)
+    verdicts = care.look(chain.scheduler, suspects, seconds=rules.node_check_seconds)
+    return Asked(found=found, suspects=suspects, verdicts=verdicts)
+
+
+def _suspects(chain: Chain, life: Life, found: Diagnosis, job: Job | None) -> tuple[str, ...]:
+    began = record.read_start(life)
+    allocated = began.nodes if began else job.nodes if job else ""
+    try:
+        return suspects_of(found, allocated, chain.scheduler.nodes()) if allocated else ()
+    except OpsctlError:
+        return ()
+
+
+def _act(chain: Chain, ended: Ended, asked: Asked, care: NodeCare | None) -> Ended:
+    """Do what was decided; the end, with what came of it."""
+    if ended.suspects and asked.found and care:
+        taken = care.take_out(chain, asked.found, ended.suspects, asked.verdicts)
+        chain.note(
+            Kind.QUARANTINED, life=ended.life, nodes=taken.nodes, until=taken.until.isoformat(),
+            excluded=taken.is_excluded, done=taken.done,
+        )  # fmt: skip
+        ended = replace(ended, done=taken.done)
+        if not taken.is_excluded and ended.action is Action.EXCLUDE_NODES:
+            ended = replace(ended, action=Action.CONTINUE, why=f"{ended.why}; {taken.done[0]}")
+    elif ended.action is Action.EXCLUDE_NODES:
+        ended = replace(ended, action=Action.CONTINUE)
     why = f"{ended.life} {ended.outcome.value}: {ended.why}"
     if ended.action is Action.CANCEL_QUEUED:
         chain.cancel(why, queued_only=True)
     elif ended.action is Action.HOLD_QUEUED:
         chain.hold(ended.why)
+    return ended
 
 
 def read_end(life: Life) -> Ended | None:
     """How the life was settled, or None if it was not."""
     try:
         given = json.loads(life.end.read_text())
-        times = {key: datetime.fromisoformat(given[key]) for key in ("started", "ended")}
-        return Ended(**{**given, **times, "outcome": Outcome(given["outcome"]), "action": Action(given["action"])})
+        made = {
+            **{key: datetime.fromisoformat(given[key]) for key in ("started", "ended")},
+            **{key: tuple(given.get(key, ())) for key in ("suspects", "done")},
+            "outcome": Outcome(given["outcome"]), "action": Action(given["action"]),
+            "kind": Class(given.get("kind", Class.UNKNOWN)),
+        }  # fmt: skip
+        return Ended(**{**given, **made})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _decide(chain: Chain, rules: Guard, life: Life, job: Job | None, events: Sequence[Event]) -> Ended:
+    ended = _bare(chain, life, job, events)
+    if said := diagnosed(events, life.name):
+        found = recalled(said)
+        suspects = tuple(said.data["suspects"]) if BY_CLASS.get(found.kind) is Action.EXCLUDE_NODES else ()
+        ended = replace(
+            ended, kind=found.kind, cause=found.cause, suspects=suspects,
+            why=f"{ended.why}; {told(found)}" if found.cause != "nothing" else ended.why,
+        )  # fmt: skip
+    if _is_overtaken(ended, events):
+        return replace(ended, action=Action.CONTINUE, why=f"{ended.why}; launched or released again since")
+    return follow(ended, _lately(chain.run, ended, events), rules)
+
+
+def _bare(chain: Chain, life: Life, job: Job | None, events: Sequence[Event]) -> Ended:
+    """How it ended, without why."""
     run, now = chain.run, chain.journal.clock.now()
     evidence, at = gather(run, life, job)
     outcome, why = judge(evidence)
     began = record.read_start(life)
     started = began.at if began else replay(list(events)).started.get(life.name, at or now)
-    ended = Ended(
+    return Ended(
         life=life.name, outcome=outcome, action=ACTIONS[outcome], why=why, started=started, ended=at or now,
         new_checkpoint=began is not None and record.newest_checkpoint(run) > began.checkpoint,
     )  # fmt: skip
-    if _is_overtaken(ended, events):
-        return replace(ended, action=Action.CONTINUE, why=f"{why}; launched or released again since")
-    if ended.action is Action.CONTINUE and (loop := crash_loop(_lately(run, ended, events), rules)):
-        return replace(ended, action=Action.HOLD_QUEUED, why=f"{why}; {loop}")
-    return ended
 
 
 def _is_overtaken(ended: Ended, events: Sequence[Event]) -> bool:
@@ -108,15 +195,16 @@ def _lately(run: RunDir, ended: Ended, events: Sequence[Event]) -> list[Ended]:
 
 
 def settle_ended(
-    chain: Chain, rules: Guard, seen: Seen, *, own: str = "", past: Sequence[Job] | None = None
-) -> list[Ended]:
+    chain: Chain, rules: Guard, seen: Seen, *, own: str = "", past: Sequence[Job] | None = None,
+    care: NodeCare | None = None,
+) -> list[Ended]:  # fmt: skip
     """Settle every life that is over and that nobody settled, in the order in which they began; never `own`.
 
     `past` is what accounting says of those that the queue has forgotten, if that was asked already.
     """
     over = [life for life in _over(chain.run, seen) if life.name != own]
     past = remembered(chain.scheduler, vanished(chain.run, seen) if over else []) if past is None else past
-    return [settle(chain, rules, life, job=_final(life, [*seen.jobs, *past])) for life in over]
+    return [settle(chain, rules, life, job=_final(life, [*seen.jobs, *past]), care=care) for life in over]
 
 
 def unsettled(run: RunDir, seen: Seen) -> list[Life]:

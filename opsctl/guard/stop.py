@@ -16,6 +16,8 @@ class Stop(StrEnum):
     """What would be run could have been written by others. The body was not started."""
     SKIPPED = "skipped"
     """How an earlier life was settled leaves nothing to do. The body was not started."""
+    NODE_REFUSED = "node-refused"
+    """A node of the allocation is faulty. The body was not started."""
     KILL = "kill"
     PAUSE = "pause"
     TERM = "term"

@@ -88,7 +88,11 @@ def busy(nodes: Iterable[Node]) -> dict[str, bool]:
 def reason_for(verdict: Verdict) -> str:
     """`opsctl: <check>: <evidence>`, in plain characters on one line: Slurm eats quotes."""
     worst = verdict.evidence[0]
-    text = f"{worst.check}: {worst.gpu + ' ' if worst.gpu else ''}{worst.evidence}"
+    return as_reason(f"{worst.check}: {worst.gpu + ' ' if worst.gpu else ''}{worst.evidence}")
+
+
+def as_reason(text: str) -> str:
+    """A reason of ours, as `reason_for`."""
     plain = "".join(c if c.isascii() and c.isprintable() and c not in "\"'`\\" else " " for c in text)
     return (PREFIX + " ".join(plain.split()))[:LONGEST_REASON]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 
 from opsctl.errors import InputError
-from opsctl.journal import History, Journal, Kind, replay
+from opsctl.journal import Event, History, Journal, Kind, replay
 from opsctl.model import Job
 from opsctl.ports import Scheduler
 from opsctl.rundir import RunDir
@@ -144,29 +145,72 @@ class Chain:
         self.note(Kind.CANCELLED, job=job, why=why)
         return job
 
-    def exclude(self, nodes: str, *, needed: int) -> str:
+    def exclude(self, nodes: str, *, needed: int, until: datetime | None = None, out: Collection[str] = ()) -> str:
         """Keep `nodes` from what is queued, besides those that are excluded already; all that are excluded now.
 
-        Raises InputError if fewer than `needed` nodes would remain: Slurm would take it and then never start the job.
+        With `until`, `readmit` takes it back from then on. Raises InputError if fewer than `needed` nodes of the job's
+        partition would remain besides those that are `out` of service: Slurm would take it and then never start the
+        job.
         """
         add = nodeset(nodes)
-        arrays = _arrays(self.look().waiting)
+        waiting = self.look().waiting
+        arrays = _arrays(waiting)
         every = NodeSet.fromlist([node.name for node in self.scheduler.nodes()])
+        pools = self._pools(waiting, every - NodeSet.fromlist(list(out)))
         unknown = add - every
         if unknown:
             raise InputError(f"no such nodes: {unknown}", hint="opsctl nodes, or sinfo, lists them")
         wanted = {array: nodeset(self.scheduler.excluded(array)) | add for array in arrays}
         for array, union in wanted.items():
-            if len(every - union) < needed:
+            left = len(pools[array] - union)
+            if left < needed:
                 raise InputError(
-                    f"with {union} excluded {len(every - union)} nodes are left, and array {array} needs {needed}",
+                    f"with {union} excluded {left} nodes are left, and array {array} needs {needed}",
                     hint="exclude fewer, or launch with fewer nodes",
                 )
         for array, union in wanted.items():
             self.scheduler.exclude(array, str(union))
         if arrays:
-            self.note(Kind.EXCLUDED, jobs=arrays, nodes=str(add))
+            end = {"until": until.isoformat()} if until else {}
+            self.note(Kind.EXCLUDED, jobs=arrays, nodes=str(add), **end)
         return str(NodeSet.fromlist([str(union) for union in wanted.values()]))
+
+    def readmit(self, nodes: str) -> list[str]:
+        """Let what is queued have these nodes again; the arrays that were kept from one of them."""
+        back = nodeset(nodes)
+        changed = []
+        for array in _arrays(self.look().waiting):
+            now = nodeset(self.scheduler.excluded(array))
+            if now & back:
+                self.scheduler.exclude(array, str(now - back))
+                changed.append(array)
+        self.note(Kind.READMITTED, jobs=changed, nodes=str(back))
+        return changed
+
+    def _pools(self, waiting: Sequence[Job], usable: NodeSet) -> dict[str, NodeSet]:
+        """For each array the usable nodes of its partitions."""
+        names = {name for job in waiting for name in job.partition.split(",") if name}
+        members = {name: NodeSet.fromlist(self.scheduler.members(name)) for name in names}
+        pools: dict[str, NodeSet] = {}
+        for job in waiting:
+            own = [members[name] for name in job.partition.split(",") if name]
+            pools[job.array] = usable & NodeSet.fromlist([str(each) for each in own]) if any(own) else usable
+        return pools
+
+
+def excluded_until(events: Sequence[Event]) -> dict[str, datetime]:
+    """Until when each node is excluded from what is queued; without those that a person has excluded."""
+    ends: dict[str, datetime] = {}
+    kept = nodeset("")
+    for event in events:
+        if event.kind is Kind.EXCLUDED and "until" in event.data:
+            ends |= dict.fromkeys(nodeset(event.data["nodes"]), datetime.fromisoformat(event.data["until"]))
+        elif event.kind is Kind.EXCLUDED:
+            kept |= nodeset(event.data["nodes"])
+        elif event.kind is Kind.READMITTED:
+            back = nodeset(event.data["nodes"])
+            ends = {node: end for node, end in ends.items() if node not in back}
+    return {node: end for node, end in ends.items() if node not in kept}
 
 
 def nodeset(text: str) -> NodeSet:

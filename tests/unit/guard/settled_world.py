@@ -48,6 +48,8 @@ class Queue:
     excludes: dict[str, str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     breaks_after: int | None = None
+    states: dict[str, str] = field(default_factory=dict)
+    """Of nodes that are not idle."""
 
     def call(self, name: str) -> None:
         if self.breaks_after is not None and len(self.calls) >= self.breaks_after:
@@ -64,7 +66,8 @@ class Queue:
 
     def nodes(self) -> list[Node]:
         self.call("nodes")
-        return [Node(name=f"node00{number}", state="IDLE", address="") for number in range(1, 5)]
+        names = [f"node00{number}" for number in range(1, 5)]
+        return [Node(name=name, state=self.states.get(name, "IDLE"), address="") for name in names]
 
     def partitions(self) -> list[Partition]:
         return []

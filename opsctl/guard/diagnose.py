@@ -1,0 +1,108 @@
+"""Why a life ended, asked once, in bounded time. Whatever goes wrong in here makes it an end that nobody can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from opsctl.config import Train, parse, read_toml
+from opsctl.diagnosis.causes import Class
+from opsctl.diagnosis.ends import End, by_slurm, by_trainer
+from opsctl.diagnosis.first import Diagnosis
+from opsctl.diagnosis.life import Lived, diagnose_life
+from opsctl.errors import ConfigError
+from opsctl.guard import record
+from opsctl.guard.outcome import Outcome
+from opsctl.guard.stop import read_stop_request
+from opsctl.isolation import Failed, Isolation
+from opsctl.journal import Event, Journal, Kind, replay
+from opsctl.model import JobState
+from opsctl.rundir import Life, RunDir
+from trainer.contract import read_stop_reason
+
+SLURM_SAID = {
+    Outcome.TIMED_OUT: JobState.TIMEOUT,
+    Outcome.NODE_FAILED: JobState.NODE_FAIL,
+    Outcome.CANCELLED: JobState.CANCELLED,
+    Outcome.PREEMPTED: JobState.PREEMPTED,
+}
+"""What Slurm said of a life, as its outcome has kept it."""
+
+
+def diagnose(journal: Journal, life: Life, outcome: Outcome, *, seconds: float) -> Diagnosis:
+    """Why `life` ended. Raises nothing, and takes so many seconds at most."""
+    ask = partial(_diagnose, journal, life, outcome)
+    answer = Isolation[str, Diagnosis](journal.clock, seconds).run({life.name: ask})[life.name]
+    if isinstance(answer, Failed):
+        says = f"why it ended could not be found out: {answer.why}"
+        return Diagnosis(kind=Class.UNKNOWN, cause="nothing", says=says, life=life.name, evidence=answer.traceback)
+    return answer
+
+
+def _diagnose(journal: Journal, life: Life, outcome: Outcome) -> Diagnosis:
+    run, events = journal.run, journal.events()
+    started = list(replay(events).started)
+    position = started.index(life.name) if life.name in started else len(started)
+    before = diagnosed(events, started[position - 1]) if position else None
+    said = by_trainer(read_stop_reason(life.stop_reason), asked_why(life))
+    said = said or by_slurm(SLURM_SAID.get(outcome, JobState.UNKNOWN))
+    return diagnose_life(run, lived(run, life.name, started, said), before=recalled(before) if before else None)
+
+
+def asked_why(life: Life) -> str:
+    """Why the guard asked it to stop, if it did."""
+    asked = read_stop_request(life)
+    return asked.why if asked else ""
+
+
+def lived(run: RunDir, name: str, started: Sequence[str], said: End | None) -> Lived:
+    """What is known of a life from outside its logs; `started` are all lives in their order."""
+    later = started[started.index(name) + 1 :] if name in started else ()
+    began = record.read_start(run.life(name))
+    following = record.read_start(run.life(later[0])) if later else None
+    return Lived(
+        life=name, begin=began.main_log if began else 0, end=(following.main_log or None) if following else None,
+        said=said, ranks=_ranks(run),
+    )  # fmt: skip
+
+
+def _ranks(run: RunDir) -> int | None:
+    try:
+        return parse(Train, read_toml(run.config), str(run.config)).world_size
+    except ConfigError:
+        return None
+
+
+def to_event(found: Diagnosis, suspects: Sequence[str]) -> dict[str, object]:
+    """What the journal keeps of it."""
+    return {
+        "life": found.life, "class": found.kind.value, "cause": found.cause, "says": found.says, "node": found.node,
+        "rank": found.rank, "suspects": list(suspects), "evidence": list(found.evidence[:20]), "also": list(found.also),
+        "advice": found.advice,
+    }  # fmt: skip
+
+
+def diagnosed(events: Sequence[Event], life: str) -> Event | None:
+    """What the journal says of why a life ended, if that was asked already."""
+    for event in reversed(events):
+        if event.data.get("life") == life and event.kind in {Kind.DIAGNOSED, Kind.LIFE_STARTED}:
+            # Before it began, the name was another life's: a controller that was killed uses ids again.
+            return event if event.kind is Kind.DIAGNOSED else None
+    return None
+
+
+def recalled(said: Event) -> Diagnosis:
+    """What the journal has kept of a diagnosis."""
+    known = said.data["class"] in set(Class)
+    return Diagnosis(
+        kind=Class(said.data["class"]) if known else Class.UNKNOWN, cause=said.data["cause"], says=said.data["says"],
+        node=said.data["node"], rank=said.data["rank"], evidence=tuple(said.data["evidence"]),
+        advice=said.data["advice"], life=said.data["life"],
+    )  # fmt: skip
+
+
+def told(found: Diagnosis) -> str:
+    """In a few words: `gpu: a GPU has fallen off the bus (node003, rank 5)`."""
+    rank = f"rank {found.rank}" if found.rank is not None else ""
+    where = ", ".join(each for each in (found.node, rank) if each)
+    return f"{found.kind.value}: {found.says}" + (f" ({where})" if where else "")

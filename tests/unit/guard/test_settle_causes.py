@@ -1,0 +1,265 @@
+"""What a settlement makes of the cause: nodes are excluded, faults that stay hold the train, the rest goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from settled_world import World
+
+from opsctl.cycle import attend
+from opsctl.diagnosis import causes
+from opsctl.diagnosis.causes import Class
+from opsctl.errors import Unreachable
+from opsctl.guard.nodes import NodeCare
+from opsctl.guard.outcome import Action, Outcome
+from opsctl.guard.settle import settle, settle_ended, unsettled
+from opsctl.health.exclusions import Exclusions
+from opsctl.health.history import History
+from opsctl.health_tables import HealthSite
+from opsctl.journal import Event, Journal, Kind
+from opsctl.model import JobState
+from opsctl.remote.fanout import Fanout
+from opsctl.rundir import Life, RunDir
+from opsctl.sitedir import SiteDir
+
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+BUG = "KeyError: 'lr'"
+FULL = "OSError: [Errno 28] No space left on device"
+Write = Callable[[str], None]
+
+
+@pytest.fixture
+def care(world: World, tmp_path: Path) -> NodeCare:
+    """No way leads to any node."""
+    site = SiteDir(tmp_path / ".site")
+    return NodeCare(
+        site=HealthSite(exclude_hours=72), history=History(site=site, clock=world.clock), clock=world.clock,
+        exclusions=Exclusions(site=site, clock=world.clock), reach=lambda jobs, idle: Fanout(shells=()),
+    )  # fmt: skip
+
+
+def crashed(world: World, line: str, *, task: int = 1, node: str = "node001", minutes: float = 1) -> Life:
+    """A life on this node whose rank 3 said that at its end."""
+    life = world.began(f"12_{task}.0")
+    logs = world.run.life_logs(life.name)
+    logs.mkdir(parents=True, exist_ok=True)
+    (logs / f"{node}-3.log").write_text(f"Traceback (most recent call last):\n  at train.py:7\n{line}\n")
+    world.exited(life, 1, after=minutes * 60)
+    return life
+
+
+def events(world: World, kind: Kind) -> list[Event]:
+    return [event for event in world.chain.journal.events() if event.kind is kind]
+
+
+def test_a_gpu_that_failed_has_its_node_excluded_and_the_train_goes_on(world: World, care: NodeCare) -> None:
+    world.queue.excludes["12"] = "node004"
+    ended = settle(world.chain, world.rules, crashed(world, ECC), care=care)
+    assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.EXCLUDE_NODES, Class.GPU)
+    assert ended.why == "the body exited with 1; gpu: uncorrectable memory error of a GPU (node001, rank 3)"
+    assert world.queue.excludes == {"12": "node[001,004]"}
+    assert not any(job.is_held for job in world.queue.waiting)
+    [cause] = events(world, Kind.DIAGNOSED)
+    assert (cause.data["class"], cause.data["cause"], cause.data["suspects"]) == ("gpu", "gpu-ecc", ["node001"])
+    assert cause.data["evidence"][-1] == ECC
+    assert world.kinds()[-4:] == [Kind.DIAGNOSED, Kind.EXCLUDED, Kind.QUARANTINED, Kind.LIFE_SETTLED]
+
+
+def test_later_launches_leave_the_node_out_and_the_administrators_have_a_report(world: World, care: NodeCare) -> None:
+    ended = settle(world.chain, world.rules, crashed(world, ECC), care=care)
+    [kept] = care.exclusions.now()
+    assert kept.reason == f"opsctl: gpu-ecc: uncorrectable memory error of a GPU: {ECC}"
+    assert kept.until - kept.since == 72 * 3600
+    assert kept.reason in (care.history.site.nodes / "report.txt").read_text()
+    assert ended.done[1].startswith("node001 is not drained; the report for the administrators is in ")
+
+
+def test_where_too_few_nodes_would_be_left_nothing_is_excluded_and_that_is_said(world: World, care: NodeCare) -> None:
+    world.queue.excludes["12"] = "node[002-003]"
+    ended = settle(world.chain, world.rules, crashed(world, ECC), care=care)
+    said = "node001 was not excluded: with node[001-003] excluded 1 nodes are left, and array 12 needs 2"
+    assert (ended.action, ended.done) == (Action.CONTINUE, (said,))
+    assert world.queue.excludes == {"12": "node[002-003]"}
+    assert (care.exclusions.now(), events(world, Kind.EXCLUDED)) == ([], [])
+    assert events(world, Kind.QUARANTINED)[0].data["excluded"] is False
+
+
+def test_a_node_that_was_none_of_the_lifes_is_never_excluded(world: World, care: NodeCare) -> None:
+    ended = settle(world.chain, world.rules, crashed(world, ECC, node="node003"), care=care)
+    assert (ended.action, ended.suspects, world.queue.excludes) == (Action.CONTINUE, (), {})
+
+
+def test_a_bug_is_tried_once_more_and_then_holds_what_is_queued(world: World, care: NodeCare) -> None:
+    first = settle(world.chain, world.rules, crashed(world, BUG, minutes=600), care=care)
+    assert first.action is Action.CONTINUE
+    second = settle(world.chain, world.rules, crashed(world, BUG, task=2, minutes=600), care=care)
+    assert second.action is Action.HOLD_QUEUED
+    assert second.why.endswith("a fault of code ended 2 lives in a row without a new checkpoint: python-error")
+    assert all(job.is_held for job in world.queue.waiting)
+    assert world.queue.excludes == {}
+
+
+def test_a_disk_that_was_full_for_a_moment_holds_nothing(world: World, care: NodeCare, checkpoint: Write) -> None:
+    settle(world.chain, world.rules, crashed(world, FULL, minutes=600), care=care)
+    life = world.began("12_2.0")
+    checkpoint("step-2")
+    assert settle(world.chain, world.rules, exited(world, life, FULL), care=care).action is Action.CONTINUE
+
+
+def exited(world: World, life: Life, line: str) -> Life:
+    (world.run.life_logs(life.name) / "node001-3.log").write_text(f"{line}\n")
+    world.exited(life, 1, after=600 * 60)
+    return life
+
+
+def test_one_life_is_enough_where_the_train_says_so(world: World, care: NodeCare) -> None:
+    rules = world.rules.model_copy(update={"fault_lives": 1})
+    assert settle(world.chain, rules, crashed(world, FULL, minutes=600), care=care).action is Action.HOLD_QUEUED
+
+
+def test_two_different_faults_are_no_loop(world: World, care: NodeCare) -> None:
+    settle(world.chain, world.rules, crashed(world, FULL, minutes=600), care=care)
+    second = settle(world.chain, world.rules, crashed(world, BUG, task=2, minutes=600), care=care)
+    assert second.action is Action.CONTINUE
+
+
+def test_short_lives_hold_the_train_also_where_each_lost_a_node(world: World, care: NodeCare) -> None:
+    """Else a mistaken cause would take every node of the site, one by one."""
+    rules = world.rules.model_copy(update={"short_lives": 2})
+    settle(world.chain, rules, crashed(world, ECC), care=care)
+    ended = settle(world.chain, rules, crashed(world, ECC, task=2), care=care)
+    assert ended.action is Action.HOLD_QUEUED
+    assert all(job.is_held for job in world.queue.waiting)
+
+
+def test_a_node_that_slurm_lost_is_the_one_that_is_down(world: World, care: NodeCare) -> None:
+    world.queue.states["node001"] = "DOWN+NOT_RESPONDING"
+    life = world.began()
+    world.row((1,), JobState.NODE_FAIL, restarts=0, end=world.clock.now() + timedelta(minutes=1))
+    ended = settle(world.chain, world.rules, life, job=world.queue.rows[-1], care=care)
+    assert (ended.outcome, ended.kind, ended.suspects) == (Outcome.NODE_FAILED, Class.NODE, ("node001",))
+    assert world.queue.excludes == {"12": "node001"}
+
+
+def test_a_cause_that_nobody_can_find_leaves_all_as_it_was(
+    world: World, care: NodeCare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A table of causes that is broken: the settlement is the one of before."""
+    life = crashed(world, ECC)
+    (tmp_path / "causes.toml").write_text("[[cause]\n")
+    monkeypatch.setattr(causes, "files", lambda _: tmp_path)
+    causes.causes.cache_clear()
+    try:
+        ended = settle(world.chain, world.rules, life, care=care)
+    finally:
+        causes.causes.cache_clear()
+    assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.CONTINUE, Class.UNKNOWN)
+    assert (ended.why, world.queue.excludes, unsettled(world.run, world.chain.look([]))) == (
+        "the body exited with 1",
+        {},
+        [],
+    )
+    [cause] = events(world, Kind.DIAGNOSED)
+    assert cause.data["says"].startswith("why it ended could not be found out: ")
+
+
+def test_logs_that_take_too_long_are_left_alone(world: World, care: NodeCare, tmp_path: Path) -> None:
+    life = crashed(world, ECC)
+    world.run.main_log.unlink(missing_ok=True)
+    world.run.main_log.write_text("Exception ignored\n" * 300_000)
+    ended = settle(world.chain, world.rules.model_copy(update={"diagnosis_seconds": 0.01}), life, care=care)
+    assert (ended.action, ended.kind, ended.cause) == (Action.CONTINUE, Class.UNKNOWN, "nothing")
+
+
+@pytest.mark.parametrize("calls", range(8))
+def test_whatever_slurm_leaves_undone_is_done_by_whoever_comes_next(world: World, care: NodeCare, calls: int) -> None:
+    life = crashed(world, ECC)
+    world.queue.breaks_after = calls
+    try:
+        settle(world.chain, world.rules, life, care=care)
+    except Unreachable:
+        assert unsettled(world.run, world.chain.look([])) == [life]
+    world.queue.breaks_after = None
+    settle(world.chain, world.rules, life, care=care)
+    assert len(events(world, Kind.DIAGNOSED)) == len(events(world, Kind.LIFE_SETTLED)) == 1
+    if calls:  # before that, Slurm could not say which nodes there are
+        assert world.queue.excludes == {"12": "node001"}
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches SIGKILL."""
+
+
+@pytest.mark.parametrize("writes", range(5))
+def test_a_settlement_killed_before_any_of_its_writes_excludes_once(
+    world: World, care: NodeCare, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    life, left = crashed(world, ECC), writes
+
+    def dies(original: Callable[..., object]) -> Callable[..., object]:
+        def write(*args: object, **kwargs: object) -> object:
+            nonlocal left
+            if left == 0:
+                raise Killed
+            left -= 1
+            return original(*args, **kwargs)
+
+        return write
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "append", dies(Journal.append))
+        patched.setattr(RunDir, "write", dies(RunDir.write))
+        with pytest.raises(Killed):
+            settle(world.chain, world.rules, life, care=care)
+    assert not life.end.exists()
+    settle(world.chain, world.rules, life, care=care)
+    assert len(events(world, Kind.DIAGNOSED)) == len(events(world, Kind.LIFE_SETTLED)) == 1
+    assert (world.queue.excludes, world.end(life)["action"]) == ({"12": "node001"}, "exclude-nodes")
+    assert len(care.exclusions.now()) == 1
+
+
+def test_a_round_settles_with_the_cause_too(world: World, care: NodeCare) -> None:
+    crashed(world, ECC)
+    assert "exclude-nodes" in attend(world.chain, care=care)[0]
+    [ended] = settle_ended(world.chain, world.rules, world.chain.look(), care=care) or [None]
+    assert ended is None
+
+
+def test_a_node_is_given_back_to_what_is_queued_when_its_exclusion_is_over(world: World, care: NodeCare) -> None:
+    world.chain.exclude("node003", needed=2)
+    settle(world.chain, world.rules, crashed(world, ECC), care=care)
+    assert attend(world.chain, care=care) == []
+    world.clock.sleep(72 * 3600)
+    assert attend(world.chain, care=care) == ["node001 may be had again: the exclusion is over"]
+    assert world.queue.excludes == {"12": "node003"}
+    assert attend(world.chain, care=care) == []
+
+
+def test_a_node_that_a_person_excluded_stays_excluded(world: World, care: NodeCare) -> None:
+    world.chain.exclude("node001", needed=2)
+    settle(world.chain, world.rules, crashed(world, ECC), care=care)
+    world.clock.sleep(72 * 3600)
+    assert attend(world.chain, care=care) == []
+    assert world.queue.excludes == {"12": "node001"}
+
+
+def test_an_older_end_says_what_it_said(world: World) -> None:
+    """end.json of before causes were asked for."""
+    life = crashed(world, BUG)
+    ended = settle(world.chain, world.rules, life)
+    text = life.end.read_text()
+    for key in ("kind", "cause", "suspects", "done"):
+        assert f'"{key}"' in text
+    lines = [
+        line
+        for line in text.splitlines()
+        if not any(f'"{key}"' in line for key in ("kind", "cause", "suspects", "done"))
+    ]
+    life.end.write_text(
+        "\n".join(lines).replace('"new_checkpoint": false,', '"new_checkpoint": false').replace(" ]\n", "\n")
+    )
+    assert replace(settle(world.chain, world.rules, life), kind=ended.kind, cause=ended.cause) == ended

@@ -1,0 +1,107 @@
+"""What ended lives, and what people are told of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from opsctl.journal import Kind
+from opsctl.model import Finding, Level
+from tests.unit.watchdogs.stage import T0, Stage
+from watchdogs.failures import failures
+
+LIFE = "7_1.0"
+CAUSE = {
+    "life": LIFE, "class": "gpu", "cause": "gpu-ecc", "says": "uncorrectable memory error of a GPU", "node": "node003",
+    "rank": 5, "suspects": ["node003"], "evidence": ["RuntimeError: CUDA error: uncorrectable ECC error"],
+    "also": ["3 ranks tell the same"], "advice": "Exclude the node.",
+}  # fmt: skip
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def found(stage: Stage) -> list[Finding]:
+    return failures("gpt", stage.journal.events(), stage.clock.now())
+
+
+def taken(stage: Stage, *, excluded: bool = True, hours: float = 72) -> None:
+    stage.journal.append(Kind.DIAGNOSED, **CAUSE)
+    stage.journal.append(
+        Kind.QUARANTINED, life=LIFE, nodes="node003", until=(T0 + timedelta(hours=hours)).isoformat(),
+        excluded=excluded, done=["excluded node003"],
+    )  # fmt: skip
+    settled(stage, "exclude-nodes" if excluded else "continue")
+
+
+def settled(stage: Stage, action: str, outcome: str = "crashed", life: str = LIFE) -> None:
+    stage.journal.append(Kind.LIFE_SETTLED, life=life, outcome=outcome, action=action, why="the body exited with 1")
+
+
+def test_the_failures_watchdog_finds_nothing_where_lives_go_on(stage: Stage) -> None:
+    settled(stage, "continue")
+    assert [(each.key, each.level) for each in stage.all("failures")] == [("failures/gpt", Level.OK)]
+
+
+def test_a_node_that_the_train_is_kept_from_is_told_with_cause_rank_evidence_and_what_was_done(stage: Stage) -> None:
+    taken(stage)
+    [told] = stage.all("failures")
+    assert (told.key, told.level, told.node) == ("failures/gpt/7_1.0", Level.WARNING, "node003")
+    said = "gpt goes on without node003: 7_1.0: gpu: uncorrectable memory error of a GPU (rank 5)"
+    assert told.summary == said
+    assert told.evidence == (CAUSE["evidence"][0], "3 ranks tell the same")
+    assert told.done == ("excluded node003",)
+    assert told.remedy == "Exclude the node. opsctl why gpt; opsctl health node003"
+    assert told.is_certain
+
+
+def test_it_is_over_when_the_exclusion_is(stage: Stage) -> None:
+    taken(stage, hours=1)
+    stage.clock.sleep(3600)
+    assert [each.level for each in found(stage)] == [Level.OK]
+
+
+def test_it_is_over_when_the_node_is_given_back(stage: Stage) -> None:
+    taken(stage)
+    stage.journal.append(Kind.READMITTED, jobs=["7"], nodes="node[002-003]")
+    assert [each.level for each in found(stage)] == [Level.OK]
+
+
+def test_a_node_that_cannot_be_spared_is_critical(stage: Stage) -> None:
+    taken(stage, excluded=False)
+    [told] = found(stage)
+    assert (told.level, told.summary.partition(":")[0]) == (
+        Level.CRITICAL,
+        "gpt goes on with node003, for want of others",
+    )
+
+
+@pytest.mark.parametrize("ends", [Kind.RELEASED, Kind.SUBMITTED, Kind.CANCELLED])
+def test_a_train_that_is_held_for_a_failure_is_told_until_somebody_decides(stage: Stage, ends: Kind) -> None:
+    settled(stage, "continue", life="7_1.0")
+    settled(stage, "hold-queued", life="7_2.0")
+    [told] = found(stage)
+    assert (told.key, told.level) == ("failures/gpt/7_2.0", Level.CRITICAL)
+    assert told.summary == "gpt is held: 7_2.0 crashed: the body exited with 1"
+    data = {
+        Kind.RELEASED: {"jobs": ["7"]}, Kind.SUBMITTED: {"nonce": "n", "array": "7"},
+        Kind.CANCELLED: {"job": "7", "why": "x"},
+    }  # fmt: skip
+    stage.journal.append(ends, **data[ends])
+    assert [each.level for each in found(stage)] == [Level.OK]
+
+
+def test_a_pause_that_people_asked_for_is_no_failure(stage: Stage) -> None:
+    settled(stage, "hold-queued", "paused")
+    assert [each.level for each in found(stage)] == [Level.OK]
+
+
+def test_a_life_that_both_lost_a_node_and_held_the_train_is_told_once(stage: Stage) -> None:
+    taken(stage)
+    settled(stage, "hold-queued")
+    [told] = found(stage)
+    assert (told.level, told.done) == (Level.CRITICAL, ("excluded node003", "held what is queued of gpt"))

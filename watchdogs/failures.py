@@ -1,0 +1,96 @@
+"""What ended a train's lives, as its settlement found, and what was done: a node that it is kept from, a train held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+from opsctl.journal import Event, Kind
+from opsctl.model import Finding, Level
+from watchdogs.scene import Scene, Watched
+
+OVER = frozenset({Kind.SUBMITTED, Kind.RELEASED})
+"""After these a hold is over: somebody has decided. So it is once everything is cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    train: str
+    events: tuple[Event, ...]
+
+
+class Failures:
+    name: ClassVar[str] = "failures"
+    of: ClassVar[Literal["train"]] = "train"
+    needs_slurm: ClassVar[bool] = True
+
+    def probe(self, scene: Scene, thing: Watched) -> Told:
+        return Told(train=thing.name, events=thing.events)
+
+    def judge(self, seen: Told, now: datetime) -> list[Finding]:
+        return failures(seen.train, seen.events, now)
+
+
+def failures(train: str, events: Sequence[Event], now: datetime) -> list[Finding]:
+    """What the journal of a train says that people should know: one finding for each life that it was held for, or
+    whose nodes it is kept from. Pure."""
+    held, taken = _held(events), _taken(events, now)
+    lives = dict.fromkeys([*taken, *([str(held.data["life"])] if held else [])])
+    found = [_of(train, life, events, held, taken.get(life)) for life in lives]
+    well = Finding(key=f"failures/{train}", level=Level.OK, summary=f"{train}: no failure is open", train=train)
+    return found or [well]
+
+
+def _held(events: Sequence[Event]) -> Event | None:
+    """The settlement that holds what is queued, unless a person asked for that, or somebody has decided since."""
+    settled = [event for event in events if event.kind is Kind.LIFE_SETTLED]
+    if not settled or settled[-1].data["action"] != "hold-queued" or settled[-1].data["outcome"] == "paused":
+        return None
+    is_over = any(_ends_hold(event) for event in events if event.number > settled[-1].number)
+    return None if is_over else settled[-1]
+
+
+def _ends_hold(event: Event) -> bool:
+    return event.kind in OVER or (event.kind is Kind.CANCELLED and "_" not in str(event.data["job"]))
+
+
+def _taken(events: Sequence[Event], now: datetime) -> dict[str, Event]:
+    """By life, what was done about its nodes, for as long as the exclusion lasts."""
+    found: dict[str, Event] = {}
+    for event in events:
+        if event.kind is Kind.QUARANTINED and datetime.fromisoformat(event.data["until"]) > now:
+            found[str(event.data["life"])] = event
+        elif event.kind is Kind.READMITTED:
+            found = {life: each for life, each in found.items() if not _share(each, event)}
+    return found
+
+
+def _share(one: Event, other: Event) -> bool:
+    first, second = (NodeSet(str(each.data["nodes"]), resolver=RESOLVER_NOGROUP) for each in (one, other))
+    return bool(first & second)
+
+
+def _of(train: str, life: str, events: Sequence[Event], held: Event | None, taken: Event | None) -> Finding:
+    causes = [e.data for e in events if e.kind is Kind.DIAGNOSED and e.data["life"] == life]
+    cause: dict[str, Any] = causes[-1] if causes else {}
+    holds = held is not None and held.data["life"] == life
+    nodes = str(taken.data["nodes"]) if taken else str(cause.get("node", ""))
+    is_kept = taken is not None and bool(taken.data["excluded"])
+    if held is not None and holds:
+        summary = f"{train} is held: {life} {held.data['outcome']}: {held.data['why']}"
+    else:
+        goes_on = f"goes on without {nodes}" if is_kept else f"goes on with {nodes}, for want of others"
+        rank = f" (rank {cause['rank']})" if cause.get("rank") is not None else ""
+        summary = f"{train} {goes_on}: {life}: {cause.get('class', 'unknown')}: {cause.get('says', '')}{rank}"
+    done = (*(taken.data["done"] if taken else ()), *([f"held what is queued of {train}"] if holds else []))
+    todo = [f"opsctl why {train}", *([f"opsctl health {nodes}"] if taken else [])]
+    todo += [f"opsctl release {train} once it is put right"] if holds else []
+    return Finding(
+        key=f"failures/{train}/{life}", level=Level.WARNING if is_kept and not holds else Level.CRITICAL, train=train,
+        node=nodes, summary=summary, evidence=tuple(map(str, (*cause.get("evidence", ()), *cause.get("also", ())))),
+        done=tuple(map(str, done)), remedy=f"{cause.get('advice', '')} {'; '.join(todo)}".strip(), is_certain=True,
+    )  # fmt: skip
