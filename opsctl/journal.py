@@ -56,7 +56,7 @@ FIELDS: dict[Kind, frozenset[str]] = {
     Kind.DIAGNOSED: frozenset(
         {"life", "class", "cause", "says", "node", "rank", "suspects", "evidence", "also", "advice"}
     ),
-    Kind.QUARANTINED: frozenset({"life", "nodes", "until", "excluded", "done"}),
+    Kind.QUARANTINED: frozenset({"life", "nodes", "until", "excluded", "why", "done"}),
     Kind.LIFE_SETTLED: frozenset({"life", "outcome", "action", "why"}),
     Kind.HELD: frozenset({"jobs", "why"}),
     Kind.RELEASED: frozenset({"jobs"}),

@@ -84,8 +84,7 @@ def _of(train: str, life: str, events: Sequence[Event], held: Event | None, take
         summary = f"{train} is held: {life} {held.data['outcome']}: {held.data['why']}"
     else:
         goes_on = f"goes on without {nodes}" if is_kept else f"goes on with {nodes}, for want of others"
-        rank = f" (rank {cause['rank']})" if cause.get("rank") is not None else ""
-        summary = f"{train} {goes_on}: {life}: {cause.get('class', 'unknown')}: {cause.get('says', '')}{rank}"
+        summary = f"{train} {goes_on}: {life}: {taken.data['why'] if taken else ''}"
     done = (*(taken.data["done"] if taken else ()), *([f"held what is queued of {train}"] if holds else []))
     todo = [f"opsctl why {train}", *([f"opsctl health {nodes}"] if taken else [])]
     todo += [f"opsctl release {train} once it is put right"] if holds else []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -16,6 +17,7 @@ from opsctl.config import Train, load_train
 from opsctl.errors import ConfigError
 from opsctl.journal import actor
 from opsctl.launch import plan as planning
+from opsctl.launch.chain import nodeset
 from opsctl.launch.edit import Files, syntax_problems
 from opsctl.launch.preflight import gather, problems
 from opsctl.launch.submit import Launch, Launched, check_owner, new_nonce
@@ -48,12 +50,15 @@ def launch(
     Run it again after it was cut off: it looks in the queue before it submits.
     """
     train = load_train(file)
-    bad = [each.node for each in app.exclusions.now()]
+    kept = app.exclusions.now()
+    bad = [each.node for each in kept]
     if bad:
-        click.echo(f"{train.name}: leaves out {fold(bad)}, as `opsctl drain-bad-nodes` found; opsctl nodes", err=True)
+        click.echo(f"{train.name}: leaves out {fold(bad)}, which opsctl has found bad; opsctl nodes", err=True)
     kept_from = ",".join(each for each in (exclude, *bad) if each)
     spec = planning.job_spec(train, app.site, tasks=tasks, after=after, exclude=kept_from, nice=nice)
-    order = _prepare(app, file, train, spec)
+    named = nodeset(f"{train.slurm.exclude},{exclude}".strip(","))
+    ends = [(each.node, datetime.fromtimestamp(each.until, UTC)) for each in kept if each.node not in named]
+    order = replace(_prepare(app, file, train, spec), kept_from=tuple(ends))
     if dry_run:
         _show(order.plan, as_json=as_json)
         return

@@ -79,7 +79,7 @@ class NodeCare:
         until = self.clock.now() + timedelta(hours=self.site.exclude_hours)
         told = fold(suspects)
         try:
-            out = {node.name for node in nodes if is_out(node)} - set(suspects)
+            out = self.out_of_service(nodes, suspects)
             chain.exclude(told, needed=wants(chain).nodes, until=until, out=out)
         except Unreachable:
             raise
@@ -94,6 +94,10 @@ class NodeCare:
             said.append(f"later launches may have it again: {error}")
         said += self._drain(chain.scheduler, nodes, bad, suspects, reasons)
         return TakenOut(nodes=told, until=until, is_excluded=True, done=tuple(said))
+
+    def out_of_service(self, nodes: Sequence[Node], suspects: Sequence[str]) -> frozenset[str]:
+        """The other nodes that no job can have now."""
+        return frozenset(node.name for node in nodes if is_out(node)) - set(suspects)
 
     def _drain(
         self, scheduler: Scheduler, nodes: Sequence[Node], bad: Sequence[Verdict], suspects: Sequence[str],

@@ -18,6 +18,7 @@ from opsctl.errors import OpsctlError, RunDirError
 from opsctl.guard import record, repro
 from opsctl.guard.body import start_body
 from opsctl.guard.deadline import Deadline
+from opsctl.guard.nodecheck import check_nodes
 from opsctl.guard.nodes import NodeCare
 from opsctl.guard.outcome import Action, Ended
 from opsctl.guard.settle import settle, settle_ended
@@ -109,6 +110,8 @@ class Supervisor:
         with self.tolerated("reading the switches"):
             self._look_at_switches()
         self._check_trusted()
+        with self.tolerated("looking at the nodes"):
+            self._check_nodes()
         if asked := read_stop_request(self.life):
             self.say(f"leaving without running the body: {asked.why}")
             self._settle_own()
@@ -154,6 +157,17 @@ class Supervisor:
                 self.check_trusted()
             except RunDirError as error:
                 self.ask(Stop.REFUSED, error.message)
+
+    def _check_nodes(self) -> None:
+        """Refuse a node that is faulty, if the train can do without it."""
+        if self.care is None or read_stop_request(self.life):
+            return
+        seen = check_nodes(self.chain, self.care, self.rules, self.life, record.nodes_of(self.env))
+        if seen.refused:
+            self.ask(Stop.NODE_REFUSED, seen.refused)
+        elif seen.kept:
+            self.say(f"going on all the same: {seen.kept}")
+            self.tell()
 
     # --- the body
 

@@ -119,7 +119,7 @@ def _act(chain: Chain, ended: Ended, asked: Asked, care: NodeCare | None) -> End
         taken = care.take_out(chain, asked.found, ended.suspects, asked.verdicts)
         chain.note(
             Kind.QUARANTINED, life=ended.life, nodes=taken.nodes, until=taken.until.isoformat(),
-            excluded=taken.is_excluded, done=taken.done,
+            excluded=taken.is_excluded, why=told(asked.found), done=taken.done,
         )  # fmt: skip
         ended = replace(ended, done=taken.done)
         if not taken.is_excluded and ended.action is Action.EXCLUDE_NODES:

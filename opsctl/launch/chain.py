@@ -152,15 +152,24 @@ class Chain:
         partition would remain besides those that are `out` of service: Slurm would take it and then never start the
         job.
         """
-        add = nodeset(nodes)
-        waiting = self.look().waiting
-        arrays = _arrays(waiting)
+        wanted = self.check_spare(nodes, needed=needed, out=out)
+        for array, union in wanted.items():
+            self.scheduler.exclude(array, str(union))
+        if wanted:
+            end = {"until": until.isoformat()} if until else {}
+            self.note(Kind.EXCLUDED, jobs=list(wanted), nodes=str(nodeset(nodes)), **end)
+        return str(NodeSet.fromlist([str(union) for union in wanted.values()]))
+
+    def check_spare(self, nodes: str, *, needed: int, out: Collection[str] = ()) -> dict[str, NodeSet]:
+        """What each array with something queued would be kept from, the last array first. Raises InputError as
+        `exclude` does."""
+        add, waiting = nodeset(nodes), self.look().waiting
         every = NodeSet.fromlist([node.name for node in self.scheduler.nodes()])
         pools = self._pools(waiting, every - NodeSet.fromlist(list(out)))
         unknown = add - every
         if unknown:
             raise InputError(f"no such nodes: {unknown}", hint="opsctl nodes, or sinfo, lists them")
-        wanted = {array: nodeset(self.scheduler.excluded(array)) | add for array in arrays}
+        wanted = {array: nodeset(self.scheduler.excluded(array)) | add for array in _arrays(waiting)}
         for array, union in wanted.items():
             left = len(pools[array] - union)
             if left < needed:
@@ -168,12 +177,7 @@ class Chain:
                     f"with {union} excluded {left} nodes are left, and array {array} needs {needed}",
                     hint="exclude fewer, or launch with fewer nodes",
                 )
-        for array, union in wanted.items():
-            self.scheduler.exclude(array, str(union))
-        if arrays:
-            end = {"until": until.isoformat()} if until else {}
-            self.note(Kind.EXCLUDED, jobs=arrays, nodes=str(add), **end)
-        return str(NodeSet.fromlist([str(union) for union in wanted.values()]))
+        return wanted
 
     def readmit(self, nodes: str) -> list[str]:
         """Let what is queued have these nodes again; the arrays that were kept from one of them."""

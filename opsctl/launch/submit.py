@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from opsctl.errors import InputError, OpsctlError, RunDirError, SchedulerError, Unreachable
 from opsctl.journal import Kind
@@ -41,6 +42,8 @@ class Launch:
     """The Unix group that may arm switches."""
     check_trusted: Callable[[], None]
     """Raises RunDirError if others could have written what would be run."""
+    kept_from: tuple[tuple[str, datetime], ...] = ()
+    """Nodes that the plan leaves out only until then."""
 
     @property
     def run(self) -> RunDir:
@@ -104,6 +107,8 @@ class Launch:
         for the same."""
         nonce = next(iter(seen.history.pending), self.plan.nonce)
         plan = replace(self.plan, nonce=nonce)
+        for node, until in self.kept_from:
+            self.chain.note(Kind.EXCLUDED, jobs=[], nodes=node, until=until.isoformat())
         self.chain.note(Kind.SUBMITTING, nonce=nonce, tasks=plan.spec.tasks, after=plan.spec.after)
         # A percent sign in the path would be one of Slurm's patterns.
         output = str(self.run.main_log).replace("%", "%%")

@@ -233,7 +233,7 @@ def test_where_we_may_not_drain_our_trains_are_kept_away_and_the_administrators_
         assert "node002 (IDLE)" in report
         assert "Xid 79" in report
         said = trains.opsctl("launch", trains.toml("later"))
-        assert said.startswith("later: leaves out node002, as `opsctl drain-bad-nodes` found; opsctl nodes\n")
+        assert said.startswith("later: leaves out node002, which opsctl has found bad; opsctl nodes\n")
         (later,) = trains.arrays("later")
         assert trains.app.scheduler.excluded(later) == "node002"
         assert "excluded from our trains: opsctl: xid" in trains.opsctl("nodes", "--bad")

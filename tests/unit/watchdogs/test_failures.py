@@ -34,6 +34,7 @@ def taken(stage: Stage, *, excluded: bool = True, hours: float = 72) -> None:
     stage.journal.append(
         Kind.QUARANTINED, life=LIFE, nodes="node003", until=(T0 + timedelta(hours=hours)).isoformat(),
         excluded=excluded, done=["excluded node003"],
+        why="gpu: uncorrectable memory error of a GPU (node003, rank 5)",
     )  # fmt: skip
     settled(stage, "exclude-nodes" if excluded else "continue")
 
@@ -51,7 +52,7 @@ def test_a_node_that_the_train_is_kept_from_is_told_with_cause_rank_evidence_and
     taken(stage)
     [told] = stage.all("failures")
     assert (told.key, told.level, told.node) == ("failures/gpt/7_1.0", Level.WARNING, "node003")
-    said = "gpt goes on without node003: 7_1.0: gpu: uncorrectable memory error of a GPU (rank 5)"
+    said = "gpt goes on without node003: 7_1.0: gpu: uncorrectable memory error of a GPU (node003, rank 5)"
     assert told.summary == said
     assert told.evidence == (CAUSE["evidence"][0], "3 ranks tell the same")
     assert told.done == ("excluded node003",)

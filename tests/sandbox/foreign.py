@@ -1,0 +1,38 @@
+"""A trainer of nobody's in particular, without torch: `python -P foreign.py PLACE LAST EVERY MOST STEP_S`.
+
+It trains to step LAST, saves every EVERY steps, goes on from the newest checkpoint, and saves and leaves after MOST
+steps of a task. A rank whose node has a file `bad-<node>` in PLACE dies as on a GPU that fails; a file `bug` is one in
+the program.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    place, (last, every, most), step_s = Path(sys.argv[1]), map(int, sys.argv[2:5]), float(sys.argv[5])
+    rank, node, life = int(os.environ["RANK"]), os.environ["TRAIN_NODE"], os.environ["TRAIN_LIFE"]
+    checkpoints = Path(os.environ["TRAIN_CHECKPOINT_DIR"])
+    first = max((int(path.name) for path in checkpoints.glob("[0-9]*")), default=0) + 1
+    leave = min(last, first + most - 1)
+    for step in range(first, leave + 1):
+        time.sleep(step_s)
+        if (place / f"bad-{node}").exists():
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+        if (place / "bug").exists():
+            raise KeyError("learning_rate")
+        if rank == 0:
+            sys.stdout.write(f" iteration {step:8d}/{last:8d} | lm loss: {2.5:.6E} |\n")
+            sys.stdout.flush()
+            with (place / "steps").open("a") as steps:
+                steps.write(f"{life} {node} {step}\n")
+            if step % every == 0 or step == leave:
+                (checkpoints / ".new").mkdir(exist_ok=True)
+                (checkpoints / ".new").rename(checkpoints / str(step))
+
+
+main()
