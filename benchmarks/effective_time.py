@@ -1,0 +1,119 @@
+"""The race: how much of ten minutes is training, in a night in which everything breaks and nobody is awake.
+
+python benchmarks/effective_time.py                                  every contender, ten minutes, side by side
+python benchmarks/effective_time.py --seconds 120 --contender opsctl --contender plain
+python benchmarks/effective_time.py --json
+
+Each contender has a private Slurm of six nodes (`opsctl sandbox run`) and trains on three of them with the same light
+trainer, which knows nothing of opsctl (race/trainer.py); the same things break for all at the same time
+(race/faults.py). The score is first-time steps x their time / wall-clock. `submitit` needs `pip install submitit`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+HOME = ROOT / "build" / "race"
+ONE = Path(__file__).parent / "race" / "one.py"
+CONTENDERS = ("plain", "retry", "submitit", "opsctl", "person-5", "person-1", "no-faults")
+FAULTS = ("gpu", "rank", "disk", "hang", "node", "bug")
+NODES = 6
+
+
+def main() -> int:
+    given = arguments()
+    names = [name for name in given.contender or CONTENDERS if is_there(name)]
+    shutil.rmtree(HOME, ignore_errors=True)
+    with started(names, given) as children:
+        await_all(names, children)
+        (HOME / "beside").write_text(repr(time.time() + 1))
+        (HOME / "beside").rename(HOME / "go")
+        for child in children:
+            child.wait()
+    results = [json.loads(path.read_text()) for name in names if (path := HOME / name / "result.json").exists()]
+    print(json.dumps(results, indent=1) if given.json else table(results, given.seconds))
+    return 0 if len(results) == len(names) else 1
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600, help="faults keep their shares of it (default: 600)")
+    parser.add_argument("--contender", action="append", choices=CONTENDERS, help="may be said several times")
+    parser.add_argument("--faults", default=",".join(FAULTS), help="only these (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="moves the faults a little (default: 1)")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def is_there(name: str) -> bool:
+    if name != "submitit" or importlib.util.find_spec("submitit"):
+        return True
+    print("submitit is left out: it is not installed (pip install submitit)", file=sys.stderr)
+    return False
+
+
+@contextlib.contextmanager
+def started(names: Sequence[str], given: argparse.Namespace) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The contenders, each in namespaces of its own: when its first process ends, so does all that it started."""
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        for name in names:
+            place = HOME / name
+            place.mkdir(parents=True)
+            faults = "" if name == "no-faults" else given.faults
+            inner = [sys.executable, "-P", str(ONE), name, str(place), str(given.seconds), str(given.seed), faults]
+            sandbox = [sys.executable, "-P", "-m", "opsctl", "sandbox", "run", "--fast", "--gpus-per-node", "0",
+                       "--nodes", str(NODES), "--"]  # fmt: skip
+            env = {**os.environ, "HOME": str(place), "XDG_STATE_HOME": str(place / "state")}
+            env.pop("OPSCTL_SITE", None)
+            with (place / "race.txt").open("wb") as out:
+                children.append(subprocess.Popen([*sandbox, *inner], env=env, stdout=out, stderr=out))
+        yield children
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.terminate()
+        for child in children:
+            child.wait()
+
+
+def await_all(names: Sequence[str], children: Sequence[subprocess.Popen[bytes]]) -> None:
+    until = time.monotonic() + 120
+    while not all((HOME / name / "ready").exists() for name in names):
+        for name, child in zip(names, children, strict=True):
+            if child.poll() is not None:
+                raise SystemExit(f"{name} did not start:\n{(HOME / name / 'race.txt').read_text()}")
+        if time.monotonic() > until:
+            raise SystemExit(f"not all are ready after two minutes; see {HOME}")
+        time.sleep(0.1)
+
+
+def table(results: Sequence[dict[str, Any]], seconds: float) -> str:
+    """Rows by contender: the share, and lost seconds by cause, the largest first."""
+    lines = [f"{seconds:g} s; what broke when: " + ", ".join(f"{what} {at:.0f} s" for at, what in broken(results))]
+    for each in results:
+        lost = sorted(each["lost"].items(), key=lambda pair: -pair[1])
+        told = ", ".join(f"{cause} {spent:.1f}" for cause, spent in lost if spent >= 0.1)
+        head = f"{each['contender']:10} {each['share']:6.1%}  {each['lives']:3} lives, {each['queued']:2} queued"
+        lines.append(f"{head}; lost: {told}")
+    return "\n".join(lines)
+
+
+def broken(results: Sequence[dict[str, Any]]) -> list[tuple[float, str]]:
+    return max((each["faults"] for each in results), key=len, default=[])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

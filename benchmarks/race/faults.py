@@ -1,0 +1,109 @@
+"""The bad night: what breaks when, the same for every contender, and how it is broken.
+
+Times are shares of the race. A fault hits whatever runs on its node then; a contender of which nothing runs there is
+spared. What is broken stays so, except for the disk, which somebody clears after 20 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.faults import Action
+from opsctl.sandbox.record import Places
+from opsctl.system import SystemClock, SystemRunner
+
+SCHEDULE = {"gpu": 0.075, "rank": 0.20, "disk": 0.32, "hang": 0.45, "node": 0.62, "bug": 0.97}
+"""gpu: each rank on node002 dies of it, now and in every later life.
+rank: one rank is killed. disk: the checkpoints' file system is full for 20 s. hang: one rank stands still.
+node: node003 loses power, its slurmd and all that runs there. bug: the code fails at each step from now on, so that the
+rest is lost for everybody, and what counts is how many tasks are burnt on it."""
+SPREAD = 0.01
+"""The seed moves each by up to so much."""
+DISK_S = 20.0
+GPU_NODE, DEAD_NODE = "node002", "node003"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    name: str
+    at: float
+    """Seconds after the start."""
+
+
+def schedule(names: tuple[str, ...], *, seconds: float, seed: int) -> list[Fault]:
+    dice = random.Random(seed)
+    moved = {name: (share + dice.uniform(-SPREAD, SPREAD)) * seconds for name, share in SCHEDULE.items()}
+    return sorted((Fault(name=name, at=round(moved[name], 1)) for name in names), key=lambda each: each.at)
+
+
+@dataclass(slots=True, kw_only=True)
+class Night:
+    """Breaks things in one contender's cluster."""
+
+    faults: list[Fault]
+    place: Path
+    checkpoints: Path
+    done: list[tuple[float, str]]
+    """When what was done, in seconds after the start."""
+    _clears: float = float("inf")
+
+    def pass_to(self, now: float) -> None:
+        """Do what is due at `now` seconds after the start."""
+        while self.faults and self.faults[0].at <= now:
+            fault = self.faults.pop(0)
+            self.done.append((now, fault.name))
+            self._break(fault.name, now)
+        if now >= self._clears:
+            (self.checkpoints / "filler").unlink()
+            self.done.append((now, "disk is free again"))
+            self._clears = float("inf")
+
+    def _break(self, name: str, now: float) -> None:
+        if name == "gpu":
+            (self.place / "faults" / f"gpu-{GPU_NODE}").touch()
+        elif name == "bug":
+            (self.place / "faults" / "bug").touch()
+        elif name == "disk":
+            fill(self.checkpoints / "filler")
+            self._clears = now + DISK_S
+        elif name == "node":
+            lose_power(DEAD_NODE)
+        else:
+            number = signal.SIGKILL if name == "rank" else signal.SIGSTOP
+            for rank in ranks()[-1:]:
+                rank.send_signal(number)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError:
+            return
+
+
+def ranks() -> list[psutil.Process]:
+    """The trainers that run here, by rank, whoever launched them."""
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()[1:4]
+            if words[:1] and (words[0].endswith("race/trainer.py") or "submitit.core._submit" in words):
+                found[process] = int(process.environ()["SLURM_PROCID"])
+    return sorted(found, key=lambda each: found[each])
+
+
+def lose_power(node: str) -> None:
+    """The slurmd and all that runs on the node is gone at once."""
+    here = Path(os.environ["SLURM_CONF"]).parents[1]  # as `opsctl sandbox run` lays it out
+    places = replace(Places.default(), state=here / "state", run=here)
+    Sandbox.open("run", clock=SystemClock(), runner=SystemRunner(), places=places).fault(node, Action.CRASH)

@@ -1,0 +1,151 @@
+"""Where the time went: every second of a race is first-time steps, or lost to one cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from race.trainer import STEP_S
+
+ENDS = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "PENDING"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What rank 0 told: `start`, `step`, `save`, `saved`, `leave`."""
+
+    at: float
+    job: str
+    what: str
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What Slurm said at one moment."""
+
+    at: float
+    states: dict[str, str]
+    """By the number that a job itself sees."""
+    waits: bool = False
+    """Something is queued."""
+    held: bool = False
+    """Something is queued, and all of it is held."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """`effective` and what is `lost` add up to the time between `begin` and `end`."""
+
+    begin: float
+    end: float
+    effective: float = 0.0
+    steps: int = 0
+    lives: int = 0
+    lost: dict[str, float] = field(default_factory=dict)
+    _now: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._now = self.begin
+
+    @property
+    def share(self) -> float:
+        return self.effective / (self.end - self.begin)
+
+    def lose(self, cause: str, until: float) -> None:
+        """From where the account stands to `until`."""
+        until = min(until, self.end)
+        if until > self._now:
+            self.lost[cause] = self.lost.get(cause, 0.0) + until - self._now
+            self._now = until
+
+    def gain(self, until: float) -> None:
+        """One step that ends at `until`, done for the first time; what it took beyond its time is lost."""
+        if until > self.end:
+            return
+        self.steps += 1
+        self.lose("slow steps", until - STEP_S)
+        self.effective += until - self._now
+        self._now = max(self._now, until)
+
+
+def account(
+    events: Sequence[Event], samples: Sequence[Sample], *, begin: float, end: float,
+    faults: Sequence[tuple[float, str]] = (), noticed: Sequence[float] = (),
+) -> Account:  # fmt: skip
+    """`faults` is when what broke; `noticed` when a hung task was cancelled."""
+    found, best = Account(begin=begin, end=end), 0
+    for life in lives(events):
+        if life[0].at >= end:
+            break
+        found.lives += 1
+        before_start(found, samples, life[0])
+        best = live(found, life, best)
+        after_end(found, samples, life, faults, noticed)
+    waiting(found, samples, end)
+    return found
+
+
+def lives(events: Sequence[Event]) -> Iterator[list[Event]]:
+    """A requeued job has more than one."""
+    life: list[Event] = []
+    for event in events:
+        if event.what == "start" and life:
+            yield life
+            life = []
+        if not life or event.job == life[0].job:
+            life.append(event)
+    if life:
+        yield life
+
+
+def before_start(found: Account, samples: Sequence[Sample], first: Event) -> None:
+    runs = [s.at for s in samples if found._now <= s.at <= first.at and s.states.get(first.job) == "RUNNING"]
+    waiting(found, samples, runs[0] if runs else first.at)
+    found.lose("launching", first.at)
+
+
+def waiting(found: Account, samples: Sequence[Sample], until: float) -> None:
+    """Nothing runs: in the queue, held, or with nothing left to run."""
+    inside = [sample for sample in samples if found._now < sample.at < until]
+    for sample in inside:
+        found.lose("held" if sample.held else "queue" if sample.waits else "nothing queued", sample.at)
+    found.lose("queue" if not inside or inside[-1].waits else "nothing queued", until)
+
+
+def live(found: Account, life: Sequence[Event], best: int) -> int:
+    """From the trainer's start to the last that was heard of it; the best step then."""
+    has_steps = any(event.what == "step" for event in life)
+    for before, event in pairwise(life):
+        if event.what == "saved":
+            found.lose("checkpoints", event.at)
+        elif event.what == "step":
+            if before.what == "start":
+                found.lose("start-up", event.at - STEP_S)
+            if event.step > best:
+                found.gain(event.at)
+            else:
+                found.lose("done twice", event.at)
+            best = max(best, event.step)
+    if not has_steps:
+        found.lose("burnt lives", life[-1].at)
+    return best
+
+
+def after_end(
+    found: Account, samples: Sequence[Sample], life: Sequence[Event], faults: Sequence[tuple[float, str]],
+    noticed: Sequence[float],
+) -> None:  # fmt: skip
+    """From the last that was heard of a trainer to when Slurm has its nodes back."""
+    last, job = life[-1], life[0].job
+    over = next((s.at for s in samples if s.at >= last.at and s.states.get(job) in ENDS), found.end)
+    if not any(event.what == "step" for event in life):
+        found.lose("burnt lives", over)
+        return
+    met = {name for at, name in faults if life[0].at <= at <= over and at >= last.at - 1}
+    if "hang" in met:
+        found.lose("hang until noticed", next((at for at in noticed if at >= last.at), over))
+    elif "node" in met:
+        found.lose("dead node until noticed", over)
+    found.lose("ending", over)

@@ -1,0 +1,76 @@
+"""opsctl as its user would set it up for such a run, and then goes to bed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from race.contenders import EXIT_AFTER_S, MINUTES, NODES, RANKS_A_NODE, TASKS, TRAINER, Contender
+
+SITE = """root = "{root}"
+trust_parents = true
+[cron]
+tick_seconds = 60
+drivers = ["slurm"]
+partition = "cpu"
+[watch]
+clock_tolerance_seconds = 1
+"""
+TRAIN = """name = "race"
+command = {command}
+[slurm]
+nodes = {nodes}
+processes_per_node = {ranks}
+time_limit = "{minutes}"
+tasks = {tasks}
+signal_seconds = 0
+[guard]
+short_life_minutes = 0.5
+stop_grace_seconds = 5
+poll_seconds = 0.5
+[watch]
+hang_minutes = 0.15
+init_minutes = 0.5
+hang_cancels = true
+stacks_seconds = 1
+"""
+"""Limits for steps of a quarter of a second, as a run of steps of a minute would have them in hours."""
+
+
+class Opsctl(Contender):
+    @property
+    def root(self) -> Path:
+        return self.place / "trains"
+
+    @property
+    def run(self) -> Path:
+        return self.root / "race"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run / "checkpoints"
+
+    @property
+    def log(self) -> Path:
+        return self.run / "logs" / "main_log.txt"
+
+    def prepare(self) -> None:
+        words = [sys.executable, str(TRAINER), "--place", str(self.place), "--checkpoints", "{{ checkpoint_dir }}",
+                 "--exit-after", str(EXIT_AFTER_S)]  # fmt: skip
+        (self.place / "site.toml").write_text(SITE.format(root=self.root))
+        (self.place / "race.toml").write_text(
+            TRAIN.format(command=json.dumps(words), nodes=NODES, ranks=RANKS_A_NODE, minutes=MINUTES, tasks=TASKS)
+        )
+        os.environ["OPSCTL_SITE"] = str(self.place / "site.toml")
+        self.checkpoints.mkdir(parents=True)
+
+    def start(self) -> None:
+        if code := self.opsctl("launch", str(self.place / "race.toml")).wait():
+            raise SystemExit(f"opsctl launch: {code}, see {self.place}/own.txt")
+        self.opsctl("cron", "start")
+        self.opsctl("watch", "--every", "2s")
+
+    def opsctl(self, *words: str):  # noqa: ANN201
+        return self.spawn(sys.executable, "-P", "-m", "opsctl", *words)
