@@ -101,14 +101,23 @@ def await_all(names: Sequence[str], children: Sequence[subprocess.Popen[bytes]])
 
 
 def table(results: Sequence[dict[str, Any]], seconds: float) -> str:
-    """Rows by contender: the share, and lost seconds by cause, the largest first."""
-    lines = [f"{seconds:g} s; what broke when: " + ", ".join(f"{what} {at:.0f} s" for at, what in broken(results))]
-    for each in results:
-        lost = sorted(each["lost"].items(), key=lambda pair: -pair[1])
-        told = ", ".join(f"{cause} {spent:.1f}" for cause, spent in lost if spent >= 0.1)
-        head = f"{each['contender']:10} {each['share']:6.1%}  {each['lives']:3} lives, {each['queued']:2} queued"
-        lines.append(f"{head}; lost: {told}")
-    return "\n".join(lines)
+    """A column for each contender: its share, then the seconds lost to each cause, the largest first."""
+    spent = {cause: sum(each["lost"].get(cause, 0) for each in results) for each in results for cause in each["lost"]}
+    rows = [
+        ["", *(each["contender"] for each in results)],
+        ["---", *("---:" for _ in results)],
+        ["**effective time**", *(f"**{each['share']:.1%}**" for each in results)],
+        ["lives", *(str(each["lives"]) for each in results)],
+        ["tasks still queued", *(str(each["queued"]) for each in results)],
+        *(
+            [f"{cause}, s", *(f"{each['lost'].get(cause, 0):.1f}" for each in results)]
+            for cause in sorted(spent, key=lambda cause: -spent[cause])
+        ),
+    ]
+    night = ", ".join(f"{what} {at:.0f}" for at, what in broken(results))
+    return "\n".join(
+        [f"{seconds:g} s each; second at which it broke: {night}", "", *(f"| {' | '.join(r)} |" for r in rows)]
+    )
 
 
 def broken(results: Sequence[dict[str, Any]]) -> list[tuple[float, str]]:

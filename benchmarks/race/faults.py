@@ -1,7 +1,7 @@
 """The bad night: what breaks when, the same for every contender, and how it is broken.
 
-Times are shares of the race. A fault hits whatever runs on its node then; a contender of which nothing runs there is
-spared. What is broken stays so, except for the disk, which somebody clears after 20 s.
+Times are shares of the race. A fault hits whatever runs then; a contender of which nothing runs is spared. What is
+broken stays so, except for the disk, which somebody clears after 20 s.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from opsctl.system import SystemClock, SystemRunner
 SCHEDULE = {"gpu": 0.075, "rank": 0.20, "disk": 0.32, "hang": 0.45, "node": 0.62, "bug": 0.97}
 """gpu: each rank on node002 dies of it, now and in every later life.
 rank: one rank is killed. disk: the checkpoints' file system is full for 20 s. hang: one rank stands still.
-node: node003 loses power, its slurmd and all that runs there. bug: the code fails at each step from now on, so that the
-rest is lost for everybody, and what counts is how many tasks are burnt on it."""
+node: the node of the last rank loses power, its slurmd and all that runs there.
+bug: the code fails at each step from now on, so that the rest is lost for everybody, and what counts is how many tasks
+are burnt on it."""
 SPREAD = 0.01
 """The seed moves each by up to so much."""
 DISK_S = 20.0
-GPU_NODE, DEAD_NODE = "node002", "node003"
+GPU_NODE = "node002"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,8 @@ class Night:
             fill(self.checkpoints / "filler")
             self._clears = now + DISK_S
         elif name == "node":
-            lose_power(DEAD_NODE)
+            for rank in ranks()[-1:]:
+                lose_power(rank.environ()["SLURMD_NODENAME"])
         else:
             number = signal.SIGKILL if name == "rank" else signal.SIGSTOP
             for rank in ranks()[-1:]:

@@ -60,12 +60,12 @@ class Account:
             self.lost[cause] = self.lost.get(cause, 0.0) + until - self._now
             self._now = until
 
-    def gain(self, until: float) -> None:
-        """One step that ends at `until`, done for the first time; what it took beyond its time is lost."""
+    def gain(self, until: float, slow: str) -> None:
+        """One step that ends at `until`, done for the first time; what it took beyond its time is lost to `slow`."""
         if until > self.end:
             return
         self.steps += 1
-        self.lose("slow steps", until - STEP_S)
+        self.lose(slow, until - STEP_S)
         self.effective += until - self._now
         self._now = max(self._now, until)
 
@@ -81,7 +81,7 @@ def account(
             break
         found.lives += 1
         before_start(found, samples, life[0])
-        best = live(found, life, best)
+        best = live(found, life, best, [at for at, name in faults if name == "hang"])
         after_end(found, samples, life, faults, noticed)
     waiting(found, samples, end)
     return found
@@ -114,8 +114,9 @@ def waiting(found: Account, samples: Sequence[Sample], until: float) -> None:
     found.lose("queue" if not inside or inside[-1].waits else "nothing queued", until)
 
 
-def live(found: Account, life: Sequence[Event], best: int) -> int:
-    """From the trainer's start to the last that was heard of it; the best step then."""
+def live(found: Account, life: Sequence[Event], best: int, hangs: Sequence[float]) -> int:
+    """From the trainer's start to the last that was heard of it; the best step then. A rank that stood still may do
+    one more step when Slurm, to end it, wakes it up."""
     has_steps = any(event.what == "step" for event in life)
     for before, event in pairwise(life):
         if event.what == "saved":
@@ -124,7 +125,8 @@ def live(found: Account, life: Sequence[Event], best: int) -> int:
             if before.what == "start":
                 found.lose("start-up", event.at - STEP_S)
             if event.step > best:
-                found.gain(event.at)
+                woke = any(before.at - 1 < at < event.at for at in hangs) and event.at - before.at > 2
+                found.gain(event.at, "hang until noticed" if woke else "slow steps")
             else:
                 found.lose("done twice", event.at)
             best = max(best, event.step)
