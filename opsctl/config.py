@@ -154,6 +154,9 @@ class Guard(Table):
     stop_grace_seconds: float = Field(
         120, gt=0, description="after TERM or preemption: so long to save and leave before the ranks are ended"
     )
+    exit_grace_seconds: float = Field(
+        60, gt=0, description="after a rank has failed: so long until the others are ended, where srun does not do it"
+    )
     poll_seconds: float = Field(2, gt=0, le=60, description="how often the guard looks at switches and the job's end")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from race.trainer import STEP_S
 
@@ -40,6 +40,10 @@ class Account:
 
     begin: float
     end: float
+    faults: Sequence[tuple[float, str]] = ()
+    """When what broke."""
+    noticed: Sequence[float] = ()
+    """When a hung task was cancelled."""
     effective: float = 0.0
     steps: int = 0
     lives: int = 0
@@ -74,15 +78,14 @@ def account(
     events: Sequence[Event], samples: Sequence[Sample], *, begin: float, end: float,
     faults: Sequence[tuple[float, str]] = (), noticed: Sequence[float] = (),
 ) -> Account:  # fmt: skip
-    """`faults` is when what broke; `noticed` when a hung task was cancelled."""
-    found, best = Account(begin=begin, end=end), 0
-    for life in lives(events):
-        if life[0].at >= end:
-            break
+    """Go through a race from `begin` to `end`. Pure."""
+    found, best = Account(begin=begin, end=end, faults=faults, noticed=noticed), 0
+    began = [life for life in lives(events) if life[0].at < end]
+    for life, following in zip_longest(began, (each[0].at for each in began[1:]), fillvalue=end):
         found.lives += 1
         before_start(found, samples, life[0])
-        best = live(found, life, best, [at for at, name in faults if name == "hang"])
-        after_end(found, samples, life, faults, noticed)
+        best = live(found, life, best)
+        after_end(found, samples, life, following)
     waiting(found, samples, end)
     return found
 
@@ -114,10 +117,11 @@ def waiting(found: Account, samples: Sequence[Sample], until: float) -> None:
     found.lose("queue" if not inside or inside[-1].waits else "nothing queued", until)
 
 
-def live(found: Account, life: Sequence[Event], best: int, hangs: Sequence[float]) -> int:
+def live(found: Account, life: Sequence[Event], best: int) -> int:
     """From the trainer's start to the last that was heard of it; the best step then. A rank that stood still may do
     one more step when Slurm, to end it, wakes it up."""
     has_steps = any(event.what == "step" for event in life)
+    hangs = [at for at, name in found.faults if name == "hang"]
     for before, event in pairwise(life):
         if event.what == "saved":
             found.lose("checkpoints", event.at)
@@ -135,19 +139,17 @@ def live(found: Account, life: Sequence[Event], best: int, hangs: Sequence[float
     return best
 
 
-def after_end(
-    found: Account, samples: Sequence[Sample], life: Sequence[Event], faults: Sequence[tuple[float, str]],
-    noticed: Sequence[float],
-) -> None:  # fmt: skip
-    """From the last that was heard of a trainer to when Slurm has its nodes back."""
+def after_end(found: Account, samples: Sequence[Sample], life: Sequence[Event], following: float) -> None:
+    """From the last that was heard of a trainer to when Slurm has its nodes back, or to when the following one began:
+    a node that is dead is cleaned up long after."""
     last, job = life[-1], life[0].job
-    over = next((s.at for s in samples if s.at >= last.at and s.states.get(job) in ENDS), found.end)
+    over = next((s.at for s in samples if last.at <= s.at < following and s.states.get(job) in ENDS), following)
     if not any(event.what == "step" for event in life):
         found.lose("burnt lives", over)
         return
-    met = {name for at, name in faults if life[0].at <= at <= over and at >= last.at - 1}
+    met = {name for at, name in found.faults if life[0].at <= at <= over and at >= last.at - 1}
     if "hang" in met:
-        found.lose("hang until noticed", next((at for at in noticed if at >= last.at), over))
+        found.lose("hang until noticed", next((at for at in found.noticed if at >= last.at), over))
     elif "node" in met:
         found.lose("dead node until noticed", over)
     found.lose("ending", over)

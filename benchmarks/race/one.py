@@ -63,7 +63,9 @@ def await_start(place: Path) -> float:
     (place / "ready").touch()
     while not (place.parent / "go").exists():
         time.sleep(0.05)
-    return float((place.parent / "go").read_text())
+    begin = float((place.parent / "go").read_text())
+    time.sleep(max(0.0, begin - time.time()))
+    return begin
 
 
 def look() -> Sample:

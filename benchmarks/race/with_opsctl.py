@@ -28,7 +28,8 @@ tasks = {tasks}
 signal_seconds = 0
 [guard]
 short_life_minutes = 0.5
-stop_grace_seconds = 5
+stop_grace_seconds = 3
+exit_grace_seconds = 2
 poll_seconds = 0.5
 [watch]
 hang_minutes = 0.15

@@ -24,6 +24,7 @@ from opsctl.guard.outcome import Action, Ended
 from opsctl.guard.settle import settle, settle_ended
 from opsctl.guard.signals import Signals
 from opsctl.guard.stop import Stop, read_stop_request, request_stop
+from opsctl.guard.stragglers import Stragglers
 from opsctl.journal import Kind
 from opsctl.launch.chain import Chain
 from opsctl.nodesets import fold
@@ -57,6 +58,7 @@ class Supervisor:
     """Tells people what the settlement of this life has found, if they are to know."""
     life: Life = field(init=False)
     deadline: Deadline = field(init=False)
+    stragglers: Stragglers = field(init=False)
     has_begun: bool = False
     """Whether the body was started."""
     is_over: bool = False
@@ -71,6 +73,10 @@ class Supervisor:
         self.deadline = Deadline(
             run=self.run, life=self.life, job=self.env["SLURM_JOB_ID"],
             scheduler=self.chain.scheduler, clock=self.clock,
+        )  # fmt: skip
+        self.stragglers = Stragglers(
+            first_exit=self.run.life_logs(self.life.name) / "first-exit", grace=self.rules.exit_grace_seconds,
+            clock=self.clock,
         )  # fmt: skip
 
     @property
@@ -180,6 +186,7 @@ class Supervisor:
         threading.Thread(target=self._dump, daemon=True).start()
         self._watch(signals, lambda: body.poll() is None)
         code = body.poll()
+        code = self.stragglers.code if code is None else code
         code = 128 + signal.SIGTERM if code is None else code
         with self.tolerated("recording the exit"):
             self.run.write(self.life.body_exit, f"{code}\n")
@@ -200,6 +207,9 @@ class Supervisor:
         while runs():
             if self._late is not None and self.clock.monotonic() > self._late:
                 self.say(f"still running {self.rules.stop_grace_seconds:g} s after it was told to end: ending it")
+                return
+            if self.stragglers.are_late():
+                self.say(f"still running {self.rules.exit_grace_seconds:g} s after a rank failed: ending it")
                 return
             signals.wait(self.rules.poll_seconds)
             with self.tolerated("reading the switches"):

@@ -144,6 +144,14 @@ def test_ranks_that_save_are_not_cut_short_by_the_shell_that_goes_first(train: G
     assert train.end()["outcome"] == "cancelled"
 
 
+def test_what_outlives_a_rank_that_failed_is_ended_as_when_srun_waits_for_a_dead_node(make: Make) -> None:
+    train = make("poll_seconds = 0.2\nexit_grace_seconds = 0.5")
+    train.submit('echo 3 >"$TRAIN_LIFE_LOGS/first-exit"; exec sleep 300')
+    train.wait()
+    assert of_life(train) == []
+    assert (train.task(1).exit_code, train.end()["outcome"]) == ("3:0", "crashed")
+
+
 def of_life(train: GuardedTrain) -> list[psutil.Process]:
     """The processes below the bodies of a train."""
     found = []
