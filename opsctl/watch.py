@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from opsctl.config import Site, Train, parse, read_toml
 from opsctl.cycle import Attended
 from opsctl.errors import InputError, OpsctlError
 from opsctl.guard.nodes import NodeCare
+from opsctl.guard.stop import Stop, request_stop
 from opsctl.isolation import Failed, Isolation
 from opsctl.journal import Journal
 from opsctl.launch.chain import Chain, look
@@ -218,9 +220,12 @@ class Watch:
         train = next((each for each in scene.trains if finding.key == f"hang/{each.name}"), None)
         if train is None or finding.level is not Level.CRITICAL:
             return finding
-        job = train.running
-        if not train.config.watch.hang_cancels or not train.run.is_ours or job is None or not job.tasks:
+        job, life = train.running, train.life
+        if not train.config.watch.hang_cancels or not train.run.is_ours or not life or not job or not job.tasks:
             return finding
+        # Before it ends, or its settlement would take it for one that somebody cancelled.
+        with contextlib.suppress(OpsctlError):
+            request_stop(train.run, life, Stop.HUNG, finding.summary)
         try:
             name = self.world.chain(train.run).cancel_task(job.tasks[0], finding.summary)
             did = f"opsctl cancelled {name}, so that the next task starts"

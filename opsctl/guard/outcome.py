@@ -30,6 +30,8 @@ class Outcome(StrEnum):
     CRASHED = "crashed"
     TIMED_OUT = "timed-out"
     NODE_FAILED = "node-failed"
+    HUNG = "hung"
+    """opsctl cancelled it, for it hung."""
     CANCELLED = "cancelled"
     PREEMPTED = "preempted"
     LOST = "lost"
@@ -67,6 +69,7 @@ ACTIONS: dict[Outcome, Action] = {
     Outcome.CRASHED: Action.CONTINUE,
     Outcome.TIMED_OUT: Action.CONTINUE,
     Outcome.NODE_FAILED: Action.CONTINUE,
+    Outcome.HUNG: Action.CONTINUE,
     Outcome.CANCELLED: Action.CONTINUE,
     Outcome.PREEMPTED: Action.CONTINUE,
     Outcome.LOST: Action.CONTINUE,
@@ -88,8 +91,9 @@ which; what is queued is held once the same fault has ended `fault_lives` lives 
 other classes follow from the outcome alone."""
 
 BURNING = frozenset(
-    {Outcome.CRASHED, Outcome.EXITED, Outcome.DEADLINE, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.LOST}
-)
+    {Outcome.CRASHED, Outcome.EXITED, Outcome.DEADLINE, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.HUNG,
+     Outcome.LOST}
+)  # fmt: skip
 """Endings that burn queued tasks when they come soon and without a new checkpoint: nobody outside asked for them."""
 
 
@@ -155,6 +159,7 @@ _REQUESTS = {
     Stop.NODE_REFUSED: Outcome.NODE_REFUSED,
     Stop.KILL: Outcome.KILLED,
     Stop.PAUSE: Outcome.PAUSED,
+    Stop.HUNG: Outcome.HUNG,
 }
 _STATES = {
     JobState.TIMEOUT: Outcome.TIMED_OUT,
@@ -221,9 +226,10 @@ def is_burning(life: Ended, rules: Guard) -> bool:
 
 
 def wants_diagnosis(outcome: Outcome, *, is_short: bool) -> bool:
-    """Whether logs may tell why it ended. Who left with 0 in good time has nothing to explain."""
+    """Whether logs may tell why it ended. Who left with 0 in good time has nothing to explain, and the log of one that
+    hung tells only of its being cancelled."""
     failed = {Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.LOST}
-    return outcome in failed or (is_short and outcome in BURNING)
+    return outcome in failed or (is_short and outcome in BURNING - {Outcome.HUNG})
 
 
 NO_LIFE = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})

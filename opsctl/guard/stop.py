@@ -20,6 +20,8 @@ class Stop(StrEnum):
     """A node of the allocation is faulty. The body was not started."""
     KILL = "kill"
     PAUSE = "pause"
+    HUNG = "hung"
+    """It hangs, and is about to be cancelled for that."""
     TERM = "term"
     """Slurm ends the job: cancelled, preempted, or out of time."""
     TIME_LIMIT = "time-limit"

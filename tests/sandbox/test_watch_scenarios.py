@@ -111,6 +111,8 @@ def test_the_hang_that_cost_eighteen_hours_while_slurm_said_running(make, slurm,
     [kept] = (train.run.life(f"{array}_1.0").path / "evidence").iterdir()
     assert len(list(kept.glob("*.txt"))) == 3
     until(lambda: train.task(2).state.is_active)
+    end = train.end(1)
+    assert (end["outcome"], end["action"], end["why"]) == ("hung", "continue", finding.summary)
     assert told(cycle(app)) == [("hang/gpt", Level.OK)]
 
 

@@ -62,9 +62,10 @@ def test_there_is_a_rule_for_every_reason_a_trainer_can_give() -> None:
         (Stop.PAUSE, Outcome.PAUSED),
         (Stop.REFUSED, Outcome.REFUSED),
         (Stop.SKIPPED, Outcome.SKIPPED),
+        (Stop.HUNG, Outcome.HUNG),
     ],
 )
-def test_a_life_that_people_stopped_is_what_they_asked_for_however_it_left(
+def test_a_life_that_was_stopped_on_purpose_is_what_was_asked_for_however_it_left(
     stop: Stop, outcome: Outcome, code: int | None
 ) -> None:
     assert judge(Evidence(request=asked(stop), code=code)) == (outcome, f"because of {stop}")
