@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -137,7 +138,9 @@ def suspects_of(found: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tupl
         own = set(expand(allocated))
     except InputError:
         return ()
-    called = {name: node.name for node in nodes for name in (node.address, node.name) if name and node.name in own}
+    shared = Counter(address for address, _ in {(node.address, node.name) for node in nodes})
+    called = {node.address: node.name for node in nodes if node.name in own and shared[node.address] == 1}
+    called |= {node.name: node.name for node in nodes if node.name in own}
     named = (called.get(each) or called.get(each.partition(".")[0], "") for each in found.suspects)
     if told := tuple(dict.fromkeys(name for name in named if name)):
         return told

@@ -67,7 +67,7 @@ class Queue:
     def nodes(self) -> list[Node]:
         self.call("nodes")
         names = [f"node00{number}" for number in range(1, 5)]
-        return [Node(name=name, state=self.states.get(name, "IDLE"), address="") for name in names]
+        return [Node(name=name, state=self.states.get(name, "IDLE"), address=f"10.0.0.{name[-1]}") for name in names]
 
     def partitions(self) -> list[Partition]:
         return []
@@ -127,14 +127,14 @@ class World:
     chain: Chain
     rules: Guard
 
-    def began(self, life: str = "12_1.0", *, checkpoint: int = -1) -> Life:
+    def began(self, life: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Life:
         """A life that began now."""
         start = Start(
-            life=life, job="13", nodes="node001", node_count=1, gpus="", node="node001", at=self.clock.now(),
+            life=life, job="13", nodes=nodes, node_count=1, gpus="", node="node001", at=self.clock.now(),
             checkpoint=checkpoint,
         )  # fmt: skip
         write_start(self.run, self.run.life(life), start)
-        self.chain.journal.append(Kind.LIFE_STARTED, life=life, nodes="node001")
+        self.chain.journal.append(Kind.LIFE_STARTED, life=life, nodes=nodes)
         return self.run.life(life)
 
     def exited(self, life: Life, code: int, *, after: float = 60) -> None:

@@ -93,6 +93,19 @@ def test_a_node_that_was_none_of_the_lifes_is_never_excluded(world: World, care:
     assert (ended.action, ended.suspects, world.queue.excludes) == (Action.CONTINUE, (), {})
 
 
+@pytest.mark.parametrize("peer", ["10.0.0.2", "node002", "node002.cluster"])
+def test_a_peer_whom_most_ranks_miss_is_excluded_by_its_name_its_host_name_or_its_address(
+    world: World, care: NodeCare, peer: str
+) -> None:
+    life = world.began(nodes="node[001-002]")
+    said = f"NCCL WARN NET/IB : Got completion from peer {peer}<44206> with status=12 opcode=129 len=65536"
+    lines = [f"node001:{pid}:1357 [{pid}] ib.c:1615 {said}\n" for pid in range(3)]
+    world.run.main_log.write_text("".join(lines))
+    world.exited(life, 1)
+    ended = settle(world.chain, world.rules, life, care=care)
+    assert (ended.kind, ended.suspects, world.queue.excludes) == (Class.NETWORK, ("node002",), {"12": "node002"})
+
+
 def test_a_bug_is_tried_once_more_and_then_holds_what_is_queued(world: World, care: NodeCare) -> None:
     first = settle(world.chain, world.rules, crashed(world, BUG, minutes=600), care=care)
     assert first.action is Action.CONTINUE
