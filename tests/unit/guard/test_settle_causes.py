@@ -12,16 +12,17 @@ from settled_world import World
 
 from opsctl.cycle import attend
 from opsctl.diagnosis import causes
-from opsctl.diagnosis.causes import Class
+from opsctl.diagnosis.causes import Class, Scope
+from opsctl.diagnosis.first import Diagnosis
 from opsctl.errors import Unreachable
-from opsctl.guard.nodes import NodeCare
+from opsctl.guard.nodes import NodeCare, suspects_of
 from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.settle import settle, settle_ended, unsettled
 from opsctl.health.exclusions import Exclusions
 from opsctl.health.history import History
 from opsctl.health_tables import HealthSite
 from opsctl.journal import Event, Journal, Kind
-from opsctl.model import JobState
+from opsctl.model import JobState, Node
 from opsctl.remote.fanout import Fanout
 from opsctl.rundir import Life, RunDir
 from opsctl.sitedir import SiteDir
@@ -104,6 +105,13 @@ def test_a_peer_whom_most_ranks_miss_is_excluded_by_its_name_its_host_name_or_it
     world.exited(life, 1)
     ended = settle(world.chain, world.rules, life, care=care)
     assert (ended.kind, ended.suspects, world.queue.excludes) == (Class.NETWORK, ("node002",), {"12": "node002"})
+
+
+def test_an_address_that_nodes_share_names_none_of_them() -> None:
+    found = Diagnosis(kind=Class.NETWORK, cause="infiniband", says="", scope=Scope.NODE, node="127.0.0.1")
+    nodes = [Node(name=name, state="IDLE", address="127.0.0.1") for name in ("node001", "node002")]
+    assert suspects_of(found, "node001", nodes) == ()
+    assert suspects_of(found, "node001", nodes[:1] * 2) == ("node001",)  # of two partitions
 
 
 def test_a_bug_is_tried_once_more_and_then_holds_what_is_queued(world: World, care: NodeCare) -> None:
