@@ -367,5 +367,5 @@ def test_one_watchdog_can_be_looked_at_alone_and_printed_as_json(trains: Trains,
 
 
 def test_a_watchdog_that_is_not_there_is_refused_with_those_that_are(app: CountedApp) -> None:
-    with pytest.raises(InputError, match="no watchdog 'hnag'; there are: slurm_status, hang, node_health"):
+    with pytest.raises(InputError, match="no watchdog 'hnag'; there are: slurm_status, hang, failures"):
         Watch(world=app, names=["hnag"])
