@@ -109,6 +109,11 @@ def test_a_test_goes_through_every_channel_and_says_how_it_went(shell):
     assert [each["delivered"] for each in results] == [True, False]
 
 
+def test_a_test_is_delivered_before_anything_else_was_done_here(shell):
+    shell.site.write_text(f'root = "{shell.root}/new"\n')
+    assert shell.opsctl("alerts", "test") == "log: delivered\n"
+
+
 def test_what_is_not_delivered_is_listed(shell):
     shell.see(Level.CRITICAL)
     send.alert(build(shell.site).alerting)
