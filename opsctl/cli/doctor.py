@@ -122,6 +122,25 @@ def _alerts(app: App) -> Iterator[Line]:
         yield Line(f"alerts {channel}", "missing" if error else "ok", error.message if error else "is set up", do)
 
 
+def _cron(app: App) -> Iterator[Line]:
+    from opsctl.cron.status import look  # noqa: PLC0415 (as above)
+
+    try:
+        seen = look(app.cron)
+    except OpsctlError as error:
+        yield Line("cron", "missing", error.message, error.hint or "")
+        return
+    last = f"last tick {seen.last_tick:%Y-%m-%d %H:%M} UTC" if seen.last_tick else "no tick yet"
+    if seen.is_overdue:
+        yield Line("cron", "missing", f"{seen.driver or 'nobody ticks'}; {last}: too long ago", "opsctl cron start")
+    elif not seen.driver and seen.last_tick is None:
+        yield Line("cron", "optional", "nobody ticks: while you sleep, nobody looks", "opsctl cron start")
+    else:
+        yield Line("cron", "ok", f"{seen.driver or 'ticks from outside'}; {last}")
+    for problem in seen.problems:
+        yield Line("cron", "missing", problem, "see docs/cron.md")
+
+
 def _extras(_: App) -> Iterator[Line]:
     for name, extra, purpose in (
         ("torch", "trainer", "the embedded trainer"),
@@ -138,5 +157,7 @@ def _programs(_: App) -> Iterator[Line]:
         yield Line(name, "ok" if path else "optional", path or purpose)
 
 
-LOOKS: tuple[Callable[[App], Iterator[Line]], ...] = (_settings, _root, _slurm, _sandbox, _alerts, _extras, _programs)
+LOOKS: tuple[Callable[[App], Iterator[Line]], ...] = (
+    _settings, _root, _slurm, _sandbox, _alerts, _cron, _extras, _programs
+)  # fmt: skip
 """What is looked at, in this order."""
