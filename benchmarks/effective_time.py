@@ -17,12 +17,15 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from opsctl.system import die_with_parent
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "build" / "race"
@@ -79,7 +82,11 @@ def started(names: Sequence[str], given: argparse.Namespace) -> Iterator[list[su
             env = {**os.environ, "HOME": str(place), "XDG_STATE_HOME": str(place / "state")}
             env.pop("OPSCTL_SITE", None)
             with (place / "race.txt").open("wb") as out:
-                children.append(subprocess.Popen([*sandbox, *inner], env=env, stdout=out, stderr=out))
+                run = subprocess.Popen(
+                    [*sandbox, *inner], env=env, stdout=out, stderr=out,
+                    preexec_fn=end_with_us,  # noqa: PLW1509 (one prctl; there are no threads)
+                )  # fmt: skip
+                children.append(run)
         yield children
     finally:
         for child in children:
@@ -87,6 +94,10 @@ def started(names: Sequence[str], given: argparse.Namespace) -> Iterator[list[su
                 child.terminate()
         for child in children:
             child.wait()
+
+
+def end_with_us() -> None:
+    die_with_parent(signal.SIGTERM)
 
 
 def await_all(names: Sequence[str], children: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -125,4 +136,7 @@ def broken(results: Sequence[dict[str, Any]]) -> list[tuple[float, str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

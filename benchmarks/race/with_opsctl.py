@@ -16,7 +16,7 @@ tick_seconds = 60
 drivers = ["slurm"]
 partition = "cpu"
 [watch]
-clock_tolerance_seconds = 1
+clock_tolerance_seconds = 0
 """
 TRAIN = """name = "race"
 command = {command}
@@ -32,12 +32,12 @@ stop_grace_seconds = 3
 exit_grace_seconds = 2
 poll_seconds = 0.5
 [watch]
-hang_minutes = 0.15
+hang_minutes = 0.1
 init_minutes = 0.5
 hang_cancels = true
 stacks_seconds = 1
 """
-"""Limits for steps of a quarter of a second, as a run of steps of a minute would have them in hours."""
+"""Limits in proportion: a hang is 24 steps without a line, which for steps of half a minute would be twelve minutes."""
 
 
 class Opsctl(Contender):
@@ -71,7 +71,7 @@ class Opsctl(Contender):
         if code := self.opsctl("launch", str(self.place / "race.toml")).wait():
             raise SystemExit(f"opsctl launch: {code}, see {self.place}/own.txt")
         self.opsctl("cron", "start")
-        self.opsctl("watch", "--every", "2s")
+        self.opsctl("watch", "--every", "1s")
 
     def opsctl(self, *words: str):  # noqa: ANN201
         return self.spawn(sys.executable, "-P", "-m", "opsctl", *words)
