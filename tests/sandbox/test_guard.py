@@ -14,6 +14,7 @@ import pytest
 from guarded import GuardedTrain, until
 
 from opsctl import switches
+from opsctl.cycle import cycle
 from opsctl.journal import Kind
 from opsctl.model import JobState
 from opsctl.render import render
@@ -281,6 +282,20 @@ def test_a_guard_that_can_write_nothing_down_still_runs_the_body(train: GuardedT
     assert train.jobs[0].exit_code == "85:0", train.log
     assert (train.run.path / "begun").exists()
     assert train.log.count("recording the start") == 1
+
+
+def test_a_run_directory_that_vanishes_stops_no_body_and_the_life_is_settled_when_it_is_back(
+    train: GuardedTrain,
+) -> None:
+    train.submit("touch begun; sleep 1.5; exit 3")
+    train.wait_for("begun")
+    away = train.run.path.rename(train.path / "away")
+    until(lambda: train.task(1).state.is_final)
+    assert train.task(1).exit_code == "3:0"
+    away.rename(train.run.path)
+    assert not train.life().end.exists()
+    [attended] = cycle(train.path, train.scheduler, lambda run: train.chain)
+    assert attended.done[0].startswith(f"settled {train.life().name}: crashed, continue: Slurm says FAILED")
 
 
 @pytest.mark.parametrize(("switch", "left"), [(Switch.KILL, 0), (Switch.PAUSE, 1)])

@@ -18,7 +18,8 @@ from trains import Trains, as_user, trains_on, until
 
 from opsctl.errors import InputError
 from opsctl.health.quarantine import NodePlan, Step
-from opsctl.journal import Kind
+from opsctl.journal import Journal, Kind
+from opsctl.launch.chain import excluded_until
 from opsctl.model import JobState, Node
 from opsctl.quarantine import Quarantine
 from opsctl.sandbox.cluster import Sandbox
@@ -236,6 +237,7 @@ def test_where_we_may_not_drain_our_trains_are_kept_away_and_the_administrators_
         assert said.startswith("later: leaves out node002, which opsctl has found bad; opsctl nodes\n")
         (later,) = trains.arrays("later")
         assert trains.app.scheduler.excluded(later) == "node002"
+        assert list(excluded_until(Journal(trains.run("later"), trains.app.clock).events())) == ["node002"]
         assert "excluded from our trains: opsctl: xid" in trains.opsctl("nodes", "--bad")
 
 

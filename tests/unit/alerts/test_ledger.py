@@ -30,6 +30,11 @@ def test_a_warning_must_hold_for_two_looks(world):
     assert world.story("w.w.ww") == ["-", "-", "-", "-", "-", ".>w"]
 
 
+def test_a_warning_of_what_has_happened_needs_no_second_look(world):
+    assert world.see("w", is_certain=True) == [".>w"]
+    assert world.see("w", is_certain=True) == []
+
+
 def test_a_warning_must_hold_for_as_long_as_the_site_says(with_rules):
     assert with_rules(hold_seconds=1500.0).story("wwww") == ["-", "-", "-", ".>w"]
 
