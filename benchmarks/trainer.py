@@ -22,6 +22,22 @@ AIMS = (
     ("plain", 1, "one process / plain torch", "{ratio:.3f}", "0.97 at least", lambda f: f["ratio"] >= 0.97),
     ("ddp", 2, "data 2 / DDP", "{ratio:.3f}", "0.95 at least", lambda f: f["ratio"] >= 0.95),
     (
+        "plain-large",
+        1,
+        "the same, four times the samples a step",
+        "{ratio:.3f}",
+        "0.97 at least",
+        lambda f: f["ratio"] >= 0.97,
+    ),
+    (
+        "ddp-large",
+        2,
+        "data 2 / DDP, four times the samples a step",
+        "{ratio:.3f}",
+        "0.95 at least",
+        lambda f: f["ratio"] >= 0.95,
+    ),
+    (
         "pipeline",
         2,
         "pipeline 2, 8 micro-batches: efficiency",
@@ -46,6 +62,14 @@ AIMS = (
         lambda f: f["share"] <= 0.10,
     ),
     ("loading", 1, "data loading / what the step needs", "{times:.0f} x", "20 x at least", lambda f: f["times"] >= 20),
+    (
+        "gpu",
+        1,
+        "1.3B, bf16, one GPU: of the measured matmul rate",
+        "{mfu:.1%}",
+        "55 % at least",
+        lambda f: f["mfu"] >= 0.55,
+    ),
 )
 """What is run, on how many processes, what it is called, its figure, what is aimed at, and whether that is met."""
 
@@ -77,6 +101,11 @@ def measured(what: str, processes: int, directory: Path, rounds: int) -> Mapping
     return figures
 
 
+def has_gpu() -> bool:
+    argv = [sys.executable, "-P", "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]
+    return subprocess.run(argv, check=False).returncode == 0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
@@ -92,6 +121,9 @@ def main() -> None:
         write_corpus(Path(place))
         for what, processes, name, text, aim, is_met in AIMS:
             if given.only and what not in given.only:
+                continue
+            if what == "gpu" and not has_gpu():
+                print("no GPU here: what a step takes on one was not measured", file=sys.stderr)
                 continue
             figures = measured(what, processes, Path(place), given.rounds)
             print(form.format(name, text.format(**figures), aim, "" if is_met(figures) else "missed"), flush=True)

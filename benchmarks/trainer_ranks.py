@@ -31,6 +31,7 @@ from trainer.config import TrainerConfig  # noqa: E402
 from trainer.contract import Env, Phase  # noqa: E402
 from trainer.data import Batches, open_data  # noqa: E402
 from trainer.engine import Engine  # noqa: E402
+from trainer.flops import step_flops  # noqa: E402
 from trainer.hooks import Hooks  # noqa: E402
 from trainer.layout import layout  # noqa: E402
 from trainer.memory import Memory  # noqa: E402
@@ -43,7 +44,7 @@ from trainer.steplog import StepLog  # noqa: E402
 RATE = 1e-4
 
 
-def config(directory: Path, *, pipeline: int = 1) -> TrainerConfig:
+def config(directory: Path, *, pipeline: int = 1, batch: int = 16) -> TrainerConfig:
     """Four blocks of 256: a step of some tenths of a second on a core."""
     return TrainerConfig.model_validate(
         {
@@ -54,7 +55,7 @@ def config(directory: Path, *, pipeline: int = 1) -> TrainerConfig:
             "model": {"layers": 4, "hidden": 256, "heads": 4, "sequence": 256},
             "data": {"prefix": str(directory / "corpus")},
             "parallel": {"pipeline": pipeline},
-            "batch": {"micro_batch": 2, "global_batch": 16},
+            "batch": {"micro_batch": 2, "global_batch": batch},
             "checkpoint": {"every": 0},
             "log": {"every": 1, "heartbeat_s": 5.0},
         }
@@ -100,10 +101,10 @@ class Loop:
 class Bench:
     """A run that is set up and not trained."""
 
-    def __init__(self, directory: Path, rounds: int, *, pipeline: int = 1) -> None:
+    def __init__(self, directory: Path, rounds: int, given: TrainerConfig) -> None:
         self.directory, self.rounds = directory, rounds
         self.worked: list[float] = []
-        self.config = config(directory, pipeline=pipeline)
+        self.config = given
         self.process = process.from_environment(os.environ)
         self.control = parallel.connect(self.process, timeout_s=120)
         self.cut = layout(self.config, self.process.world_size)
@@ -113,7 +114,8 @@ class Bench:
         )
         self.part = tensor.slice_of(self.cut, self.process.rank)
 
-    def ours(self, batch: int = 16) -> float:
+    def ours(self, batch: int = 0) -> float:
+        batch = batch or self.config.batch.global_batch
         loss, _ = self.engine.step(self.batches.step(0, batch), batch=batch, rate=RATE, consumed=0)
         return loss
 
@@ -142,9 +144,14 @@ def ratio(ours: list[float], other: list[float]) -> float:
 
 def against_plain(bench: Bench) -> dict[str, float]:
     loop = Loop(bench.config, bench.part, ranks=bench.process.world_size)
-    accumulation = 8 // bench.process.world_size
-    first = bench.ours(), loop.step(bench.batches.step(0, 16), accumulation=accumulation)
-    ours, plain = bench.in_turn(bench.ours, lambda: loop.step(bench.batches.step(0, 16), accumulation=accumulation))
+    batch, ranks = bench.config.batch, bench.process.world_size
+    accumulation = batch.global_batch // batch.micro_batch // ranks
+
+    def theirs() -> float:
+        return loop.step(bench.batches.step(0, batch.global_batch), accumulation=accumulation)
+
+    first = bench.ours(), theirs()
+    ours, plain = bench.in_turn(bench.ours, theirs)
     figures = {"ratio": ratio(ours, plain), "step_s": statistics.median(ours)}
     figures["processors"] = ratio(bench.worked[0::2], bench.worked[1::2])  # what a busy machine blurs less
     if bench.process.world_size == 1:  # of several, the plain loop knows the loss of its own share alone
@@ -222,22 +229,116 @@ def loading(bench: Bench) -> dict[str, float]:
     return {"times": statistics.median(b / (a / 20) for a, b in zip(read, steps, strict=True))}
 
 
-WHAT: dict[str, tuple[int, Callable[[Bench], dict[str, float]]]] = {
-    "plain": (1, against_plain),
-    "ddp": (1, against_plain),
-    "pipeline": (2, pipeline),
-    "extras": (1, extras),
-    "saving": (1, saving),
-    "loading": (1, loading),
+GPT_XL = {"layers": 24, "hidden": 2048, "heads": 16, "sequence": 2048, "vocabulary": 50304}
+SMALL = {"layers": 2, "hidden": 64, "heads": 2, "sequence": 64, "vocabulary": 512}
+
+
+def config_gpu(directory: Path, shape: dict[str, int]) -> TrainerConfig:
+    """As examples/gpt-1.3b.toml, with fewer samples a step."""
+    given = config(directory).model_dump() | {"precision": "bf16", "threads": None}
+    return TrainerConfig.model_validate(
+        given | {"model": shape, "batch": {"micro_batch": 4, "global_batch": 32}, "parallel": {}}
+    )
+
+
+class Compiled:
+    """Plain torch as one would write it for a GPU: weights in fp32, autocast to bf16, torch.compile, fused AdamW."""
+
+    def __init__(self, given: TrainerConfig, part: tensor.Slice, device: torch.device) -> None:
+        self.device = device
+        plain = Plain(given, part).to(device)
+        self.module = torch.compile(plain) if device.type == "cuda" else plain
+        groups = list(model.parameter_groups(plain, weight_decay=0.1))
+        self.optimizer = torch.optim.AdamW(groups, lr=RATE, fused=device.type == "cuda")
+
+    def step(self, batches: Iterator[tuple[Tensor, Tensor]], *, accumulation: int) -> float:
+        total = torch.zeros((), device=self.device)
+        for tokens, labels in batches:
+            with torch.autocast(self.device.type, dtype=torch.bfloat16):
+                scores = self.module(tokens.to(self.device))
+            aims = labels.to(self.device).flatten()
+            loss = functional.cross_entropy(scores.float().flatten(0, 1), aims) / accumulation
+            loss.backward()
+            total += loss.detach()
+        nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(total)
+
+
+def matmul_rate(device: torch.device, size: int) -> float:
+    """What the device really multiplies: 10¹² operations a second of bf16 matrices, the best of ten."""
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    best = 0.0
+    for _ in range(10):
+        synchronize(device)
+        started = time.perf_counter()
+        for _ in range(10):
+            a @ b
+        synchronize(device)
+        best = max(best, 10 * 2 * size**3 / (time.perf_counter() - started) / 1e12)
+    return best
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def on_gpu(bench: Bench) -> dict[str, float]:
+    """TFLOPs of the trainer, and of plain torch after it in the same process, against what the card multiplies."""
+    shape, batch = bench.config.model, bench.config.batch
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    operations = step_flops(batch=batch.global_batch, layers=shape.layers, hidden=shape.hidden,
+                            sequence=shape.sequence, vocabulary=shape.vocabulary) / 1e12  # fmt: skip
+    rate = matmul_rate(device, 8192 if device.type == "cuda" else 256)
+
+    def seconds(step: Callable[[], float]) -> float:
+        for _ in range(3):
+            step()
+        times = []
+        for _ in range(bench.rounds):
+            synchronize(device)
+            started = time.perf_counter()
+            step()
+            synchronize(device)
+            times.append(time.perf_counter() - started)
+        return statistics.median(times)
+
+    compiled = Compiled(bench.config, bench.part, device)
+    accumulation = batch.global_batch // batch.micro_batch
+    ours = seconds(bench.ours)
+    plain = seconds(lambda: compiled.step(bench.batches.step(0, batch.global_batch), accumulation=accumulation))
+    return {
+        "mfu": operations / ours / rate, "tflops": operations / ours, "plain_mfu": operations / plain / rate,
+        "matmul_tflops": rate, "ratio": plain / ours, "step_s": ours,
+    }  # fmt: skip
+
+
+# How many stages, how many samples a step, and what is measured.
+WHAT: dict[str, tuple[int, int, Callable[[Bench], dict[str, float]]]] = {
+    "plain": (1, 16, against_plain),
+    "plain-large": (1, 64, against_plain),
+    "ddp": (1, 16, against_plain),
+    "ddp-large": (1, 64, against_plain),
+    "pipeline": (2, 16, pipeline),
+    "extras": (1, 16, extras),
+    "saving": (1, 16, saving),
+    "loading": (1, 16, loading),
 }
-"""How many stages, and what is measured."""
+GPU = {"gpu": GPT_XL, "gpu-small": SMALL}
+"""The first needs a GPU of 40 GB and more; the second shows anywhere that the way through it is right."""
 
 
 def main() -> None:
     what, directory, rounds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    stages, measure = WHAT[what]
-    bench = Bench(directory, rounds, pipeline=stages)
-    figures = measure(bench)
+    if what in GPU:
+        bench = Bench(directory, rounds, config_gpu(directory, GPU[what]))
+        figures = on_gpu(bench)
+    else:
+        stages, batch, measure = WHAT[what]
+        bench = Bench(directory, rounds, config(directory, pipeline=stages, batch=batch))
+        figures = measure(bench)
     if bench.process.is_first:
         (directory / f"{what}.json").write_text(json.dumps(figures))
     parallel.leave(bench.control, 0)
