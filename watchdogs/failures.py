@@ -59,14 +59,17 @@ def _ends_hold(event: Event) -> bool:
 
 
 def _taken(events: Sequence[Event], now: datetime) -> dict[str, Event]:
-    """By life, what was done about its nodes, for as long as the exclusion lasts."""
-    found: dict[str, Event] = {}
+    """By life, what was done about its nodes, for as long as the exclusion lasts. Nodes that end several lives, because
+    they cannot be spared, are told of under the first."""
+    found: dict[str, tuple[str, Event]] = {}
     for event in events:
+        nodes = str(event.data.get("nodes", ""))
         if event.kind is Kind.QUARANTINED and datetime.fromisoformat(event.data["until"]) > now:
-            found[str(event.data["life"])] = event
+            first = found[nodes][0] if nodes in found else str(event.data["life"])
+            found[nodes] = (first, event)
         elif event.kind is Kind.READMITTED:
-            found = {life: each for life, each in found.items() if not _share(each, event)}
-    return found
+            found = {each: taken for each, taken in found.items() if not _share(taken[1], event)}
+    return dict(found.values())
 
 
 def _share(one: Event, other: Event) -> bool:
@@ -75,7 +78,8 @@ def _share(one: Event, other: Event) -> bool:
 
 
 def _of(train: str, life: str, events: Sequence[Event], held: Event | None, taken: Event | None) -> Finding:
-    causes = [e.data for e in events if e.kind is Kind.DIAGNOSED and e.data["life"] == life]
+    last = str(taken.data["life"]) if taken else life
+    causes = [e.data for e in events if e.kind is Kind.DIAGNOSED and e.data["life"] == last]
     cause: dict[str, Any] = causes[-1] if causes else {}
     holds = held is not None and held.data["life"] == life
     nodes = str(taken.data["nodes"]) if taken else str(cause.get("node", ""))
@@ -84,7 +88,7 @@ def _of(train: str, life: str, events: Sequence[Event], held: Event | None, take
         summary = f"{train} is held: {life} {held.data['outcome']}: {held.data['why']}"
     else:
         goes_on = f"goes on without {nodes}" if is_kept else f"goes on with {nodes}, for want of others"
-        summary = f"{train} {goes_on}: {life}: {taken.data['why'] if taken else ''}"
+        summary = f"{train} {goes_on}: {last}: {taken.data['why'] if taken else ''}"
     done = (*(taken.data["done"] if taken else ()), *([f"held what is queued of {train}"] if holds else []))
     todo = [f"opsctl why {train}", *([f"opsctl health {nodes}"] if taken else [])]
     todo += [f"opsctl release {train} once it is put right"] if holds else []

@@ -87,7 +87,8 @@ class Asked:
 
 
 def _ask(chain: Chain, rules: Guard, life: Life, job: Job | None, care: NodeCare | None) -> Asked:
-    """Why it ended, and how the suspects are. Raises nothing but for a journal that cannot be read."""
+    """Why it ended, and how the suspects are. Raises Unreachable where Slurm does not say which nodes there are: the
+    suspects are written down only once."""
     events = chain.journal.events()
     said = diagnosed(events, life.name)
     if said is not None:
@@ -97,8 +98,8 @@ def _ask(chain: Chain, rules: Guard, life: Life, job: Job | None, care: NodeCare
         if not wants_diagnosis(ended.outcome, is_short=is_burning(ended, rules)):
             return Asked()
         found = diagnose(chain.journal, life, ended.outcome, seconds=rules.diagnosis_seconds)
-        suspects = _suspects(chain, life, found, job) if care else ()
-    if care is None or BY_CLASS.get(found.kind) is not Action.EXCLUDE_NODES:
+        suspects = _suspects(chain, life, found, job) if care and _may_exclude(found) else ()
+    if care is None or not _may_exclude(found):
         return Asked(found=found)
     verdicts = care.look(chain.scheduler, suspects, seconds=rules.node_check_seconds)
     return Asked(found=found, suspects=suspects, verdicts=verdicts)
@@ -109,8 +110,14 @@ def _suspects(chain: Chain, life: Life, found: Diagnosis, job: Job | None) -> tu
     allocated = began.nodes if began else job.nodes if job else ""
     try:
         return suspects_of(found, allocated, chain.scheduler.nodes()) if allocated else ()
+    except Unreachable:
+        raise
     except OpsctlError:
         return ()
+
+
+def _may_exclude(found: Diagnosis) -> bool:
+    return BY_CLASS.get(found.kind) is Action.EXCLUDE_NODES
 
 
 def _act(chain: Chain, ended: Ended, asked: Asked, care: NodeCare | None) -> Ended:
@@ -153,7 +160,7 @@ def _decide(chain: Chain, rules: Guard, life: Life, job: Job | None, events: Seq
     ended = _bare(chain, life, job, events)
     if said := diagnosed(events, life.name):
         found = recalled(said)
-        suspects = tuple(said.data["suspects"]) if BY_CLASS.get(found.kind) is Action.EXCLUDE_NODES else ()
+        suspects = tuple(said.data["suspects"]) if _may_exclude(found) else ()
         ended = replace(
             ended, kind=found.kind, cause=found.cause, suspects=suspects,
             why=f"{ended.why}; {told(found)}" if found.cause != "nothing" else ended.why,

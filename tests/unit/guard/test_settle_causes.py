@@ -207,8 +207,7 @@ def test_whatever_slurm_leaves_undone_is_done_by_whoever_comes_next(world: World
     world.queue.breaks_after = None
     settle(world.chain, world.rules, life, care=care)
     assert len(events(world, Kind.DIAGNOSED)) == len(events(world, Kind.LIFE_SETTLED)) == 1
-    if calls:  # before that, Slurm could not say which nodes there are
-        assert world.queue.excludes == {"12": "node001"}
+    assert world.queue.excludes == {"12": "node001"}
 
 
 class Killed(BaseException):

@@ -29,14 +29,14 @@ def found(stage: Stage) -> list[Finding]:
     return failures("gpt", stage.journal.events(), stage.clock.now())
 
 
-def taken(stage: Stage, *, excluded: bool = True, hours: float = 72) -> None:
-    stage.journal.append(Kind.DIAGNOSED, **CAUSE)
+def taken(stage: Stage, *, excluded: bool = True, hours: float = 72, life: str = LIFE) -> None:
+    stage.journal.append(Kind.DIAGNOSED, **{**CAUSE, "life": life})
     stage.journal.append(
-        Kind.QUARANTINED, life=LIFE, nodes="node003", until=(T0 + timedelta(hours=hours)).isoformat(),
+        Kind.QUARANTINED, life=life, nodes="node003", until=(T0 + timedelta(hours=hours)).isoformat(),
         excluded=excluded, done=["excluded node003"],
         why="gpu: uncorrectable memory error of a GPU (node003, rank 5)",
     )  # fmt: skip
-    settled(stage, "exclude-nodes" if excluded else "continue")
+    settled(stage, "exclude-nodes" if excluded else "continue", life=life)
 
 
 def settled(stage: Stage, action: str, outcome: str = "crashed", life: str = LIFE) -> None:
@@ -79,6 +79,13 @@ def test_a_node_that_cannot_be_spared_is_critical(stage: Stage) -> None:
         Level.CRITICAL,
         "gpt goes on with node003, for want of others",
     )
+
+
+def test_a_node_that_ends_life_after_life_is_told_once(stage: Stage) -> None:
+    taken(stage, excluded=False)
+    taken(stage, excluded=False, life="7_2.0")
+    [told] = found(stage)
+    assert (told.key, told.summary.split(": ")[1]) == ("failures/gpt/7_1.0", "7_2.0")
 
 
 @pytest.mark.parametrize("ends", [Kind.RELEASED, Kind.SUBMITTED, Kind.CANCELLED])
