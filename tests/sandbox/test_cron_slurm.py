@@ -105,7 +105,7 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
     site = site_on(fresh_slurm(nodes=1), every=2)
     batch = site.directory / "cron.hourly" / "a report.slurm"
     batch.write_text("#!/bin/bash\n#SBATCH --mem=10\necho reported\n")
-    (site.directory / "crontab").write_text("* * * * * echo $$ >$HOME/hangs; exec sleep 60\n")
+    (site.directory / "crontab").write_text("0 0 * * * echo $$ >$HOME/hangs; exec sleep 60\n")
     site.overdue("echo $$ >$HOME/hangs; exec sleep 60", "cron.hourly/a report.slurm")
     starts = [site.opsctl("cron", "start") for _ in range(2)]
     said = sorted(start.communicate(timeout=30)[0] for start in starts)
