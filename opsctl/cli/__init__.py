@@ -30,6 +30,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "guard": ("opsctl.cli.guard:guard", "What a batch job becomes: runs the body, honours switches, settles."),
     "watch": ("opsctl.cli.watch:watch", "Look at trains, nodes, disks and cron; tell people what has changed."),
     "health": ("opsctl.cli.health:health", "How nodes are, with the evidence."),
+    "test-nodes": ("opsctl.cli.nodetest:test_nodes", "Do nodes work together, and if not, which is it?"),
     "nodes": ("opsctl.cli.nodes:nodes", "State, reason, whose drain, since when, which train, lemon score."),
     "drain-bad-nodes": ("opsctl.cli.nodes:drain_bad_nodes", "Take bad nodes out of service, or keep trains from them."),
     "undrain-good-nodes": ("opsctl.cli.nodes:undrain_good_nodes", "Put nodes back that are well again."),

@@ -184,6 +184,15 @@ def _quarantine(app: App, view: NodeView) -> Quarantine:
     )  # fmt: skip
 
 
+def carry_out(app: App, view: NodeView, plan: NodePlan, *, quiet: bool, dry_run: bool) -> None:
+    """Show a plan of drains, and do it unless this is a dry run."""
+    if not quiet:
+        _tell(plan, "drain")
+    done = [] if dry_run or not plan.steps else _quarantine(app, view).drain(plan)
+    for each in () if quiet else done:
+        say(f"{each.node}: {each.action}: {each.why}")
+
+
 def _tell(plan: NodePlan, verb: str) -> None:
     for step in plan.steps:
         say(f"{verb} {step.node}: {step.reason}")

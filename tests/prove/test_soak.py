@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from opsctl.sandbox.record import Places
-from tests.soak.soak import report, soaking
+from tests.soak.soak import report, soaking, story_of
 
-CYCLES = 500
+CYCLES = int(os.environ.get("SOAK_CYCLES", "500"))
 SEED = int(os.environ.get("SOAK_SEED", "7"))
 
 
@@ -23,6 +23,7 @@ def test_no_alert_is_lost_no_cycle_dies_and_nothing_healthy_is_called_dead(tmp_p
     with soaking(tmp_path, places, cycles=CYCLES, seed=SEED, seconds=800) as soak:
         soak.go()
         said = report(soak)
+    print(*story_of(soak, said), sep="\n")  # noqa: T201 (for whoever wants to know why)
     print(*(f"{name}: {figure}" for name, figure in said.items()), sep="\n")  # noqa: T201 (the figures are for the docs)
     assert said["lost"] == {}
     assert said["false"] == {"mail": {}, "slack": {}}

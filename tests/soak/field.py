@@ -86,6 +86,10 @@ class Field:
         path = self.place / f"{name}.toml"
         path.write_text(TRAIN.format(name=name, command=command, tasks=tasks, extra=extra))
         self.program(sys.executable, "-m", "opsctl", "--site", str(self.site), "launch", str(path))
+        if name in LONG:
+            # What begins to run in the seconds before the controller is killed, it would not know any more.
+            until(lambda: self.node_of(name))
+            self.changed = time.monotonic()
         self.gone.discard(name)
 
     def cancel(self, name: str) -> None:

@@ -34,7 +34,7 @@ SITE = """root = "{root}"
 trust_parents = true
 [watch]
 timeout_seconds = 30
-held_hours = 2
+held_hours = 3
 [[filesystem]]
 name = "scratch"
 path = "{disk}"
@@ -131,6 +131,13 @@ class Soak:
     """The cycle at which a long outage of Slurm ends."""
 
     def go(self) -> None:
+        try:
+            self._go()
+        except Exception:
+            print(*self.figures.story[-200:], sep="\n")  # noqa: T201 (what it came from)
+            raise
+
+    def _go(self) -> None:
         for number in range(self.cycles):
             self._weather(number)
             self._troubles(number)
@@ -215,7 +222,7 @@ class Soak:
         self._tell(number, f"begins {trouble.key}")
         self._expect(trouble.key, trouble.word)
         self.figures.troubles[trouble.key.partition("/")[0]] += 1
-        self.open.append(Open(trouble, number))
+        self.open.append(Open(trouble))
 
     def _draw(self) -> Trouble:
         if self.dice.random() < 0.05:
@@ -254,7 +261,7 @@ class Soak:
             self._second(self.field.ahead - skew)
         self._count(self.watcher.answer())
         for each in self.open:
-            each.look(number, slurm_answers=not self.weather.blind)
+            each.look(slurm_answers=not self.weather.blind)
         if not self.weather.blind:
             self.calm_looks += 1
 
@@ -274,7 +281,10 @@ class Soak:
         if "died" in said:
             self.figures.died.append(said["died"])
         self.figures.bugs += said.get("bugs", [])
-        self.figures.problems.update(each[:60] for each in said.get("problems", []))
+        place = str(self.field.place)
+        self.figures.problems.update(each.replace(place, "").partition("~")[0] for each in said.get("problems", []))
+        for key, before, level, summary in said.get("told", []):
+            self._tell(self.figures.cycles, f"told {key}: {before} -> {level}: {summary}")
 
     def _count(self, said: dict) -> None:
         self._judge(said)
@@ -329,6 +339,13 @@ def fallback(soak: Soak) -> Counter[tuple[str, str]]:
     text = path.read_text() if path.exists() else ""
     matches = (ROW.match(line.strip()) for line in text.splitlines())
     return Counter((match[2], match[1]) for match in matches if match)
+
+
+def story_of(soak: Soak, said: dict) -> list[str]:
+    """What began, ended and was told of the keys of which something was lost or made up, and Slurm's faults."""
+    wrong = [*said["lost"], *(key for each in said["false"].values() for key in each)]
+    words = {key for key, _ in wrong} | SLURM
+    return [line for line in soak.figures.story if wrong and any(word in line for word in words)]
 
 
 def report(soak: Soak) -> dict[str, object]:

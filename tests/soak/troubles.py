@@ -22,10 +22,8 @@ class Trouble:
     end: Callable[[], None]
     needs_slurm: bool = True
     """Nobody can see it while Slurm does not answer."""
-    shows_after: int = 0
-    """So many cycles pass before it is one."""
     looks: int = 1
-    """So many looks in a row it takes until it is told."""
+    """So many cycles in which it can be seen it takes until it is told."""
     train: str = ""
 
 
@@ -34,11 +32,10 @@ class Open:
     """A trouble that is there."""
 
     trouble: Trouble
-    since: int
     seen: int = 0
 
-    def look(self, number: int, *, slurm_answers: bool) -> None:
-        if number - self.since >= self.trouble.shows_after and (slurm_answers or not self.trouble.needs_slurm):
+    def look(self, *, slurm_answers: bool) -> None:
+        if slurm_answers or not self.trouble.needs_slurm:
             self.seen += 1
 
     @property
@@ -57,7 +54,7 @@ def gone(field: Field, name: str) -> Trouble:
 def silent(field: Field, name: str) -> Trouble:
     """A hang while Slurm says RUNNING."""
     return Trouble(
-        key=f"hang/{name}", word="CRITICAL", train=name, shows_after=3,
+        key=f"hang/{name}", word="CRITICAL", train=name, looks=4,
         begin=lambda: field.silent.add(name), end=lambda: field.silent.discard(name),
     )  # fmt: skip
 
@@ -95,7 +92,7 @@ def drained(field: Field, name: str) -> Trouble:
 
 
 def held(field: Field, name: str) -> Trouble:
-    """By hand, and forgotten for two hours."""
+    """By hand, and forgotten for three hours."""
 
     def control(verb: str, *, is_held: bool) -> None:
         for array in {job.array for job in field.jobs(name)}:
@@ -103,7 +100,7 @@ def held(field: Field, name: str) -> Trouble:
         until(lambda: all(job.is_held is is_held for job in field.jobs(name)))
 
     return Trouble(
-        key=f"held/{name}", word="WARNING", train=name, shows_after=14, looks=2,
+        key=f"held/{name}", word="WARNING", train=name, looks=22,
         begin=lambda: control("uhold", is_held=True), end=lambda: control("release", is_held=False),
     )  # fmt: skip
 
