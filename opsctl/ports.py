@@ -142,6 +142,9 @@ class Scheduler(Protocol):
     def resume(self, node: str) -> None:
         """Take a drain or a down back."""
 
+    def reboot(self, node: str, reason: str) -> None:
+        """Give it no new job, boot it anew when what runs there has ended, and then put it back into service."""
+
     def end_time(self, job: str) -> datetime | None:
         """When the running `job` will be ended by its time limit, as it stands now; None if it has none."""
 

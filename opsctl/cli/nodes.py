@@ -13,6 +13,7 @@ from opsctl.app import App
 from opsctl.cli.health import show
 from opsctl.cli.nodeview import NodeView
 from opsctl.cli.output import console, dry_run_option, json_option, print_json, say
+from opsctl.cli.reboot import reboot
 from opsctl.errors import OpsctlError
 from opsctl.health import ghosts
 from opsctl.health.history import node_score
@@ -21,12 +22,34 @@ from opsctl.health.quarantine import PREFIX, NodePlan, Wants, is_listed, is_ours
 from opsctl.quarantine import Done, Quarantine, keep_report, report, wants
 
 
-@click.command()
+class _ListsByItself(click.Group):
+    """`opsctl nodes [NODES]` is `opsctl nodes list [NODES]`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_asked = args and (args[0] in self.commands or args[0] in self.get_help_option_names(ctx))
+        return super().parse_args(ctx, args if is_asked else ["list", *args])
+
+
+@click.group(cls=_ListsByItself)
+def nodes() -> None:
+    """Who is in service and who is not; nodes booted anew.
+
+    \b
+    opsctl nodes
+    opsctl nodes node[001-004] --json
+    opsctl nodes reboot node003 --dry-run
+    """
+
+
+nodes.add_command(reboot)
+
+
+@nodes.command("list")
 @click.argument("nodes", required=False, default="")
 @click.option("--bad", is_flag=True, help="Only those that are out of service, or lemons.")
 @json_option
 @click.pass_obj
-def nodes(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
+def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
     """Each node: state, why it is out, by whom and since when, which train is there, and its lemon score.
 
     \b

@@ -135,6 +135,30 @@ def plan_drain(
     return NodePlan(steps=tuple(steps), left=tuple(left), cap=cap, notes=tuple(_spare(nodes, steps, wants)))
 
 
+def plan_reboot(
+    chosen: Sequence[str], nodes: Sequence[Node], site: HealthSite, *, why: str, most: str = ""
+) -> NodePlan:
+    """Which of the `chosen` nodes to boot anew, within the limits of drains. Raises InputError."""
+    named, cap = {node.name: node for node in nodes}, cap_of(site, len(nodes), most)
+    room = cap - sum(1 for node in nodes if is_ours(node) and node.name not in chosen)
+    steps: list[Step] = []
+    left: list[Left] = []
+    for name in chosen:
+        node = named.get(name)
+        state = words(node) if node else frozenset()
+        if node is None:
+            left.append(Left(node=name, why="Slurm does not list it"))
+        elif any(word.startswith("REBOOT") for word in state):
+            left.append(Left(node=name, why=f"is to be booted already: {node.state}"))
+        elif is_out(node) and not is_ours(node):
+            left.append(Left(node=name, why=_left_alone(node)))
+        elif len(steps) >= room:
+            left.append(Left(node=name, why=f"beyond the cap of {cap} nodes out of service by us at once"))
+        else:
+            steps.append(Step(node=name, reason=as_reason(f"reboot: {why}"), seen=node))
+    return NodePlan(steps=tuple(steps), left=tuple(left), cap=cap)
+
+
 def _left_alone(node: Node | None) -> str:
     if node is None:
         return "Slurm does not list it"

@@ -144,6 +144,9 @@ class Slurm:
     def resume(self, node: str) -> None:
         check(self._run("scontrol", "update", f"NodeName={one_node(node)}", "State=RESUME"))
 
+    def reboot(self, node: str, reason: str) -> None:
+        check(self._run("scontrol", "reboot", "ASAP", "nextstate=RESUME", f"reason={reason}", one_node(node)))
+
     def end_time(self, job: str) -> datetime | None:
         return parse_end(self._rows_of(job, f"--Format={long_format(END_FIELDS, self.mark)}"), self.mark)
 

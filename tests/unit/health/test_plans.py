@@ -10,7 +10,7 @@ from made_nodes import NOW, seen, smi, stat, verdict
 from opsctl.errors import InputError
 from opsctl.health.history import Record
 from opsctl.health.model import Verdict
-from opsctl.health.quarantine import Wants, busy, cap_of, has_changed, plan_drain, plan_undrain
+from opsctl.health.quarantine import Wants, busy, cap_of, has_changed, plan_drain, plan_reboot, plan_undrain
 from opsctl.health_tables import HealthSite
 from opsctl.model import Node
 
@@ -153,3 +153,21 @@ def test_a_node_is_free_when_no_process_of_a_user_is_left_but_our_own() -> None:
     blind = seen(processes=(1, ""))
     (left,) = undrain(verdict(blind), blind, Record(node="node001"), killed).left
     assert left.why == "its processes cannot be seen"
+
+
+def test_what_somebody_else_took_out_and_what_boots_already_is_not_booted() -> None:
+    nodes = cluster(
+        100, node001=("DOWN", "bad fan"), node002=("IDLE+REBOOT_REQUESTED", OURS), node003=("DRAINED", OURS)
+    )
+    found = plan_reboot(["node001", "node002", "node003", "node101"], nodes, HealthSite(), why="Xid 79")
+    assert [(step.node, step.reason) for step in found.steps] == [("node003", "opsctl: reboot: Xid 79")]
+    assert [each.why for each in found.left] == [
+        "is DOWN by somebody else: bad fan", "is to be booted already: IDLE+REBOOT_REQUESTED", "Slurm does not list it"
+    ]  # fmt: skip
+
+
+def test_no_more_nodes_are_booted_than_may_be_out_of_service() -> None:
+    names = [f"node{number:03}" for number in range(1, 8)]
+    found = plan_reboot(names, cluster(100, node090=("DRAINED", OURS)), HealthSite(), why="")
+    assert len(found.steps) == 3
+    assert len(found.left) == 4
