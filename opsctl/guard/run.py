@@ -36,6 +36,8 @@ from opsctl.system import adopt_orphans, count_descendants, end_descendants
 ENDING = (signal.SIGTERM, signal.SIGINT)
 RANKS_GRACE = 3.0
 """Seconds between TERM and KILL for what the body left behind."""
+SRUN_GRACE = 0.5
+"""The same for what outlives a rank that failed: it has had its grace."""
 
 
 @dataclass(kw_only=True)
@@ -228,9 +230,11 @@ class Supervisor:
             signals.wait(0.1)
 
     def _end_all_below(self) -> None:
+        # Also when it is told to end, srun waits for a dead node.
+        grace = SRUN_GRACE if self.stragglers.are_late() else RANKS_GRACE
         with self.tolerated("ending what the body left"):
             for _ in range(3):  # what was forked meanwhile is ours by then
-                if end_descendants(grace=RANKS_GRACE) == 0:
+                if end_descendants(grace=grace) == 0:
                     return
 
     def _dump(self) -> None:
