@@ -140,7 +140,7 @@ def plan_reboot(
 ) -> NodePlan:
     """Which of the `chosen` nodes to boot anew, within the limits of drains. Raises InputError."""
     named, cap = {node.name: node for node in nodes}, cap_of(site, len(nodes), most)
-    room = cap - sum(1 for node in nodes if is_ours(node) and node.name not in chosen)
+    out = {node.name for node in nodes if is_ours(node)}
     steps: list[Step] = []
     left: list[Left] = []
     for name in chosen:
@@ -152,9 +152,10 @@ def plan_reboot(
             left.append(Left(node=name, why=f"is to be booted already: {node.state}"))
         elif is_out(node) and not is_ours(node):
             left.append(Left(node=name, why=_left_alone(node)))
-        elif len(steps) >= room:
+        elif len(out | {name}) > cap:
             left.append(Left(node=name, why=f"beyond the cap of {cap} nodes out of service by us at once"))
         else:
+            out.add(name)
             steps.append(Step(node=name, reason=as_reason(f"reboot: {why}"), seen=node))
     return NodePlan(steps=tuple(steps), left=tuple(left), cap=cap)
 

@@ -171,3 +171,5 @@ def test_no_more_nodes_are_booted_than_may_be_out_of_service() -> None:
     found = plan_reboot(names, cluster(100, node090=("DRAINED", OURS)), HealthSite(), why="")
     assert len(found.steps) == 3
     assert len(found.left) == 4
+    on_their_way = cluster(100, **dict.fromkeys(names[:4], ("IDLE+DRAIN+REBOOT_REQUESTED", OURS)))
+    assert plan_reboot(names, on_their_way, HealthSite(), why="").steps == ()
