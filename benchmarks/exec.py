@@ -1,0 +1,56 @@
+"""One command on 64 nodes by ssh, answered by real daemons on this machine: at most 3 s. `python -P benchmarks/exec.py`
+
+A handshake takes both sides' processors, and here they are the same two cores: on a cluster only our half counts.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "sandbox")]
+
+from sshds import MOST_PORTS, sshd  # noqa: E402 (found by the path above)
+
+from opsctl.health_tables import RemoteSite  # noqa: E402 (as above)
+from opsctl.remote.fanout import Fanout  # noqa: E402 (as above)
+from opsctl.remote.ssh import Ssh  # noqa: E402 (as above)
+from opsctl.system import SystemClock  # noqa: E402 (as above)
+
+NODES = [f"node{number:03}" for number in range(1, 65)]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        place, shells = Path(name), {}
+        for first in range(0, len(NODES), MOST_PORTS):
+            part = NODES[first : first + MOST_PORTS]
+            here = place / str(first)
+            here.mkdir()
+            made = stack.enter_context(sshd(here, part))
+            shells |= dict.fromkeys(part, Ssh.of(RemoteSite(**made.settings), SystemClock()))
+        for parallel in (8, 16, 32, 64):
+            times = [run(shells, parallel) for _ in range(5)]
+            print(f"{parallel} at once: {min(times):.2f} to {max(times):.2f} s for {len(NODES)} nodes")
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        print(f"our own CPU: {(used.ru_utime + used.ru_stime) / 20:.2f} s each time")
+
+
+def run(shells: dict[str, Ssh], parallel: int) -> float:
+    started = time.perf_counter()
+    fanout = Fanout(shells=[], parallel=parallel)
+    answers = fanout.each(NODES, lambda node: shells[node].run(node, ("printenv", "SLURMD_NODENAME"), timeout=20))
+    seconds = time.perf_counter() - started
+    wrong = [answer for node, answer in answers.items() if answer.out.strip() != node]
+    if wrong:
+        sys.exit(f"{len(wrong)} wrong answers: {wrong[0]}")
+    return seconds
+
+
+if __name__ == "__main__":
+    main()
