@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from opsctl.diagnosis.causes import Cause, Class, Scope, Weight, causes
+from opsctl.diagnosis.causes import UNEXPLAINED, Cause, Class, Scope, Weight, causes, classify
 from opsctl.diagnosis.ends import End
 from opsctl.diagnosis.excerpt import excerpt, when
 from opsctl.diagnosis.ranks import NOBODY, Speaker
@@ -54,7 +54,10 @@ def judge(
 
     `ranks` is how many there were; `before` is what ended the life before this one.
     """  # fmt: skip
-    chosen = min(events, key=lambda event: -event.cause.weight, default=None)
+    chosen = _heaviest(events)
+    if chosen and chosen.cause is UNEXPLAINED:
+        events = [event for event in events if not _is_echo(event)]
+        chosen = _heaviest(events)
     if end and (end.is_final or chosen is None or chosen.cause.weight < Weight.CAUSE):
         return _by_word(end, events, iteration, ranks)
     if chosen is None:
@@ -70,6 +73,19 @@ def judge(
         also=tuple(_also(chosen, events, ranks)), advice=cause.advice, iteration=iteration,
     )  # fmt: skip
     return _in_the_light_of(before, found)
+
+
+def _heaviest(events: Sequence[Event]) -> Event | None:
+    """The first of those that explain most."""
+    return min(events, key=lambda event: -event.cause.weight, default=None)
+
+
+def _is_echo(event: Event) -> bool:
+    """A traceback whose exception only tells of a lost connection; another line of that rank says so already."""
+    if event.cause is not UNEXPLAINED:
+        return False
+    said = classify(excerpt(event)[-1])
+    return said is not None and said.weight is Weight.ECHO
 
 
 def _by_word(end: End, events: Sequence[Event], iteration: int | None, ranks: int | None) -> Diagnosis:

@@ -102,6 +102,21 @@ def test_an_unknown_error_stays_unknown_and_shows_the_first_traceback(log: Log) 
     )
 
 
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    all_reduce(x)\n'
+
+
+def test_a_traceback_that_ends_in_a_lost_connection_is_an_echo_and_the_silent_ranks_are_named(log: Log) -> None:
+    log.steps(10, 20).all_say(TRACEBACK + LOST, but=tuple(range(8, 16)))  # a node that lost power says nothing
+    found = why(log)
+    assert (found.kind, found.cause, found.rank) == (Class.NETWORK, "connection-lost", None)
+    assert found.also[1] == ("of all but 8 ranks there is a complaint; silent: 8, 9, 10, 11, 12, 13, 14, 15")
+
+
+def test_the_one_traceback_that_nobody_explains_stands_out_among_those_of_lost_connections(log: Log) -> None:
+    log.steps(10, 20).all_say(TRACEBACK + LOST, but=(7,)).say(7, TRACEBACK + "our.Strange: never seen")
+    assert (why(log).cause, why(log).rank) == ("traceback", 7)
+
+
 def test_nothing_at_all_is_unknown(log: Log) -> None:
     found = why(log.steps(10, 20))
     assert (found.kind, found.cause, found.says) == (Class.UNKNOWN, "nothing", "no log tells why")
