@@ -31,7 +31,8 @@ class Memory:
 
     def read(self, watchdog: str, thing: str) -> dict[str, Any]:
         """What was kept; empty if nothing was, or if it cannot be understood."""
-        return next(filter(None, map(_read, reversed(self._paths(watchdog, thing)))), {})
+        found = map(_read, reversed(self._paths(watchdog, thing)))
+        return next((kept for kept in found if kept is not None), {})
 
     def write(self, watchdog: str, thing: str, kept: dict[str, Any]) -> None:
         """Keep it. Where no directory takes it, it is only forgotten."""
@@ -54,12 +55,12 @@ class Memory:
         return [place / watchdog / f"{quote(thing, safe='')}.json" for place in places]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any] | None:
     try:
         kept = json.loads(path.read_text())
     except (OSError, ValueError):
-        return {}
-    return kept if isinstance(kept, dict) else {}
+        return None
+    return kept if isinstance(kept, dict) else None
 
 
 def _write(path: Path, text: str) -> None:

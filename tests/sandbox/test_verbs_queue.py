@@ -60,9 +60,9 @@ def test_every_array_is_held_the_last_one_first(trains: Trains) -> None:
 def test_a_dry_run_changes_nothing(trains: Trains, verb: str) -> None:
     trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",)))
     (array,) = trains.arrays()
-    before = [(job.reason, job.state) for job in trains.rows()]
+    before = [(job.is_held, job.state) for job in trains.rows()]
     assert trains.opsctl(verb, "t", "--dry-run") == f"t: would {verb} array {array}\n"
-    assert [(job.reason, job.state) for job in trains.rows()] == before
+    assert [(job.is_held, job.state) for job in trains.rows()] == before
     assert trains.kinds() == [Kind.CREATED, Kind.SUBMITTING, Kind.SUBMITTED]
 
 

@@ -24,7 +24,7 @@ from trainer.contract import Heartbeat, Phase, to_json, write_atomic
 LONG, SHORT, WAITING = (tuple(f"{kind}{n}" for n in range(many)) for kind, many in (("l", 6), ("s", 2), ("w", 12)))
 NODES = len(LONG) + len(SHORT)
 LINES = 12
-LINE = " iteration {step:8d}/ 9999999 | elapsed time per iteration (s): 1.0 | lm loss: {loss:.6E} | TFLOPs: {speed} |\n"
+LINE = " iteration {step:8d}/ 9999999 | elapsed time per iteration (s): 1.0 | lm loss: {loss:.6E} | TFLOPs: {speed} |"
 TRAIN = """name = "{name}"
 command = ["bash", "-c", '''{command}''']
 [slurm]
@@ -116,7 +116,9 @@ class Field:
     def _line(self, name: str) -> str:
         self.steps[name] += 1
         loss = float("nan") if name in self.nans else 2 * (1 + self.dice.gauss(0, 0.005))
-        return LINE.format(step=self.steps[name], loss=loss, speed=80 if name in self.slow else 149)
+        # A log that was emptied and is as long as before, to the byte, looks like one to which nothing was added.
+        more = " " * self.dice.randint(0, 99)
+        return LINE.format(step=self.steps[name], loss=loss, speed=80 if name in self.slow else 149) + more + "\n"
 
     def _beat(self, run: Path, name: str, now: float) -> None:
         lives = sorted((run / "lives").glob("*"), key=lambda life: life.stat().st_mtime)

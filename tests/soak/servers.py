@@ -19,7 +19,9 @@ from aiosmtpd.controller import Controller
 
 from tests.alerts.conftest import free_port
 
-ROW = re.compile(r"^(?:\S+ \S+ )?(?:\[opsctl\] )?((?:BETTER: |STILL )?(?:RESOLVED|UNKNOWN|WARNING|CRITICAL)): (\S+): ")
+ROW = re.compile(
+    r"^(?:\d\S+ \S+ )?(?:\[opsctl\] )?((?:BETTER: |STILL )?(?:RESOLVED|UNKNOWN|WARNING|CRITICAL)): (\S+): "
+)
 IDENT = re.compile(r"message (\S+)\s*$")
 
 

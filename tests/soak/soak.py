@@ -35,6 +35,7 @@ trust_parents = true
 [watch]
 timeout_seconds = 30
 held_hours = 3
+blocked_minutes = 1e6  # what Slurm says of when a job ended is of a clock that the watchers' is ahead of
 [[filesystem]]
 name = "scratch"
 path = "{disk}"
@@ -129,6 +130,8 @@ class Soak:
     """The same for all trains."""
     outage: int = -1
     """The cycle at which a long outage of Slurm ends."""
+    was_blind: bool = False
+    """In the last cycle: one outage after the other would be a long one."""
 
     def go(self) -> None:
         try:
@@ -176,7 +179,7 @@ class Soak:
         left = {
             name: weight for name, (_, weight) in given.items()
             if name not in self.undo and not (name in SLURM | {"controller restarted"} and self.undo.keys() & SLURM)
-            and not (name in SLOW and is_late)
+            and not (name in SLOW and is_late) and not (name in SLURM and self.was_blind)
             and not (name == "memory lost" and self.open)
         }  # fmt: skip
         name = self.dice.choices([*left], [*left.values()])[0]
@@ -261,9 +264,9 @@ class Soak:
             self._second(self.field.ahead - skew)
         self._count(self.watcher.answer())
         for each in self.open:
-            each.look(slurm_answers=not self.weather.blind)
-        if not self.weather.blind:
-            self.calm_looks += 1
+            each.look(self.figures.cycles, slurm_answers=not self.weather.blind)
+        self.was_blind = self.weather.blind
+        self.calm_looks += not self.was_blind
 
     def _second(self, ahead: timedelta) -> None:
         """Somebody else's cycle at the same time, by a clock that is 90 s off; now and then it is killed amid it."""

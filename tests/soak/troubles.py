@@ -23,7 +23,9 @@ class Trouble:
     needs_slurm: bool = True
     """Nobody can see it while Slurm does not answer."""
     looks: int = 1
-    """So many cycles in which it can be seen it takes until it is told."""
+    """So many cycles in which it can be seen it takes until it is told,"""
+    after: int = 0
+    """and so many cycles must have passed since it was first seen."""
     train: str = ""
 
 
@@ -33,10 +35,13 @@ class Open:
 
     trouble: Trouble
     seen: int = 0
+    first: int | None = None
+    """The cycle in which it was first seen."""
 
-    def look(self, *, slurm_answers: bool) -> None:
+    def look(self, cycle: int, *, slurm_answers: bool) -> None:
         if slurm_answers or not self.trouble.needs_slurm:
-            self.seen += 1
+            self.first = cycle if self.first is None else self.first
+            self.seen += cycle >= self.first + self.trouble.after
 
     @property
     def was_seen(self) -> bool:
@@ -100,7 +105,7 @@ def held(field: Field, name: str) -> Trouble:
         until(lambda: all(job.is_held is is_held for job in field.jobs(name)))
 
     return Trouble(
-        key=f"held/{name}", word="WARNING", train=name, looks=22,
+        key=f"held/{name}", word="WARNING", train=name, after=18, looks=3,
         begin=lambda: control("uhold", is_held=True), end=lambda: control("release", is_held=False),
     )  # fmt: skip
 

@@ -50,6 +50,15 @@ def test_the_spare_one_is_gone_when_its_place_takes_it_again(memory: Memory) -> 
     assert not [path for path in memory.spare.rglob("*") if path.is_file()]
 
 
+def test_also_nothing_is_newer_than_what_was_kept_before(memory: Memory) -> None:
+    memory.write("hang", "gpt", {"step": 1})
+    aside = block(memory)
+    memory.write("hang", "gpt", {})
+    memory.directory.unlink()
+    aside.rename(memory.directory)
+    assert memory.read("hang", "gpt") == {}
+
+
 def test_what_nobody_can_read_is_forgotten(memory: Memory) -> None:
     memory.write("hang", "gpt", {"step": 1})
     next(memory.directory.rglob("*.json")).write_text("[")
