@@ -141,7 +141,7 @@ class Ledger:
             if self.spare and (spare := replace(self, site=self.spare, spare=None)).path.exists():
                 stack.enter_context(lease(spare.site.alerts, self.clock))
                 if not (theirs := spare.read()).pending:
-                    stack.push(lambda failed, *_: None if failed else spare.path.unlink())
+                    stack.push(lambda failed, *_: None if failed else spare.path.unlink(missing_ok=True))
                     return theirs
         return State()
 

@@ -1,13 +1,16 @@
 """Findings become transitions: once, damped, and none is lost."""
 
 import json
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from opsctl.errors import InputError, RunDirError
+from opsctl.lease import lease
 from opsctl.model import Level
-from tests.unit.alerts.conftest import Clock, World, finding
+from tests.unit.alerts.conftest import Clock, World, finding, said
 
 
 def test_what_was_always_fine_is_not_told(world):
@@ -194,6 +197,22 @@ def test_nobody_loses_when_it_cannot_be_written_and_there_is_no_spare(world):
     world.path.joinpath("spare").write_text("another")
     with pytest.raises(RunDirError, match=r"Not a directory|File exists"):
         world.see("C")
+
+
+def test_a_spare_one_that_another_takes_back_meanwhile_stops_nobody(world):
+    spare = replace(world.ledger, site=world.spare, spare=None)
+    with spare.open():
+        pass  # it is there, and empty
+    another = ExitStack()
+    another.enter_context(lease(world.spare.alerts, world.clock))
+
+    def taken_back(_seconds):
+        spare.path.unlink()
+        another.close()
+
+    clock = Clock()
+    clock.sleep = taken_back
+    assert [said(each) for each in replace(world.ledger, clock=clock).record([finding(Level.CRITICAL)])] == [".>C"]
 
 
 def test_what_nobody_looked_at_for_a_month_is_forgotten(world):
