@@ -25,7 +25,10 @@ def main() -> NoReturn:
     process.die_with_parent()
     try:
         _run(sys.argv[1:])
-    except (Refused, ValidationError) as error:
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, each['loc'])) or 'config'}: {each['msg']}" for each in error.errors())
+        _leave(2, f"Refused by the trainer: {'; '.join(problems)}\n")
+    except Refused as error:
         _leave(2, f"Refused by the trainer: {error}\n")
     except SystemExit as error:
         _leave(int(error.code or 0), "")

@@ -82,7 +82,7 @@ def _tokens(data: Path, index: Path) -> npt.NDArray[np.generic]:
             if file.read(len(MAGIC)) != MAGIC:
                 raise Refused(f"{index} is not an index in Megatron's format (it starts otherwise)")
             version, code, sequences, documents = _HEADER.unpack(file.read(_HEADER.size))
-            lengths = np.frombuffer(file.read(4 * sequences), dtype=np.int32)
+            lengths = file.read(4 * sequences)
         size, index_size = data.stat().st_size, index.stat().st_size
     except (OSError, struct.error, ValueError) as error:
         raise Refused(f"corpus {data.with_suffix('')} cannot be read: {error}") from error
@@ -91,7 +91,7 @@ def _tokens(data: Path, index: Path) -> npt.NDArray[np.generic]:
     expected = len(MAGIC) + _HEADER.size + 12 * sequences + 8 * documents
     if index_size != expected:
         raise Refused(f"{index} has {index_size} bytes, and should have {expected} for {sequences} sequences")
-    total = int(lengths.sum(dtype=np.int64))
+    total = int(np.frombuffer(lengths, dtype=np.int32).sum(dtype=np.int64))
     dtype = next((kind for kind in map(np.dtype, _TYPES[code]) if size == total * kind.itemsize), None)
     if dtype is None:
         width = np.dtype(_TYPES[code][0]).itemsize

@@ -2,6 +2,7 @@
 
 import struct
 from collections import Counter
+from functools import partial
 from itertools import chain
 
 import pytest
@@ -47,9 +48,9 @@ def cut_data(prefix):
     data.write_bytes(data.read_bytes()[:-2])
 
 
-def cut_index(prefix):
+def cut_index(prefix, missing=1):
     index = prefix.with_suffix(".idx")
-    index.write_bytes(index.read_bytes()[:-1])
+    index.write_bytes(index.read_bytes()[:-missing])
 
 
 def other_version(prefix):
@@ -62,6 +63,7 @@ def other_version(prefix):
     [
         (cut_data, "has 8 bytes, and its index tells of 5 tokens of 2 bytes"),
         (cut_index, "has 81 bytes, and should have 82"),
+        (partial(cut_index, missing=46), "has 36 bytes, and should have 82"),  # amid the lengths
         (other_version, "version 2"),
         (lambda prefix: prefix.with_suffix(".idx").write_bytes(b"x" * 100), "not an index in Megatron's format"),
         (lambda prefix: prefix.with_suffix(".idx").unlink(), "cannot be read"),

@@ -30,7 +30,7 @@ def trainer(*arguments, **environ):
 @pytest.mark.parametrize(
     ("config", "environ", "words"),
     [
-        ({"steps": 1, "stepz": 2}, {}, "stepz"),
+        ({"steps": 0, "stepz": 2}, {}, "trainer: steps: Input should be greater than or equal to 1; stepz: Extra"),
         ({"steps": 1, "parallel": {"pipeline": 2}}, {}, "pipeline = 2 does not divide the 1 processes"),
         ({"steps": 1, "data": {"prefix": "/gone/x"}}, {}, "corpus /gone/x cannot be read"),
         ({"steps": 1}, {"WORLD_SIZE": "many"}, "WORLD_SIZE is 'many'"),
