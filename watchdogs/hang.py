@@ -96,9 +96,8 @@ class Hang:
         ranks, said = thing.config.world_size, []
         try:
             stacks.ask(life, target, ranks=ranks, seconds=watch.stacks_seconds, clock=scene.clock)
-            said = stacks.summary(target, ranks=ranks)
-            if watch.py_spy and (problem := stacks.py_spy(watch.py_spy, job, life, target, scene.runner)):
-                said.append(problem)
+            problems = stacks.py_spy(watch.py_spy, job, life, target, scene.runner) if watch.py_spy else ()
+            said = [*stacks.summary(target, ranks=ranks), *problems]
         except OSError as error:
             said.append(f"stacks could not be kept: {error}")
         return {"since": since, "lines": said}

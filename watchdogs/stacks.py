@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opsctl.diagnosis.ask import answers, ask, py_spy
+from opsctl.diagnosis.ask import answers, ask
+from opsctl.diagnosis.pyspy import look
 from opsctl.diagnosis.stacks import told
+from opsctl.model import Job
+from opsctl.nodesets import expand
+from opsctl.ports import Runner
+from opsctl.remote.fanout import Fanout
+from opsctl.remote.srun import InJob
+from opsctl.rundir import Life
 
 __all__ = ["ask", "py_spy", "summary"]
 
@@ -13,3 +20,13 @@ __all__ = ["ask", "py_spy", "summary"]
 def summary(target: Path, *, ranks: int) -> list[str]:
     """Which ranks are where: the fewest first, for the odd ones out are what everybody else waits for."""
     return [*told(answers(target), ranks=ranks), *([f"stacks: {target}"] if target.exists() else [])]
+
+
+def py_spy(program: str, job: Job, life: Life, target: Path, runner: Runner) -> tuple[str, ...]:
+    """Have py-spy (`program`) look at every rank, in steps beside those that run; what it could not see. Raises
+    OSError."""
+    nodes = expand(job.nodes)
+    ways = Fanout(shells=[InJob(runner=runner, jobs=dict.fromkeys(nodes, job.id))])
+    looked = look(program, life.name, nodes, ways)
+    looked.keep(target)
+    return looked.problems

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from opsctl.cli.nodeview import NodeView
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.config import Train, parse, read_toml
 from opsctl.diagnosis import ask
+from opsctl.diagnosis.pyspy import look
 from opsctl.diagnosis.ranks import speaker_of_file
 from opsctl.diagnosis.stacks import Stack, grouped, told
 from opsctl.diagnosis.stacks import parse as parse_stacks
 from opsctl.errors import InputError, OpsctlError, cannot_write
-from opsctl.launch.chain import look
+from opsctl.launch import chain
 from opsctl.model import Job
+from opsctl.nodesets import expand
 from opsctl.rundir import Life, RunDir
 
 if TYPE_CHECKING:
@@ -30,9 +34,9 @@ if TYPE_CHECKING:
 @click.option("--signal", is_flag=True, help="Send USR2 too; what does not handle it is ended by it.")
 @click.option(
     "--py-spy", is_flag=False, flag_value="py-spy", default="", metavar="[PROGRAM]",
-    help="Have py-spy, or that program, look on every node, through srun beside the steps that run.",
+    help="Have py-spy, or that program, look on every node: through srun beside the steps that run, or ssh.",
 )  # fmt: skip
-@click.option("--native", is_flag=True, help="With --py-spy: frames of C and C++ too.")
+@click.option("--native", is_flag=True, help="With --py-spy: frames of C and C++ too; stops a rank for a moment.")
 @click.option(
     "--from", "files", multiple=True, type=click.Path(exists=True, path_type=Path),
     help="Group what these files or directories hold, of py-spy or faulthandler, instead of asking TRAIN.",
@@ -45,7 +49,8 @@ def stacks(
 ) -> None:  # fmt: skip
     """Ask every rank of TRAIN's running task for its stack, and show which ranks are where, the odd ones first.
 
-    A trainer that comes with opsctl answers by itself; any other needs --py-spy.
+    A trainer that comes with opsctl answers by itself; any other needs --py-spy, which goes through the job itself, or
+    by ssh where that is not possible, as remote.ways says.
 
     \b
     opsctl stacks tiny-gpt
@@ -61,31 +66,27 @@ def stacks(
     job, life = _running(app, run)
     ranks = parse(Train, read_toml(run.config), str(run.config)).world_size
     target = life.path / "stacks" / f"asked-{app.clock.now():%Y%m%dT%H%M%S}"
-    problems = []
+    notes, text = [], ""
     try:
         ask.ask(life, target, ranks=ranks, seconds=seconds, clock=app.clock)
         if signal:
-            problems.append(
-                ask.by_signal(
-                    job,
-                    run.life_logs(life.name),
-                    target,
-                    ranks=ranks,
-                    seconds=seconds,
-                    runner=app.engine_runner,
-                    clock=app.clock,
-                )
-            )
-        if py_spy:
-            problems.append(ask.py_spy(py_spy, job, life, target, app.engine_runner, native=native))
-        found = ask.answers(target)
+            logs, runner = run.life_logs(life.name), app.engine_runner
+            notes.append(ask.by_signal(job, logs, target, ranks=ranks, seconds=seconds, runner=runner, clock=app.clock))
     except OSError as error:
-        raise cannot_write(target, error) from error
-    _show(found, ranks=ranks, as_json=as_json, notes=[*filter(None, problems), f"all of them: {target}"])
+        if not py_spy:
+            raise cannot_write(target, error) from error
+        notes.append(f"the ranks themselves could not be asked: {error}")
+    if py_spy:
+        looked = look(py_spy, life.name, expand(job.nodes), NodeView(app).fanout(), native=native)
+        text, notes = looked.text, [*notes, *looked.problems]
+        with suppress(OSError):  # what is somebody else's is shown, and not kept
+            looked.keep(target)
+    notes += [f"all of them: {target}"] if target.exists() else []
+    _show(ask.answers(target, text), ranks=ranks, as_json=as_json, notes=[*filter(None, notes)])
 
 
 def _running(app: App, run: RunDir) -> tuple[Job, Life]:
-    jobs = [job for job in look(run, app.journal(run), app.scheduler.jobs()).jobs if job.state.is_active]
+    jobs = [job for job in chain.look(run, app.journal(run), app.scheduler.jobs()).jobs if job.state.is_active]
     if not jobs:
         raise InputError(f"{run.name}: nothing runs", hint=f"opsctl why {run.name} says what ended the last task")
     job = jobs[0]
@@ -110,6 +111,7 @@ def _show(found: list[Stack], *, as_json: bool, ranks: int | None = None, notes:
         groups = [
             {
                 "place": group.place,
+                "known": group.is_known,
                 "ranks": [{"node": each.node, "rank": each.rank, "pid": each.pid} for each in group.stacks],
                 "frames": [f"{frame.function} ({frame.file}:{frame.line})" for frame in group.stacks[0].frames],
             }

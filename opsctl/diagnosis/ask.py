@@ -1,10 +1,11 @@
-"""Asking the ranks of a running life for their stacks: by a file of the run directory, by a signal, by py-spy."""
+"""Asking the ranks of a running life for their stacks: by a file of the run directory, by a signal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from opsctl.diagnosis.pyspy import FILE
 from opsctl.diagnosis.ranks import NOBODY, speaker_of_file
 from opsctl.diagnosis.stacks import Stack, parse
 from opsctl.errors import OpsctlError
@@ -12,18 +13,7 @@ from opsctl.model import Job
 from opsctl.ports import Clock, Runner, TimedOut
 from opsctl.rundir import Life
 
-PYSPY_SECONDS = 30.0
 SIGNAL_SECONDS = 10.0
-_PYSPY = """for p in /proc/[0-9]*; do
-  env=$(tr '\\0' '\\n' <"$p/environ") 2>/dev/null || continue
-  case "$(readlink "$p/exe")" in */python*) ;; *) continue ;; esac
-  printf '%s\\n' "$env" | grep -qx "TRAIN_LIFE=$0" || continue
-  rank=$(printf '%s\\n' "$env" | sed -n 's/^RANK=//p')
-  [ -n "$rank" ] || continue
-  echo "== node $SLURMD_NODENAME rank $rank pid ${p#/proc/}"
-  "$1" dump --nonblocking $2 --pid "${p#/proc/}" 2>&1
-done"""
-"""On each node: every Python process of the life that has a rank."""
 
 
 def ask(life: Life, target: Path, *, ranks: int, seconds: float, clock: Clock) -> None:
@@ -48,29 +38,16 @@ def by_signal(job: Job, logs: Path, target: Path, *, ranks: int, seconds: float,
     return ""
 
 
-def py_spy(program: str, job: Job, life: Life, target: Path, runner: Runner, *, native: bool = False) -> str:
-    """Have py-spy (`program`) look at every rank, in a step beside those that run; why that failed, if it did.
-    Raises OSError."""
-    argv = (
-        "srun", f"--jobid={job.id}", "--overlap", f"--nodes={job.node_count}", f"--ntasks={job.node_count}",
-        "--ntasks-per-node=1", "--mem=0", "--gres=none", "--export=ALL", "--chdir=/", "sh", "-c", _PYSPY,
-        life.name, program, "--native" if native else "",
-    )  # fmt: skip
-    try:
-        done = runner.run(argv, timeout=PYSPY_SECONDS)
-    except (OpsctlError, TimedOut) as error:
-        return f"py-spy: {error}"
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "py-spy.txt").write_text(done.out + done.err)
-    return "" if done.code == 0 and "== node" in done.out else f"py-spy: {(done.err or done.out).strip()[-200:]}"
-
-
-def answers(target: Path) -> list[Stack]:
-    """What was kept: of each rank the newest; where py-spy and the rank itself tell, py-spy."""
+def answers(target: Path, looked: str = "") -> list[Stack]:
+    """What was kept: of each rank the newest; where py-spy and the rank itself tell, py-spy. `looked` is what it
+    printed, if that is not kept there."""
     found: dict[tuple[str, int | None, int | None], Stack] = {}
-    for path in sorted(target.glob("*.txt"), key=lambda path: path.name == "py-spy.txt"):
-        known = NOBODY if path.name == "py-spy.txt" else speaker_of_file(f"{path.stem}.log")
-        for stack in parse(path.read_bytes(), known):
+    own = sorted(path for path in target.glob("*.txt") if path.name != FILE)
+    said = [(path.read_bytes(), speaker_of_file(f"{path.stem}.log")) for path in own]
+    kept = target / FILE
+    said.append((kept.read_bytes() if kept.exists() else looked.encode(), NOBODY))
+    for text, known in said:
+        for stack in parse(text, known):
             key = (stack.node, stack.rank, None if stack.rank is not None else stack.pid)
             if stack.frames or key not in found:
                 found[key] = stack

@@ -13,6 +13,11 @@ from opsctl.diagnosis.ranks import NOBODY, Speaker, split
 
 SHOWN_NODES = 4
 NOWHERE = "nowhere that can be told"
+REFUSED = "unknown: py-spy may not look there"
+PTRACE = (
+    "py-spy needs ptrace: kernel.yama.ptrace_scope = 0 on the nodes, or root by ssh; without it --signal, "
+    "if the trainer handles USR2"
+)
 
 _HEADER = re.compile(r"== node (\S+) rank (\d{1,7}) pid (\d+)")
 _PROCESS = re.compile(r"Process (\d+): ")
@@ -20,6 +25,7 @@ _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+|\d+)")
 _ANEW = re.compile(r"at \d+\.\d+$")
 _FAULTHANDLER = re.compile(r'  File "([^"]*)", line (\d+) in (.+)')
 _PYSPY = re.compile(r"    (\S.*?) \(([^()]+?)(?::(\d+))?\)$")
+_FORBIDDEN = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
 _WRAPPERS = frozenset({"wrapper", "inner", "_fn", "decorate_context", "wrapped_fn"})
 _FOREIGN = ("torch/", "threading.py", "concurrent/futures/", "selectors.py", "socket.py", "subprocess.py")
 """Files of which a line says little: the place is where they were called from."""
@@ -49,12 +55,14 @@ class Stack:
     rank: int | None = None
     pid: int | None = None
     frames: tuple[Frame, ...] = ()
+    refused: bool = False
+    """py-spy was not allowed to look."""
 
     @property
     def place(self) -> str:
         """`broadcast at engine.py:540`: what it does, and which line of the program called it."""
         if not self.frames:
-            return NOWHERE
+            return REFUSED if self.refused else NOWHERE
         python = [frame for frame in self.frames if frame.is_python and frame.function not in _WRAPPERS]
         inner = (python or self.frames)[0]
         caller = next((frame for frame in self.frames if not frame.is_foreign), inner)
@@ -68,9 +76,13 @@ class Group:
     place: str
     stacks: tuple[Stack, ...]
 
+    @property
+    def is_known(self) -> bool:
+        return bool(self.stacks[0].frames)
+
     def __str__(self) -> str:
         """`2 ranks (node r10i6n5: 4-5) in broadcast at engine.py:540`"""
-        where = self.place if self.place == NOWHERE else f"in {self.place}"
+        where = f"in {self.place}" if self.is_known else self.place
         return f"{_count(self.stacks)}{self._nodes()} {where}"
 
     def _nodes(self) -> str:
@@ -98,7 +110,8 @@ def _names(stacks: Sequence[Stack]) -> str:
 
 
 def grouped(stacks: Iterable[Stack]) -> list[Group]:
-    """By place, the smallest group first: it is what everybody else waits for."""
+    """By place, the smallest group first: it is what everybody else waits for. Those that nobody could look at come
+    last: nothing follows from them."""
     places: dict[str, list[Stack]] = {}
     for stack in stacks:
         places.setdefault(stack.place, []).append(stack)
@@ -106,12 +119,13 @@ def grouped(stacks: Iterable[Stack]) -> list[Group]:
         Group(place=place, stacks=tuple(sorted(each, key=lambda stack: (stack.rank or 0, stack.node))))
         for place, each in places.items()
     ]
-    return sorted(groups, key=lambda group: (len(group.stacks), group.place))
+    return sorted(groups, key=lambda group: (not group.is_known, len(group.stacks), group.place))
 
 
 def told(stacks: Sequence[Stack], *, ranks: int | None = None) -> list[str]:
     """One line for each group, and how many ranks did not answer."""
     lines = [str(group) for group in grouped(stacks)]
+    lines += [PTRACE] if any(stack.refused for stack in stacks) else []
     missing = (ranks or 0) - len(stacks)
     return [*lines, f"{missing} of {ranks} ranks did not answer"] if missing > 0 else lines
 
@@ -131,9 +145,15 @@ class _Process:
     rank: int | None
     pid: int | None = None
     threads: list[_Thread] = field(default_factory=list)
+    is_looked_at: bool = False
+    """By py-spy, not told by itself."""
+    refused: bool = False
 
     def stack(self) -> Stack:
-        return Stack(node=self.node, rank=self.rank, pid=self.pid, frames=tuple(self._main()))
+        frames = tuple(self._main())
+        return Stack(
+            node=self.node, rank=self.rank, pid=self.pid, frames=frames, refused=self.refused and not frames
+        )  # fmt: skip
 
     def _main(self) -> list[Frame]:
         """py-spy names it; faulthandler prints it last, and the thread that dumps is not it."""
@@ -162,17 +182,21 @@ class _Reader:
 
     def take(self, speaker: Speaker, text: str) -> None:
         if header := _HEADER.match(text):
-            self._begin(speaker, _Process(header[1], int(header[2]), int(header[3])))
+            self._begin(speaker, _Process(header[1], int(header[2]), int(header[3]), is_looked_at=True))
         elif process := _PROCESS.match(text):
             self._process(speaker, int(process[1]))
         elif _ANEW.match(text):
             self._begin(speaker, _Process(speaker.node, speaker.rank))
         elif thread := _THREAD.match(text):
             self._thread(speaker, thread[1], is_main='"MainThread"' in text)
-        elif frame := _frame(text):
-            mine = self.current.get(speaker)
-            if mine and mine.threads:
-                mine.threads[-1].frames.append(frame)
+        elif mine := self.current.get(speaker):
+            self._within(mine, text)
+
+    def _within(self, mine: _Process, text: str) -> None:
+        if mine.threads and (frame := _frame(text)):
+            mine.threads[-1].frames.append(frame)
+        elif mine.is_looked_at and _FORBIDDEN.search(text):
+            mine.refused = True
 
     def _begin(self, speaker: Speaker, process: _Process) -> None:
         self.current[speaker] = process

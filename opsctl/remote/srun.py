@@ -14,7 +14,7 @@ from opsctl.remote.local import run_here
 NOT_BEGUN = re.compile(
     r"srun: (error: )?.*(Unable to (confirm|create|allocate)|Requested nodes? .*not|Required node not available"
     r"|is not in this job|Invalid|expired|Unable to contact|Job/step already|node configuration is not available"
-    r"|allocation failure|Immediate execution impossible|Socket timed out)"
+    r"|allocation failure|Immediate execution impossible|Socket timed out|unrecognized option)"
 )
 NO_SETTINGS = {
     f"{prefix}_{name}": None

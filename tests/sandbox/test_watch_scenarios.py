@@ -131,7 +131,9 @@ def test_py_spy_sees_ranks_that_can_not_answer_themselves(make, slurm, clock, tm
         log.write(LINE.format(step=10, loss=2.5) + "\n")
     cycle(app, "hang")
     clock.ahead = timedelta(minutes=11)
-    assert found(cycle(app, "hang"), "hang/gpt").level is Level.CRITICAL
+    finding = found(cycle(app, "hang"), "hang/gpt")
+    assert finding.level is Level.CRITICAL
+    assert re.match(r"1 rank \(node node\d+: 0\) in deaf at <string>:2$", finding.evidence[0])
     [kept] = (train.run.life(f"{array}_1.0").path / "evidence").iterdir()
     said = (kept / "py-spy.txt").read_text()
     assert f"== node {train.task(1).nodes} rank 0 pid " in said

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from trains import trains_on, until
+from sshds import sshd
+from trains import as_user, trains_on, until
+
+from opsctl.diagnosis.stacks import PTRACE, REFUSED
+from opsctl.remote.srun import NOT_BEGUN
 
 ROOT = Path(__file__).parents[2]
 CRASH = """
@@ -62,6 +69,65 @@ def test_every_rank_that_runs_tells_where_it_is(trains, tmp_path):
         assert [line.partition(" at ")[0].partition(") in ")[2] for line in lines[:2]] == ["broadcast", "all_reduce"]
         assert lines[0].startswith("1 rank (node ")
         assert lines[1].startswith("3 ranks (node ")
+
+
+DEAF = """
+import os, sys, time
+rank = os.environ["RANK"]
+if os.fork() == 0:
+    time.sleep(600)
+open(os.environ["TRAIN_RUN_DIR"] + "/ready-" + rank, "w").close()
+def all_reduce(): time.sleep(600)
+def broadcast(): time.sleep(600)
+(broadcast if rank == "1" else all_reduce)()
+"""
+PY_SPY = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+NO_PTRACE = '#!/bin/sh\nexec setpriv --bounding-set=-sys_ptrace --inh-caps=-all {0} "$@"\n'
+
+
+@pytest.mark.root
+@pytest.mark.skipif(PY_SPY is None, reason="py-spy is not installed")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, who may look at the ranks by ssh")
+def test_ranks_are_seen_through_their_job_else_by_ssh_and_what_is_out_of_reach_is_unknown(trains, tmp_path):
+    (tmp_path / "deaf.py").write_text(DEAF)
+    command = (sys.executable, str(tmp_path / "deaf.py"))
+    refused = trains.place / "refused"
+    refused.write_text(NO_PTRACE.format(PY_SPY))
+    refused.chmod(0o755)
+    with sshd(trains.place, [f"node00{number}" for number in range(1, 5)]) as daemon:
+        (daemon.place / "user").chmod(0o644)  # somebody else's too
+        trains.site.write_text(trains.site.read_text() + daemon.toml)
+        trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=1, extra=(), processes_per_node=2))
+        until(lambda: len(list(trains.run().path.glob("ready-*"))) == 4, seconds=60)
+
+        def ask(program: str | None = PY_SPY, *more: str) -> list[str]:
+            return trains.opsctl("stacks", "t", "--seconds", "0", "--py-spy", program, *more).splitlines()
+
+        through_the_job = ask()
+        odd = re.fullmatch(r"1 rank \(node (\S+): 1\) in broadcast at deaf.py:\d+", through_the_job[0])[1]
+        assert re.fullmatch(r"3 ranks \(.*\) in all_reduce at deaf.py:\d+", through_the_job[1])
+        trains.site.write_text(trains.site.read_text().replace('"srun", "job", ', ""))
+        assert ask(PY_SPY, "--native")[0].startswith(f"1 rank (node {odd}: 1) in ")
+        by_others = as_user(65534, 65534, lambda: "\n".join(ask())).splitlines()
+        assert by_others[:2] == through_the_job[:2]
+        assert by_others[2].startswith("the ranks themselves could not be asked: ")
+
+        said = ask(str(refused))
+        assert re.fullmatch(rf"4 ranks \(.*\) {REFUSED}", said[0])
+        assert said[1] == PTRACE
+        daemon.config.write_text(daemon.config.read_text().replace(f"Port {daemon.ports[odd]}", "Port 1"))
+        said = ask()
+        assert re.fullmatch(r"2 ranks \(node \S+: [0-3,-]+\) in all_reduce at deaf.py:\d+", said[0])
+        assert said[1:3] == [
+            "2 of 4 ranks did not answer",
+            f"{odd} could not be reached: ssh as root: connection refused",
+        ]
+
+
+def test_an_srun_that_does_not_know_the_option_has_begun_nothing(trains):
+    """As that of a Slurm before 20.11 does not know --overlap."""
+    done = trains.app.engine_runner.run(("srun", "--no-such-option", "true"), timeout=20)
+    assert NOT_BEGUN.search(done.err), done.err
 
 
 def test_where_nothing_runs_it_says_so(trains):

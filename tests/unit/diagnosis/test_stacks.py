@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from opsctl.cli.stacks import stacks as verb
 from opsctl.diagnosis.ask import answers
 from opsctl.diagnosis.ranks import Speaker
-from opsctl.diagnosis.stacks import NOWHERE, parse, told
+from opsctl.diagnosis.stacks import NOWHERE, PTRACE, REFUSED, parse, told
 from tests.unit.diagnosis.conftest import real
 
 SIX, TWO = real("tr11-hang-six.txt"), real("tr11-hang-two.txt")
@@ -97,9 +97,32 @@ def test_py_spy_counts_for_more_than_what_a_rank_says_itself(tmp_path: Path) -> 
     (tmp_path / "n1-1.txt").write_text('at 1.0\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n')
     (tmp_path / "py-spy.txt").write_text(pyspy("n1", 1, SIX))
     assert told(answers(tmp_path)) == [
-        f"1 rank (node n1: 0) {NOWHERE}",
         "1 rank (node n1: 1) in train at training.py:915",
+        f"1 rank (node n1: 0) {NOWHERE}",
     ]
+
+
+FORBIDDEN = """== node n1 rank {rank} pid 7
+Error: Failed to get process executable name. Check that the process is running.
+
+Caused by:
+Error 0: Permission denied (os error 13)
+"""
+YAMA = "== node n1 rank {rank} pid 8\nPermission Denied: Try running again with elevated permissions by going 'sudo'\n"
+
+
+def test_ranks_that_py_spy_may_not_look_at_are_unknown_come_last_and_say_what_would_help() -> None:
+    text = FORBIDDEN.format(rank=0) + YAMA.format(rank=1) + "".join(pyspy("n2", rank, SIX) for rank in (2, 3, 4))
+    assert told(parse(text.encode())) == [
+        "3 ranks (node n2: 2-4) in train at training.py:915",
+        f"2 ranks (node n1: 0-1) {REFUSED}",
+        PTRACE,
+    ]
+
+
+def test_a_rank_that_speaks_of_permissions_in_its_own_log_was_not_refused() -> None:
+    text = "at 1.0\nPermission denied\nThread 0x1 (most recent call first):\n"
+    assert told(parse(text.encode(), Speaker(node="n1", rank=3))) == [f"1 rank (node n1: 3) {NOWHERE}"]
 
 
 @given(st.binary(max_size=300))
