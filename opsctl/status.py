@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
-from opsctl.journal import Journal
+from opsctl.config import read_toml
+from opsctl.errors import OpsctlError
+from opsctl.guard.record import read_start
+from opsctl.journal import Journal, Kind
 from opsctl.launch.chain import Seen, look
 from opsctl.launch.reasons import Wait, wait, why, word
-from opsctl.model import Job
-from opsctl.progress.eta import median_step_s, seconds_left
-from opsctl.progress.logline import Iteration, recent_iterations
+from opsctl.model import Job, JobState, slurm_minutes
+from opsctl.progress.eta import waits_seen
+from opsctl.progress.now import Pace, Progress, progress
 from opsctl.rundir import RunDir
 from opsctl.switches import Armed, Request, armed
 from opsctl.switches import requests as waiting_requests
-from trainer.contract import Heartbeat, read_heartbeat
-
-RECENT = 50
-"""Iteration lines that the usual time of a step is taken from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,27 +43,16 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    step: int
-    last_step: int | None
-    loss: float | None
-    step_s: float | None
-    """The median of the latest."""
-    tflops: float | None
-    phase: str
-    at: datetime | None
-    """When the trainer last said so, by its own clock."""
-    checkpoint_step: int | None
-    eta_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LastLife:
+    """The last task that ended."""
+
     life: str
     outcome: str
     action: str
     why: str
     at: datetime
+    advice: str = ""
+    """What to do about the cause, where it was looked for and found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,17 +75,19 @@ class Status:
 def status(run: RunDir, journal: Journal, jobs: Sequence[Job], now: datetime) -> Status:
     """The status of `run`, given the whole queue."""
     seen = look(run, journal, jobs)
-    last = _last_life(seen)
+    last = _last_life(seen, journal)
+    state = _state(seen, last)
+    found = _seen_progress(run, seen, state, now)
     return Status(
         train=run.name,
-        state=_state(seen, last),
+        state=state,
         running=tuple(_running(job) for job in seen.active),
         waiting=tuple(_waiting(job) for job in seen.waiting),
-        progress=_progress(run, now),
+        progress=found,
         last_life=last,
         switches=tuple(armed(run)),
         requests=tuple(waiting_requests(run)),
-        notes=tuple(_notes(seen)),
+        notes=(*_notes(seen), *_shortage(run, seen, found)),
     )
 
 
@@ -119,40 +111,46 @@ def _waiting(job: Job) -> Waiting:
     return Waiting(array=job.array, tasks=len(job.tasks) or 1, reason=word(job), why=why(job), start=job.start)
 
 
-def _last_life(seen: Seen) -> LastLife | None:
+def _last_life(seen: Seen, journal: Journal) -> LastLife | None:
     if not seen.history.settled:
         return None
     event = list(seen.history.settled.values())[-1]
     texts = {key: str(event.data[key]) for key in ("life", "outcome", "action", "why")}
-    return LastLife(at=event.when, **texts)
+    return LastLife(at=event.when, advice=_advice(journal, texts["life"]), **texts)
 
 
-def _progress(run: RunDir, now: datetime) -> Progress | None:
-    """From the heartbeat where there is one, and from the last iteration lines of a Megatron-style log."""
-    beat = read_heartbeat(run.heartbeat / "train.json")
-    recent = recent_iterations(run.main_log, RECENT)
-    if beat is None and not recent:
-        return None
-    line = recent[-1] if recent else Iteration(step=0)
-    step = _step(beat, line)
-    last_step = (beat and beat.last_steps) or line.last
-    step_s = median_step_s(recent) or (beat.step_s if beat else None)
-    return Progress(
-        step=step,
-        last_step=last_step,
-        loss=line.loss if line.loss is not None else (beat.loss if beat else None),
-        step_s=step_s,
-        tflops=line.tflops,
-        phase=beat.phase.value if beat else "",
-        at=datetime.fromtimestamp(beat.at, now.tzinfo) if beat else None,
-        checkpoint_step=beat.checkpoint_step if beat else None,
-        eta_s=seconds_left(step, last_step, step_s),
-    )
+def _advice(journal: Journal, life: str) -> str:
+    said = [e for e in journal.events() if e.kind is Kind.DIAGNOSED and e.data["life"] == life]
+    return str(said[-1].data["advice"]) if said else ""
 
 
-def _step(beat: Heartbeat | None, line: Iteration) -> int:
-    """The later of the two: log lines come at intervals, and a trainer that starts does not know its step yet."""
-    return max(beat.step if beat else 0, line.step)
+def _life(job: Job) -> str:
+    name = f"{job.array}_{job.tasks[0]}" if job.tasks else job.id
+    return f"{name}.{job.restarts}"
+
+
+def _seen_progress(run: RunDir, seen: Seen, state: str, now: datetime) -> Progress | None:
+    active = next((job for job in seen.active if job.state is JobState.RUNNING), None)
+    life = _life(active) if active else ""
+    start = read_start(run.life(life)) if life else None
+    pace = _pace(run, seen, active, now) if state in {"running", "queued"} else None
+    return progress(run, life=life, begin=start.main_log if start else 0, pace=pace)
+
+
+def _pace(run: RunDir, seen: Seen, active: Job | None, now: datetime) -> Pace:
+    running_s = (active.end - now).total_seconds() if active and active.end else math.inf if active else 0.0
+    return Pace(
+        task_s=_limit_s(run.config), running_s=max(0.0, running_s), waits_s=tuple(waits_seen(seen.history))
+    )  # fmt: skip
+
+
+def _limit_s(config: Path) -> float:
+    """How long a task may take; without end where the settings cannot be read."""
+    try:
+        minutes = slurm_minutes(str(read_toml(config)["slurm"]["time_limit"]))
+    except (OpsctlError, KeyError, TypeError):
+        minutes = None
+    return minutes * 60.0 if minutes else math.inf
 
 
 def _notes(seen: Seen) -> list[str]:
@@ -165,3 +163,13 @@ def _notes(seen: Seen) -> list[str]:
     if seen.waiting and any(wait(job) is Wait.NEVER for job in seen.waiting):
         notes.append("something queued will never start: see the reason above")
     return notes
+
+
+def _shortage(run: RunDir, seen: Seen, found: Progress | None) -> list[str]:
+    """That the queue will be empty before the last step, as far as that can be foreseen."""
+    queued = sum(len(job.tasks) or 1 for job in seen.waiting)
+    needed = found.left.lives if found and found.left else 0
+    if needed <= queued:
+        return []
+    more = f"opsctl launch {run.config} --after {seen.jobs[-1].array} --tasks {needed - queued}"
+    return [f"at this pace, tasks still needed: {needed}, queued: {queued}; {more}"]

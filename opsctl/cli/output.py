@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,6 +19,15 @@ train_argument: Callable[[F], F] = click.argument("train")
 
 def print_json(data: object) -> None:
     click.echo(json.dumps(data, indent=2, default=str, ensure_ascii=False))
+
+
+def finite(data: Any) -> Any:
+    """The same without nan and infinity, which JSON does not know: null."""
+    if isinstance(data, dict):
+        return {key: finite(each) for key, each in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(each) for each in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def say(text: str) -> None:

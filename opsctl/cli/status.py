@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import click
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
-from opsctl.cli.output import console, json_option, print_json
+from opsctl.cli.output import console, finite, json_option, print_json
+from opsctl.cli.progress import duration, progress_lines
 from opsctl.errors import Unreachable
+from opsctl.progress.spark import ASCII, BLOCKS
 from opsctl.rundir import all_trains
-from opsctl.status import Progress, Status
+from opsctl.status import Status
 from opsctl.status import status as look
 
 STYLES = {
@@ -35,24 +39,52 @@ STYLES = {
 @json_option
 @click.pass_obj
 def status(app: App, train: str | None, *, watch: bool, every: float, as_json: bool) -> None:
-    """What runs, what waits and why, step, loss and time left; of TRAIN, or of every train.
+    """What runs, what waits and why, step, loss, speed, next checkpoint, time left; of TRAIN, or of every train.
 
     \b
     opsctl status
     opsctl status tiny-gpt --watch
     opsctl status --json | jq '.[].progress.step'
+    opsctl status --json --watch --every 60 >> status.jsonl
     """
-    if as_json:
-        print_json([asdict(each) for each in _statuses(app, train)])
-        return
     terminal = console()
-    if not watch:
-        terminal.print(_page(_statuses(app, train), app.clock.now(), str(app.root)))
-        return
-    with Live(console=terminal, auto_refresh=False) as live:
+    if watch:
+        _watch(app, train, terminal, every, as_json=as_json)
+    elif as_json:
+        print_json(_as_data(_statuses(app, train)))
+    else:
+        terminal.print(_page(_statuses(app, train), app, terminal))
+
+
+def _watch(app: App, train: str | None, terminal: Console, every: float, *, as_json: bool) -> None:
+    """Until Ctrl-C: on a terminal one page that changes, elsewhere one page or one JSON line after the other."""
+    with Live(console=terminal, auto_refresh=False) if terminal.is_terminal and not as_json else nullcontext() as live:
         while True:
-            live.update(_watched(app, train), refresh=True)
+            page, data = _looked(app, train, terminal)
+            if live:
+                live.update(Group(page, _footer(app.clock.now(), every)), refresh=True)
+            elif as_json:
+                click.echo(json.dumps(data, default=str, ensure_ascii=False))
+            else:
+                terminal.print(page)
             app.clock.sleep(every)
+
+
+def _looked(app: App, train: str | None, terminal: Console) -> tuple[RenderableType, object]:
+    """A page, and the same as data. Slurm may be away for a while."""
+    try:
+        statuses = _statuses(app, train)
+    except Unreachable as error:
+        return Text(f"{error.message}; looking again", style="yellow"), {"error": error.message}
+    return _page(statuses, app, terminal), _as_data(statuses)
+
+
+def _as_data(statuses: list[Status]) -> object:
+    return finite([asdict(each) for each in statuses])
+
+
+def _footer(now: datetime, every: float) -> RenderableType:
+    return Text(f"{now.astimezone():%H:%M:%S}, again every {every:g} s; Ctrl-C ends it", style="dim")
 
 
 def _statuses(app: App, train: str | None) -> list[Status]:
@@ -61,30 +93,24 @@ def _statuses(app: App, train: str | None) -> list[Status]:
     return [look(run, app.journal(run), jobs, app.clock.now()) for run in runs]
 
 
-def _watched(app: App, train: str | None) -> RenderableType:
-    try:
-        return _page(_statuses(app, train), app.clock.now(), str(app.root))
-    except Unreachable as error:
-        return Text(f"{error.message}; looking again", style="yellow")
-
-
-def _page(statuses: list[Status], now: datetime, root: str) -> RenderableType:
+def _page(statuses: list[Status], app: App, terminal: Console) -> RenderableType:
     if not statuses:
-        return Text(f"no trains below {root}; opsctl launch TRAIN.toml starts one")
-    return Group(*[status_block(each, now) for each in statuses])
+        return Text(f"no trains below {app.root}; opsctl launch TRAIN.toml starts one")
+    now, ramp = app.clock.now(), ASCII if terminal.options.ascii_only else BLOCKS
+    return Group(*[status_block(each, now, ramp=ramp) for each in statuses])
 
 
-def status_block(each: Status, now: datetime) -> RenderableType:
+def status_block(each: Status, now: datetime, *, ramp: str = BLOCKS) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     table.add_row(Text(each.train, style="bold"), Text(each.state, style=STYLES.get(each.state, "")))
-    for label, text in _lines(each, now):
+    for label, text in _lines(each, now, ramp):
         table.add_row(f"  {label}", Text(text))
     return table
 
 
-def _lines(each: Status, now: datetime) -> list[tuple[str, str]]:
+def _lines(each: Status, now: datetime, ramp: str) -> list[tuple[str, str]]:
     lines = [
         ("runs", f"{job.job} on {job.nodes or '?'}, {_for(job.since, now)}{_until(job.ends, now)}")
         for job in each.running
@@ -94,43 +120,19 @@ def _lines(each: Status, now: datetime) -> list[tuple[str, str]]:
         for job in each.waiting
     ]
     if each.progress:
-        lines.append(("progress", progress_line(each.progress, is_running=bool(each.running))))
+        lines += progress_lines(each.progress, now, is_running=bool(each.running), ramp=ramp)
+    elif each.running:
+        lines.append(("progress", "none yet: neither a heartbeat nor an iteration in its log"))
     if each.last_life:
         last = each.last_life
-        lines.append(("last life", f"{last.life} {last.outcome}: {last.why}"))
+        lines.append(("last life", f"{last.life} {last.outcome} {_for(last.at, now)} ago: {last.why}"))
+        lines += [("advice", last.advice)] if last.advice and not each.running else []
     lines += [
         (f"{armed.switch} switch", f"armed by {armed.by} {_for(armed.since, now)} ago{_because(armed.why)}")
         for armed in each.switches
     ]
     lines += [("request", f"{ask.verb} by {ask.by}: `opsctl watch` carries it out") for ask in each.requests]
     return lines + [("note", note) for note in each.notes]
-
-
-def progress_line(seen: Progress, *, is_running: bool) -> str:
-    """`step 120 of 400 · loss 3.21 · 0.41 s a step · 1m 55s left`; what only a running trainer does, only of such."""
-    parts = [f"step {seen.step}" + (f" of {seen.last_step}" if seen.last_step else "")]
-    if seen.loss is not None:
-        parts.append(f"loss {seen.loss:.4g}")
-    if seen.step_s:
-        parts.append(f"{seen.step_s:.3g} s a step")
-    if seen.tflops:
-        parts.append(f"{seen.tflops:.3g} TFLOPs")
-    if is_running and seen.phase not in ("", "train"):
-        parts.append(f"in {seen.phase}")
-    if seen.checkpoint_step is not None:
-        parts.append(f"checkpoint at {seen.checkpoint_step}")
-    if is_running and seen.eta_s:
-        parts.append(f"{duration(seen.eta_s)} left")
-    return " · ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """The two largest units: `2d 3h`, `4m 10s`."""
-    left = timedelta(seconds=round(abs(seconds)))
-    hours, rest = divmod(left.seconds, 3600)
-    units = [(left.days, "d"), (hours, "h"), (rest // 60, "m"), (rest % 60, "s")]
-    shown = [f"{n}{unit}" for n, unit in units if n][:2]
-    return " ".join(shown) or "0s"
 
 
 def _for(since: datetime | None, now: datetime) -> str:

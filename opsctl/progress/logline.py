@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from opsctl.errors import OpsctlError
@@ -12,6 +14,9 @@ from opsctl.logs.files import backwards
 
 MOST_SEARCHED = 64 << 20
 """Bytes at the end of a log. A trainer that says so much between two iterations does not write iteration lines."""
+MOST_READ = 4 << 20
+"""Bytes at its end for more iterations than the newest: a look at a log costs no more, whatever else it says."""
+SAMPLE = 1 << 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +101,39 @@ def last_iteration(log: Path) -> Iteration | None:
 
 def recent_iterations(log: Path, count: int) -> list[Iteration]:
     """The newest iterations in a log of any size, oldest first."""
-    found: list[Iteration] = []
+    return [seen for _, seen in tail(log, count)]
+
+
+def tail(log: Path, count: int) -> list[tuple[int, Iteration]]:
+    """The newest iterations, oldest first, each with the offset of its line. Fewer where a log says much else."""
+    found: list[tuple[int, Iteration]] = []
     try:
         size = log.stat().st_size
         for offset, line in backwards(log):
-            if len(found) == count or size - offset > MOST_SEARCHED:
+            if len(found) == count or size - offset > (MOST_READ if found else MOST_SEARCHED):
                 break
             if b"iteration" in line and (seen := parse(line.decode(errors="replace"))):
-                found.append(seen)
+                found.append((offset, seen))
     except (OSError, OpsctlError):
         pass
     return found[::-1]
+
+
+def sampled(log: Path, places: int = 32) -> list[Iteration]:
+    """Iterations at even distances over a whole log of any size, in its order: two of each place that has any."""
+    found: list[Iteration] = []
+    try:
+        with log.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            for place in range(places):
+                found += _sample(os.pread(file.fileno(), SAMPLE, size * place // places))
+    except OSError:
+        pass
+    return found
+
+
+def _sample(data: bytes) -> list[Iteration]:
+    """The first two whole lines that report an iteration. The first line may be the rest of one, and so is none."""
+    lines = (line for line in data.split(b"\n")[1:-1] if b"iteration" in line)
+    known = (parse(line.decode(errors="replace")) for line in lines)
+    return list(islice(filter(None, known), 2))

@@ -1,5 +1,7 @@
 """What `opsctl status` says, from rows of the queue and the files of a run directory."""
 
+import json
+import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -7,11 +9,14 @@ import pytest
 from rich.console import Console
 
 from opsctl import switches
-from opsctl.cli.status import duration, progress_line, status_block
+from opsctl.cli.output import finite
+from opsctl.cli.progress import duration
+from opsctl.cli.status import status_block
+from opsctl.guard.record import Start, write_start
 from opsctl.journal import Journal, Kind
 from opsctl.model import Job, JobState
 from opsctl.rundir import RunDir
-from opsctl.status import Progress, Status, status
+from opsctl.status import Status, status
 from opsctl.switches import Switch, Verb
 from opsctl.system import SystemClock
 from trainer.contract import Heartbeat, Phase, to_json
@@ -39,6 +44,18 @@ def row(state: JobState, *tasks: int, comment: str = "opsctl:gpt:n1", reason: st
     return Job(
         id="12", array="12", tasks=tasks, name="gpt", user="me", state=state, comment=comment, reason=reason, **more
     )
+
+
+def beat(run: RunDir, **said: object) -> None:
+    given = {"life": "12_1.0", "node": "n", "rank": 0, "at": 1.0, "limit_s": 60.0, "last_steps": 150, **said}
+    (run.heartbeat / "train.json").write_text(to_json(Heartbeat(**given)))  # type: ignore[arg-type]  # what a Heartbeat takes
+
+
+def start_life(run: RunDir, *, main_log: int) -> None:
+    start = Start(
+        life="12_1.0", job="12", nodes="n", node_count=1, gpus="", node="n", at=NOW, checkpoint=0, main_log=main_log
+    )
+    write_start(run, run.life("12_1.0"), start)
 
 
 def said(each: Status) -> str:
@@ -91,14 +108,14 @@ def test_the_last_life_that_finished_makes_the_train_finished(run: RunDir) -> No
     journal.append(Kind.LIFE_STARTED, life="12_1.0", nodes="node001")
     journal.append(Kind.LIFE_SETTLED, life="12_1.0", outcome="finished", action="cancel-queued", why="the last step")
     assert seen(run).state == "finished"
-    assert "12_1.0 finished: the last step" in said(seen(run))
+    assert "12_1.0 finished " in said(seen(run))
 
 
 def test_progress_comes_from_any_megatron_style_log(run: RunDir) -> None:
     run.main_log.write_text("".join(LINE.format(step) + "\n" for step in (10, 20, 30)))
     progress = seen(run).progress
     assert progress is not None
-    assert (progress.step, progress.last_step, progress.loss, progress.eta_s) == (30, 150, 2.5, 60.0)
+    assert (progress.step, progress.last_step, progress.loss) == (30, 150, 2.5)
 
 
 def test_a_heartbeat_that_is_further_than_the_log_goes_first(run: RunDir) -> None:
@@ -119,11 +136,118 @@ def test_switches_and_requests_are_shown_with_who_made_them(run: RunDir) -> None
     assert "`opsctl watch` carries it out" in text
 
 
-def test_only_a_running_train_has_time_left() -> None:
-    progress = Progress(step=5, last_step=10, loss=2.0, step_s=1.0, tflops=None, phase="exit", at=None,
-                        checkpoint_step=None, eta_s=5.0)  # fmt: skip
-    assert progress_line(progress, is_running=False) == "step 5 of 10 · loss 2 · 1 s a step"
-    assert progress_line(progress, is_running=True) == "step 5 of 10 · loss 2 · 1 s a step · in exit · 5s left"
+def test_a_train_that_has_time_left_says_until_when_and_one_that_is_held_does_not(run: RunDir) -> None:
+    run.main_log.write_text("".join(LINE.format(step) + "\n" for step in (10, 20, 30)))
+    running = seen(run, row(JobState.RUNNING, 1))
+    assert running.progress is not None
+    assert running.progress.left is not None
+    assert running.progress.left.likely == 60.0
+    assert "left        1m, until " in said(running)
+    held = seen(run, row(JobState.PENDING, 2, reason="JobHeldUser"))
+    assert held.progress is not None
+    assert held.progress.left is None
+    assert "left" not in said(held)
+
+
+def test_tasks_that_are_still_needed_and_not_queued_are_noted_with_what_queues_them(run: RunDir) -> None:
+    run.config.write_text('[slurm]\ntime_limit = "1"\n')
+    run.main_log.write_text(LINE.format(10) + "\n")
+    half_done = row(JobState.RUNNING, 1, start=NOW, end=NOW + timedelta(seconds=30))
+    assert seen(run, half_done).notes == (
+        f"at this pace, tasks still needed: 1, queued: 0; opsctl launch {run.config} --after 12 --tasks 1",
+    )
+    assert seen(run, half_done, row(JobState.PENDING, 2, reason="JobArrayTaskLimit")).notes == ()
+
+
+def test_a_train_that_has_just_started_says_that_there_is_nothing_yet(run: RunDir) -> None:
+    found = seen(run, row(JobState.RUNNING, 1, start=NOW))
+    assert (found.state, found.progress) == ("running", None)
+    assert "progress  none yet: neither a heartbeat nor an iteration in its log" in said(found)
+
+
+def test_a_pace_is_told_against_the_median_of_the_run(run: RunDir) -> None:
+    fast, slow = LINE.replace("149.2", "150"), LINE.replace("149.2", "120")
+    run.main_log.write_text("".join(fast.format(n) + "\n" for n in range(1, 2000)))
+    assert "0.5 s a step · 150 TFLOPs (as usual)" in said(seen(run))
+    with run.main_log.open("a") as log:
+        log.writelines(slow.format(n) + "\n" for n in range(2000, 2030))
+    assert "0.5 s a step · 120 TFLOPs (20 % below the run's median of 150)" in said(seen(run))
+
+
+def test_a_train_that_never_ran_says_nothing_of_progress(run: RunDir) -> None:
+    found = seen(run, row(JobState.PENDING, 1, reason="Priority"))
+    assert (found.state, found.progress) == ("queued", None)
+    assert "progress" not in said(found)
+
+
+def test_a_starting_trainer_is_at_the_step_of_the_life_before_and_says_that_it_starts(run: RunDir) -> None:
+    run.main_log.write_text(LINE.format(30) + "\n")
+    beat(run, phase=Phase.INIT, step=0)
+    text = said(seen(run, row(JobState.RUNNING, 1)))
+    assert "step 30 of 150 · 20 % · in init" in text
+
+
+def test_a_trainer_that_went_back_to_a_checkpoint_is_behind_the_log_of_the_life_before(run: RunDir) -> None:
+    run.main_log.write_text(LINE.format(30) + "\n")
+    start_life(run, main_log=run.main_log.stat().st_size)
+    beat(run, phase=Phase.TRAIN, step=21, loss=3.5)
+    found = seen(run, row(JobState.RUNNING, 1)).progress
+    assert found is not None
+    assert (found.step, found.loss) == (21, 3.5)
+    with run.main_log.open("a") as log:
+        log.write(LINE.format(22) + "\n")
+    found = seen(run, row(JobState.RUNNING, 1)).progress
+    assert found is not None
+    assert (found.step, found.loss) == (22, 2.5)
+
+
+RUBBISH = [
+    b"",
+    b"\x00\xff" * 5000,
+    b"iteration 5/ 9 |" + b" nan" * 9,
+    b"iteration x/ y | lm loss: 1 |\n" * 99,
+]
+BEAT = {"step": "many", "phase": "train", "life": 1, "node": 2, "rank": 3, "at": None, "limit_s": []}
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH)
+def test_a_log_of_rubbish_is_no_progress_and_no_failure(run: RunDir, rubbish: bytes) -> None:
+    run.main_log.write_bytes(rubbish)
+    (run.heartbeat / "train.json").write_text(json.dumps(BEAT))
+    found = seen(run, row(JobState.RUNNING, 1))
+    assert found.progress is None or found.progress.step == 5
+    assert "12_1" in said(found)
+
+
+def test_the_last_end_is_told_with_its_cause_and_when_and_what_to_do(run: RunDir) -> None:
+    journal = Journal(run, SystemClock())
+    journal.append(Kind.LIFE_STARTED, life="12_1.0", nodes="node001")
+    journal.append(
+        Kind.DIAGNOSED, **{"life": "12_1.0", "class": "gpu", "cause": "xid79", "says": "GPU fell off the bus",
+        "node": "node001", "rank": 3, "suspects": [], "evidence": [], "also": [], "advice": "drain it"},
+    )  # fmt: skip
+    journal.append(Kind.LIFE_SETTLED, life="12_1.0", outcome="crashed", action="continue", why="GPU fell off the bus")
+    later = status(run, journal, [], journal.clock.now() + timedelta(hours=2))
+    console = Console(width=200)
+    with console.capture() as caught:
+        console.print(status_block(later, journal.clock.now() + timedelta(hours=2)))
+    assert "12_1.0 crashed 2h ago: GPU fell off the bus" in caught.get()
+    assert "advice     drain it" in caught.get()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_no_line_is_wider_than_the_terminal(run: RunDir, width: int) -> None:
+    run.config.write_text('[slurm]\ntime_limit = "1"\n')
+    run.main_log.write_text("".join(LINE.format(step) + "\n" for step in range(1, 60)))
+    console = Console(width=width)
+    with console.capture() as caught:
+        console.print(status_block(seen(run, row(JobState.RUNNING, 1, start=NOW)), NOW))
+    assert max(map(len, caught.get().splitlines())) <= width
+    assert caught.get().count("since step 1") == 1
+
+
+def test_what_is_no_number_is_null_in_json() -> None:
+    assert finite({"loss": math.nan, "all": (1.0, math.inf)}) == {"loss": None, "all": [1.0, None]}
 
 
 @pytest.mark.parametrize(

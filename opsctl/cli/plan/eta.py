@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -12,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 from opsctl.calc.checks import refuse
 from opsctl.calc.throughput import time_left
 from opsctl.errors import OpsctlError
-from opsctl.journal import History, replay
-from opsctl.progress.eta import median_step_s
+from opsctl.journal import replay
+from opsctl.progress.eta import median_step_s, waits_seen
 from opsctl.progress.logline import recent_iterations
 
 if TYPE_CHECKING:
     from opsctl.app import App
 
 RECENT = 200
-SAME_MOMENT_S = 10.0
-"""A settlement and a start that are no further apart are one guard's doing."""
 
 
 def eta_of(
@@ -50,16 +47,3 @@ def eta_of(
         "training_left": left.training, "tasks_to_come": left.lives, "mean_wait": fmean(waits) if waits else None,
         "likely": left.likely, "earliest": left.early, "latest": left.late,
     }  # fmt: skip
-
-
-def waits_seen(history: History) -> list[float]:
-    """Seconds from the end of each life to the start of the next. A hold counts: it happened.
-
-    A life that was settled only when the next one began tells nothing of its end, and so of no wait.
-    """
-    lives = sorted(history.started.items(), key=lambda life: life[1])
-    waits = []
-    for (life, _), (_, start) in pairwise(lives):
-        if ended := history.settled.get(life):
-            waits.append((start - ended.when).total_seconds())
-    return [wait for wait in waits if wait > SAME_MOMENT_S]

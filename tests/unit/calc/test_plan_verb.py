@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from opsctl.cli import cli
-from opsctl.cli.plan.eta import waits_seen
 from opsctl.errors import InputError, OpsctlError
 from opsctl.journal import Event, History, Kind
+from opsctl.progress.eta import waits_seen
 from opsctl.rundir import RunDir
 
 LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.progress.eta import median_step_s, seconds_left
+from opsctl.progress.eta import median_step_s
 from opsctl.progress.logline import Iteration, last_iteration, parse, recent_iterations
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "logs"
@@ -129,20 +129,6 @@ def test_the_search_gives_up_far_from_the_end(tmp_path):
     began = time.perf_counter()
     assert last_iteration(log) is None
     assert time.perf_counter() - began < 3
-
-
-def test_the_time_left_is_the_steps_left_times_the_usual_step():
-    assert seconds_left(90, 100, 2.5) == 25.0
-    assert seconds_left(100, 100, 2.5) == 0
-    assert seconds_left(101, 100, 2.5) == 0
-
-
-UNKNOWN = [(None, 1.0), (0, 1.0), (10, None), (10, 0.0), (10, math.nan), (10, math.inf)]
-
-
-@pytest.mark.parametrize(("last", "step_s"), UNKNOWN)
-def test_the_time_left_is_unknown_without_an_end_or_a_step(last, step_s):
-    assert seconds_left(5, last, step_s) is None
 
 
 def test_a_slow_step_after_a_save_does_not_change_the_usual_one():
