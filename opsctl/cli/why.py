@@ -14,7 +14,10 @@ from opsctl.diagnosis.ends import End, by_slurm, by_trainer
 from opsctl.diagnosis.first import Diagnosis
 from opsctl.diagnosis.life import Lived, diagnose_life, diagnose_logs
 from opsctl.errors import InputError, Unreachable
+from opsctl.guard.beside import with_past
 from opsctl.guard.diagnose import SLURM_SAID, lived
+from opsctl.guard.evidence import gather
+from opsctl.guard.record import read_start
 from opsctl.guard.settle import read_end, remembered
 from opsctl.guard.stop import read_stop_request
 from opsctl.journal import replay
@@ -69,7 +72,16 @@ def diagnose(app: App, run: RunDir, task: int | None) -> Diagnosis:
     life = over[-1]
     earlier = started[: started.index(life)]
     before = diagnose_life(run, _lived(app, run, earlier[-1], started)) if earlier else None
-    return diagnose_life(run, _lived(app, run, life, started), before=before)
+    found = diagnose_life(run, _lived(app, run, life, started), before=before)
+    return _with_past(app, run, run.life(life), found)
+
+
+def _with_past(app: App, run: RunDir, life: Life, found: Diagnosis) -> Diagnosis:
+    """With what health knows of the nodes, as far as it is known which they were and when it ended."""
+    began, done = read_start(life), read_end(life)
+    at = done.ended if done else gather(run, life, None)[1] or app.clock.now()
+    allocated = began.nodes if began else ""
+    return with_past(found, app.history, allocated, at=at, days=app.site.health.lemon_days)
 
 
 def _lived(app: App, run: RunDir, life: str, started: list[str]) -> Lived:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from opsctl.config import Train, parse, read_toml
@@ -29,9 +29,11 @@ SLURM_SAID = {
 """What Slurm said of a life, as its outcome has kept it."""
 
 
-def diagnose(journal: Journal, life: Life, outcome: Outcome, *, seconds: float) -> Diagnosis:
-    """Why `life` ended. Raises nothing, and takes so many seconds at most."""
-    ask = partial(_diagnose, journal, life, outcome)
+def diagnose(
+    journal: Journal, life: Life, outcome: Outcome, *, seconds: float, also: Callable[[Diagnosis], Diagnosis]
+) -> Diagnosis:
+    """Why `life` ended; `also` adds what others know of it. Raises nothing, and takes so many seconds at most."""
+    ask = partial(_diagnose, journal, life, outcome, also)
     answer = Isolation[str, Diagnosis](journal.clock, seconds).run({life.name: ask})[life.name]
     if isinstance(answer, Failed):
         says = f"why it ended could not be found out: {answer.why}"
@@ -39,14 +41,14 @@ def diagnose(journal: Journal, life: Life, outcome: Outcome, *, seconds: float) 
     return answer
 
 
-def _diagnose(journal: Journal, life: Life, outcome: Outcome) -> Diagnosis:
+def _diagnose(journal: Journal, life: Life, outcome: Outcome, also: Callable[[Diagnosis], Diagnosis]) -> Diagnosis:
     run, events = journal.run, journal.events()
     started = list(replay(events).started)
     position = started.index(life.name) if life.name in started else len(started)
     before = diagnosed(events, started[position - 1]) if position else None
     said = by_trainer(read_stop_reason(life.stop_reason), asked_why(life))
     said = said or by_slurm(SLURM_SAID.get(outcome, JobState.UNKNOWN))
-    return diagnose_life(run, lived(run, life.name, started, said), before=recalled(before) if before else None)
+    return also(diagnose_life(run, lived(run, life.name, started, said), before=recalled(before) if before else None))
 
 
 def asked_why(life: Life) -> str:

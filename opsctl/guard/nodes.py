@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from opsctl.diagnosis.causes import Class
 from opsctl.diagnosis.first import Diagnosis
 from opsctl.errors import InputError, OpsctlError, SchedulerError, Unreachable
+from opsctl.guard.beside import with_past
 from opsctl.health.exclusions import Exclusions
 from opsctl.health.history import History
 from opsctl.health.look import Looked, Looker
@@ -70,6 +71,10 @@ class NodeCare:
         return Looker(
             fanout=self.reach(self.jobs, idle), history=self.history, site=site, clock=self.clock, busy=busy(known)
         )
+
+    def remember(self, found: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
+        """`found`, and what was known of the nodes."""
+        return with_past(found, self.history, allocated, at=at, days=self.site.lemon_days)
 
     def take_out(
         self, chain: Chain, found: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]

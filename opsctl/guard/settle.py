@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from opsctl.config import Guard
 from opsctl.diagnosis.causes import Class
@@ -97,17 +98,26 @@ def _ask(chain: Chain, rules: Guard, life: Life, job: Job | None, care: NodeCare
         ended = _bare(chain, life, job, events)
         if not wants_diagnosis(ended.outcome, is_short=is_burning(ended, rules)):
             return Asked()
-        found = diagnose(chain.journal, life, ended.outcome, seconds=rules.diagnosis_seconds)
-        suspects = _suspects(chain, life, found, job) if care and _may_exclude(found) else ()
+        allocated = _allocated(life, job)
+        also = partial(care.remember, allocated=allocated, at=ended.ended) if care else _nothing_more
+        found = diagnose(chain.journal, life, ended.outcome, seconds=rules.diagnosis_seconds, also=also)
+        suspects = _suspects(chain, allocated, found) if care and _may_exclude(found) else ()
     if care is None or not _may_exclude(found):
         return Asked(found=found)
     verdicts = care.look(chain.scheduler, suspects, seconds=rules.node_check_seconds)
     return Asked(found=found, suspects=suspects, verdicts=verdicts)
 
 
-def _suspects(chain: Chain, life: Life, found: Diagnosis, job: Job | None) -> tuple[str, ...]:
+def _nothing_more(found: Diagnosis) -> Diagnosis:
+    return found
+
+
+def _allocated(life: Life, job: Job | None) -> str:
     began = record.read_start(life)
-    allocated = began.nodes if began else job.nodes if job else ""
+    return began.nodes if began else job.nodes if job else ""
+
+
+def _suspects(chain: Chain, allocated: str, found: Diagnosis) -> tuple[str, ...]:
     try:
         return suspects_of(found, allocated, chain.scheduler.nodes()) if allocated else ()
     except Unreachable:

@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from click.testing import Result as Invoked
 
 from opsctl.cli.why import why
+from opsctl.config import Site
 from opsctl.errors import InputError
 from opsctl.guard.settle import settle
+from opsctl.health.history import History
+from opsctl.health.model import Health, Result, Severity, Snapshot, Verdict
 from opsctl.journal import Journal
 from opsctl.model import JobState
 from opsctl.rundir import Life, RunDir
+from opsctl.sitedir import SiteDir
 from tests.unit.diagnosis.conftest import LOST, Log, real
-from tests.unit.guard.settled_world import World, a_world
+from tests.unit.guard.settled_world import Hands, World, a_world
 from trainer.contract import Reason
 
 
@@ -34,6 +39,16 @@ class App:
     def scheduler(self) -> object:
         return self.world.queue
 
+    @property
+    def clock(self) -> Hands:
+        return self.world.clock
+
+    @property
+    def history(self) -> History:
+        return History(site=SiteDir(self.world.run.path.parent / ".site"), clock=self.world.clock)
+
+    site = Site(root="/nowhere")
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
@@ -44,7 +59,7 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def call(world: World, *args: str) -> Result:
+def call(world: World, *args: str) -> Invoked:
     return CliRunner(catch_exceptions=False).invoke(why, args, obj=App(world))
 
 
@@ -91,9 +106,9 @@ def test_an_earlier_task_is_told_from_its_own_part_of_the_log(world: World) -> N
     assert ask(world, "gpt", "--task", "2")["cause"] == "shared-memory-full"
 
 
-def _crashed(world: World, name: str, corpus: str) -> Life:
+def _crashed(world: World, name: str, corpus: str, **more: str) -> Life:
     """A life that began when main_log was as long as it is."""
-    life = world.began(name)
+    life = world.began(name, **more)  # type: ignore[arg-type]  # handed on
     log = world.run.main_log
     start = json.loads(life.start.read_text()) | {"main_log": log.stat().st_size if log.exists() else 0}
     life.start.write_text(json.dumps(start))
@@ -160,6 +175,55 @@ def test_a_life_that_goes_on_has_no_end(world: World) -> None:
         call(world, "gpt")
     with pytest.raises(InputError, match="gpt: no life of task 7 has ended"):
         call(world, "gpt", "--task", "7")
+
+
+def looked(world: World, node: str, evidence: str = "") -> None:
+    """Somebody looks at a node now."""
+    at = world.clock.now()
+    rows = (Result(check="remapped_rows", severity=Severity.DEGRADED, evidence=evidence),) if evidence else ()
+    health = Health.DEGRADED if evidence else Health.HEALTHY
+    found = Verdict(node=node, health=health, results=rows, at=at, by="ssh")
+    App(world).history.save([(Snapshot(node=node, at=at), found)], baseline_hours=24)
+
+
+def test_what_health_knew_of_the_first_causes_node_is_told_beside_it(world: World) -> None:
+    looked(world, "node002", "1 row pending")
+    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1, after=3 * 3600)
+    assert ask(world, "gpt")["also"] == [
+        "node002 has had 1 finding (remapped_rows 1) in the 28 days before",
+        "node002 was already degraded, when looked at 3 h before: remapped_rows: 1 row pending",
+    ]
+    assert "  also   node002 has had 1 finding" in call(world, "gpt").stdout
+
+
+def test_where_no_log_names_a_cause_the_nodes_of_that_life_are_told_of(world: World) -> None:
+    for node, evidence in (("node001", ""), ("node003", "1 row pending"), ("node004", "1 row pending")):
+        looked(world, node, evidence)
+    life = world.began("12_1.0", nodes="node[001-003]")
+    says(world, "nothing to see")
+    world.exited(life, 1, after=600)
+    found = ask(world, "gpt")
+    assert (found["cause"], found["suspects"]) == ("nothing", [])
+    assert found["also"] == [
+        "node003 was already degraded, when looked at 10 min before: remapped_rows: 1 row pending",
+        "health had nothing against node001 then",
+        "nobody had looked at node002; opsctl health node002",
+    ]
+
+
+def test_a_history_that_cannot_be_read_leaves_the_cause_as_it_was(world: World) -> None:
+    looked(world, "node002", "1 row pending")
+    kept = world.run.path.parent / ".site" / "nodes" / "node" / "node002.json"
+    kept.write_text(kept.read_text().replace('"at":', '"at":"x","not":'))
+    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1)
+    assert ask(world, "gpt")["cause"] == "gpu-ecc"
+    kept.write_text('{"node":"node002","incidents":[' + json.dumps(BROKEN) + "]}")
+    found = ask(world, "gpt")
+    assert found["cause"] == "gpu-ecc"
+    assert "cannot be read" in found["also"][0]  # type: ignore[index]  # a list
+
+
+BROKEN = {"at": "x", "last": None, "count": 1, "node": "n", "check": "", "severity": "", "evidence": ""}
 
 
 def test_a_log_alone(world: World, log: Log) -> None:

@@ -20,6 +20,7 @@ from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.settle import settle, settle_ended, unsettled
 from opsctl.health.exclusions import Exclusions
 from opsctl.health.history import History
+from opsctl.health.model import Health, Result, Severity, Snapshot, Verdict
 from opsctl.health_tables import HealthSite
 from opsctl.journal import Event, Journal, Kind
 from opsctl.model import JobState, Node
@@ -68,6 +69,15 @@ def test_a_gpu_that_failed_has_its_node_excluded_and_the_train_goes_on(world: Wo
     assert (cause.data["class"], cause.data["cause"], cause.data["suspects"]) == ("gpu", "gpu-ecc", ["node001"])
     assert cause.data["evidence"][-1] == ECC
     assert world.kinds()[-4:] == [Kind.DIAGNOSED, Kind.EXCLUDED, Kind.QUARANTINED, Kind.LIFE_SETTLED]
+
+
+def test_what_health_knew_of_the_node_is_in_the_journal_and_so_in_the_alert(world: World, care: NodeCare) -> None:
+    result = Result(check="xid", severity=Severity.DEGRADED, evidence="Xid 94")
+    found = Verdict(node="node001", health=Health.DEGRADED, results=(result,), at=world.clock.now(), by="ssh")
+    care.history.save([(Snapshot(node="node001", at=world.clock.now()), found)], baseline_hours=24)
+    settle(world.chain, world.rules, crashed(world, ECC), care=care)
+    [cause] = events(world, Kind.DIAGNOSED)
+    assert cause.data["also"][0] == "node001 has had 1 finding (xid 1) in the 28 days before"
 
 
 def test_later_launches_leave_the_node_out_and_the_administrators_have_a_report(world: World, care: NodeCare) -> None:
