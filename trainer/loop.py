@@ -22,7 +22,7 @@ from trainer.hooks import Decision, Hooks
 from trainer.metrics import Metrics
 from trainer.parallel import Control, connect, leave
 from trainer.process import Process
-from trainer.report import Pulse, say, write_stop_reason
+from trainer.report import Pulse, say, stamp, write_stop_reason
 from trainer.spikes import Spikes
 from trainer.start import checked_layout, compare_data, device_name, memory_limits, settle_randomness, settle_seed
 from trainer.state import State
@@ -162,7 +162,7 @@ def _step(run: Run) -> None:
 def _tell(run: Run, interval: Interval | None) -> None:
     state = run.state
     if interval and run.control.process.is_last:
-        say(interval.line())
+        say(f" {stamp()}{interval.line()}")
         run.metrics.interval(interval, state)
     state.spike = run.spikes.see(state.loss)
     if state.spike:

@@ -20,6 +20,12 @@ def say(text: str) -> None:
     print(text, flush=True)  # noqa: T201 - the log is stdout
 
 
+def stamp() -> str:
+    """The time, as newer Megatrons put it before their iteration lines: local, and here to the millisecond."""
+    now = time.time()
+    return f"[{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}.{int(now % 1 * 1000):03}]"
+
+
 class Pulse:
     """Heartbeats: `train.json` by rank 0, `<node>-<local rank>.json` by the first rank of each node."""
 

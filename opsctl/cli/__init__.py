@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "launch": ("opsctl.cli.launch:launch", "Check, render and submit a train."),
     "status": ("opsctl.cli.status:status", "What runs, what waits and why, step, loss, ETA."),
     "logs": ("opsctl.cli.logs:logs", "Show and follow a train's log."),
+    "report": ("opsctl.cli.report:report", "Effective time, and where the rest of it went."),
     "why": ("opsctl.cli.why:why", "What ended a task, on which node and rank, and what to do."),
     "stacks": ("opsctl.cli.stacks:stacks", "Where every rank is: which are the odd ones."),
     "nccl": ("opsctl.cli.nccl:nccl", "Who could not connect to whom, which rank is behind."),

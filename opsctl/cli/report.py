@@ -1,0 +1,88 @@
+"""`opsctl report`: how much of the wall-clock was training, and where did the rest go?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from opsctl.cli.output import console, json_option, print_json, say
+from opsctl.progress.effective import Bucket
+from opsctl.report import words
+from opsctl.report.model import Report
+from opsctl.report.train import report_train
+
+if TYPE_CHECKING:
+    from opsctl.app import App
+
+BAR = 40
+"""Characters of the longest bar."""
+
+
+@click.command()
+@click.argument("train")
+@click.option("--since", help="Only from then on: 2026-03-01, '2026-03-01 12:00', or as long ago as 3d or 12h.")
+@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@json_option
+@click.pass_obj
+def report(app: App, train: str, *, since: str | None, markdown: bool, as_json: bool) -> None:
+    """Say how much of TRAIN's wall-clock was training for the first time (ETTR), and where every lost hour went: the
+    buckets always add up to the wall-clock.
+
+    \b
+    opsctl report tiny-gpt
+    opsctl report tiny-gpt --since 7d --markdown
+    """
+    if markdown and as_json:
+        raise click.UsageError("--markdown or --json, not both.")
+    found = made(app, train, since)
+    if as_json:
+        print_json(words.to_json(found))
+    elif markdown:
+        say(words.markdown(found))
+    else:
+        console().print(page(found))
+
+
+def made(app: App, train: str, since: str | None) -> Report:
+    """The report that was asked for. Raises InputError."""
+    now = app.clock.now()
+    moment = words.parse_since(since, now) if since else None
+    run = app.find(train)
+    return report_train(run, app.journal(run).events(), now, since=moment)
+
+
+def page(found: Report) -> RenderableType:
+    parts: list[RenderableType] = [Text(f"{found.train}: {words.headline(found)}", style="bold"), _facts(found)]
+    parts += [Text(""), _shares(found)]
+    if found.lives:
+        parts += [Text(""), _lives(found)]
+    return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in found.notes))
+
+
+def _facts(found: Report) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in words.facts(found):
+        table.add_row(Text(f"  {name}", style="dim"), Text(value))
+    return table
+
+
+def _shares(found: Report) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name, justify in (("  where it went", "left"), ("time", "right"), ("share", "right"), ("", "left")):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # rich's own words for it
+    for bucket, spent, share in words.shares(found):
+        style = "green" if bucket is Bucket.EFFECTIVE else "red"
+        bar = Text("█" * round(BAR * share) or "▏", style=style)
+        table.add_row(Text(f"  {bucket}"), words.duration(spent), words.percent(share), bar)
+    return table
+
+
+def _lives(found: Report) -> Table:
+    table = Table(*words.LIFE_COLUMNS, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for life in found.lives:
+        table.add_row(*(Text(cell) for cell in words.life_row(life)))
+    return table

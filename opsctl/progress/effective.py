@@ -1,0 +1,287 @@
+"""The ledger of effective time: every second of a wall-clock is training for the first time, or lost to one cause.
+
+Effective time is what Meta calls productive runtime, over the wall-clock of the job run with its time in the queue
+(ETTR, arXiv 2410.21680), and MegaScale "iterations x iteration time / total time" (NSDI'24): steps that had not been
+done before, each at the usual time of a step. The causes of loss are those that both subtract (work done again since
+the last checkpoint, restarts, saves), and what a chain of jobs adds (queue, held). Pure, and whatever it is given, the
+spans tile the window: it walks with a cursor that only goes forward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from statistics import median
+
+from opsctl.progress.told import NOTHING, Part, Told
+
+
+class Bucket(StrEnum):
+    """What a second was spent on."""
+
+    EFFECTIVE = "training"
+    """Steps done for the first time, at the usual time of a step."""
+    TWICE = "done twice"
+    """Steps that had been done before and were lost with a life."""
+    SLOW = "slow steps"
+    """What steps took beyond the usual time."""
+    CHECKPOINT = "checkpoints"
+    """Training stood still for a save."""
+    EVALUATION = "evaluation"
+    START_UP = "start-up"
+    """From a life's start to its first step; all of a life that did no step."""
+    HANG = "hang until noticed"
+    """From the last step to the end of a life that did not leave by itself: a hang, a dead node, a crash."""
+    QUEUE = "queue"
+    HELD = "held"
+    NOT_QUEUED = "nothing queued"
+    """Neither running nor submitted."""
+    UNKNOWN = "unknown"
+
+
+class Ending(StrEnum):
+    """How a life ended, as far as its last seconds are concerned."""
+
+    LEFT = "left"
+    """By itself, having saved."""
+    BROKE = "broke"
+    CUT = "cut"
+    """It was taken away while it may have been at work."""
+    OPEN = "open"
+    """It has not ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lived:
+    """When a life was, and what it told. Times in seconds since the epoch."""
+
+    begin: float
+    end: float
+    ending: Ending
+    told: Part
+    nodes: int = 0
+    """How many; lives on as many nodes are held against each other."""
+    last_word: float = math.nan
+    """When its ranks last said anything, if known."""
+    is_torn: bool = False
+    """Its log does not begin where it began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Nothing runs. The bucket says why."""
+
+    begin: float
+    end: float
+    bucket: Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    begin: float
+    end: float
+    bucket: Bucket
+    life: int | None = None
+    """Which of the lives."""
+
+
+SLOW_FROM = 1.05
+"""So much of the usual time makes steps slow. One slow node made all of BLOOM's steps 6 % slower (149 to 140 TFLOPs,
+chronicles of tr11-176B); the noise of healthy steps is below."""
+COARSE, FINE = 1.0, 0.1
+"""Seconds by which a time in a log may be off: by how it is rounded."""
+UNFINISHED, LEAVING = 3.0, 60.0
+"""A life that was cancelled, or goes on, so many of its log's intervals, or seconds, after its last line is at work;
+after more it hangs."""
+FAR = 3600.0
+"""Seconds before or after its life that a time may be; what is further off is another clock, or a date in a text."""
+QUARTER = 900.0
+"""Time zones differ by multiples of it."""
+
+Usual = dict[tuple[int, int], float]
+"""The median time of a step, by samples in a step and number of nodes."""
+
+
+def usual_step_s(lives: Iterable[Lived]) -> Usual:
+    """What a step usually takes: a median, for the first steps of a life and those after a save take long."""
+    seen: dict[tuple[int, int], list[float]] = {}
+    for life in lives:
+        for line in life.told:
+            if math.isfinite(line.seconds) and line.seconds > 0:
+                seen.setdefault((line.batch, life.nodes), []).append(line.seconds)
+    return {key: median(values) for key, values in seen.items()}
+
+
+def log_interval(lives: Iterable[Lived]) -> int:
+    """After how many steps the trainer usually tells of them."""
+    counts: Counter[int] = Counter()
+    for life in lives:
+        steps = life.told.columns[0]
+        counts.update(int(after - before) for before, after in pairwise(steps) if after > before)
+    return max(counts, key=lambda n: counts[n]) if counts else 1
+
+
+def ledger(lives: Sequence[Lived], waits: Sequence[Wait], *, begin: float, end: float) -> Iterator[Span]:
+    """What every second between `begin` and `end` was spent on: spans in order, without gap or overlap.
+
+    `lives` are in the order in which they began; one that overlaps the one before begins when that has ended.
+    """
+    walk = _Walk(lives, begin=begin, end=end)
+    for number, life in enumerate(lives):
+        yield from _waited(walk, waits, life.begin)
+        yield from walk.live(number, life)
+    yield from _waited(walk, waits, end)
+
+
+def _waited(walk: _Walk, waits: Sequence[Wait], until: float) -> Iterator[Span]:
+    for wait in waits:
+        if wait.end > walk.now and wait.begin < until:
+            yield from walk.to(min(wait.begin, until), Bucket.UNKNOWN)
+            yield from walk.to(min(wait.end, until), wait.bucket)
+    yield from walk.to(until, Bucket.UNKNOWN)
+
+
+class _Walk:
+    """Goes through the window once. Nothing that it is given takes it back, or beyond the end."""
+
+    def __init__(self, lives: Sequence[Lived], *, begin: float, end: float) -> None:
+        self.now, self.end, self.limit = begin, end, end
+        self.usual, self.every = usual_step_s(lives), log_interval(lives)
+        starts = [start for life in lives if (start := self._told_start_up(life)) is not None]
+        self.start_up = median(starts) if starts else 0.0
+        self.highest = 0
+        self.life: int | None = None
+
+    def to(self, at: float, bucket: Bucket) -> Iterator[Span]:
+        at = min(at, self.end)
+        if at > self.now:  # which is never true of nan
+            yield Span(self.now, at, bucket, self.life)
+            self.now = at
+
+    def live(self, number: int, life: Lived) -> Iterator[Span]:
+        self.life, self.end = number, min(max(life.end, self.now), self.limit)
+        if math.isnan(life.told.first_stamp):
+            yield from self.to(self.now + self._guessed_start_up(life), _gap(None, life))
+        clock, last, interval = _Clock(life), None, NOTHING
+        for line in life.told:
+            count = self._count(line.step, last and last.step)
+            interval = self._usual(line, life) * count
+            took = _took(line, count, interval)
+            low, high = clock.read(line, self.now, took)
+            rest = line.stall
+            if 0 < rest < math.inf and not took - interval >= rest / 2:
+                # A save that is not in the time of the steps after it, as it is in older Megatrons.
+                yield from self.to(self.now + rest, Bucket.CHECKPOINT)
+                rest = NOTHING
+            if low - took > self.now + clock.tolerance:
+                yield from self.to(low - took, _gap(line if last else None, life))
+            end = self.now + took
+            yield from self._steps(line, count, interval, high if high < end - clock.tolerance else end, stall=rest)
+            self.highest, last = max(self.highest, line.step), line
+        yield from self._tail(life, interval if last else None)
+        self.life, self.end = None, self.limit
+
+    def _steps(self, line: Told, count: int, interval: float, end: float, *, stall: float) -> Iterator[Span]:
+        """The steps of a line: first what they took beyond the usual, then those done twice, then the new ones."""
+        begin, length = self.now, max(0.0, min(end, self.end) - self.now)
+        new = min(count, max(0, line.step - self.highest)) / count
+        beyond = length - interval if length > interval * SLOW_FROM else 0.0
+        if beyond:
+            yield from self.to(begin + min(beyond, stall if stall >= 0 else 0.0), Bucket.CHECKPOINT)
+            slow = Bucket.EVALUATION if line.evaluated else Bucket.SLOW if new else Bucket.TWICE
+            yield from self.to(begin + beyond, slow)
+        yield from self.to(begin + beyond + (length - beyond) * (1 - new), Bucket.TWICE)
+        yield from self.to(end, Bucket.EFFECTIVE)
+
+    def _tail(self, life: Lived, interval: float | None) -> Iterator[Span]:
+        """From the last line to the life's end; `interval` is what its steps usually take, None if there was none."""
+        if interval is None:
+            yield from self.to(self.end, Bucket.UNKNOWN if life.is_torn else Bucket.START_UP)
+            return
+        stall, at_work = life.told.stall, max(LEAVING, UNFINISHED * interval) if interval >= 0 else math.inf
+        if math.isfinite(stall) or life.ending is Ending.LEFT:
+            yield from self.to(self.now + stall, Bucket.CHECKPOINT)
+        is_still = life.ending in {Ending.CUT, Ending.OPEN} and self.end - self.now > at_work
+        yield from self.to(self.end, Bucket.HANG if life.ending is Ending.BROKE or is_still else Bucket.UNKNOWN)
+
+    def _usual(self, line: Told, life: Lived) -> float:
+        return self.usual.get((line.batch, life.nodes), NOTHING)
+
+    def _count(self, step: int, before: int | None) -> int:
+        """The steps that a line tells of. The first line of a life may tell of fewer than the others."""
+        if before is not None and step > before:
+            return step - before
+        return min(max(step, 1), (step - 1) % self.every + 1)
+
+    def _told_start_up(self, life: Lived) -> float | None:
+        """Seconds from its start to its first step, where its log bears times."""
+        line = next(iter(life.told), None)
+        if line is None or life.is_torn:
+            return None
+        count = self._count(line.step, None)
+        took = _took(line, count, self._usual(line, life) * count)
+        low, _ = _Clock(life).read(line, life.begin, took)
+        return low - took - life.begin if low - took >= life.begin else None
+
+    def _guessed_start_up(self, life: Lived) -> float:
+        """The same where it bears none: what is left besides the steps, if nothing else can have taken it."""
+        spoken, before = 0.0, None
+        for line in life.told:
+            count = self._count(line.step, before)
+            spoken += _took(line, count, self._usual(line, life) * count)
+            before = line.step
+        spoken += sum(stall for stall in (*life.told.columns[5], life.told.stall) if math.isfinite(stall))
+        if before is None:
+            return 0.0
+        if life.ending is Ending.LEFT:
+            return self.end - self.now - spoken
+        if not math.isnan(life.last_word):
+            return life.last_word - self.now - spoken
+        return min(self.start_up, self.end - self.now - spoken)
+
+
+def _took(line: Told, count: int, interval: float) -> float:
+    took = line.seconds * count if math.isfinite(line.seconds) else interval
+    return took if took >= 0 else 0.0
+
+
+def _gap(line: Told | None, life: Lived) -> Bucket:
+    """What there is between the steps of two lines; None is before the first."""
+    if line is None:
+        return Bucket.UNKNOWN if life.is_torn else Bucket.START_UP
+    if not math.isnan(line.stall):
+        return Bucket.CHECKPOINT
+    return Bucket.EVALUATION if line.evaluated else Bucket.UNKNOWN
+
+
+@dataclass(slots=True)
+class _Clock:
+    """The times in the log of one life, in the zone of the journal, never going back."""
+
+    life: Lived
+    shift: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        off = self.life.begin - self.life.told.first_stamp
+        is_near = -FAR <= -off <= self.life.end - self.life.begin + FAR
+        self.shift = 0.0 if is_near or not abs(off) < 26 * 3600 else round(off / QUARTER) * QUARTER
+
+    @property
+    def tolerance(self) -> float:
+        return FINE if self.life.told.fine else COARSE
+
+    def read(self, line: Told, now: float, took: float) -> tuple[float, float]:
+        """When the line's steps were done at the earliest and at the latest; nan where that is not known."""
+        low, high = self._checked(line.low), self._checked(line.high)
+        if high < now - self.tolerance - FAR / 60:  # the clock was put back
+            self.shift += now + took - high
+            return NOTHING, NOTHING
+        return low, high
+
+    def _checked(self, at: float) -> float:
+        at += self.shift
+        return at if self.life.begin - FAR <= at <= self.life.end + FAR else NOTHING

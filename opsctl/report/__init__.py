@@ -1,0 +1,1 @@
+"""How much of the wall-clock was training, and where did the rest go?"""

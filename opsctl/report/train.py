@@ -1,0 +1,217 @@
+"""The report of one of our trains, from its journal, its log and what its lives left; Slurm is not asked."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+from opsctl.errors import InputError
+from opsctl.guard.outcome import Outcome
+from opsctl.guard.record import read_start
+from opsctl.guard.settle import read_end
+from opsctl.journal import Event, Kind
+from opsctl.progress.effective import Ending, Lived
+from opsctl.progress.told import LogTold, Part, read_told
+from opsctl.report.model import Named, Report, Window, add_up
+from opsctl.report.waits import waits
+from opsctl.rundir import RunDir
+
+MOST_RANKS = 4096
+"""Logs of ranks that are asked when they were written last."""
+_LEFT = frozenset(
+    {Outcome.FINISHED, Outcome.KILLED, Outcome.PAUSED, Outcome.DEADLINE, Outcome.STOPPED, Outcome.EXITED,
+     Outcome.REFUSED, Outcome.NODE_REFUSED, Outcome.SKIPPED}
+)  # fmt: skip
+_CUT = frozenset({Outcome.CANCELLED, Outcome.PREEMPTED})
+_OVER = frozenset({Outcome.FINISHED, Outcome.KILLED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What is known of a life before its log is read."""
+
+    life: str
+    nodes: str
+    begin: float
+    end: float | None = None
+    outcome: str = ""
+    why: str = ""
+    node_count: int = 0
+    offset: int | None = None
+    """Where in the log it began."""
+
+
+def report_train(run: RunDir, events: Sequence[Event], now: datetime, *, since: datetime | None = None) -> Report:
+    """Where the time of `run` went, from its first submission, or `since`, to `now`, or to its end if it is finished.
+
+    Raises InputError where there is nothing to report on, RunDirError for a log that may not be read.
+    """
+    submitted = next((event for event in events if event.kind in {Kind.SUBMITTING, Kind.SUBMITTED}), None)
+    known = _lives(run, events)
+    if submitted is None and not known:
+        raise InputError(f"{run.name} was never submitted: there is nothing to report", hint="opsctl launch submits it")
+    begin = min([*([submitted.when.timestamp()] if submitted else []), *(life.begin for life in known)])
+    end = _end(known, events, now)
+    window = checked_window(begin, end, since, now)
+    told, parts, notes = _told(run, known)
+    named = [_named(run, life, part, following, end) for life, part, following in zip(
+        known, parts, [*known[1:], None], strict=True)]  # fmt: skip
+    return add_up(run.name, named, waits(events, end=end), told, window, made=now, notes=notes)
+
+
+def checked_window(begin: float, end: float, since: datetime | None, now: datetime) -> Window:
+    """What to report on. Raises InputError for a `since` that leaves nothing."""
+    if since is None:
+        return Window(begin=begin, since=begin, end=end)
+    if since > now:
+        raise InputError(f"--since {since.astimezone():%Y-%m-%d %H:%M:%S} is in the future")
+    if since.timestamp() >= end:
+        ended = f"{datetime.fromtimestamp(end, now.tzinfo).astimezone():%Y-%m-%d %H:%M:%S}"
+        raise InputError(
+            f"--since {since.astimezone():%Y-%m-%d %H:%M:%S}: all was over at {ended}", hint="an earlier --since"
+        )
+    return Window(begin=begin, since=max(begin, since.timestamp()), end=end)
+
+
+def _lives(run: RunDir, events: Sequence[Event]) -> list[_Known]:
+    """In the order of the journal. A controller that was killed uses ids again, so a name may come twice."""
+    found: list[_Known] = []
+    for event in events:
+        if event.kind is Kind.LIFE_STARTED:
+            found.append(_Known(life=str(event.data["life"]), nodes=str(event.data["nodes"]), begin=_at(event)))
+        elif event.kind is Kind.LIFE_SETTLED:
+            place = next((at for at in reversed(range(len(found))) if found[at].life == event.data["life"]), None)
+            if place is not None and not found[place].outcome:
+                found[place] = replace(
+                    found[place], end=max(_at(event), found[place].begin), outcome=str(event.data["outcome"]),
+                    why=str(event.data["why"]),
+                )  # fmt: skip
+    last = {life.life: at for at, life in enumerate(found)}
+    return [_recorded(run, life) if last[life.life] == at else life for at, life in enumerate(found)]
+
+
+def _recorded(run: RunDir, known: _Known) -> _Known:
+    """With what start.json and end.json say more exactly."""
+    life = run.life(known.life)
+    if began := read_start(life):
+        known = replace(known, begin=min(known.begin, began.at.timestamp()), node_count=began.node_count,
+                        offset=began.main_log)  # fmt: skip
+    if known.outcome and (ended := read_end(life)):
+        known = replace(known, end=max(known.begin, ended.ended.timestamp()))
+    return known
+
+
+def _at(event: Event) -> float:
+    return event.when.timestamp()
+
+
+def _end(known: Sequence[_Known], events: Sequence[Event], now: datetime) -> float:
+    """Of a run that is finished, killed or cancelled as a whole, when that was; else it goes on."""
+    again = [event for event in events if event.kind in {Kind.SUBMITTING, Kind.SUBMITTED, Kind.CANCELLED}]
+    is_cancelled = bool(again) and again[-1].kind is Kind.CANCELLED and "_" not in str(again[-1].data["job"])
+    if known and known[-1].end is not None:
+        submits = [event.number for event in again if event.kind is not Kind.CANCELLED]
+        settled = [event.number for event in events if event.kind is Kind.LIFE_SETTLED]
+        is_over = known[-1].outcome in _OVER and max(submits, default=0) < max(settled, default=0)
+        if is_over or is_cancelled:
+            return known[-1].end
+    if is_cancelled and not (known and known[-1].end is None):
+        return _at(again[-1])
+    return now.timestamp()
+
+
+def _named(run: RunDir, life: _Known, part: tuple[Part, bool], following: _Known | None, end: float) -> Named:
+    ends = [each for each in (life.end, following.begin if following else None) if each is not None]
+    lived = Lived(
+        begin=life.begin, end=max(life.begin, min(ends, default=end)), ending=_ending(life, following),
+        told=part[0], nodes=life.node_count, last_word=_last_word(run, life.life), is_torn=part[1],
+    )  # fmt: skip
+    return Named(life=life.life, lived=lived, outcome=life.outcome, why=life.why, nodes=life.nodes)
+
+
+def _ending(life: _Known, following: _Known | None) -> Ending:
+    if not life.outcome:
+        return Ending.BROKE if following else Ending.OPEN
+    return Ending.LEFT if life.outcome in _LEFT else Ending.CUT if life.outcome in _CUT else Ending.BROKE
+
+
+def _last_word(run: RunDir, life: str) -> float:
+    """When a rank of it last said anything; nan if that is not known."""
+    latest = math.nan
+    try:
+        with os.scandir(run.life_logs(life)) as entries:
+            for _, entry in zip(range(MOST_RANKS), entries, strict=False):
+                if entry.name.endswith(".log"):
+                    latest = max(entry.stat().st_mtime, latest)
+    except OSError:
+        return math.nan
+    return latest
+
+
+def _told(run: RunDir, known: Sequence[_Known]) -> tuple[LogTold, list[tuple[Part, bool]], list[str]]:
+    """What the log told; the part of each life in it, and whether the beginning of that is lost; notes.
+
+    Lives say where in the log they began. Where that goes back, or beyond its end, the log was replaced in between:
+    what an older one told is lost, unless it lies beside it as `main_log.txt.1`.
+    """
+    offsets = list(accumulate(known, lambda before, life: before if life.offset is None else life.offset, initial=0))[
+        1:
+    ]
+    files = _files(run.main_log)
+    groups = _groups(offsets, _size(files[-1]) if files else 0)
+    parts = [(Part(), True) for _ in known]
+    told, carried, lost = LogTold(), Part(), 0
+    for group, path in zip(reversed(groups), [*reversed(files), *[None] * len(groups)], strict=False):
+        lost += len(group) if path is None else 0
+        read = read_told(path, [offsets[at] for at in group]) if path else LogTold([Part() for _ in (0, *group)])
+        before, *own = read.parts
+        if not own:
+            before.join(carried)
+        else:
+            own[-1].join(carried)
+            parts[group.start : group.stop] = [(part, path is None) for part in own]
+        carried, told = before, _merged(read, told)
+    notes = (
+        [f"the log of {lost} li{'fe is' if lost == 1 else 'ves are'} gone: what they did is unknown"] if lost else []
+    )
+    if known and not told.lines:
+        notes.append("there are no iteration lines in the log")
+    return told, parts, notes
+
+
+def _groups(offsets: Sequence[int], size: int) -> list[range]:
+    """Lives whose log is the same file, the newest file last; there is always one for it."""
+    cuts = [at for at in range(1, len(offsets)) if offsets[at] < offsets[at - 1]]
+    if offsets and offsets[-1] > size:
+        cuts.append(len(offsets))
+    edges = [0, *cuts, len(offsets)]
+    return [range(begin, end) for begin, end in pairwise(edges)]
+
+
+def _files(log: Path) -> list[Path]:
+    """The log and what it was rotated to, the oldest first."""
+    older = [(int(path.suffix[1:]), path) for path in log.parent.glob(f"{log.name}.*") if path.suffix[1:].isdecimal()]
+    return [path for _, path in sorted(older, reverse=True)] + ([log] if log.exists() else [])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _merged(older: LogTold, newer: LogTold) -> LogTold:
+    """Both, the curve and the figures of the newer one where it has any."""
+    if not newer.lines:
+        return older
+    for point in older.loss.points():
+        newer.loss.add(point.step, point.mean)
+    newer.parts = [*older.parts, *newer.parts]
+    newer.first = older.first or newer.first
+    return newer

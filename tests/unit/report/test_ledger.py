@@ -1,0 +1,149 @@
+"""Whatever it is given, the ledger's spans tile the window. `pytest tests/unit/report`"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opsctl.progress.effective import Bucket, Ending, Lived, Wait, ledger
+from opsctl.progress.told import Part, Told
+
+NUMBERS = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True), st.floats(0, 5000), st.sampled_from([math.nan, math.inf, 0.0, -1.0])
+)
+TIMES = st.floats(-1e4, 1e4)
+LINES = st.builds(
+    Told, step=st.integers(0, 10**15 - 1) | st.integers(0, 50), seconds=NUMBERS, low=NUMBERS, high=NUMBERS,
+    batch=st.integers(0, 10), stall=NUMBERS, evaluated=st.integers(0, 1),
+)  # fmt: skip
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> Part:
+    part = Part(first_stamp=draw(NUMBERS), last_stamp=draw(NUMBERS), stall=draw(NUMBERS), fine=draw(st.booleans()))
+    for line in draw(st.lists(LINES, max_size=8)):
+        part.add(line)
+    return part
+
+
+LIVES = st.builds(
+    Lived, begin=TIMES, end=TIMES, ending=st.sampled_from(Ending), told=parts(), nodes=st.integers(0, 2),
+    last_word=NUMBERS, is_torn=st.booleans(),
+)  # fmt: skip
+WAITS = st.builds(Wait, begin=TIMES, end=TIMES, bucket=st.sampled_from(Bucket))
+
+
+@settings(max_examples=150, deadline=None)
+@given(lives=st.lists(LIVES, max_size=4), waits=st.lists(WAITS, max_size=4), begin=TIMES, length=st.floats(0, 1e5))
+def test_the_spans_tile_the_window(lives: list[Lived], waits: list[Wait], begin: float, length: float) -> None:
+    end = begin + length
+    spans = list(ledger(lives, waits, begin=begin, end=end))
+    assert all(span.end > span.begin for span in spans)
+    assert all(one.end == other.begin for one, other in pairwise(spans))
+    assert (spans[0].begin, spans[-1].end) == (begin, end) if spans else end == begin
+    assert math.fsum(span.end - span.begin for span in spans) == pytest.approx(length)
+
+
+def lived(*lines: Told, end: float = 1000.0, ending: Ending = Ending.LEFT, **more: object) -> Lived:
+    part = Part()
+    for line in lines:
+        part.add(line)
+        if math.isnan(part.first_stamp):
+            part.first_stamp = line.low
+    return Lived(begin=0.0, end=end, ending=ending, told=part, **more)
+
+
+def line(step: int, at: float = math.nan, seconds: float = 10.0, **more: float) -> Told:
+    given = {"batch": 16, "stall": math.nan, "evaluated": 0, "low": at, "high": at, **more}
+    return Told(step=step, seconds=seconds, **given)
+
+
+def spent(*lives: Lived, end: float | None = None) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for span in ledger(lives, [], begin=0.0, end=lives[-1].end if end is None else end):
+        total[span.bucket.value] = total.get(span.bucket.value, 0.0) + span.end - span.begin
+    return {name: round(seconds, 6) for name, seconds in total.items()}
+
+
+STEADY = [line(step, 100 + 10 * step) for step in range(1, 11)]
+
+
+def test_a_life_that_ends_with_its_last_step_is_start_up_and_training() -> None:
+    assert spent(lived(*STEADY, end=200)) == {"start-up": 100, "training": 100}
+
+
+@pytest.mark.parametrize(
+    ("ending", "after", "bucket"),
+    [
+        (Ending.BROKE, 20, "hang until noticed"),
+        (Ending.LEFT, 20, "unknown"),
+        (Ending.CUT, 20, "unknown"),
+        (Ending.CUT, 600, "hang until noticed"),
+        (Ending.OPEN, 20, "unknown"),
+        (Ending.OPEN, 600, "hang until noticed"),
+    ],
+)
+def test_what_follows_the_last_step_depends_on_how_the_life_ended(ending: Ending, after: float, bucket: str) -> None:
+    found = spent(lived(*STEADY, end=200 + after, ending=ending))
+    assert found == {"start-up": 100, "training": 100, bucket: after}
+
+
+def test_a_save_that_older_megatrons_count_into_the_next_step_is_a_checkpoint() -> None:
+    slow = line(11, 250, seconds=50.0, stall=math.inf)
+    assert spent(lived(*STEADY, slow, end=250)) == {"start-up": 100, "training": 110, "checkpoints": 40}
+
+
+def test_a_save_of_known_length_leaves_the_rest_of_a_long_step_to_slow_steps() -> None:
+    slow = line(11, 250, seconds=50.0, stall=25.0)
+    assert spent(lived(*STEADY, slow, end=250)) == {
+        "start-up": 100, "training": 110, "checkpoints": 25, "slow steps": 15,
+    }  # fmt: skip
+
+
+def test_an_evaluation_between_two_steps_is_one() -> None:
+    later = line(11, 260, evaluated=1)
+    assert spent(lived(*STEADY, later, end=260)) == {"start-up": 100, "training": 110, "evaluation": 50}
+
+
+def test_times_in_whole_seconds_do_not_make_healthy_steps_slow() -> None:
+    steps = [line(n, math.floor(100 + 3.4 * n), seconds=3.4) for n in range(1, 101)]
+    life = lived(*steps, end=440)
+    life.told.fine = False
+    assert spent(life)["training"] == pytest.approx(340, abs=1)
+
+
+def test_a_clock_that_is_put_back_an_hour_costs_nothing() -> None:
+    steps = [line(n, 100 + 10 * n - (3600 if n > 5 else 0)) for n in range(1, 11)]
+    assert spent(lived(*steps, end=200)) == {"start-up": 100, "training": 100}
+
+
+def test_a_log_in_another_time_zone_is_understood() -> None:
+    steps = [line(n, 100 + 10 * n + 7200) for n in range(1, 11)]
+    assert spent(lived(*steps, end=200)) == {"start-up": 100, "training": 100}
+
+
+def test_a_date_in_a_text_is_no_time_of_the_life() -> None:
+    steps = [line(1, 110), line(2, math.nan, low=-5e8, high=-5e8), line(3, 130)]
+    assert spent(lived(*steps, end=130)) == {"start-up": 100, "training": 30}
+
+
+def test_a_slow_life_on_as_many_nodes_is_slow_and_one_on_fewer_is_not() -> None:
+    slow = [line(n, 1100 + 15 * (n - 10), seconds=15.0) for n in range(11, 15)]
+    first, second = lived(*STEADY, end=200, nodes=4), lived(*slow, end=160, nodes=4)
+    moved = Lived(begin=1000.0, end=1160.0, ending=Ending.LEFT, told=second.told, nodes=4)
+    assert spent(first, moved, end=1160)["slow steps"] == pytest.approx(20)
+    moved = Lived(begin=1000.0, end=1160.0, ending=Ending.LEFT, told=second.told, nodes=2)
+    assert "slow steps" not in spent(first, moved, end=1160)
+
+
+def test_a_line_tells_of_all_steps_since_the_one_before() -> None:
+    steps = [line(n, 100 + 10 * n) for n in (10, 20, 30)]
+    assert spent(lived(*steps, end=400)) == {"start-up": 100, "training": 300}
+
+
+def test_a_life_that_did_no_step_is_start_up() -> None:
+    assert spent(lived(end=70, ending=Ending.BROKE)) == {"start-up": 70}
