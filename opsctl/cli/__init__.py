@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "exec": ("opsctl.cli.exec:exec_", "Run a command on many nodes; the same answers are shown once."),
     "cron": ("opsctl.cli.cron:cron", "What is done while nobody looks."),
     "alerts": ("opsctl.cli.alerts:alerts", "What is open, who is told, what nobody wants to hear."),
+    "metrics": ("opsctl.cli.metrics:metrics", "The figures of all trains, for Prometheus."),
     "config": ("opsctl.cli.config:config", "Starter files, checks, JSON schemas."),
     "plan": ("opsctl.cli.plan:plan", "Sizes, memory, topologies, time, cost, failures: reckoned beforehand."),
     "checkpoint": ("opsctl.cli.checkpoint:checkpoint", "List, verify, prune, shrink, export, offload checkpoints."),

@@ -1,0 +1,76 @@
+"""`opsctl metrics`: the figures of all trains, for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from opsctl.app import App
+from opsctl.cli.output import finite, json_option, print_json, say
+from opsctl.errors import InputError, cannot_write
+from opsctl.metrics.families import FAMILIES, exposition
+from opsctl.metrics.gather import gather
+from opsctl.metrics.serve import Fresh, listen, parse_address
+from trainer.contract import write_atomic
+
+ENDS_IN = ".prom"
+"""node_exporter reads no other names."""
+
+
+@click.command()
+@click.argument("trains", nargs=-1, metavar="[TRAIN]...")
+@click.option("--textfile", type=click.Path(path_type=Path), help="Write them there, all at once, for node_exporter.")
+@click.option("--listen", "address", metavar="127.0.0.1:PORT", help="Serve them over HTTP until Ctrl-C.")
+@click.option("--list", "lists", is_flag=True, help="Only say what each metric is.")
+@json_option
+@click.pass_obj
+def metrics(
+    app: App, trains: Sequence[str], *, textfile: Path | None, address: str | None, lists: bool, as_json: bool
+) -> None:
+    """Step, loss, speed, queue, ends, alerts, cron of TRAINs, or of all, as Prometheus reads them.
+
+    \b
+    opsctl metrics
+    opsctl metrics --textfile /var/lib/node_exporter/textfile/opsctl.prom
+    opsctl metrics --listen 127.0.0.1:9400
+    """
+    if textfile and address:
+        raise InputError("--textfile and --listen: one of them")
+    if textfile and not textfile.name.endswith(ENDS_IN):
+        raise InputError(f"--textfile {textfile}: node_exporter reads only names that end in {ENDS_IN}")
+    place = parse_address(address) if address else None
+    if lists:
+        _list(as_json=as_json)
+        return
+    runs = [app.find(train) for train in trains]
+    if place:
+        _, url = listen(place, Fresh(lambda: gather(app, runs), app.clock))
+        say(f"serving {url} until Ctrl-C")
+        while True:
+            app.clock.sleep(3600)
+    found = gather(app, runs)
+    if textfile:
+        _write(textfile, exposition(found))
+    elif as_json:
+        print_json(finite([asdict(each) for each in found]))
+    else:
+        click.echo(exposition(found), nl=False)
+
+
+def _list(*, as_json: bool) -> None:
+    if as_json:
+        print_json({name: asdict(family) for name, family in FAMILIES.items()})
+        return
+    for name, family in FAMILIES.items():
+        labels = f"{{{','.join(family.labels)}}}" if family.labels else ""
+        say(f"{name + labels:64} {family.help}")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_atomic(path, text)
+    except OSError as error:
+        raise cannot_write(path, error) from error

@@ -1,0 +1,1 @@
+"""The figures of all trains for Prometheus: what there is (families.py), where it comes from (gather.py)."""

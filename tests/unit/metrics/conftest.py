@@ -1,0 +1,81 @@
+"""A site with one train of which everything is known, and rows of a queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opsctl.app import App, build
+from opsctl.errors import Unreachable
+from opsctl.journal import Journal, Kind
+from opsctl.model import Finding, Job, JobState, Level
+from opsctl.rundir import RunDir
+from opsctl.sitedir import SiteDir
+from opsctl.system import SystemClock
+from trainer.contract import Heartbeat, Phase, to_json
+
+LINE = (
+    "iteration {0}/ 1000 | consumed tokens: {1} | elapsed time per iteration (s): 2.0 | "
+    "lm loss: {2} | TFLOPs: 150.0 |\n"
+)
+
+
+@dataclass
+class Queue:
+    """What Slurm says; it does not answer while there are no rows."""
+
+    rows: list[Job] | None = field(default_factory=list)
+
+    def jobs(self) -> list[Job]:
+        if self.rows is None:
+            raise Unreachable("squeue did not answer")
+        return self.rows
+
+
+@dataclass
+class Place:
+    app: App
+    run: RunDir
+    queue: Queue
+    now: datetime
+
+
+def row(state: JobState, *tasks: int, **more: Any) -> Job:
+    return Job(
+        id="12", array="12", tasks=tasks, name="gpt", user="me", state=state, comment="opsctl:gpt:n1",
+        **{"reason": "JobArrayTaskLimit", **more},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    root, now = tmp_path / "trains", datetime.now(UTC)
+    site = tmp_path / "site.toml"
+    site.write_text(f'root = "{root}"\ntrust_parents = true\n[alerts]\nwarning_looks = 1\n')
+    run = RunDir(root / "gpt")
+    run.create()
+    run.config.write_text('[slurm]\ntime_limit = "60"\n')
+    journal = Journal(run, SystemClock())
+    journal.append(Kind.SUBMITTING, nonce="n1", tasks=5, after="")
+    journal.append(Kind.SUBMITTED, nonce="n1", array="12")
+    for life, outcome in (("12_1.0", "crashed"), ("12_2.0", "deadline"), ("12_3.0", "deadline")):
+        journal.append(Kind.LIFE_STARTED, life=life, nodes="node001")
+        journal.append(Kind.LIFE_SETTLED, life=life, outcome=outcome, action="continue", why="so")
+    run.main_log.write_text("".join(LINE.format(step, step * 2048, 10 - step / 100) for step in range(1, 201)))
+    beat = Heartbeat(life="12_4.0", node="n", rank=0, phase=Phase.TRAIN, step=200, at=now.timestamp(), limit_s=60)
+    (run.heartbeat / "train.json").write_text(to_json(beat))
+    for step in (100, 150):
+        (run.checkpoints / f"global_step{step}").mkdir()
+    app = build(site)
+    found = Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step", train="gpt", is_certain=True)
+    app.alerting.ledger.record([found])
+    SiteDir.of(root).last_tick.write_text(f"{now.timestamp() - 60:.0f}\n")
+    queue = Queue([
+        row(JobState.RUNNING, 4, start=now, end=now + timedelta(minutes=60)), row(JobState.PENDING, 5, 6)
+    ])  # fmt: skip
+    app.__dict__["scheduler"] = queue  # where the cached property keeps it
+    return Place(app, run, queue, now)
