@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -9,6 +10,7 @@ from opsctl.cron.drivers.daemon import alive, describe
 from opsctl.cron.ledger import Ran, Result, read_ledger
 from opsctl.cron.schedule import Entry
 from opsctl.cron.world import Cron
+from opsctl.errors import OpsctlError
 
 AT_WORK = 60.0
 """Seconds: a tick that works gives a sign of life more often."""
@@ -41,6 +43,7 @@ class CronStatus:
     """How many the ledger remembers."""
     entries: tuple[EntryStatus, ...]
     problems: tuple[str, ...]
+    """Lines that make no sense, entries that will not be run."""
 
 
 def look(cron: Cron) -> CronStatus:
@@ -57,8 +60,20 @@ def look(cron: Cron) -> CronStatus:
         ticks=len(ledger.ticks),
         entries=tuple(_entry(each, ledger.entries.get(each.id, Ran(since=now)), works=works)
                       for each in schedule.entries),
-        problems=schedule.problems,
+        problems=(*schedule.problems, *_refused(cron, schedule.entries)),
     )  # fmt: skip
+
+
+def _refused(cron: Cron, entries: tuple[Entry, ...]) -> Iterator[str]:
+    """What a tick would not run, said before it is due."""
+    for entry in entries:
+        try:
+            cron.check_trusted(entry)
+        except OpsctlError as error:
+            yield f"{entry.id}: {error.message}"
+        else:
+            if entry.refused:
+                yield f"{entry.id}: {entry.refused}"
 
 
 def _entry(entry: Entry, ran: Ran, *, works: bool) -> EntryStatus:

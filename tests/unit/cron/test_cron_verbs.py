@@ -60,6 +60,17 @@ def test_status_says_when_each_ran_with_what_result_and_when_it_runs_next(site: 
     assert given["is_overdue"] is False
 
 
+def test_status_says_what_will_not_be_run_before_it_is_due(site: Path) -> None:
+    daily = site.parent / "cron" / "cron.daily"
+    daily.mkdir()
+    (daily / "plain").write_text("#!/bin/sh\n")
+    (daily / "theirs").write_text("#!/bin/sh\n")
+    (daily / "theirs").chmod(0o777)
+    said = opsctl(site, "status").output
+    assert "cron.daily/plain: not executable: chmod +x it" in said
+    assert f"{daily}/theirs: mode 0777 lets others write" in said
+
+
 def test_status_fails_where_ticks_should_come_and_do_not(site: Path) -> None:
     place = app_of(site).cron.place
     place.create()
