@@ -82,6 +82,8 @@ class Watch:
     _isolation: Isolation[Unit, Any] = field(init=False)
     _problems: list[str] = field(default_factory=list)
     _slurm_answers: bool = True
+    _is_whole: bool = True
+    """Whether all that was to be done was done, so far."""
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.names if name not in WATCHDOGS]:
@@ -94,13 +96,14 @@ class Watch:
 
     def cycle(self) -> Report:
         """One cycle. Whatever fails in it is told by its findings or among its problems: it does not raise."""
-        began, self._problems = self.world.clock.monotonic(), []
+        began, self._problems, self._is_whole = self.world.clock.monotonic(), [], True
         runs = [run for run in all_trains(self.world.site.root_path) if not self.trains or run.name in self.trains]
         jobs, slurm = self._jobs() if runs else ([], [])
         self._slurm_answers = jobs is not None
         attended = self._attend(runs, jobs) if self.tells and jobs is not None else []
         scene, broken = self._scene(runs, jobs)
         answers = self._isolation.run(dict(self._units(scene)))
+        self._is_whole = self._is_whole and not any(map(_has_failed, answers.values()))
         findings = [*broken, *self._findings(answers), *slurm]
         transitions: list[Transition] = []
         attempts: list[Attempt] = []
@@ -108,7 +111,7 @@ class Watch:
             findings = [self._acted(scene, each) for each in findings]
         if self.tells and self._is_ours():
             findings += self._gone(scene, answers, findings)
-            transitions, attempts = self._tell(findings, is_whole=not any(map(_has_failed, answers.values())))
+            transitions, attempts = self._tell(findings)
         return Report(
             findings=tuple(findings), attended=tuple(attended), transitions=tuple(transitions),
             attempts=tuple(attempts), problems=tuple(self._problems), seconds=self.world.clock.monotonic() - began,
@@ -130,7 +133,7 @@ class Watch:
         try:
             return self.world.scheduler.jobs(), [Finding(key=key, level=Level.OK, summary="Slurm answers")]
         except OpsctlError as error:
-            said = f"Slurm: {error.message}"
+            said, self._is_whole = f"Slurm: {error.message}", False
             return None, [Finding(key=key, level=Level.UNKNOWN, summary=said, remedy="opsctl doctor")]
 
     def _nodes(self, trains: Sequence[Watched]) -> tuple[Node, ...] | None:
@@ -141,6 +144,7 @@ class Watch:
             return tuple(self.world.scheduler.nodes())
         except OpsctlError as error:
             self._problems.append(error.message)
+            self._is_whole = False
             return None
 
     def _attend(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[Attended]:
@@ -150,6 +154,7 @@ class Watch:
         answer = self._isolation.run({("attend", "trains"): work})["attend", "trains"]
         if isinstance(answer, Failed):
             self._problems.append(f"attending to the trains: {answer.why}")
+            self._is_whole = False
             return []
         return list(answer)
 
@@ -263,7 +268,7 @@ class Watch:
         watchdog = WATCHDOGS[name]
         return (self._slurm_answers or not watchdog.needs_slurm) and (watchdog.of != "train" or is_known)
 
-    def _tell(self, findings: Sequence[Finding], *, is_whole: bool) -> tuple[list[Transition], list[Attempt]]:
+    def _tell(self, findings: Sequence[Finding]) -> tuple[list[Transition], list[Attempt]]:
         alerting = self.world.alerting
         transitions: list[Transition] = []
         attempts: list[Attempt] = []
@@ -271,7 +276,7 @@ class Watch:
             transitions = alerting.ledger.record(findings)
             attempts = send.alert(alerting)
             # Only after a whole cycle of everything: a dead man's switch that is pressed by half of us is none.
-            if is_whole and not self.names and not self.trains:
+            if self._is_whole and not self.names and not self.trains:
                 send.ping(alerting)
         except (OpsctlError, OSError) as error:
             self._problems.append(f"alerting: {error}")

@@ -98,6 +98,16 @@ def ping(alerting: Alerting) -> None:
         fetch(url)
 
 
+def check_ping(alerting: Alerting) -> bool:
+    """Whether there is a dead-man's switch. Raises Undelivered if its address cannot be had or is none."""
+    from opsctl.alerts.channels.ping import check  # noqa: PLC0415 (httpx, for those who have one)
+
+    if not (url := reveal(alerting.rules, "ping_url")):
+        return False
+    check(url)
+    return True
+
+
 def undelivered(alerting: Alerting) -> list[Item]:
     """What waits in the outboxes, the oldest first."""
     return [item for outbox in alerting.outboxes for item in outbox.waiting()]

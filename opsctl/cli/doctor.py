@@ -112,7 +112,7 @@ def _sandbox(app: App) -> Iterator[Line]:
 
 
 def _alerts(app: App) -> Iterator[Line]:
-    from opsctl.alerts.send import check  # noqa: PLC0415 (as above)
+    from opsctl.alerts.send import check, check_ping  # noqa: PLC0415 (as above)
 
     if not app.site.alerts.channels:
         yield Line("alerts", "optional", "no channel: they go to a file that nobody is told of",
@@ -120,6 +120,11 @@ def _alerts(app: App) -> Iterator[Line]:
     for channel, error in check(app.alerting):
         do = "opsctl alerts test sends through it" if error is None else "[alerts.channels] in site.toml"
         yield Line(f"alerts {channel}", "missing" if error else "ok", error.message if error else "is set up", do)
+    try:
+        if check_ping(app.alerting):
+            yield Line("alerts ping", "ok", "is set up: fetched after every complete cycle")
+    except OpsctlError as error:
+        yield Line("alerts ping", "missing", error.message, "[alerts] in site.toml")
 
 
 def _cron(app: App) -> Iterator[Line]:

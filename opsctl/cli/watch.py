@@ -10,6 +10,7 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.owner import keep_cron
 from opsctl.errors import OpsctlError
 from opsctl.model import Finding, Level
 from opsctl.watch import Report, Watch
@@ -17,6 +18,8 @@ from opsctl.watch import Report, Watch
 NAGIOS = {Level.OK: 0, Level.WARNING: 1, Level.CRITICAL: 2, Level.UNKNOWN: 3}
 WORST = (Level.CRITICAL, Level.WARNING, Level.UNKNOWN, Level.OK)
 STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
+NOTICE = 60.0
+"""Seconds between two looks of a resident watch at whether cron still ticks: where it does not, Slurm is asked."""
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -46,7 +49,8 @@ def watch(
 ) -> int:  # fmt: skip
     """Look at every train, the file systems and cron, settle what ended, and tell people what has changed.
 
-    NAMEs are watchdogs: slurm_status hang node_health held loss throughput checkpoint fs_quota cron_alive.
+    NAMEs are watchdogs: slurm_status hang failures node_health held loss throughput checkpoint
+    fs_quota cron_alive.
 
     \b
     opsctl watch                               everything, once
@@ -60,7 +64,11 @@ def watch(
         return _nagios(app, names, trains)
     known = [app.find(train).name for train in trains]
     watching = Watch(world=app, names=names, trains=known, tells=not dry_run)
+    noticed = float("-inf")
     while True:
+        if not dry_run and app.clock.monotonic() - noticed >= NOTICE:
+            keep_cron(app)
+            noticed = app.clock.monotonic()
         report = watching.cycle()
         print_json(asdict(report)) if as_json else _show(report, is_short=every is not None)
         if every is None:
@@ -78,6 +86,16 @@ def _show(report: Report, *, is_short: bool) -> None:
             _line(finding)
     for transition in report.transitions:
         say(f"told: {transition.finding.key}: {transition.before.value} -> {transition.finding.level.value}")
+    if not report.findings:
+        say("nothing to look at: there is no train here; opsctl launch TRAIN.toml")
+    _say_what_failed(report)
+
+
+def _say_what_failed(report: Report) -> None:
+    for attempt in report.attempts:
+        if attempt.error:
+            again = "it will not work by itself" if attempt.error.is_permanent else "tried again later"
+            click.echo(f"opsctl: not delivered by {attempt.item.channel}, {again}: {attempt.error.message}", err=True)
     for problem in report.problems:
         click.echo(f"opsctl: {problem}", err=True)
 

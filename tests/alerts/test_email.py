@@ -125,6 +125,20 @@ def test_what_is_undelivered_for_an_hour_goes_to_the_fallback(site, by_mail, tmp
     assert (tmp_path / "told").read_text().count("CRITICAL: hang/gpt: it is critical") == 1
 
 
+def test_the_hour_until_the_fallback_begins_when_the_quiet_hours_end(site, by_mail, tmp_path):
+    quiet = {"channels": ("mail",), "quiet": "23:00-07:00"}  # the world begins at midnight
+    world = site({"mail": {**by_mail, "port": free_port()}, "file": {"kind": "file", "path": str(tmp_path / "told")}},
+                 routes=(quiet,), time_zone="UTC", warning_looks=1)  # fmt: skip
+    world.see("w")
+    for _ in range(8):
+        send.alert(world.alerting)
+        assert not (tmp_path / "told").exists()
+        world.clock.forward(minutes=59)
+    world.clock.forward(minutes=10)
+    send.alert(world.alerting)
+    assert (tmp_path / "told").read_text().count("[opsctl] WARNING: hang/gpt") == 1
+
+
 def test_a_server_that_does_not_greet_is_left_after_a_while(liar):
     silent = liar()
     said, is_permanent, is_ambiguous = failure(channel(silent.port, timeout=0.3))

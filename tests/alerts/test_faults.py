@@ -221,6 +221,13 @@ def test_a_storm_is_one_message_and_so_is_its_end(world, out):
     assert told(out) == ["[opsctl] 50 changes at once: 50 CRITICAL", "[opsctl] 50 changes at once: 50 RESOLVED"]
 
 
+@pytest.mark.parametrize(("changes", "messages"), [(9, 9), (10, 1)])
+def test_ten_changes_are_a_storm_and_nine_are_not(world, out, changes, messages):
+    world.ledger.record([finding(Level.CRITICAL, f"hang/{n:02}") for n in range(changes)])
+    send.alert(world.alerting)
+    assert len(told(out)) == messages
+
+
 def test_of_a_storm_each_end_is_told_in_its_thread(site, by_mail, mail_server):
     world = site({"mail": by_mail})
     world.ledger.record([finding(Level.CRITICAL, f"hang/{n:02}") for n in range(50)])

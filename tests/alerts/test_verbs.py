@@ -123,6 +123,21 @@ def test_what_is_not_delivered_is_listed(shell):
     ) in shell.opsctl("alerts", "list")
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ('ping_url_file = "/nowhere"', "ping_url_file: /nowhere: No such file or directory"),
+        ('ping_url = "hc.example.org/sekret"', "ping_url: is no address that starts with https://"),
+    ],
+)
+def test_doctor_finds_a_dead_mans_switch_that_cannot_work(shell, given, says):
+    shell.site.write_text(f'root = "{shell.root}"\n[alerts]\n{given}\n')
+    shell.site.chmod(0o600)
+    said = shell.opsctl("doctor", code=1)
+    assert says in said
+    assert "sekret" not in said
+
+
 def test_doctor_finds_a_wrong_address_and_does_not_show_it(shell):
     shell.site.write_text(
         SITE.format(root=shell.root) + '[alerts.channels.team]\nkind = "slack"\nwebhook = "hooks.slack.com/sekret"\n'

@@ -8,6 +8,16 @@ from opsctl.alerts.outbox import Undelivered
 from opsctl.alerts.secrets import mask
 
 
+def check(url: str) -> None:
+    """Raises Undelivered for what is no address, and does not say it."""
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, UnicodeError):
+        parsed = httpx.URL("")
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise Undelivered("ping_url: is no address that starts with https://", is_permanent=True)
+
+
 def fetch(url: str, *, timeout: float = 10.0) -> None:
     """Fetch `url`. Raises Undelivered, which does not say it."""
     try:

@@ -78,9 +78,12 @@ def test_in_quiet_hours_a_warning_waits_for_their_end(at, sent):
     assert told(rules, noted(Level.OK, Level.WARNING, at)) == {"mail": sent}
 
 
-def test_quiet_hours_may_lie_within_one_day():
+@pytest.mark.parametrize(("hour", "minute", "waits"), [(10, 59, False), (11, 0, True), (13, 29, True), (13, 30, False)])
+def test_quiet_hours_may_lie_within_one_day(hour, minute, waits):
     rules = {"time_zone": "UTC"} | by({"channels": ("mail",), "quiet": "11:00-13:30"})
-    assert told(rules, noted(Level.OK, Level.WARNING)) == {"mail": NOON.replace(hour=13, minute=30)}
+    end = NOON.replace(hour=13, minute=30)
+    at = NOON.replace(hour=hour, minute=minute)
+    assert told(rules, noted(Level.OK, Level.WARNING, at)) == {"mail": end if waits else None}
 
 
 def test_what_is_critical_does_not_wait():

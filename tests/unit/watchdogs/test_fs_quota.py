@@ -253,6 +253,20 @@ def test_nor_does_one_that_keeps_only_the_last(stage: Stage) -> None:
     assert stage.look("fs_quota", Filesystem(name="root", path=str(stage.place))).evidence == ()
 
 
+def test_figures_that_stand_still_are_stale_only_if_something_was_written_since(stage: Stage, minutes: Minutes) -> None:
+    saved(stage, 3)
+    stage.runs()
+    same = Filesystem(name="q", path=str(stage.place), by="command", command=("echo", "7 %"), pattern=r"(?P<percent>7)")
+    assert stage.look("fs_quota", same).level is Level.OK
+    assert stage.look("fs_quota", same, after=minutes(90)).level is Level.OK
+    place = stage.run.checkpoints / "step3"
+    place.mkdir()
+    at = stage.clock.now().timestamp()
+    os.utime(place, (at, at))
+    found = stage.look("fs_quota", same)
+    assert (found.level, "have not moved for 1.5 h" in found.summary) == (Level.UNKNOWN, True)
+
+
 # --- settings
 
 

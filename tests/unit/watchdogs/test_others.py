@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from stage import T0, Stage, job, waiting
 
+from opsctl.cli.watch import watch
 from opsctl.errors import OpsctlError
 from opsctl.isolation import Failed, Isolation
 from opsctl.journal import Kind
@@ -19,6 +20,7 @@ from opsctl.model import JobState, Level, Node
 from opsctl.system import SystemClock
 from watchdogs import WATCHDOGS, pulse
 from watchdogs.node_health import worst
+from watchdogs.slurm_status import also_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -204,6 +206,17 @@ def test_a_pulse_is_written_when_something_changes_and_every_ten_minutes(stage: 
     assert not stage.run.main_log.exists()
 
 
+# --- names
+
+
+def test_a_name_that_is_longer_and_a_job_of_somebody_else_do_not_count() -> None:
+    names = ("gpt-eval", "gpt-evaluation", "my-gpt-eval")
+    rows = [job(id=str(number), name=name, user="me") for number, name in enumerate(names)]
+    rows.append(job(id="3", name="gpt-eval", user="somebody"))
+    assert [each.id for each in also_of(("gpt-eval",), tuple(rows), "me", set())] == ["0"]
+    assert also_of(("gpt-eval",), tuple(rows), "me", {"0"}) == ()
+
+
 # --- isolation
 
 
@@ -252,6 +265,7 @@ def test_one_that_hangs_is_left_behind_and_not_begun_again_until_it_is_back() ->
 def test_each_watchdog_has_its_file_its_test_and_its_place_in_the_documentation(name: str) -> None:
     assert WATCHDOGS[name].name == name
     assert (ROOT / f"watchdogs/{name}.py").is_file()
+    assert name in str(watch.help).split("NAMEs")[1], "and in its verb's help"
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     assert f'"{name}"' in tests.replace(f'"{name}": ', "")
     assert f"## {name}" in (ROOT / "docs/watchdogs.md").read_text()
