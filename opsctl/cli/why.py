@@ -12,14 +12,16 @@ from opsctl.cli.output import json_option, print_json, say
 from opsctl.diagnosis.causes import Class
 from opsctl.diagnosis.ends import End, by_slurm, by_trainer
 from opsctl.diagnosis.first import Diagnosis
+from opsctl.diagnosis.hang import diagnose_hang
 from opsctl.diagnosis.life import Lived, diagnose_life, diagnose_logs
 from opsctl.errors import InputError, Unreachable
 from opsctl.guard.beside import with_past
 from opsctl.guard.diagnose import SLURM_SAID, lived
 from opsctl.guard.evidence import gather
+from opsctl.guard.outcome import Outcome
 from opsctl.guard.record import read_start
 from opsctl.guard.settle import read_end, remembered
-from opsctl.guard.stop import read_stop_request
+from opsctl.guard.stop import Stop, read_stop_request
 from opsctl.journal import replay
 from opsctl.model import JobState
 from opsctl.rundir import Life, RunDir
@@ -72,8 +74,14 @@ def diagnose(app: App, run: RunDir, task: int | None) -> Diagnosis:
     life = over[-1]
     earlier = started[: started.index(life)]
     before = diagnose_life(run, _lived(app, run, earlier[-1], started)) if earlier else None
-    found = diagnose_life(run, _lived(app, run, life, started), before=before)
+    ask = diagnose_hang if _hung(run.life(life)) else diagnose_life
+    found = ask(run, _lived(app, run, life, started), before=before)
     return _with_past(app, run, run.life(life), found)
+
+
+def _hung(life: Life) -> bool:
+    done, asked = read_end(life), read_stop_request(life)
+    return done.outcome is Outcome.HUNG if done else bool(asked and asked.reason is Stop.HUNG)
 
 
 def _with_past(app: App, run: RunDir, life: Life, found: Diagnosis) -> Diagnosis:

@@ -9,6 +9,7 @@ from opsctl.config import Train, parse, read_toml
 from opsctl.diagnosis.causes import Class
 from opsctl.diagnosis.ends import End, by_slurm, by_trainer
 from opsctl.diagnosis.first import Diagnosis
+from opsctl.diagnosis.hang import diagnose_hang
 from opsctl.diagnosis.life import Lived, diagnose_life
 from opsctl.errors import ConfigError
 from opsctl.guard import record
@@ -48,7 +49,8 @@ def _diagnose(journal: Journal, life: Life, outcome: Outcome, also: Callable[[Di
     before = diagnosed(events, started[position - 1]) if position else None
     said = by_trainer(read_stop_reason(life.stop_reason), asked_why(life))
     said = said or by_slurm(SLURM_SAID.get(outcome, JobState.UNKNOWN))
-    return also(diagnose_life(run, lived(run, life.name, started, said), before=recalled(before) if before else None))
+    ask = diagnose_hang if outcome is Outcome.HUNG else diagnose_life
+    return also(ask(run, lived(run, life.name, started, said), before=recalled(before) if before else None))
 
 
 def asked_why(life: Life) -> str:

@@ -76,6 +76,14 @@ class NodeCare:
         """`found`, and what was known of the nodes."""
         return with_past(found, self.history, allocated, at=at, days=self.site.lemon_days)
 
+    def note_hang(self, train: str, life: str, node: str, at: datetime) -> tuple[str, ...]:
+        """Remember the node whose ranks were the odd ones of a hang; what was done. That alone takes nothing out."""
+        try:
+            count = self.history.note_hang(node, f"{train}/{life}", at, days=self.site.lemon_days)
+        except (OpsctlError, OSError) as error:
+            return (f"that {node} was the odd one could not be remembered: {error}",)
+        return (f"remembered {node} as the odd one of a hang, {count} in {self.site.lemon_days:g} days",)
+
     def take_out(
         self, chain: Chain, found: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]
     ) -> TakenOut:

@@ -226,10 +226,9 @@ def is_burning(life: Ended, rules: Guard) -> bool:
 
 
 def wants_diagnosis(outcome: Outcome, *, is_short: bool) -> bool:
-    """Whether logs may tell why it ended. Who left with 0 in good time has nothing to explain, and the log of one that
-    hung tells only of its being cancelled."""
-    failed = {Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.LOST}
-    return outcome in failed or (is_short and outcome in BURNING - {Outcome.HUNG})
+    """Whether logs may tell why it ended. Who left with 0 in good time has nothing to explain."""
+    failed = {Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST}
+    return outcome in failed or (is_short and outcome in BURNING)
 
 
 NO_LIFE = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})

@@ -15,6 +15,7 @@ from datetime import datetime
 from functools import partial
 
 from opsctl.config import Guard
+from opsctl.diagnosis import hang
 from opsctl.diagnosis.causes import Class
 from opsctl.diagnosis.first import Diagnosis
 from opsctl.errors import OpsctlError, Unreachable
@@ -132,6 +133,8 @@ def _may_exclude(found: Diagnosis) -> bool:
 
 def _act(chain: Chain, ended: Ended, asked: Asked, care: NodeCare | None) -> Ended:
     """Do what was decided; the end, with what came of it."""
+    if asked.found and asked.found.cause == hang.CAUSE and asked.found.node and care:
+        ended = replace(ended, done=care.note_hang(chain.run.name, ended.life, asked.found.node, ended.ended))
     if ended.suspects and asked.found and care:
         taken = care.take_out(chain, asked.found, ended.suspects, asked.verdicts)
         chain.note(

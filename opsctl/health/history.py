@@ -66,6 +66,8 @@ class Record:
     """The looks, one after the other, at which it was healthy."""
     cleared: float | None = None
     drained: tuple[float, ...] = ()
+    hangs: dict[str, float] = field(default_factory=dict)
+    """Lives that hung while its ranks were the odd ones, `train/life`, and when."""
     incidents: tuple[Incident, ...] = ()
 
     @property
@@ -125,6 +127,16 @@ class History:
             record, now = self.read(node), self.clock.now().timestamp()
             self._write(replace(record, drained=(*record.drained, now)[-KEEP:], passed=()))
 
+    def note_hang(self, node: str, life: str, at: datetime, *, days: float) -> int:
+        """Its ranks were the odd ones when `life` hung; how many hangs that makes in `days`. Noting it again changes
+        nothing. Raises RunDirError, Busy."""
+        self.site.create()
+        with lease(self.site.nodes, self.clock):
+            record = self.read(node)
+            hangs = dict(sorted({life: at.timestamp(), **record.hangs}.items(), key=lambda each: each[1])[-KEEP:])
+            self._write(replace(record, hangs=hangs))
+            return _since(hangs.values(), at, days)
+
     def note_cleared(self, node: str) -> None:
         """It was put back into service."""
         with lease(self.site.nodes, self.clock):
@@ -136,7 +148,7 @@ class History:
         with lease(self.site.nodes, self.clock):
             for node in nodes:
                 old = self.read(node)
-                self._write(Record(node=node, drained=old.drained, incidents=old.incidents))
+                self._write(Record(node=node, drained=old.drained, hangs=old.hangs, incidents=old.incidents))
 
     def _hold_against_cards(self, record: Record, before: Record) -> None:
         old = {(each.at, each.gpu): each for each in before.incidents}
@@ -221,15 +233,22 @@ def score(incidents: Iterable[Incident], drained: Iterable[float], now: datetime
     since = (now - timedelta(days=days)).timestamp()
     weights = {Severity.FAULTY.value: 3.0, Severity.DEGRADED.value: 1.0}
     found = sum(weights.get(each.severity, 0.0) for each in incidents if each.last >= since)
-    return found + 2.0 * sum(at >= since for at in drained)
+    return found + 2.0 * _since(drained, now, days)
+
+
+def _since(times: Iterable[float], now: datetime, days: float) -> int:
+    since = (now - timedelta(days=days)).timestamp()
+    return sum(at >= since for at in times)
 
 
 def node_score(record: Record, cards: Mapping[str, Sequence[Incident]], now: datetime, days: float) -> float:
-    """That of the node: its own incidents, and those that its cards had under other names."""
+    """That of the node: its own incidents, and those that its cards had under other names. A hang of which it was the
+    odd one counts 2, once there are two: the first may have been the program."""
     elsewhere = [
         each for card in record.cards for each in cards.get(card.uuid, ()) if each.node != record.node
     ]  # fmt: skip
-    return score([*record.incidents, *elsewhere], record.drained, now, days)
+    hangs = _since(record.hangs.values(), now, days)
+    return score([*record.incidents, *elsewhere], record.drained, now, days) + (2.0 * hangs if hangs > 1 else 0.0)
 
 
 def lemons(cards: Mapping[str, Sequence[Incident]], now: datetime, *, days: float, limit: float) -> dict[str, str]:
@@ -268,6 +287,7 @@ def _record(given: dict[str, Any]) -> Record:
         "ports": {name: Port(**port) for name, port in given.get("ports", {}).items()},
         "passed": tuple(given.get("passed", ())),
         "drained": tuple(given.get("drained", ())),
+        "hangs": dict(given.get("hangs", {})),
         "incidents": tuple(Incident(**each) for each in given.get("incidents", ())),
     }
     return Record(**{**given, **made})

@@ -22,6 +22,10 @@ def of_node(record: Record, cards: Mapping[str, Sequence[Incident]], *, at: date
     lines = []
     if before:
         lines.append(f"{record.node} has had {_findings(before)} in the {days:g} days before")
+    if hangs := sum(stamp - days * 24 * HOUR <= each < stamp for each in record.hangs.values()):
+        lines.append(
+            f"{record.node} has been the odd one in {hangs} hang{'s' * (hangs != 1)} in the {days:g} days before"
+        )
     lines += _standing(record, stamp)
     if later := min((each for each in record.incidents if each.at > stamp), key=lambda each: each.at, default=None):
         lines.append(f"{record.node}, {_span(later.at - stamp)} after: {_words(later)}")

@@ -14,6 +14,7 @@ from opsctl.cli.why import why
 from opsctl.config import Site
 from opsctl.errors import InputError
 from opsctl.guard.settle import settle
+from opsctl.guard.stop import Stop, request_stop
 from opsctl.health.history import History
 from opsctl.health.model import Health, Result, Severity, Snapshot, Verdict
 from opsctl.journal import Journal
@@ -152,6 +153,15 @@ def test_slurms_word_is_taken_where_no_log_explains_more(world: World, state: Jo
     settle(world.chain, world.rules, life, job=world.queue.rows[-1])
     world.queue.rows.clear()
     assert ask(world, "gpt")["kind"] == kind
+
+
+def test_a_task_that_opsctl_cancelled_because_it_hung_was_not_cancelled_by_somebody(world: World) -> None:
+    life = world.began()
+    request_stop(world.run, life, Stop.HUNG, "12_1.0 hangs")
+    world.row((1,), JobState.CANCELLED)
+    assert ask(world, "gpt")["cause"] == "hang"
+    settle(world.chain, world.rules, life, job=world.queue.rows[-1])
+    assert ask(world, "gpt")["says"] == "it hung"
 
 
 def test_where_slurm_does_not_answer_the_log_still_tells(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -18,8 +19,9 @@ from opsctl.errors import Unreachable
 from opsctl.guard.nodes import NodeCare, suspects_of
 from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.settle import settle, settle_ended, unsettled
+from opsctl.guard.stop import Stop, request_stop
 from opsctl.health.exclusions import Exclusions
-from opsctl.health.history import History
+from opsctl.health.history import History, node_score
 from opsctl.health.model import Health, Result, Severity, Snapshot, Verdict
 from opsctl.health_tables import HealthSite
 from opsctl.journal import Event, Journal, Kind
@@ -174,6 +176,72 @@ def test_a_node_that_slurm_lost_is_the_one_that_is_down(world: World, care: Node
     ended = settle(world.chain, world.rules, life, job=world.queue.rows[-1], care=care)
     assert (ended.outcome, ended.kind, ended.suspects) == (Outcome.NODE_FAILED, Class.NODE, ("node001",))
     assert world.queue.excludes == {"12": "node001"}
+
+
+CANCELLED = "x\nslurmstepd: error: *** JOB 13 ON node001 CANCELLED AT 2026-03-01T20:00:01 ***"
+
+
+def hung(world: World, number: int, *, log: str = "") -> Life:
+    """A life of two nodes whose rank 3 is elsewhere, and that the watch has cancelled."""
+    life = world.began(f"12_{number}.0", nodes="node[001-002]")
+    kept = life.path / "evidence" / "hang-20260301T120000"
+    kept.mkdir(parents=True)
+    for rank in range(4):
+        place = "read_batch" if rank == 3 else "all_reduce"
+        dump = f'Thread 0x1 (most recent call first):\n  File "train.py", line 7 in {place}\n'
+        (kept / f"node00{1 + rank // 2}-{rank}.txt").write_text(dump)
+    if log:
+        world.run.main_log.write_text(f"[node001:1]: {log}\n")
+    request_stop(world.run, life, Stop.HUNG, f"{life.name} hangs: no sign of life for 20 min")
+    world.exited(life, 143, after=8 * 3600)
+    return life
+
+
+def test_a_life_that_hung_says_so_with_the_odd_rank_which_takes_no_node_out(world: World, care: NodeCare) -> None:
+    world.run.config.write_text(world.run.config.read_text().replace("nodes = 2", "nodes = 2\nprocesses_per_node = 2"))
+    ended = settle(world.chain, world.rules, hung(world, 1), care=care)
+    assert (ended.outcome, ended.action, ended.cause, ended.suspects) == (Outcome.HUNG, Action.CONTINUE, "hang", ())
+    odd = "1 rank (node node002: 3) in read_batch at train.py:7"
+    assert ended.why == (
+        "12_1.0 hangs: no sign of life for 20 min; "
+        f"unknown: it hung, the odd ones being {odd} (node002, rank 3)"
+    )  # fmt: skip
+    assert ended.done == ("remembered node002 as the odd one of a hang, 1 in 28 days",)
+    [cause] = events(world, Kind.DIAGNOSED)
+    assert cause.data["evidence"][:2] == [
+        odd,
+        "3 ranks (node node001: 0-1; node node002: 2) in all_reduce at train.py:7",
+    ]
+    assert (world.queue.excludes, care.exclusions.now()) == ({}, [])
+
+
+def test_a_node_that_is_the_odd_one_again_is_suspect_and_after_three_hangs_a_lemon(
+    world: World, care: NodeCare
+) -> None:
+    world.run.config.write_text(world.run.config.read_text().replace("nodes = 2", "nodes = 2\nprocesses_per_node = 2"))
+    scores = []
+    for number in (1, 2, 3):
+        settle(world.chain, world.rules, hung(world, number), care=care)
+        scores.append(node_score(care.history.read("node002"), {}, world.clock.now(), 28))
+    assert scores == [0, 4, 6]
+    assert care.history.read("node001").hangs == {}
+    last = events(world, Kind.DIAGNOSED)[-1]
+    assert "node002 has been the odd one in 2 hangs in the 28 days before" in last.data["also"]
+    assert (world.queue.excludes, events(world, Kind.QUARANTINED)) == ({}, [])
+
+
+def test_a_cause_in_the_log_of_a_life_that_hung_comes_first(world: World, care: NodeCare) -> None:
+    ended = settle(world.chain, world.rules, hung(world, 1, log=ECC), care=care)
+    assert (ended.cause, ended.action, ended.suspects) == ("gpu-ecc", Action.EXCLUDE_NODES, ("node001",))
+    [cause] = events(world, Kind.DIAGNOSED)
+    assert any("read_batch" in line for line in cause.data["also"])
+
+
+def test_a_life_that_hung_without_stacks_only_hung(world: World, care: NodeCare) -> None:
+    life = hung(world, 1, log=CANCELLED)
+    shutil.rmtree(life.path / "evidence")
+    ended = settle(world.chain, world.rules, life, care=care)
+    assert (ended.cause, ended.why.partition("; ")[2], ended.done) == ("hang", "unknown: it hung", ())
 
 
 def test_a_cause_that_nobody_can_find_leaves_all_as_it_was(

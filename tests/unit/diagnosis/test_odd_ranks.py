@@ -1,0 +1,59 @@
+"""Who is the odd one of a hang, and when nobody is."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opsctl.diagnosis.hang import judge_hang
+from opsctl.diagnosis.stacks import Frame, Stack, parse
+from tests.unit.diagnosis.test_stacks import hang
+
+HOMES = {rank: f"n{rank // 4}" for rank in range(16)}
+
+
+def at(place: str, *ranks: int, refused: bool = False) -> list[Stack]:
+    frames = () if refused else (Frame(place, f"{place}.py", 1),)
+    return [Stack(node=HOMES[rank], rank=rank, frames=frames, refused=refused) for rank in ranks]
+
+
+def test_the_two_ranks_of_the_chronicles_are_the_odd_ones_and_so_is_their_node() -> None:
+    found = judge_hang(parse(hang().encode()), ranks=384, homes={})
+    assert (found.kind.value, found.cause, found.node, found.rank) == ("unknown", "hang", "r10i1n5", None)
+    assert found.says == "it hung, the odd ones being 2 ranks (node r10i1n5: 108-109) in broadcast at engine.py:540"
+    assert found.evidence[1].startswith("382 ranks ")
+    assert found.suspects == ()
+
+
+def test_a_rank_that_does_not_answer_while_most_do_is_the_odd_one() -> None:
+    found = judge_hang(at("all_reduce", *range(5), *range(6, 16)), ranks=16, homes=HOMES)
+    assert (found.node, found.rank) == ("n1", 5)
+    assert found.says == "it hung, the odd ones being 1 rank (node n1: 5) not answering"
+
+
+def test_odd_ranks_on_several_nodes_name_no_node() -> None:
+    found = judge_hang(at("all_reduce", *range(14)) + at("read", 3, 14), ranks=16, homes=HOMES)
+    assert (found.node, "2 ranks" in found.says) == ("", True)
+
+
+def test_where_no_place_has_more_than_half_of_all_ranks_none_is_odd() -> None:
+    """Stages of a pipeline wait each at their own place."""
+    halves = at("send", *range(8)) + at("recv", *range(8, 16))
+    few = at("all_reduce", *range(8)) + at("read", 9)
+    for stacks in (halves, few, []):
+        found = judge_hang(stacks, ranks=16, homes=HOMES)
+        assert (found.says, found.node, found.rank) == ("it hung", "", None)
+
+
+def test_ranks_that_py_spy_may_not_look_at_are_not_odd() -> None:
+    stacks = at("all_reduce", *range(15)) + at("", 15, refused=True)
+    assert judge_hang(stacks, ranks=16, homes=HOMES).says == "it hung"
+
+
+@given(st.dictionaries(st.integers(0, 15), st.sampled_from(["a", "b", "c", ""]), max_size=16))
+def test_at_least_half_of_the_ranks_are_never_odd(places: dict[int, str]) -> None:
+    stacks = [each for rank, place in places.items() for each in at(place, rank, refused=not place)]
+    found = judge_hang(stacks, ranks=16, homes=HOMES)
+    if found.node or found.rank is not None:
+        largest = max([*places.values()].count(place) for place in "abc")
+        assert largest > 8
