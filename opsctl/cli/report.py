@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,9 @@ from rich.text import Text
 from opsctl.cli.output import console, json_option, print_json, say
 from opsctl.progress.effective import Bucket
 from opsctl.report import words
+from opsctl.report.foreign import report_log
 from opsctl.report.model import Report
+from opsctl.report.sacct import read_sacct
 from opsctl.report.train import report_train
 
 if TYPE_CHECKING:
@@ -23,22 +26,36 @@ BAR = 40
 
 
 @click.command()
-@click.argument("train")
+@click.argument("train", required=False)
+@click.option("--log", type=click.Path(path_type=Path), help="Of any Megatron-style log instead, such as main_log.txt.")
+@click.option("--sacct", type=click.Path(path_type=Path), help="With --log: when its jobs ran, as sacct printed it.")
 @click.option("--since", help="Only from then on: 2026-03-01, '2026-03-01 12:00', or as long ago as 3d or 12h.")
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @json_option
 @click.pass_obj
-def report(app: App, train: str, *, since: str | None, markdown: bool, as_json: bool) -> None:
+def report(
+    app: App,
+    train: str | None,
+    *,
+    log: Path | None,
+    sacct: Path | None,
+    since: str | None,
+    markdown: bool,
+    as_json: bool,
+) -> None:
     """Say how much of TRAIN's wall-clock was training for the first time (ETTR), and where every lost hour went: the
     buckets always add up to the wall-clock.
 
     \b
     opsctl report tiny-gpt
     opsctl report tiny-gpt --since 7d --markdown
+    opsctl report --log main_log.txt --sacct sacct.txt
     """
     if markdown and as_json:
         raise click.UsageError("--markdown or --json, not both.")
-    found = made(app, train, since)
+    if bool(train) == bool(log) or (sacct and not log):
+        raise click.UsageError("Name a TRAIN, or a log with --log and perhaps --sacct, not both.")
+    found = foreign(app, log, sacct, since) if log else made(app, train or "", since)
     if as_json:
         print_json(words.to_json(found))
     elif markdown:
@@ -53,6 +70,13 @@ def made(app: App, train: str, since: str | None) -> Report:
     moment = words.parse_since(since, now) if since else None
     run = app.find(train)
     return report_train(run, app.journal(run).events(), now, since=moment)
+
+
+def foreign(app: App, log: Path, sacct: Path | None, since: str | None) -> Report:
+    """The report on somebody's log. Raises InputError."""
+    now = app.clock.now()
+    moment = words.parse_since(since, now) if since else None
+    return report_log(log, read_sacct(sacct) if sacct else None, now, since=moment)
 
 
 def page(found: Report) -> RenderableType:
@@ -83,6 +107,6 @@ def _shares(found: Report) -> Table:
 
 def _lives(found: Report) -> Table:
     table = Table(*words.LIFE_COLUMNS, box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for life in found.lives:
-        table.add_row(*(Text(cell) for cell in words.life_row(life)))
+    for row in words.life_rows(found):
+        table.add_row(*map(Text, row))
     return table

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -99,6 +99,8 @@ UNFINISHED, LEAVING = 3.0, 60.0
 after more it hangs."""
 FAR = 3600.0
 """Seconds before or after its life that a time may be; what is further off is another clock, or a date in a text."""
+MISSING = 10
+"""Where a line comes so many of the log's intervals after the one before, lines are missing in between."""
 QUARTER = 900.0
 """Time zones differ by multiples of it."""
 
@@ -151,7 +153,7 @@ class _Walk:
     def __init__(self, lives: Sequence[Lived], *, begin: float, end: float) -> None:
         self.now, self.end, self.limit = begin, end, end
         self.usual, self.every = usual_step_s(lives), log_interval(lives)
-        starts = [start for life in lives if (start := self._told_start_up(life)) is not None]
+        starts = [start for life in lives if (start := self._told_start_up(life)) is not None and start >= 0]
         self.start_up = median(starts) if starts else 0.0
         self.highest = 0
         self.life: int | None = None
@@ -168,9 +170,9 @@ class _Walk:
             yield from self.to(self.now + self._guessed_start_up(life), _gap(None, life))
         clock, last, interval = _Clock(life), None, NOTHING
         for line in life.told:
-            count = self._count(line.step, last and last.step)
-            interval = self._usual(line, life) * count
-            took = _took(line, count, interval)
+            count = count_steps(line.step, last and last.step, self.every)
+            usual = self._usual(line, life)
+            interval, took = usual * count, took_s(line, count, usual, self.every)
             low, high = clock.read(line, self.now, took)
             rest = line.stall
             if 0 < rest < math.inf and not took - interval >= rest / 2:
@@ -208,35 +210,27 @@ class _Walk:
         is_still = life.ending in {Ending.CUT, Ending.OPEN} and self.end - self.now > at_work
         yield from self.to(self.end, Bucket.HANG if life.ending is Ending.BROKE or is_still else Bucket.UNKNOWN)
 
+    def _spoken(self, life: Lived) -> float:
+        return spoken_s(life.told, lambda line: self._usual(line, life), self.every)
+
     def _usual(self, line: Told, life: Lived) -> float:
         return self.usual.get((line.batch, life.nodes), NOTHING)
 
-    def _count(self, step: int, before: int | None) -> int:
-        """The steps that a line tells of. The first line of a life may tell of fewer than the others."""
-        if before is not None and step > before:
-            return step - before
-        return min(max(step, 1), (step - 1) % self.every + 1)
-
     def _told_start_up(self, life: Lived) -> float | None:
-        """Seconds from its start to its first step, where its log bears times."""
+        """Seconds from its start to its first step, if that can be known."""
         line = next(iter(life.told), None)
         if line is None or life.is_torn:
             return None
-        count = self._count(line.step, None)
-        took = _took(line, count, self._usual(line, life) * count)
-        low, _ = _Clock(life).read(line, life.begin, took)
-        return low - took - life.begin if low - took >= life.begin else None
+        if math.isnan(life.told.first_stamp):
+            return life.end - life.begin - self._spoken(life) if life.ending is Ending.LEFT else None
+        took = took_s(line, count_steps(line.step, None, self.every), self._usual(line, life), self.every)
+        return _Clock(life).read(line, life.begin, took)[0] - took - life.begin
 
     def _guessed_start_up(self, life: Lived) -> float:
         """The same where it bears none: what is left besides the steps, if nothing else can have taken it."""
-        spoken, before = 0.0, None
-        for line in life.told:
-            count = self._count(line.step, before)
-            spoken += _took(line, count, self._usual(line, life) * count)
-            before = line.step
-        spoken += sum(stall for stall in (*life.told.columns[5], life.told.stall) if math.isfinite(stall))
-        if before is None:
+        if not len(life.told):
             return 0.0
+        spoken = self._spoken(life)
         if life.ending is Ending.LEFT:
             return self.end - self.now - spoken
         if not math.isnan(life.last_word):
@@ -244,8 +238,29 @@ class _Walk:
         return min(self.start_up, self.end - self.now - spoken)
 
 
-def _took(line: Told, count: int, interval: float) -> float:
-    took = line.seconds * count if math.isfinite(line.seconds) else interval
+def spoken_s(told: Part, usual: Callable[[Told], float], every: int) -> float:
+    """Seconds that the lines and saves of a life tell of."""
+    spoken, before = 0.0, None
+    for line in told:
+        count = count_steps(line.step, before, every)
+        spoken += took_s(line, count, usual(line), every)
+        before = line.step
+    return spoken + sum(stall for stall in (*told.columns[5], told.stall) if math.isfinite(stall))
+
+
+def count_steps(step: int, before: int | None, every: int) -> int:
+    """The steps that a line tells of. The first line of a life may tell of fewer than the others."""
+    if before is not None and step > before:
+        return step - before
+    return min(max(step, 1), (step - 1) % every + 1)
+
+
+def took_s(line: Told, count: int, usual: float, every: int) -> float:
+    """Seconds of the `count` steps of a line. Where it does not say, or where the lines before it are missing so that
+    it tells of the last steps only, they are held to have taken the usual time."""
+    known = min(count, every) if count > MISSING * every and usual >= 0 else count
+    took = line.seconds * known + (usual * (count - known) if known < count else 0.0)
+    took = took if math.isfinite(line.seconds) else usual * count
     return took if took >= 0 else 0.0
 
 

@@ -34,7 +34,14 @@ _STEP = re.compile(rb"iteration\s+(\d{1,15})\s*(?:/\s*\d{1,15}\s*)?\|")
 _SAVE_MS = re.compile(rb"save-checkpoint[ .]*: *\(?([\d.]+)")
 _STALL_S = re.compile(rb"saved checkpoint .*stood still for ([\d.]+) s")
 _SAVED = re.compile(rb"(?:saving checkpoint|saved checkpoint|Saving model checkpoint)")
-_RESTARTED = re.compile(rb"loading checkpoint from|resumed from checkpoint|no checkpoint in .*starting from")
+_RESTARTED = re.compile(
+    rb"loading checkpoint from|resumed from checkpoint|no checkpoint in .*starting from|\[before the start of training"
+)
+_LEFT = re.compile(rb"\[exiting program|\[after training is done")
+_WATCHED = re.compile(rb"PULSE:|\*\*\*ALERT|is scheduled to start in|is running for|is waiting ")
+"""Lines of a watchdog in a main log, as in the chronicles: they go on when nothing runs."""
+_WORDS = (b"iteration", b"checkpoint", b"datetime: ")
+"""Every line that matters holds one of them; finding those is what most of the time goes to."""
 
 
 class Told(NamedTuple):
@@ -76,6 +83,8 @@ class Part:
     last_stamp: float = NOTHING
     stall: float = NOTHING
     """As `Told.stall`, after the last line."""
+    left: float = NOTHING
+    """When its trainer said that it leaves."""
     fine: bool = True
     """Whether its times are told in fractions of a second."""
 
@@ -181,6 +190,7 @@ class _Reader:
         if found := _STAMP.findall(self.tail):
             part.last_stamp = _time(found[-1])
             self._first_stamp(found[0])
+        part.last_stamp = part.left if not math.isnan(part.left) else part.last_stamp
         self.stall, self.evaluated, self.tail, self.step, self.needs_high = NOTHING, 0, b"", -1, False
 
     def _new_part(self) -> None:
@@ -188,11 +198,9 @@ class _Reader:
         self.told.parts.append(Part())
 
     def _lines(self, data: bytes) -> None:
-        """All of what matters holds one of two words; finding those is what most of the time goes to."""
         position = said = 0
-        iteration, checkpoint = data.find(b"iteration"), data.find(b"checkpoint")
-        while iteration >= 0 or checkpoint >= 0:
-            found = iteration if checkpoint < 0 or 0 <= iteration < checkpoint else checkpoint
+        nexts = [data.find(word) for word in _WORDS]
+        while (found := min((at for at in nexts if at >= 0), default=-1)) >= 0:
             start = data.rfind(b"\n", position, found) + 1 or position
             stop = data.find(b"\n", found)
             stop = len(data) if stop < 0 else stop
@@ -200,8 +208,7 @@ class _Reader:
             if self._line(data[start : min(stop, start + LONGEST)], (data, said, start)):
                 said = stop
             position = stop
-            iteration = data.find(b"iteration", stop) if 0 <= iteration < stop else iteration
-            checkpoint = data.find(b"checkpoint", stop) if 0 <= checkpoint < stop else checkpoint
+            nexts = [data.find(word, stop) if 0 <= at < stop else at for word, at in zip(_WORDS, nexts, strict=True)]
         self._gap(data, position, len(data))
 
     def _gap(self, data: bytes, begin: int, end: int) -> None:
@@ -240,6 +247,8 @@ class _Reader:
             self._first_stamp(found[0])
             if self.needs_high:
                 self._high(_time(found[0]))
+            if _LEFT.search(line):
+                self.told.parts[-1].left = _time(found[0])
         if self.cuts is None and len(self.told.parts[-1]) and _RESTARTED.search(line):
             self._restart(between)
         self._save(line)
@@ -261,15 +270,17 @@ class _Reader:
     def _restart(self, place: tuple[bytes, int, int]) -> None:
         """A new life begins. Where the times between leap the most, there was none."""
         data, begin, end = place
-        between = data[begin:end]
-        stamps = [_time(text) for text in _STAMP.findall(between)]
+        lines = (line for line in data[begin:end].split(b"\n") if not _WATCHED.search(line))
+        stamps = [_time(found[0]) for line in lines if (found := _STAMP.search(line))]
         self._new_part()
         old, new = self.told.parts[-2:]
+        if not math.isnan(old.left):
+            stamps = [old.left, *(at for at in stamps if at > old.left)][:2]
         if stamps:
             leap = max(range(len(stamps)), key=lambda at: stamps[at] - stamps[at - 1] if at else 0.0)
             old.last_stamp = stamps[leap - 1] if leap else stamps[-1]
             new.first_stamp = stamps[leap] if leap else NOTHING
-            self.tail = between[-NEAR:]
+            self.tail = data[max(begin, end - NEAR) : end]
 
     def _iteration(self, line: bytes, head: re.Match[bytes]) -> None:
         step = int(head[1])

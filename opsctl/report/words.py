@@ -80,6 +80,11 @@ def moment(at: datetime) -> str:
     return f"{at.astimezone():%Y-%m-%d %H:%M}"
 
 
+def when(report: Report, at: datetime) -> str:
+    """A moment of it; where nobody knows when that was, how long after its beginning."""
+    return moment(at) if report.is_timed else f"+{duration((at - report.begin).total_seconds())}"
+
+
 def seconds(value: float) -> str:
     return f"{value:.3g} s" if value < 1000 else f"{value:.0f} s"
 
@@ -143,7 +148,7 @@ def markdown(report: Report) -> str:
     if report.lives:
         lines += ["", "| life | began | lasted | end | nodes | steps | training | lost most to |",
                   "|---|---|---:|---|---|---|---:|---|"]  # fmt: skip
-        lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in map(life_row, report.lives)]
+        lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in life_rows(report)]
     lines += ["", *(f"> {_cell(note)}" for note in report.notes)] if report.notes else []
     return "\n".join([*lines, "", f"Made {moment(report.made)} by `opsctl report`.", ""])
 
@@ -151,10 +156,14 @@ def markdown(report: Report) -> str:
 LIFE_COLUMNS = ("life", "began", "lasted", "end", "nodes", "steps", "training", "lost most to")
 
 
-def life_row(life: LifeReport) -> tuple[str, ...]:
+def life_rows(report: Report) -> list[tuple[str, ...]]:
+    return [_life_row(life, report) for life in report.lives]
+
+
+def _life_row(life: LifeReport, report: Report) -> tuple[str, ...]:
     lasted = (life.ended - life.began).total_seconds()
     return (
-        life.life, moment(life.began), duration(lasted), life.outcome or "not over", life.nodes, steps(life),
+        life.life, when(report, life.began), duration(lasted), life.outcome or "not over", life.nodes, steps(life),
         duration(life.buckets[Bucket.EFFECTIVE]), lost(life),
     )  # fmt: skip
 

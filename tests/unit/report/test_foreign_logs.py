@@ -1,0 +1,173 @@
+"""Logs of runs that opsctl never saw, with lines as the chronicles print them. `pytest tests/unit/report`"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import InputError
+from opsctl.progress.effective import Bucket
+from opsctl.report.foreign import report_log
+from opsctl.report.model import Report
+from opsctl.report.sacct import parse_sacct, read_sacct
+
+CORPUS = Path(__file__).parents[2] / "corpus"
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def spent(report: Report) -> dict[str, float]:
+    return {bucket.value: round(seconds, 2) for bucket, seconds in report.buckets.items() if seconds > 1e-6}
+
+
+def local(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def test_the_end_of_a_task_of_the_13b_training_is_a_step_and_a_save() -> None:
+    """One line alone does not say of how many steps it tells: of the last one surely."""
+    report = report_log(CORPUS / "logs" / "tasks" / "tr1-13b-end.txt", None, NOW)
+    assert spent(report) == {"training": 23.49, "checkpoints": 57.51}
+    assert report.end.timestamp() == pytest.approx(local("2021-08-08 01:00:51"), abs=2)
+    assert (report.lives[0].outcome, report.step, report.samples) == ("left", 33240, 15019344)
+
+
+def test_the_spike_of_the_13b_training_is_in_the_curve() -> None:
+    report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
+    assert max(point.high for point in report.loss) == 8.715872
+    assert (report.step, report.last_step, report.is_timed) == (43680, 311541, False)
+    assert report.step_s == pytest.approx(22.1817)
+
+
+def test_lines_that_are_missing_are_held_to_have_taken_the_usual_time() -> None:
+    """Of the excerpt's last line nothing is known but its ten steps; 14,600 lie between it and the line before."""
+    report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
+    assert report.buckets[Bucket.SLOW] == 0
+    assert report.buckets[Bucket.EFFECTIVE] == pytest.approx((43680 - 29010) * 22.18, rel=0.001)
+
+
+LINE = (
+    " iteration {:8d}/   1000 | elapsed time per iteration (s): 10.0 | global batch size:   16 | lm loss: 2.0E+00 |\n"
+)
+
+
+def steps(first: int, last: int) -> str:
+    return "".join(map(LINE.format, range(first, last + 1)))
+
+
+def test_a_step_that_goes_back_is_another_life_and_work_done_twice(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(steps(1, 30) + "Traceback\n" + steps(21, 40))
+    report = report_log(log, None, NOW)
+    assert spent(report) == {"training": 400, "done twice": 100}
+    assert [life.outcome for life in report.lives] == ["broke off", ""]
+    assert report.notes == ("the log tells no times: only what steps and saves took is known; --sacct tells more",)
+
+
+def test_megatrons_own_times_tell_what_lay_between_two_lives(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "[before the start of training step] datetime: 2021-08-08 00:00:00\n"
+        + steps(1, 30)
+        + "saving checkpoint at iteration      30 to /c\n"
+        + "time (ms) | save-checkpoint: 20000.0\n"
+        + "[exiting program after 5.3 minutes] datetime: 2021-08-08 00:05:20\n"
+        + "[2021-08-08 01:05:00] ***ALERT: tr1 is not RUNNING or SCHEDULED! Alert someone at Eng WG***\n"
+        + "[2021-08-08 04:55:00] PULSE: tr1 is scheduled to start in 0:10:00 (at 2021-08-08T05:05:00)\n"
+        + " > loading checkpoint from /c at iteration 30\n"
+        + "[before the start of training step] datetime: 2021-08-08 05:05:00\n"
+        + steps(31, 60)
+        + "[exiting program after 5 minutes] datetime: 2021-08-08 05:10:00\n"
+    )
+    report = report_log(log, None, NOW)
+    assert spent(report) == {"training": 600, "checkpoints": 20, "unknown": 5 * 3600 + 300 - 320}
+    assert [life.outcome for life in report.lives] == ["left", "left"]
+
+
+SACCT = """JobID|State|Submit|Start|End|NodeList
+12_1|FAILED|2026-02-01T00:00:00|2026-02-01T01:00:00|2026-02-01T01:12:00|r1i0n[0-3]
+12_1.batch|FAILED|2026-02-01T01:00:00|2026-02-01T01:00:00|2026-02-01T01:12:00|r1i0n0
+12_2|COMPLETED|2026-02-01T00:00:00|2026-02-01T02:00:00|2026-02-01T02:08:20|r1i0n[0-3]
+"""
+
+
+def test_sacct_tells_the_queue_and_the_rest_of_each_life(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(steps(1, 30) + steps(21, 50))
+    report = report_log(log, parse_sacct(SACCT, "it"), NOW)
+    assert spent(report) == {
+        "queue": 3600 + 2880, "training": 500, "done twice": 100, "start-up": 200 + 200, "hang until noticed": 220,
+    }  # fmt: skip
+    assert [(life.life, life.outcome, life.nodes) for life in report.lives] == [
+        ("12_1", "FAILED", "r1i0n[0-3]"), ("12_2", "COMPLETED", "r1i0n[0-3]"),
+    ]  # fmt: skip
+    assert report.ettr == pytest.approx(500 / 7700)
+    assert report.ettr_without_queue == pytest.approx(500 / 1220)
+
+
+def test_sacct_in_columns_is_the_same() -> None:
+    rows = [line.split("|") for line in SACCT.splitlines()]
+    rows.insert(1, ["-" * 22] * 6)
+    text = "\n".join(" ".join(f"{cell:<22}" for cell in row) for row in rows)
+    assert parse_sacct(text, "it") == parse_sacct(SACCT, "it")
+
+
+def test_times_in_the_log_say_which_job_wrote_it_though_another_wrote_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    at = datetime.fromisoformat("2026-02-01 02:03")
+    lines = [f" [{at + timedelta(seconds=10 * n)}]" + LINE.format(n) for n in range(1, 31)]
+    log.write_text("".join(lines))
+    report = report_log(log, parse_sacct(SACCT, "it"), NOW)
+    assert [life.last_step for life in report.lives] == [None, 30]
+    assert report.lives[1].buckets[Bucket.START_UP] == pytest.approx(180)
+    assert report.notes == ("1 of 2 jobs have no steps in the log",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it: is empty"),
+        ("JobID|State\n1|RUNNING\n", "it: has no column start, end in its first line"),
+        ("JobID|State|Start|End\n", "it: no job is in it"),
+        ("JobID|State|Start|End\n1|FAILED|soon|never\n2|FAILED|x|y\n",
+         "it: is not what sacct prints\n  line 2: 'soon' is no time\n  line 3: 'x' is no time"),
+        ("JobID|State|Start|End\n1|FAILED|200|100\n",
+         "it: is not what sacct prints\n  line 2: job 1 ended before it started"),
+    ],
+)  # fmt: skip
+def test_what_sacct_did_not_print_is_refused_with_what_to_type(text: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_sacct(text, "it")
+    assert caught.value.message == message
+    assert "--format=JobID,State,Submit,Start,End,NodeList" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"hello\n", bytes(range(256)) * 400, b"iteration / | :" * 9999])
+def test_a_log_without_an_iteration_is_said_to_have_none(tmp_path: Path, content: bytes) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(content)
+    with pytest.raises(InputError, match="no iteration line in it"):
+        report_log(log, None, NOW)
+
+
+def test_jobs_of_which_none_has_started_are_refused(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(steps(1, 3))
+    jobs = parse_sacct("JobID|State|Start|End\n1|PENDING|Unknown|Unknown\n", "it")
+    with pytest.raises(InputError, match="none of its jobs has started"):
+        report_log(log, jobs, NOW)
+
+
+def test_since_in_a_log_without_times_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(steps(1, 3))
+    with pytest.raises(InputError, match="no times in this log"):
+        report_log(log, None, NOW, since=NOW)
+
+
+def test_binary_rubbish_is_no_sacct(tmp_path: Path) -> None:
+    path = tmp_path / "sacct"
+    path.write_bytes(bytes(range(256)) * 40)
+    with pytest.raises(InputError, match="has no column"):
+        read_sacct(path)
