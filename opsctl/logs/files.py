@@ -58,9 +58,10 @@ class GrowingFile:
 
     @property
     def position(self) -> Position:
-        """Behind the last complete line."""
-        inode = os.fstat(self._handle).st_ino if self._handle >= 0 else self.start.inode
-        return Position(inode=inode, offset=self._offset - len(self._buffer.partial))
+        """Behind the last complete line; where to begin, as long as there is no file."""
+        if self._handle < 0:
+            return self.start
+        return Position(inode=os.fstat(self._handle).st_ino, offset=self._offset - len(self._buffer.partial))
 
     def close(self) -> None:
         if self._handle >= 0:

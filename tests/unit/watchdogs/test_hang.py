@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from stage import T0, Stage, job, waiting
+from stage import LINE, T0, Stage, job, waiting
 
 from opsctl.model import JobState, Level
 from trainer.contract import Heartbeat, Phase, to_json, write_atomic
@@ -31,6 +31,23 @@ def beat(stage: Stage, phase: Phase, *, limit_s: float, step: int = 5, life: str
     record = Heartbeat(life=life, node="n1", rank=0, phase=phase, step=step, at=stage.clock.time.timestamp(),
                        limit_s=limit_s)  # fmt: skip
     write_atomic(stage.run.heartbeat / "train.json", to_json(record))
+
+
+@pytest.mark.parametrize("has_successor", [True, False])
+def test_a_trainer_that_goes_on_in_a_log_that_was_moved_aside_does_not_hang(
+    running: Stage, *, has_successor: bool
+) -> None:
+    running.steps(1, 5)
+    running.look("hang", after=TICK)
+    with running.run.main_log.open("a") as log:
+        running.run.main_log.rename(running.run.logs / "main_log.txt.1")
+        if has_successor:
+            running.run.main_log.touch()
+        for step in range(5, 15):
+            log.write(LINE.format(step=step, step_s=1.0, loss=2.0) + "\n")
+            log.flush()
+            assert running.look("hang", after=TICK).level is Level.OK
+    assert running.look("hang", after=6 * TICK).level is Level.CRITICAL
 
 
 def test_nothing_that_runs_is_no_hang(stage: Stage) -> None:

@@ -93,6 +93,28 @@ def test_a_log_that_is_rotated_is_read_on_in_the_new_one(stage: Stage) -> None:
     assert stage.look("loss").summary.endswith("at step 62")
 
 
+def test_what_was_written_after_the_last_look_and_before_the_rotation_is_read(stage: Stage) -> None:
+    stage.say(*calm(1, 60, 2.0, 0.2))
+    stage.look("loss")
+    stage.say(*calm(60, 63, 9.0, 0.2))
+    stage.run.main_log.rename(stage.run.logs / "main_log.txt.1")
+    stage.say(*calm(63, 64, 9.0, 0.2))
+    seen = stage.look("loss").summary
+    assert "at step 63, spiked from 2 to 9" in seen and seen.endswith("at step 60")
+    stage.run.main_log.rename(stage.run.logs / "main_log.txt.2")
+    assert stage.look("loss").summary == seen, "and nothing is read twice"
+
+
+def test_a_log_that_is_gone_for_one_look_is_not_read_again(stage: Stage) -> None:
+    stage.say(*calm(1, 60, 2.0, 0.2))
+    stage.look("loss")
+    stage.run.main_log.rename(stage.place / "elsewhere")
+    stage.look("loss")
+    (stage.place / "elsewhere").rename(stage.run.main_log)
+    kept = stage.scene().memory.read("loss", "gpt")
+    assert kept["offset"] == stage.run.main_log.stat().st_size
+
+
 def test_a_log_that_is_not_there_yet_is_no_alarm(stage: Stage) -> None:
     assert stage.look("loss").summary == "gpt: no loss yet"
 
