@@ -64,11 +64,17 @@ class HealthSite(Table):
         "", description="device/port that match are not looked at, such as a management network's"
     )
     may_be_unknown: tuple[str, ...] = Field(
-        ("clock_skew", "clocks", "dcgm", "infiniband", "memory", "nvlink", "pcie", "persistence", "processes",
+        ("clock_skew", "clocks", "dcgm", "fio", "infiniband", "memory", "nvlink", "pcie", "persistence", "processes",
          "recovery", "temperature", "versions"),
         description="checks without which a node can still be healthy; where GPUs have no ECC or are cut by MIG, add "
         "ecc and remapped_rows",
     )  # fmt: skip
+    fio_mib: int = Field(
+        256, ge=1, le=65_536, description="the size of the file that `health --fio` writes on each node"
+    )
+    fio_seconds: float = Field(60, gt=0, le=600, description="what that may take, all of it")
+    fio_write_mib_s: float = Field(0, ge=0, description="slower is degraded; 0: any speed")
+    fio_read_mib_s: float = Field(0, ge=0, description="as above")
     section_seconds: float = Field(20, gt=0, le=300, description="what each question to a node may take")
     drain: Literal["try", "never"] = Field("try", description="never: exclude from trains and report instead")
     drain_max: int = Field(4, ge=1, description="never more nodes than this out of service by us at once")

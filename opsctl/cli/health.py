@@ -18,6 +18,8 @@ from opsctl.health.model import Health, Result, Severity, Verdict
 from opsctl.nodesets import fold
 
 STYLES = {Health.HEALTHY: "green", Health.DEGRADED: "yellow", Health.FAULTY: "red", Health.UNKNOWN: "magenta"}
+ASKED = frozenset({"dcgm", "fio"})
+"""Checks that only run where they are asked for: what they say is wanted."""
 ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
 
 
@@ -32,32 +34,38 @@ ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
     default=None,
     help="Also dcgmi diag, at this level.",
 )
+@click.option(
+    "--fio", default="", metavar="PATH", help="Also measure this directory with fio: a file is written, read, removed."
+)
 @click.option("--new-baseline", is_flag=True, help="Forget what the nodes had before: what they have now is right.")
 @click.option("--record", is_flag=True, help="For cron: nodes of trains that run, if any; exit 0 whatever is found.")
 @click.option("-v", "--verbose", is_flag=True, help="Notes and unknowns of healthy nodes too.")
 @json_option
 @click.pass_obj
 def health(
-    app: App, nodes: str, *, train: str, partition: str, every: bool, dcgm: int | None, new_baseline: bool,
-    record: bool, verbose: bool, as_json: bool,
+    app: App, nodes: str, *, train: str, partition: str, every: bool, dcgm: int | None, fio: str,
+    new_baseline: bool, record: bool, verbose: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Look at NODES, or at those of the trains that run: GPUs, memory, links, kernel log, mounts, network, clock.
 
-    Nothing on a node is changed. Exit 1 if a node is faulty or degraded. What could not be looked at is unknown: never
-    healthy, and never held against a node.
+    Nothing on a node is changed, but for the file of --fio, which is removed. Exit 1 if a node is faulty or degraded.
+    What could not be looked at is unknown: never healthy, and never held against a node.
 
     \b
     opsctl health node[001-004]
     opsctl health --train tiny-gpt -v
     opsctl health --partition gpu --dcgm 1
+    opsctl health node001 --fio /scratch
     """
+    if fio and not fio.startswith("/"):
+        raise click.UsageError(f"--fio {fio}: needs an absolute path, for nodes have no working directory of ours.")
     view = NodeView(app)
     if record and not (view.train_of or nodes or train or partition or every):
         return
     chosen = view.chosen(nodes, train=train, partition=partition, every=every)
     if new_baseline:
         app.history.forget_baseline(chosen)
-    looked = view.look(chosen, dcgm=dcgm or 0, train=train)
+    looked = view.look(chosen, dcgm=dcgm or 0, fio=fio, train=train)
     if as_json:
         print_json([_row(app, looked, each) for each in looked.verdicts])
     else:
@@ -73,10 +81,10 @@ def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
     table = Table.grid(padding=(0, 2))
     for health in ORDER:
         group = [each for each in verdicts if each.health is health]
-        if health is Health.HEALTHY and not verbose:
-            continue
         for verdict in sorted(group, key=lambda each: each.node):
             rows = [each for each in _worst_first(verdict.results) if verbose or _matters(each, verdict)]
+            if health is Health.HEALTHY and not (rows or verbose):
+                continue
             table.add_row(verdict.node, Text(health.value, style=STYLES[health]), *_words(rows[0] if rows else None))
             for each in rows[1:]:
                 table.add_row("", "", *_words(each))
@@ -89,7 +97,8 @@ def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
 
 
 def _matters(result: Result, verdict: Verdict) -> bool:
-    return result.severity in {Severity.FAULTY, Severity.DEGRADED} or verdict.health is Health.UNKNOWN
+    is_bad = result.severity in {Severity.FAULTY, Severity.DEGRADED}
+    return is_bad or verdict.health is Health.UNKNOWN or result.check in ASKED
 
 
 def _worst_first(results: Sequence[Result]) -> list[Result]:

@@ -82,7 +82,7 @@ class NodeView:
             raise InputError(none, hint="name them: opsctl health node[001-004], or --partition, or --all")
         return sorted(found)
 
-    def look(self, nodes: Sequence[str], *, dcgm: int = 0, train: str = "") -> Looked:
+    def look(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "", train: str = "") -> Looked:
         """Look at these nodes. Raises ConfigError where the site names checks that there are not."""
         unknown = sorted(set(self.app.site.health.may_be_unknown) - set(CHECKS))
         if unknown:
@@ -93,7 +93,7 @@ class NodeView:
             fanout=self.fanout(), history=self.app.history, site=self.app.site.health, clock=self.app.clock,
             busy=busy(self.nodes),
         )  # fmt: skip
-        return looker.look(nodes, dcgm=dcgm, gpus=self._gpus(train) if train else 0)
+        return looker.look(nodes, dcgm=dcgm, fio=fio, gpus=self._gpus(train) if train else 0)
 
     def _gpus(self, train: str) -> int:
         run = self.app.find(train)

@@ -1,6 +1,7 @@
 # What a node can say of itself, asked once. POSIX sh; a few lines with settings are put before it:
 #   MARK     begins every line of ours, so that no output can look like one
 #   LIMIT    seconds for each question;  MOUNTS  paths, each on a line;  DCGM  a level, or 0;  DCGM_LIMIT  its seconds
+#   FIO      a directory to write a file of FIO_MIB to, read it and remove it, or empty;  FIO_LIMIT  seconds for that
 # Every question runs beside the others and is left behind when it is late: what hangs in the kernel cannot be killed.
 PATH="${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LC_ALL=C
@@ -14,10 +15,10 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT PIPE TERM
 names=
 
-ask() { # ask NAME SECONDS SCRIPT [ARGUMENT]
+ask() { # ask NAME SECONDS SCRIPT [ARGUMENT...]
     names="$names $1"
     (
-        timeout -k 1 "$2" sh -c "$3" "$1" "$4" >"$work/$1.out" 2>"$work/$1.err" </dev/null
+        timeout -k 1 "$2" sh -c "$3" "$1" "${4:-}" "${5:-}" >"$work/$1.out" 2>"$work/$1.err" </dev/null
         echo $? >"$work/$1.new"
         mv "$work/$1.new" "$work/$1.code"
     ) >/dev/null 2>&1 </dev/null &
@@ -82,9 +83,27 @@ done
 unset IFS
 set +f
 [ "${DCGM:-0}" -eq 0 ] || ask dcgm "$DCGM_LIMIT" "exec dcgmi diag -r $DCGM -j"
+export FIO_MIB
+[ -z "${FIO:-}" ] || ask fio "$FIO_LIMIT" '
+    command -v fio >/dev/null || exit 127
+    [ -d "$1" ] || { echo "no such directory" >&2; exit 2; }
+    free=$(df -kP "$1" | tail -n 1 | tr -s " " | cut -d " " -f 4)
+    [ "${free:-0}" -gt $((FIO_MIB * 4096)) ] || { echo "has no room for four times $FIO_MIB MiB" >&2; exit 3; }
+    file="$1/.opsctl-fio-${SLURMD_NODENAME:-$(uname -n)}-$$"
+    trap "rm -f \"\$file\"" EXIT
+    trap "exit 1" HUP INT TERM
+    for direct in 1 0; do # not every file system can do without the page cache
+        fio --output-format=json --filename="$file" --size="${FIO_MIB}M" --direct="$direct" --ioengine=psync --runtime=10 \
+            --name=write --rw=write --bs=1M --end_fsync=1 --name=read --stonewall --rw=read --bs=1M \
+            --name=random --stonewall --rw=randread --bs=4k --runtime=3 >"$2" && break
+    done
+    code=$?
+    cat "$2"
+    exit $code' "$FIO" "$work/fio.json"
 
 longest=$LIMIT
 [ "${DCGM:-0}" -eq 0 ] || longest=$DCGM_LIMIT
+[ -z "${FIO:-}" ] || [ "$FIO_LIMIT" -le "$longest" ] || longest=$FIO_LIMIT
 ticks=$(((longest + 3) * 10))
 for name in $names; do
     while [ ! -e "$work/$name.code" ] && [ "$ticks" -gt 0 ]; do

@@ -10,7 +10,7 @@ from opsctl.errors import OpsctlError
 from opsctl.health import history as remembered
 from opsctl.health.history import History, Record
 from opsctl.health.model import Given, Prior, Snapshot, Verdict
-from opsctl.health.snapshot import longest, parse, script
+from opsctl.health.snapshot import FioScan, longest, parse, script
 from opsctl.health.verdict import common, judge
 from opsctl.health_tables import HealthSite
 from opsctl.ports import Answer, Clock
@@ -39,9 +39,10 @@ class Looker:
     busy: Mapping[str, bool]
     """Whether Slurm has a job there, for the nodes of which it says."""
 
-    def look(self, nodes: Sequence[str], *, dcgm: int = 0, gpus: int = 0) -> Looked:
-        """Look at these nodes and remember what was seen; `gpus` on each, where somebody knows. Raises nothing."""
-        snapshots = self.gather(nodes, dcgm=dcgm)
+    def look(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "", gpus: int = 0) -> Looked:
+        """Look at these nodes and remember what was seen; `gpus` on each, where somebody knows; `fio` is a directory to
+        measure there. Raises nothing."""
+        snapshots = self.gather(nodes, dcgm=dcgm, fio=fio)
         site = (
             self.site if self.site.gpus_per_node or not gpus else self.site.model_copy(update={"gpus_per_node": gpus})
         )
@@ -64,11 +65,12 @@ class Looker:
             problems=problems,
         )  # fmt: skip
 
-    def gather(self, nodes: Sequence[str], *, dcgm: int = 0) -> dict[str, Snapshot]:
+    def gather(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "") -> dict[str, Snapshot]:
         """Ask each node once."""
-        mark = f"@@{secrets.token_hex(8)}"
-        text = script(mark, seconds=self.site.section_seconds, mounts=self.site.mounts, dcgm=dcgm)
-        timeout = longest(self.site.section_seconds, dcgm)
+        mark, site = f"@@{secrets.token_hex(8)}", self.site
+        scan = FioScan(directory=fio, mib=site.fio_mib, seconds=site.fio_seconds) if fio else None
+        text = script(mark, seconds=site.section_seconds, mounts=site.mounts, dcgm=dcgm, fio=scan)
+        timeout = longest(site.section_seconds, dcgm, scan)
         seen: dict[str, Snapshot] = {}
 
         def ask(node: str) -> Answer:

@@ -174,6 +174,19 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fio:
+    """What fio measured of a file system: large blocks one after the other, then single small ones."""
+
+    write_mib_s: float
+    read_mib_s: float
+    read_iops: float
+    p99_ms: float | None
+    """Of a small read."""
+    is_direct: bool
+    """Past the page cache; where it could not be, reading says little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Everything that was gathered of a node, parsed. What could not be read is None, never a guess."""
 
@@ -213,6 +226,7 @@ class Snapshot:
     mounts: tuple[Mount, ...] = ()
     dcgm: tuple[tuple[str, str, str], ...] | None = None
     """Test, result, what it says."""
+    fio: Fio | None = None
 
     def section(self, name: str) -> Section:
         return self.sections.get(name, NOT_ASKED)

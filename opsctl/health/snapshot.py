@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from opsctl.health import host, nvidia
+from opsctl.health.fio import parse_fio
 from opsctl.health.model import Section, Snapshot
 from opsctl.ports import Answer
 
@@ -18,16 +20,30 @@ TOTAL_EXTRA = 15
 """Seconds that the script may take beyond its slowest question."""
 
 
-def script(mark: str, *, seconds: float, mounts: Sequence[str] = (), dcgm: int = 0) -> str:
-    """What runs on a node: nothing there is changed by it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FioScan:
+    """A file system to be measured on each node: a file is written there, read, and removed."""
+
+    directory: str
+    mib: int
+    seconds: float
+    """For all of it."""
+
+
+def script(
+    mark: str, *, seconds: float, mounts: Sequence[str] = (), dcgm: int = 0, fio: FioScan | None = None
+) -> str:  # fmt: skip
+    """What runs on a node: nothing there is changed by it, but for the file of `fio`, which it removes."""
     values = {"MARK": mark, "LIMIT": str(max(1, round(seconds))), "MOUNTS": "\n".join(mounts), "DCGM": str(dcgm),
               "DCGM_LIMIT": str(DCGM_SECONDS[dcgm])}  # fmt: skip
+    if fio:
+        values |= {"FIO": fio.directory, "FIO_MIB": str(fio.mib), "FIO_LIMIT": str(max(1, round(fio.seconds)))}
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items()) + SCRIPT.read_text()
 
 
-def longest(seconds: float, dcgm: int) -> float:
+def longest(seconds: float, dcgm: int, fio: FioScan | None = None) -> float:
     """How long the script may take."""
-    return max(seconds, DCGM_SECONDS[dcgm]) + TOTAL_EXTRA
+    return max(seconds, DCGM_SECONDS[dcgm], fio.seconds if fio else 0) + TOTAL_EXTRA
 
 
 def split(text: str, mark: str) -> tuple[dict[str, Section], bool]:
@@ -84,6 +100,7 @@ def parse(answer: Answer, mark: str, *, asked: datetime, answered: datetime) -> 
         ports=host.parse_ports(_out(sections, "infiniband")),
         mounts=tuple(host.parse_mount(each) for name, each in sections.items() if name.startswith("mount_")),
         dcgm=host.parse_dcgm(sections["dcgm"].out) if "dcgm" in sections else None,
+        fio=parse_fio(_out(sections, "fio")),
     )  # fmt: skip
 
 

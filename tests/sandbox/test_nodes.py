@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -60,6 +62,19 @@ def test_a_bad_card_is_found_on_idle_nodes_by_a_short_job(world: tuple[Trains, G
     found = look(trains, "node[001-004]")
     assert {each["by"] for each in found.values()} == {"job"}
     assert [card["serial"] for card in found["node002"]["cards"]] == ["165052200000node002", "165052200001node002"]
+
+
+@pytest.mark.skipif(shutil.which("fio") is None, reason="no fio here: apt-get install fio")
+def test_a_file_system_is_measured_from_the_nodes_that_are_asked_for(world: tuple[Trains, GpuNodes]) -> None:
+    trains, _ = world
+    trains.site.write_text(trains.site.read_text() + "fio_mib = 4\n")
+    scratch = trains.place / "scratch"
+    scratch.mkdir()
+    said = trains.opsctl("health", "node[001-002]", "--fio", scratch)
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    for number in (0, 1):
+        assert re.match(rf"node00{number + 1} healthy fio: write \d+ MiB/s, read \d+ MiB/s, ", lines[number])
+    assert list(scratch.iterdir()) == []
 
 
 def test_a_train_is_looked_at_inside_its_own_job_which_goes_on(world: tuple[Trains, GpuNodes]) -> None:

@@ -11,6 +11,7 @@ from opsctl.health.checks.clock_skew import clock_skew
 from opsctl.health.checks.clocks import clocks
 from opsctl.health.checks.dcgm import dcgm
 from opsctl.health.checks.ecc import ecc
+from opsctl.health.checks.fio import fio
 from opsctl.health.checks.ghosts import ghosts
 from opsctl.health.checks.gpus import gpus
 from opsctl.health.checks.infiniband import infiniband
@@ -50,5 +51,6 @@ CHECKS: dict[str, Check] = {
     "processes": processes,
     "versions": versions,
     "dcgm": dcgm,
+    "fio": fio,
 }
 """By name, as results and settings call them."""

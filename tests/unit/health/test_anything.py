@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from made_nodes import MARK, NOW, printed, smi, uuid
 
 from opsctl.health import host, nvidia
+from opsctl.health.fio import parse_fio
 from opsctl.health.history import Record, after_look
 from opsctl.health.model import Given, Health, Prior, Severity
 from opsctl.health.quarantine import plan_drain
@@ -36,14 +37,16 @@ SECTIONS = (
     "infiniband",
     "clock",
     "dcgm",
+    "fio",
 )
 PRIOR = Prior(uuids=tuple(uuid(each) for each in range(8)), memory_kb=10**9, ports={}, at=NOW)
+EXPECTS = HealthSite(fio_write_mib_s=1e6, fio_read_mib_s=1e6)
 NODES = [Node(name="node001", state="IDLE", address="")]
 
 
 def judged(answer: Answer):
     seen = parse(answer, MARK, asked=NOW, answered=NOW + timedelta(seconds=1))
-    found = judge(seen, Given(prior=PRIOR, busy=False))
+    found = judge(seen, Given(prior=PRIOR, busy=False, site=EXPECTS))
     after_look(Record(node="node001"), seen, found, baseline_hours=24)
     return found
 
@@ -52,7 +55,8 @@ def judged(answer: Answer):
 @given(text=ANY)
 def test_no_parser_raises(text):
     for parser in (nvidia.parse_smi, nvidia.parse_links, nvidia.parse_link_errors, nvidia.bus_of, host.parse_ports,
-                   host.parse_offset, host.parse_dcgm, host.settings, host.digits, host.decimal):  # fmt: skip
+                   host.parse_offset, host.parse_dcgm, host.settings, host.digits, host.decimal,
+                   parse_fio):  # fmt: skip
         parser(text)
     list(host.parse_df(text))
     host.parse_kernel(text, 5.0)

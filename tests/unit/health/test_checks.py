@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -322,3 +323,38 @@ def test_every_row_of_the_table_is_complete() -> None:
 def test_every_check_is_tested_here() -> None:
     text = Path(__file__).read_text()
     assert [name for name in CHECKS if f'"{name}"' not in text] == []
+
+
+def test_fio_tells_its_figures_and_is_evidence_only_below_what_the_site_expects() -> None:
+    measured = seen(fio=corpus("fio/3.33/direct.json"))
+    (severity, words), *more = said(verdict(measured), "fio")
+    assert (severity, more) == ("note", [])
+    assert re.fullmatch(r"write \d+ MiB/s, read \d+ MiB/s, \d+ small reads/s, 99 % within [\d.]+ ms", words)
+    fast = verdict(measured, site=HealthSite(fio_write_mib_s=1e6, fio_read_mib_s=1))
+    assert fast.health is Health.DEGRADED
+    assert re.match(r"writes \d+ MiB/s, less than 1e\+06; write ", said(fast, "fio")[0][1])
+
+
+def test_what_was_read_through_the_page_cache_is_no_evidence() -> None:
+    site = HealthSite(fio_read_mib_s=1e6)
+    assert verdict(seen(fio=corpus("fio/3.33/direct.json")), site=site).health is Health.DEGRADED
+    found = verdict(seen(fio=corpus("fio/3.33/buffered.json")), site=site)
+    assert (found.health, said(found, "fio")[0][1].endswith(", through the page cache")) == (Health.HEALTHY, True)
+
+
+@pytest.mark.parametrize(
+    ("section", "evidence"),
+    [
+        ((127, ""), "fio is not there"),
+        (("late", ""), "fio did not answer in time"),
+        ((1, "fio/3.33/cannot-open.json"), "fio exit code 1"),
+        ((0, "fio/3.33/cannot-open.json"), "fio printed what cannot be read"),
+        ((0, "{}"), "fio printed what cannot be read"),
+    ],
+)
+def test_a_fio_that_did_not_measure_says_nothing_of_the_node(section: tuple[int | str, str], evidence: str) -> None:
+    code, out = section
+    made = seen(fio=(code, corpus(out) if out.endswith(".json") else out))
+    found = verdict(made, site=HealthSite(fio_write_mib_s=1e6))
+    assert said(found, "fio") == [("unknown", evidence)]
+    assert found.health is Health.HEALTHY

@@ -1,0 +1,71 @@
+"""`opsctl health --fio` on this machine: a real fio, one that hangs, a place that is no place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from opsctl.health.history import History
+from opsctl.health.look import Looker
+from opsctl.health.model import Result, Severity
+from opsctl.health_tables import HealthSite
+from opsctl.remote.fanout import Fanout
+from opsctl.remote.local import Local
+from opsctl.sitedir import SiteDir
+from opsctl.system import SystemClock, SystemRunner
+
+HANGS = """#!/bin/sh
+for each; do case $each in --filename=*) echo begun | tee "${each#*=}" >"$0.begun" ;; esac; done
+sleep 60
+"""
+
+
+def scan(place: Path, directory: Path, *, path: str = "", **site: float) -> Result:
+    """What the check says of `directory` on this machine."""
+    clock = SystemClock()
+    runner = SystemRunner(env={"PATH": f"{path}:{os.environ['PATH']}"})
+    settings = HealthSite(section_seconds=1, **site)
+    looker = Looker(
+        fanout=Fanout(shells=[Local(runner=runner, names=["node001"])]), site=settings, clock=clock, busy={},
+        history=History(site=SiteDir(place / ".site"), clock=clock),
+    )  # fmt: skip
+    [verdict] = looker.look(["node001"], fio=str(directory)).verdicts
+    [result] = [each for each in verdict.results if each.check == "fio"]
+    return result
+
+
+@pytest.mark.skipif(shutil.which("fio") is None, reason="no fio here: apt-get install fio")
+def test_a_directory_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+    directory = tmp_path / "it's a $(place)"
+    directory.mkdir()
+    (directory / "mine").write_text("mine")
+    found = scan(tmp_path, directory, fio_mib=4)
+    assert (found.severity, found.evidence.startswith("write ")) == (Severity.NOTE, True), found
+    assert [path.name for path in directory.iterdir()] == ["mine"]
+
+
+def test_a_fio_that_hangs_is_left_and_its_file_removed(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "fio").write_text(HANGS)
+    (tmp_path / "bin" / "fio").chmod(0o755)
+    directory = tmp_path / "scratch"
+    directory.mkdir()
+    began = time.monotonic()
+    found = scan(tmp_path, directory, path=str(tmp_path / "bin"), fio_mib=4, fio_seconds=1)
+    assert (found.severity, found.evidence) == (Severity.UNKNOWN, "fio did not answer in time")
+    assert time.monotonic() - began < 8
+    assert (tmp_path / "bin" / "fio.begun").exists()
+    assert list(directory.iterdir()) == []
+
+
+def test_a_place_without_room_is_not_filled_up(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free >> 20
+    if free // 4 + 10 > 65_536:
+        pytest.skip(f"{free} MiB are free: more than any test file needs")
+    found = scan(tmp_path, tmp_path, fio_mib=free // 4 + 10)
+    assert (found.severity, "has no room for four times" in found.evidence) == (Severity.UNKNOWN, True)
+    assert "no such directory" in scan(tmp_path, tmp_path / "nowhere").evidence
