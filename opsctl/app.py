@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from opsctl.guard.nodes import NodeCare
     from opsctl.health.exclusions import Exclusions
     from opsctl.health.history import History
+    from opsctl.preflight.gather import Place
     from opsctl.remote.fanout import Fanout
 
 
@@ -155,6 +156,15 @@ class App:
         from opsctl.remote.ssh import Ssh  # noqa: PLC0415 (paramiko, for those who use ssh)
 
         return Ssh.of(self.site.remote, self.clock)
+
+    def place(self, run: RunDir, user: str) -> Place:
+        """Where preflight looks before `run` is launched by `user` from the working directory."""
+        from opsctl.preflight.gather import Place  # noqa: PLC0415 (for those who launch)
+
+        return Place(
+            run=run, base=Path.cwd(), filesystems=self.site.filesystem, history=self.history.all(), user=user,
+            measured=SiteDir.of(self.root).path / "watch" / "fs_quota", runner=self.runner, now=self.clock.now(),
+        )  # fmt: skip
 
     def find(self, train: str) -> RunDir:
         """The train of that name or path. Raises InputError."""

@@ -211,10 +211,11 @@ def parse(model: type[Model], given: Mapping[str, Any], where: str, extra: Seque
     return parsed
 
 
-def load_train(path: Path) -> Train:
-    """The train described by the file at `path`, its embedded trainer's settings checked too."""
+def load_train(path: Path, *, layout: bool = True) -> Train:
+    """The train described by the file at `path`, its embedded trainer's settings checked too; without `layout`, not
+    whether they can be laid out over its processes."""
     given = read_toml(path)
-    return parse(Train, given, str(path), extra=trainer_problems(given))
+    return parse(Train, given, str(path), extra=trainer_problems(given, layout=layout))
 
 
 def load_site(path: Path) -> Site:
@@ -243,7 +244,7 @@ def state_home() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "opsctl"
 
 
-def trainer_problems(given: Mapping[str, Any]) -> list[str]:
+def trainer_problems(given: Mapping[str, Any], *, layout: bool = True) -> list[str]:
     """What is wrong with the [trainer] table, alone and for the number of processes that [slurm] asks for."""
     table, slurm = given.get("trainer"), given.get("slurm", {})
     if not isinstance(table, dict):
@@ -255,6 +256,8 @@ def trainer_problems(given: Mapping[str, Any]) -> list[str]:
         config = TrainerConfig.model_validate(table)
     except ValidationError as error:
         return [_problem(TrainerConfig, each, under=("trainer",)) for each in error.errors()]
+    if not layout:
+        return []
     try:
         world = int(slurm["nodes"]) * int(slurm.get("processes_per_node", 1))
     except (TypeError, ValueError, KeyError, AttributeError):

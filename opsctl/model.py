@@ -1,4 +1,4 @@
-"""The nouns, frozen: what Slurm has (Job, Node, Partition, Limits) and what we ask of it (JobSpec, Plan)."""
+"""The nouns, frozen: what Slurm has (Job, Node, Partition, …) and what we ask of it (JobSpec, Plan)."""
 
 from __future__ import annotations
 
@@ -172,6 +172,21 @@ class Partition:
     nodes: int
     max_nodes: int | None
     max_minutes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Nodes that are kept for somebody, or for maintenance. Times carry a time zone."""
+
+    name: str
+    start: datetime | None
+    end: datetime | None
+    nodes: str
+    """A node list as Slurm folds it."""
+    node_count: int
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
-from opsctl.model import Finding, Job, Limits, Node, Partition, Plan, Reason
+from opsctl.model import Finding, Job, Limits, Node, Partition, Plan, Reason, Reservation
 
 Scene_contra = TypeVar("Scene_contra", contravariant=True)
 Thing_contra = TypeVar("Thing_contra", contravariant=True)
@@ -102,6 +102,9 @@ class Scheduler(Protocol):
 
     def partitions(self) -> list[Partition]:
         """Every partition that this user may see."""
+
+    def reservations(self) -> list[Reservation]:
+        """Every reservation, those to come too."""
 
     def limits(self) -> Limits:
         """What this Slurm allows."""

@@ -16,6 +16,7 @@ from opsctl.errors import OpsctlError
 VERBS: dict[str, tuple[str, str]] = {
     "sandbox": ("opsctl.cli.sandbox:sandbox", "A private, real Slurm on this machine."),
     "launch": ("opsctl.cli.launch:launch", "Check, render and submit a train."),
+    "preflight": ("opsctl.cli.preflight:preflight", "Every known mistake, before it costs a queue slot."),
     "status": ("opsctl.cli.status:status", "What runs, what waits and why, step, loss, ETA."),
     "logs": ("opsctl.cli.logs:logs", "Show and follow a train's log."),
     "report": ("opsctl.cli.report:report", "Effective time, and where the rest of it went."),

@@ -13,16 +13,16 @@ from opsctl import rundir
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, print_json, say
 from opsctl.cli.owner import attend
+from opsctl.cli.preflight import findings
 from opsctl.config import Train, load_train
 from opsctl.errors import ConfigError
-from opsctl.journal import actor
 from opsctl.launch import plan as planning
 from opsctl.launch.chain import nodeset
 from opsctl.launch.edit import Files, syntax_problems
-from opsctl.launch.preflight import gather, problems
 from opsctl.launch.submit import Launch, Launched, check_owner, new_nonce
 from opsctl.model import JobSpec, Plan
 from opsctl.nodesets import fold
+from opsctl.preflight.model import Finding, Level
 from opsctl.rundir import RunDir
 
 
@@ -49,7 +49,7 @@ def launch(
 
     Run it again after it was cut off: it looks in the queue before it submits.
     """
-    train = load_train(file)
+    train = load_train(file, layout=False)
     kept = app.exclusions.now()
     bad = [each.node for each in kept]
     if bad:
@@ -72,16 +72,20 @@ def launch(
 
 
 def _prepare(app: App, file: Path, train: Train, spec: JobSpec) -> Launch:
-    """Everything but the deed. Raises ConfigError with all that is wrong."""
+    """Everything but the deed, warnings told. Raises ConfigError with all that is wrong."""
     run = RunDir(app.root / train.name)
     check_owner(run)
     _check_place(app, run)
     plan = planning.plan(
         train, spec, run, nonce=new_nonce(), python=sys.executable, site_file=app.site_path and app.site_path.absolute()
     )
-    found = problems(train, spec, gather(app.scheduler, actor())) + syntax_problems(plan.body, app.runner)
-    if found:
-        raise ConfigError(str(file), found)
+    found = findings(app, train, spec, needs_slurm=True)
+    wrong = [_told(each) for each in found if each.level is Level.ERROR] + syntax_problems(plan.body, app.runner)
+    if wrong:
+        raise ConfigError(str(file), wrong, hint=f"opsctl preflight {file} says where each is known from")
+    for each in found:
+        if each.level is Level.WARNING:
+            click.echo(f"{train.name}: warning: {_told(each)}", err=True)
     files = Files(
         config=file.read_text(encoding="utf-8"), trainer=planning.trainer_json(train, Path.cwd()), body=plan.body
     )
@@ -89,6 +93,10 @@ def _prepare(app: App, file: Path, train: Train, spec: JobSpec) -> Launch:
         plan=plan, files=files, chain=app.chain(run), clock=app.clock, group=app.site.group,
         check_trusted=lambda: app.check_trusted(run),
     )  # fmt: skip
+
+
+def _told(finding: Finding) -> str:
+    return f"{finding.what}\n    -> {finding.remedy}"
 
 
 def _check_place(app: App, run: RunDir) -> None:

@@ -57,6 +57,8 @@ class Record:
     boot: str = ""
     cards: tuple[Card, ...] = ()
     memory_kb: int | None = None
+    shm_kb: int | None = None
+    driver: str = ""
     links: dict[str, tuple[int, ...]] = field(default_factory=dict)
     link_errors: dict[str, int] = field(default_factory=dict)
     replays: dict[str, int] = field(default_factory=dict)
@@ -182,6 +184,8 @@ def after_look(before: Record, seen: Snapshot, verdict: Verdict, *, baseline_hou
         before, at=at, health=verdict.health.value, evidence=tuple(each.evidence for each in verdict.evidence),
         boot=seen.boot or before.boot, cards=_cards(before, seen),
         memory_kb=max(before.memory_kb or 0, seen.memory_kb or 0) or None,
+        shm_kb=seen.shm_kb if seen.shm_kb is not None else before.shm_kb,
+        driver=(seen.smi.driver if seen.smi else "") or before.driver,
         links={**before.links, **{uuid: tuple(sorted({*before.links.get(uuid, ()), *up}))
                                   for uuid, up in seen.links.items() if up}},
         link_errors={**before.link_errors, **seen.link_errors},

@@ -15,12 +15,13 @@ from typing import TypeVar
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
-from opsctl.model import Job, Limits, Node, Partition, Reason
+from opsctl.model import Job, Limits, Node, Partition, Reason, Reservation
 from opsctl.scheduler.states import parse_state
 from opsctl.scheduler.words import (
     count_of,
     exit_code_of,
     limit_of,
+    listed,
     minutes_of,
     number_of,
     tasks_of,
@@ -153,6 +154,25 @@ def parse_partitions(text: str) -> list[Partition]:
         )
         for line in lines
         if "PartitionName" in line
+    ]
+
+
+def parse_reservations(text: str) -> list[Reservation]:
+    """`scontrol --oneliner show reservation`: one a line; a sentence where there is none."""
+    lines = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in text.splitlines()]
+    return [
+        Reservation(
+            name=line["ReservationName"],
+            start=time_of(line.get("StartTime", "")),
+            end=time_of(line.get("EndTime", "")),
+            nodes=text_of(line.get("Nodes", "")),
+            node_count=count_of(line.get("NodeCnt", "")),
+            users=listed(line.get("Users", "")),
+            accounts=listed(line.get("Accounts", "")),
+            flags=listed(line.get("Flags", "")),
+        )
+        for line in lines
+        if "ReservationName" in line
     ]
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from opsctl.errors import InputError, Unreachable
-from opsctl.model import Job, Limits, Node, Partition, Plan, Reason
+from opsctl.model import Job, Limits, Node, Partition, Plan, Reason, Reservation
 from opsctl.ports import Completed, Runner, TimedOut
 from opsctl.scheduler.answers import GONE, HINT, NOT_PENDING, UNKNOWN_ID, check
 from opsctl.scheduler.parse import (
@@ -28,6 +28,7 @@ from opsctl.scheduler.parse import (
     parse_partitions,
     parse_past,
     parse_reasons,
+    parse_reservations,
 )
 
 TIMEOUT = 10.0
@@ -86,6 +87,9 @@ class Slurm:
 
     def partitions(self) -> list[Partition]:
         return parse_partitions(check(self._run("scontrol", "--all", "--oneliner", "show", "partition")).out)
+
+    def reservations(self) -> list[Reservation]:
+        return parse_reservations(check(self._run("scontrol", "--all", "--oneliner", "show", "reservation")).out)
 
     def limits(self) -> Limits:
         return parse_limits(check(self._run("scontrol", "show", "config")).out)

@@ -19,6 +19,11 @@ def text_of(word: str) -> str:
     return "" if word.strip() in NOTHING else word
 
 
+def listed(word: str) -> tuple[str, ...]:
+    """Words between commas."""
+    return tuple(each for each in text_of(word).split(",") if each)
+
+
 def count_of(word: str) -> int:
     """A number; 0 for whatever is none."""
     return int(word) if is_number(word) else 0

@@ -53,10 +53,10 @@ def test_every_problem_is_said_at_once_and_nothing_is_written(trains: Trains) ->
     path = trains.toml(nodes=9, partition="mian", tasks=5000, more="[setup]\nlines = ['if']")
     error = trains.refusal("launch", path)
     assert isinstance(error, ConfigError)
-    assert error.problems[:2] == (
+    assert [problem.splitlines()[0] for problem in error.problems[:2]] == [
         "[slurm] partition: there is no 'mian' here; did you mean 'main'? there are: main, cpu",
         "[slurm] tasks = 5000: this Slurm takes 1000 in one array at the most",
-    )
+    ]
     assert error.problems[2].startswith("[setup] lines: bash: ")
     assert not trains.root.exists()
 
@@ -97,7 +97,8 @@ def test_adding_tasks_does_not_change_what_the_queued_ones_run(trains: Trains) -
 
 def test_waiting_for_a_job_that_is_unknown_is_refused(trains: Trains) -> None:
     assert trains.refusal("launch", trains.toml(), "--after", "999999").problems == (
-        "--after 999999: no such job is in the queue, so the train would not wait for anything",
+        "--after 999999: no such job is in the queue, so the train would not wait for anything\n"
+        "    -> leave --after out, or look the job up with squeue",
     )
 
 
@@ -108,10 +109,11 @@ def test_a_switch_from_last_time_refuses_the_launch(trains: Trains, flag: tuple[
     trains.opsctl("cancel", "t")
     trains.opsctl("kill-switch", "arm", "t", "--reason", "bad loss", *flag)
     error = trains.refusal("launch", path)
-    assert error.message.startswith(f"t: the {switch} switch is armed since ")
-    assert error.message.endswith(": bad loss")
-    assert error.hint == " ".join(("opsctl kill-switch disarm t", *flag))
-    trains.opsctl(*error.hint.split()[1:])
+    what, remedy = error.problems[0].splitlines()
+    assert what.startswith(f"t: the {switch} switch is armed since ")
+    assert what.endswith(": bad loss")
+    assert remedy.split() == ["->", "opsctl", "kill-switch", "disarm", "t", *flag]
+    trains.opsctl(*remedy.split()[2:])
     trains.opsctl("launch", path)
     assert len(trains.arrays()) == 1
 

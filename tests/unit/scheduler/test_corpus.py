@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from opsctl.model import Job, JobState, Limits, Node, Partition
+from opsctl.model import Job, JobState, Limits, Node, Partition, Reservation
 from opsctl.scheduler import parse
 
 CORPUS = Path(__file__).parents[2] / "corpus"
@@ -126,3 +126,17 @@ def test_a_row_that_makes_no_sense_does_not_hide_the_others():
     good = real("squeue", "hostile")
     bad = MARK.join(["x"] * len(parse.SQUEUE_FIELDS)) + MARK
     assert len(parse.parse_jobs(bad + "\n" + good, MARK)) == 5
+
+
+def test_reservations_are_read_field_by_field():
+    maintenance, mine = parse.parse_reservations(real("scontrol", "reservations"))
+    assert maintenance == Reservation(
+        name="maint", start=datetime(2026, 11, 21, 7, 36, 52, tzinfo=UTC),
+        end=datetime(2026, 11, 21, 8, 36, 52, tzinfo=UTC), nodes="node[001-002]", node_count=2, users=("root",),
+        flags=("MAINT", "IGNORE_JOBS", "SPEC_NODES", "ALL_NODES"),
+    )  # fmt: skip
+    assert (mine.name, mine.nodes, mine.accounts) == ("mine", "node001", ())
+
+
+def test_where_nothing_is_reserved_there_is_no_reservation():
+    assert parse.parse_reservations("No reservations in the system\n") == []

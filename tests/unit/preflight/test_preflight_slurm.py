@@ -1,19 +1,49 @@
 """What stands against a launch, in the words that the user reads."""
 
-from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
-from opsctl.launch.preflight import problems
-from opsctl.model import Job, JobState
+from opsctl.config import Site, Train, parse
+from opsctl.launch.plan import job_spec
+from opsctl.model import Job, JobState, Limits, Node, Partition
+from opsctl.preflight.checks import CHECKS
+from opsctl.preflight.facts import Cluster, Facts
+from opsctl.preflight.model import Level, Order
+from opsctl.preflight.model import judge as judged
+from opsctl.preflight.recipe import recipe
 
 
-@pytest.fixture
-def judge(train, spec, facts):
-    return lambda known=None, top=None, **slurm: problems(train(top, **slurm), spec(**slurm), facts(**(known or {})))
+def partition(name, **changed):
+    facts = {"is_default": False, "is_up": True, "nodes": 4, "max_nodes": None, "max_minutes": None}
+    return Partition(name=name, **{**facts, **changed})
 
 
-def test_a_train_that_fits_has_no_problem(judge):
+def cluster(**changed):
+    """Four nodes with three partitions, changed so."""
+    limits = Limits(
+        version="22.05.8", cluster="c", max_array_size=1001, priority="priority/multifactor", accounting=True
+    )
+    three = (
+        partition("main", is_default=True),
+        partition("short", max_minutes=60, max_nodes=2),
+        partition("closed", is_up=False),
+    )
+    nodes = tuple(Node(name=f"node00{n}", state="IDLE", address="") for n in range(1, 5))
+    known = {"partitions": three, "limits": limits, "accounts": ("llm", "vision"), "nodes": nodes}
+    return Cluster(**{**known, **changed})
+
+
+def judge(known=None, top=None, after="", **slurm):
+    """The errors of a train with a command, its [slurm] changed so."""
+    table = {"nodes": 2, "time_limit": "30", "tasks": 3, **slurm}
+    train = parse(Train, {"name": "gpt", "command": ["true"], "slurm": table, **(top or {})}, "train.toml")
+    order = Order(train=train, spec=job_spec(train, Site(root="/trains"), after=after), recipe=recipe(train))
+    facts = Facts(now=datetime(2026, 1, 1, tzinfo=UTC), user="me", cluster=cluster(**(known or {})))
+    return [each.what for each in judged(CHECKS.items(), order, facts) if each.level is Level.ERROR]
+
+
+def test_a_train_that_fits_has_no_problem():
     assert judge(partition="short", time_limit="60", account="LLM", exclude="node003") == []
 
 
@@ -32,7 +62,7 @@ def test_a_train_that_fits_has_no_problem(judge):
             {"time_limit": "1:00:01", "partition": "short"},
             "[slurm] time_limit = 1:00:01: partition 'short' allows 01:00:00 at the most",
         ),
-        ({"time_limit": "0"}, "[slurm] time_limit = 0: Slurm takes 0 for no limit; say how long a task may run"),
+        ({"time_limit": "0"}, "[slurm] time_limit = 0: Slurm takes 0 for no limit"),
         (
             {"time_limit": "1"},
             "[slurm] signal_seconds = 60: a task has only 60 s, so it would be asked to stop as it starts",
@@ -48,41 +78,39 @@ def test_a_train_that_fits_has_no_problem(judge):
         ({"extra": ["--wait"]}, "[slurm] extra: --wait is opsctl's own to set"),
     ],
 )
-def test_a_problem_is_said_in_the_words_of_the_site(judge, slurm, said):
+def test_a_problem_is_said_in_the_words_of_the_site(slurm, said):
     assert judge(**slurm) == [said]
 
 
-def test_all_problems_are_said_at_once(judge):
+def test_all_problems_are_said_at_once():
     assert len(judge(nodes=9, tasks=5000, account="math", extra=["--output=x"])) == 4
 
 
-def test_what_the_train_leaves_open_may_be_said_in_extra(judge):
+def test_what_the_train_leaves_open_may_be_said_in_extra():
     assert judge(extra=["--gres=gpu:a100:8", "--mem=5G"]) == []
 
 
-def test_with_several_partitions_one_that_fits_is_enough(judge):
+def test_with_several_partitions_one_that_fits_is_enough():
     assert judge(partition="closed,short,main", nodes=4) == []
     assert len(judge(partition="closed,short", nodes=4)) == 2
 
 
-def test_without_a_default_partition_one_has_to_be_named(judge, partition):
+def test_without_a_default_partition_one_has_to_be_named():
     known = {"partitions": (partition("a"), partition("b"))}
     assert judge(known) == ["[slurm] partition: none is given and this cluster has no default; there are: a, b"]
 
 
-def test_where_nobody_keeps_accounts_any_may_be_named(judge):
+def test_where_nobody_keeps_accounts_any_may_be_named():
     assert judge({"accounts": None}, account="math") == []
 
 
-def test_whoever_has_no_account_is_told_so(judge):
+def test_whoever_has_no_account_is_told_so():
     assert judge({"accounts": ()}, account="math") == ["[slurm] account: 'math' is not yours to charge; you have: none"]
 
 
-def test_waiting_for_a_job_that_slurm_does_not_know_would_be_no_waiting(train, spec, facts):
+def test_waiting_for_a_job_that_slurm_does_not_know_would_be_no_waiting():
     other = Job(id="13", array="12", tasks=(1,), name="x", user="me", state=JobState.RUNNING)
-    after = {job: replace(spec(), after=job) for job in ("12", "12_3", "13", "14")}
-    found = {job: problems(train(), each, facts(jobs=(other,))) for job, each in after.items()}
-    assert found == {
+    assert {job: judge({"jobs": (other,)}, after=job) for job in ("12", "12_3", "13", "14")} == {
         "12": [],
         "12_3": [],
         "13": [],
@@ -91,13 +119,10 @@ def test_waiting_for_a_job_that_slurm_does_not_know_would_be_no_waiting(train, s
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD"])
-def test_a_secret_does_not_go_into_the_body(judge, name):
-    assert judge(top={"environment": {name: "x"}}) == [
-        f"[environment] {name}: would stand in body.sh for all to read; put it in a file that only you can read, and"
-        " `source` that in [setup] lines"
-    ]
+def test_a_secret_does_not_go_into_the_body(name):
+    assert judge(top={"environment": {name: "x"}}) == [f"[environment] {name}: would stand in body.sh for all to read"]
 
 
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "KEYS"])
-def test_what_only_sounds_like_a_secret_does(judge, name):
+def test_what_only_sounds_like_a_secret_does(name):
     assert judge(top={"environment": {name: "x"}}) == []

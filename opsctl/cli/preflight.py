@@ -1,0 +1,89 @@
+"""`opsctl preflight`: everything that is known to go wrong, looked for before it does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from opsctl.app import App
+from opsctl.cli.output import console, json_option, print_json, say
+from opsctl.config import Train, load_train
+from opsctl.errors import ConfigError, OpsctlError
+from opsctl.journal import actor
+from opsctl.launch.edit import syntax_problems
+from opsctl.launch.plan import body, job_spec
+from opsctl.model import JobSpec
+from opsctl.preflight.checks import CHECKS
+from opsctl.preflight.gather import cluster, gather
+from opsctl.preflight.model import Finding, Level, Order, error, judge
+from opsctl.preflight.recipe import recipe
+from opsctl.rundir import RunDir
+
+STYLES = {Level.ERROR: "red", Level.WARNING: "yellow", Level.NOTE: "dim"}
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--strict", is_flag=True, help="Warnings fail as well.")
+@json_option
+@click.pass_obj
+def preflight(app: App, file: Path, *, strict: bool, as_json: bool) -> None:
+    """Look for every known mistake in the train in FILE: settings, layout, memory, deadlines, disks, data, nodes.
+
+    Nothing is changed. Exit 2 if there is an error, which launch would refuse; with --strict, a warning too.
+
+    \b
+    opsctl preflight tiny-gpt.toml
+    opsctl preflight tiny-gpt.toml --strict --json
+    """
+    train = load_train(file, layout=False)
+    found = [*findings(app, train, job_spec(train, app.site)), *_syntax(app, train)]
+    counts = Counter(each.level for each in found)
+    failed = bool(counts[Level.ERROR] or (strict and counts[Level.WARNING]))
+    if as_json:
+        print_json({"train": train.name, "ok": not failed, "findings": [asdict(each) for each in found]})
+    else:
+        _show(train.name, found, counts)
+    if failed:
+        click.get_current_context().exit(2)
+
+
+def findings(app: App, train: Train, spec: JobSpec, *, needs_slurm: bool = False) -> list[Finding]:
+    """All that checks say. Without `needs_slurm`, a Slurm that does not answer is only unknown. Raises OpsctlError."""
+    order, user, unknown = Order(train=train, spec=spec, recipe=recipe(train)), actor(), {}
+    try:
+        slurm = cluster(app.scheduler, spec, user)
+    except OpsctlError as refusal:
+        if needs_slurm:
+            raise
+        slurm, unknown = None, {"Slurm": refusal.message}
+    place = app.place(RunDir(app.root / train.name), user)
+    return judge(CHECKS.items(), order, gather(order, place, slurm, unknown))
+
+
+def _syntax(app: App, train: Train) -> list[Finding]:
+    """What launch would find as it renders."""
+    try:
+        text = body(train, RunDir(app.root / train.name), python="python3")
+    except ConfigError as refusal:
+        problems: Sequence[str] = refusal.problems
+    else:
+        problems = syntax_problems(text, app.runner)
+    return [Finding(**{**asdict(error(each, "correct it")), "check": "body", "source": "bash -n"}) for each in problems]
+
+
+def _show(train: str, found: Sequence[Finding], counts: Counter[Level]) -> None:
+    if found:
+        table = Table.grid(padding=(0, 2))
+        for each in found:
+            table.add_row(Text(each.level, style=STYLES[each.level]), each.check, Text(each.what))
+            table.add_row("", "", Text(f"{each.remedy} [{each.source}]", style="dim"))
+        console().print(table)
+    told = ", ".join(f"{counts[level]} {level}{'s' * (counts[level] != 1)}" for level in Level if counts[level])
+    say(f"{train}: {told or 'nothing stands against it'}; {len(CHECKS)} checks")

@@ -1,0 +1,162 @@
+"""How the model and its batches are laid out over the ranks: what has to divide what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from opsctl.preflight.facts import Facts
+from opsctl.preflight.model import Finding, Order, error, note, warning
+from opsctl.preflight.recipe import Recipe
+
+BUBBLE = 0.15
+"""tr1-13B at 128 nodes, 16 micro-batches for 4 stages, had 16 % and called it too large."""
+
+
+def _world(order: Order) -> int:
+    return order.spec.nodes * order.spec.processes_per_node
+
+
+def _divides(order: Order) -> bool:
+    return _world(order) % order.recipe.model_ranks == 0
+
+
+def processes(order: Order, _: Facts) -> Iterator[Finding]:
+    recipe, world = order.recipe, _world(order)
+    if not _divides(order):
+        shared = f" x {recipe.context}" if recipe.context > 1 else ""
+        yield error(
+            f"{world} ranks ({order.spec.nodes} nodes x {order.spec.processes_per_node}) do not divide into replicas"
+            f" of tensor {recipe.tensor} x pipeline {recipe.pipeline}{shared} = {recipe.model_ranks}",
+            "nodes so that they do: opsctl plan topology lists what fits",
+        )
+
+
+def heads(order: Order, _: Facts) -> Iterator[Finding]:
+    recipe = order.recipe
+    if recipe.heads and recipe.heads % recipe.tensor:
+        yield error(
+            f"{recipe.name('heads')} is {recipe.heads}: it does not divide by tensor = {recipe.tensor}, and each rank"
+            " takes whole heads",
+            "another tensor size, or other heads",
+        )
+    if recipe.hidden and recipe.heads and recipe.hidden % recipe.heads:
+        yield error(
+            f"{recipe.name('hidden')} is {recipe.hidden}: it does not divide by {recipe.heads} heads", "so that it does"
+        )
+    elif recipe.hidden and recipe.heads and order.has_gpus and (size := recipe.hidden // recipe.heads) % 8:
+        yield warning(
+            f"{recipe.name('heads')} is {recipe.heads}: heads of {size} columns are no multiple of 8, which tensor"
+            " cores want; such layers took a third longer",
+            f"hidden / heads = {-(-size // 8) * 8}, say",
+        )
+
+
+def vocabulary(order: Order, _: Facts) -> Iterator[Finding]:
+    """Megatron pads its own."""
+    recipe = order.recipe
+    rows, tensor = recipe.vocabulary, recipe.tensor
+    if recipe.is_embedded and rows and rows % tensor:
+        yield error(
+            f"{recipe.name('vocabulary')} is {rows}: it does not divide by tensor = {tensor}, and each rank holds as"
+            " many rows of the embedding",
+            f"pad it to {-(-rows // tensor) * tensor}",
+        )
+
+
+def stages(order: Order, _: Facts) -> Iterator[Finding]:
+    recipe = order.recipe
+    layers, pipeline = recipe.layers, recipe.pipeline
+    if not layers or pipeline == 1:
+        return
+    counted = layers + 2 * recipe.embedding_slots
+    what = f"{recipe.name('layers')} is {layers}" + (f", {counted} with embedding and output" * recipe.embedding_slots)
+    if pipeline > layers or (recipe.embedding_slots and pipeline == counted):
+        yield error(f"{what}: {pipeline} stages would leave some without a layer", f"pipeline at most {layers}")
+    elif counted % pipeline:
+        say = warning if not recipe.is_embedded and "deepspeed" in recipe.said else error
+        fuller = -(-counted // pipeline)
+        yield say(
+            f"{what}: it does not divide by {recipe.name('pipeline')} = {pipeline}, so stages of {fuller - 1} wait for"
+            f" those of {fuller}",
+            f"layers so that they divide, such as {layers - counted % pipeline}, or another pipeline size",
+        )
+
+
+def tensor(order: Order, _: Facts) -> Iterator[Finding]:
+    """Tensor ranks are neighbours: one node must hold whole groups of them."""
+    size, ranks = order.recipe.tensor, order.spec.processes_per_node
+    if size > ranks or ranks % size:
+        yield warning(
+            f"{order.recipe.name('tensor')} is {size}, and a node has {ranks} ranks: its all-reduces of every layer go"
+            " over the network",
+            f"a tensor size that divides {ranks}",
+        )
+
+
+def batch(order: Order, _: Facts) -> Iterator[Finding]:
+    recipe = order.recipe
+    if recipe.global_batch is None or not _divides(order):
+        return
+    unit, of = _unit(order)
+    if recipe.global_batch % unit:
+        yield error(
+            f"{recipe.name('global_batch')} is {recipe.global_batch}: it is no multiple of {of}",
+            f"such as {_near(recipe.global_batch, unit)}, or nodes so that the replicas divide it",
+        )
+
+
+def ramp(order: Order, _: Facts) -> Iterator[Finding]:
+    recipe = order.recipe
+    if recipe.rampup is None or recipe.global_batch is None or not _divides(order):
+        return
+    start, increment, _samples = recipe.rampup
+    if start > recipe.global_batch or (recipe.global_batch - start) % max(1, increment):
+        yield error(
+            f"{recipe.name('rampup')}: {start} does not reach {recipe.global_batch} in steps of {increment}",
+            "a start and an increment that do",
+        )
+        return
+    unit, of = _unit(order)
+    sizes = recipe.sizes()
+    wrong = [size for size in sizes if size % unit]
+    if wrong and not recipe.global_batch % unit:
+        yield error(
+            f"{recipe.name('rampup')}: {len(wrong)} of its {len(sizes)} batches, {wrong[0]} the first, are no multiple"
+            f" of {of}",
+            f"start and increment in multiples of {unit}, or fewer nodes until the ramp is over",
+        )
+
+
+def pipeline(order: Order, _: Facts) -> Iterator[Finding]:
+    recipe = order.recipe
+    if recipe.pipeline == 1 or not recipe.sizes() or not _divides(order):
+        return
+    unit, _of = _unit(order)
+    first, full = recipe.sizes()[0] // unit, recipe.sizes()[-1] // unit
+    if first < recipe.pipeline:
+        yield warning(
+            f"{_first(recipe)}: {first} micro-batches do not fill {recipe.pipeline} stages; the first batch that does"
+            f" is {recipe.pipeline * unit}",
+            f"start the ramp at {recipe.pipeline * unit}: until it is reached most GPUs wait",
+        )
+    elif order.has_gpus and (bubble := (recipe.pipeline - 1) / (full + recipe.pipeline - 1)) > BUBBLE:
+        yield note(
+            f"{recipe.name('global_batch')} is {recipe.sizes()[-1]}: with {full} micro-batches for {recipe.pipeline}"
+            f" stages, {bubble:.0%} of each step is bubble",
+            "fewer stages, fewer nodes, or a larger batch",
+        )
+
+
+def _first(recipe: Recipe) -> str:
+    name = recipe.name("rampup" if recipe.rampup else "global_batch")
+    return f"{name} begins with {recipe.sizes()[0]}" if recipe.rampup else f"{name} is {recipe.sizes()[0]}"
+
+
+def _unit(order: Order) -> tuple[int, str]:
+    """What a batch has to be a multiple of, as number and in words."""
+    micro, replicas = order.recipe.micro_batch or 1, order.recipe.replicas(_world(order))
+    return micro * replicas, f"micro batch {micro} x {replicas} replicas = {micro * replicas}"
+
+
+def _near(size: int, unit: int) -> int:
+    return max(unit, round(size / unit) * unit)

@@ -1,0 +1,43 @@
+"""Does the model fit into a GPU?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from opsctl.calc import memory as calc
+from opsctl.calc.accelerators import accelerator
+from opsctl.preflight.facts import Facts
+from opsctl.preflight.model import Finding, Order, error, warning
+from trainer import footprint
+from trainer.layout import check_layout, layout
+
+WITHIN = 0.084
+"""Nine of ten of the prequel's measurements are within this of what is reckoned (docs/plan.md)."""
+
+
+def memory(order: Order, facts: Facts) -> Iterator[Finding]:
+    if not facts.gpu or (fullest := _fullest(order)) is None:
+        return
+    stage, gib = fullest
+    there = accelerator(facts.gpu).memory_gb
+    if gib > there * (1 - WITHIN):
+        say = error if gib > there * (1 + WITHIN) else warning
+        yield say(
+            f"stage {stage} needs {gib:.0f} GiB of a GPU, and {facts.gpu} has {there:g}",
+            "more pipeline stages or tensor ranks, a smaller micro batch, recomputation, ZeRO: opsctl plan memory",
+        )
+
+
+def _fullest(order: Order) -> tuple[int, float] | None:
+    """The stage that needs most, and GiB. None where the layout is impossible, or too little is said of it."""
+    recipe, spec = order.recipe, order.spec
+    world, shape = spec.nodes * spec.processes_per_node, recipe.shape()
+    if recipe.embedded:
+        if check_layout(recipe.embedded, world):
+            return None
+        most = max(footprint.stages(recipe.embedded, layout(recipe.embedded, world)), key=lambda each: each.total)
+        return most.stage, most.total / footprint.GIB
+    if shape is None or recipe.global_batch is None or recipe.pipeline > shape.layers or world % recipe.model_ranks:
+        return None
+    found = calc.fullest(shape, recipe.topology(world), batch=recipe.global_batch)
+    return found.stage, found.gib

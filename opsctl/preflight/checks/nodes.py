@@ -1,0 +1,86 @@
+"""What is known of the nodes themselves, and of versions that were seen to hang."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from opsctl.nodesets import fold
+from opsctl.preflight.facts import Facts
+from opsctl.preflight.model import Finding, Level, Order, note, warning
+from opsctl.tables import show_size
+
+SHM = 2**30
+"""Bytes of shared memory for each rank: NCCL's buffers, and the batches that DataLoader workers hand over."""
+TABLE = Path(__file__).parent.parent / "versions.toml"
+
+
+def shm(order: Order, facts: Facts) -> Iterator[Finding]:
+    wanted = order.spec.processes_per_node * SHM
+    small = {each.node: each.shm_kb * 1024 for each in facts.seen if each.shm_kb is not None}
+    if few := {node: size for node, size in small.items() if size < wanted and order.has_gpus}:
+        yield warning(
+            f"shared memory (/dev/shm) of {fold(few)} has {show_size(min(few.values()))} or more, and"
+            f" {order.spec.processes_per_node} ranks want {show_size(wanted)}: DataLoader workers die of a bus error",
+            "have it mounted larger, or --num-workers 0",
+        )
+
+
+def driver(_: Order, facts: Facts) -> Iterator[Finding]:
+    there = {each.node: each.driver for each in facts.seen if each.driver}
+    if len(counts := Counter(there.values())) > 1:
+        most = counts.most_common(1)[0][0]
+        odd = [node for node, version in there.items() if version != most]
+        told = ", ".join(sorted({there[node] for node in odd}))
+        yield warning(
+            f"{len(odd)} of {len(there)} nodes have another driver than {most}: {fold(odd)} ({told})",
+            f"exclude them, or have them brought to {most}",
+        )
+
+
+def gpu_kinds(_: Order, facts: Facts) -> Iterator[Finding]:
+    """The slowest card is the speed of all, the smallest their memory."""
+    kinds = Counter(name for each in facts.seen for name in set(each.gpus))
+    if len(kinds) > 1:
+        told = ", ".join(f"{name} on {count}" for name, count in kinds.most_common())
+        yield warning(f"the nodes have {len(kinds)} kinds of GPU: {told}", "[slurm] constraint names one kind")
+
+
+@cache
+def known() -> tuple[Mapping[str, Any], ...]:
+    """versions.toml."""
+    return tuple(tomllib.loads(TABLE.read_text(encoding="utf-8"))["version"])
+
+
+def versions(order: Order, facts: Facts) -> Iterator[Finding]:
+    drivers = {each.driver for each in facts.seen if each.driver}
+    for row in known():
+        there = drivers if row["of"] == "driver" else {facts.versions.get(row["of"], "")}
+        for version in sorted(there):
+            if version and _within(version, row) and _holds(row, order):
+                say = note if row["level"] == Level.NOTE else warning
+                yield say(f"{row['of']} {version}: {row['says']} ({row['source']})", row["remedy"])
+
+
+def _within(version: str, row: Mapping[str, Any]) -> bool:
+    """From `since` on, and below `before`."""
+    number = _parts(version)
+    return _parts(row.get("since", "0")) <= number < _parts(row["before"])
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in re.findall(r"\d+", version.partition("+")[0])[:4])
+
+
+def _holds(row: Mapping[str, Any], order: Order) -> bool:
+    return all(order.train.environment.get(name) == value for name, value in row.get("with", {}).items())
+
+
+def unknown(_: Order, facts: Facts) -> Iterator[Finding]:
+    for what, why in facts.unknown.items():
+        yield note(f"could not look: {what}: {why}", "what depends on it was not checked")

@@ -1,0 +1,145 @@
+"""Checkpoints: how often, how many, whether there is room, and whether the newest can be gone on from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from opsctl.calc import checkpoint as calc
+from opsctl.calc.spares import mtbf_hours
+from opsctl.model import slurm_minutes
+from opsctl.preflight.facts import Facts, Saved
+from opsctl.preflight.model import Finding, Order, error, warning
+from opsctl.preflight.pace import pace
+from opsctl.tables import show_size
+from trainer import footprint, manifest
+
+FAILURES = 6.5
+"""Per 1000 node-days (Meta's RSC-1, arXiv 2410.21680)."""
+MUCH = 0.05
+"""Share of the time that saving and doing work twice may take, before another interval is proposed."""
+SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
+"""What a checkpoint of the same model has in common with it."""
+
+
+def interval(order: Order, facts: Facts) -> Iterator[Finding]:
+    recipe, limit_s = order.recipe, 60.0 * (slurm_minutes(order.spec.time_limit) or 0)
+    name = recipe.name("save_every")
+    if recipe.save_every == 0:
+        yield warning(
+            f"{name} is 0: a failure costs all that a task of {order.spec.time_limit} has done",
+            "save every few hours: opsctl plan checkpoint",
+        )
+    speed = pace(order, facts)
+    if not recipe.save_every or not limit_s or speed.step_s is None or speed.save_s is None:
+        return
+    every_s = recipe.save_every * speed.step_s
+    if every_s > limit_s:
+        yield warning(
+            f"{name} is {recipe.save_every}: at {speed.step_s:.3g} s a step a save is due every {every_s / 3600:.1f} h,"
+            f" and a task ends after {limit_s / 3600:.1f} h",
+            "a shorter interval",
+        )
+        return
+    mtbf_s = 3600 * mtbf_hours(order.spec.nodes, FAILURES)
+    best_s = calc.daly(speed.save_s, mtbf_s)
+    cost, best = (calc.cost(interval_s=each, save_s=speed.save_s, mtbf_s=mtbf_s) for each in (every_s, best_s))
+    if cost.total > max(MUCH, 2 * best.total):
+        yield warning(
+            f"{name} is {recipe.save_every}: a save of {speed.save_s:.0f} s every {every_s / 60:.0f} min costs"
+            f" {cost.total:.1%} of the time ({cost.saving:.1%} saving, {cost.failing:.1%} doing work twice); every"
+            f" {best_s / 60:.0f} min {best.total:.1%}",
+            f"every {calc.in_steps(best_s, speed.step_s)} steps",
+        )
+
+
+def space(order: Order, facts: Facts) -> Iterator[Finding]:
+    if facts.room and (size := _size(order, facts.saved)):
+        yield from _enough(order, facts, each=size, free=facts.room.free, show=show_size)
+
+
+def inodes(order: Order, facts: Facts) -> Iterator[Finding]:
+    files = facts.saved.files if facts.saved else _files(order)
+    if facts.room and facts.room.inodes_free is not None and files:
+        yield from _enough(order, facts, each=files, free=facts.room.inodes_free, show=_show_files)
+
+
+def _show_files(count: float) -> str:
+    return f"{count:,.0f} inodes"
+
+
+def _enough(order: Order, facts: Facts, *, each: float, free: float, show: Callable[[float], str]) -> Iterator[Finding]:
+    assert facts.room is not None  # its callers have looked
+    wanted, least, fit = _wanted(order, facts.saved), 1 if facts.saved else 2, int(free // each)
+    there = f"{facts.room.filesystem} has {show(free)} left, and a checkpoint takes {show(each)}"
+    if fit < least:
+        yield error(f"{there}: {fit} of at least {least} fit", "make room, or save elsewhere")
+    elif wanted is not None and fit < wanted:
+        yield warning(
+            f"{there}: {fit} fit, and {wanted} are to be kept",
+            "make room, keep fewer (keep_last, keep_every), or opsctl checkpoint offload",
+        )
+
+
+def _wanted(order: Order, saved: Saved | None) -> int | None:
+    """Checkpoints that are still to come and to stay, the one that is being written among them; None if unknown."""
+    recipe = order.recipe
+    if not recipe.steps or not recipe.save_every:
+        return None
+    left = max(0, recipe.steps - (saved.step if saved else 0))
+    if not recipe.keep_last:
+        return -(-left // recipe.save_every)
+    rolling = max(2, recipe.keep_last) + 1 - (saved.count if saved else 0)
+    return max(1, rolling) + (left // recipe.keep_every if recipe.keep_every else 0)
+
+
+def _size(order: Order, saved: Saved | None) -> float:
+    if saved and saved.size:
+        return saved.size
+    if order.recipe.embedded:
+        return footprint.checkpoint_bytes(order.recipe.embedded)
+    return calc.size_bytes(order.recipe.parameters() or 0)
+
+
+def _files(order: Order) -> int:
+    """Of DeepSpeed: one for each layer and tensor rank, and two for each rank."""
+    recipe, world = order.recipe, order.spec.nodes * order.spec.processes_per_node
+    if not recipe.layers or not recipe.save_every:
+        return 0
+    return (recipe.layers + 3) * recipe.tensor + 2 * world + recipe.model_ranks + 3
+
+
+def resume(order: Order, facts: Facts) -> Iterator[Finding]:
+    """As the trainer decides it; of a foreign trainer's checkpoints nothing is known."""
+    saved, config = facts.saved, order.recipe.embedded
+    if saved is None or config is None:
+        return
+    if saved.kind == manifest.WEIGHTS:
+        yield error(
+            f"the checkpoint of step {saved.step} holds weights alone, without what the optimizer knows",
+            "take one that training saved",
+        )
+        return
+    wanted = {key: getattr(config.model, key) for key in SHAPE}
+    there = {**saved.topology, "precision": saved.precision, **saved.model}
+    if saved.kind == manifest.NATIVE:
+        parallel, world = config.parallel, order.spec.nodes * order.spec.processes_per_node
+        wanted |= {
+            "pipeline": parallel.pipeline, "tensor": parallel.tensor, "data": order.recipe.replicas(world),
+            "zero_stage": parallel.zero_stage, "balance": parallel.balance, "precision": config.precision,
+        }  # fmt: skip
+    differences = [f"{key} is {there.get(key)} there and {value} here" for key, value in wanted.items()
+                   if there.get(key) != value]  # fmt: skip
+    if differences:
+        yield error(
+            f"the checkpoint of step {saved.step} is of another run: {'; '.join(differences)}",
+            "the same topology; or reshape it (python -m trainer.checkpoint reshape); or another name for a new run",
+        )
+
+
+def finished(order: Order, facts: Facts) -> Iterator[Finding]:
+    saved, steps = facts.saved, order.recipe.steps
+    if saved and steps and saved.step >= steps:
+        yield warning(
+            f"the train is at step {saved.step} of {steps}: its tasks would start and leave",
+            "more steps, or nothing: it is done",
+        )

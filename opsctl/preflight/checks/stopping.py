@@ -1,0 +1,120 @@
+"""Will it stop in time, and would it start at all?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from opsctl.model import slurm_minutes
+from opsctl.preflight.facts import Facts
+from opsctl.preflight.flags import number
+from opsctl.preflight.model import Finding, Order, error, note, warning
+from opsctl.preflight.pace import pace
+
+ASKED = ("stop_request", "minutes_left", "deadline_file", "kill_switch", "pause_switch")
+"""Placeholders by which a command learns that it should stop."""
+VARIABLES = ("TRAIN_STOP_REQUEST", "TRAIN_MINUTES_LEFT", "TRAIN_DEADLINE", "TRAIN_KILL_SWITCH")
+DURATION = "exit-duration-in-mins"
+
+
+def signal(order: Order, facts: Facts) -> Iterator[Finding]:
+    """The embedded trainer plans its end by the job's own."""
+    spec = order.spec
+    minutes = slurm_minutes(spec.time_limit) or 0
+    if minutes == 0:
+        yield error(
+            f"[slurm] time_limit = {spec.time_limit}: Slurm takes 0 for no limit", "say how long a task may run"
+        )
+        return
+    if minutes * 60 <= spec.signal_seconds:
+        yield error(
+            f"[slurm] signal_seconds = {spec.signal_seconds}: a task has only {minutes * 60} s, so it would be asked to"
+            " stop as it starts",
+            "a shorter signal_seconds, or a longer time_limit",
+        )
+        return
+    if order.recipe.is_embedded or DURATION in order.recipe.said:
+        return
+    if not spec.signal_seconds and not any(each.startswith("--signal") for each in spec.extra):
+        if not _is_told(order, facts, "minutes_left", "deadline_file"):
+            yield warning(
+                "[slurm] signal_seconds = 0, and the command has no deadline: Slurm ends it at its limit, and what it"
+                f" did since its last save is done again (up to {minutes} minutes)",
+                "signal_seconds = 600, or {{ minutes_left }} in the command",
+            )
+        return
+    needed = pace(order, facts).stop_s
+    if needed is not None and spec.signal_seconds < needed:
+        yield warning(
+            f"[slurm] signal_seconds = {spec.signal_seconds}: twice a step and a save are {needed:.0f} s",
+            f"signal_seconds = {_round_up(needed)}",
+        )
+
+
+def _round_up(seconds: float) -> int:
+    return int(-(-seconds // 60) * 60)
+
+
+def stop_request(order: Order, facts: Facts) -> Iterator[Finding]:
+    """Only a note: a trainer may poll the file by its environment without saying so."""
+    if not order.recipe.is_embedded and not _is_told(order, facts, *ASKED):
+        yield note(
+            f"command: none of its {len(order.train.command)} words names the stop request; unless the trainer polls"
+            " TRAIN_STOP_REQUEST by itself, switches and time limits end it without a save",
+            "{{ stop_request }} in the command, where the trainer takes such a file",
+        )
+
+
+def _is_told(order: Order, facts: Facts, *placeholders: str) -> bool:
+    texts = [*order.train.command, *order.train.setup.lines, *facts.scripts.values()]
+    named = any("{{" in text and each in text for text in texts for each in placeholders)
+    return named or any(each in text for text in texts for each in VARIABLES)
+
+
+def deadline(order: Order, facts: Facts) -> Iterator[Finding]:
+    """What is kept free before the end: twice (step + save) and the margin; of the rest something must be left."""
+    limit_s = 60 * (slurm_minutes(order.spec.time_limit) or 0)
+    if not limit_s:
+        return
+    speed = pace(order, facts)
+    margin_s = order.recipe.embedded.limits.margin_s if order.recipe.embedded else 0.0
+    if speed.stop_s is not None and limit_s <= (kept := speed.stop_s + margin_s):
+        yield error(
+            f"[slurm] time_limit = {order.spec.time_limit}: 2 x (step {speed.step_s:.0f} s + save {speed.save_s:.0f} s)"
+            f" + {margin_s:g} s = {kept:.0f} s are kept free of {limit_s} s, so a task would stop as it starts",
+            "a longer time_limit",
+        )
+    yield from _duration(order, limit_s, speed.stop_s or 0.0)
+
+
+def _duration(order: Order, limit_s: int, needed: float) -> Iterator[Finding]:
+    """A number of minutes that is counted from the trainer's start, whatever the job's limit is."""
+    minutes = number(order.recipe.said, DURATION)
+    if minutes is None:
+        return
+    left = limit_s - 60 * minutes
+    if left <= needed:
+        say = error if left <= 0 else warning
+        yield say(
+            f"command: --{DURATION} {minutes} of a limit of {limit_s // 60} leaves {left // 60} minutes for the last"
+            f" step and save, which take {needed / 60:.0f}",
+            "{{ minutes_left }}, which opsctl counts from each task's real end",
+        )
+
+
+def kill_switch(order: Order, facts: Facts) -> Iterator[Finding]:
+    for each in facts.switches:
+        why = f": {each.why}" if each.why else ""
+        flag = " --pause" if each.switch == "pause" else ""
+        yield error(
+            f"{order.train.name}: the {each.switch} switch is armed since {_at(each.since)} UTC by {each.by}{why}",
+            f"opsctl kill-switch disarm {order.train.name}{flag}",
+        )
+    for path in order.recipe.said.get("kill-switch-path", ())[:1]:
+        if facts.files.get(path):
+            yield error(f"command: --kill-switch-path {path}: is there, so each task would stop as it starts",
+                        f"rm {path}")  # fmt: skip
+
+
+def _at(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M}"

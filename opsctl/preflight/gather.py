@@ -1,0 +1,188 @@
+"""Looking, once, for all that checks want to know. Only `cluster` asks Slurm; what cannot be found out is unknown."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from opsctl import storage
+from opsctl.errors import OpsctlError
+from opsctl.health.history import Record
+from opsctl.launch.chain import nodeset
+from opsctl.model import JobSpec
+from opsctl.ports import Runner, Scheduler
+from opsctl.preflight import corpus
+from opsctl.preflight.checks.slurm import asked
+from opsctl.preflight.facts import Armed, Cluster, Corpus, Facts, Room, Saved, Seen
+from opsctl.preflight.flags import words
+from opsctl.preflight.gpus import gpu_kind
+from opsctl.preflight.model import Order
+from opsctl.preflight.packages import versions
+from opsctl.progress.eta import median_step_s
+from opsctl.progress.logline import recent_iterations
+from opsctl.rundir import RunDir
+from opsctl.switches import Switch, read
+from opsctl.watch_tables import Filesystem
+from trainer import manifest
+
+LARGEST_SCRIPT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where to look."""
+
+    run: RunDir
+    base: Path
+    """What relative paths of the embedded trainer's corpora start from."""
+    filesystems: Sequence[Filesystem]
+    measured: Path
+    """Where the watch keeps what it has measured of file systems."""
+    history: Iterable[Record]
+    runner: Runner
+    user: str
+    now: datetime
+
+
+def cluster(scheduler: Scheduler, spec: JobSpec, user: str) -> Cluster:
+    """Ask Slurm all that checks want to know. Raises SchedulerError."""
+    accounts, partitions = scheduler.accounts(user), tuple(scheduler.partitions())
+    known = {each.name for each in partitions}
+    members = {node for name in asked(spec, partitions) if name in known for node in scheduler.members(name)}
+    return Cluster(
+        partitions=partitions, limits=scheduler.limits(), accounts=None if accounts is None else tuple(accounts),
+        nodes=tuple(scheduler.nodes()), members=tuple(sorted(members)), jobs=tuple(scheduler.jobs()),
+        reservations=tuple(scheduler.reservations()),
+    )  # fmt: skip
+
+
+def gather(order: Order, place: Place, slurm: Cluster | None, unknown: Mapping[str, str]) -> Facts:
+    """Everything that is to be known, with what `unknown` says already."""
+    why = dict(unknown)
+    seen = _seen(order, place, slurm)
+    named = [name for each in seen for name in each.gpus] or [*order.spec.extra, order.spec.constraint]
+    gpu = gpu_kind(named) if order.has_gpus else ""
+    if order.has_gpus and not gpu and order.recipe.shape():
+        why["memory and the time of a step"] = "which GPUs these are is known neither from opsctl health nor from" \
+            " a constraint or gres that names them"  # fmt: skip
+    return Facts(
+        now=place.now, user=place.user, cluster=slurm, switches=_switches(place.run, why),
+        room=_room(order, place, why), corpora=tuple(_corpora(order, place)),
+        tokenizers={path: corpus.tokenizer_size(_at(place, path)) for path in order.recipe.tokenizers},
+        files={path: _at(place, path).exists() for path in _named(order)},
+        scripts=_scripts(order, place), deepspeed=_deepspeed(order, place), seen=seen, gpu=gpu,
+        saved=_saved(order, place.run, why), step_s=median_step_s(recent_iterations(place.run.main_log, 20)),
+        versions=versions(order.train, place.run, place.runner), unknown=why,
+    )  # fmt: skip
+
+
+def _at(place: Place, path: str) -> Path:
+    """A job runs in its run directory."""
+    return place.run.path / path
+
+
+def _switches(run: RunDir, unknown: dict[str, str]) -> tuple[Armed, ...]:
+    found = []
+    for switch in (Switch.KILL, Switch.PAUSE):
+        try:
+            if armed := read(run, switch):
+                found.append(Armed(switch=switch.value, by=armed.by, since=armed.since, why=armed.why))
+        except OSError as error:
+            unknown[f"the {switch.value} switch"] = str(error)
+    return tuple(found)
+
+
+def _room(order: Order, place: Place, unknown: dict[str, str]) -> Room | None:
+    said = order.recipe.said.get("save", ("{{",))[0]
+    target = place.run.checkpoints if "{{" in said or "$" in said else _at(place, said)
+    there = next(path for path in (target, *target.parents) if path.exists())
+    on_it = [each for each in place.filesystems if _is_below(there, Path(each.path))]
+    chosen = max(on_it, key=lambda each: len(each.path), default=Filesystem(name=str(there), path=str(there)))
+    try:
+        if chosen.by == "du" and not any(place.measured.glob("du-*")):
+            raise storage.NotMeasured("the watch has not measured it yet")
+        space = storage.read(chosen, place.runner, keep=place.measured, now=place.now)
+    except (OpsctlError, OSError) as error:
+        unknown[f"what is left of {chosen.name}"] = str(error)
+        return None
+    limit = space.limit if space.limit is not None else chosen.limit
+    if limit is None or space.used is None:
+        unknown[f"what is left of {chosen.name}"] = "its figures are percentages"
+        return None
+    inodes = space.inodes_limit if space.inodes_limit is not None else chosen.inode_limit
+    return Room(
+        filesystem=chosen.name, free=max(0, int(limit * chosen.reliable_percent / 100) - space.used),
+        inodes_free=None if inodes is None or space.inodes_used is None else inodes - space.inodes_used,
+    )  # fmt: skip
+
+
+def _is_below(path: Path, of: Path) -> bool:
+    try:
+        return path.stat().st_dev == of.stat().st_dev
+    except OSError:
+        return False
+
+
+def _corpora(order: Order, place: Place) -> Iterable[Corpus]:
+    for prefix in order.recipe.corpora:
+        path = place.base / prefix if order.recipe.is_embedded else _at(place, prefix)
+        if order.recipe.is_embedded or not path.exists():  # some trainers take a directory
+            yield corpus.read(path, prefix)
+
+
+def _named(order: Order) -> list[str]:
+    return [*order.recipe.tokenizers, *order.recipe.said.get("kill-switch-path", ())[:1]]
+
+
+def _scripts(order: Order, place: Place) -> dict[str, str]:
+    found = {}
+    for word in words(order.train.command):
+        if word.endswith((".sh", ".bash", ".slurm", ".sbatch")) and "{{" not in word:
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                if (path := _at(place, word)).stat().st_size < LARGEST_SCRIPT:
+                    found[word] = path.read_text(encoding="utf-8")
+    return found
+
+
+def _deepspeed(order: Order, place: Place) -> dict[str, Any]:
+    for path in order.recipe.said.get("deepspeed-config", ())[:1]:
+        with contextlib.suppress(OSError, ValueError):
+            given = json.loads(_at(place, path).read_text(encoding="utf-8"))
+            return given if isinstance(given, dict) else {}
+    return {}
+
+
+def _seen(order: Order, place: Place, slurm: Cluster | None) -> tuple[Seen, ...]:
+    """Of the nodes that the train may get, those that were ever looked at."""
+    wanted, excluded = set(slurm.members) if slurm and slurm.members else None, nodeset(order.spec.exclude)
+    return tuple(
+        Seen(
+            node=each.node, gpus=tuple(card.name for card in each.cards if card.name), driver=each.driver,
+            shm_kb=each.shm_kb, memory_kb=each.memory_kb,
+        )
+        for each in place.history
+        if each.node not in excluded and (wanted is None or each.node in wanted)
+    )  # fmt: skip
+
+
+def _saved(order: Order, run: RunDir, unknown: dict[str, str]) -> Saved | None:
+    if not order.recipe.is_embedded:
+        return None
+    try:
+        found = manifest.checkpoints(run.checkpoints)
+        if not found:
+            return None
+        held = manifest.read_manifest(found[-1].path)
+    except (OSError, ValueError) as error:
+        unknown["the newest checkpoint"] = str(error)
+        return None
+    return Saved(
+        step=held.step, kind=held.kind, topology=held.topology, model=held.model, precision=held.precision,
+        count=len(found), size=sum(each.size for each in held.files.values()), files=len(held.files) + 3,
+        save_s=held.save_s, slowest_step_s=held.slowest_step_s,
+    )  # fmt: skip

@@ -1,0 +1,177 @@
+"""What is trained and how it is laid out, from the [trainer] table or from a foreign trainer's flags."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from opsctl.calc.model import Shape, parameters
+from opsctl.calc.stages import Topology
+from opsctl.config import Train
+from opsctl.errors import InputError
+from opsctl.preflight.flags import flags, number
+from trainer.config import TrainerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """None is what nobody said."""
+
+    embedded: TrainerConfig | None = None
+    said: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The command's flags; empty for the embedded trainer."""
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    sequence: int | None = None
+    vocabulary: int | None = None
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    """Ranks that share a sequence (Megatron's context parallelism)."""
+    micro_batch: int | None = None
+    global_batch: int | None = None
+    rampup: tuple[int, int, int] | None = None
+    """Start, increment, samples."""
+    zero: int = 0
+    precision: str = "bf16"
+    recompute: bool = False
+    steps: int | None = None
+    save_every: int | None = None
+    """Steps between saves; 0 is never."""
+    keep_last: int = 0
+    keep_every: int = 0
+    embedding_slots: bool = False
+    """Embedding and output count as a layer each where layers are shared out."""
+    corpora: tuple[str, ...] = ()
+    tokenizers: tuple[str, ...] = ()
+    """Files that make tokens of text."""
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.embedded is not None
+
+    @property
+    def model_ranks(self) -> int:
+        return self.tensor * self.pipeline * self.context
+
+    def replicas(self, world: int) -> int:
+        return max(1, world // self.model_ranks)
+
+    def sizes(self) -> list[int]:
+        """Every global batch of the ramp, the full one last; empty where no batch is known."""
+        if self.global_batch is None:
+            return []
+        start, increment, _ = self.rampup or (self.global_batch, 1, 0)
+        return [*range(start, self.global_batch, max(1, increment)), self.global_batch]
+
+    def shape(self) -> Shape | None:
+        """None where too little is known. An unknown vocabulary is taken as none, so that sizes are at least so."""
+        if not (self.layers and self.hidden and self.heads) or "num-experts" in self.said:
+            return None
+        bloom = self.embedded is not None and self.embedded.model.family == "bloom"
+        try:
+            return Shape(
+                layers=self.layers, hidden=self.hidden, heads=self.heads, vocabulary=self.vocabulary or 1,
+                sequence=self.sequence or 2048, positions=not bloom, embedding_norm=bloom,
+            )  # fmt: skip
+        except InputError:
+            return None
+
+    def parameters(self) -> int | None:
+        shape = self.shape()
+        return parameters(shape) if shape else None
+
+    def topology(self, world: int) -> Topology:
+        return Topology(
+            tp=self.tensor, pp=self.pipeline, dp=self.replicas(world), micro_batch=self.micro_batch or 1,
+            zero=self.zero, precision=self.precision, embedding_slots=self.embedding_slots, recompute=self.recompute,
+        )  # fmt: skip
+
+    def name(self, setting: str) -> str:
+        """What people call it: `[trainer.batch] global_batch`, or `--global-batch-size`."""
+        ours, theirs = NAMES[setting]
+        return ours if self.is_embedded else theirs
+
+
+NAMES = {
+    "global_batch": ("[trainer.batch] global_batch", "--global-batch-size"),
+    "micro_batch": ("[trainer.batch] micro_batch", "--micro-batch-size"),
+    "rampup": ("[trainer.batch] rampup", "--rampup-batch-size"),
+    "tensor": ("[trainer.parallel] tensor", "--tensor-model-parallel-size"),
+    "pipeline": ("[trainer.parallel] pipeline", "--pipeline-model-parallel-size"),
+    "heads": ("[trainer.model] heads", "--num-attention-heads"),
+    "hidden": ("[trainer.model] hidden", "--hidden-size"),
+    "layers": ("[trainer.model] layers", "--num-layers"),
+    "vocabulary": ("[trainer.model] vocabulary", "--vocab-size"),
+    "save_every": ("[trainer.checkpoint] every", "--save-interval"),
+    "data": ("[trainer.data] prefix", "--data-path"),
+}
+"""By setting: the embedded trainer's name for it, and Megatron's."""
+
+
+def recipe(train: Train) -> Recipe:
+    """What `train` says of its training; nearly nothing of a trainer whose words are not known."""
+    if train.trainer is not None:
+        return _embedded(TrainerConfig.model_validate_json(json.dumps(train.trainer)))
+    return _megatron(flags(train.command))
+
+
+def _embedded(config: TrainerConfig) -> Recipe:
+    model, parallel, batch, saving = config.model, config.parallel, config.batch, config.checkpoint
+    ramp = batch.rampup
+    return Recipe(
+        embedded=config, layers=model.layers, hidden=model.hidden, heads=model.heads, sequence=model.sequence,
+        vocabulary=model.vocabulary, tensor=parallel.tensor, pipeline=parallel.pipeline,
+        micro_batch=batch.micro_batch, global_batch=batch.global_batch,
+        rampup=(ramp[0], ramp[1], ramp[2]) if ramp else None, zero=parallel.zero_stage,
+        precision="fp32" if config.precision == "fp32" else "bf16-optimizer", recompute=config.recompute,
+        steps=config.steps, save_every=saving.every, keep_last=saving.keep_last, keep_every=saving.keep_every,
+        embedding_slots=parallel.balance == "blocks-and-embeddings",
+        corpora=tuple(each.prefix for each in config.data.corpora()),
+    )  # fmt: skip
+
+
+def _megatron(said: Mapping[str, tuple[str, ...]]) -> Recipe:
+    ramp = [int(each) for each in said.get("rampup-batch-size", ())[:3] if each.replace("_", "").isdigit()]
+    batch, samples = number(said, "global-batch-size"), number(said, "train-samples")
+    slots = said.get("pp-partition-method", ("",))[:1] == ("type:transformer|embedding",)
+    deepspeed = "deepspeed" in said
+    return Recipe(
+        said=said, layers=number(said, "num-layers"), hidden=number(said, "hidden-size"),
+        heads=number(said, "num-attention-heads"), sequence=number(said, "seq-length"),
+        vocabulary=number(said, "padded-vocab-size", "vocab-size"),
+        tensor=number(said, "tensor-model-parallel-size", "tp-size") or 1,
+        pipeline=number(said, "pipeline-model-parallel-size", "pp-size") or 1,
+        context=number(said, "context-parallel-size") or 1,
+        micro_batch=number(said, "micro-batch-size"), global_batch=batch,
+        rampup=(ramp[0], ramp[1], ramp[2]) if len(ramp) == 3 else None,
+        zero=1 if "use-distributed-optimizer" in said else number(said, "zero-stage") or int(deepspeed),
+        precision="fp16" if "fp16" in said else "bf16-optimizer" if "bf16" in said and deepspeed else "bf16",
+        recompute=bool(said.keys() & RECOMPUTES),
+        steps=number(said, "train-iters") or (samples // batch if samples and batch else None),
+        save_every=number(said, "save-interval"), embedding_slots=slots,
+        corpora=tuple(_prefixes(said.get("data-path", ()))),
+        tokenizers=tuple(
+            value[0] for name in TOKENIZERS if (value := said.get(name)) and value[0].startswith(("/", "./", "../"))
+        ),
+    )  # fmt: skip
+
+
+RECOMPUTES = frozenset({"checkpoint-activations", "deepspeed-activation-checkpointing", "recompute-granularity",
+                        "recompute-activations", "activations-checkpoint-method"})  # fmt: skip
+TOKENIZERS = ("tokenizer-name-or-path", "tokenizer-model", "vocab-file", "merge-file")
+
+
+def _prefixes(said: tuple[str, ...]) -> list[str]:
+    """`--data-path` takes one prefix, or weights and prefixes in turn."""
+    return [word for word in said if not _is_weight(word) and "{{" not in word and "$" not in word]
+
+
+def _is_weight(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
