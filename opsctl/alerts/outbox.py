@@ -1,8 +1,8 @@
 """Messages on their way: one file for each message and channel, kept until it is delivered.
 
-Each channel is a queue, emptied by one process at a time, oldest first. A channel that does not answer holds up its own
-queue and nothing else; the first that gets through is followed by all that waits behind it. Delivered at least once:
-twice, under the same id, where the answer was cut off, and then the journal says so.
+Each channel is a queue, emptied by one process at a time, oldest first. A channel that does not answer, or asks for
+time, holds up its own queue and nothing else; the first that gets through is followed by all that waits behind it.
+Delivered at least once: twice, under the same id, where the answer was cut off, and then the journal says so.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from opsctl.sitedir import SiteDir
 
 FIRST_WAIT = timedelta(seconds=30)
 LONGEST_WAIT = timedelta(hours=1)
+MOST_ASKED = 2 * LONGEST_WAIT - FIRST_WAIT
+"""For so long the other side may make us wait."""
 KEEP = timedelta(days=30)
 MOST_FAILURES = 2
 """So many threads in a row may fail before the channel is left alone for now."""
@@ -59,6 +61,8 @@ class Item:
     """The end of the quiet hours that it waits for."""
     attempts: int = 0
     next_attempt: datetime | None = None
+    asked_until: datetime | None = None
+    """The channel wants nothing before then, neither this nor any other message."""
     is_refused: bool = False
     """It failed for good, as far as the channel says: it holds up no others."""
     sending: datetime | None = None
@@ -76,6 +80,10 @@ class Item:
     def is_held_back(self, now: datetime) -> bool:
         """The quiet hours are not over. Where their end lies further ahead than a day, a clock was wrong."""
         return self.not_before is not None and now < self.not_before < now + timedelta(hours=25)
+
+    def has_to_wait(self, now: datetime) -> bool:
+        """The other side has asked for time, and it is not over; for more than we ever give, a clock was wrong."""
+        return self.asked_until is not None and now < self.asked_until < now + 2 * LONGEST_WAIT
 
     def is_due(self, now: datetime) -> bool:
         """It is time to try, or the time that was set lies further ahead than any that we set: a clock was wrong."""
@@ -179,12 +187,14 @@ class Outbox:
                     stuck.add(item.message.root)
                     failures += 1
                 yield attempt
+                if attempt.item.asked_until:
+                    return
 
     def _due(self, queue: Path) -> list[Item]:
         """All that may be sent now, if any is due: one that gets through shows that the others can."""
         now = self.clock.now()
         items = [item for item in _items(queue) if not self._is_done(queue / item.name, item)]
-        if not any(item.is_due(now) for item in items):
+        if any(item.has_to_wait(now) for item in items) or not any(item.is_due(now) for item in items):
             return []
         return [item for item in items if item.is_due(now) or not (item.is_refused or item.is_held_back(now))]
 
@@ -208,10 +218,13 @@ class Outbox:
             if error.is_ambiguous:
                 self.note("ambiguous", channel=item.channel, id=item.message.id, why=error.message)
             after = _next(item, error, now)
-            item = replace(item, sending=None, error=error.message, is_refused=error.is_permanent, next_attempt=after)
+            item = replace(
+                item, sending=None, error=error.message, is_refused=error.is_permanent, next_attempt=after,
+                asked_until=_asked(error, now),
+            )  # fmt: skip
             self._try_to_write(path, item)
             return Attempt(item=item, error=error)
-        item = replace(item, sending=None, error="", reference=reference)
+        item = replace(item, sending=None, error="", asked_until=None, reference=reference)
         self._archive(path, item)
         self.note("delivered", channel=item.channel, id=item.message.id, attempts=item.attempts)
         return Attempt(item=item)
@@ -267,4 +280,10 @@ def _read(path: Path) -> Item | None:
 def _next(item: Item, error: Undelivered, now: datetime) -> datetime:
     """Ever later, and not before the other side wants it; what was refused is tried seldom."""
     grown = LONGEST_WAIT if error.is_permanent else min(FIRST_WAIT * 2 ** min(item.attempts - 1, 10), LONGEST_WAIT)
-    return now + min(max(grown, timedelta(seconds=error.retry_after)), 2 * LONGEST_WAIT - FIRST_WAIT)
+    return max(now + grown, _asked(error, now) or now)
+
+
+def _asked(error: Undelivered, now: datetime) -> datetime | None:
+    """Until when the other side wants us to wait, within reason."""
+    seconds = min(error.retry_after, MOST_ASKED.total_seconds())
+    return now + timedelta(seconds=seconds) if seconds else None

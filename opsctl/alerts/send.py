@@ -210,7 +210,8 @@ def _give_up(alerting: Alerting, outbox: Outbox) -> GiveUp:
         instead = route.fallback(alerting.rules, known, item.channel, has_it)
         if instead is None:
             return ""
-        outbox.put(replace(item, channel=instead, attempts=0, next_attempt=None, is_refused=False, error=""))
+        fresh = replace(item, attempts=0, next_attempt=None, asked_until=None, is_refused=False, error="")
+        outbox.put(replace(fresh, channel=instead))
         alerting.ledger.write_down("fallback", channel=item.channel, id=item.message.id, by=instead, why=item.error)
         return instead
 

@@ -146,6 +146,17 @@ def test_an_alert_that_met_all_of_it_arrives_once(site, web):
     assert send.undelivered(world.alerting) == []
 
 
+def test_the_fallback_does_not_wait_for_what_another_channel_asked_for(site, web, tmp_path):
+    file = {"kind": "file", "path": str(tmp_path / "told")}
+    world = site({"team": webhook(web), "file": file}, routes=({"channels": ("team",)},))
+    web.answers = [(429, {"Retry-After": "7000"}, b"")]
+    world.see("C")
+    send.alert(world.alerting)
+    world.clock.forward(hours=1)
+    send.alert(world.alerting)
+    assert "CRITICAL: hang/gpt" in (tmp_path / "told").read_text()
+
+
 def test_retry_after_is_kept_over_processes(site, web):
     world = site({"team": webhook(web)})
     web.answers = [(429, {"Retry-After": "600"}, b""), (200, {}, b"ok")]

@@ -100,9 +100,24 @@ def test_the_other_side_can_ask_for_more_time(post):
     assert post.outbox.waiting()[0].next_attempt == post.clock.now() + timedelta(seconds=900)
 
 
-def test_no_more_time_than_we_ever_wait(post):
+def test_a_channel_that_asked_for_time_is_left_alone_also_by_what_comes_later(post):
+    for n in range(3):
+        post.put(n, f"{n}.1")
+    post.failures["all"] = Undelivered("429", retry_after=900)
+    assert len(post.flush()) == 1
+    post.failures.clear()
+    post.put(3, "3.1")
+    post.clock.forward(seconds=899)
+    assert post.flush() == []
+    post.clock.forward(seconds=1)
+    post.flush()
+    assert post.sent == ["0.1", "1.1", "2.1", "3.1"]
+
+
+@pytest.mark.parametrize("seconds", [1e9, 1e20, float("inf")])
+def test_no_more_time_than_we_ever_wait(post, seconds):
     post.put(1, "a.1")
-    post.failures["all"] = Undelivered("429", retry_after=1e9)
+    post.failures["all"] = Undelivered("429", retry_after=seconds)
     post.flush()
     assert post.outbox.waiting()[0].next_attempt < post.clock.now() + 2 * LONGEST_WAIT
 
