@@ -37,10 +37,18 @@ ask host "$LIMIT" '
 ask smi "$LIMIT" 'exec nvidia-smi -q -x'
 ask nvlink "$LIMIT" 'exec nvidia-smi nvlink --status'
 ask nvlink_errors "$LIMIT" 'exec nvidia-smi nvlink -e'
+ask amd "$LIMIT" '
+    command -v amd-smi >/dev/null || exit 127
+    for what in list static metric; do
+        echo "@$what"
+        amd-smi $what --json || exit
+    done'
 ask pci "$LIMIT" '
     for each in /sys/bus/pci/devices/*; do
         read -r vendor <"$each/vendor" && read -r class <"$each/class" || continue
-        case $vendor:$class in 0x10de:0x0302*|0x10de:0x0300*) echo "${each##*/}" ;; esac
+        case $vendor:$class in
+            0x10de:0x0302* | 0x10de:0x0300* | 0x1002:0x1200* | 0x1002:0x0380*) echo "${each##*/}" ;;
+        esac
     done 2>/dev/null
     exit 0'
 ask kernel "$LIMIT" '

@@ -99,6 +99,8 @@ class Gpu:
     bus: str
     """As in `0000:10:1c`."""
     name: str = ""
+    maker: str = "nvidia"
+    """Or `amd`: what its tool never says is then not asked."""
     vbios: str = ""
     persistence: bool | None = None
     mig: bool | None = None
@@ -230,6 +232,12 @@ class Snapshot:
 
     def section(self, name: str) -> Section:
         return self.sections.get(name, NOT_ASKED)
+
+    @property
+    def gpu_tool(self) -> tuple[str, Section]:
+        """What told of the cards, or should have."""
+        has_amd = self.section("smi").code == 127 and "amd" in self.sections and self.section("amd").code != 127
+        return ("amd-smi", self.section("amd")) if has_amd else ("nvidia-smi", self.section("smi"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from opsctl.health import host, nvidia
+from opsctl.health.amd import parse_amd
 from opsctl.health.fio import parse_fio
 from opsctl.health.model import Section, Snapshot
 from opsctl.ports import Answer
@@ -91,7 +92,7 @@ def parse(answer: Answer, mark: str, *, asked: datetime, answered: datetime) -> 
         skew=None if now is None else now - middle, skew_error=(answered - asked).total_seconds() / 2,
         clock_offset=host.parse_offset(_out(sections, "clock")), kernel_version=about.get("kernel", ""),
         memory_kb=host.digits(about.get("memory", "")),
-        smi=nvidia.parse_smi(sections["smi"].out) if "smi" in sections else None,
+        smi=(nvidia.parse_smi(sections["smi"].out) if "smi" in sections else None) or parse_amd(_out(sections, "amd")),
         on_bus=len(_out(sections, "pci").split()) if _ended(sections, "pci") else None,
         links=up, links_down=down, link_errors=nvidia.parse_link_errors(_out(sections, "nvlink_errors")),
         kernel=host.parse_kernel(_out(sections, "kernel"), uptime) if _ended(sections, "kernel") else None,
@@ -115,4 +116,4 @@ def _out(sections: dict[str, Section], name: str) -> str:
 
 def _hint(name: str, section: Section) -> str:
     """What is kept to say why: a failing nvidia-smi prints its error to stdout."""
-    return section.err or (section.out[-400:] if section.code and name in {"smi", "dcgm", "nvlink"} else "")
+    return section.err or (section.out[-400:] if section.code and name in {"smi", "amd", "dcgm", "nvlink"} else "")

@@ -8,7 +8,7 @@ from opsctl.health.model import Given, Result, Severity, Snapshot
 
 
 def clocks(seen: Snapshot, given: Given) -> Iterator[Result]:
-    for gpu in seen.smi.gpus if seen.smi else ():
+    for gpu in (each for each in (seen.smi.gpus if seen.smi else ()) if each.maker == "nvidia"):
         if gpu.clocks is None:
             yield Result(check="clocks", severity=Severity.UNKNOWN, gpu=gpu.uuid, evidence="no reasons: N/A")
             continue

@@ -1,4 +1,4 @@
-"""Are all the cards there that the node had before, and does nvidia-smi answer?"""
+"""Are all the cards there that the node had before, and does nvidia-smi or amd-smi answer?"""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LOST = ("GPU is lost", "fallen off the bus")
 
 
 def gpus(seen: Snapshot, given: Given) -> Iterator[Result]:
-    section = seen.section("smi")
+    tool, section = seen.gpu_tool
     expected = given.site.gpus_per_node or len(given.prior.uuids)
     code, words = section.code, f"{section.err} {seen.smi.said if seen.smi else ''}"
-    if code in EVIDENCE or (code and any(lost in words for lost in LOST)):
+    if tool == "nvidia-smi" and (code in EVIDENCE or (code and any(lost in words for lost in LOST))):
         meaning = EVIDENCE.get(code or 0, "a GPU is lost")
         yield Result(check="gpus", severity=Severity.FAULTY, remedy="reboot the node; replace the card if it stays",
                      evidence=f"nvidia-smi exit code {code}: {meaning}: {' '.join(words.split())[:120]}")  # fmt: skip
@@ -26,8 +26,8 @@ def gpus(seen: Snapshot, given: Given) -> Iterator[Result]:
         return  # a node without GPUs
     else:
         why = section.why or "printed what cannot be read"
-        yield Result(check="gpus", severity=Severity.UNKNOWN, evidence=f"nvidia-smi {why}",
-                     remedy="is the driver loaded there?  opsctl exec -w NODE nvidia-smi")  # fmt: skip
+        yield Result(check="gpus", severity=Severity.UNKNOWN, evidence=f"{tool} {why}",
+                     remedy=f"is the driver loaded there?  opsctl exec -w NODE {tool}")  # fmt: skip
 
 
 def _count(seen: Snapshot, given: Given, expected: int) -> Iterator[Result]:

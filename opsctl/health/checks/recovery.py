@@ -21,7 +21,7 @@ ACTIONS = {
 
 
 def recovery(seen: Snapshot, given: Given) -> Iterator[Result]:  # noqa: ARG001 (every check has the same form)
-    for gpu in seen.smi.gpus if seen.smi else ():
+    for gpu in (each for each in (seen.smi.gpus if seen.smi else ()) if each.maker == "nvidia"):
         word = (gpu.recovery or "").lower()
         severity = ACTIONS.get(word)
         if severity is not None:

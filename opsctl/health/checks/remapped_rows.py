@@ -1,4 +1,4 @@
-"""Rows of GPU memory that were, are to be, or could not be replaced by spare ones."""
+"""Rows of GPU memory that were, are to be, or could not be replaced by spare ones; AMD's cards retire pages instead."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ def remapped_rows(seen: Snapshot, given: Given) -> Iterator[Result]:  # noqa: AR
             return Result(check="remapped_rows", severity=severity, gpu=uuid, evidence=evidence, remedy=remedy)
 
         if gpu.rows_failed:
-            yield result(Severity.FAULTY, "a row could not be remapped", "run the field diagnostic; replace the card")
+            said = "a row could not be remapped" if gpu.maker == "nvidia" else "more bad pages than are allowed"
+            yield result(Severity.FAULTY, said, "run the field diagnostic; replace the card")
         elif gpu.rows_pending:
             yield result(
                 Severity.DEGRADED, "a row waits to be remapped; what runs is safe", "reset the GPU when it is free"
             )
-        elif gpu.rows_failed is None or gpu.rows_pending is None:
+        elif gpu.maker == "nvidia" and None in {gpu.rows_failed, gpu.rows_pending}:
             yield result(Severity.UNKNOWN, "remapped rows: N/A" + (" under MIG" if gpu.mig else ""))
         if gpu.rows_used_up:
             yield result(Severity.NOTE, f"{gpu.rows_used_up} banks have no spare row left")

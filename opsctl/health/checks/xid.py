@@ -70,8 +70,8 @@ def xid(seen: Snapshot, given: Given) -> Iterator[Result]:
 
 def _unread(seen: Snapshot) -> Iterator[Result]:
     gpus = seen.smi.gpus if seen.smi else ()
-    if seen.on_bus == 0 and not gpus:
-        return
+    if (seen.on_bus == 0 and not gpus) or seen.gpu_tool[0] == "amd-smi":
+        return  # Xids are NVIDIA's
     # The driver's recovery action says the same, where there is one.
     told = gpus and all(gpu.recovery is not None for gpu in gpus)
     why = seen.section("kernel").why or "cannot be read"

@@ -28,6 +28,7 @@ ANY = st.one_of(st.text(max_size=60), st.lists(st.one_of(WORDS, st.text(max_size
 SECTIONS = (
     "host",
     "smi",
+    "amd",
     "nvlink",
     "nvlink_errors",
     "pci",
