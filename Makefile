@@ -18,7 +18,7 @@ check: $(VENV)/ready  ## before every commit
 	$(BIN)/pytest -q -n 2 tests/unit tests/rules tests/property
 
 test: check  ## all that CI runs
-	$(BIN)/pytest -n 2 --dist loadfile tests/golden tests/shell tests/alerts tests/sandbox
+	$(BIN)/pytest -n 2 --dist loadfile tests/golden tests/shell tests/alerts tests/browser tests/sandbox
 	$(BIN)/pytest tests/trainer  # its ranks want both cores
 
 prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in docs/

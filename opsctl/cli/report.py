@@ -11,12 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.cli.output import console, json_option, print_json, say
+from opsctl.errors import cannot_write
 from opsctl.progress.effective import Bucket
 from opsctl.report import words
 from opsctl.report.foreign import report_log
 from opsctl.report.model import Report
 from opsctl.report.sacct import read_sacct
 from opsctl.report.train import report_train
+from trainer.contract import write_atomic
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -30,6 +32,7 @@ BAR = 40
 @click.option("--log", type=click.Path(path_type=Path), help="Of any Megatron-style log instead, such as main_log.txt.")
 @click.option("--sacct", type=click.Path(path_type=Path), help="With --log: when its jobs ran, as sacct printed it.")
 @click.option("--since", help="Only from then on: 2026-03-01, '2026-03-01 12:00', or as long ago as 3d or 12h.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write one page of HTML that needs nothing else.")
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @json_option
 @click.pass_obj
@@ -40,6 +43,7 @@ def report(
     log: Path | None,
     sacct: Path | None,
     since: str | None,
+    html: Path | None,
     markdown: bool,
     as_json: bool,
 ) -> None:
@@ -49,6 +53,7 @@ def report(
     \b
     opsctl report tiny-gpt
     opsctl report tiny-gpt --since 7d --markdown
+    opsctl report tiny-gpt --html report.html
     opsctl report --log main_log.txt --sacct sacct.txt
     """
     if markdown and as_json:
@@ -56,10 +61,14 @@ def report(
     if bool(train) == bool(log) or (sacct and not log):
         raise click.UsageError("Name a TRAIN, or a log with --log and perhaps --sacct, not both.")
     found = foreign(app, log, sacct, since) if log else made(app, train or "", since)
+    if html:
+        write(found, html)
     if as_json:
         print_json(words.to_json(found))
     elif markdown:
         say(words.markdown(found))
+    elif html:
+        say(f"{html}: {words.headline(found)}")
     else:
         console().print(page(found))
 
@@ -77,6 +86,16 @@ def foreign(app: App, log: Path, sacct: Path | None, since: str | None) -> Repor
     now = app.clock.now()
     moment = words.parse_since(since, now) if since else None
     return report_log(log, read_sacct(sacct) if sacct else None, now, since=moment)
+
+
+def write(found: Report, path: Path) -> None:
+    """Raises RunDirError where that cannot be."""
+    from opsctl.report.page import render_page  # noqa: PLC0415 (jinja2, for those who want a page)
+
+    try:
+        write_atomic(path, render_page(found))
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def page(found: Report) -> RenderableType:

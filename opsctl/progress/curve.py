@@ -73,10 +73,14 @@ class Sample:
     _every: int = 1
     _seen: int = 0
 
+    def is_next(self) -> bool:
+        """Whether the next of the values is wanted: to be asked once for each, and then to be added."""
+        self._seen += 1
+        return (self._seen - 1) % self._every == 0
+
     def add(self, value: float) -> None:
-        if self._seen % self._every == 0 and math.isfinite(value):
+        if math.isfinite(value):
             self.values.append(value)
             if len(self.values) >= SAMPLES:
                 self.values = self.values[::2]
                 self._every *= 2
-        self._seen += 1

@@ -112,9 +112,9 @@ def usual_step_s(lives: Iterable[Lived]) -> Usual:
     """What a step usually takes: a median, for the first steps of a life and those after a save take long."""
     seen: dict[tuple[int, int], list[float]] = {}
     for life in lives:
-        for line in life.told:
-            if math.isfinite(line.seconds) and line.seconds > 0:
-                seen.setdefault((line.batch, life.nodes), []).append(line.seconds)
+        for seconds, batch in zip(life.told.columns[1], life.told.columns[4], strict=True):
+            if 0 < seconds < math.inf:
+                seen.setdefault((int(batch), life.nodes), []).append(seconds)
     return {key: median(values) for key, values in seen.items()}
 
 
@@ -151,7 +151,9 @@ class _Walk:
     """Goes through the window once. Nothing that it is given takes it back, or beyond the end."""
 
     def __init__(self, lives: Sequence[Lived], *, begin: float, end: float) -> None:
-        self.now, self.end, self.limit = begin, end, end
+        self.now = self.calm = begin
+        """`calm` is from when on there was nothing but new steps: their span ends with what comes after them."""
+        self.end = self.limit = end
         self.usual, self.every = usual_step_s(lives), log_interval(lives)
         starts = [start for life in lives if (start := self._told_start_up(life)) is not None and start >= 0]
         self.start_up = median(starts) if starts else 0.0
@@ -161,8 +163,14 @@ class _Walk:
     def to(self, at: float, bucket: Bucket) -> Iterator[Span]:
         at = min(at, self.end)
         if at > self.now:  # which is never true of nan
+            yield from self._flush()
             yield Span(self.now, at, bucket, self.life)
-            self.now = at
+            self.now = self.calm = at
+
+    def _flush(self) -> Iterator[Span]:
+        if self.now > self.calm:
+            yield Span(self.calm, self.now, Bucket.EFFECTIVE, self.life)
+            self.calm = self.now
 
     def live(self, number: int, life: Lived) -> Iterator[Span]:
         self.life, self.end = number, min(max(life.end, self.now), self.limit)
@@ -174,18 +182,31 @@ class _Walk:
             usual = self._usual(line, life)
             interval, took = usual * count, took_s(line, count, usual, self.every)
             low, high = clock.read(line, self.now, took)
-            rest = line.stall
-            if 0 < rest < math.inf and not took - interval >= rest / 2:
-                # A save that is not in the time of the steps after it, as it is in older Megatrons.
-                yield from self.to(self.now + rest, Bucket.CHECKPOINT)
-                rest = NOTHING
-            if low - took > self.now + clock.tolerance:
-                yield from self.to(low - took, _gap(line if last else None, life))
             end = self.now + took
-            yield from self._steps(line, count, interval, high if high < end - clock.tolerance else end, stall=rest)
+            is_gap, is_late = low > end + clock.tolerance, high < end - clock.tolerance
+            if is_gap or line.is_special or took > interval * SLOW_FROM or line.step - count < self.highest:
+                gap = _gap(line if last else None, life)
+                yield from self._line(line, count, interval, (took, low, high, clock.tolerance), gap)
+            else:  # as most lines are
+                self.now = max(self.now, min(high if is_late else end, self.end))
             self.highest, last = max(self.highest, line.step), line
         yield from self._tail(life, interval if last else None)
+        yield from self._flush()
         self.life, self.end = None, self.limit
+
+    def _line(
+        self, line: Told, count: int, interval: float, told: tuple[float, float, float, float], gap: Bucket
+    ) -> Iterator[Span]:
+        """What went before the steps of a line, and they."""
+        (took, low, high, tolerance), stall = told, line.stall
+        if 0 < stall < math.inf and not took - interval >= stall / 2:
+            # A save that is not in the time of the steps after it, as it is in older Megatrons.
+            yield from self.to(self.now + stall, Bucket.CHECKPOINT)
+            stall = NOTHING
+        if low - took > self.now + tolerance:
+            yield from self.to(low - took, gap)
+        end = self.now + took
+        yield from self._steps(line, count, interval, high if high < end - tolerance else end, stall=stall)
 
     def _steps(self, line: Told, count: int, interval: float, end: float, *, stall: float) -> Iterator[Span]:
         """The steps of a line: first what they took beyond the usual, then those done twice, then the new ones."""
@@ -197,7 +218,7 @@ class _Walk:
             slow = Bucket.EVALUATION if line.evaluated else Bucket.SLOW if new else Bucket.TWICE
             yield from self.to(begin + beyond, slow)
         yield from self.to(begin + beyond + (length - beyond) * (1 - new), Bucket.TWICE)
-        yield from self.to(end, Bucket.EFFECTIVE)
+        self.now = max(self.now, min(end, self.end))
 
     def _tail(self, life: Lived, interval: float | None) -> Iterator[Span]:
         """From the last line to the life's end; `interval` is what its steps usually take, None if there was none."""
@@ -268,7 +289,7 @@ def _gap(line: Told | None, life: Lived) -> Bucket:
     """What there is between the steps of two lines; None is before the first."""
     if line is None:
         return Bucket.UNKNOWN if life.is_torn else Bucket.START_UP
-    if not math.isnan(line.stall):
+    if line.stall == math.inf:
         return Bucket.CHECKPOINT
     return Bucket.EVALUATION if line.evaluated else Bucket.UNKNOWN
 

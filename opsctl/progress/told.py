@@ -62,6 +62,11 @@ class Told(NamedTuple):
     evaluated: int
     """Whether there was an evaluation since the line before."""
 
+    @property
+    def is_special(self) -> bool:
+        """Whether there was anything but steps since the line before."""
+        return self.evaluated != 0 or self.stall == self.stall  # nan alone differs from itself
+
 
 _COLUMNS = (
     ("step", "q"),
@@ -95,8 +100,14 @@ class Part:
         return map(Told._make, zip(*self.columns, strict=True))
 
     def add(self, told: Told) -> None:
-        for column, value in zip(self.columns, told, strict=True):
-            column.append(value)
+        steps, seconds, low, high, batch, stall, evaluated = self.columns
+        steps.append(told[0])
+        seconds.append(told[1])
+        low.append(told[2])
+        high.append(told[3])
+        batch.append(told[4])
+        stall.append(told[5])
+        evaluated.append(told[6])
 
     def join(self, later: Part) -> None:
         """Take in what the same life told afterwards, in another file or after another start of its trainer."""
@@ -199,8 +210,15 @@ class _Reader:
 
     def _lines(self, data: bytes) -> None:
         position = said = 0
-        nexts = [data.find(word) for word in _WORDS]
-        while (found := min((at for at in nexts if at >= 0), default=-1)) >= 0:
+        steps, saves, times = (data.find(word) for word in _WORDS)
+        while True:
+            found = steps
+            if saves >= 0 and (saves < found or found < 0):
+                found = saves
+            if times >= 0 and (times < found or found < 0):
+                found = times
+            if found < 0:
+                break
             start = data.rfind(b"\n", position, found) + 1 or position
             stop = data.find(b"\n", found)
             stop = len(data) if stop < 0 else stop
@@ -208,7 +226,10 @@ class _Reader:
             if self._line(data[start : min(stop, start + LONGEST)], (data, said, start)):
                 said = stop
             position = stop
-            nexts = [data.find(word, stop) if 0 <= at < stop else at for word, at in zip(_WORDS, nexts, strict=True)]
+            steps, saves, times = (
+                data.find(word, stop) if 0 <= at < stop else at
+                for word, at in zip(_WORDS, (steps, saves, times), strict=True)
+            )
         self._gap(data, position, len(data))
 
     def _gap(self, data: bytes, begin: int, end: int) -> None:
@@ -294,9 +315,7 @@ class _Reader:
         elif self.tail and (found := _STAMP.findall(self.tail)):
             low = _time(found[-1])
             part.fine &= len(found[-1]) > 19
-        seconds = _value(line, b"elapsed time per iteration (ms):") / 1000
-        if math.isnan(seconds):
-            seconds = _value(line, b"elapsed time per iteration (s):")
+        seconds = _seconds(line)
         batch = _value(line, b"global batch size:")
         part.add(Told(step, seconds if seconds >= 0 else NOTHING, low, high,
                       int(batch) if 0 < batch < 1e15 else 0, self.stall, self.evaluated))  # fmt: skip
@@ -309,21 +328,31 @@ class _Reader:
         if told.first is None:
             told.first = parse(line.decode(errors="replace"))
         self.last_line = line
-        loss = _value(line, b"loss:")
-        if not math.isnan(loss) or b"loss:" in line:
-            told.loss.add(step, loss)
-        tflops = _value(line, b"TFLOPs:")
-        if math.isnan(tflops):
-            tflops = _value(line, b"throughput per GPU (TFLOP/s/GPU):")
-        told.tflops.add(tflops)
+        if (at := line.find(b"loss:")) >= 0:
+            told.loss.add(step, _until_bar(line, at + 5))
+        if told.tflops.is_next():
+            tflops = _value(line, b"TFLOPs:")
+            told.tflops.add(_value(line, b"throughput per GPU (TFLOP/s/GPU):") if math.isnan(tflops) else tflops)
+
+
+def _seconds(line: bytes) -> float:
+    """`elapsed time per iteration (ms): 22306.6`, or in s."""
+    at = line.find(b"elapsed time per iteration (")
+    if at < 0:
+        return NOTHING
+    in_ms = line[at + 28 : at + 30] == b"ms"
+    value = _until_bar(line, line.find(b":", at) + 1)
+    return value / 1000 if in_ms else value
 
 
 def _value(line: bytes, name: bytes) -> float:
-    found = line.find(name)
-    if found < 0:
-        return NOTHING
-    end = line.find(b"|", found)
-    return float_of(line[found + len(name) : end if end > 0 else None])
+    at = line.find(name)
+    return NOTHING if at < 0 else _until_bar(line, at + len(name))
+
+
+def _until_bar(line: bytes, begin: int) -> float:
+    end = line.find(b"|", begin)
+    return float_of(line[begin : end if end > 0 else None])
 
 
 def float_of(text: bytes) -> float:

@@ -59,8 +59,8 @@ def report_train(run: RunDir, events: Sequence[Event], now: datetime, *, since: 
     end = _end(known, events, now)
     window = checked_window(begin, end, since, now)
     told, parts, notes = _told(run, known)
-    named = [_named(run, life, part, following, end) for life, part, following in zip(
-        known, parts, [*known[1:], None], strict=True)]  # fmt: skip
+    following = [*known[1:], None]
+    named = [_named(run, *each, end) for each in zip(known, parts, following, strict=False)]
     return add_up(run.name, named, waits(events, end=end), told, window, made=now, notes=notes)
 
 
