@@ -20,6 +20,7 @@ from opsctl.cron_tables import CronSite
 from opsctl.errors import ConfigError
 from opsctl.health_tables import HealthSite, RemoteSite
 from opsctl.model import slurm_minutes
+from opsctl.publish_tables import PublishTable
 from opsctl.tables import Table
 from opsctl.watch_tables import Filesystem, WatchSite, WatchTrain
 
@@ -99,6 +100,7 @@ class Site(Table):
     remote: RemoteSite = RemoteSite()
     health: HealthSite = HealthSite()
     filesystem: tuple[Filesystem, ...] = ()
+    publish: PublishTable = PublishTable()
 
     @property
     def root_path(self) -> Path:
@@ -174,6 +176,7 @@ class Train(Table):
     setup: Setup = Setup()
     guard: Guard = Guard()
     watch: WatchTrain = WatchTrain()
+    publish: PublishTable | None = Field(None, description="instead of the site's")
 
     @model_validator(mode="after")
     def _one_trainer(self) -> Train:

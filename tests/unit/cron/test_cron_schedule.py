@@ -80,6 +80,11 @@ def test_a_name_of_any_bytes_has_a_printable_id(world: CronWorld) -> None:
 def test_what_is_shipped_makes_sense(world: CronWorld) -> None:
     world.settings["directory"] = ""
     assert world.cron.schedule().problems == ()
-    assert ids(world.cron) == ["opsctl watch --once", "opsctl cron prune", "cron.daily/fs-report"]
+    assert ids(world.cron) == [
+        "opsctl watch --once",
+        "opsctl cron prune",
+        "cron.hourly/publish",
+        "cron.daily/fs-report",
+    ]
     assert all(not entry.refused for entry in world.cron.schedule().entries)
     assert Path(shipped(), "crontab").is_file()

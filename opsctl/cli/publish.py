@@ -1,0 +1,121 @@
+"""`opsctl publish`: copies of logs, curves and reports, for others to see."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+import click
+
+from opsctl.app import App
+from opsctl.cli.output import dry_run_option, json_option, print_json, say
+from opsctl.config import Train, parse, read_toml
+from opsctl.errors import InputError, OpsctlError
+from opsctl.publish import secrets
+from opsctl.publish.stage import Deadline, Item
+from opsctl.publish.train import Published, Publisher
+from opsctl.report import words
+from opsctl.report.train import report_train
+from opsctl.rundir import RunDir, all_trains
+from opsctl.tables import show_size
+
+
+@click.command()
+@click.argument("train", required=False)
+@dry_run_option
+@json_option
+@click.pass_obj
+def publish(app: App, train: str | None, *, dry_run: bool, as_json: bool) -> int:
+    """Copy logs, TensorBoard's events and the report of TRAIN, or of every train of yours, to where [publish] says.
+
+    Never a checkpoint, never a secret. Only what has changed; cut off at any moment, the next call goes on. Without
+    [publish] in site.toml or train.toml it does nothing.
+
+    \b
+    opsctl publish tiny-gpt --dry-run
+    opsctl publish
+    """
+    deadline = Deadline.within(app.clock, app.site.publish.timeout_seconds)
+    done: list[Published] = []
+    failed: dict[str, OpsctlError] = {}
+    for run in _runs(app, train):
+        try:
+            if publisher := _publisher(app, run, deadline):
+                done.append(publisher.plan() if dry_run else publisher.publish())
+        except OpsctlError as error:
+            failed[run.name] = error
+    if as_json:
+        print_json({"published": [asdict(each) for each in done],
+                    "failed": {name: error.message for name, error in failed.items()}})  # fmt: skip
+    elif not done and not failed:
+        say("nothing is published: there is no [publish] in site.toml or train.toml")
+    else:
+        for line in _lines(done, failed, dry_run=dry_run):
+            say(line)
+    return max((error.exit_code for error in failed.values()), default=0)
+
+
+def _runs(app: App, train: str | None) -> list[RunDir]:
+    """Those that were not published for longest come first, so that none is always out of time."""
+    if train:
+        return [app.find(train)]
+    return sorted((run for run in all_trains(app.root) if run.is_ours), key=_published_at)
+
+
+def _published_at(run: RunDir) -> float:
+    try:
+        return (run.path / "publish" / "state.json").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _publisher(app: App, run: RunDir, deadline: Deadline) -> Publisher | None:
+    """None where nothing is to be published. Raises InputError for a train of somebody else's."""
+    config = parse(Train, read_toml(run.config), str(run.config))
+    table = config.publish or app.site.publish
+    if not table.to:
+        return None
+    if not run.is_ours:
+        raise InputError(f"{run.path}: is not yours; only its owner can publish it")
+    app.check_trusted(run)  # its [publish] may name a command
+    if config.publish:
+        deadline = Deadline.within(app.clock, table.timeout_seconds)
+    known = secrets.gather(app.site.alerts, (os.environ, config.environment), table.secret_files)
+    return Publisher(
+        run=run, table=table, root=app.root, secrets=known, reports=lambda: _reports(app, run), runner=app.runner,
+        clock=app.clock, deadline=deadline,
+    )  # fmt: skip
+
+
+def _reports(app: App, run: RunDir) -> Mapping[str, str]:
+    try:
+        made = report_train(run, app.journal(run).events(), app.clock.now())
+    except OpsctlError:
+        return {}
+    return {"report.md": words.markdown(made)}
+
+
+def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run: bool) -> Iterator[str]:
+    for each in done:
+        changed = [item for item in each.items if item.action in ("copied", "would copy")]
+        unchanged = sum(item.action == "unchanged" for item in each.items)
+        size = show_size(sum(item.size for item in changed))
+        word = "would copy" if dry_run else "copied"
+        detail = f"; {each.detail}" if each.detail else ""
+        files = f"{len(changed)} file{'s' * (len(changed) != 1)}"
+        yield f"{each.train}: {word} {files}, {size}, to {each.to}; {unchanged} unchanged{detail}"
+        yield from (f"  {item.name}: {_about(item)}" for item in each.items if _about(item))
+    for name, error in failed.items():
+        yield f"{name}: not published: {error.message}" + (f" ({error.hint})" if error.hint else "")
+
+
+def _about(item: Item) -> str:
+    if item.action == "refused":
+        return f"not published: {item.why}"
+    parts = [show_size(item.size)] if item.action != "unchanged" else []
+    if item.left_out and parts:
+        parts.append(f"the first {show_size(item.left_out)} left out")
+    if item.struck and parts:
+        parts.append(f"{item.struck} secret{'s' * (item.struck != 1)} struck out")
+    return ", ".join(parts)

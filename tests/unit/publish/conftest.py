@@ -1,0 +1,78 @@
+"""A run directory with all that is and is not to be published, real programs, a real bare repository."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opsctl.publish.secrets import Secrets
+from opsctl.publish.stage import Deadline
+from opsctl.publish.train import Published, Publisher
+from opsctl.publish_tables import PublishTable
+from opsctl.rundir import RunDir
+from opsctl.system import SystemClock, SystemRunner
+
+EVENTS = b"\x18\0\0\0\0\0\0\0\xa3\x7f" + bytes(range(256)) * 20
+"""As binary as TensorBoard's."""
+
+
+@dataclass
+class Site:
+    path: Path
+    known: frozenset[bytes] = frozenset({b"open sesame"})
+    report: str = "# gpt: 97 % effective\n"
+    clock: Any = field(default_factory=SystemClock)
+    runner: Any = field(default_factory=SystemRunner)
+
+    def __post_init__(self) -> None:
+        self.run = RunDir(self.path / "trains" / "gpt")
+        self.run.create()
+        self.run.config.write_text('name = "gpt"\n')
+        self.write("logs/main_log.txt", "iteration 1/ 9 |\niteration 2/ 9 |\n")
+        self.write("logs/pulse.log", "all is well\n")
+        self.write("metrics/metrics.jsonl", '{"step": 1}\n')
+        self.write("metrics/tensorboard/events.out.tfevents.1", EVENTS)
+        self.write("checkpoints/step-0000100/COMPLETE", "x")
+        self.write("checkpoints/step-0000100/model.pt", b"weights")
+
+    def write(self, name: str, data: str | bytes) -> Path:
+        path = self.run.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+        return path
+
+    def publisher(self, seconds: float = 60, **table: Any) -> Publisher:
+        settings = PublishTable.model_validate({"to": "path", "path": str(self.path / "out"), **table})
+        return Publisher(
+            run=self.run, table=settings, root=self.run.path.parent, secrets=Secrets(self.known),
+            reports=lambda: {"report.md": self.report}, runner=self.runner, clock=self.clock,
+            deadline=Deadline.within(self.clock, seconds),
+        )  # fmt: skip
+
+    def publish(self, **table: Any) -> Published:
+        return self.publisher(**table).publish()
+
+    def out(self) -> dict[str, bytes]:
+        return contents(self.path / "out" / "gpt")
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Every file below it, also what is hidden."""
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
+
+
+def git(*words: object) -> str:
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null"}
+    return subprocess.run(["git", *map(str, words)], check=True, capture_output=True, text=True, env=env).stdout
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
