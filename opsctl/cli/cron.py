@@ -14,6 +14,7 @@ from opsctl.app import App
 from opsctl.cli.cron_status import status
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.cron.drivers import daemon as daemons
+from opsctl.cron.drivers import export as exported_lines
 from opsctl.cron.drivers.daemon import Daemon
 from opsctl.cron.drivers.export import FORMATS
 from opsctl.cron.output import sweep
@@ -78,7 +79,7 @@ def _start(app: App, driver: str) -> None:
         Daemon(cron=app.cron, runner=app.runner, tick=tick_argv(app)).run()
         return
     other = daemons.alive(app.cron)
-    if other and other.driver != driver:
+    if other and other.driver not in {driver, exported_lines.NAME}:
         raise InputError(f"cron is driven already, by {daemons.describe(other)}", hint="opsctl cron stop")
     job, already = app.slurm_cron.start()
     say(f"{'ticks already' if already else 'ticks'} every {app.site.cron.every} s, next as job {job}")
@@ -98,18 +99,25 @@ def stop(app: App) -> None:
     if wanted and wanted.driver == daemons.NAME:
         say(daemons.stop(app.cron, wanted))
         return
+    if wanted and wanted.driver == exported_lines.NAME:
+        app.cron.place.wanted.unlink(missing_ok=True)
+        say(f"stopped expecting ticks; the line on {wanted.host} still ticks until somebody takes it out")
+        return
     cancelled = app.slurm_cron.stop() if app.cron.place.exists else []
     say(f"stopped; cancelled job {', '.join(cancelled)}" if cancelled else "stopped; nothing was waiting")
 
 
 @cron.command()
 @click.option("--slot", type=int, default=0, hidden=True, help="When this tick was to come; said by the slurm driver.")
+@click.option(exported_lines.FLAG, "is_exported", is_flag=True, hidden=True, help="Said by lines of cron export.")
 @json_option
 @click.pass_obj
-def tick(app: App, *, slot: int, as_json: bool) -> int:
+def tick(app: App, *, slot: int, is_exported: bool, as_json: bool) -> int:
     """Run what is due, each entry at most once, however long ago the last tick was. Exit 1 if something failed."""
     signal.signal(signal.SIGTERM, _leave)
     app.cron.place.create()
+    if is_exported:
+        _expect(app)
     if not slot:
         return _tick(app, None, as_json=as_json)
     meant, began = datetime.fromtimestamp(slot, UTC), app.clock.monotonic()
@@ -124,6 +132,13 @@ def tick(app: App, *, slot: int, as_json: bool) -> int:
         left = app.site.cron.limit_seconds - 60 - (app.clock.monotonic() - began)
         if not driver.follow(meant, own, seconds=left):
             app.cron.say("the next tick could not be submitted; the next verb or guard tries again")
+
+
+def _expect(app: App) -> None:
+    try:
+        exported_lines.expect(app.cron)
+    except OpsctlError as error:
+        app.cron.say(error.message)  # a full disk is no reason not to tick
 
 
 def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:

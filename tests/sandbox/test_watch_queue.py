@@ -22,6 +22,7 @@ from watching import CountedApp, CountingRunner, ForwardClock, cycle, found, tol
 
 from opsctl.config import load_site
 from opsctl.errors import InputError
+from opsctl.journal import Kind
 from opsctl.model import JobState, Level
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.system import SystemRunner
@@ -351,12 +352,15 @@ def test_nagios_gets_its_line_and_its_exit_code_and_nothing_is_done(
 ) -> None:
     trains.opsctl("launch", trains.toml())
     words = ("watch", "slurm_status", "--train", "t", "--nagios")
+    (trains.run().switches / "pause").touch()
     assert trains.opsctl(*words, app=app).splitlines()[0] == "OK - 2 looked at"
     slurm_says(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     assert trains.opsctl(*words, app=app).splitlines()[0] == "CRITICAL - t is neither running nor scheduled to run"
     assert not (app.alerting.site.alerts / "ledger.json").exists()
     assert not (trains.run().logs / "pulse.log").exists()
+    trains.opsctl("watch", "slurm_status", "--dry-run", app=app)
+    assert Kind.ARMED not in trains.kinds(), "and nobody has attended to the train"
     assert trains.opsctl("watch", "--train", "zzz", "--nagios", app=app).startswith("UNKNOWN - no train 'zzz'")
 
 

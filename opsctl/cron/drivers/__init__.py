@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from opsctl.cron.drivers.export import NAME as EXPORT
 from opsctl.cron.drivers.slurm import NAME as SLURM
 from opsctl.cron.drivers.slurm import SlurmDriver
 from opsctl.cron.drivers.wanted import read_wanted
@@ -22,6 +23,8 @@ def revive(driver: SlurmDriver) -> str:
         wanted = read_wanted(cron.place)
     except (OSError, ValueError, TypeError, KeyError):
         wanted = None
+    if wanted and wanted.driver == EXPORT:
+        return f"cron: {since}: does the scheduler of {wanted.host} still have the line of `opsctl cron export`?"
     if wanted and wanted.driver != SLURM:
         return f"cron: {since}: opsctl cron start {wanted.driver} brings it back"
     before = {job.id for job in driver.jobs()}

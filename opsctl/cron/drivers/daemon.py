@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from apscheduler.schedulers.blocking import BlockingScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
+from opsctl.cron.drivers.export import NAME as EXPORT
 from opsctl.cron.drivers.wanted import Wanted, read_wanted, write_wanted
 from opsctl.cron.world import Cron
 from opsctl.errors import InputError, OpsctlError
@@ -65,7 +66,7 @@ class Daemon:
     def _claim(self) -> None:
         place, me = self.cron.place, own_process()
         with lease(place.driver, self.cron.clock):
-            if other := alive(self.cron):
+            if (other := alive(self.cron)) and other.driver != EXPORT:
                 raise InputError(
                     f"cron is driven already, by {describe(other)}", hint="opsctl cron status; opsctl cron stop"
                 )
@@ -99,6 +100,8 @@ def alive(cron: Cron) -> Wanted | None:
 def describe(wanted: Wanted) -> str:
     """`the daemon with pid 12 on login1, since 2026-01-02 03:04 UTC, of anna`."""
     where = f" with pid {wanted.pid} on {wanted.host}" if wanted.driver == NAME else ""
+    if wanted.driver == EXPORT:
+        return f"an exported line on {wanted.host}, since {wanted.since:%Y-%m-%d %H:%M} UTC, of {wanted.by}"
     return f"the {wanted.driver} driver{where}, since {wanted.since:%Y-%m-%d %H:%M} UTC, of {wanted.by}"
 
 

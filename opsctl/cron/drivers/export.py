@@ -1,12 +1,22 @@
-"""The export driver: lines for a scheduler that the site has already."""
+"""The export driver: lines for a scheduler that the site has already.
+
+Their first tick says that ticks are to come from now on, so that it is noticed when they do not.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
 
+from opsctl.cron.drivers.wanted import Wanted, read_wanted, write_wanted
+from opsctl.cron.world import Cron
 from opsctl.cron_tables import CronSite
+from opsctl.journal import actor
 from opsctl.render import render
+from opsctl.system import hostname
+
+NAME = "export"
+FLAG = "--exported"
 
 
 def crontab(argv: Sequence[str], settings: CronSite) -> str:
@@ -26,7 +36,9 @@ def systemd_timer(argv: Sequence[str], settings: CronSite) -> str:
     """A timer and the service that it starts."""
     minutes = settings.every // 60 or 1
     when = "hourly" if minutes == 60 else f"*:0/{minutes}"
-    return render("cron/systemd-timer.j2", when=when, command=_systemd_line(argv), limit=int(settings.limit_seconds))
+    return render(
+        "cron/systemd-timer.j2", when=when, command=_systemd_line([*argv, FLAG]), limit=int(settings.limit_seconds)
+    )
 
 
 def systemd_service(argv: Sequence[str], _: CronSite) -> str:
@@ -43,6 +55,16 @@ FORMATS: dict[str, Callable[[Sequence[str], CronSite], str]] = {
 """What `opsctl cron export` can print."""
 
 
+def expect(cron: Cron) -> None:
+    """Ticks are to come from outside, unless another driver was started. Raises RunDirError."""
+    try:
+        is_known = read_wanted(cron.place) is not None
+    except (OSError, ValueError, TypeError, KeyError):
+        is_known = True
+    if not is_known:
+        write_wanted(cron.place, Wanted(driver=NAME, since=cron.clock.now(), by=actor(), host=hostname()))
+
+
 def _minutes(settings: CronSite) -> str:
     minutes = settings.every // 60 or 1
     return {1: "*", 60: "0"}.get(minutes, f"*/{minutes}")
@@ -50,7 +72,7 @@ def _minutes(settings: CronSite) -> str:
 
 def _cron_line(argv: Sequence[str]) -> str:
     # A percent sign means a line feed to cron.
-    return shlex.join(argv).replace("%", r"\%")
+    return shlex.join([*argv, FLAG]).replace("%", r"\%")
 
 
 def _systemd_line(argv: Sequence[str]) -> str:

@@ -133,6 +133,14 @@ def test_what_got_well_in_the_silence_is_told_to_those_who_know(world):
     assert world.story("...") == ["-", "-", "C>."]
 
 
+def test_what_was_told_before_the_silence_is_not_repeated_in_it(world):
+    world.see("C")
+    world.ledger.silence("hang/gpt", world.clock.now() + timedelta(hours=30), "on it")
+    assert not any(world.see("C") for _ in range(29) if not world.clock.forward(hours=1))
+    world.clock.forward(hours=2)
+    assert len(world.see("C")) == 1
+
+
 def test_a_silence_is_of_its_pattern_only(world):
     world.ledger.silence("hang/*", world.clock.now() + timedelta(hours=1), "maintenance")
     assert world.see("C", key="fs_quota/scratch") == [".>C"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -117,6 +119,37 @@ def test_a_daemon_of_another_machine_is_asked_to_leave(site: Path) -> None:
     assert read_wanted(place) is None
 
 
+def test_ticks_from_outside_are_missed_when_they_stay_away(site: Path) -> None:
+    line = opsctl(site, "export").output.splitlines()[-1]
+    command = shlex.split(line.split(maxsplit=5)[5])
+    subprocess.run(command, check=True, capture_output=True)
+    assert opsctl(site, "status").output.startswith("an exported line on ")
+    cron = app_of(site).cron
+    late = cron.clock.now() - timedelta(hours=2)
+    cron.place.touch(late)
+    os.utime(cron.place.wanted, (late.timestamp(), late.timestamp()))
+    assert opsctl(site, "status").return_value == 1
+    watch = CliRunner().invoke(cli, ["--site", str(site), "watch", "cron_alive"], standalone_mode=False).output
+    assert "critical  cron_alive/site" in watch
+    assert "still have the line of `opsctl cron export`?" in watch
+    assert opsctl(site, "stop").output.startswith("stopped expecting ticks; the line on ")
+    assert opsctl(site, "status").return_value == 0
+
+
+def test_a_tick_typed_by_hand_makes_nobody_expect_more(site: Path) -> None:
+    opsctl(site, "tick")
+    assert read_wanted(app_of(site).cron.place) is None
+
+
+def test_an_exported_line_leaves_a_driver_that_was_started(site: Path) -> None:
+    place = app_of(site).cron.place
+    place.create()
+    write_wanted(place, Wanted(driver="slurm", since=datetime.now(UTC), by="me"))
+    opsctl(site, "tick", "--exported")
+    wanted = read_wanted(place)
+    assert wanted is not None and wanted.driver == "slurm"
+
+
 def test_somebody_elses_cron_is_left_alone(site: Path) -> None:
     place = app_of(site).cron.place
     place.create()
@@ -145,7 +178,7 @@ def test_an_exported_line_is_what_cron_and_then_the_shell_make_of_it(form: str) 
     assert "%" not in command.replace(r"\%", ""), "which would be a line feed"
     shown = subprocess.run(["sh", "-c", f"printf '%s\\n' {command.replace(chr(92) + '%', '%')}"],
                            capture_output=True, text=True, check=True)  # fmt: skip
-    assert shown.stdout.splitlines() == ODD
+    assert shown.stdout.splitlines() == [*ODD, "--exported"]
 
 
 def test_scrontab_says_where_to_run() -> None:
@@ -158,13 +191,13 @@ def test_scrontab_says_where_to_run() -> None:
 )
 def test_every_grid_has_its_words(minutes: int, crontab: str, calendar: str) -> None:
     settings = CronSite(tick_minutes=minutes)
-    assert FORMATS["crontab"](["x"], settings).splitlines()[-1] == f"{crontab} * * * * x"
+    assert FORMATS["crontab"](["x"], settings).splitlines()[-1] == f"{crontab} * * * * x --exported"
     assert f"\nOnCalendar={calendar}\n" in FORMATS["systemd-timer"](["x"], settings)
 
 
 def test_units_quote_as_systemd_does() -> None:
     line = '"/opt/my python" -m opsctl --site "/x/100%%/$$HOME/site\'s.toml" cron'
-    assert f"\nExecStart={line} tick\n" in FORMATS["systemd-timer"](ODD, CronSite())
+    assert f"\nExecStart={line} tick --exported\n" in FORMATS["systemd-timer"](ODD, CronSite())
     assert f"\nExecStart={line} start daemon\n" in FORMATS["systemd-service"](ODD, CronSite())
 
 

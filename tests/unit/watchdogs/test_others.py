@@ -206,6 +206,19 @@ def test_a_pulse_is_written_when_something_changes_and_every_ten_minutes(stage: 
     assert not stage.run.main_log.exists()
 
 
+# --- holds
+
+
+def test_a_hold_is_as_old_as_it_is_and_not_as_old_as_the_first_look_at_it(stage: Stage) -> None:
+    stage.journal.append(Kind.HELD, jobs=["7"], why="maintenance")
+    stage.jobs = (waiting("JobHeldUser"),)
+    found = stage.look("held", after=timedelta(hours=13))
+    assert (found.level, found.summary) == (
+        Level.WARNING,
+        "gpt has been held for 13.0 h (told after 12 h): maintenance",
+    )
+
+
 # --- names
 
 
