@@ -147,3 +147,15 @@ def test_a_train_over_three_tasks_with_a_node_killed_ends_as_if_nothing_had_happ
     assert second[1] in {"node-failed", "lost"}
     assert third[1] == "finished"
     assert site.status("rough")["waiting"] == []
+
+    report = json.loads(site.opsctl("report", "rough", "--json"))
+    spent = report["buckets"]
+    assert sum(spent.values()) == pytest.approx(report["wall_s"])
+    assert [life["outcome"] for life in report["lives"]] == [first[1], second[1], third[1]]
+    assert report["lives"][0]["first_step"] == 1
+    # The node died some steps after a checkpoint, and nobody could use its job until Slurm saw that.
+    assert min(spent[name] for name in ("training", "done twice", "start-up", "held", "hang until noticed")) > 0.1, (
+        spent
+    )
+    assert spent["unknown"] < 0.1 * report["wall_s"], spent
+    assert 0 < report["ettr"] < report["ettr_without_queue"] < 1
