@@ -153,9 +153,8 @@ def test_a_train_over_three_tasks_with_a_node_killed_ends_as_if_nothing_had_happ
     assert sum(spent.values()) == pytest.approx(report["wall_s"])
     assert [life["outcome"] for life in report["lives"]] == [first[1], second[1], third[1]]
     assert report["lives"][0]["first_step"] == 1
-    # The node died some steps after a checkpoint, and nobody could use its job until Slurm saw that.
-    assert min(spent[name] for name in ("training", "done twice", "start-up", "held", "hang until noticed")) > 0.1, (
-        spent
-    )
+    assert min(spent[name] for name in ("training", "start-up", "held", "hang until noticed")) > 0, spent
+    again = [step for step, logged in losses(rough).items() if len(logged) > 1]  # unless it died just after a save
+    assert (spent["done twice"] > 0) == bool(again), (spent, again)
     assert spent["unknown"] < 0.1 * report["wall_s"], spent
     assert 0 < report["ettr"] < report["ettr_without_queue"] < 1
