@@ -40,6 +40,8 @@ class Inbox:
     """How often, by the id of the message."""
     cut_off: Counter[str] = field(default_factory=Counter)
     """How often it was taken, and whoever sent it was not told so."""
+    recent: list[str] = field(default_factory=list)
+    """What was taken lately, by id: as if cut off, where the sender is killed before it can note the answer."""
     told: list[tuple[str, str]] = field(default_factory=list)
     """What is new to whoever reads it, in order."""
 
@@ -48,6 +50,7 @@ class Inbox:
         if not self.taken[ident]:
             self.told += rows(subject, body)
         self.taken[ident] += 1
+        self.recent.append(ident)
         self.cut_off[ident] += is_cut_off
 
     @property

@@ -270,11 +270,16 @@ class Soak:
 
     def _second(self, ahead: timedelta) -> None:
         """Somebody else's cycle at the same time, by a clock that is 90 s off; now and then it is killed amid it."""
+        boxes = (self.weather.mail, self.weather.slack)
+        for box in boxes:
+            box.recent.clear()
         self.second.ask(ahead)
         if self.dice.random() < 0.3:
             self.figures.faults["two at once, one killed"] += 1
             time.sleep(self.dice.uniform(0.05, 0.8))
             self.second.kill()
+            for box in boxes:
+                box.cut_off.update(box.recent)
             self.second = Watcher(self.field, self.weather.programs)
             return
         self.figures.faults["two at once"] += 1
@@ -371,7 +376,7 @@ def report(soak: Soak) -> dict[str, object]:
         "doubled": {"mail": mail.doubled, "slack": slack.doubled},
         "doubled though answered": {"mail": dict(mail.doubled_unasked), "slack": dict(slack.doubled_unasked)},
         "cycles that died": figures.died, "bugs": figures.bugs, "problems": dict(figures.problems.most_common(12)),
-        "memory at start and end, MiB": (figures.memory[0], figures.memory[-1], max(figures.memory)),
+        "memory after each quarter, MiB": [figures.memory[(len(figures.memory) - 1) * n // 4] for n in range(5)],
         "Slurm's programs per cycle": {name: round(n / len(figures.programs), 2) for name, n in asked.items()},
         "most in one cycle": {n: max(each[n] for each in figures.programs) for n in asked},
         "seconds of a cycle, median and worst": (round(median(figures.seconds), 2), round(max(figures.seconds), 1)),
