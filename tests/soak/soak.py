@@ -182,6 +182,8 @@ class Soak:
             and not (name in SLOW and is_late) and not (name in SLURM and self.was_blind)
             and not (name == "memory lost" and self.open)
         }  # fmt: skip
+        if not left:
+            return
         name = self.dice.choices([*left], [*left.values()])[0]
         lasts = 1 if name in SLOW else self.dice.randint(1, 3)
         if name == "slurm refuses" and self.dice.random() < 0.15 and self.rests.get("slurm/site", 0) <= number:
