@@ -89,9 +89,16 @@ class Field:
         self.program(sys.executable, "-m", "opsctl", "--site", str(self.site), "launch", str(path))
         if name in LONG:
             # What begins to run in the seconds before the controller is killed, it would not know any more.
-            until(lambda: self.node_of(name))
+            until(lambda: self.node_of(name) or self._resume())
             self.changed = time.monotonic()
         self.gone.discard(name)
+
+    def _resume(self) -> None:
+        """Put the nodes back that Slurm drained because a process did not end in time: there are none to spare."""
+        rows = self.program("sinfo", "--noheader", "--Node", "--format=%N %E").splitlines()
+        for node in {row.split()[0] for row in rows if row.endswith("Kill task failed")}:
+            with contextlib.suppress(subprocess.CalledProcessError):  # not before its processes have ended
+                self.program("scontrol", "update", f"nodename={node}", "state=resume")
 
     def cancel(self, name: str) -> None:
         """Behind opsctl's back."""

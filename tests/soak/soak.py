@@ -295,6 +295,16 @@ class Soak:
         self.figures.problems.update(each.replace(place, "").partition("~")[0] for each in said.get("problems", []))
         for key, before, level, summary in said.get("told", []):
             self._tell(self.figures.cycles, f"told {key}: {before} -> {level}: {summary}")
+            if level == "warning" and summary.endswith("Kill task failed"):
+                self._slurms_own(key)
+
+    def _slurms_own(self, key: str) -> None:
+        """Slurm itself drained a node, whose processes did not end in time: true, and nothing that we did."""
+        trouble = troubles.Trouble(key=key, word="WARNING", train=key.split("/")[1], begin=lambda: None,
+                                   end=troubles.resuming(self.field, key.rpartition("/")[2]))  # fmt: skip
+        self._expect(key, trouble.word)
+        self.figures.troubles["Slurm's own drain"] += 1
+        self.open.append(Open(trouble))
 
     def _count(self, said: dict) -> None:
         self._judge(said)

@@ -81,19 +81,26 @@ def slow(field: Field, name: str) -> Trouble:
 def drained(field: Field, name: str) -> Trouble:
     node = field.node_of(name) or "none"
 
-    def update(*what: str) -> None:
-        field.program("scontrol", "update", f"nodename={node}", *what)
-
-    def resume() -> bool:
-        # Slurm refuses it of a node that is not drained, and of one that it has not heard of since its own restart.
-        with contextlib.suppress(subprocess.CalledProcessError):
-            update("state=resume")
-        return "DRAIN" not in field.program("sinfo", "--noheader", "--nodes", node, "--format=%T").upper()
-
     return Trouble(
         key=f"node_health/{name}/{node}", word="WARNING", train=name, looks=2,
-        begin=lambda: update("state=drain", "reason=soak"), end=lambda: until(resume),
+        begin=lambda: _update(field, node, "state=drain", "reason=soak"), end=resuming(field, node),
     )  # fmt: skip
+
+
+def resuming(field: Field, node: str) -> Callable[[], None]:
+    """What puts `node` back into service."""
+
+    def is_back() -> bool:
+        # Slurm refuses it of a node that is not drained, and of one that it has not heard of since its own restart.
+        with contextlib.suppress(subprocess.CalledProcessError):
+            _update(field, node, "state=resume")
+        return "DRAIN" not in field.program("sinfo", "--noheader", "--nodes", node, "--format=%T").upper()
+
+    return lambda: until(is_back)
+
+
+def _update(field: Field, node: str, *what: str) -> None:
+    field.program("scontrol", "update", f"nodename={node}", *what)
 
 
 def held(field: Field, name: str) -> Trouble:
