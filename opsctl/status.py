@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from opsctl.alerts.brief import Brief
 from opsctl.config import read_toml
 from opsctl.errors import OpsctlError
 from opsctl.guard.record import read_start
@@ -68,12 +69,14 @@ class Status:
     last_life: LastLife | None
     switches: tuple[Armed, ...]
     requests: tuple[Request, ...]
+    alerts: tuple[Brief, ...]
+    """Open ones that are about it, the worst first."""
     notes: tuple[str, ...]
     """What somebody should look at."""
 
 
-def status(run: RunDir, journal: Journal, jobs: Sequence[Job], now: datetime) -> Status:
-    """The status of `run`, given the whole queue."""
+def status(run: RunDir, journal: Journal, jobs: Sequence[Job], now: datetime, alerts: Sequence[Brief] = ()) -> Status:
+    """The status of `run`, given the whole queue and what is open of all trains."""
     seen = look(run, journal, jobs)
     last = _last_life(seen, journal)
     state = _state(seen, last)
@@ -87,6 +90,7 @@ def status(run: RunDir, journal: Journal, jobs: Sequence[Job], now: datetime) ->
         last_life=last,
         switches=tuple(armed(run)),
         requests=tuple(waiting_requests(run)),
+        alerts=tuple(each for each in alerts if each.train == run.name),
         notes=(*_notes(seen), *_shortage(run, seen, found)),
     )
 

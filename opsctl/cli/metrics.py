@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -12,8 +13,9 @@ from opsctl.app import App
 from opsctl.cli.output import finite, json_option, print_json, say
 from opsctl.errors import InputError, cannot_write
 from opsctl.metrics.families import FAMILIES, exposition
-from opsctl.metrics.gather import gather
-from opsctl.metrics.serve import Fresh, listen, parse_address
+from opsctl.metrics.gather import effective, gather
+from opsctl.metrics.serve import EFFECTIVE_EVERY_S, Fresh, listen, parse_address
+from opsctl.rundir import RunDir
 from trainer.contract import write_atomic
 
 ENDS_IN = ".prom"
@@ -24,13 +26,21 @@ ENDS_IN = ".prom"
 @click.argument("trains", nargs=-1, metavar="[TRAIN]...")
 @click.option("--textfile", type=click.Path(path_type=Path), help="Write them there, all at once, for node_exporter.")
 @click.option("--listen", "address", metavar="127.0.0.1:PORT", help="Serve them over HTTP until Ctrl-C.")
+@click.option("--quick", is_flag=True, help="Leave out the effective time, for which whole logs are read.")
 @click.option("--list", "lists", is_flag=True, help="Only say what each metric is.")
 @json_option
 @click.pass_obj
 def metrics(
-    app: App, trains: Sequence[str], *, textfile: Path | None, address: str | None, lists: bool, as_json: bool
+    app: App,
+    trains: Sequence[str],
+    *,
+    textfile: Path | None,
+    address: str | None,
+    quick: bool,
+    lists: bool,
+    as_json: bool,
 ) -> None:
-    """Step, loss, speed, queue, ends, alerts, cron of TRAINs, or of all, as Prometheus reads them.
+    """Step, loss, speed, effective time, queue, ends, alerts, cron of TRAINs, or of all, as Prometheus reads them.
 
     \b
     opsctl metrics
@@ -47,17 +57,23 @@ def metrics(
         return
     runs = [app.find(train) for train in trains]
     if place:
-        _, url = listen(place, Fresh(lambda: gather(app, runs), app.clock))
-        say(f"serving {url} until Ctrl-C")
-        while True:
-            app.clock.sleep(3600)
-    found = gather(app, runs)
+        _serve(app, runs, place, quick=quick)
+    found = [*gather(app, runs), *([] if quick else effective(app, runs))]
     if textfile:
         _write(textfile, exposition(found))
     elif as_json:
         print_json(finite([asdict(each) for each in found]))
     else:
         click.echo(exposition(found), nl=False)
+
+
+def _serve(app: App, runs: Sequence[RunDir], place: tuple[str, int], *, quick: bool) -> NoReturn:
+    registry = Fresh(lambda: gather(app, runs), app.clock)
+    _, url = listen(place, registry)
+    say(f"serving {url} until Ctrl-C")
+    while True:
+        registry.effective = () if quick else effective(app, runs)
+        app.clock.sleep(EFFECTIVE_EVERY_S)
 
 
 def _list(*, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from opsctl.publish import secrets
 from opsctl.publish.stage import Deadline, Item
 from opsctl.publish.train import Published, Publisher
 from opsctl.report import words
+from opsctl.report.page import render_page
 from opsctl.report.train import report_train
 from opsctl.rundir import RunDir, all_trains
 from opsctl.tables import show_size
@@ -93,7 +94,7 @@ def _reports(app: App, run: RunDir) -> Mapping[str, str]:
         made = report_train(run, app.journal(run).events(), app.clock.now())
     except OpsctlError:
         return {}
-    return {"report.md": words.markdown(made)}
+    return {"report.md": words.markdown(made), "report.html": render_page(made)}
 
 
 def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run: bool) -> Iterator[str]:

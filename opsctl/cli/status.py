@@ -13,12 +13,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from opsctl.alerts.brief import open_alerts
 from opsctl.app import App
 from opsctl.cli.output import console, finite, json_option, print_json
 from opsctl.cli.progress import duration, progress_lines
 from opsctl.errors import Unreachable
 from opsctl.progress.spark import ASCII, BLOCKS
 from opsctl.rundir import all_trains
+from opsctl.sitedir import SiteDir
 from opsctl.status import Status
 from opsctl.status import status as look
 
@@ -90,7 +92,8 @@ def _footer(now: datetime, every: float) -> RenderableType:
 def _statuses(app: App, train: str | None) -> list[Status]:
     runs = [app.find(train)] if train else all_trains(app.root)
     jobs = app.scheduler.jobs() if runs else []
-    return [look(run, app.journal(run), jobs, app.clock.now()) for run in runs]
+    alerts = open_alerts(SiteDir.of(app.root).alerts / "ledger.json")
+    return [look(run, app.journal(run), jobs, app.clock.now(), alerts) for run in runs]
 
 
 def _page(statuses: list[Status], app: App, terminal: Console) -> RenderableType:
@@ -132,6 +135,7 @@ def _lines(each: Status, now: datetime, ramp: str) -> list[tuple[str, str]]:
         for armed in each.switches
     ]
     lines += [("request", f"{ask.verb} by {ask.by}: `opsctl watch` carries it out") for ask in each.requests]
+    lines += [(alert.level, f"{alert.summary}{' (acknowledged)' * alert.acknowledged}") for alert in each.alerts]
     return lines + [("note", note) for note in each.notes]
 
 

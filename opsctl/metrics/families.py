@@ -44,6 +44,8 @@ FAMILIES: dict[str, Family] = {
     "opsctl_train_checkpoint_step": Family("The step of the newest checkpoint", TRAIN),
     "opsctl_train_checkpoint_timestamp_seconds": Family("When the newest checkpoint was last written to", TRAIN),
     "opsctl_train_next_checkpoint_step": Family("The step of the next checkpoint", TRAIN),
+    "opsctl_train_effective_ratio": Family("Effective time over wall-clock, of the whole run", (*TRAIN, "queue")),
+    "opsctl_train_spent_seconds": Family("Where the wall-clock of the whole run went, by cause", (*TRAIN, "on")),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -16,6 +17,7 @@ from opsctl.metrics.families import Sample
 from opsctl.model import Job, Level
 from opsctl.ports import Clock, Scheduler
 from opsctl.progress.now import Progress, progress
+from opsctl.report.train import report_train
 from opsctl.rundir import RunDir, all_trains
 from opsctl.sitedir import SiteDir
 from opsctl.status import Status, status
@@ -54,6 +56,20 @@ def gather(world: World, trains: Sequence[RunDir] = ()) -> list[Sample]:
             found.append(Sample("opsctl_train_up", 0.0, labels))
         else:
             found += [Sample("opsctl_train_up", 1.0, labels), *of_train]
+    return found
+
+
+def effective(world: World, trains: Sequence[RunDir] = ()) -> list[Sample]:
+    """Where the time of `trains`, or of all, went. Each log is read as a whole: seconds for one of months."""
+    found = []
+    for run in trains or all_trains(world.root):
+        with contextlib.suppress(OpsctlError, OSError):
+            made = report_train(run, world.journal(run).events(), world.clock.now())
+            for queue, share in (("with", made.ettr), ("without", made.ettr_without_queue)):
+                if share is not None:
+                    found.append(Sample("opsctl_train_effective_ratio", share, {"train": run.name, "queue": queue}))
+            for bucket, seconds in made.buckets.items():
+                found.append(Sample("opsctl_train_spent_seconds", seconds, {"train": run.name, "on": bucket.value}))
     return found
 
 

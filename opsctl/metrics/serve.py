@@ -14,6 +14,8 @@ from opsctl.ports import Clock
 
 FRESH_S = 5.0
 """So long what was gathered is told again: however many ask, Slurm is asked no more often."""
+EFFECTIVE_EVERY_S = 600.0
+"""How often whole logs are read: not while somebody waits for an answer."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -38,6 +40,8 @@ class Fresh:
 
     gather: Callable[[], Sequence[Sample]]
     clock: Clock
+    effective: Sequence[Sample] = ()
+    """What takes long, as it was found last."""
     _samples: tuple[Sample, ...] = ()
     _at: float = float("-inf")
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -46,7 +50,7 @@ class Fresh:
         with self._lock:
             if self.clock.monotonic() - self._at > FRESH_S:
                 self._samples, self._at = tuple(self.gather()), self.clock.monotonic()
-        return Collected(self._samples).collect()
+        return Collected((*self._samples, *self.effective)).collect()
 
 
 def listen(address: tuple[str, int], registry: Fresh) -> tuple[Any, str]:

@@ -32,7 +32,8 @@ class NotShipped(OpsctlError):
 
 
 Reports = Callable[[], Mapping[str, str]]
-"""Texts to publish too, by the names of their files."""
+"""Texts to publish too, by the names of their files, which are some of REPORTS."""
+REPORTS = ("report.md", "report.html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,9 @@ class Publisher:
                       size=each.size - each.left_out, left_out=each.left_out)
             for each in self._sources()
         ]  # fmt: skip
+        mark = self._report_mark()
+        for name in REPORTS if self.table.report else ():
+            items.append(Item(name=name, action="unchanged" if stage.is_current(name, mark) else "would copy"))
         return Published(train=self.run.name, to=self.to, items=tuple(items), shipped=False)
 
     def publish(self) -> Published:
@@ -143,8 +147,8 @@ class Publisher:
 
     def _reported(self, stage: Stage) -> Iterator[Item]:
         """What the reports are made from has not changed: nor have they, whatever the time is now."""
-        mark = _mark([self.run.main_log, *sorted(self.run.journal.glob("*.jsonl"))])
-        known = [name for name in stage.copies if name.startswith("report.")]
+        mark = self._report_mark()
+        known = [name for name in REPORTS if name in stage.copies]
         if known and all(stage.is_current(name, mark) for name in known):
             texts: Mapping[str, str] = dict.fromkeys(known, "")
         else:
@@ -152,6 +156,9 @@ class Publisher:
         stage.sweep(texts)
         for name, text in texts.items():
             yield stage.put(name, mark, lambda text=text: self.secrets.strike(text.encode(errors="replace")))  # type: ignore[misc]  # as above
+
+    def _report_mark(self) -> str:
+        return _mark([self.run.main_log, *sorted(self.run.journal.glob("*.jsonl"))])
 
     def _ship(self, stage: Stage, items: list[Item]) -> tuple[bool, str]:
         if self.table.to == "git":

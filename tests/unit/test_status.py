@@ -9,13 +9,17 @@ import pytest
 from rich.console import Console
 
 from opsctl import switches
+from opsctl.alert_tables import AlertSite
+from opsctl.alerts.brief import open_alerts
+from opsctl.alerts.ledger import Ledger
 from opsctl.cli.output import finite
 from opsctl.cli.progress import duration
 from opsctl.cli.status import status_block
 from opsctl.guard.record import Start, write_start
 from opsctl.journal import Journal, Kind
-from opsctl.model import Job, JobState
+from opsctl.model import Finding, Job, JobState, Level
 from opsctl.rundir import RunDir
+from opsctl.sitedir import SiteDir
 from opsctl.status import Status, status
 from opsctl.switches import Switch, Verb
 from opsctl.system import SystemClock
@@ -244,6 +248,30 @@ def test_no_line_is_wider_than_the_terminal(run: RunDir, width: int) -> None:
         console.print(status_block(seen(run, row(JobState.RUNNING, 1, start=NOW)), NOW))
     assert max(map(len, caught.get().splitlines())) <= width
     assert caught.get().count("since step 1") == 1
+
+
+def test_open_alerts_of_the_train_are_shown_the_worst_first(run: RunDir) -> None:
+    ledger = Ledger(SiteDir.of(run.path.parent), SystemClock(), AlertSite(warning_looks=1))
+    ledger.record([
+        Finding(key="loss/gpt", level=Level.WARNING, summary="a spike", train="gpt", is_certain=True),
+        Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step for 2 h", train="gpt", is_certain=True),
+        Finding(key="hang/other", level=Level.CRITICAL, summary="not this one", train="other", is_certain=True),
+        Finding(key="held/gpt", level=Level.OK, summary="fine", train="gpt"),
+    ])  # fmt: skip
+    ledger.ack("loss/gpt", "on it")
+    alerts = open_alerts(ledger.path)
+    found = status(run, Journal(run, SystemClock()), [row(JobState.RUNNING, 1)], NOW, alerts)
+    assert [each.key for each in found.alerts] == ["hang/gpt", "loss/gpt"]
+    text = said(found)
+    assert "critical  no step for 2 h" in text
+    assert "warning   a spike (acknowledged)" in text
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"entries": {"a": {"level": "warning"}}}', '{"entries": 3}'])
+def test_a_ledger_that_cannot_be_read_hides_no_status(tmp_path: Path, text: str) -> None:
+    (tmp_path / "ledger.json").write_text(text)
+    assert open_alerts(tmp_path / "ledger.json") == []
+    assert open_alerts(tmp_path / "missing") == []
 
 
 def test_what_is_no_number_is_null_in_json() -> None:

@@ -14,12 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from opsctl.cli import cli
 from opsctl.errors import InputError, OpsctlError
 from opsctl.metrics.families import FAMILIES, Sample, exposition
-from opsctl.metrics.gather import gather
+from opsctl.metrics.gather import effective, gather
 from opsctl.metrics.serve import FRESH_S, Fresh, listen, parse_address
+from opsctl.progress.effective import Bucket
 from opsctl.system import SystemClock
 from tests.unit.metrics.conftest import LINE, Place
 
-LEFT_OUT: set[str] = set()
 DASHBOARD = Path(__file__).parents[3] / "templates" / "grafana" / "opsctl.json"
 
 
@@ -33,7 +33,7 @@ def read(text: str) -> dict[tuple[str, ...], float]:
 
 
 def told(place: Place) -> dict[tuple[str, ...], float]:
-    return read(exposition(gather(place.app)))
+    return read(exposition([*gather(place.app), *effective(place.app)]))
 
 
 def verb(place: Place, *words: str) -> str:
@@ -75,7 +75,17 @@ def test_what_is_known_of_a_running_train(place: Place) -> None:
 
 
 def test_every_metric_is_told_of_a_train_of_which_all_is_known(place: Place) -> None:
-    assert {key[0] for key in told(place)} == set(FAMILIES) - LEFT_OUT
+    assert {key[0] for key in told(place)} == set(FAMILIES)
+
+
+def test_the_wall_clock_is_told_by_what_it_was_spent_on(place: Place) -> None:
+    found = told(place)
+    spent = {key[2]: value for key, value in found.items() if key[0] == "opsctl_train_spent_seconds"}
+    assert set(spent) == {bucket.value for bucket in Bucket}
+    wall = sum(spent.values())
+    assert found["opsctl_train_effective_ratio", "gpt", "with"] == pytest.approx(spent["training"] / wall)
+    assert "opsctl_train_spent_seconds" not in verb(place, "--quick")
+    assert "opsctl_train_spent_seconds" in verb(place)
 
 
 def test_without_slurm_there_are_no_states_and_all_that_files_tell(place: Place) -> None:

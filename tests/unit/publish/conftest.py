@@ -50,8 +50,8 @@ class Site:
         settings = PublishTable.model_validate({"to": "path", "path": str(self.path / "out"), **table})
         return Publisher(
             run=self.run, table=settings, root=self.run.path.parent, secrets=Secrets(self.known),
-            reports=lambda: {"report.md": self.report}, runner=self.runner, clock=self.clock,
-            deadline=Deadline.within(self.clock, seconds),
+            reports=lambda: {"report.md": self.report, "report.html": f"<h1>{self.report}"}, runner=self.runner,
+            clock=self.clock, deadline=Deadline.within(self.clock, seconds),
         )  # fmt: skip
 
     def publish(self, **table: Any) -> Published:

@@ -101,7 +101,7 @@ def test_what_others_could_have_written_names_no_command(place: Place) -> None:
 
 def test_a_dry_run_and_json(place: Place) -> None:
     _, said = place.opsctl("one", "--dry-run")
-    assert said.startswith("one: would copy 1 file")
+    assert said.startswith("one: would copy 3 files")
     assert not place.out.exists()
     given = json.loads(place.opsctl("--json")[1])
     assert [(each["train"], each["shipped"]) for each in given["published"]] == [("one", True), ("two", True)]
