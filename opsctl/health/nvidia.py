@@ -32,11 +32,12 @@ def parse_smi(text: str) -> Smi | None:
     except (ET.ParseError, ValueError, RecursionError):
         return None
     around = re.sub(r"<[?!][^>]*>", "", text[:start] + text[end:])
-    attached = number(said(root, "attached_gpus"))
+    attached = whole(said(root, "attached_gpus"))
+    if attached is None:  # every version says it: what lacks it was put together of pieces, and counts no cards
+        return None
     gpus = tuple(_gpu(each) for each in root.findall("gpu"))
     return Smi(
-        driver=said(root, "driver_version") or "", attached=None if attached is None else int(attached), gpus=gpus,
-        said=" ".join(around.split()),
+        driver=said(root, "driver_version") or "", attached=attached, gpus=gpus, said=" ".join(around.split())
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_nodes import MARK, NOW, printed, smi, uuid
 
@@ -66,6 +66,7 @@ def test_no_parser_raises(text):
 
 @settings(max_examples=150, deadline=None)
 @given(text=ANY, code=st.one_of(st.none(), st.integers(0, 255)))
+@example(text=f"{MARK} begin smi 0\n<nvidia_smi_log><gpu></gpu></nvidia_smi_log>\n{MARK} begin smi 0\n", code=None)
 def test_noise_instead_of_an_answer_is_never_held_against_a_node(text, code):
     found = judged(Answer(node="node001", by="ssh", code=code, out=text))
     assert found.health is Health.UNKNOWN
