@@ -61,6 +61,9 @@ ask kernel "$LIMIT" '
         fi
     done
     exit 1' "$work"
+ask libraries "$LIMIT" '
+    ldconfig -p | grep -E "^[[:space:]]lib(c|cuda|cudart|nccl|rccl|ibverbs|mlx5|fabric|mpi)\.so\.[0-9.]* .*=> " |
+        sed "s/.*=> //" | sort -u | while read -r path; do readlink -f "$path"; done | sed "s:.*/::" | sort -u'
 ask shm "$LIMIT" 'exec df -kP /dev/shm'
 ask processes "$LIMIT" '
     cd /proc || exit 1

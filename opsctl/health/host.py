@@ -11,6 +11,7 @@ from opsctl.health.model import KernelLine, Mount, Port, Process, Section
 
 STAMP = re.compile(r"^\[\s*(\d{1,12}\.\d{1,9})\]\s?(?:\S+ kernel:\s)?(.*)$", re.ASCII)
 STAT = re.compile(r"^(\d{1,10}) \((.*)\) (\S) (.*)$", re.ASCII)
+LIBRARY = re.compile(r"(lib[a-z0-9]{1,20})\.so\.([0-9.]{1,30})", re.ASCII)
 MOST_PROCESSES = 5000
 
 
@@ -106,6 +107,15 @@ def parse_offset(text: str) -> float | None:
     if match is None:
         return None
     return float(match[1]) if match[2] == "fast" else -float(match[1])
+
+
+def parse_libraries(text: str) -> dict[str, str]:
+    """By name the versions of shared libraries, from the names of their files."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if match := LIBRARY.fullmatch(line):
+            found.setdefault(match[1], []).append(match[2])
+    return {name: ", ".join(versions) for name, versions in found.items()}
 
 
 def parse_dcgm(text: str) -> tuple[tuple[str, str, str], ...] | None:

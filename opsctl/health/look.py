@@ -11,7 +11,7 @@ from opsctl.health import history as remembered
 from opsctl.health.history import History, Record
 from opsctl.health.model import Given, Prior, Snapshot, Verdict
 from opsctl.health.snapshot import FioScan, longest, parse, script
-from opsctl.health.verdict import common, judge
+from opsctl.health.verdict import judge, with_common
 from opsctl.health_tables import HealthSite
 from opsctl.ports import Answer, Clock
 from opsctl.remote.fanout import Fanout
@@ -88,8 +88,7 @@ def judge_all(
     lemons: Mapping[str, str],
 ) -> list[Verdict]:  # fmt: skip
     """A verdict on each. Pure."""
-    driver, kernel = common(snapshots.values())
-    given = Given(site=site, driver=driver, kernel_version=kernel, lemons=dict(lemons))
+    given = with_common(Given(site=site, lemons=dict(lemons)), snapshots.values())
     return [
         judge(seen, replace(given, prior=priors.get(node, Prior()), busy=busy.get(node)))
         for node, seen in snapshots.items()

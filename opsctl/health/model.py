@@ -80,6 +80,8 @@ class Section:
         return "" if self.code == 0 else f"exit code {self.code}" + (f": {said[:160]}" if said else "")
 
 
+NONE = "none"
+"""The version of a library that a node has not."""
 NOT_ASKED = Section(code=1, err="was not asked")
 
 
@@ -211,6 +213,8 @@ class Snapshot:
     clock_offset: float | None = None
     """What the node's own time service says that it is off."""
     kernel_version: str = ""
+    libraries: dict[str, str] = field(default_factory=dict)
+    """Versions of those that the system's linker finds."""
     memory_kb: int | None = None
     smi: Smi | None = None
     on_bus: int | None = None
@@ -269,5 +273,7 @@ class Given:
     driver: str = ""
     """The driver of most nodes that were looked at with it."""
     kernel_version: str = ""
+    libraries: dict[str, str] = field(default_factory=dict)
+    """As above."""
     lemons: dict[str, str] = field(default_factory=dict)
     """By UUID and by serial: what is held against a card."""

@@ -91,7 +91,7 @@ def parse(answer: Answer, mark: str, *, asked: datetime, answered: datetime) -> 
         in_job=bool(about.get("job")) or answer.by in {"srun", "job"},
         skew=None if now is None else now - middle, skew_error=(answered - asked).total_seconds() / 2,
         clock_offset=host.parse_offset(_out(sections, "clock")), kernel_version=about.get("kernel", ""),
-        memory_kb=host.digits(about.get("memory", "")),
+        libraries=host.parse_libraries(_out(sections, "libraries")), memory_kb=host.digits(about.get("memory", "")),
         smi=(nvidia.parse_smi(sections["smi"].out) if "smi" in sections else None) or parse_amd(_out(sections, "amd")),
         on_bus=len(_out(sections, "pci").split()) if _ended(sections, "pci") else None,
         links=up, links_down=down, link_errors=nvidia.parse_link_errors(_out(sections, "nvlink_errors")),

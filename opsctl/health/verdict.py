@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
 
 from opsctl.health.checks import CHECKS
-from opsctl.health.model import Given, Health, Result, Severity, Snapshot, Verdict
+from opsctl.health.model import NONE, Given, Health, Result, Severity, Snapshot, Verdict
 
 
 def judge(seen: Snapshot, given: Given) -> Verdict:
@@ -37,10 +39,16 @@ def _health(results: Sequence[Result], seen: Snapshot, given: Given) -> Health:
     return Health.UNKNOWN if blind or seen.problem else Health.HEALTHY
 
 
-def common(snapshots: Iterable[Snapshot]) -> tuple[str, str]:
-    """The driver and the kernel of most of these nodes; empty where two are as frequent, for then none is odd."""
+def with_common(given: Given, snapshots: Iterable[Snapshot]) -> Given:
+    """With the driver, the kernel and the libraries of most of these nodes; nothing where two are as frequent, for then
+    none is odd."""
     seen = list(snapshots)
-    return (_most(each.smi.driver for each in seen if each.smi), _most(each.kernel_version for each in seen))
+    told = [each.libraries for each in seen if each.libraries]
+    return replace(
+        given, driver=_most(each.smi.driver for each in seen if each.smi),
+        kernel_version=_most(each.kernel_version for each in seen),
+        libraries={name: _most(each.get(name, NONE) for each in told) for name in sorted({*chain(*told)})},
+    )  # fmt: skip
 
 
 def _most(words: Iterable[str]) -> str:

@@ -1,15 +1,19 @@
-"""The same driver and kernel everywhere: one odd node holds up or breaks the job."""
+"""The same driver, kernel and libraries everywhere: one odd node holds up or breaks the job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.health.model import Given, Result, Severity, Snapshot
+from opsctl.health.model import NONE, Given, Result, Severity, Snapshot
 
 
 def versions(seen: Snapshot, given: Given) -> Iterator[Result]:
-    for what, own, most in (("driver", seen.smi.driver if seen.smi else "", given.driver),
-                            ("kernel", seen.kernel_version, given.kernel_version)):  # fmt: skip
-        if own and most and own != most:
-            yield Result(check="versions", severity=Severity.NOTE, evidence=f"{what} {own}, most nodes have {most}",
+    own = {"driver": seen.smi.driver if seen.smi else "", "kernel": seen.kernel_version}
+    if seen.libraries:
+        own |= {name: seen.libraries.get(name, NONE) for name in given.libraries}
+    most = {"driver": given.driver, "kernel": given.kernel_version, **given.libraries}
+    for what, version in own.items():
+        if version and most[what] and version != most[what]:
+            said = f"{what} {version}, most nodes have {most[what]}"
+            yield Result(check="versions", severity=Severity.NOTE, evidence=said,
                          remedy="bring the node to the others' version")  # fmt: skip

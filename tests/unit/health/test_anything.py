@@ -33,6 +33,7 @@ SECTIONS = (
     "nvlink_errors",
     "pci",
     "kernel",
+    "libraries",
     "shm",
     "processes",
     "infiniband",
@@ -56,7 +57,8 @@ def judged(answer: Answer):
 @given(text=ANY)
 def test_no_parser_raises(text):
     for parser in (nvidia.parse_smi, nvidia.parse_links, nvidia.parse_link_errors, nvidia.bus_of, host.parse_ports,
-                   host.parse_offset, host.parse_dcgm, host.settings, host.digits, host.decimal,
+                   host.parse_offset, host.parse_dcgm, host.parse_libraries, host.settings,
+                   host.digits, host.decimal,
                    parse_fio):  # fmt: skip
         parser(text)
     list(host.parse_df(text))

@@ -12,6 +12,7 @@ from made_nodes import NOW, bus, corpus, printed, said, seen, smi, stamped, stat
 
 from opsctl.health.checks import CHECKS
 from opsctl.health.checks.xid import table
+from opsctl.health.look import judge_all
 from opsctl.health.model import Health, Port, Prior
 from opsctl.health_tables import HealthSite
 
@@ -274,6 +275,20 @@ def test_processes_that_are_stuck_are_told_and_held_against_no_node() -> None:
 def test_an_odd_driver_is_told() -> None:
     found = verdict(seen(), driver="575.1", kernel_version="5.14")
     assert said(found, "versions") == [("note", "driver 570.86.15, most nodes have 575.1")]
+
+
+def test_a_node_with_another_library_than_most_or_without_it_is_told() -> None:
+    usual = "libc.so.6\nlibnccl.so.2.21.5\n"
+    printed = [usual, usual, "libc.so.6\nlibnccl.so.2.19.3\n", "libc.so.6\n", f"{usual}libfabric.so.1.22\n", (127, "")]
+    nodes = {f"n{number}": seen(node=f"n{number}", libraries=each) for number, each in enumerate(printed)}
+    found = judge_all(nodes, {}, HealthSite(), {}, {})
+    assert [said(each, "versions") for each in found] == [
+        [], [],
+        [("note", "libnccl 2.19.3, most nodes have 2.21.5")],
+        [("note", "libnccl none, most nodes have 2.21.5")],
+        [("note", "libfabric 1.22, most nodes have none")],
+        [],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("version", ["v3", "v4"])

@@ -1,4 +1,4 @@
-"""`opsctl health --fio` on this machine: a real fio, one that hangs, a place that is no place."""
+"""The gathering script on this machine: versions of libraries; a real fio, one that hangs, a place that is no place."""
 
 from __future__ import annotations
 
@@ -24,16 +24,24 @@ sleep 60
 """
 
 
-def scan(place: Path, directory: Path, *, path: str = "", **site: float) -> Result:
-    """What the check says of `directory` on this machine."""
+def looker(place: Path, path: str = "", **site: float) -> Looker:
     clock = SystemClock()
     runner = SystemRunner(env={"PATH": f"{path}:{os.environ['PATH']}"})
-    settings = HealthSite(section_seconds=1, **site)
-    looker = Looker(
-        fanout=Fanout(shells=[Local(runner=runner, names=["node001"])]), site=settings, clock=clock, busy={},
-        history=History(site=SiteDir(place / ".site"), clock=clock),
+    return Looker(
+        fanout=Fanout(shells=[Local(runner=runner, names=["node001"])]), clock=clock, busy={},
+        site=HealthSite(section_seconds=1, **site), history=History(site=SiteDir(place / ".site"), clock=clock),
     )  # fmt: skip
-    [verdict] = looker.look(["node001"], fio=str(directory)).verdicts
+
+
+def test_versions_of_the_libraries_that_the_linker_finds_are_told(tmp_path: Path) -> None:
+    found = looker(tmp_path).gather(["node001"])["node001"]
+    assert found.section("libraries").code == 0
+    assert found.libraries["libc"]
+
+
+def scan(place: Path, directory: Path, *, path: str = "", **site: float) -> Result:
+    """What the check says of `directory` on this machine."""
+    [verdict] = looker(place, path, **site).look(["node001"], fio=str(directory)).verdicts
     [result] = [each for each in verdict.results if each.check == "fio"]
     return result
 
