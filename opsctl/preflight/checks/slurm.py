@@ -17,8 +17,8 @@ from opsctl.render import directives
 
 OURS = frozenset({"comment", "error", "open-mode", "output", "parsable", "requeue", "test-only", "wait", "wrap"})
 """sbatch options that opsctl sets itself, or that would keep it from learning what was submitted."""
-OUT = ("DOWN", "DRAIN", "FAIL", "MAINT", "NOT_RESPONDING", "POWERED_DOWN", "UNKNOWN")
-"""Parts of a node's state with which it gets no job."""
+OUT = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT"})
+"""Parts of a node's state with which it gets no job. One that does not answer now (`*`) may do so in a moment."""
 
 
 def partition(order: Order, facts: Facts) -> Iterator[Finding]:
@@ -114,7 +114,7 @@ def in_service(order: Order, facts: Facts) -> Iterator[Finding]:
         return
     excluded = nodeset(order.spec.exclude)
     wanted = [node for node in facts.cluster.nodes if node.name in facts.cluster.members and node.name not in excluded]
-    out = [node.name for node in wanted if node.state.endswith("*") or any(word in node.state for word in OUT)]
+    out = [node.name for node in wanted if OUT.intersection(node.state.rstrip("*").split("+"))]
     left = len(wanted) - len(out)
     if left < order.spec.nodes <= len(wanted):
         yield warning(
