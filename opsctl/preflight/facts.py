@@ -86,7 +86,6 @@ class Seen:
     """Their names, as the driver has them."""
     driver: str = ""
     shm_kb: int | None = None
-    memory_kb: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

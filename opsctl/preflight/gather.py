@@ -65,6 +65,8 @@ def gather(order: Order, place: Place, slurm: Cluster | None, unknown: Mapping[s
     """Everything that is to be known, with what `unknown` says already."""
     why = dict(unknown)
     seen = _seen(order, place, slurm)
+    if order.has_gpus and not any(each.driver or each.shm_kb for each in seen):
+        why["shared memory and drivers"] = "opsctl health has looked at none of the nodes yet"
     named = [name for each in seen for name in each.gpus] or [*order.spec.extra, order.spec.constraint]
     gpu = gpu_kind(named) if order.has_gpus else ""
     if order.has_gpus and not gpu and order.recipe.shape():
@@ -163,7 +165,7 @@ def _seen(order: Order, place: Place, slurm: Cluster | None) -> tuple[Seen, ...]
     return tuple(
         Seen(
             node=each.node, gpus=tuple(card.name for card in each.cards if card.name), driver=each.driver,
-            shm_kb=each.shm_kb, memory_kb=each.memory_kb,
+            shm_kb=each.shm_kb,
         )
         for each in place.history
         if each.node not in excluded and (wanted is None or each.node in wanted)

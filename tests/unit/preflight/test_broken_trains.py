@@ -55,6 +55,12 @@ def test_every_finding_has_numbers_or_names_a_source_and_a_remedy():
             assert each.what and each.remedy and each.source, each
 
 
+def test_errors_are_told_first_and_notes_last():
+    changes = {"slurm.nodes": 47, "name": "n" * 44, "trainer.checkpoint.every": 0}
+    worse = Case(name="worse", given={"set": changes, "facts": {"unknown": {"Slurm": "gone"}}})
+    assert [each.check for each in worse.findings()] == ["processes", "job-name", "interval", "unknown"]
+
+
 def test_case_names_are_unique():
     assert [name for name, count in Counter(case.name for case in ALL).items() if count > 1] == []
 
