@@ -260,7 +260,7 @@ def test_killed_at_any_point_and_run_again_it_comes_to_the_same(site: Site, remo
     n = 0
     killed = True
     while killed:
-        n += 2
+        n += 3
         site.write("logs/main_log.txt", f"iteration {n}/ 99 |\n")  # so that there is something to do each time
         site.clock = DyingClock(n)
         killed = is_killed(site.publisher(**table))
