@@ -11,13 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpunodes import smi
 from sshds import Sshd, sshd
 
-from opsctl.health_tables import RemoteSite
+from opsctl.health.history import History
+from opsctl.health.look import Looker
+from opsctl.health.quarantine import plan_drain
+from opsctl.health_tables import HealthSite, RemoteSite
+from opsctl.model import Node
 from opsctl.ports import Answer
 from opsctl.remote.fanout import Fanout, grouped
 from opsctl.remote.known_hosts import HostKeyChanged, HostUnknown, KnownHosts, parse
 from opsctl.remote.ssh import Ssh
+from opsctl.sitedir import SiteDir
 from opsctl.system import SystemClock
 
 NODES = [f"node{number:03}" for number in range(1, 17)]
@@ -179,3 +185,54 @@ def test_nothing_is_left_running_here(daemon: Sshd) -> None:
     while [each for each in threading.enumerate() if "paramiko" in type(each).__module__]:
         assert time.monotonic() < deadline, threading.enumerate()
         time.sleep(0.05)
+
+
+DIES = """#!/bin/sh
+case $SLURMD_NODENAME in
+node001) # goes down: its end of the connection is gone at once
+    pid=$$
+    until [ "$(cat "/proc/$pid/comm")" = sshd ]; do pid=$(sed -n "s/^PPid:[[:space:]]*//p" "/proc/$pid/status"); done
+    kill -9 "$pid" ;;
+node005) echo "<nvidia_smi_log><gpu>"; kill -9 $$ ;;
+*) exec cat "$(dirname "$0")/smi" ;;
+esac
+"""
+
+
+def test_nodes_that_go_down_refuse_or_are_others_now_are_unknown_and_only_the_faulty_one_is_drained(
+    tmp_path: Path,
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(DIES)
+    (tools / "nvidia-smi").chmod(0o755)
+    (tools / "smi").write_text(smi(failure="Yes"))
+    nodes = NODES[:6]
+    clock = SystemClock()
+    with sshd(tmp_path, nodes, path=f"{tools}:/usr/bin:/bin") as daemon:
+        config = daemon.config.read_text().replace(f"Port {daemon.ports['node002']}\n", "Port 1\n")
+        daemon.config.write_text(f"Host node004\n  IdentityFile {tmp_path}/other\n{config.replace('Host *', NOT_4)}")
+        changed = " ".join((tmp_path / "other.pub").read_text().split()[:2])
+        known = daemon.known_hosts.read_text().splitlines()
+        known[2] = f"[127.0.0.1]:{daemon.ports['node003']} {changed}"
+        daemon.known_hosts.write_text("\n".join(known) + "\n")
+        looker = Looker(
+            fanout=Fanout(shells=[shell(daemon)]), site=HealthSite(section_seconds=3), clock=clock, busy={},
+            history=History(site=SiteDir(tmp_path / ".site"), clock=clock),
+        )  # fmt: skip
+        began = time.monotonic()
+        found = looker.look(nodes)
+        assert time.monotonic() - began < 12
+    health = {each.node: each.health.value for each in found.verdicts}
+    assert health == {**dict.fromkeys(nodes[:5], "unknown"), "node006": "faulty"}
+    said = {each.node: each.results[0].evidence for each in found.verdicts}
+    assert "connection" in said["node001"]
+    assert said["node002"].endswith("connection refused")
+    assert "its host key is another than known_hosts has" in said["node003"]
+    assert "not let in" in said["node004"]
+    everywhere = [Node(name=name, state="IDLE", address="") for name in NODES]
+    plan = plan_drain(found.verdicts, everywhere, HealthSite(drain_max=9, drain_percent=100), scores={})
+    assert [step.node for step in plan.steps] == ["node006"]
+
+
+NOT_4 = "Host * !node004"
