@@ -82,7 +82,7 @@ class Checkpoint:
         level, summary = Level.OK, f"{seen.train}: newest checkpoint: {newest}"
         if seen.runs_since:
             since = max(seen.runs_since, seen.newest.at) if seen.newest else seen.runs_since
-            age = (now - since).total_seconds()
+            age = max(0.0, (now - since).total_seconds())  # files are dated by another machine's clock
             level = Level.OK if age < seen.limit_s else Level.WARNING if age < 2 * seen.limit_s else Level.CRITICAL
             limit = f"told after {seen.limit_s / 3600:.1f} h"
             summary = f"{seen.train}: no new checkpoint for {age / 3600:.1f} h of running ({limit}); newest: {newest}"

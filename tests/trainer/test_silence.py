@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from trainer.report import warn_of_silence
+from trainer.config import TrainerConfig
+from trainer.contract import Env, Phase
+from trainer.process import Process
+from trainer.report import Pulse, warn_of_silence
 from trainer.state import State
 
 
@@ -23,3 +26,15 @@ def test_a_scheduler_that_has_been_silent_for_long_is_told_once(
     (said,) = capsys.readouterr().out.splitlines()
     assert said == f"nobody watches this run: the last tick of cron was at {time.ctime(4000)} ({tick})"
     assert state.notes == [said]
+
+
+def test_the_first_rank_looks_with_its_heartbeats_and_no_other_does(tmp_path: Path) -> None:
+    tick = tmp_path / "last-tick"
+    tick.write_text("4000\n")
+    told = []
+    for rank in range(2):
+        process, state = Process(rank=rank, world_size=2, local_rank=rank, node="n1"), State(save_s=1.0)
+        config = TrainerConfig.model_validate({"steps": 9})
+        Pulse({Env.LAST_TICK: str(tick)}, process, config).beat(Phase.TRAIN, state)
+        told.append(len(state.notes))
+    assert told == [1, 0]

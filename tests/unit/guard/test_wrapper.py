@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from opsctl.cron.place import CronDir
+from opsctl.guard.record import body_env
 from opsctl.render import render
 from opsctl.rundir import RunDir
+from opsctl.sitedir import SiteDir
 from trainer.contract import Env
 
 HOSTILE = "sp ace;$(touch owned)`touch owned`'\"|é漢"
@@ -79,6 +83,14 @@ def test_without_a_guard_the_body_has_every_name_of_the_contract(tmp_path: Path,
     assert (env["TRAIN_LIFE_LOGS"], life.deadline.read_text()) == (str(run.life_logs(life.name)), "4102444800\n")
     assert life.body_exit.read_text() == "85\n"
     assert not (tmp_path / "owned").exists()
+
+
+def test_the_body_is_told_where_ticks_of_cron_leave_their_sign(run: RunDir) -> None:
+    place = CronDir(SiteDir.of(run.path.parent))
+    place.create()
+    place.touch(datetime(2026, 1, 1, tzinfo=UTC))
+    env = body_env(run, run.life("12_3.0"), {}, minutes_left=9)
+    assert Path(env[Env.LAST_TICK]).read_text() == "1767225600\n"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from stage import Stage
+from stage import T0, Stage
 
 from opsctl.model import Level
 from trainer.manifest import FileRecord, Manifest, directory_name, write_manifest
@@ -62,6 +62,14 @@ def test_a_rhythm_of_three_hours_makes_nine_and_a_half_too_long(stage: Stage, ho
     )
     assert found.remedy == "opsctl save-switch gpt"
     assert stage.look("checkpoint", after=hours(10)).level is Level.CRITICAL
+
+
+def test_one_that_is_dated_ahead_of_our_clock_is_not_minus_some_hours_old(stage: Stage) -> None:
+    stage.runs()
+    place = stage.run.checkpoints / "step1"
+    place.mkdir()
+    os.utime(place, (T0.timestamp() + 90, T0.timestamp() + 90))
+    assert "no new checkpoint for 0.0 h of running" in stage.look("checkpoint").summary
 
 
 def test_time_in_the_queue_does_not_count(stage: Stage, hours: Hours) -> None:
