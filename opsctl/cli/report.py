@@ -76,7 +76,7 @@ def report(
 def made(app: App, train: str, since: str | None) -> Report:
     """The report that was asked for. Raises InputError."""
     now = app.clock.now()
-    moment = words.parse_since(since, now) if since else None
+    moment = words.parse_since(since, now) if since is not None else None
     run = app.find(train)
     return report_train(run, app.journal(run).events(), now, since=moment)
 
@@ -84,7 +84,7 @@ def made(app: App, train: str, since: str | None) -> Report:
 def foreign(app: App, log: Path, sacct: Path | None, since: str | None) -> Report:
     """The report on somebody's log. Raises InputError."""
     now = app.clock.now()
-    moment = words.parse_since(since, now) if since else None
+    moment = words.parse_since(since, now) if since is not None else None
     return report_log(log, read_sacct(sacct) if sacct else None, now, since=moment)
 
 

@@ -176,9 +176,8 @@ def _told(run: RunDir, known: Sequence[_Known]) -> tuple[LogTold, list[tuple[Par
             own[-1].join(carried)
             parts[group.start : group.stop] = [(part, path is None) for part in own]
         carried, told = before, _merged(read, told)
-    notes = (
-        [f"the log of {lost} li{'fe is' if lost == 1 else 'ves are'} gone: what they did is unknown"] if lost else []
-    )
+    who = f"{lost} lives" if lost > 1 else "a life"
+    notes = [f"the log of {who} is gone, in whole or in part: what it told is unknown"] if lost else []
     if known and not told.lines:
         notes.append("there are no iteration lines in the log")
     return told, parts, notes
