@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parents[1] / "unit" / "report"))
 from made import BEGIN, Train, rough
 
 from opsctl.guard.outcome import Outcome
+from opsctl.journal import Kind
 from opsctl.report.page import render_page
 from opsctl.report.train import report_train
 
@@ -44,6 +45,7 @@ def many_lives(place: Path) -> Train:
         step += 40 if number % 4 else 10
         train.end(at + 20, Outcome.DEADLINE if number % 4 else Outcome.CRASHED, HOSTILE)
         at += 200
+    train.note(at, Kind.HELD, jobs=["8"], why="enough")
     return train
 
 
@@ -52,7 +54,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("page")
     train = many_lives(place)
     path = place / "report.html"
-    path.write_text(render_page(train.report(99999)))
+    path.write_text(render_page(train.report(27000)))
     return path
 
 

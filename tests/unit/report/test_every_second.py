@@ -116,9 +116,10 @@ def test_times_in_whole_seconds_do_not_make_healthy_steps_slow() -> None:
     assert spent(life)["training"] == pytest.approx(340, abs=1)
 
 
-def test_a_clock_that_is_put_back_an_hour_costs_nothing() -> None:
-    steps = [line(n, 100 + 10 * n - (3600 if n > 5 else 0)) for n in range(1, 11)]
-    assert spent(lived(*steps, end=200)) == {"start-up": 100, "training": 100}
+def test_a_clock_that_is_put_back_an_hour_goes_on_from_there() -> None:
+    steps = [line(n, 100 + 10 * n + 50 * (n > 8) - 3600 * (n > 5), evaluated=int(n == 9)) for n in range(1, 11)]
+    found = spent(lived(*steps, end=260, ending=Ending.BROKE))
+    assert found == {"start-up": 100, "training": 100, "evaluation": 50, "hang until noticed": 10}
 
 
 def test_a_log_in_another_time_zone_is_understood() -> None:
