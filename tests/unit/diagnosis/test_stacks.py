@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 
 from opsctl.cli.stacks import stacks as verb
 from opsctl.diagnosis.ask import answers
+from opsctl.diagnosis.pyspy import look
 from opsctl.diagnosis.ranks import Speaker
 from opsctl.diagnosis.stacks import NOWHERE, PTRACE, REFUSED, parse, told
+from opsctl.remote.fanout import Fanout
+from opsctl.remote.local import Local
+from opsctl.system import SystemRunner
 from tests.unit.diagnosis.conftest import real
 
 SIX, TWO = real("tr11-hang-six.txt"), real("tr11-hang-two.txt")
@@ -123,6 +127,19 @@ def test_ranks_that_py_spy_may_not_look_at_are_unknown_come_last_and_say_what_wo
 def test_a_rank_that_speaks_of_permissions_in_its_own_log_was_not_refused() -> None:
     text = "at 1.0\nPermission denied\nThread 0x1 (most recent call first):\n"
     assert told(parse(text.encode(), Speaker(node="n1", rank=3))) == [f"1 rank (node n1: 3) {NOWHERE}"]
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("sh", "n1: no rank is there that this user may look at"),
+        ("no-py-spy", "n1: no-py-spy is not there; --py-spy PROGRAM names one that the nodes have"),
+    ],
+)
+def test_a_node_on_which_nothing_was_seen_says_why(program: str, why: str) -> None:
+    here = Fanout(shells=[Local(runner=SystemRunner(), names=["n1"])])
+    looked = look(program, "none.such", ["n1", "n2"], here)
+    assert (looked.text, set(looked.problems)) == ("", {why, "n2 could not be reached: no way leads there"})
 
 
 @given(st.binary(max_size=300))
