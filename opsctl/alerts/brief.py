@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ OPEN = ("critical", "warning", "unknown")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """One alert that people were told and that is not over."""
+    """One alert that people were told and that is not over, or that they would have been told but for a silence."""
 
     key: str
     level: str
@@ -22,21 +25,41 @@ class Brief:
     """Empty for what belongs to no train."""
     since: str
     acknowledged: bool
+    silenced_until: str = ""
+    """Empty if it was not silenced when somebody last looked."""
 
 
 def open_alerts(ledger: Path) -> list[Brief]:
     """Those in the ledger at that path, the worst first; none if it cannot be read, for that is told elsewhere."""
     try:
-        entries = json.loads(ledger.read_bytes())["entries"].values()
-        found = [_brief(each) for each in entries if each["level"] in OPEN]
+        state = json.loads(ledger.read_bytes())
+        found = list(_briefs(state["entries"].values(), state["silences"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
     return sorted(found, key=lambda brief: (OPEN.index(brief.level), brief.key))
 
 
-def _brief(entry: dict[str, Any]) -> Brief:
+def _briefs(entries: Sequence[dict[str, Any]], silences: Sequence[dict[str, Any]]) -> Iterator[Brief]:
+    for entry in entries:
+        silence = next((each for each in silences if _covers(each, entry)), None)
+        if entry["level"] in OPEN or (silence and entry["seen"] in OPEN):
+            yield _brief(entry, silence)
+
+
+def _covers(silence: dict[str, Any], entry: dict[str, Any]) -> bool:
+    in_force = datetime.fromisoformat(entry["looked"]) < datetime.fromisoformat(silence["until"])
+    return in_force and fnmatchcase(entry["key"], silence["pattern"])
+
+
+def _brief(entry: dict[str, Any], silence: dict[str, Any] | None) -> Brief:
     finding = entry.get("finding") or {}
+    is_told = entry["level"] in OPEN
+    summary = str(finding.get("summary", "")) if is_told else f"{entry['key']} is {entry['seen']}"
+    if silence:
+        until = datetime.fromisoformat(silence["until"])
+        summary += f" (silenced until {until:%Y-%m-%d %H:%M} UTC by {silence['by']}: {silence['why']})"
     return Brief(
-        key=str(entry["key"]), level=entry["level"], summary=str(finding.get("summary", "")),
+        key=str(entry["key"]), level=entry["level"] if is_told else entry["seen"], summary=summary,
         train=str(finding.get("train", "")), since=str(entry["since"]), acknowledged=bool(entry.get("acknowledged")),
+        silenced_until=str(silence["until"]) if silence else "",
     )  # fmt: skip
