@@ -34,13 +34,16 @@ def flags(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def whole(word: str) -> int | None:
+    """`9_765_625` as a number; None for what is none, or is filled in later."""
+    text = word.replace("_", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
 def number(said: Mapping[str, tuple[str, ...]], *names: str) -> int | None:
-    """The first of these flags that is a whole number; one that is filled in later is none."""
-    for name in names:
-        value = said.get(name, ())
-        if value and (text := value[0].replace("_", "")).isascii() and text.isdigit():
-            return int(text)
-    return None
+    """The first of these flags that is a whole number."""
+    found = (whole(said[name][0]) for name in names if said.get(name))
+    return next((each for each in found if each is not None), None)
 
 
 def assigned(text: str, variable: str) -> list[int]:

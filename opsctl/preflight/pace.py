@@ -25,6 +25,13 @@ class Pace:
         return 2 * (self.step_s + self.save_s) if self.step_s is not None and self.save_s is not None else None
 
 
+def in_words(seconds: float) -> str:
+    """`0.52 s`, `102 s`, `42 min`, `8.5 h`."""
+    if seconds < 600:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 def pace(order: Order, facts: Facts) -> Pace:
     saved = facts.saved
     return Pace(
@@ -37,7 +44,11 @@ def _foreseen_step_s(order: Order, facts: Facts) -> float | None:
     """By the prequel's measurements (docs/plan.md). Only for a layout that can run, on GPUs that are known."""
     recipe, shape, spec = order.recipe, order.recipe.shape(), order.spec
     world = spec.nodes * spec.processes_per_node
-    if not (shape and facts.gpu and recipe.global_batch) or recipe.pipeline > shape.layers:
+    if (
+        not (shape and facts.gpu and recipe.global_batch)
+        or recipe.pipeline > shape.layers
+        or world % recipe.model_ranks
+    ):
         return None
     cluster = Cluster(nodes=spec.nodes, gpus_per_node=spec.processes_per_node, gpu=accelerator(facts.gpu))
     return sum(steptime.predict(shape, recipe.topology(world), cluster, batch=recipe.global_batch).values())

@@ -10,7 +10,7 @@ from opsctl.calc.model import Shape, parameters
 from opsctl.calc.stages import Topology
 from opsctl.config import Train
 from opsctl.errors import InputError
-from opsctl.preflight.flags import flags, number
+from opsctl.preflight.flags import flags, number, whole
 from trainer.config import TrainerConfig
 
 
@@ -134,7 +134,7 @@ def _embedded(config: TrainerConfig) -> Recipe:
 
 
 def _megatron(said: Mapping[str, tuple[str, ...]]) -> Recipe:
-    ramp = [int(each) for each in said.get("rampup-batch-size", ())[:3] if each.replace("_", "").isdigit()]
+    ramp = [size for each in said.get("rampup-batch-size", ())[:3] if (size := whole(each)) is not None]
     batch, samples = number(said, "global-batch-size"), number(said, "train-samples")
     slots = said.get("pp-partition-method", ("",))[:1] == ("type:transformer|embedding",)
     deepspeed = "deepspeed" in said

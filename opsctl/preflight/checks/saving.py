@@ -9,7 +9,7 @@ from opsctl.calc.spares import mtbf_hours
 from opsctl.model import slurm_minutes
 from opsctl.preflight.facts import Facts, Saved
 from opsctl.preflight.model import Finding, Order, error, warning
-from opsctl.preflight.pace import pace
+from opsctl.preflight.pace import in_words, pace
 from opsctl.tables import show_size
 from trainer import footprint, manifest
 
@@ -17,6 +17,8 @@ FAILURES = 6.5
 """Per 1000 node-days (Meta's RSC-1, arXiv 2410.21680)."""
 MUCH = 0.05
 """Share of the time that saving and doing work twice may take, before another interval is proposed."""
+COPY = 0.1
+"""What the copy takes of a save that is written in the background (docs/performance.md)."""
 SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
 """What a checkpoint of the same model has in common with it."""
 
@@ -35,21 +37,31 @@ def interval(order: Order, facts: Facts) -> Iterator[Finding]:
     every_s = recipe.save_every * speed.step_s
     if every_s > limit_s:
         yield warning(
-            f"{name} is {recipe.save_every}: at {speed.step_s:.3g} s a step a save is due every {every_s / 3600:.1f} h,"
-            f" and a task ends after {limit_s / 3600:.1f} h",
+            f"{name} is {recipe.save_every}: at {in_words(speed.step_s)} a step a save is due every"
+            f" {in_words(every_s)}, and a task ends after {in_words(limit_s)}",
             "a shorter interval",
         )
         return
     mtbf_s = 3600 * mtbf_hours(order.spec.nodes, FAILURES)
-    best_s = calc.daly(speed.save_s, mtbf_s)
-    cost, best = (calc.cost(interval_s=each, save_s=speed.save_s, mtbf_s=mtbf_s) for each in (every_s, best_s))
+    stall_s = _stall_s(order, speed.save_s, every_s)
+    best_s = max(speed.step_s, calc.daly(_stall_s(order, speed.save_s, mtbf_s), mtbf_s))
+    cost = calc.cost(interval_s=every_s, save_s=stall_s, mtbf_s=mtbf_s)
+    best = calc.cost(interval_s=best_s, save_s=_stall_s(order, speed.save_s, best_s), mtbf_s=mtbf_s)
     if cost.total > max(MUCH, 2 * best.total):
         yield warning(
-            f"{name} is {recipe.save_every}: a save of {speed.save_s:.0f} s every {every_s / 60:.0f} min costs"
+            f"{name} is {recipe.save_every}: to stop {in_words(stall_s)} for a save every {in_words(every_s)} costs"
             f" {cost.total:.1%} of the time ({cost.saving:.1%} saving, {cost.failing:.1%} doing work twice); every"
-            f" {best_s / 60:.0f} min {best.total:.1%}",
+            f" {in_words(best_s)} {best.total:.1%}",
             f"every {calc.in_steps(best_s, speed.step_s)} steps",
         )
+
+
+def _stall_s(order: Order, save_s: float, every_s: float) -> float:
+    """How long training stops: in the background only for the copy, and for a save that is still being written."""
+    config = order.recipe.embedded
+    if config is None or not config.checkpoint.background:
+        return save_s
+    return max(COPY * save_s, save_s - every_s)
 
 
 def space(order: Order, facts: Facts) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.flags import assigned, number, words
+from opsctl.preflight.flags import assigned, number, whole, words
 from opsctl.preflight.model import Finding, Order, error, warning
 
 SHOWN = 40
@@ -56,8 +56,8 @@ def cpus(order: Order, _: Facts) -> Iterator[Finding]:
             )
     if "unset SRUN_CPUS_PER_TASK" in lines:
         yield error("[setup] lines: unset SRUN_CPUS_PER_TASK: srun gives each rank 1 core", "leave it out")
-    threads = environment.get("OMP_NUM_THREADS", "")
-    if threads.isdigit() and int(threads) > spec.cpus_per_process:
+    threads = whole(environment.get("OMP_NUM_THREADS", ""))
+    if threads is not None and threads > spec.cpus_per_process:
         yield warning(
             f"[environment] OMP_NUM_THREADS = {threads}: each rank has {spec.cpus_per_process} cores",
             "cpus_per_process at least as large",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.flags import assigned, directives, number
+from opsctl.preflight.flags import assigned, directives, number, whole
 from opsctl.preflight.model import Finding, Order, error
 
 NODES = ("NNODES", "NUM_NODES", "N_NODES")
@@ -79,13 +79,13 @@ def _flagged(order: Order, *names: str) -> Iterator[tuple[str, int]]:
 def _set(order: Order, facts: Facts, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     texts = {"[setup] lines": "\n".join(order.train.setup.lines), **facts.scripts}
     for name in names:
-        if (given := order.train.environment.get(name, "")).isdigit():
-            yield f"[environment] {name}", int(given)
+        if (given := whole(order.train.environment.get(name, ""))) is not None:
+            yield f"[environment] {name}", given
         for where, text in texts.items():
             yield from ((f"{where}: {name}", count) for count in assigned(text, name))
 
 
 def _directive(facts: Facts, name: str) -> Iterator[tuple[str, int]]:
     for where, text in facts.scripts.items():
-        if (given := directives(text).get(name, "")).isdigit():
-            yield f"{where}: #SBATCH {name}", int(given)
+        if (given := whole(directives(text).get(name, ""))) is not None:
+            yield f"{where}: #SBATCH {name}", given

@@ -112,3 +112,21 @@ def test_of_experts_no_size_is_reckoned():
 )
 def test_a_gpu_is_known_by_the_names_that_it_goes_by(names, kind):
     assert gpu_kind(names) == kind
+
+
+FLAGS = ["--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--micro-batch-size",
+         "--global-batch-size", "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--vocab-size",
+         "--rampup-batch-size", "--context-parallel-size", "--save-interval", "--train-iters", "--train-samples",
+         "--zero-stage", "--exit-duration-in-mins", "--num-workers", "--nnodes", "--data-path", "--save",
+         "--kill-switch-path", "--merge-file", "--deepspeed_config"]  # fmt: skip
+WORDS = st.one_of(st.sampled_from(["1", "2", "4", "8", "16", "96", "2048"]), st.integers(-1, 10_000).map(str),
+                  st.sampled_from(["", "x", "1e9", "0", "{{ nodes }}", "/x y", "²", "_", "9" * 40]))  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.fixed_dictionaries({}, optional={flag: st.lists(WORDS, min_size=1, max_size=3) for flag in FLAGS}))
+def test_whatever_a_command_says_nothing_raises(said):
+    """Of a foreign trainer anything may be said, and its flags may mean something else there."""
+    command = [word for flag, values in said.items() for word in (flag, *values)]
+    case = Case(name="any", given={"of": "megatron-deepspeed", "set": {"command": ["train", *command]}})
+    assert [each for each in case.findings() if not (each.what and each.check and each.source)] == []
