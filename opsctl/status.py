@@ -22,6 +22,8 @@ from opsctl.rundir import RunDir
 from opsctl.switches import Armed, Request, armed
 from opsctl.switches import requests as waiting_requests
 
+STATES = ("running", "queued", "held", "ended", "finished", "not submitted", "unknown")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
@@ -62,7 +64,7 @@ class Status:
 
     train: str
     state: str
-    """running, held, queued, ended, finished, or unknown."""
+    """One of STATES."""
     running: tuple[Running, ...]
     waiting: tuple[Waiting, ...]
     progress: Progress | None
@@ -102,8 +104,10 @@ def _state(seen: Seen, last: LastLife | None) -> str:
         return "held" if all(job.is_held for job in seen.waiting) else "queued"
     if last and last.outcome == "finished":
         return "finished"
-    unsettled = set(seen.history.started) - set(seen.history.settled)
-    return "unknown" if seen.history.pending or unsettled else "ended"
+    history = seen.history
+    if history.pending or set(history.started) - set(history.settled):
+        return "unknown"
+    return "ended" if history.arrays or history.started else "not submitted"
 
 
 def _running(job: Job) -> Running:

@@ -20,9 +20,10 @@ def progress_lines(seen: Progress, now: datetime, *, is_running: bool, ramp: str
         ("progress", _step(seen, now, is_running=is_running)),
         ("loss", _loss(seen, ramp)),
         ("speed", _speed(seen)),
+        ("checkpoint", _checkpoint(seen, is_running=is_running)),
+        ("left", _left(seen, now)),
+        ("trainer", seen.note if is_running else ""),
     ]
-    lines.append(("checkpoint", _checkpoint(seen, is_running=is_running)))
-    lines.append(("left", _left(seen, now)))
     return [(label, text) for label, text in lines if text]
 
 

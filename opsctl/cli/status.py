@@ -30,6 +30,7 @@ STYLES = {
     "held": "yellow",
     "queued": "cyan",
     "ended": "red",
+    "not submitted": "yellow",
     "unknown": "magenta",
 }
 

@@ -20,10 +20,8 @@ from opsctl.progress.now import Progress, progress
 from opsctl.report.train import report_train
 from opsctl.rundir import RunDir, all_trains
 from opsctl.sitedir import SiteDir
-from opsctl.status import Status, status
+from opsctl.status import STATES, Status, status
 from watchdogs.saves import saves
-
-STATES = ("running", "queued", "held", "ended", "finished", "unknown")
 
 
 class World(Protocol):

@@ -61,7 +61,9 @@ class Progress:
     """The median over the whole run."""
     phase: str
     at: datetime | None
-    """When the trainer last said so, by its own clock."""
+    """When the trainer last said so, by its own clock; without a heartbeat, when its log was last written to."""
+    note: str
+    """What the trainer says went wrong and does not stop it."""
     checkpoint_step: int | None
     """The newest checkpoint."""
     next_save: int | None
@@ -102,7 +104,8 @@ def progress(run: RunDir, *, life: str = "", begin: int = 0, pace: Pace | None =
         tflops=_median(each.tflops for each in lines[-LATELY:]),
         usual_tflops=_median(each.tflops for each in whole),
         phase=beat.phase.value if beat else "",
-        at=_time(beat),
+        at=_time(beat.at if beat else _written(run.main_log)),
+        note=beat.note if beat and isinstance(beat.note, str) else "",
         checkpoint_step=saved.newest,
         next_save=saved.next,
         next_save_s=(saved.next - step) * step_s if saved.next and step_s else None,
@@ -143,10 +146,17 @@ def _median(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def _time(beat: Heartbeat | None) -> datetime | None:
+def _time(at: float | None) -> datetime | None:
     try:
-        return datetime.fromtimestamp(beat.at, UTC) if beat else None
-    except (ValueError, OverflowError, OSError, TypeError):
+        return datetime.fromtimestamp(at, UTC) if at is not None else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _written(log: Path) -> float | None:
+    try:
+        return log.stat().st_mtime
+    except OSError:
         return None
 
 

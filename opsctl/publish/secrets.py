@@ -25,6 +25,8 @@ SHORTEST = 8
 """Of what is taken for a secret without anybody having said so."""
 LONG_PIECE = 12
 """Of an address that is a secret, what gives it away: shorter pieces are words such as `services`."""
+_SETTING = re.compile(r"\s*(?:export\s+)?\w+=(.{4,})")
+"""A line of a file that is sourced."""
 _ENDINGS = {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "APIKEY", "PAT"}
 """Last words of the names of variables that hold secrets."""
 
@@ -111,12 +113,16 @@ def _of_alerts(alerts: AlertSite) -> Iterator[str]:
 def _of_files(files: Iterable[str]) -> Iterator[str]:
     for file in files:
         try:
-            yield from Path(os.path.expandvars(file)).expanduser().read_text(errors="surrogateescape").splitlines()
+            lines = Path(os.path.expandvars(file)).expanduser().read_text(errors="surrogateescape").splitlines()
         except OSError as error:
             raise Unknown(
                 f"nothing is published while a secret is not known: {file}: {error.strerror}",
                 hint="secret_files of [publish]",
             ) from error
+        for line in lines:
+            yield line
+            if setting := _SETTING.fullmatch(line):
+                yield setting[1].strip("\"'")
 
 
 def _is_secret(name: str, value: str) -> bool:

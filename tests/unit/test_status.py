@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -176,6 +177,30 @@ def test_a_pace_is_told_against_the_median_of_the_run(run: RunDir) -> None:
     with run.main_log.open("a") as log:
         log.writelines(slow.format(n) + "\n" for n in range(2000, 2030))
     assert "0.5 s a step · 120 TFLOPs (20 % below the run's median of 150)" in said(seen(run))
+
+
+def test_a_train_that_was_never_submitted_has_not_ended(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "new")
+    run.create()
+    journal = Journal(run, SystemClock())
+    assert status(run, journal, [], NOW).state == "not submitted"
+    journal.append(Kind.SUBMITTING, nonce="n1", tasks=5, after="")
+    assert status(run, journal, [], NOW).state == "unknown"
+    journal.append(Kind.SUBMIT_REFUSED, nonce="n1", why="no such partition")
+    assert status(run, journal, [], NOW).state == "not submitted"
+
+
+def test_what_the_trainer_says_went_wrong_is_told_while_it_runs(run: RunDir) -> None:
+    beat(run, phase=Phase.TRAIN, step=5, note="no room for another checkpoint")
+    assert "trainer     no room for another checkpoint" in said(seen(run, row(JobState.RUNNING, 1)))
+    assert "no room" not in said(seen(run))
+
+
+def test_a_log_that_has_been_silent_for_long_is_told_without_a_heartbeat_too(run: RunDir) -> None:
+    run.main_log.write_text(LINE.format(30) + "\n")
+    ago = (NOW - timedelta(hours=2)).timestamp()
+    os.utime(run.main_log, (ago, ago))
+    assert "step 30 of 150 · 20 % · last sign of life 2h ago" in said(seen(run, row(JobState.RUNNING, 1)))
 
 
 def test_a_train_that_never_ran_says_nothing_of_progress(run: RunDir) -> None:

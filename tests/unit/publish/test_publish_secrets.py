@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from opsctl.alert_tables import AlertSite
@@ -32,7 +34,7 @@ def alerts(tmp_path: Path) -> AlertSite:
 @pytest.fixture
 def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Secrets:
     monkeypatch.setenv("BOT_WORD", TOKEN)
-    (tmp_path / "more").write_text("third secret\n\n")
+    (tmp_path / "more").write_text("third secret\n\nexport SOURCED='by the body'\n")
     env = {"HF_TOKEN": "not-of-a-known-make", "WANDB_API_KEY": "0123456789abcdef", "TOKENIZER_PATH": "/data/tokenizer"}
     return gather(alerts(tmp_path), [env, {"MY_PASSWORD": "of the train"}], [str(tmp_path / "more")])
 
@@ -47,6 +49,7 @@ PLANTED = [
     "zYxWvUtSrQpOnMlKjIhG",
     TOKEN,
     "third secret",
+    "by the body",
     "not-of-a-known-make",
     "0123456789abcdef",
     "of the train",
@@ -116,6 +119,14 @@ def test_a_secret_that_cannot_be_had_stops_it_all(tmp_path: Path) -> None:
         gather(rules, [], [])
     with pytest.raises(Unknown, match=r"secret is not known: /nowhere: No such file"):
         gather(AlertSite(), [], ["/nowhere"])
+
+
+@given(before=st.binary(max_size=40), secret=st.binary(min_size=4, max_size=40), after=st.binary(max_size=40))
+def test_no_secret_is_left_whatever_stands_around_it(before: bytes, secret: bytes, after: bytes) -> None:
+    assume(b"*" not in secret)
+    struck, count = Secrets(frozenset({secret})).strike(before + secret + after + secret)
+    assert secret not in struck
+    assert count >= 1
 
 
 def test_a_log_is_published_without_its_secrets_and_their_number_is_told(site: Site) -> None:
