@@ -11,10 +11,12 @@ from opsctl.diagnosis.causes import Class, Scope, Weight, causes
 from opsctl.diagnosis.first import Diagnosis
 from opsctl.diagnosis.life import Lived, diagnose_life
 from opsctl.diagnosis.ranks import speaker_of_file
-from opsctl.diagnosis.stacks import Stack, grouped, told
+from opsctl.diagnosis.stacks import NOWHERE, Stack, grouped, told
 from opsctl.rundir import RunDir
 
 CAUSE = "hang"
+SHOWN, LINES = 3, 12
+"""So many groups are said to be odd, and so many are told of as proof."""
 _EXPLAINS = frozenset({Class.GPU, Class.NODE, Class.NETWORK, Class.STORAGE})
 """What else a log tells of comes from its being cancelled, or would have ended it without that."""
 _ODD = "Look at that node: opsctl health. Others wait for those ranks; a node that is the odd one again is suspect."
@@ -39,13 +41,15 @@ def diagnose_hang(run: RunDir, lived: Lived, *, before: Diagnosis | None = None)
 def judge_hang(stacks: Sequence[Stack], *, ranks: int | None, homes: Mapping[int, str]) -> Diagnosis:
     """Where the ranks were. Odd are those that are elsewhere than most of all `ranks`, or do not answer while most do;
     `homes` is which node each has. Pure."""
-    odd = _odd(stacks, ranks or len(stacks), homes)
+    # A launcher of the trainer's own may start more ranks than the train's config knows of.
+    odd = _odd(stacks, max(ranks or 0, len(stacks)), homes)
     nodes, numbers = {each.node for each in odd}, {each.rank for each in odd}
     node = nodes.pop() if len(nodes) == 1 else ""
-    says = "; ".join(str(group) for group in grouped(odd)).replace("nowhere that can be told", "not answering")
+    groups = [str(group).replace(NOWHERE, "not answering") for group in grouped(odd)]
+    says = "; ".join(groups[:SHOWN]) + (f"; and {len(groups) - SHOWN} more groups" if len(groups) > SHOWN else "")
     found = Diagnosis(
         kind=Class.UNKNOWN, cause=CAUSE, scope=Scope.RANK, node=node, rank=numbers.pop() if len(numbers) == 1 else None,
-        evidence=tuple(told(stacks, ranks=ranks)), says="it hung", advice=_ODD if odd else _NONE,
+        evidence=tuple(told(stacks, ranks=ranks)[:LINES]), says="it hung", advice=_ODD if odd else _NONE,
     )  # fmt: skip
     return replace(found, says=f"it hung, the odd ones being {says}") if odd else found
 
@@ -57,8 +61,8 @@ def _odd(stacks: Sequence[Stack], ranks: int, homes: Mapping[int, str]) -> list[
         return []
     elsewhere = [stack for group in known[:-1] for stack in group.stacks]
     told_of = {stack.rank for stack in stacks if stack.frames or stack.refused}
-    silent = [Stack(node=homes.get(rank, ""), rank=rank) for rank in range(ranks) if rank not in told_of]
-    return [*elsewhere, *silent]
+    missing = [] if None in told_of else [rank for rank in range(ranks) if rank not in told_of]
+    return [*elsewhere, *(Stack(node=homes.get(rank, ""), rank=rank) for rank in missing)]
 
 
 def _homes(logs: Path) -> dict[int, str]:

@@ -50,6 +50,24 @@ def test_ranks_that_py_spy_may_not_look_at_are_not_odd() -> None:
     assert judge_hang(stacks, ranks=16, homes=HOMES).says == "it hung"
 
 
+def test_more_ranks_than_the_config_knows_of_are_counted_as_they_are() -> None:
+    halves = at("send", *range(8)) + at("recv", *range(8, 16))
+    assert judge_hang(halves, ranks=2, homes=HOMES).says == "it hung"
+    found = judge_hang(at("send", *range(15)) + at("recv", 15), ranks=2, homes=HOMES)
+    assert (found.node, found.rank) == ("n3", 15)
+
+
+def test_processes_without_a_rank_leave_nobody_silent() -> None:
+    stacks = [Stack(node="n1", pid=pid, frames=(Frame("all_reduce", "a.py", 1),)) for pid in range(3)]
+    assert judge_hang(stacks, ranks=4, homes=HOMES).says == "it hung"
+
+
+def test_many_odd_groups_are_cut_short() -> None:
+    stacks = at("all_reduce", *range(9)) + [each for rank in range(9, 16) for each in at(f"f{rank}", rank)]
+    found = judge_hang(stacks, ranks=16, homes=HOMES)
+    assert found.says.endswith(" in f12 at f12.py:1; and 4 more groups")
+
+
 @given(st.dictionaries(st.integers(0, 15), st.sampled_from(["a", "b", "c", ""]), max_size=16))
 def test_at_least_half_of_the_ranks_are_never_odd(places: dict[int, str]) -> None:
     stacks = [each for rank, place in places.items() for each in at(place, rank, refused=not place)]
