@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from opsctl.cli.output import console, json_option, print_json, say
-from opsctl.errors import cannot_write
+from opsctl.errors import OpsctlError, cannot_write
+from opsctl.journal import replay
 from opsctl.progress.effective import Bucket
 from opsctl.report import words
 from opsctl.report.foreign import report_log
 from opsctl.report.model import Report
-from opsctl.report.sacct import read_sacct
+from opsctl.report.sacct import Ran, ran, read_sacct
 from opsctl.report.train import report_train
 from trainer.contract import write_atomic
 
@@ -30,7 +32,7 @@ BAR = 40
 @click.command()
 @click.argument("train", required=False)
 @click.option("--log", type=click.Path(path_type=Path), help="Of any Megatron-style log instead, such as main_log.txt.")
-@click.option("--sacct", type=click.Path(path_type=Path), help="With --log: when its jobs ran, as sacct printed it.")
+@click.option("--sacct", type=click.Path(path_type=Path), help="When its jobs ran, as sacct printed it.")
 @click.option("--since", help="Only from then on: 2026-03-01, '2026-03-01 12:00', or as long ago as 3d or 12h.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write one page of HTML that needs nothing else.")
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
@@ -58,9 +60,10 @@ def report(
     """
     if markdown and as_json:
         raise click.UsageError("--markdown or --json, not both.")
-    if bool(train) == bool(log) or (sacct and not log):
-        raise click.UsageError("Name a TRAIN, or a log with --log and perhaps --sacct, not both.")
-    found = foreign(app, log, sacct, since) if log else made(app, train or "", since)
+    if bool(train) == bool(log):
+        raise click.UsageError("Name a TRAIN, or a log with --log, not both.")
+    with reading():
+        found = foreign(app, log, sacct, since) if log else made(app, train or "", sacct, since)
     if html:
         write(found, html)
     if as_json:
@@ -73,12 +76,28 @@ def report(
         console().print(page(found))
 
 
-def made(app: App, train: str, since: str | None) -> Report:
+def made(app: App, train: str, sacct: Path | None, since: str | None) -> Report:
     """The report that was asked for. Raises InputError."""
     now = app.clock.now()
     moment = words.parse_since(since, now) if since is not None else None
     run = app.find(train)
-    return report_train(run, app.journal(run).events(), now, since=moment)
+    events = app.journal(run).events()
+    jobs = read_sacct(sacct) if sacct else remembered_jobs(app, list(replay(events).arrays))
+    return report_train(run, events, now, since=moment, jobs=jobs)
+
+
+def remembered_jobs(app: App, arrays: list[str]) -> list[Ran]:
+    """What accounting knows, where there is one and it answers: it adds to the journal, which is enough alone."""
+    try:
+        return ran(app.scheduler.past(arrays)) if arrays else []
+    except OpsctlError:
+        return []
+
+
+def reading() -> AbstractContextManager[object]:
+    """Something moves on a terminal while a long log is read."""
+    terminal = Console(stderr=True)
+    return terminal.status("reading the log …") if terminal.is_terminal else nullcontext()
 
 
 def foreign(app: App, log: Path, sacct: Path | None, since: str | None) -> Report:

@@ -10,13 +10,13 @@ spans tile the window: it walks with a cursor that only goes forward.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 from statistics import median
 
+from opsctl.progress.clock import LifeClock
+from opsctl.progress.pace import count_steps, log_interval, spoken_s, took_s, usual_step_s
 from opsctl.progress.told import NOTHING, Part, Told
 
 
@@ -92,39 +92,9 @@ class Span:
 SLOW_FROM = 1.05
 """So much of the usual time makes steps slow. One slow node made all of BLOOM's steps 6 % slower (149 to 140 TFLOPs,
 chronicles of tr11-176B); the noise of healthy steps is below."""
-COARSE, FINE = 1.0, 0.1
-"""Seconds by which a time in a log may be off: by how it is rounded."""
 UNFINISHED, LEAVING = 3.0, 60.0
 """A life that was cancelled, or goes on, so many of its log's intervals, or seconds, after its last line is at work;
 after more it hangs."""
-FAR = 3600.0
-"""Seconds before or after its life that a time may be; what is further off is another clock, or a date in a text."""
-MISSING = 10
-"""Where a line comes so many of the log's intervals after the one before, lines are missing in between."""
-QUARTER = 900.0
-"""Time zones differ by multiples of it."""
-
-Usual = dict[tuple[int, int], float]
-"""The median time of a step, by samples in a step and number of nodes."""
-
-
-def usual_step_s(lives: Iterable[Lived]) -> Usual:
-    """What a step usually takes: a median, for the first steps of a life and those after a save take long."""
-    seen: dict[tuple[int, int], list[float]] = {}
-    for life in lives:
-        for seconds, batch in zip(life.told.columns[1], life.told.columns[4], strict=True):
-            if 0 < seconds < math.inf:
-                seen.setdefault((int(batch), life.nodes), []).append(seconds)
-    return {key: median(values) for key, values in seen.items()}
-
-
-def log_interval(lives: Iterable[Lived]) -> int:
-    """After how many steps the trainer usually tells of them."""
-    counts: Counter[int] = Counter()
-    for life in lives:
-        steps = life.told.columns[0]
-        counts.update(int(after - before) for before, after in pairwise(steps) if after > before)
-    return max(counts, key=lambda n: counts[n]) if counts else 1
 
 
 def ledger(lives: Sequence[Lived], waits: Sequence[Wait], *, begin: float, end: float) -> Iterator[Span]:
@@ -154,7 +124,8 @@ class _Walk:
         self.now = self.calm = begin
         """`calm` is from when on there was nothing but new steps: their span ends with what comes after them."""
         self.end = self.limit = end
-        self.usual, self.every = usual_step_s(lives), log_interval(lives)
+        self.usual = usual_step_s((life.told, life.nodes) for life in lives)
+        self.every = log_interval(life.told for life in lives)
         starts = [start for life in lives if (start := self._told_start_up(life)) is not None and start >= 0]
         self.start_up = median(starts) if starts else 0.0
         self.highest = 0
@@ -176,7 +147,7 @@ class _Walk:
         self.life, self.end = number, min(max(life.end, self.now), self.limit)
         if math.isnan(life.told.first_stamp):
             yield from self.to(self.now + self._guessed_start_up(life), _gap(None, life))
-        clock, last, interval = _Clock(life), None, NOTHING
+        clock, last, interval = LifeClock(life.begin, life.end, life.told), None, NOTHING
         for line in life.told:
             count = count_steps(line.step, last and last.step, self.every)
             usual = self._usual(line, life)
@@ -245,7 +216,7 @@ class _Walk:
         if math.isnan(life.told.first_stamp):
             return life.end - life.begin - self._spoken(life) if life.ending is Ending.LEFT else None
         took = took_s(line, count_steps(line.step, None, self.every), self._usual(line, life), self.every)
-        return _Clock(life).read(line, life.begin, took)[0] - took - life.begin
+        return LifeClock(life.begin, life.end, life.told).read(line, life.begin, took)[0] - took - life.begin
 
     def _guessed_start_up(self, life: Lived) -> float:
         """The same where it bears none: what is left besides the steps, if nothing else can have taken it."""
@@ -259,32 +230,6 @@ class _Walk:
         return min(self.start_up, self.end - self.now - spoken)
 
 
-def spoken_s(told: Part, usual: Callable[[Told], float], every: int) -> float:
-    """Seconds that the lines and saves of a life tell of."""
-    spoken, before = 0.0, None
-    for line in told:
-        count = count_steps(line.step, before, every)
-        spoken += took_s(line, count, usual(line), every)
-        before = line.step
-    return spoken + sum(stall for stall in (*told.columns[5], told.stall) if math.isfinite(stall))
-
-
-def count_steps(step: int, before: int | None, every: int) -> int:
-    """The steps that a line tells of. The first line of a life may tell of fewer than the others."""
-    if before is not None and step > before:
-        return step - before
-    return min(max(step, 1), (step - 1) % every + 1)
-
-
-def took_s(line: Told, count: int, usual: float, every: int) -> float:
-    """Seconds of the `count` steps of a line. Where it does not say, or where the lines before it are missing so that
-    it tells of the last steps only, they are held to have taken the usual time."""
-    known = min(count, every) if count > MISSING * every and usual >= 0 else count
-    took = line.seconds * known + (usual * (count - known) if known < count else 0.0)
-    took = took if math.isfinite(line.seconds) else usual * count
-    return took if took >= 0 else 0.0
-
-
 def _gap(line: Told | None, life: Lived) -> Bucket:
     """What there is between the steps of two lines; None is before the first."""
     if line is None:
@@ -292,32 +237,3 @@ def _gap(line: Told | None, life: Lived) -> Bucket:
     if line.stall == math.inf:
         return Bucket.CHECKPOINT
     return Bucket.EVALUATION if line.evaluated else Bucket.UNKNOWN
-
-
-@dataclass(slots=True)
-class _Clock:
-    """The times in the log of one life, in the zone of the journal, never going back."""
-
-    life: Lived
-    shift: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        off = self.life.begin - self.life.told.first_stamp
-        is_near = -FAR <= -off <= self.life.end - self.life.begin + FAR
-        self.shift = 0.0 if is_near or not abs(off) < 26 * 3600 else round(off / QUARTER) * QUARTER
-
-    @property
-    def tolerance(self) -> float:
-        return FINE if self.life.told.fine else COARSE
-
-    def read(self, line: Told, now: float, took: float) -> tuple[float, float]:
-        """When the line's steps were done at the earliest and at the latest; nan where that is not known."""
-        low, high = self._checked(line.low), self._checked(line.high)
-        if high < now - self.tolerance - FAR / 60:  # the clock was put back
-            self.shift += now + took - high
-            return NOTHING, NOTHING
-        return low, high
-
-    def _checked(self, at: float) -> float:
-        at += self.shift
-        return at if self.life.begin - FAR <= at <= self.life.end + FAR else NOTHING

@@ -10,18 +10,10 @@ from pathlib import Path
 
 from opsctl.errors import InputError
 from opsctl.model import JobState
-from opsctl.progress.effective import (
-    Bucket,
-    Ending,
-    Lived,
-    Wait,
-    count_steps,
-    log_interval,
-    spoken_s,
-    took_s,
-    usual_step_s,
-)
-from opsctl.progress.told import LogTold, Part, Told, read_told
+from opsctl.progress.effective import Bucket, Ending, Lived, Wait
+from opsctl.progress.pace import count_steps, log_interval, spoken_s, took_s, usual_step_s
+from opsctl.progress.reading import read_told
+from opsctl.progress.told import LogTold, Part, Told
 from opsctl.report.model import Named, Report, Window, add_up
 from opsctl.report.sacct import Ran
 from opsctl.report.train import checked_window
@@ -61,8 +53,7 @@ class _Paced:
 
     def __init__(self, told: LogTold) -> None:
         self.told = told
-        all_lived = [_lived(0.0, 0.0, Ending.LEFT, part) for part in told.parts]
-        self.usual, self.every = usual_step_s(all_lived), log_interval(all_lived)
+        self.usual, self.every = usual_step_s((part, 0) for part in told.parts), log_interval(told.parts)
 
     def spoken(self, part: Part) -> float:
         return spoken_s(part, self._usual, self.every)

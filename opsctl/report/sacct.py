@@ -11,7 +11,7 @@ from pathlib import Path
 
 from opsctl.errors import InputError
 from opsctl.logs.files import cannot_read
-from opsctl.model import JobState
+from opsctl.model import Job, JobState
 from opsctl.nodesets import expand
 from opsctl.scheduler.states import parse_state
 
@@ -39,6 +39,22 @@ class Ran:
             return len(expand(self.nodes)) if self.nodes else 0
         except InputError:
             return 0
+
+
+def ran(jobs: Sequence[Job]) -> list[Ran]:
+    """What accounting told of jobs."""
+    return [
+        Ran(
+            job=f"{job.array}_{job.tasks[0]}" if job.tasks else job.id, state=job.state, nodes=job.nodes,
+            submitted=_seconds(job.submitted), begin=_seconds(job.start),
+            end=_seconds(job.end) if job.state.is_final else None,
+        )
+        for job in jobs
+    ]  # fmt: skip
+
+
+def _seconds(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()
 
 
 def read_sacct(path: Path) -> list[Ran]:
@@ -97,13 +113,13 @@ def _cells(lines: Sequence[str]) -> list[list[str]]:
 
 
 def _ran(given: dict[str, str]) -> Ran:
-    ran = Ran(
+    made = Ran(
         job=given["jobid"], state=parse_state(given["state"]), submitted=_time(given.get("submit", "")),
         begin=_time(given["start"]), end=_time(given["end"]), nodes=given.get("nodelist", ""),
     )  # fmt: skip
-    if ran.begin is not None and ran.end is not None and ran.end < ran.begin:
-        raise ValueError(f"job {ran.job} ended before it started")
-    return ran
+    if made.begin is not None and made.end is not None and made.end < made.begin:
+        raise ValueError(f"job {made.job} ended before it started")
+    return made
 
 
 def _time(text: str) -> float | None:

@@ -5,54 +5,44 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
 
 from opsctl.errors import InputError
 from opsctl.guard.outcome import Outcome
-from opsctl.guard.record import read_start
-from opsctl.guard.settle import read_end
 from opsctl.journal import Event, Kind
+from opsctl.model import JobState
 from opsctl.progress.effective import Ending, Lived
-from opsctl.progress.told import LogTold, Part, read_told
+from opsctl.progress.reading import read_told
+from opsctl.progress.told import LogTold, Part
+from opsctl.report.lives import Known, lives_of, with_jobs
 from opsctl.report.model import Named, Report, Window, add_up
+from opsctl.report.sacct import Ran
 from opsctl.report.waits import waits
 from opsctl.rundir import RunDir
 
 MOST_RANKS = 4096
 """Logs of ranks that are asked when they were written last."""
-_LEFT = frozenset(
-    {Outcome.FINISHED, Outcome.KILLED, Outcome.PAUSED, Outcome.DEADLINE, Outcome.STOPPED, Outcome.EXITED,
-     Outcome.REFUSED, Outcome.NODE_REFUSED, Outcome.SKIPPED}
-)  # fmt: skip
-_CUT = frozenset({Outcome.CANCELLED, Outcome.PREEMPTED})
+_LEFT = (Outcome.FINISHED, Outcome.KILLED, Outcome.PAUSED, Outcome.DEADLINE, Outcome.STOPPED, Outcome.EXITED,
+         Outcome.REFUSED, Outcome.NODE_REFUSED, Outcome.SKIPPED, JobState.COMPLETED)  # fmt: skip
+_CUT = (Outcome.CANCELLED, Outcome.PREEMPTED, JobState.CANCELLED, JobState.PREEMPTED)
+_ENDINGS: dict[str, Ending] = {**dict.fromkeys(_LEFT, Ending.LEFT), **dict.fromkeys(_CUT, Ending.CUT)}
+"""By the outcome of the settlement, or by Slurm's word where there was none; all others broke."""
 _OVER = frozenset({Outcome.FINISHED, Outcome.KILLED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """What is known of a life before its log is read."""
-
-    life: str
-    nodes: str
-    begin: float
-    end: float | None = None
-    outcome: str = ""
-    why: str = ""
-    node_count: int = 0
-    offset: int | None = None
-    """Where in the log it began."""
-
-
-def report_train(run: RunDir, events: Sequence[Event], now: datetime, *, since: datetime | None = None) -> Report:
+def report_train(
+    run: RunDir, events: Sequence[Event], now: datetime, *, since: datetime | None = None, jobs: Sequence[Ran] = ()
+) -> Report:
     """Where the time of `run` went, from its first submission, or `since`, to `now`, or to its end if it is finished.
+
+    `jobs` are what accounting remembers of its arrays, where there is any.
 
     Raises InputError where there is nothing to report on, RunDirError for a log that may not be read.
     """
     submitted = next((event for event in events if event.kind in {Kind.SUBMITTING, Kind.SUBMITTED}), None)
-    known = _lives(run, events)
+    known = with_jobs(lives_of(run, events), jobs)
     if submitted is None and not known:
         raise InputError(f"{run.name} was never submitted: there is nothing to report", hint="opsctl launch submits it")
     begin = min([*([submitted.when.timestamp()] if submitted else []), *(life.begin for life in known)])
@@ -78,39 +68,7 @@ def checked_window(begin: float, end: float, since: datetime | None, now: dateti
     return Window(begin=begin, since=max(begin, since.timestamp()), end=end)
 
 
-def _lives(run: RunDir, events: Sequence[Event]) -> list[_Known]:
-    """In the order of the journal. A controller that was killed uses ids again, so a name may come twice."""
-    found: list[_Known] = []
-    for event in events:
-        if event.kind is Kind.LIFE_STARTED:
-            found.append(_Known(life=str(event.data["life"]), nodes=str(event.data["nodes"]), begin=_at(event)))
-        elif event.kind is Kind.LIFE_SETTLED:
-            place = next((at for at in reversed(range(len(found))) if found[at].life == event.data["life"]), None)
-            if place is not None and not found[place].outcome:
-                found[place] = replace(
-                    found[place], end=max(_at(event), found[place].begin), outcome=str(event.data["outcome"]),
-                    why=str(event.data["why"]),
-                )  # fmt: skip
-    last = {life.life: at for at, life in enumerate(found)}
-    return [_recorded(run, life) if last[life.life] == at else life for at, life in enumerate(found)]
-
-
-def _recorded(run: RunDir, known: _Known) -> _Known:
-    """With what start.json and end.json say more exactly."""
-    life = run.life(known.life)
-    if began := read_start(life):
-        known = replace(known, begin=min(known.begin, began.at.timestamp()), node_count=began.node_count,
-                        offset=began.main_log)  # fmt: skip
-    if known.outcome and (ended := read_end(life)):
-        known = replace(known, end=max(known.begin, ended.ended.timestamp()))
-    return known
-
-
-def _at(event: Event) -> float:
-    return event.when.timestamp()
-
-
-def _end(known: Sequence[_Known], events: Sequence[Event], now: datetime) -> float:
+def _end(known: Sequence[Known], events: Sequence[Event], now: datetime) -> float:
     """Of a run that is finished, killed or cancelled as a whole, when that was; else it goes on."""
     again = [event for event in events if event.kind in {Kind.SUBMITTING, Kind.SUBMITTED, Kind.CANCELLED}]
     is_cancelled = bool(again) and again[-1].kind is Kind.CANCELLED and "_" not in str(again[-1].data["job"])
@@ -121,11 +79,11 @@ def _end(known: Sequence[_Known], events: Sequence[Event], now: datetime) -> flo
         if is_over or is_cancelled:
             return known[-1].end
     if is_cancelled and not (known and known[-1].end is None):
-        return _at(again[-1])
+        return again[-1].when.timestamp()
     return now.timestamp()
 
 
-def _named(run: RunDir, life: _Known, part: tuple[Part, bool], following: _Known | None, end: float) -> Named:
+def _named(run: RunDir, life: Known, part: tuple[Part, bool], following: Known | None, end: float) -> Named:
     ends = [each for each in (life.end, following.begin if following else None) if each is not None]
     lived = Lived(
         begin=life.begin, end=max(life.begin, min(ends, default=end)), ending=_ending(life, following),
@@ -134,10 +92,10 @@ def _named(run: RunDir, life: _Known, part: tuple[Part, bool], following: _Known
     return Named(life=life.life, lived=lived, outcome=life.outcome, why=life.why, nodes=life.nodes)
 
 
-def _ending(life: _Known, following: _Known | None) -> Ending:
+def _ending(life: Known, following: Known | None) -> Ending:
     if not life.outcome:
         return Ending.BROKE if following else Ending.OPEN
-    return Ending.LEFT if life.outcome in _LEFT else Ending.CUT if life.outcome in _CUT else Ending.BROKE
+    return _ENDINGS.get(life.outcome, Ending.BROKE)
 
 
 def _last_word(run: RunDir, life: str) -> float:
@@ -153,17 +111,18 @@ def _last_word(run: RunDir, life: str) -> float:
     return latest
 
 
-def _told(run: RunDir, known: Sequence[_Known]) -> tuple[LogTold, list[tuple[Part, bool]], list[str]]:
+def _told(run: RunDir, known: Sequence[Known]) -> tuple[LogTold, list[tuple[Part, bool]], list[str]]:
     """What the log told; the part of each life in it, and whether the beginning of that is lost; notes.
 
     Lives say where in the log they began. Where that goes back, or beyond its end, the log was replaced in between:
     what an older one told is lost, unless it lies beside it as `main_log.txt.1`.
     """
-    offsets = list(accumulate(known, lambda before, life: before if life.offset is None else life.offset, initial=0))[
-        1:
-    ]
     files = _files(run.main_log)
-    groups = _groups(offsets, _size(files[-1]) if files else 0)
+    size = _size(files[-1]) if files else 0
+    # A life that does not say where it began told nothing: what there is belongs to the one before it.
+    later = accumulate(reversed(known), lambda at, life: at if life.offset is None else life.offset, initial=size)
+    offsets = list(later)[:0:-1]
+    groups = _groups(offsets, size)
     parts = [(Part(), True) for _ in known]
     told, carried, lost = LogTold(), Part(), 0
     for group, path in zip(reversed(groups), [*reversed(files), *[None] * len(groups)], strict=False):

@@ -170,11 +170,42 @@ def test_clocks_that_jump_in_the_journal_do_not_break_the_sum(tmp_path: Path) ->
     assert report.buckets[Bucket.EFFECTIVE] > 0
 
 
+def test_accounting_tells_when_a_life_ended_that_nobody_settled_and_of_one_that_never_said_a_word(
+    tmp_path: Path,
+) -> None:
+    train = Train(tmp_path)
+    train.submit(0)
+    train.start(0, "7_1.0")
+    train.steps(60, 1, 10)
+    train.start(1000, "7_3.0")
+    train.end(train.steps(1060, 11, 20), Outcome.FINISHED)
+    rows = [
+        ("7_1", "NODE_FAIL", 0, 200),
+        ("7_2", "NODE_FAIL", 300, 420),
+        ("7_3", "COMPLETED", 1000, 1160),
+        ("7_4", "PENDING", None, None),
+    ]
+    begin = BEGIN.timestamp()
+    sacct = tmp_path / "sacct.txt"
+    sacct.write_text("JobID|State|Start|End\n" + "".join(
+        f"{job}|{state}|" + "|".join("Unknown" if at is None else f"{begin + at:.0f}" for at in (start, end)) + "\n"
+        for job, state, start, end in rows
+    ))  # fmt: skip
+    given = json.loads(typed(tmp_path, "gpt", "--json", "--sacct", sacct))
+    assert [(life["life"], life["outcome"]) for life in given["lives"]] == [
+        ("7_1.0", "NODE_FAIL"), ("7_2.0", "NODE_FAIL"), ("7_3.0", "finished"),
+    ]  # fmt: skip
+    spent = {name: seconds for name, seconds in given["buckets"].items() if seconds}
+    assert spent == pytest.approx(
+        {"training": 200, "start-up": 120 + 120, "hang until noticed": 40, "queue": 100 + 580}
+    )
+
+
 def test_of_a_train_and_a_log_one_is_wanted(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["report"])
     assert done.exit_code == 2
     assert "Name a TRAIN, or a log with --log" in done.output
-    assert CliRunner().invoke(cli, ["report", "gpt", "--sacct", "x"]).exit_code == 2
+    assert CliRunner().invoke(cli, ["report", "gpt", "--log", "x"]).exit_code == 2
     assert CliRunner().invoke(cli, ["report", "gpt", "--json", "--markdown"]).exit_code == 2
 
 
