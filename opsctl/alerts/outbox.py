@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -159,7 +159,7 @@ class Outbox:
         if not queue.is_dir():
             return []
         attempts: list[Attempt] = []
-        with contextlib.suppress(Busy), lease(queue, self.clock, wait=0) as held:
+        with contextlib.suppress(Busy), self._alone(channel) as held:
             for attempt in self._tried(queue, deliver, held):
                 attempts.append(attempt)
             for item in _items(queue):
@@ -168,7 +168,25 @@ class Outbox:
         self._prune(channel)
         return attempts
 
-    def _tried(self, queue: Path, deliver: Deliver, held: Held) -> Iterator[Attempt]:
+    @contextlib.contextmanager
+    def _alone(self, channel: str) -> Iterator[list[Held]]:
+        """With nobody else at this channel, here or in the other outbox, where the same may wait.
+
+        Always taken in the same order: of two who want both, one gets them. Raises Busy, RunDirError.
+        """
+        mine = self.queue(channel)
+        queues = {mine, self.elsewhere.queue(channel)} if self.elsewhere else {mine}
+        held: list[Held] = []
+        with contextlib.ExitStack() as stack:
+            for queue in sorted(each for each in queues if each.is_dir()):
+                try:
+                    held.append(stack.enter_context(lease(queue, self.clock, wait=0)))
+                except RunDirError:
+                    if queue == mine:
+                        raise
+            yield held
+
+    def _tried(self, queue: Path, deliver: Deliver, held: Sequence[Held]) -> Iterator[Attempt]:
         """Try one after the other, until the time is over or the channel seems to be down. What belongs to a thread
         that is stuck waits behind it: the good news does not come before the bad.
         """
@@ -179,7 +197,8 @@ class Outbox:
             if failures >= MOST_FAILURES or self.clock.monotonic() >= until:
                 return
             if item.message.root not in stuck:
-                held.refresh()
+                for each in held:
+                    each.refresh()
                 attempt = self._attempt(queue / item.name, item, deliver)
                 if attempt.error is None:
                     failures = 0

@@ -1,6 +1,7 @@
 """Messages on their way: in order, again and again, and none twice."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -210,6 +211,27 @@ def test_two_do_not_deliver_at_once(post):
     with lease(post.outbox.queue("mail"), Clock()):
         assert post.flush() == []
     assert post.waiting == ["a.1"]
+
+
+@pytest.mark.parametrize("first", ["site", "spare"])
+def test_two_do_not_deliver_the_same_out_of_both_outboxes_at_once(world, first):
+    world.site.create()
+    posts = {name: Post(getattr(world, name), world.clock) for name in ("site", "spare")}
+    here, there = (posts.pop(first), *posts.values())
+    here.outbox, there.outbox = (
+        replace(here.outbox, elsewhere=there.outbox),
+        replace(there.outbox, elsewhere=here.outbox),
+    )
+    for each in (here, there):
+        each.put(1, "a.1")
+
+    def meanwhile(item):
+        there.flush()
+        return here.deliver(item)
+
+    here.outbox.flush("mail", meanwhile, lambda item: "")
+    there.flush()
+    assert (here.sent, there.sent, here.waiting, there.waiting) == (["a.1"], [], [], [])
 
 
 def test_one_whose_lease_was_taken_stops_at_once(post):
