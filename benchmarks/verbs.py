@@ -94,6 +94,10 @@ def measure(report: Callable[[str, str, str], None]) -> None:
         ours, other = paired([*OPSCTL, "--help"], [sys.executable, "-c", "import click"], plain)
         report("opsctl --help / python -c 'import click'", f"{ours / other:.2f}", "2.5 at most")
         with sandbox(home) as env:
+            example = Path(__file__).parents[1] / "examples" / "gpt-176b.toml"
+            preflight = ["sh", "-c", '"$@" || [ $? = 2 ]', "sh", *OPSCTL, "preflight", str(example)]
+            ours, other = paired(preflight, ["sinfo"], slurm_env(env))
+            report("opsctl preflight of 176 billion parameters", f"{ours:.2f} s", "1 s at most")
             launch(home, env, "one", 10)
             squeue = slurm_env(env)
             ours, other = paired([*OPSCTL, "status", "one"], ["squeue"], squeue)

@@ -40,6 +40,8 @@ class Recipe:
     steps: int | None = None
     save_every: int | None = None
     """Steps between saves; 0 is never."""
+    evaluate_every: int | None = None
+    evaluate_batches: int | None = None
     keep_last: int = 0
     keep_every: int = 0
     embedding_slots: bool = False
@@ -106,6 +108,7 @@ NAMES = {
     "layers": ("[trainer.model] layers", "--num-layers"),
     "vocabulary": ("[trainer.model] vocabulary", "--vocab-size"),
     "save_every": ("[trainer.checkpoint] every", "--save-interval"),
+    "evaluate_batches": ("[trainer.evaluation] batches", "--eval-iters"),
     "data": ("[trainer.data] prefix", "--data-path"),
 }
 """By setting: the embedded trainer's name for it, and Megatron's."""
@@ -127,6 +130,7 @@ def _embedded(config: TrainerConfig) -> Recipe:
         micro_batch=batch.micro_batch, global_batch=batch.global_batch,
         rampup=(ramp[0], ramp[1], ramp[2]) if ramp else None, zero=parallel.zero_stage,
         precision="fp32" if config.precision == "fp32" else "bf16-optimizer", recompute=config.recompute,
+        evaluate_every=config.evaluation.every, evaluate_batches=config.evaluation.batches,
         steps=config.steps, save_every=saving.every, keep_last=saving.keep_last, keep_every=saving.keep_every,
         embedding_slots=parallel.balance == "blocks-and-embeddings",
         corpora=tuple(each.prefix for each in config.data.corpora()),
@@ -151,7 +155,8 @@ def _megatron(said: Mapping[str, tuple[str, ...]]) -> Recipe:
         precision="fp16" if "fp16" in said else "bf16-optimizer" if "bf16" in said and deepspeed else "bf16",
         recompute=bool(said.keys() & RECOMPUTES),
         steps=number(said, "train-iters") or (samples // batch if samples and batch else None),
-        save_every=number(said, "save-interval"), embedding_slots=slots,
+        save_every=number(said, "save-interval"), evaluate_every=number(said, "eval-interval"),
+        evaluate_batches=number(said, "eval-iters"), embedding_slots=slots,
         corpora=tuple(_prefixes(said.get("data-path", ()))),
         tokenizers=tuple(
             value[0] for name in TOKENIZERS if (value := said.get(name)) and value[0].startswith(("/", "./", "../"))

@@ -49,6 +49,7 @@ CHECKS: dict[str, Check] = {
     "deadline": Check(look=stopping.deadline, source="ML Engineering book, 2 x (iteration + save)"),
     "kill-switch": Check(look=stopping.kill_switch, source="ML Engineering book, Kill switch, and rm it"),
     "interval": Check(look=saving.interval, source="Daly 2006; ML Engineering book, Frequent checkpoint saving"),
+    "evaluation": Check(look=saving.evaluation, source="tr1-13B chronicles, Reduced evaluation iterations"),
     "space": Check(look=saving.space, source="ML Engineering book, Low disk space alerts"),
     "inodes": Check(look=saving.inodes, source="ML Engineering book, Low disk space alerts"),
     "resume": Check(look=saving.resume, source="trainer.checkpoint.resuming"),

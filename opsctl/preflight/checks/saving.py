@@ -1,4 +1,4 @@
-"""Checkpoints: how often, how many, whether there is room, and whether the newest can be gone on from."""
+"""What is done besides steps: checkpoints, how often, how many, where, and gone on from; evaluation."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ FAILURES = 6.5
 """Per 1000 node-days (Meta's RSC-1, arXiv 2410.21680)."""
 MUCH = 0.05
 """Share of the time that saving and doing work twice may take, before another interval is proposed."""
+EVALUATION = 0.02
+"""tr1-13B found that it evaluated 100 batches every 1000 steps, 3 % of its time, and made them 5."""
 COPY = 0.1
 """What the copy takes of a save that is written in the background (docs/performance.md)."""
 SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
@@ -53,6 +55,20 @@ def interval(order: Order, facts: Facts) -> Iterator[Finding]:
             f" {cost.total:.1%} of the time ({cost.saving:.1%} saving, {cost.failing:.1%} doing work twice); every"
             f" {in_words(best_s)} {best.total:.1%}",
             f"every {calc.in_steps(best_s, speed.step_s)} steps",
+        )
+
+
+def evaluation(order: Order, _: Facts) -> Iterator[Finding]:
+    """A batch that is only run forward takes a third of a step (calc.throughput.passes)."""
+    recipe = order.recipe
+    if not recipe.evaluate_every or not recipe.evaluate_batches:
+        return
+    share = recipe.evaluate_batches / 3 / recipe.evaluate_every
+    if share > EVALUATION:
+        yield warning(
+            f"{recipe.name('evaluate_batches')} is {recipe.evaluate_batches}: every {recipe.evaluate_every} steps they"
+            f" take {share / (1 + share):.1%} of the time",
+            "5 tell as much",
         )
 
 

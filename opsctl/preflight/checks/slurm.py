@@ -12,11 +12,12 @@ from opsctl.launch.chain import nodeset
 from opsctl.model import JobSpec, Partition, slurm_minutes
 from opsctl.nodesets import fold
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.model import Finding, Order, error, warning
+from opsctl.preflight.model import Finding, Order, error, note, warning
 from opsctl.render import directives
 
 OURS = frozenset({"comment", "error", "open-mode", "output", "parsable", "requeue", "test-only", "wait", "wrap"})
 """sbatch options that opsctl sets itself, or that would keep it from learning what was submitted."""
+SPARE = 0.05
 OUT = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT"})
 """Parts of a node's state with which it gets no job. One that does not answer now (`*`) may do so in a moment."""
 
@@ -120,7 +121,12 @@ def in_service(order: Order, facts: Facts) -> Iterator[Finding]:
         yield warning(
             f"[slurm] nodes = {order.spec.nodes}: of {len(wanted)} nodes that could be had {left} are in service;"
             f" out are {fold(out)}",
-            "it waits until enough are back: opsctl nodes says why they are out; keep 5 to 10 % spare",
+            "it waits until enough are back: opsctl nodes says why they are out",
+        )
+    elif order.has_gpus and order.spec.nodes <= left < order.spec.nodes * (1 + SPARE):
+        yield note(
+            f"[slurm] nodes = {order.spec.nodes}: {left} are in service, so {left - order.spec.nodes} are spare",
+            "5 to 10 % spare nodes, where they are yours alone: opsctl plan spares",
         )
 
 

@@ -82,6 +82,14 @@ def test_a_card_that_went_missing_is_expected_on(history: History) -> None:
     assert save(history, seen(smi=smi(7), pci="")).health == "healthy"
 
 
+def test_driver_and_shared_memory_are_remembered_over_looks_that_did_not_see_them(history: History) -> None:
+    save(history, replace(seen(), shm_kb=98_566_144))
+    record = save(history, replace(seen(smi=(124, "")), shm_kb=None))
+    assert (record.driver, record.shm_kb) == ("570.86.15", 98_566_144)
+    assert save(history, replace(seen(smi=smi(driver="580.1")), shm_kb=65_536)).driver == "580.1"
+    assert history.read("node001").shm_kb == 65_536
+
+
 def test_the_same_thing_since_the_same_boot_is_one_incident(history: History) -> None:
     for _ in range(3):
         record = save(history, seen(smi=smi(failure="Yes")))

@@ -38,8 +38,8 @@ def test_an_example_gives_exactly_the_findings_that_are_known(example):
     corpus = {**BASE["corpora"][0], **({} if example in {"gpt-176b", "megatron-deepspeed"} else smaller)}
     gpu = {"gpt-104b": "V100", "tiny-gpt": "none"}.get(example, "A100")
     changes = {"corpora": [corpus], "step_s": "none", "gpu": gpu}
-    limits = {"cluster.partitions": [{**BASE["cluster"]["partitions"][0], "nodes": 64, "max_nodes": 64}]}
-    nodes = {"cluster.members": ["n[01-64]"], "cluster.nodes": ["n[01-64]"]}
+    limits = {"cluster.partitions": [{**BASE["cluster"]["partitions"][0], "nodes": 72, "max_nodes": 64}]}
+    nodes = {"cluster.members": ["n[01-72]"], "cluster.nodes": ["n[01-72]"]}
     found = Case(name=example, given={"of": example, "finds": [], "facts": {**changes, **limits, **nodes}}).findings()
     assert [(each.level, each.check) for each in found] == GOOD[example], [each.what for each in found]
 
