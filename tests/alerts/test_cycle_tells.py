@@ -65,6 +65,25 @@ def test_nor_does_one_in_which_slurm_did_not_answer(site, web, monkeypatch):
     assert pings(web) == 0
 
 
+def test_nor_does_one_in_which_trains_could_not_be_attended_to(site, web, monkeypatch):
+    run = RunDir(site.parent / "trains" / "gpt")
+    run.create()
+    run.config.write_text(TRAIN)
+    squeue = site.parent / "squeue"
+    squeue.write_text("#!/bin/sh\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{site.parent}:/usr/bin:/bin")
+    Watch(world=build(site)).cycle()
+    assert pings(web) == 1
+
+    def hangs(*_):
+        raise OpsctlError("no answer")
+
+    monkeypatch.setattr("opsctl.cycle.attend_all", hangs)
+    assert Watch(world=build(site)).cycle().problems == ("attending to the trains: no answer",)
+    assert pings(web) == 1
+
+
 # --- as it is typed
 
 

@@ -48,9 +48,9 @@ def app(trains: Trains, clock: ForwardClock, slurm: Sandbox) -> CountedApp:
     return app_of(trains, clock, slurm)
 
 
-def app_of(trains: Trains, clock: ForwardClock, slurm: Sandbox, watch: str = "") -> CountedApp:
+def app_of(trains: Trains, clock: ForwardClock, slurm: Sandbox, watch: str = "", alerts: str = "") -> CountedApp:
     with trains.site.open("a") as file:
-        file.write(f"[watch]\n{watch}\n[alerts]\nwarning_looks = 1\nunknown_minutes = 0\n")
+        file.write(f"[watch]\n{watch}\n[alerts]\nwarning_looks = 1\nunknown_minutes = 0\n{alerts}\n")
     app = CountedApp(site=load_site(trains.site), site_path=trains.site, clock=clock, runner=SystemRunner())
     object.__setattr__(app, "counting", CountingRunner(env=slurm.env()))
     return app
@@ -213,6 +213,25 @@ def test_a_slurm_that_does_not_answer_is_one_finding_and_takes_nothing_back(
     assert not {"hang/a", "slurm_status/a"} & looked
     del app.counting.env["PATH"]
     assert told(cycle(app)) == [("slurm/site", Level.OK)]
+
+
+def test_a_cycle_that_was_not_told_how_nodes_are_pings_nobody(
+    trains: Trains, clock: ForwardClock, slurm: Sandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "ping").write_text("http://127.0.0.1:1/nobody-is-there")
+    app = app_of(trains, clock, slurm, alerts=f'ping_url_file = "{tmp_path}/ping"')
+    trains.opsctl("launch", trains.toml(command=SLEEP, extra=(), tasks=1))
+    until(lambda: runs(trains))
+    (problem,) = cycle(app).problems
+    assert problem.startswith("alerting: ping: ConnectError")
+    (tmp_path / "bin").mkdir()
+    sinfo = tmp_path / "bin/sinfo"
+    sinfo.write_text("#!/bin/sh\nexit 1\n")
+    sinfo.chmod(0o755)
+    app.counting.env["PATH"] = f"{sinfo.parent}:/usr/bin:/bin"
+    report = cycle(app)
+    assert found(report, "node_health/t").level is Level.UNKNOWN
+    assert not any("ping" in each for each in report.problems)
 
 
 def test_of_two_cycles_at_once_one_tells(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
