@@ -38,7 +38,7 @@ def _head(seen: CronStatus, now: datetime) -> list[Text]:
     lines = [Text(seen.driver or "nobody ticks: opsctl cron start", style="" if seen.driver else "yellow")]
     if seen.last_tick:
         ago = max(0.0, (now - seen.last_tick).total_seconds())  # written by a node, by its own clock
-        late = "; that is too long ago" if seen.is_overdue else ""
+        late = "; that is too long ago: opsctl cron start" if seen.is_overdue else ""
         lines.append(
             Text(f"last tick {ago:.0f} s ago, one is due every {seen.every} s{late}", style="red" if late else "")
         )
