@@ -188,6 +188,8 @@ class History:
     """When each life started, in order."""
     settled: dict[str, Event] = field(default_factory=dict)
     """How each life was settled."""
+    diagnosed: dict[str, Event] = field(default_factory=dict)
+    """What was found out about the end of each, where somebody wanted to know."""
     held: Event | None = None
     """The hold that is in force, as far as opsctl knows."""
 
@@ -240,6 +242,7 @@ _STEPS: dict[Kind, Callable[[History, Event], object]] = {
     Kind.SUBMIT_REFUSED: lambda history, event: history.pending.pop(event.data["nonce"], None),
     Kind.ARRAY_LOST: lambda history, event: history.arrays.pop(event.data["array"], None),
     Kind.LIFE_STARTED: _started,
+    Kind.DIAGNOSED: lambda history, event: history.diagnosed.update({event.data["life"]: event}),
     Kind.LIFE_SETTLED: lambda history, event: history.settled.update({event.data["life"]: event}),
     Kind.HELD: _set_held,
     Kind.RELEASED: _clear_held,

@@ -12,7 +12,7 @@ from opsctl.alerts.brief import Brief
 from opsctl.config import read_toml
 from opsctl.errors import OpsctlError
 from opsctl.guard.record import read_start
-from opsctl.journal import Journal, Kind
+from opsctl.journal import Journal
 from opsctl.launch.chain import Seen, look
 from opsctl.launch.reasons import Wait, wait, why, word
 from opsctl.model import Job, JobState, slurm_minutes
@@ -80,7 +80,7 @@ class Status:
 def status(run: RunDir, journal: Journal, jobs: Sequence[Job], now: datetime, alerts: Sequence[Brief] = ()) -> Status:
     """The status of `run`, given the whole queue and what is open of all trains."""
     seen = look(run, journal, jobs)
-    last = _last_life(seen, journal)
+    last = _last_life(seen)
     state = _state(seen, last)
     found = _seen_progress(run, seen, state, now)
     return Status(
@@ -119,17 +119,13 @@ def _waiting(job: Job) -> Waiting:
     return Waiting(array=job.array, tasks=len(job.tasks) or 1, reason=word(job), why=why(job), start=job.start)
 
 
-def _last_life(seen: Seen, journal: Journal) -> LastLife | None:
+def _last_life(seen: Seen) -> LastLife | None:
     if not seen.history.settled:
         return None
     event = list(seen.history.settled.values())[-1]
     texts = {key: str(event.data[key]) for key in ("life", "outcome", "action", "why")}
-    return LastLife(at=event.when, advice=_advice(journal, texts["life"]), **texts)
-
-
-def _advice(journal: Journal, life: str) -> str:
-    said = [e for e in journal.events() if e.kind is Kind.DIAGNOSED and e.data["life"] == life]
-    return str(said[-1].data["advice"]) if said else ""
+    found = seen.history.diagnosed.get(texts["life"])
+    return LastLife(at=event.when, advice=str(found.data["advice"]) if found else "", **texts)
 
 
 def _life(job: Job) -> str:

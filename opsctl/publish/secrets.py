@@ -65,11 +65,14 @@ class Secrets:
     """Secrets, and how to strike them out."""
 
     known: frozenset[bytes]
+    passing: frozenset[bytes] = frozenset()
+    """Those of the environment, which is another one under cron than in a shell: struck out as well, but what is
+    already published is not made anew for their sake."""
 
     def strike(self, data: bytes) -> tuple[bytes, int]:
         """`data` without them, and how many there were."""
         count = 0
-        for each in sorted(self.known, key=len, reverse=True):
+        for each in sorted(self.known | self.passing, key=len, reverse=True):
             found = data.count(each)
             data, count = (data.replace(each, STRUCK), count + found) if found else (data, count)
         small = data.lower()
@@ -84,16 +87,19 @@ class Secrets:
 
     @property
     def digest(self) -> str:
-        """Changes when they do. To be kept where nobody else reads it."""
+        """Changes when the configured ones do. To be kept where nobody else reads it."""
         return hashlib.sha256(b"\0".join(sorted(self.known))).hexdigest()
 
 
-def gather(alerts: AlertSite, environments: Iterable[Mapping[str, str]], files: Iterable[str]) -> Secrets:
-    """All that are configured. Raises Unknown if one of them cannot be had: better nothing is published."""
-    found = [*_of_alerts(alerts), *_of_files(files)]
-    for env in environments:
-        found += [value for name, value in env.items() if _is_secret(name, value)]
-    return Secrets(frozenset(form for each in found for form in _forms(each) if form))
+def gather(
+    alerts: AlertSite, files: Iterable[str], *, of_train: Mapping[str, str], of_process: Mapping[str, str]
+) -> Secrets:
+    """All that are configured, and those in the environment of the train and of this process.
+
+    Raises Unknown if a configured one cannot be had: better nothing is published.
+    """
+    known = [*_of_alerts(alerts), *_of_files(files), *_of_environment(of_train)]
+    return Secrets(_all_forms(known), passing=_all_forms(_of_environment(of_process)))
 
 
 def _of_alerts(alerts: AlertSite) -> Iterator[str]:
@@ -125,8 +131,14 @@ def _of_files(files: Iterable[str]) -> Iterator[str]:
                 yield setting[1].strip("\"'")
 
 
-def _is_secret(name: str, value: str) -> bool:
-    return name.upper().rpartition("_")[2] in _ENDINGS and len(value) >= SHORTEST
+def _of_environment(env: Mapping[str, str]) -> Iterator[str]:
+    for name, value in env.items():
+        if name.upper().rpartition("_")[2] in _ENDINGS and len(value) >= SHORTEST:
+            yield value
+
+
+def _all_forms(secrets: Iterable[str]) -> frozenset[bytes]:
+    return frozenset(form for each in secrets for form in _forms(each) if form)
 
 
 def _forms(secret: str) -> Iterator[bytes]:

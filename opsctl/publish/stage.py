@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +17,8 @@ from trainer.contract import write_atomic
 
 SAVED_EVERY_S = 5.0
 """How often what was done is written down on the way: whoever is killed does no more than this again."""
+DOUBTFUL = "doubtful"
+"""The mark of a copy that was made when other secrets were known."""
 
 
 class Late(OpsctlError):
@@ -74,7 +76,9 @@ class Stage:
     directory: Path
     state: Path
     rules: str
-    """Says by which rules copies are made: under others all are made anew. Nobody else may read it."""
+    """Says by which rules copies are made: under others all are made anew."""
+    secrets: str
+    """Says which secrets were struck out, likewise. Nobody else may read it."""
     deadline: Deadline
     copies: dict[str, Copy] = field(default_factory=dict)
     shipped: str = ""
@@ -82,14 +86,26 @@ class Stage:
     _saved: float = float("-inf")
 
     def open(self) -> None:
-        """Read what was done before; nothing if the rules were others, or if it cannot be understood."""
+        """Read what was done before, if it can be understood. By other rules no copy is current."""
         try:
             given = json.loads(self.state.read_text())
-            if given["rules"] == self.rules:
-                self.copies = {name: Copy(**each) for name, each in given["copies"].items()}
-                self.shipped = str(given["shipped"])
+            copies = {name: Copy(**each) for name, each in given["copies"].items()}
+            rules, secrets, shipped = (str(given[key]) for key in ("rules", "secrets", "shipped"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            self.copies, self.shipped = {}, ""
+            return
+        if secrets != self.secrets:
+            self.copies = {name: replace(copy, mark=DOUBTFUL) for name, copy in copies.items()}
+        elif rules != self.rules:
+            self.copies = {
+                name: copy if copy.mark == DOUBTFUL else replace(copy, mark="") for name, copy in copies.items()
+            }
+        else:
+            self.copies, self.shipped = copies, shipped
+
+    @property
+    def doubtful(self) -> list[str]:
+        """Copies that may hold a secret, for other secrets were known when they were made."""
+        return [name for name, copy in self.copies.items() if copy.mark == DOUBTFUL]
 
     def is_current(self, name: str, mark: str) -> bool:
         """Whether the copy is there and of what is there now."""
@@ -136,7 +152,7 @@ class Stage:
     def save(self) -> None:
         """Write down what was done. Raises RunDirError."""
         copies = {name: asdict(copy) for name, copy in self.copies.items()}
-        record = {"rules": self.rules, "shipped": self.shipped, "copies": copies}
+        record = {"rules": self.rules, "secrets": self.secrets, "shipped": self.shipped, "copies": copies}
         try:
             write_atomic(self.state, json.dumps(record) + "\n", mode=0o600)
         except OSError as error:

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from opsctl.errors import InputError, OpsctlError, cannot_write
@@ -25,6 +26,7 @@ from opsctl.system import hostname
 BEAT_S = 30.0
 """How often the lease is refreshed: others break it after two minutes."""
 MOST_SAID = 3
+GONE = "its source is gone, and secrets that are known now may be in the copy"
 
 
 class NotShipped(OpsctlError):
@@ -119,9 +121,9 @@ class Publisher:
             raise InputError(f"[publish] path: {target} lies where trains are, whose own files it would replace")
 
     def _stage(self) -> Stage:
-        rules = "\n".join((self.secrets.digest, str(self.table.max_file), str(self.directory), self.to))
+        rules = f"{self.table.max_file} {self.directory} {self.to}"
         stage = Stage(
-            directory=self.directory, state=self.home / "state.json",
+            directory=self.directory, state=self.home / "state.json", secrets=self.secrets.digest,
             rules=hashlib.sha256(rules.encode(errors="surrogateescape")).hexdigest(), deadline=self.deadline,
         )  # fmt: skip
         stage.open()
@@ -138,9 +140,10 @@ class Publisher:
             if each.refused:
                 items.append(stage.refuse(each.name, each.refused))
             else:
-                made = stage.put(each.name, each.mark, lambda each=each: self._read(each), left_out=each.left_out)  # type: ignore[misc]  # a default that binds the loop's value
+                made = stage.put(each.name, each.mark, partial(self._read, each), left_out=each.left_out)
                 items.append(made)
-        return [*items, *(self._reported(stage) if self.table.report else [])]
+        items += self._reported(stage) if self.table.report else []
+        return [*items, *(stage.refuse(name, GONE) for name in stage.doubtful)]
 
     def _read(self, source: Source) -> tuple[bytes, int]:
         return read(source, self.table.max_file, self.secrets)
@@ -155,7 +158,7 @@ class Publisher:
             texts = self.reports()
         stage.sweep(texts)
         for name, text in texts.items():
-            yield stage.put(name, mark, lambda text=text: self.secrets.strike(text.encode(errors="replace")))  # type: ignore[misc]  # as above
+            yield stage.put(name, mark, partial(self.secrets.strike, text.encode(errors="replace")))
 
     def _report_mark(self) -> str:
         return _mark([self.run.main_log, *sorted(self.run.journal.glob("*.jsonl"))])

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from opsctl.alert_tables import AlertSite
 from opsctl.publish.secrets import Secrets, Unknown, gather
+from opsctl.publish.stage import Late
 from tests.unit.publish.conftest import EVENTS, Site
 
 WEBHOOK = "https://hooks.example.org/services/T0001/B0002/zYxWvUtSrQpOnMlKjIhG"
@@ -36,7 +37,8 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Secrets:
     monkeypatch.setenv("BOT_WORD", TOKEN)
     (tmp_path / "more").write_text("third secret\n\nexport SOURCED='by the body'\n")
     env = {"HF_TOKEN": "not-of-a-known-make", "WANDB_API_KEY": "0123456789abcdef", "TOKENIZER_PATH": "/data/tokenizer"}
-    return gather(alerts(tmp_path), [env, {"MY_PASSWORD": "of the train"}], [str(tmp_path / "more")])
+    more = [str(tmp_path / "more")]
+    return gather(alerts(tmp_path), more, of_process=env, of_train={"MY_PASSWORD": "of the train"})
 
 
 PLANTED = [
@@ -116,9 +118,9 @@ def test_a_secret_that_cannot_be_had_stops_it_all(tmp_path: Path) -> None:
     rules = alerts(tmp_path)
     (tmp_path / "webhook").unlink()
     with pytest.raises(Unknown, match=r"while a secret is not known: webhook_file: .*No such file"):
-        gather(rules, [], [])
+        gather(rules, [], of_train={}, of_process={})
     with pytest.raises(Unknown, match=r"secret is not known: /nowhere: No such file"):
-        gather(AlertSite(), [], ["/nowhere"])
+        gather(AlertSite(), ["/nowhere"], of_train={}, of_process={})
 
 
 @given(before=st.binary(max_size=40), secret=st.binary(min_size=4, max_size=40), after=st.binary(max_size=40))
@@ -170,6 +172,36 @@ def test_a_secret_that_becomes_known_later_is_taken_out_of_what_was_published(si
     site.publish()
     assert [name for name, data in site.out().items() if b"abracadabra" in data] == []
     assert "metrics/tensorboard/events.out.tfevents.1" not in site.out()
+
+
+def test_a_copy_whose_source_is_gone_goes_too_when_another_secret_becomes_known(site: Site) -> None:
+    site.write("logs/pulse.log", "the word is abracadabra\n")
+    site.publish()
+    (site.run.path / "logs/pulse.log").unlink()
+    site.publish(max_file="1M")
+    assert "logs/pulse.log" in site.out()
+    site.known = frozenset({b"abracadabra"})
+    done = site.publish(max_file="1M")
+    assert "logs/pulse.log" not in site.out()
+    assert [item.name for item in done.items if item.why.startswith("its source is gone")] == ["logs/pulse.log"]
+
+
+def test_that_it_is_to_go_is_remembered_by_whoever_runs_out_of_time(site: Site) -> None:
+    site.write("logs/pulse.log", "the word is abracadabra\n")
+    site.publish()
+    (site.run.path / "logs/pulse.log").unlink()
+    site.known = frozenset({b"abracadabra"})
+    with pytest.raises(Late):
+        site.publisher(seconds=0).publish()
+    site.publish(max_file="1M")
+    assert "logs/pulse.log" not in site.out()
+
+
+def test_another_environment_makes_nothing_anew(tmp_path: Path) -> None:
+    def digest(env: dict[str, str]) -> str:
+        return gather(AlertSite(), [], of_train={}, of_process=env).digest
+
+    assert digest({"HF_TOKEN": "not-of-a-known-make"}) == digest({})
 
 
 def test_what_is_kept_of_secrets_is_for_the_owner_alone(site: Site) -> None:
