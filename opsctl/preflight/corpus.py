@@ -18,10 +18,10 @@ _WIDTHS = {1: (1,), 2: (1,), 3: (2,), 4: (4,), 5: (8,), 6: (2,), 7: (4,), 8: (2,
 def read(prefix: Path, named: str) -> Corpus:
     """What lies at `prefix`, which the user calls `named`. Never raises."""
     data, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
-    missing = tuple(path.name for path in (data, index) if not path.is_file())
-    if missing:
-        return Corpus(prefix=named, missing=missing)
     try:
+        missing = tuple(path.name for path in (data, index) if not path.is_file())
+        if missing:
+            return Corpus(prefix=named, missing=missing)
         tokens, width = _tokens(data, index)
     except (OSError, struct.error, ValueError) as error:
         return Corpus(prefix=named, problem=str(error))
@@ -65,8 +65,8 @@ def _about(path: Path) -> tuple[int | None, str]:
 
 def tokenizer_size(path: Path) -> int | None:
     """Tokens that a `tokenizer.json`, or the one in a directory, knows: one more than its highest id."""
-    file = path / "tokenizer.json" if path.is_dir() else path
     try:
+        file = path / "tokenizer.json" if path.is_dir() else path
         given = json.loads(file.read_text(encoding="utf-8"))
         vocabulary = given["model"]["vocab"]
         ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else [len(vocabulary) - 1]

@@ -76,7 +76,7 @@ def gather(order: Order, place: Place, slurm: Cluster | None, unknown: Mapping[s
         now=place.now, user=place.user, cluster=slurm, switches=_switches(place.run, why),
         room=_room(order, place, why), corpora=tuple(_corpora(order, place)),
         tokenizers={path: corpus.tokenizer_size(_at(place, path)) for path in order.recipe.tokenizers},
-        files={path: _at(place, path).exists() for path in _named(order)},
+        files=_files(order, place),
         scripts=_scripts(order, place), deepspeed=_deepspeed(order, place), seen=seen, gpu=gpu,
         saved=_saved(order, place.run, why), step_s=median_step_s(recent_iterations(place.run.main_log, 20)),
         versions=versions(order.train, place.run, place.runner), unknown=why,
@@ -100,15 +100,17 @@ def _switches(run: RunDir, unknown: dict[str, str]) -> tuple[Armed, ...]:
 
 
 def _room(order: Order, place: Place, unknown: dict[str, str]) -> Room | None:
-    said = order.recipe.said.get("save", ("{{",))[0]
+    said = next(iter(order.recipe.said.get("save", ())), "{{")
     target = place.run.checkpoints if "{{" in said or "$" in said else _at(place, said)
-    there = next(path for path in (target, *target.parents) if path.exists())
-    on_it = [each for each in place.filesystems if _is_below(there, Path(each.path))]
-    chosen = max(on_it, key=lambda each: len(each.path), default=Filesystem(name=str(there), path=str(there)))
+    there = next((path for path in (target, *target.parents) if _is_there(path)), Path("/"))
+    chosen = _filesystem(there, place.filesystems)
     try:
         if chosen.by == "du" and not any(place.measured.glob("du-*")):
             raise storage.NotMeasured("the watch has not measured it yet")
-        space = storage.read(chosen, place.runner, keep=place.measured, now=place.now)
+        # Whatever its age, the last measurement will do: looking starts none.
+        space = storage.read(
+            chosen.model_copy(update={"every_minutes": 1e9}), place.runner, keep=place.measured, now=place.now
+        )
     except (OpsctlError, OSError) as error:
         unknown[f"what is left of {chosen.name}"] = str(error)
         return None
@@ -123,22 +125,42 @@ def _room(order: Order, place: Place, unknown: dict[str, str]) -> Room | None:
     )  # fmt: skip
 
 
-def _is_below(path: Path, of: Path) -> bool:
+def _filesystem(path: Path, known: Sequence[Filesystem]) -> Filesystem:
+    """The one of the site's that holds it: the innermost directory, or else any on the same device."""
+    above = [each for each in known if path.is_relative_to(each.path)]
+    beside = [each for each in known if _is_beside(path, Path(each.path))]
+    return max(above or beside, key=lambda each: len(each.path), default=Filesystem(name=str(path), path=str(path)))
+
+
+def _is_beside(path: Path, other: Path) -> bool:
     try:
-        return path.stat().st_dev == of.stat().st_dev
+        return path.stat().st_dev == other.stat().st_dev
     except OSError:
         return False
+
+
+def _is_there(path: Path) -> bool | None:
+    """None where that may not be told, or nothing can have such a name."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def _corpora(order: Order, place: Place) -> Iterable[Corpus]:
     for prefix in order.recipe.corpora:
         path = place.base / prefix if order.recipe.is_embedded else _at(place, prefix)
-        if order.recipe.is_embedded or not path.exists():  # some trainers take a directory
+        if order.recipe.is_embedded or not _is_there(path):  # some trainers take a directory
             yield corpus.read(path, prefix)
 
 
-def _named(order: Order) -> list[str]:
-    return [*order.recipe.tokenizers, *order.recipe.said.get("kill-switch-path", ())[:1]]
+def _files(order: Order, place: Place) -> dict[str, bool]:
+    named = [*order.recipe.tokenizers, *order.recipe.said.get("kill-switch-path", ())[:1]]
+    looked = {path: _is_there(_at(place, path)) for path in named}
+    return {path: there for path, there in looked.items() if there is not None}
 
 
 def _scripts(order: Order, place: Place) -> dict[str, str]:

@@ -188,6 +188,32 @@ def test_nodes_are_as_they_were_seen_last(look):
     assert seen.gpu == "H100"
 
 
+def test_a_quota_of_a_directory_goes_before_what_is_merely_on_the_same_device(look, tmp_path):
+    outer = Filesystem(name="outer", path=str(tmp_path))
+    inner = Filesystem(name="inner", path=str(tmp_path / "trains"))
+    beside = Filesystem(name="beside", path=str(tmp_path / "elsewhere, with a long name"))
+    Path(beside.path).mkdir()
+    assert look(TINY, filesystems=(outer, inner, beside)).room.filesystem == "inner"
+    assert look(TINY, filesystems=(beside,)).room.filesystem == "beside"
+
+
+def test_what_du_has_not_measured_is_unknown_and_no_du_is_begun(look, tmp_path):
+    slow = Filesystem(name="slow", path=str(tmp_path), by="du", limit=10**12)
+    assert look(TINY, filesystems=(slow,)).unknown == {"what is left of slow": "the watch has not measured it yet"}
+    (tmp_path / "du-slow").write_text(f"B 1000\t{tmp_path}\nI 10\t{tmp_path}\n")
+    os.utime(tmp_path / "du-slow", (0, 0))
+    assert look(TINY, filesystems=(slow,)).room.free == 10**12 - 1000
+    assert not (tmp_path / "du-slow.running").exists()
+
+
+def test_names_that_no_file_can_have_are_only_not_looked_at(look):
+    long = "/" + "x" * 300
+    text = FOREIGN.replace('"corpus"', f'"{long}", "--save", "{long}"').replace('"kill"', f'"{long}"')
+    seen = look(text.replace('"./tok"', f'"{long}"'))
+    assert (seen.files, seen.tokenizers, seen.room.filesystem) == ({}, {long: None}, "/")
+    assert "File name too long" in seen.corpora[0].problem
+
+
 def test_looking_changes_nothing(look, tmp_path, run):
     before = sorted(tmp_path.rglob("*"))
     look(TINY)
