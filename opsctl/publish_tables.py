@@ -28,9 +28,17 @@ def _check_pattern(text: str) -> str:
 def _check_remote(text: str) -> str:
     if text.startswith("-") or not text.isprintable() or " " in text:
         raise ValueError(f"{text!r:.40} is no git remote")
+    if text and ":" not in text and text[0] not in "/~$":
+        raise ValueError(f"{text!r:.80} depends on where it is read from: needs to be a whole path, or host:path")
     # What stands there is seen in the list of processes, and kept in git's own files.
     if "?" in text or re.match(r"https?://[^/]*@|\w+://[^/@]*:[^/@]*@", text):
         raise ValueError("the remote says who you are: leave that to a key of ssh or to git's credential helper")
+    return text
+
+
+def _check_path(text: str) -> str:
+    if text and text[0] not in "/~$":
+        raise ValueError(f"{text!r:.80} depends on where it is read from: needs to be a whole path")
     return text
 
 
@@ -68,6 +76,7 @@ def fill(command: str, values: Mapping[str, str]) -> str:
 
 
 FilePattern = Annotated[str, AfterValidator(_check_pattern)]
+Place = Annotated[str, AfterValidator(_check_path)]
 Remote = Annotated[str, AfterValidator(_check_remote)]
 Branch = Annotated[str, AfterValidator(_check_branch)]
 Command = Annotated[str, AfterValidator(_check_command)]
@@ -77,7 +86,7 @@ class PublishTable(Table):
     """`[publish]`"""
 
     to: Literal["", "path", "git", "command"] = Field("", description="how; empty: nothing is published")
-    path: str = Field("", description="a directory, in which each train gets one; with to = path")
+    path: Place = Field("", description="a directory, in which each train gets one; with to = path")
     remote: Remote = Field("", description="of git, without a password in it; with to = git")
     branch: Branch = "main"
     command: Command = Field(

@@ -155,7 +155,7 @@ def test_no_password_is_ever_an_argument(site: Site, remote: Path) -> None:
     site.runner = Noting()
     site.publish(**to_git(remote))
     assert not [word for word in Noting.seen if "sesame" in word]
-    for url in ("https://me:pw@host/x.git", "https://token@host/x.git", "https://host/x?token=1", "-x", "a b"):
+    for url in ("https://me:pw@host/x.git", "https://token@host/x.git", "https://host/x?token=1", "-x", "a b", "x.git"):
         with pytest.raises(ValidationError):
             PublishTable(to="git", remote=url)
     for url in ("git@host:team/x.git", "ssh://git@host/x.git", "https://host/x.git", "/srv/x.git"):

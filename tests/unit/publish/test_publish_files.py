@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from opsctl.errors import InputError, RunDirError
 from opsctl.publish.stage import Late
 from opsctl.publish.train import Published
+from opsctl.publish_tables import PublishTable
 from tests.unit.publish.conftest import EVENTS, Site
 
 ALL = {
@@ -125,6 +128,24 @@ def test_the_place_is_never_among_the_trains(site: Site) -> None:
         with pytest.raises(InputError, match="lies where trains are"):
             site.publish(path=str(place))
     assert site.run.main_log.read_bytes() == ALL["logs/main_log.txt"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"to": "path"}, "to = path needs `path`"),
+        ({"to": "git"}, "to = git needs `remote`"),
+        ({"to": "command"}, "to = command needs `command`"),
+        ({"to": "path", "path": "out"}, "'out' depends on where it is read from"),
+        ({"to": "git", "remote": "/x", "branch": "a..b"}, "'a..b' is no branch"),
+        ({"files": ("../x",)}, "is no pattern of files of a run directory"),
+        ({"files": ("/etc/*",)}, "is no pattern of files of a run directory"),
+        ({"files": ("checkpoints/*",)}, "checkpoints are never published"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, object], why: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(why)):
+        PublishTable.model_validate(settings)
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(site: Site) -> None:
