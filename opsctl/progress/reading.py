@@ -42,8 +42,8 @@ def read_told(path: Path, cuts: Sequence[int] | None = None) -> LogTold:
     the step goes back. Raises RunDirError for a log that may not be read, InputError for what is no file.
     """
     try:
-        if path.is_dir():
-            raise InputError(f"{path}: is a directory", hint="--log wants the log itself")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: is no file", hint="--log wants the log itself")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             reader = _Reader([min(cut, size) for cut in cuts] if cuts is not None else None)

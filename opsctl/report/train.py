@@ -1,10 +1,11 @@
-"""The report of one of our trains, from its journal, its log and what its lives left; Slurm is not asked."""
+"""The report of one of our trains, from its journal, its log and what its lives left."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -13,13 +14,14 @@ from opsctl.errors import InputError
 from opsctl.guard.outcome import Outcome
 from opsctl.journal import Event, Kind
 from opsctl.model import JobState
-from opsctl.progress.effective import Ending, Lived
+from opsctl.progress.effective import Bucket, Ending, Lived
 from opsctl.progress.reading import read_told
 from opsctl.progress.told import LogTold, Part
 from opsctl.report.lives import Known, lives_of, with_jobs
 from opsctl.report.model import Named, Report, Window, add_up
 from opsctl.report.sacct import Ran
 from opsctl.report.waits import waits
+from opsctl.report.words import duration
 from opsctl.rundir import RunDir
 
 MOST_RANKS = 4096
@@ -51,7 +53,16 @@ def report_train(
     told, parts, notes = _told(run, known)
     following = [*known[1:], None]
     named = [_named(run, *each, end) for each in zip(known, parts, following, strict=False)]
-    return add_up(run.name, named, waits(events, end=end), told, window, made=now, notes=notes)
+    report = add_up(run.name, named, waits(events, end=end), told, window, made=now, notes=notes)
+    return replace(report, notes=(*report.notes, *_silent(report)))
+
+
+def _silent(report: Report) -> Iterator[str]:
+    """A last life that is held to hang may be long over: then nobody has settled it."""
+    last = report.lives[-1] if report.lives else None
+    if last and not last.outcome and last.buckets[Bucket.HANG]:
+        silence = duration(last.buckets[Bucket.HANG])
+        yield f"{last.life} has told of no step for {silence}: opsctl status says whether it runs"
 
 
 def checked_window(begin: float, end: float, since: datetime | None, now: datetime) -> Window:

@@ -112,7 +112,10 @@ def test_a_life_that_goes_on_ends_now(tmp_path: Path) -> None:
     report = train.report(165)
     assert (report.wall_s, report.lives[0].outcome) == (165, "")
     assert report.buckets[Bucket.UNKNOWN] == pytest.approx(5)  # amid a step
-    assert train.report(1000).buckets[Bucket.HANG] == pytest.approx(840)
+    assert report.notes == ()
+    later = train.report(1000)
+    assert later.buckets[Bucket.HANG] == pytest.approx(840)
+    assert later.notes == ("7_1.0 has told of no step for 14m 00s: opsctl status says whether it runs",)
 
 
 def test_a_life_that_nobody_settled_ends_when_the_next_begins(tmp_path: Path) -> None:
@@ -209,9 +212,10 @@ def test_of_a_train_and_a_log_one_is_wanted(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, ["report", "gpt", "--json", "--markdown"]).exit_code == 2
 
 
-def test_a_log_that_is_missing_or_a_directory_says_so(tmp_path: Path) -> None:
+def test_a_log_that_is_missing_or_no_file_says_so(tmp_path: Path) -> None:
     assert refusal(tmp_path, "--log", tmp_path / "none.txt") == f"{tmp_path}/none.txt: No such file or directory"
-    assert refusal(tmp_path, "--log", tmp_path) == f"{tmp_path}: is a directory"
+    assert refusal(tmp_path, "--log", tmp_path) == f"{tmp_path}: is no file"
+    assert refusal(tmp_path, "--log", "/dev/zero") == "/dev/zero: is no file"
 
 
 def test_a_train_whose_first_step_was_lately_begins_with_it(tmp_path: Path) -> None:
