@@ -16,6 +16,7 @@ from rich.text import Text
 from opsctl.alerts.brief import open_alerts
 from opsctl.app import App
 from opsctl.cli.output import console, finite, json_option, print_json
+from opsctl.cli.owner import keep_cron
 from opsctl.cli.progress import duration, progress_lines
 from opsctl.errors import Unreachable
 from opsctl.progress.spark import ASCII, BLOCKS
@@ -94,6 +95,7 @@ def _statuses(app: App, train: str | None) -> list[Status]:
     runs = [app.find(train)] if train else all_trains(app.root)
     jobs = app.scheduler.jobs() if runs else []
     alerts = open_alerts(SiteDir.of(app.root).alerts / "ledger.json")
+    keep_cron(app)
     return [look(run, app.journal(run), jobs, app.clock.now(), alerts) for run in runs]
 
 

@@ -18,6 +18,7 @@ from trains import until
 
 from opsctl.app import App, build
 from opsctl.cli.owner import keep_cron
+from opsctl.cli.status import status
 from opsctl.cron.drivers import revive
 from opsctl.cron.drivers.slurm import SlurmDriver
 from opsctl.cron.drivers.wanted import Wanted, read_wanted, write_wanted
@@ -181,7 +182,7 @@ def test_a_chain_that_died_is_revived_once_by_whoever_notices(
     for job in site.driver.jobs():
         site.driver.scheduler.cancel(job.id)
     until(lambda: not site.driver.jobs())
-    keep_cron(site.app)
+    status.main([], obj=site.app, standalone_mode=False)
     assert "submitted the next one as job" in capsys.readouterr().err
     keep_cron(site.app)
     assert capsys.readouterr().err == ""
