@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -49,15 +50,20 @@ class LossCurve:
     is_log: bool
 
 
-def render_page(report: Report) -> str:
-    environment = Environment(
+@cache
+def _environment() -> Environment:
+    return Environment(
         loader=FileSystemLoader(templates_dir()), undefined=StrictUndefined, autoescape=True, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
+
+
+def render_page(report: Report) -> str:
+    """The page, whole."""
     ratios = {"effective time (ETTR)", "without the queue"}
     rows = list(zip(words.life_rows(report), report.lives, strict=True))
     boxes, ticks = lost_over_time(report)
-    return environment.get_template("report/page.html.j2").render(
+    return _environment().get_template("report/page.html.j2").render(
         report=report,
         headline=words.headline(report),
         facts=[(name, value) for name, value in words.facts(report) if name not in ratios],

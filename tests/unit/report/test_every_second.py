@@ -37,7 +37,7 @@ LIVES = st.builds(
 WAITS = st.builds(Wait, begin=TIMES, end=TIMES, bucket=st.sampled_from(Bucket))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(lives=st.lists(LIVES, max_size=4), waits=st.lists(WAITS, max_size=4), begin=TIMES, length=st.floats(0, 1e5))
 def test_the_spans_tile_the_window(lives: list[Lived], waits: list[Wait], begin: float, length: float) -> None:
     end = begin + length
