@@ -47,6 +47,12 @@ def spoken_s(told: Part, usual: Callable[[Told], float], every: int) -> float:
     return spoken + sum(stall for stall in (*told.columns[5], told.stall) if math.isfinite(stall))
 
 
+def missing_steps(parts: Iterable[Part], every: int) -> int:
+    """Steps that were done, for later ones of the same life were, and of which no line tells."""
+    gaps = (after - before for part in parts for before, after in pairwise(part.columns[0]))
+    return int(sum(gap - every for gap in gaps if gap > MISSING * every))
+
+
 def count_steps(step: int, before: int | None, every: int) -> int:
     """The steps that a line tells of. The first line of a life may tell of fewer than the others."""
     if before is not None and step > before:

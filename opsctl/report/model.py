@@ -11,6 +11,7 @@ from statistics import median
 from opsctl.progress.curve import Point
 from opsctl.progress.effective import Bucket, Lived, Span, Wait, ledger
 from opsctl.progress.logline import Iteration
+from opsctl.progress.pace import log_interval, missing_steps
 from opsctl.progress.told import LogTold
 
 PERIODS = 96
@@ -77,14 +78,19 @@ class Report:
     @property
     def ettr(self) -> float | None:
         """Effective training time ratio: productive runtime over the wall-clock with the time in the queue (Meta, arXiv
-        2410.21680); None for no time at all."""
+        2410.21680); None for no time at all, and where the wall-clock is not known."""
+        return self.first_time if self.is_timed else None
+
+    @property
+    def first_time(self) -> float | None:
+        """The share of `wall_s`, whatever that is."""
         return self.buckets[Bucket.EFFECTIVE] / self.wall_s if self.wall_s > 0 else None
 
     @property
     def ettr_without_queue(self) -> float | None:
         """The same of the time in which nobody waited for Slurm."""
         rest = self.wall_s - self.buckets[Bucket.QUEUE]
-        return self.buckets[Bucket.EFFECTIVE] / rest if rest > 1e-9 * self.wall_s > 0 else None
+        return self.buckets[Bucket.EFFECTIVE] / rest if self.is_timed and rest > 1e-9 * self.wall_s > 0 else None
 
     @property
     def losses(self) -> list[tuple[Bucket, float]]:
@@ -119,6 +125,9 @@ def add_up(
     notes: Sequence[str] = (),
 ) -> Report:  # fmt: skip
     """The report of what lies between `window.since` and `window.end`; what went before tells what is done twice."""
+    parts = [each.lived.told for each in lives]
+    if missing := missing_steps(parts, log_interval(parts)):
+        notes = [*notes, f"{missing:,} steps are not in the log: they are held to have taken the usual time"]
     spans = ledger([each.lived for each in lives], waits, begin=window.begin, end=window.end)
     total = _Total(window, len(lives))
     total.take(spans)

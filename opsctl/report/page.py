@@ -60,14 +60,15 @@ def _environment() -> Environment:
 
 def render_page(report: Report) -> str:
     """The page, whole."""
-    ratios = {"effective time (ETTR)", "without the queue"}
+    main = words.ratio(report)
+    ratios = {main[0], "without the queue"}
     rows = list(zip(words.life_rows(report), report.lives, strict=True))
     boxes, ticks = lost_over_time(report)
     return _environment().get_template("report/page.html.j2").render(
         report=report,
         headline=words.headline(report),
         facts=[(name, value) for name, value in words.facts(report) if name not in ratios],
-        ettr=words.percent(report.ettr),
+        ratio=main,
         queueless=words.percent(report.ettr_without_queue) if report.buckets[Bucket.QUEUE] else "",
         shares=[(slug(bucket), bucket.value, words.duration(spent), words.percent(share), words.MEANING[bucket])
                 for bucket, spent, share in words.shares(report)],

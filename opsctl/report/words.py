@@ -91,17 +91,25 @@ def seconds(value: float) -> str:
 
 def headline(report: Report) -> str:
     """Of a train that lost something, to what most."""
-    if report.ettr is None:
+    if report.first_time is None:
         return "no time has passed"
+    if not report.is_timed:
+        share, spent = percent(report.first_time), duration(report.wall_s)
+        return f"{share} of {spent} of steps and saves was new steps; how long it took in all is not known"
     largest = f"; the most went to {report.losses[0][0]} ({duration(report.losses[0][1])})" if report.losses else ""
     return f"{percent(report.ettr)} of {duration(report.wall_s)} was training{largest}"
+
+
+def ratio(report: Report) -> tuple[str, str]:
+    """The figure that matters most, and its name."""
+    return "effective time (ETTR)" if report.is_timed else "new steps", percent(report.first_time)
 
 
 def facts(report: Report) -> Iterator[tuple[str, str]]:
     """Names and values, as people want to know them first."""
     when = f", {moment(report.begin)} to {moment(report.end)}" if report.is_timed else ""
     yield "wall-clock" if report.is_timed else "time of steps", duration(report.wall_s) + when
-    yield "effective time (ETTR)", percent(report.ettr)
+    yield ratio(report)
     if report.buckets[Bucket.QUEUE]:
         yield "without the queue", percent(report.ettr_without_queue)
     yield from _progress(report)

@@ -12,6 +12,7 @@ from opsctl.progress.effective import Bucket
 from opsctl.report.foreign import report_log
 from opsctl.report.model import Report
 from opsctl.report.sacct import parse_sacct, read_sacct
+from opsctl.report.words import headline
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -45,6 +46,15 @@ def test_lines_that_are_missing_are_held_to_have_taken_the_usual_time() -> None:
     report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
     assert report.buckets[Bucket.SLOW] == 0
     assert report.buckets[Bucket.EFFECTIVE] == pytest.approx((43680 - 29010) * 22.18, rel=0.001)
+    assert report.notes[-1] == "14,600 steps are not in the log: they are held to have taken the usual time"
+
+
+def test_of_a_log_without_times_nobody_knows_the_share_of_the_wall_clock() -> None:
+    report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
+    assert (report.ettr, report.ettr_without_queue) == (None, None)
+    assert headline(report) == (
+        "100.0% of 3d 18h of steps and saves was new steps; how long it took in all is not known"
+    )
 
 
 LINE = (
