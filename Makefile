@@ -18,6 +18,7 @@ check: $(VENV)/ready  ## before every commit
 	$(BIN)/pytest -q -n 2 tests/unit tests/rules tests/property
 
 test: check  ## all that CI runs
+	@.ci/packages tests
 	$(BIN)/pytest -n 2 --dist loadfile tests/golden tests/shell tests/alerts tests/browser tests/sandbox
 	$(BIN)/pytest tests/trainer  # its ranks want both cores
 
