@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,11 +52,14 @@ def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...]
     """
     if bool(train) == bool(logs):
         raise click.UsageError("Name a TRAIN, or logs with --log, not both.")
-    found = diagnose_logs(_files(logs)) if logs else diagnose(app, app.find(train or ""), task)
+    run = app.find(train) if train else None
+    found = diagnose(app, run, task) if run else diagnose_logs(_files(logs))
+    settled = read_end(run.life(found.life)) if run else None
+    done = settled.done if settled else ()
     if as_json:
-        print_json({**asdict(found), "suspects": found.suspects})
+        print_json({**asdict(found), "suspects": found.suspects, "done": done})
     else:
-        say("\n".join(told(found, train or "")))
+        say("\n".join(told(found, train or "", done)))
 
 
 def _files(paths: tuple[Path, ...]) -> list[Path]:
@@ -76,7 +80,15 @@ def diagnose(app: App, run: RunDir, task: int | None) -> Diagnosis:
     before = diagnose_life(run, _lived(app, run, earlier[-1], started)) if earlier else None
     ask = diagnose_hang if _hung(run.life(life)) else diagnose_life
     found = ask(run, _lived(app, run, life, started), before=before)
-    return _with_past(app, run, run.life(life), found)
+    return _with_past(app, run, run.life(life), _with_lost_node(run.life(life), found))
+
+
+def _with_lost_node(life: Life, found: Diagnosis) -> Diagnosis:
+    """With the node that was down when the life was settled, where its logs name none: Slurm forgets such states."""
+    done = read_end(life)
+    if found.node or done is None or len(done.suspects) != 1:
+        return found
+    return replace(found, node=done.suspects[0])
 
 
 def _hung(life: Life) -> bool:
@@ -130,8 +142,8 @@ def _said(app: App, life: Life) -> End | None:
     return word or by_slurm(_state(app, life))
 
 
-def told(found: Diagnosis, train: str) -> list[str]:
-    """For people: what, where, when, the proof, what to do."""
+def told(found: Diagnosis, train: str, done: Sequence[str] = ()) -> list[str]:
+    """For people: what, where, when, the proof, what was done, what to do."""
     where = ", ".join(
         part
         for part in (
@@ -150,8 +162,8 @@ def told(found: Diagnosis, train: str) -> list[str]:
     ]
     rows = [("where", where), ("when", _when(found))]
     rows += [("proof", line) for line in found.evidence] + [("also", line) for line in found.also]
-    rows += [("log", found.log), ("do", found.advice)]
-    if train and found.suspects:
+    rows += [("log", found.log), *(("done", each) for each in done), ("do", found.advice)]
+    if train and found.suspects and not done:
         rows.append(("", f"opsctl release {train} --exclude {','.join(found.suspects)}"))
     last = ""
     for label, text in rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from opsctl.model import JobState
 from opsctl.rundir import Life, RunDir
 from opsctl.sitedir import SiteDir
 from tests.unit.diagnosis.conftest import LOST, Log, real
-from tests.unit.guard.settled_world import Hands, World, a_world
+from tests.unit.guard.settled_world import Hands, World, a_world, care_of
 from trainer.contract import Reason
 
 
@@ -153,6 +154,22 @@ def test_slurms_word_is_taken_where_no_log_explains_more(world: World, state: Jo
     settle(world.chain, world.rules, life, job=world.queue.rows[-1])
     world.queue.rows.clear()
     assert ask(world, "gpt")["kind"] == kind
+
+
+def test_what_the_guard_saw_and_did_when_it_settled_a_life_is_told_with_it(world: World) -> None:
+    world.queue.states["node001"] = "DOWN+NOT_RESPONDING"
+    life = world.began("12_1.0", nodes="node[001-002]")
+    world.row((1,), JobState.NODE_FAIL, end=world.clock.now() + timedelta(minutes=1))
+    settle(world.chain, world.rules, life, job=world.queue.rows[-1], care=care_of(world))
+    world.queue.states.clear()
+    found = ask(world, "gpt")
+    assert (found["says"], found["node"]) == ("Slurm lost a node", "node001")
+    excluded = "excluded node001 from what is queued and from later launches, until 2026-03-04 12:00 UTC"
+    assert found["done"] == [excluded]
+    told = call(world, "gpt").stdout
+    assert "  where  node node001\n" in told
+    assert f"  done   {excluded}\n  do     " in told
+    assert "opsctl release" not in told
 
 
 def test_a_task_that_opsctl_cancelled_because_it_hung_was_not_cancelled_by_somebody(world: World) -> None:

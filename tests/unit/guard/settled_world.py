@@ -12,11 +12,17 @@ from typing import NoReturn
 
 from opsctl.config import Guard
 from opsctl.errors import Unreachable
+from opsctl.guard.nodes import NodeCare
 from opsctl.guard.record import Start, write_start
+from opsctl.health.exclusions import Exclusions
+from opsctl.health.history import History
+from opsctl.health_tables import HealthSite
 from opsctl.journal import Journal, Kind
 from opsctl.launch.chain import Chain
 from opsctl.model import Job, JobState, Limits, Node, Partition, Plan
+from opsctl.remote.fanout import Fanout
 from opsctl.rundir import Life, RunDir
+from opsctl.sitedir import SiteDir
 from trainer.contract import Reason, StopReason, to_json
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -171,3 +177,12 @@ def a_world(path: Path) -> World:
     made.row(tuple(range(2, 11)), JobState.PENDING, reason="JobArrayTaskLimit", id="12")
     clock.sleep(1)
     return made
+
+
+def care_of(world: World) -> NodeCare:
+    """Nodes are looked after, but no way leads to any."""
+    site = SiteDir(world.run.path.parent / ".site")
+    return NodeCare(
+        site=HealthSite(exclude_hours=72), history=History(site=site, clock=world.clock), clock=world.clock,
+        exclusions=Exclusions(site=site, clock=world.clock), reach=lambda jobs, idle: Fanout(shells=()),
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from settled_world import World
+from settled_world import World, care_of
 
 from opsctl.cycle import attend
 from opsctl.diagnosis import causes
@@ -20,15 +20,11 @@ from opsctl.guard.nodes import NodeCare, suspects_of
 from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.settle import settle, settle_ended, unsettled
 from opsctl.guard.stop import Stop, request_stop
-from opsctl.health.exclusions import Exclusions
-from opsctl.health.history import History, node_score
+from opsctl.health.history import node_score
 from opsctl.health.model import Health, Result, Severity, Snapshot, Verdict
-from opsctl.health_tables import HealthSite
 from opsctl.journal import Event, Journal, Kind
 from opsctl.model import JobState, Node
-from opsctl.remote.fanout import Fanout
 from opsctl.rundir import Life, RunDir
-from opsctl.sitedir import SiteDir
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 BUG = "KeyError: 'lr'"
@@ -37,13 +33,8 @@ Write = Callable[[str], None]
 
 
 @pytest.fixture
-def care(world: World, tmp_path: Path) -> NodeCare:
-    """No way leads to any node."""
-    site = SiteDir(tmp_path / ".site")
-    return NodeCare(
-        site=HealthSite(exclude_hours=72), history=History(site=site, clock=world.clock), clock=world.clock,
-        exclusions=Exclusions(site=site, clock=world.clock), reach=lambda jobs, idle: Fanout(shells=()),
-    )  # fmt: skip
+def care(world: World) -> NodeCare:
+    return care_of(world)
 
 
 def crashed(world: World, line: str, *, task: int = 1, node: str = "node001", minutes: float = 1) -> Life:
