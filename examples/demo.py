@@ -1,6 +1,7 @@
-"""`make demo`: a private Slurm, and a GPT that outlives the time limit of its tasks. Needs nothing but this checkout.
+"""`make demo`: a private Slurm, and a GPT that outlives a node and the time limit of its tasks.
 
-Everything it makes lies below build/demo; the sandbox is taken down at the end, whatever happens.
+Needs nothing but this checkout. Everything it makes lies below build/demo; the sandbox is taken down at the end,
+whatever happens.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ClusterShell.NodeSet import NodeSet
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -26,7 +28,9 @@ from opsctl.system import SystemClock
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "build" / "demo"
 TRAIN = "tiny-gpt"
-LIMIT_S = 360
+CRASH_AT = 70
+"""The first node of the train loses its power at this step: some way after the checkpoint at step 50."""
+LIMIT_S = 480
 """Give up after this long: something is wrong."""
 ENV = {**os.environ, "OPSCTL_SITE": str(HOME / "site.toml"), "XDG_STATE_HOME": str(HOME / "state")}
 for name in ("SLURM_CONF", "OPSCTL_ROOT"):
@@ -70,11 +74,14 @@ def status() -> dict[str, Any]:
     return found
 
 
-def follow() -> dict[str, Any]:
-    """Show progress until the train has ended: a bar on a terminal, a line a change elsewhere."""
+def follow() -> tuple[str, str]:
+    """Show progress until the train has ended: a bar on a terminal, else a line a change; crash a node on the way.
+
+    How the train ended, and which task lost the node.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
     until = time.monotonic() + LIMIT_S
-    shown = ""
+    shown, crashed = "", ""
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(TRAIN, said="", total=None)
         while time.monotonic() < until:
@@ -86,8 +93,11 @@ def follow() -> dict[str, Any]:
             if not console.is_terminal and said != shown:
                 print(f"  {said}", flush=True)
             shown = said
+            if not crashed and lives and step.get("step", 0) >= CRASH_AT:
+                opsctl("sandbox", "fault", NodeSet(seen["running"][0]["nodes"])[0], "crash", "--name", "demo")
+                crashed = lives[0].rpartition("_")[2]
             if seen["state"] in ("finished", "ended", "held"):
-                return seen
+                return seen["state"], crashed
             time.sleep(1)
     raise SystemExit(f"demo: not finished after {LIMIT_S} s; look at {HOME / 'trains' / TRAIN / 'logs'}")
 
@@ -102,9 +112,9 @@ def summary(took: float) -> None:
     console.print(f"loss {steps[0].loss:.3f} at the first step, {steps[-1].loss:.3f} at the last")
     for each in lives:
         console.print(f"  {each['life']:8} {each['outcome']}: {each['why']}", markup=False)
-    training = sum(each.step_s or 0 for each in steps)
-    console.print(f"{training:.0f} s were training steps; the rest: starting up, saving, and waiting for the next task")
-    console.print(f"\nEverything lies in {run.path.relative_to(ROOT)}. Now try it yourself:")
+    console.print(
+        f"\nEverything lies in {run.path.relative_to(ROOT)}; build/demo/report.html is for a browser. Try it yourself:"
+    )
     for line in (
         "opsctl sandbox up --nodes 4",
         "opsctl launch examples/tiny-gpt.toml --dry-run",
@@ -119,15 +129,19 @@ def main() -> None:
                    capture_output=True, check=False)  # fmt: skip
     prepare()
     try:
-        opsctl("sandbox", "up", "--name", "demo", "--nodes", "2", "--fast")
+        opsctl("sandbox", "up", "--name", "demo", "--nodes", "4", "--fast")
         opsctl("launch", "examples/tiny-gpt.toml")
-        seen = follow()
+        state, crashed = follow()
         opsctl("status", TRAIN)
+        if crashed:
+            opsctl("why", TRAIN, "--task", crashed)
+        opsctl("report", TRAIN)
+        opsctl("report", TRAIN, "--html", str((HOME / "report.html").relative_to(ROOT)))
     finally:
         opsctl("sandbox", "down", "--name", "demo")
     summary(time.monotonic() - began)
-    if seen["state"] != "finished":
-        raise SystemExit(f"demo: the train {seen['state']} without finishing")
+    if state != "finished":
+        raise SystemExit(f"demo: the train is {state} and has not finished")
 
 
 if __name__ == "__main__":
