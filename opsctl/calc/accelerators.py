@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from opsctl.errors import InputError
@@ -37,6 +38,12 @@ ACCELERATORS: dict[str, Accelerator] = {
     )
 }
 """V100 to MI250X: the tables of the Machine Learning Engineering book ("Accelerators"); the rest: data sheets."""
+
+
+def unknown(name: str) -> Iterator[str]:
+    """A line that says so if `name` is none of these."""
+    if name.lower() not in map(str.lower, ACCELERATORS):
+        yield f"gpu: {name!r} is not known; known: {', '.join(ACCELERATORS)}"
 
 
 def accelerator(name: str) -> Accelerator:

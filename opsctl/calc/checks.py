@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from opsctl.errors import InputError
 
+LARGEST = 1e30
+"""No figure that anybody means is beyond, nor below one part in it; products of such cannot overflow."""
+
 
 def refuse(what: str, problems: Iterable[str], *, hint: str | None = None) -> None:
     """Raise one InputError with all `problems`, or return if there are none."""
@@ -16,11 +19,18 @@ def refuse(what: str, problems: Iterable[str], *, hint: str | None = None) -> No
         raise InputError(f"{what}: {count}\n" + "\n".join(f"  {each}" for each in found), hint=hint)
 
 
+def given(**values: float | None) -> dict[str, float]:
+    """Those of them that are."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def not_positive(**values: float) -> Iterator[str]:
     """One line for each value that is not a finite number above 0."""
     for name, value in values.items():
         if not (math.isfinite(value) and value > 0):
             yield f"{_words(name)} is {value:g}, needs to be above 0"
+        elif not 1 / LARGEST <= value <= LARGEST:
+            yield f"{_words(name)} is {value:g}, needs to be between {1 / LARGEST:g} and {LARGEST:g}"
 
 
 def negative(**values: float) -> Iterator[str]:
@@ -28,6 +38,8 @@ def negative(**values: float) -> Iterator[str]:
     for name, value in values.items():
         if not (math.isfinite(value) and value >= 0):
             yield f"{_words(name)} is {value:g}, needs to be 0 or more"
+        elif value > LARGEST:
+            yield f"{_words(name)} is {value:g}, needs to be at most {LARGEST:g}"
 
 
 def not_share(**values: float) -> Iterator[str]:

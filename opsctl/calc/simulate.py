@@ -18,6 +18,8 @@ from opsctl.calc.checks import negative, not_positive, not_share, refuse
 
 CAUSES = ("queue", "start-up", "checkpoints", "done twice", "hang until noticed", "held")
 """Where the time that was not effective went."""
+LONGEST_DAYS = 3650
+"""Ten years: no train is longer, and a slip of the keyboard does not reckon for hours."""
 SHORTEST_H = 1 / 60
 """Between two failures: what fails more often is refused, for it would never end."""
 
@@ -78,6 +80,8 @@ class Setup:
 
 
 def _contradictions(setup: Setup) -> Iterator[str]:
+    if LONGEST_DAYS < setup.days < math.inf:
+        yield f"days is {setup.days:g}, at most {LONGEST_DAYS} are simulated"
     if setup.lemons > setup.nodes:
         yield f"{setup.lemons} lemons among {setup.nodes} nodes"
     if not setup.task_h > setup.start_up_h + setup.save_h:

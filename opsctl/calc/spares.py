@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 
 from opsctl.calc.checks import negative, not_positive, refuse
-from opsctl.errors import InputError
 
 
 def failures_per_week(nodes: int, per_1000_node_days: float) -> float:
@@ -36,11 +35,14 @@ def enough(expected: float) -> Iterator[float]:
         term *= expected / count
 
 
+def not_a_confidence(confidence: float) -> Iterator[str]:
+    if not 0 < confidence < 1:
+        yield f"confidence is {confidence:g}, needs to be between 0 and 1, and neither"
+
+
 def spares(expected: float, confidence: float) -> int:
     """The fewest spares that are enough with at least this probability."""
-    if not 0 < confidence < 1:
-        raise InputError(f"confidence is {confidence:g}, needs to be between 0 and 1, and neither")
-    refuse("spares", negative(expected=expected))
+    refuse("spares", [*not_a_confidence(confidence), *negative(expected=expected)])
     if expected > 500:  # exp() underflows beyond; the Poisson is a normal long before
         from statistics import NormalDist  # noqa: PLC0415 (only for clusters of many thousands)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from opsctl.calc.accelerators import Accelerator
 from opsctl.calc.checks import not_positive, refuse
 from opsctl.calc.model import Shape
-from opsctl.errors import InputError
+
+MOST_SIZES = 10_000
+"""Of a ramp: each is tried with each topology. The documents' ramps have some 120."""
+MOST_GPUS_PER_NODE = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +27,18 @@ class Cluster:
     """PCIe and NUMA set up well; the prequel's were not before 2022-02-25, which cost it up to 5 %."""
 
     def __post_init__(self) -> None:
-        refuse("cluster", not_positive(nodes=self.nodes, gpus_per_node=self.gpus_per_node, network_gb_s=self.node_gb_s))
+        refuse("cluster", not_a_cluster(nodes=self.nodes, gpus_per_node=self.gpus_per_node, network=self.node_gb_s))
 
     @property
     def gpus(self) -> int:
         return self.nodes * self.gpus_per_node
+
+
+def not_a_cluster(*, nodes: int, gpus_per_node: int, network: float) -> Iterator[str]:
+    """What keeps these from making one."""
+    yield from not_positive(nodes=nodes, gpus_per_node=gpus_per_node, network=network)
+    if gpus_per_node > MOST_GPUS_PER_NODE:
+        yield f"gpus per node is {gpus_per_node}, at most {MOST_GPUS_PER_NODE} are known of"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +91,17 @@ def layers_of_stages(shape: Shape, topology: Topology) -> list[int]:
 
 def ramp_sizes(start: int, increment: int, batch: int) -> Sequence[int]:
     """The global batch at every step of the ramp (Megatron's --rampup-batch-size start increment samples)."""
-    refuse("ramp", not_positive(ramp_start=start, ramp_increment=increment))
-    if start > batch or (batch - start) % increment:
-        raise InputError(f"ramp: {start} does not reach {batch} in steps of {increment}")
+    refuse("ramp", not_a_ramp(start, increment, batch))
     return range(start, batch + 1, increment)
+
+
+def not_a_ramp(start: int, increment: int, batch: int) -> Iterator[str]:
+    """What keeps it from reaching the batch."""
+    wrong = list(not_positive(ramp_start=start, ramp_increment=increment))
+    yield from wrong
+    if wrong or batch < 1:
+        return
+    if start > batch or (batch - start) % increment:
+        yield f"ramp: {start} does not reach {batch} in steps of {increment}"
+    elif (count := (batch - start) // increment + 1) > MOST_SIZES:
+        yield f"ramp: {count} sizes from {start} to {batch}, at most {MOST_SIZES} are tried"

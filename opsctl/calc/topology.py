@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from opsctl.calc import memory, steptime, throughput
 from opsctl.calc.model import Shape
 from opsctl.calc.stages import Cluster, Topology
-from opsctl.errors import InputError
 
 MICRO_BATCHES = (1, 2, 4, 8)
 TILE = 128
@@ -47,8 +46,8 @@ def _topologies(
 ) -> Iterator[Topology]:
     """TP up to twice a node, so that it is seen why not more; PP up to one layer a stage."""
     gpus = cluster.gpus
-    for tp in (n for n in _divisors(gpus) if n <= 2 * cluster.gpus_per_node):
-        for pp in (n for n in _divisors(gpus // tp) if n <= shape.layers):
+    for tp in _divisors(gpus, most=2 * cluster.gpus_per_node):
+        for pp in _divisors(gpus // tp, most=shape.layers):
             for micro_batch in micro_batches:
                 yield Topology(
                     tp=tp, pp=pp, dp=gpus // tp // pp, micro_batch=micro_batch, zero=zero, precision=precision,
@@ -131,11 +130,5 @@ def wave_efficiency(shape: Shape, cluster: Cluster, topology: Topology) -> float
     return needed / used
 
 
-def check_micro_batches(sizes: Sequence[int]) -> Sequence[int]:
-    if not sizes or min(sizes) < 1:
-        raise InputError("micro batches: each needs to be above 0")
-    return sizes
-
-
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+def _divisors(number: int, *, most: int) -> list[int]:
+    return [n for n in range(1, min(number, most) + 1) if number % n == 0]

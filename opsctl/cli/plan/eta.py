@@ -8,9 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from opsctl.calc.checks import refuse
 from opsctl.calc.throughput import time_left
-from opsctl.errors import OpsctlError
+from opsctl.errors import InputError, OpsctlError
 from opsctl.journal import replay
 from opsctl.progress.eta import median_step_s, waits_seen
 from opsctl.progress.logline import recent_iterations
@@ -26,13 +25,14 @@ def eta_of(
     waits_h: Sequence[float],
 ) -> dict[str, Any]:  # fmt: skip
     """What the newest iterations of a log and the waits so far say of the time that is left, in seconds."""
-    refuse("throughput", ["give either --train or --log"] if train and log else [])
     waits = [hours * 3600 for hours in waits_h]
     if train:
         run = app.find(train)
         log = run.main_log
         waits = waits or waits_seen(replay(app.journal(run).events()))
     assert log is not None
+    if not log.is_file():
+        raise InputError(f"{log}: {'no file' if log.exists() else 'no such file'}")
     recent = recent_iterations(log, RECENT)
     step_s = median_step_s(recent)
     if not recent or step_s is None or not recent[-1].last:

@@ -10,6 +10,7 @@ import click
 
 from opsctl.calc import knobs as calc
 from opsctl.calc import spares as counts
+from opsctl.calc.checks import negative, not_positive, refuse
 from opsctl.calc.effective import renewal
 from opsctl.calc.simulate import CAUSES, Outcome, Setup
 from opsctl.cli.output import json_option, print_json, say
@@ -30,6 +31,9 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, plo
     \b
     opsctl plan spares --nodes 48 --failures 3 --confidence 0.99
     """
+    refuse("spares", [
+        *not_positive(nodes=nodes, failures=failures), *counts.not_a_confidence(confidence), *negative(repair=repair)
+    ])  # fmt: skip
     expected = counts.out_at_once(nodes, failures, repair)
     wanted = counts.spares(expected, confidence)
     figures = {
@@ -72,7 +76,7 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, plo
 @click.option("--repair", type=float, default=3.0, show_default=True, help="Days until a node is back.")
 @click.option("--person", type=float, default=8.0, show_default=True, help="Hours until a person takes a node out.")
 @click.option("--guard/--no-guard", default=True, show_default=True, help="With the chain guard.")
-@click.option("--seeds", type=click.IntRange(min=1), default=50, show_default=True, help="How many trains.")
+@click.option("--seeds", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many trains.")
 @click.option("--knobs/--no-knobs", "with_knobs", default=True, show_default=True, help="Try what would help.")
 @plot_option
 @json_option

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
 
 from opsctl.calc.accelerators import ACCELERATORS
-from opsctl.calc.checks import refuse
+from opsctl.calc.checks import not_positive, refuse
 from opsctl.calc.memory import PRECISIONS
 from opsctl.calc.model import PUBLISHED, Shape, parameters
 
 F = TypeVar("F", bound=Callable[..., Any])
+WIDEST_HEAD = 512
+"""Columns: models have heads of 64 to 256."""
 
 plot_option: Callable[[F], F] = click.option(
     "--plot", metavar="FILE", help="Draw it as well, into FILE.png or FILE.svg (needs matplotlib)."
@@ -86,6 +88,12 @@ def needed(shape: Shape | None) -> Shape:
     return shape
 
 
+def one_head(shape: Shape) -> Iterator[str]:
+    """A line that says so where the heads were not given and a verb needs them."""
+    if shape.heads == 1 and shape.hidden > WIDEST_HEAD:
+        yield f"1 head of {shape.hidden} columns: --heads says how many there are"
+
+
 def size_options(function: F) -> F:
     """A model's size: `billions`, given or of a published shape."""
 
@@ -93,7 +101,9 @@ def size_options(function: F) -> F:
     def call(*args: Any, known: str | None, billions: float | None, **given: Any) -> Any:
         if known and billions is None:
             billions = parameters(PUBLISHED[known]) / 1e9
-        refuse("size", [] if billions is not None else ["neither --model nor --billions is given"])
+        refuse(
+            "size", ["neither --model nor --billions is given"] if billions is None else not_positive(billions=billions)
+        )
         return function(*args, billions=billions, **given)
 
     for option in _SIZE:

@@ -9,7 +9,7 @@ import click
 
 from opsctl.calc import checkpoint as calc
 from opsctl.calc import storage as stores
-from opsctl.calc.checks import not_positive, refuse
+from opsctl.calc.checks import given, negative, not_positive, not_share, refuse
 from opsctl.calc.spares import mtbf_hours
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.cli.plan.options import failures_option, plot_option, size_options
@@ -39,11 +39,15 @@ def checkpoint(
     opsctl plan checkpoint --model bloom --save 40 --nodes 48 --interval 180
     """
     size = calc.size_bytes(round(billions * 1e9))
-    refuse("checkpoints", [] if (save is None) != (gb_s is None) else ["give either --save or --gb-s"])
+    between = {"nodes": nodes, "failures": failures} if mtbf is None else {"mtbf": mtbf}
+    refuse("checkpoints", [
+        *([] if (save is None) != (gb_s is None) else ["give either --save or --gb-s"]),
+        *not_positive(**given(save=save, gb_s=gb_s, interval=interval, step=step)),
+        *negative(restart=restart, detect=detect), *not_positive(**between),
+    ])  # fmt: skip
     save_s = size / 1e9 / gb_s if gb_s else save
     assert save_s is not None
     mtbf_s = 3600 * (mtbf_hours(nodes, failures) if mtbf is None else mtbf)
-    refuse("checkpoints", not_positive(save_s=save_s, mtbf=mtbf_s, **({} if step is None else {"step": step})))
     intervals = {
         "Young": calc.young(save_s, mtbf_s),
         "Daly": calc.daly(save_s, mtbf_s),
@@ -97,6 +101,7 @@ def storage(*, size: float, interval: float, free: float, reliable: float, plot:
     \b
     opsctl plan storage --size 2.3 --interval 180 --free 500 --reliable 0.8
     """
+    refuse("storage", [*not_positive(size=size, interval=interval, free=free), *not_share(reliable=reliable)])
     daily = stores.per_day(size, interval * 60)
     figures: dict[str, Any] = {
         "tb_per_day": daily,

@@ -8,8 +8,9 @@ import click
 
 from opsctl.calc import memory as calc
 from opsctl.calc import model as models
-from opsctl.calc.accelerators import accelerator
+from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.checkpoint import size_bytes
+from opsctl.calc.checks import not_positive, refuse
 from opsctl.calc.model import Shape
 from opsctl.calc.stages import Topology
 from opsctl.cli.output import json_option, print_json, say
@@ -17,6 +18,7 @@ from opsctl.cli.plan.options import (
     batch_option,
     gpu_option,
     needed,
+    one_head,
     plot_option,
     precision_option,
     recompute_option,
@@ -81,7 +83,12 @@ def memory(
     \b
     opsctl plan memory --model bloom --tp 4 --pp 12 --dp 8 --micro-batch 2 --batch 2048 --embedding-slots
     """
-    shape, device = needed(shape), accelerator(gpu)
+    shape = needed(shape)
+    refuse("memory", [
+        *unknown(gpu), *one_head(shape), *not_positive(tp=tp, pp=pp, dp=dp, micro_batch=micro_batch, batch=batch),
+        *([f"{pp} stages for {shape.layers} layers"] if pp > shape.layers else []),
+    ])  # fmt: skip
+    device = accelerator(gpu)
     topology = Topology(
         tp=tp, pp=pp, dp=dp, micro_batch=micro_batch, zero=zero, precision=precision,
         embedding_slots=embedding_slots, recompute=recompute,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,8 @@ import click
 
 from opsctl.calc import network as networks
 from opsctl.calc import throughput as calc
-from opsctl.calc.accelerators import accelerator
-from opsctl.calc.checks import refuse
+from opsctl.calc.accelerators import accelerator, unknown
+from opsctl.calc.checks import given, negative, not_positive, refuse
 from opsctl.calc.model import Shape, parameters
 from opsctl.cli.output import json_option, print_json
 from opsctl.cli.plan.eta import eta_of
@@ -58,14 +59,19 @@ def throughput(
     opsctl plan throughput --model bloom --gpus 384 --batch 2048 --seconds 105 --tokens 366
     opsctl plan throughput --train tr11 --task 20
     """
+    refuse("throughput", [
+        *(["give either --train or --log"] if train and log else []), *unknown(gpu),
+        *not_positive(**given(gpus=gpus, batch=batch, seconds=seconds, tflops=tflops, tokens=tokens, task=task)),
+        *negative(**given(price=price), start_up=start_up, wait=min(wait, default=0)),
+        *(f"--{name} needs --tokens" for name, value in (("price", price), ("plot", plot)) if value and not tokens),
+        *([] if train or log else _missing(seconds, tflops, gpus, batch)),
+    ])  # fmt: skip
     figures: dict[str, Any] = {}
     if train or log:
         figures |= eta_of(app, train=train, log=log, task_h=task, start_up_min=start_up, waits_h=wait)
-        seconds, batch = seconds or figures["step_s"], batch or figures["batch"]
+        seconds, batch = seconds or (None if tflops else figures["step_s"]), batch or figures["batch"]
     if shape or not figures:
-        problems = [] if (seconds is None) != (tflops is None) else ["give either --seconds or --tflops"]
-        problems += [f"--{name} is not given" for name, value in (("gpus", gpus), ("batch", batch)) if value is None]
-        refuse("throughput", problems)
+        refuse("throughput", _missing(seconds, tflops, gpus, batch))
         assert gpus is not None
         assert batch is not None
         figures |= _speed(
@@ -82,6 +88,12 @@ def throughput(
         print_json(figures)
     else:
         facts({name.replace("_", " "): _say(name, value) for name, value in figures.items() if value is not None})
+
+
+def _missing(seconds: float | None, tflops: float | None, gpus: int | None, batch: int | None) -> Iterator[str]:
+    if (seconds is None) == (tflops is None):
+        yield "give either --seconds or --tflops"
+    yield from (f"--{name} is not given" for name, value in (("gpus", gpus), ("batch", batch)) if value is None)
 
 
 def _speed(
@@ -154,6 +166,13 @@ def network(
     \b
     opsctl plan network --billions 80 --gpus 512 --batch 3584 --sequence 1024 --gb-s 42.5 --tflops 250
     """
+    refuse("network", [
+        *unknown(gpu),
+        *not_positive(**given(
+            gpus=gpus, batch=batch, sequence=sequence, gb_s=gb_s, bytes=bytes_each, accumulation=accumulation,
+            tflops=tflops,
+        )),
+    ])  # fmt: skip
     alone = 0.75 * accelerator(gpu).tflops if tflops is None else tflops
     found = {
         zero: networks.traffic(

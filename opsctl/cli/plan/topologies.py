@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import click
 
 from opsctl.calc import topology as calc
-from opsctl.calc.accelerators import accelerator
+from opsctl.calc.accelerators import accelerator, unknown
+from opsctl.calc.checks import not_positive, refuse
 from opsctl.calc.model import Shape
-from opsctl.calc.stages import Cluster, ramp_sizes
+from opsctl.calc.stages import Cluster, not_a_cluster, not_a_ramp, ramp_sizes
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.cli.plan.options import (
     batch_option,
     gpu_option,
     needed,
+    one_head,
     plot_option,
     precision_option,
     recompute_option,
@@ -24,7 +27,6 @@ from opsctl.cli.plan.options import (
     zero_option,
 )
 from opsctl.cli.plan.show import Curve, draw, listing, percent
-from opsctl.errors import InputError
 
 
 @click.command()
@@ -55,10 +57,17 @@ def topology(
     \b
     opsctl plan topology --model bloom --nodes 48 --batch 2048 --ramp 192:16
     """
+    shape = needed(shape)
+    refuse("topology", [
+        *unknown(gpu), *one_head(shape),
+        *not_a_cluster(nodes=nodes, gpus_per_node=gpus_per_node, network=network), *not_positive(batch=batch),
+        *_ramp_problems(ramp, batch),
+        *(["micro batches: each needs to be above 0"] if min(micro_batch, default=1) < 1 else []),
+    ])  # fmt: skip
     cluster = Cluster(nodes=nodes, gpus_per_node=gpus_per_node, gpu=accelerator(gpu), node_gb_s=network)
     found = calc.candidates(
-        needed(shape), cluster, batch=batch, ramp=_ramp(ramp, batch), zero=zero, precision=precision,
-        micro_batches=calc.check_micro_batches(micro_batch or calc.MICRO_BATCHES), recompute=recompute,
+        shape, cluster, batch=batch, ramp=_ramp(ramp, batch), zero=zero, precision=precision,
+        micro_batches=micro_batch or calc.MICRO_BATCHES, recompute=recompute,
     )  # fmt: skip
     good = [each for each in found if not each.problems]
     if plot:
@@ -75,10 +84,17 @@ def topology(
 def _ramp(text: str | None, batch: int) -> Sequence[int]:
     if not text:
         return ()
-    start, _, increment = text.partition(":")
-    if not (start.isdecimal() and increment.isdecimal()):
-        raise InputError(f"--ramp {text!r}: needs to be START:INCREMENT, such as 192:16")
-    return ramp_sizes(int(start), int(increment), batch)
+    start, increment = map(int, text.split(":"))
+    return ramp_sizes(start, increment, batch)
+
+
+def _ramp_problems(text: str | None, batch: int) -> Iterator[str]:
+    if not text:
+        return
+    if said := re.fullmatch(r"(\d{1,15}):(\d{1,15})", text, re.ASCII):
+        yield from not_a_ramp(int(said[1]), int(said[2]), batch)
+    else:
+        yield f"--ramp {text!r}: needs to be START:INCREMENT, such as 192:16"
 
 
 def _show(shown: list[calc.Candidate]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from opsctl.cli import cli
+from opsctl.cli.plan import plan as group
 from opsctl.errors import InputError, OpsctlError
 from opsctl.journal import Event, History, Kind
 from opsctl.progress.eta import waits_seen
@@ -110,19 +111,65 @@ def test_a_published_shape_can_be_changed() -> None:
         (["checkpoint", "--save", "1"], "size: 1 problem\n  neither --model nor --billions is given"),
         (
             ["topology", "--model", "bloom", "--nodes", "48", "--batch", "2048", "--ramp", "fast"],
-            "--ramp 'fast': needs to be START:INCREMENT, such as 192:16",
+            "topology: 1 problem\n  --ramp 'fast': needs to be START:INCREMENT, such as 192:16",
         ),
         (["throughput", "--train", "x", "--log", "y"], "throughput: 1 problem\n  give either --train or --log"),
         (["simulate", "--nodes", "0", "--hangs", "3"],
          "simulation: 2 problems\n  nodes is 0, needs to be above 0\n  hangs is 3, needs to be between 0 and 1"),
         (["memory", "--model", "bloom", "--tp", "0", "--batch", "1"],
-         "topology: 1 problem\n  tp is 0, needs to be above 0"),
+         "memory: 1 problem\n  tp is 0, needs to be above 0"),
+        (["memory", "--model", "bloom", "--tp", "0", "--pp", "71", "--batch", "0", "--gpu", "A1000"],
+         "memory: 4 problems\n  gpu: 'A1000' is not known; known: V100, A100, A100-40, H100, H100-PCIe, H200, B200, "
+         "MI250X, MI300X\n  tp is 0, needs to be above 0\n  batch is 0, needs to be above 0\n"
+         "  71 stages for 70 layers"),
+        (["topology", "--layers", "70", "--hidden", "14336", "--vocabulary", "250880", "--nodes", "0", "--batch", "0",
+          "--ramp", "fast", "--micro-batch", "0"],
+         "topology: 5 problems\n  1 head of 14336 columns: --heads says how many there are\n"
+         "  nodes is 0, needs to be above 0\n  batch is 0, needs to be above 0\n"
+         "  --ramp 'fast': needs to be START:INCREMENT, such as 192:16\n  micro batches: each needs to be above 0"),
+        (["throughput", "--model", "bloom", "--gpus", "0", "--batch", "1", "--seconds", "nan", "--price", "-2"],
+         "throughput: 4 problems\n  gpus is 0, needs to be above 0\n  seconds is nan, needs to be above 0\n"
+         "  price is -2, needs to be 0 or more\n  --price needs --tokens"),
+        (["network", "--billions", "80", "--gpus", "0", "--batch", "1", "--gb-s", "0"],
+         "network: 2 problems\n  gpus is 0, needs to be above 0\n  gb s is 0, needs to be above 0"),
+        (["checkpoint", "--model", "bloom", "--gb-s", "0", "--step", "0", "--detect", "-1", "--nodes", "0"],
+         "checkpoints: 4 problems\n  gb s is 0, needs to be above 0\n  step is 0, needs to be above 0\n"
+         "  detect is -1, needs to be 0 or more\n  nodes is 0, needs to be above 0"),
+        (["checkpoint", "--billions", "nan", "--save", "3"], "size: 1 problem\n  billions is nan, needs to be above 0"),
+        (["storage", "--size", "0", "--interval", "-3", "--free", "nan", "--reliable", "3"],
+         "storage: 4 problems\n  size is 0, needs to be above 0\n  interval is -3, needs to be above 0\n"
+         "  free is nan, needs to be above 0\n  reliable is 3, needs to be between 0 and 1"),
+        (["spares", "--nodes", "48", "--repair", "-3", "--confidence", "1"],
+         "spares: 2 problems\n  confidence is 1, needs to be between 0 and 1, and neither\n"
+         "  repair is -3, needs to be 0 or more"),
+        (["simulate", "--nodes", "48", "--days", "1e9"],
+         "simulation: 1 problem\n  days is 1e+09, at most 3650 are simulated"),
+        (["throughput", "--log", "nosuch.txt"], "nosuch.txt: no such file"),
+        (["topology", "--model", "bloom", "--nodes", "0", "--gpus-per-node", "2000", "--batch", "2048",
+          "--ramp", "192:100"],
+         "topology: 3 problems\n  nodes is 0, needs to be above 0\n"
+         "  gpus per node is 2000, at most 1024 are known of\n  ramp: 192 does not reach 2048 in steps of 100"),
+        (["throughput", "--model", "bloom", "--gpus", "384", "--batch", "2048", "--seconds", "105", "--plot", "a.png"],
+         "throughput: 1 problem\n  --plot needs --tokens"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_in_one_error(words: list[str], said: str) -> None:
     error = plan(*words).exception
     assert isinstance(error, InputError)
     assert error.message == said
+
+
+BAD = ("0", "-1", "nan", "inf", "-inf", "1e308", "1e-320", "1e30", "1e-30", "1000000000")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_figure_makes_a_verb_break(verb: str) -> None:
+    named = [(each.opts[0], each.type.name) for each in group.commands[verb].params]
+    numbers = [name for name, kind in named if kind in ("float", "integer", "integer range")]
+    for name in numbers:
+        for value in BAD:
+            error = plan(verb, *VERBS[verb], name, value).exception
+            assert error is None or isinstance(error, InputError | SystemExit), (name, value, error)
 
 
 def test_memory_says_which_stage_is_the_fullest_and_whether_it_fits() -> None:
