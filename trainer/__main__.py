@@ -26,8 +26,7 @@ def main() -> NoReturn:
     try:
         _run(sys.argv[1:])
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, each['loc'])) or 'config'}: {each['msg']}" for each in error.errors())
-        _leave(2, f"Refused by the trainer: {'; '.join(problems)}\n")
+        _leave(2, f"Refused by the trainer: {config.told(error)}\n")
     except Refused as error:
         _leave(2, f"Refused by the trainer: {error}\n")
     except SystemExit as error:
@@ -43,8 +42,8 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     me = process.from_environment(os.environ)
     stacks.answer_requests(os.environ, me)
     try:
-        settings = config.read(given.config)
-    except OSError as error:
+        settings = config.read(given.config, skip_samples=given.skip_samples)
+    except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"config {given.config} cannot be read: {error}") from error
 
     from trainer.parallel import choose_accelerator  # noqa: PLC0415 - takes seconds: a wrong config is told first
@@ -59,13 +58,26 @@ def _run(arguments: Sequence[str]) -> NoReturn:
 
 
 def _parser() -> argparse.ArgumentParser:
-    usage = "python -m trainer CONFIG.json [--trace PACKAGES] | CONFIG --dry-run [--processes N]"
+    usage = "python -m trainer CONFIG.json [--trace PACKAGES] [--skip-samples A-B] | CONFIG --dry-run [--processes N]"
     parser = argparse.ArgumentParser(prog="trainer", usage=usage, allow_abbrev=False)
     parser.add_argument("config", type=Path, help="a trainer.json; with --dry-run also a train's TOML")
     parser.add_argument("--trace", metavar="PACKAGES", help="log each call into these packages, separated by commas")
+    parser.add_argument(
+        "--skip-samples",
+        action="append",
+        default=[],
+        metavar="A-B",
+        help="pass over these, counted from 0 in the order of training, besides data.skip_samples; may be repeated",
+    )
     parser.add_argument("--dry-run", action="store_true", help="show layout, memory and checks, and start nothing")
-    parser.add_argument("--processes", type=int, metavar="N", help="of the dry run; as the train says if absent")
+    parser.add_argument("--processes", type=_count, metavar="N", help="of the dry run; as the train says if absent")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of processes")
+    return int(text)
 
 
 def _leave(status: int, message: str) -> NoReturn:

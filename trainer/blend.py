@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trainer.config import TrainerConfig
 from trainer.errors import Refused
 from trainer.indexed import Corpus
 from trainer.order import Order
+from trainer.tables import CorpusConfig
 
 CYCLE = 10_000
 """Samples after which the pattern of corpora comes again: so exact are the weights."""
@@ -44,6 +46,34 @@ def split(corpus: Corpus, *, sequence: int, weight: float, held_out: float) -> t
         Part(corpus=corpus, first=0, samples=samples - kept, weight=weight),
         Part(corpus=corpus, first=samples - kept, samples=kept, weight=weight),
     )
+
+
+def open_parts(config: TrainerConfig, given: Sequence[CorpusConfig]) -> tuple[list[tuple[Part, Part]], list[str]]:
+    """Each of the corpora `given`, as trained on and as held out; and what is wrong with the others."""
+    parts, problems = [], []
+    for each in given:
+        try:
+            corpus = Corpus(each.prefix)
+            corpus.refuse_vocabulary(config.model.vocabulary)
+            sequence, held_out = config.model.sequence, config.data.held_out
+            parts.append(split(corpus, sequence=sequence, weight=each.weight, held_out=held_out))
+        except Refused as error:
+            problems.append(str(error))
+    return parts, problems
+
+
+def mixture_problems(config: TrainerConfig, parts: Sequence[tuple[Part, Part]]) -> list[str]:
+    """What is wrong with all corpora together, one sentence each."""
+    problems, held_out = [], sum(part.samples for _, part in parts)
+    try:
+        Blend([part for part, _ in parts], sequence=config.model.sequence, seed=0)
+    except Refused as error:
+        problems.append(str(error))
+    if config.evaluation.every and held_out < (batch := config.batch.global_batch):
+        problems.append(
+            f"held_out = {config.data.held_out:g} leaves {held_out} samples, less than global_batch = {batch}"
+        )
+    return problems
 
 
 class Blend:

@@ -6,14 +6,17 @@ seconds. What needs the number of processes as well is checked by `layout.check_
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from trainer import schedule
 from trainer.tables import (
     BatchConfig,
+    CorpusConfig,
     Count,
     DataConfig,
     EvaluationConfig,
@@ -24,6 +27,11 @@ from trainer.tables import (
     SpikeConfig,
     Table,
 )
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
 class ModelConfig(Table):
@@ -94,10 +102,12 @@ class OptimizerConfig(Table):
 
     @model_validator(mode="after")
     def _rates_fall(self) -> OptimizerConfig:
+        problems = []
         if self.min_lr > self.lr:
-            raise ValueError(f"min_lr = {self.min_lr:g} is above lr = {self.lr:g}")
+            problems.append(f"min_lr = {self.min_lr:g} is above lr = {self.lr:g}")
         if self.decay_samples is not None and self.decay_samples <= self.warmup_samples:
-            raise ValueError(f"decay_samples = {self.decay_samples} ends before warmup_samples = {self.warmup_samples}")
+            problems.append(f"decay_samples = {self.decay_samples} ends before warmup_samples = {self.warmup_samples}")
+        _refuse(problems)
         return self
 
 
@@ -127,7 +137,7 @@ class TrainerConfig(Table):
 
     steps: Count
     """Step at which the run is finished."""
-    seed: Annotated[int, Field(ge=0)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)] | None = None
     """Of the initial weights, of the order of samples and of dropout; drawn, logged and kept with the checkpoints if
     absent."""
     deterministic: bool = False
@@ -152,30 +162,29 @@ class TrainerConfig(Table):
     limits: LimitsConfig = LimitsConfig()
 
     @model_validator(mode="after")
-    def _clips_rightly(self) -> TrainerConfig:
+    def _tables_agree(self) -> TrainerConfig:
+        _refuse([*self._wrong_clipping(), *self._endless_warmup(), *self._nothing_held_out()])
+        return self
+
+    def _wrong_clipping(self) -> Iterator[str]:
         if self.precision == "fp32" and self.parallel.zero_stage == 0:
-            raise ValueError(
+            yield (
                 "precision = fp32 with zero_stage = 0 leaves the later stages out of the gradient's norm and clips "
                 "wrongly, and takes a step with gradients that are not numbers; use zero_stage = 1"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _decays_after_warmup(self) -> TrainerConfig:
+    def _endless_warmup(self) -> Iterator[str]:
         samples, optimizer = self.samples(), self.optimizer
         falls = optimizer.decay == "cosine" and optimizer.decay_samples is None
         if falls and optimizer.warmup_samples >= samples:
-            raise ValueError(
+            yield (
                 f"warmup_samples = {optimizer.warmup_samples} takes the whole run of {samples} samples "
                 f"({self.steps} steps of {self.batch.global_batch})"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _evaluates_what_is_held_out(self) -> TrainerConfig:
+    def _nothing_held_out(self) -> Iterator[str]:
         if self.evaluation.every and not self.data.held_out:
-            raise ValueError(f"evaluation.every = {self.evaluation.every} has nothing to read: data.held_out is 0")
-        return self
+            yield f"evaluation.every = {self.evaluation.every} has nothing to read: data.held_out is 0"
 
     def samples(self) -> int:
         """Samples that all steps take, ramp-up included."""
@@ -192,6 +201,35 @@ class TrainerConfig(Table):
         )
 
 
-def read(path: Path) -> TrainerConfig:
-    """The config frozen at `path`. Raises OSError, or pydantic's ValidationError with every problem in it."""
-    return TrainerConfig.model_validate_json(path.read_text())
+def read(path: Path, *, skip_samples: Sequence[str] = ()) -> TrainerConfig:
+    """The config frozen at `path`, with more ranges of samples to pass over.
+
+    Raises OSError, or pydantic's ValidationError with every problem in it.
+    """
+    config = TrainerConfig.model_validate_json(path.read_text())
+    skipped = [*config.data.skip_samples, *skip_samples]
+    data = DataConfig.model_validate(config.data.model_dump() | {"skip_samples": skipped})
+    return config.model_copy(update={"data": data})
+
+
+def told(error: ValidationError) -> str:
+    """Every problem of a config, in one line."""
+    return "; ".join(_told(each["loc"], each["type"], each["msg"]) for each in error.errors())
+
+
+def _told(place: tuple[int | str, ...], kind: str, message: str) -> str:
+    where = ".".join(map(str, place)) or "config"
+    if kind != "extra_forbidden":
+        return f"{where}: {message.removeprefix('Value error, ')}"
+    known = _known(place[:-1])
+    near = get_close_matches(str(place[-1]), known, 1)
+    return f"{where}: unknown key; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
+
+
+def _known(place: Sequence[int | str]) -> list[str]:
+    """The keys of the table at `place`."""
+    model: type[BaseModel] = CorpusConfig if "blend" in place else TrainerConfig
+    for key in () if "blend" in place else place:
+        field = model.model_fields[str(key)].annotation
+        model = field if isinstance(field, type) and issubclass(field, BaseModel) else model
+    return sorted(model.model_fields)

@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.blend import Blend, Part, split
+from trainer.blend import Blend, Part, mixture_problems, open_parts
 from trainer.config import TrainerConfig
 from trainer.errors import Refused
-from trainer.indexed import Corpus
 from trainer.order import taken
 
 
@@ -50,8 +49,9 @@ class Batches:
         row = self.blend.row(position)
         if row.max() >= self.vocabulary or row.min() < 0:
             part, sample = self.blend.source(position)
+            token = row.min() if row.min() < 0 else row.max()
             raise Refused(
-                f"corpus {part.corpus.prefix}: sample {sample} holds token {row.max()}, and the model's vocabulary "
+                f"corpus {part.corpus.prefix}: sample {sample} holds token {token}, and the model's vocabulary "
                 f"has {self.vocabulary}"
             )
         return row
@@ -96,11 +96,13 @@ class Data:
 
 
 def open_data(config: TrainerConfig) -> Data:
-    """The corpora of `config`. Raises Refused, with numbers, if one is not whole, too small or not for this model."""
-    parts = []
-    for given in config.data.corpora():
-        corpus = Corpus(given.prefix)
-        sequence, held_out = config.model.sequence, config.data.held_out
-        parts.append(split(corpus, sequence=sequence, weight=given.weight, held_out=held_out))
-        corpus.refuse_vocabulary(config.model.vocabulary)
+    """The corpora of `config`.
+
+    Raises Refused, with numbers and every problem, if one is not whole, too small or not for this model, or if they
+    cannot be mixed as they should.
+    """
+    parts, problems = open_parts(config, config.data.corpora())
+    problems = problems or mixture_problems(config, parts)
+    if problems:
+        raise Refused("; ".join(problems))
     return Data(trained=[part for part, _ in parts], held_out=[part for _, part in parts], config=config)

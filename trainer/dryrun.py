@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer import footprint
+from trainer import blend, footprint
 from trainer.config import TrainerConfig
 from trainer.errors import Refused
 from trainer.footprint import GIB
-from trainer.indexed import Corpus
 from trainer.layout import Layout, check_layout, layout
+from trainer.process import number
 
 _WIDTHS = (30, 12, 9, 11, 11, 13, 12)
 
@@ -28,9 +28,12 @@ def read(path: Path) -> tuple[TrainerConfig, int]:
         given: dict[str, Any] = tomllib.loads(text) if path.suffix == ".toml" else {"trainer": json.loads(text)}
     except (OSError, ValueError) as error:
         raise Refused(f"config {path} cannot be read: {error}") from error
+    config = TrainerConfig.model_validate_json(json.dumps(given.get("trainer", {}), default=str))
     slurm = given.get("slurm", {})
-    config = TrainerConfig.model_validate_json(json.dumps(given.get("trainer", {})))
-    return config, int(slurm.get("nodes", 0)) * int(slurm.get("processes_per_node", 1))
+    try:
+        return config, int(slurm.get("nodes", 0)) * int(slurm.get("processes_per_node", 1))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Refused(f"{path}: nodes and processes_per_node of [slurm] should be numbers ({error})") from error
 
 
 def report(config: TrainerConfig, processes: int) -> tuple[list[str], list[str]]:
@@ -39,11 +42,8 @@ def report(config: TrainerConfig, processes: int) -> tuple[list[str], list[str]]
     lines = [*_model(config), *_steps(config)]
     if not problems:
         lines += _layout(config, layout(config, processes))
-    for given in config.data.corpora():
-        line, problem = _corpus(config, given.prefix, sum(each.weight for each in config.data.corpora()), given.weight)
-        lines.append(line)
-        problems += problem
-    return lines, problems
+    data, wrong = _data(config)
+    return [*lines, *data], problems + wrong
 
 
 def _row(name: str, text: str) -> str:
@@ -111,23 +111,29 @@ def _short(count: float) -> str:
     return f"{count:g}"
 
 
-def _corpus(config: TrainerConfig, prefix: str, weights: float, weight: float) -> tuple[str, list[str]]:
-    if not any(Path(prefix + end).exists() for end in (".bin", ".idx")):
-        return _row("data", f"{prefix}: not here, so not checked"), []
-    try:
-        corpus = Corpus(prefix)
-        corpus.refuse_vocabulary(config.model.vocabulary)
-    except Refused as error:
-        return _row("data", f"{prefix}: refused"), [str(error)]
-    samples = corpus.samples(config.model.sequence) * (1 - config.data.held_out)
-    epochs = config.samples() * weight / weights / samples if samples else float("inf")
-    return _row("data", f"{prefix}: {_short(len(corpus.tokens))} tokens, {epochs:.3g} epochs"), []
+def _data(config: TrainerConfig) -> tuple[list[str], list[str]]:
+    given = config.data.corpora()
+    here = [each for each in given if any(Path(each.prefix + end).exists() for end in (".bin", ".idx"))]
+    parts, problems = blend.open_parts(config, here)
+    if len(parts) == len(given):
+        problems += blend.mixture_problems(config, parts)
+    opened = {trained.corpus.prefix: trained for trained, _ in parts}
+    weights = sum(each.weight for each in given)
+    lines = []
+    for each in given:
+        what = "refused" if each in here else "not here, so not checked"
+        if part := opened.get(each.prefix):
+            epochs = config.samples() * each.weight / weights / part.samples
+            what = f"{_short(len(part.corpus.tokens))} tokens, {epochs:.3g} epochs"
+        lines.append(_row("data", f"{each.prefix}: {what}"))
+    return lines, problems
 
 
 def main(path: Path, *, processes: int | None, environ: Mapping[str, str]) -> int:
     """Print the report; 0, or 2 if something is wrong. Raises what `read` raises."""
     config, said = read(path)
-    world = processes or int(environ.get("WORLD_SIZE", 0)) or said or config.parallel.pipeline * config.parallel.tensor
+    world = processes or number(environ, "WORLD_SIZE", default=0) or said
+    world = world or config.parallel.pipeline * config.parallel.tensor
     lines, problems = report(config, world)
     for line in lines:
         print(line)  # noqa: T201 - the report is its output

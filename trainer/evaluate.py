@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from trainer.data import Batches, Data
 from trainer.engine import Engine
-from trainer.errors import Refused
 from trainer.layout import Layout
 
 
@@ -39,12 +38,10 @@ def line(step: int, loss: float) -> str:
 
 
 def evaluation(data: Data, layout: Layout, rank: int) -> Evaluation | None:
-    """What is evaluated on, or None if never. Raises Refused where too little is held out for one batch."""
+    """What is evaluated on, or None if never."""
     config = data.config
     if not config.evaluation.every:
         return None
     batch, samples = config.batch.global_batch, sum(part.samples for part in data.held_out)
-    if samples < batch:
-        raise Refused(f"held_out = {config.data.held_out:g} leaves {samples} samples, less than global_batch = {batch}")
     batches = data.evaluation(data_rank=layout.data_rank(rank), data_ranks=layout.data)
     return Evaluation(batches=batches, batch=batch, count=min(config.evaluation.batches, samples // batch))

@@ -77,26 +77,35 @@ def _facts(path: Path) -> Mapping[str, Any]:
 
 
 def _tokens(data: Path, index: Path) -> npt.NDArray[np.generic]:
+    start = len(MAGIC) + _HEADER.size
     try:
+        size, index_size = data.stat().st_size, index.stat().st_size
         with index.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise Refused(f"{index} is not an index in Megatron's format (it starts otherwise)")
+            if index_size < start:
+                raise Refused(f"{index} has {index_size} bytes, and its header alone {start}")
             version, code, sequences, documents = _HEADER.unpack(file.read(_HEADER.size))
+            _refuse_index(index, version=version, code=code)
+            expected = start + 12 * sequences + 8 * documents
+            if index_size != expected:
+                raise Refused(f"{index} has {index_size} bytes, and should have {expected} for {sequences} sequences")
             lengths = file.read(4 * sequences)
-        size, index_size = data.stat().st_size, index.stat().st_size
-    except (OSError, struct.error, ValueError) as error:
+    except OSError as error:
         raise Refused(f"corpus {data.with_suffix('')} cannot be read: {error}") from error
-    if version != 1 or code not in _TYPES:
-        raise Refused(f"{index}: version {version} and token type {code} are not known here (version 1, types 1 to 8)")
-    expected = len(MAGIC) + _HEADER.size + 12 * sequences + 8 * documents
-    if index_size != expected:
-        raise Refused(f"{index} has {index_size} bytes, and should have {expected} for {sequences} sequences")
     total = int(np.frombuffer(lengths, dtype=np.int32).sum(dtype=np.int64))
     dtype = next((kind for kind in map(np.dtype, _TYPES[code]) if size == total * kind.itemsize), None)
     if dtype is None:
         width = np.dtype(_TYPES[code][0]).itemsize
         raise Refused(f"{data} has {size} bytes, and its index tells of {total} tokens of {width} bytes")
     return np.memmap(data, dtype=dtype, mode="r") if total else np.zeros(0, dtype=dtype)
+
+
+def _refuse_index(index: Path, *, version: int, code: int) -> None:
+    wrong = [f"version {version} (known is 1)"] if version != 1 else []
+    wrong += [f"token type {code} (known are 1 to 8)"] if code not in _TYPES else []
+    if wrong:
+        raise Refused(f"{index} is of {' and '.join(wrong)}")
 
 
 def token_type(vocabulary: int) -> tuple[int, np.dtype[Any]]:
@@ -109,11 +118,11 @@ def write_corpus(
 ) -> tuple[int, int]:
     """Write `documents`, each the tokens of one; return how many there were, and how many tokens in all.
 
-    `facts` go into `<prefix>.json`. Raises OSError, and then leaves no index.
+    `facts` go into `<prefix>.json`. Raises OSError, and what `documents` raises: then what was there before is there
+    still, or where the disk failed at the very end, no index.
     """
     prefix.parent.mkdir(parents=True, exist_ok=True)
     index = prefix.with_name(prefix.name + ".idx")
-    index.unlink(missing_ok=True)  # an index of older data must not meet the new data
     (code, dtype), lengths = token_type(vocabulary), array("i")
     handle, part = tempfile.mkstemp(dir=prefix.parent, prefix=f".{prefix.name}.bin.")
     try:
@@ -124,6 +133,7 @@ def write_corpus(
             file.flush()
             os.fsync(file.fileno())
         Path(part).chmod(0o644)
+        index.unlink(missing_ok=True)  # an index of older data must not meet the new data
         Path(part).replace(prefix.with_name(prefix.name + ".bin"))
         fsync_directory(prefix.parent)
     except BaseException:

@@ -14,7 +14,7 @@ from trainer.checkpoint.resuming import foresee
 from trainer.checkpoint.saving import Checkpoints, open_checkpoints
 from trainer.config import TrainerConfig
 from trainer.contract import Env, Phase, Reason
-from trainer.data import Batches, open_data
+from trainer.data import Batches
 from trainer.engine import Engine
 from trainer.evaluate import Evaluation, evaluation, line
 from trainer.footprint import model_parameters
@@ -24,15 +24,15 @@ from trainer.parallel import Control, connect, leave
 from trainer.process import Process
 from trainer.report import Pulse, say, stamp, write_stop_reason
 from trainer.spikes import Spikes
-from trainer.start import checked_layout, compare_data, device_name, memory_limits, settle_randomness, settle_seed
+from trainer.start import checked, compare_data, device_name, memory_limits, settle_randomness, settle_seed
 from trainer.state import State
 from trainer.steplog import Interval, StepLog
 
 
 def run(config: TrainerConfig, process: Process, environ: Mapping[str, str]) -> NoReturn:
     """Train until the run is finished or something asks to stop; ends the process. Raises Refused before the start."""
-    cut = checked_layout(config, process)
-    data = open_data(config)
+    directory = Path(environ.get(Env.CHECKPOINT_DIR) or config.checkpoint.directory)
+    cut, data = checked(config, process, directory)
     held_out = evaluation(data, cut, process.rank)
     parameters = model_parameters(config.model)
     state = State(save_s=flops.assumed_save_s(total_parameters=parameters, ranks=process.world_size))
@@ -41,7 +41,6 @@ def run(config: TrainerConfig, process: Process, environ: Mapping[str, str]) -> 
     control = connect(process, timeout_s=config.parallel.timeout_s)
     memory = memory_limits(config, process)
     hooks = Hooks(environ, polls=process.is_first, margin_s=config.limits.margin_s, memory=memory)
-    directory = Path(environ.get(Env.CHECKPOINT_DIR) or config.checkpoint.directory)
 
     foresee(directory, state)
     reason = hooks.agree(control, state).stop  # asked already: then it is cheaper not to build the model at all

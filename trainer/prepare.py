@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,18 @@ from trainer.tokens import END_OF_DOCUMENT, Encode, Tokenizer, byte_level
 
 _CHUNK = 64
 """Documents that a process takes at a time."""
+_SHOWN = 10
+"""Of the lines that are wrong."""
 _BYTES = END_OF_DOCUMENT + 1
 
 
 def text_files(inputs: Sequence[Path], *, suffix: str) -> Iterator[Path]:
-    """The files among `inputs`, and those ending in `suffix` below its directories, by path; links are not followed."""
+    """The files among `inputs`, and those ending in `suffix` below its directories, by path; links are not followed.
+
+    Raises Refused if some of `inputs` are not there.
+    """
+    if missing := [str(path) for path in inputs if not path.exists()]:
+        raise Refused(f"No such file or directory: {', '.join(missing)}")
     for given in inputs:
         if not given.is_dir():
             yield given
@@ -42,18 +49,25 @@ def text_files(inputs: Sequence[Path], *, suffix: str) -> Iterator[Path]:
 
 
 def documents(paths: Iterable[Path], *, key: str, limit: int | None) -> Iterator[bytes]:
-    """The documents in the files, without empty ones, until `limit` bytes are reached. Raises Refused or OSError."""
-    total = 0
-    for path in paths:
-        for text in _lines(path, key) if path.suffix == ".jsonl" else (path.read_bytes(),):
-            total += len(text)
-            if limit is not None and total > limit:
-                return
-            if text:
-                yield text
+    """The documents in the files, without empty ones, until `limit` bytes are reached.
+
+    Raises OSError, and Refused with every line that is not what it should be: behind the first of them there are no
+    more documents.
+    """
+    total, wrong = 0, list[str]()
+    each = (_lines(path, key, wrong) if path.suffix == ".jsonl" else (path.read_bytes(),) for path in paths)
+    for text in chain.from_iterable(each):
+        total += len(text)
+        if limit is not None and total > limit:
+            break
+        if text and not wrong:
+            yield text
+    if wrong:
+        rest = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
+        raise Refused(f"not JSON objects with a text under {key!r}: {'; '.join(wrong[:_SHOWN] + rest)}")
 
 
-def _lines(path: Path, key: str) -> Iterator[bytes]:
+def _lines(path: Path, key: str, wrong: list[str]) -> Iterator[bytes]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -61,7 +75,7 @@ def _lines(path: Path, key: str) -> Iterator[bytes]:
             try:
                 yield json.loads(line)[key].encode(errors="replace")
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise Refused(f"{path}:{number}: not a JSON object with a text under {key!r} ({error!r})") from error
+                wrong.append(f"{path}:{number} ({error!r})")
 
 
 class _Progress:
@@ -72,7 +86,7 @@ class _Progress:
         self._documents, self._tokens = 0, 0
 
     def watch(self, encoded: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
-        """`encoded`, counted on its way."""
+        """`encoded`, counted on its way. Raises Refused if there was nothing."""
         for tokens in encoded:
             self._documents, self._tokens = self._documents + 1, self._tokens + len(tokens)
             now = time.monotonic()
@@ -81,6 +95,8 @@ class _Progress:
                 speed = self._tokens / (now - self._started)
                 sys.stderr.write(f"prepare: {self._documents} documents, {self._tokens} tokens, {speed:.0f} tokens/s\n")
             yield tokens
+        if not self._documents:
+            raise Refused("no text in what is to be read")
 
 
 _encode: Encode = byte_level
@@ -128,18 +144,26 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, required=True, metavar="PREFIX", help="path without .bin and .idx")
     parser.add_argument("--suffix", default="", help="of the files taken from directories, such as .py; all if absent")
     parser.add_argument("--json-key", default="text", metavar="KEY", help="of the text in lines of .jsonl files")
-    parser.add_argument("--max-bytes", type=int, metavar="N", help="take whole documents until this many bytes")
+    parser.add_argument("--max-bytes", type=_count, metavar="N", help="take whole documents until this many bytes")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json; bytes if absent")
     parser.add_argument("--end-token", metavar="TOKEN", help="what ends a document, such as <|endoftext|>")
-    parser.add_argument("--processes", type=int, default=1, metavar="N", help="that share the work; 1 if absent")
+    parser.add_argument("--processes", type=_count, default=1, metavar="N", help="that share the work; 1 if absent")
     parser.add_argument("--progress-s", type=float, default=10, metavar="S", help="seconds between two progress lines")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0, or 2 where there is nothing to write or it cannot be read or written."""
     parser = _parser()
     given = parser.parse_args(argv)
+    if given.end_token and not given.tokenizer:
+        parser.error("--end-token is of a --tokenizer; bytes end a document with 256")
     try:
         known = Tokenizer(given.tokenizer, end=given.end_token) if given.tokenizer else None
         paths = text_files(given.input, suffix=given.suffix)
@@ -153,8 +177,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except (OSError, Refused) as error:
         parser.exit(2, f"prepare: {error}\n")
-    if not count:
-        parser.exit(2, f"prepare: no text in {' '.join(map(str, given.input))}\n")
     sys.stdout.write(f"{given.output}: {count} documents, {total} tokens\n")
     return 0
 

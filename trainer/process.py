@@ -43,14 +43,15 @@ def from_environment(environ: Mapping[str, str]) -> Process:
     """The rank that a launcher (torchrun's names) or srun (its own) gave to this process; alone if neither did."""
     node = environ.get(Env.NODE) or environ.get("SLURMD_NODENAME") or os.uname().nodename
     return Process(
-        rank=_number(environ, "RANK", "SLURM_PROCID", default=0),
-        world_size=_number(environ, "WORLD_SIZE", "SLURM_NTASKS", default=1),
-        local_rank=_number(environ, "LOCAL_RANK", "SLURM_LOCALID", default=0),
+        rank=number(environ, "RANK", "SLURM_PROCID", default=0),
+        world_size=number(environ, "WORLD_SIZE", "SLURM_NTASKS", default=1),
+        local_rank=number(environ, "LOCAL_RANK", "SLURM_LOCALID", default=0),
         node=node,
     )
 
 
-def _number(environ: Mapping[str, str], *names: str, default: int) -> int:
+def number(environ: Mapping[str, str], *names: str, default: int) -> int:
+    """The first of `names` that is in the environment. Raises Refused if it is no number."""
     for name in names:
         if name in environ:
             try:

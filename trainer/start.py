@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 
 from trainer.config import TrainerConfig
-from trainer.data import Data
+from trainer.data import Data, open_data
 from trainer.errors import Refused
 from trainer.layout import Layout, check_layout, layout
 from trainer.memory import Memory
@@ -19,12 +20,31 @@ from trainer.state import State
 _OTHER_ORDER = "samples come in another order, some of them again"
 
 
-def checked_layout(config: TrainerConfig, process: Process) -> Layout:
-    """Which rank does what. Raises Refused, with every problem at once."""
-    problems = check_layout(config, process.world_size)
+def checked(config: TrainerConfig, process: Process, checkpoints: Path) -> tuple[Layout, Data]:
+    """Which rank does what, and on what data. Raises Refused, with every problem at once."""
+    problems = [*check_layout(config, process.world_size), *cannot_save(checkpoints)]
+    try:
+        data = open_data(config)
+    except Refused as error:
+        problems.append(str(error))
     if problems:
         raise Refused("; ".join(problems))
-    return layout(config, process.world_size)
+    return layout(config, process.world_size), data
+
+
+def cannot_save(checkpoints: Path) -> list[str]:
+    """What is wrong with the directory of checkpoints, or with the one that it is to be made in.
+
+    A full disk is not: it may have room again when a save is due.
+    """
+    there = next(
+        (path for path in (checkpoints, *checkpoints.absolute().parents) if os.path.lexists(path)), checkpoints
+    )
+    if not there.is_dir():
+        return [f"checkpoints {checkpoints} cannot be saved: {there} is not a directory"]
+    if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+        return [f"checkpoints {checkpoints} cannot be saved: {there} is not writable for user {os.getuid()}"]
+    return []
 
 
 def settle_seed(config: TrainerConfig, state: State, control: Control) -> TrainerConfig:

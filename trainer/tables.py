@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from trainer.schedule import Ramp
 
 Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=1e8)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Percent = Annotated[float, Field(gt=0, le=100)]
 
@@ -18,9 +18,11 @@ _RANGE = re.compile(r"(\d+)-(\d+)")
 
 
 class Table(BaseModel):
-    """A table of the config: no unknown keys, no guessing at types, never changed."""
+    """A table of the config: no unknown keys, no guessing at types, no endless numbers, never changed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class CorpusConfig(Table):

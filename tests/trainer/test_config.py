@@ -6,7 +6,7 @@ import tomllib
 import pytest
 from pydantic import ValidationError
 
-from trainer.config import TrainerConfig, read
+from trainer.config import TrainerConfig, read, told
 from trainer.layout import check_layout, layout
 
 
@@ -29,6 +29,13 @@ def test_frozen_as_json_it_reads_back_the_same(tmp_path):
     given = config(precision="fp32", optimizer={"lr": 1, "warmup_samples": 5})
     (tmp_path / "trainer.json").write_text(given.model_dump_json())
     assert read(tmp_path / "trainer.json") == given
+
+
+def test_samples_to_skip_may_be_said_at_the_start(tmp_path):
+    (tmp_path / "trainer.json").write_text(config(data={"skip_samples": ["1-2"]}).model_dump_json())
+    assert read(tmp_path / "trainer.json", skip_samples=["3-4"]).data.skipped() == [range(1, 5)]
+    with pytest.raises(ValidationError, match="is not a range of samples"):
+        read(tmp_path / "trainer.json", skip_samples=["4"])
 
 
 def test_toml_and_json_are_read_alike():
@@ -58,6 +65,10 @@ def test_every_key_is_documented():
         ({"optimizer": {"lr": 1e-4, "min_lr": 1e-3}}, "min_lr = 0.001 is above lr = 0.0001"),
         ({"optimizer": {"warmup_samples": 50, "decay_samples": 50}}, "ends before warmup_samples = 50"),
         ({"optimizer": {"warmup_samples": 1600}}, "takes the whole run of 1600 samples (100 steps of 16)"),
+        ({"optimizer": {"lr": float("inf")}}, "finite number"),
+        ({"optimizer": {"clip": float("nan")}}, "finite number"),
+        ({"parallel": {"timeout_s": 1e13}}, "less than or equal to 100000000"),
+        ({"seed": 1 << 32}, "less than 4294967296"),
         ({"checkpoint": {"keep_last": 1}}, "leaves nothing to fall back on"),
         (
             {"precision": "fp32", "parallel": {"zero_stage": 0}},
@@ -67,6 +78,30 @@ def test_every_key_is_documented():
 )
 def test_refused(tables, words):
     assert words in refused(**tables)
+
+
+def test_every_problem_between_tables_is_told_at_once():
+    found = refused(
+        precision="fp32", parallel={"zero_stage": 0}, optimizer={"warmup_samples": 1600}, evaluation={"every": 1}
+    )
+    for words in ("clips wrongly", "takes the whole run", "has nothing to read: data.held_out is 0"):
+        assert words in found
+
+
+def test_an_unknown_key_is_told_with_what_is_known():
+    with pytest.raises(ValidationError) as caught:
+        config(stepz=1, model={"layerz": 2}, data={"blend": [{"prefix": "x", "wait": 3, "q": 1}]}, seed=-1)
+    assert told(caught.value).split("; ") == [
+        "seed: Input should be greater than or equal to 0",
+        "model.layerz: unknown key",
+        "did you mean 'layers'?",
+        "data.blend.0.wait: unknown key",
+        "did you mean 'weight'?",
+        "data.blend.0.q: unknown key",
+        "known: prefix, weight",
+        "stepz: unknown key",
+        "did you mean 'steps'?",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,18 @@ def test_the_index_is_megatrons_byte_for_byte(tmp_path):
     )
 
 
+def test_a_corpus_that_is_not_written_to_its_end_leaves_the_one_before(tmp_path):
+    def cut_off():
+        yield byte_level(b"new")
+        raise Refused("no more")
+
+    write(tmp_path / "x", b"ab", b"c")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(Refused, match="no more"):
+        write_corpus(cut_off(), tmp_path / "x", vocabulary=257)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_a_large_vocabulary_is_written_in_four_bytes(tmp_path):
     write_corpus([np.array([70000, 1])], tmp_path / "x", vocabulary=250880)
     assert (tmp_path / "x.bin").read_bytes() == struct.pack("<2i", 70000, 1)
@@ -58,13 +70,21 @@ def other_version(prefix):
     index.write_bytes(index.read_bytes().replace(struct.pack("<QB", 1, 8), struct.pack("<QB", 2, 8)))
 
 
+def more_sequences(prefix):
+    """More than memory holds: the size tells before they are read."""
+    index = prefix.with_suffix(".idx")
+    index.write_bytes(index.read_bytes().replace(struct.pack("<QQ", 2, 3), struct.pack("<QQ", 1 << 61, 3)))
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
         (cut_data, "has 8 bytes, and its index tells of 5 tokens of 2 bytes"),
         (cut_index, "has 81 bytes, and should have 82"),
         (partial(cut_index, missing=46), "has 36 bytes, and should have 82"),  # amid the lengths
-        (other_version, "version 2"),
+        (partial(cut_index, missing=70), "has 12 bytes, and its header alone 34"),
+        (other_version, r"is of version 2 \(known is 1\)"),
+        (more_sequences, "should have 27670116110564327482 for 2305843009213693952 sequences"),
         (lambda prefix: prefix.with_suffix(".idx").write_bytes(b"x" * 100), "not an index in Megatron's format"),
         (lambda prefix: prefix.with_suffix(".idx").unlink(), "cannot be read"),
     ],
@@ -140,6 +160,12 @@ def test_one_corpus_comes_in_the_order_of_its_seed(corpus):
 def test_a_token_outside_of_the_vocabulary_is_refused(corpus):
     with pytest.raises(Refused, match="holds token 202, and the model's vocabulary has 200"):
         next(batches(corpus, vocabulary=200).step(0, 2))
+
+
+def test_a_token_below_zero_is_refused(tmp_path):
+    write_corpus([np.array([3, -7, 5, 1, 2])], tmp_path / "x", vocabulary=100000)
+    with pytest.raises(Refused, match="holds token -7"):
+        next(batches(Corpus(str(tmp_path / "x"))).step(0, 2))
 
 
 def test_skipped_samples_are_passed_over_and_the_others_neither_repeated_nor_dropped(corpus):

@@ -69,6 +69,30 @@ def test_a_corpus_that_is_not_whole_is_refused_and_an_absent_one_is_unknown(tmp_
     assert re.search(r"^wrong +corpus .*/x cannot be read", text, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("held_out = 1e-6", "has 100 samples: held_out = 1e-06 of them is none"),
+        ("held_out = 0.1", "held_out = 0.1 leaves 10 samples, less than global_batch = 16"),
+        ("blend = [{prefix = 'P', weight = 1.0}, {prefix = 'P', weight = 1e-6}]", "has less than 1 in 10000 of the"),
+    ],
+)
+def test_data_that_a_run_would_refuse_is_refused(tmp_path, capsys, data, words):
+    pytest.importorskip("numpy")
+    from trainer.prepare import main as prepare  # noqa: PLC0415 - numpy may be absent
+
+    (tmp_path / "in.txt").write_text("x" * 12800)
+    prepare(["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "c")])
+    train = tmp_path / "t.toml"
+    given = f"prefix = '{tmp_path}/c'\n{data}".replace("'P'", f"'{tmp_path}/c'")
+    every = int("held_out" in data)
+    train.write_text(f"[trainer]\nsteps = 1\nevaluation.every = {every}\n[trainer.data]\n{given}\n")
+    status, text = show(capsys, train)
+    assert status == 2
+    assert words in text
+    assert "passed" not in text
+
+
 def command(*arguments):
     argv = [sys.executable, "-m", "trainer", *map(str, arguments)]
     return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
@@ -84,7 +108,14 @@ def test_the_command_needs_neither_torch_nor_a_gpu():
 
 def test_what_cannot_be_read_is_told_in_a_sentence(tmp_path):
     (tmp_path / "t.toml").write_text("[trainer]\nstepz = 1\n")
-    for path, words in ((tmp_path / "t.toml", "stepz"), (tmp_path / "gone.json", "cannot be read")):
+    (tmp_path / "d.toml").write_text("[trainer]\nsteps = 2020-01-01\n")
+    (tmp_path / "n.toml").write_text("[slurm]\nnodes = 'many'\n[trainer]\nsteps = 1\n")
+    for path, words in (
+        (tmp_path / "t.toml", "stepz"),
+        (tmp_path / "gone.json", "cannot be read"),
+        (tmp_path / "d.toml", "steps: Input should be a valid integer"),
+        (tmp_path / "n.toml", "of [slurm] should be numbers"),
+    ):
         done = command(path, "--dry-run")
         assert done.returncode == 2
         assert words in done.stderr

@@ -51,16 +51,37 @@ def test_each_line_of_jsonl_is_a_document(tmp_path):
     assert tokens(tmp_path / "x") == as_bytes("ä b", "c\nd")
 
 
-def test_a_line_that_is_not_what_it_should_be_is_named(tmp_path, capsys):
-    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"content": "b"}\n')
-    words = refused(capsys, "--input", tmp_path / "x.jsonl", "--output", tmp_path / "x")
-    assert f"{tmp_path}/x.jsonl:2: not a JSON object with a text under 'text'" in words
-    assert not (tmp_path / "x.idx").exists()
+def test_every_line_that_is_not_what_it_should_be_is_named_and_nothing_is_written(tmp_path, capsys):
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"content": "b"}\n{"text": "c"}\n[]\n' + "no\n" * 10)
+    (tmp_path / "y.jsonl").write_text('{"text": "a"}\n')
+    assert prepare("--input", tmp_path / "y.jsonl", "--output", tmp_path / "y") == 0
+    for name in ("x", "y"):  # y is there already, and stays as it is
+        words = refused(capsys, "--input", tmp_path / "x.jsonl", tmp_path / "y.jsonl", "--output", tmp_path / name)
+        assert f"not JSON objects with a text under 'text': {tmp_path}/x.jsonl:2 (KeyError('text')); " in words
+        assert f"{tmp_path}/x.jsonl:4 (TypeError" in words
+        assert words.endswith("; and 2 more\n")
+    assert tokens(tmp_path / "y") == as_bytes("a")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.jsonl", "y.bin", "y.idx", "y.json", "y.jsonl"]
 
 
 def test_nothing_to_prepare_is_said(tmp_path, capsys):
-    assert f"no text in {tmp_path}\n" in refused(capsys, "--input", tmp_path, "--output", tmp_path / "x")
-    assert "No such file" in refused(capsys, "--input", tmp_path / "gone", "--output", tmp_path / "x")
+    (tmp_path / "empty").mkdir()
+    assert "no text in what is to be" in refused(capsys, "--input", tmp_path / "empty", "--output", tmp_path / "x")
+    words = refused(capsys, "--input", tmp_path / "gone", tmp_path / "lost", "--output", tmp_path / "x")
+    assert words == f"prepare: No such file or directory: {tmp_path}/gone, {tmp_path}/lost\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("--end-token", "</s>"), "--end-token is of a --tokenizer"),
+        (("--processes", 0), "'0' is no whole number from 1 on"),
+        (("--max-bytes", -5), "'-5' is no whole number from 1 on"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path, capsys, given, words):
+    assert words in refused(capsys, "--input", tmp_path, "--output", tmp_path / "x", *given)
 
 
 def test_whole_documents_are_taken_until_so_many_bytes(tmp_path):
