@@ -28,6 +28,8 @@ class Row:
     formula: str
     note: str
     printed: str
+    billions: int
+    """As the document has it."""
 
 
 @cache
@@ -63,6 +65,7 @@ def _row(each: dict[str, str]) -> Row:
         line=number["line"], table=number["table"], shape=shape, topology=topology, cluster=cluster,
         batch=number["gbs"], memory_gb=_float(each["memory_gb"]), seconds=_float(each["seconds"]),
         tflops=_float(each["tflops"]), formula=each["formula"], note=each["note"], printed=each["printed"],
+        billions=int(each["size_b"]),
     )  # fmt: skip
 
 

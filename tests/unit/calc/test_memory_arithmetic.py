@@ -26,8 +26,38 @@ def test_mixed_precision_with_adam_is_18_bytes_a_parameter() -> None:
 
 def test_a_gpu_of_the_104b_holds_17_gb_with_the_embedding_and_15_gb_without() -> None:
     first, second, *_ = memory.stages(SMALL, ONE, batch=2048)
+    assert (first.parameters, second.parameters) == (953_180_700, 807_435_400)
     assert first.states == 17_157_252_600
     assert second.states == 14_533_837_200
+
+
+def test_what_the_104b_was_seen_to_take_leaves_4_gb_for_activations_with_the_embedding_and_2_without() -> None:
+    first, second, *_ = memory.stages(SMALL, ONE, batch=2048)
+    on_a_v100 = 1271 * 2**20
+    assert 22 - (first.states + on_a_v100) / 1e9 == pytest.approx(3.5, abs=0.05)  # the prequel says 4
+    assert 18 - (second.states + on_a_v100) / 1e9 == pytest.approx(2.1, abs=0.05)
+
+
+def test_the_199b_leaves_28_gb_for_activations_where_the_embedding_is() -> None:
+    shape = Shape(layers=80, hidden=14336, heads=64, vocabulary=150257)
+    first, second, *_ = memory.stages(shape, Topology(tp=8, pp=10, dp=4, zero=0), batch=2048)
+    assert (second.states / 1e9, first.states / 1e9) == (pytest.approx(44, abs=0.5), pytest.approx(50, abs=1))
+    assert 80 - 2 - 50 == 28
+    assert (Topology(tp=8, pp=10, dp=4).gpus, Topology(tp=8, pp=12, dp=4).gpus) == (320, 384)
+
+
+def test_94_layers_and_two_slots_are_four_on_each_of_24_stages() -> None:
+    shape = Shape(layers=94, hidden=13312, heads=64, vocabulary=150257)
+    assert layers_of_stages(shape, Topology(tp=4, pp=24, dp=4, embedding_slots=True)) == [3, *[4] * 22, 3]
+
+
+def test_accumulating_gradients_in_fp32_takes_4_bytes_a_parameter_more_and_zero_does_not_share_them_out() -> None:
+    kinds = {name: memory.states_bytes(replace(BLOOM, precision=name)) for name in ("fp16", "bf16-optimizer")}
+    assert kinds["bf16-optimizer"][1] - kinds["fp16"][1] == 4
+
+
+def test_fp32_with_adam_is_16_bytes_a_parameter() -> None:
+    assert memory.PRECISIONS["fp32"].total == 4 + 4 + 8
 
 
 def test_the_last_stage_holds_the_tied_embedding_too_and_the_logits() -> None:
@@ -53,6 +83,27 @@ def test_a_share_of_eight_has_the_bytes_of_the_prequel_which_are_mb_though_it_pr
     shape = Shape(layers=1, hidden=hidden, heads=1, vocabulary=vocabulary)
     assert embedding_parameters(shape) * 18 / 8 / 1e6 == pytest.approx(embedding_mb, abs=0.01)
     assert block_parameters(shape) * 18 / 8 / 1e6 == pytest.approx(block_mb, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "vocabulary", "embedding", "block"),
+    [
+        (12288, 50257, (617.56, 11116.04), (1812.10, 32617.78)),
+        (16384, 50257, (823.41, 14821.39), (3221.44, 57985.89)),
+        (20480, 50257, (1029.26, 18526.74), (5033.43, 90601.76)),
+        (14336, 150257, (2154.08, 38773.52), (2466.44, 44395.87)),
+        (13312, 150257, (2000.22, 36003.98), (2126.69, 38280.33)),
+    ],
+)
+def test_the_whole_has_the_millions_and_the_mb_of_the_prequel(
+    hidden: int, vocabulary: int, embedding: tuple[float, float], block: tuple[float, float]
+) -> None:
+    shape = Shape(layers=1, hidden=hidden, heads=1, vocabulary=vocabulary)
+    for count, printed in ((embedding_parameters(shape), embedding), (block_parameters(shape), block)):
+        assert (count / 1e6, count * 18 / 1e6) == (
+            pytest.approx(printed[0], abs=5e-3),
+            pytest.approx(printed[1], abs=5e-3),
+        )
 
 
 @pytest.mark.parametrize(

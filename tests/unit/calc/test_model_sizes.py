@@ -29,6 +29,12 @@ def shape(layers: int, hidden: int, *, vocabulary: int = 50257) -> Shape:
         (96, 13312, 150257, 206),
         (112, 12288, 150257, 205),
         (105, 20480, 50257, 530),
+        (106, 12288, 250880, 195),
+        (100, 12288, 250880, 184),
+        (82, 13312, 250880, 178),
+        (94, 13312, 250880, 203),
+        (70, 14336, 250880, 176),
+        (82, 14336, 250880, 206),
     ],
 )
 def test_a_shape_has_as_many_billions_as_the_documents_say(
@@ -49,9 +55,34 @@ def test_the_530b_is_530b_although_the_prequel_pastes_the_310b_line_under_it() -
     assert int(shape(96, 16384).ratio) == 170
 
 
-@pytest.mark.parametrize(("layers", "hidden", "ratio"), [(80, 14336, 179), (96, 13312, 138), (112, 12288, 109)])
+@pytest.mark.parametrize(
+    ("layers", "hidden", "ratio"),
+    [
+        (80, 14336, 179), (96, 13312, 138), (112, 12288, 109), (96, 12288, 128), (80, 12288, 153), (106, 12288, 115),
+        (100, 12288, 122), (82, 13312, 162), (94, 13312, 141), (70, 14336, 204), (82, 14336, 174),
+    ],
+)  # fmt: skip
 def test_the_ratio_is_hidden_over_layers(layers: int, hidden: int, ratio: int) -> None:
     assert int(shape(layers, hidden).ratio) == ratio
+
+
+def test_the_ratio_of_the_104b_is_181_where_the_table_of_sizes_has_180() -> None:
+    assert shape(64, 11600).ratio == 181.25
+
+
+def test_the_table_of_sizes_rounds_the_ratios_that_its_formula_cuts_off() -> None:
+    for layers, hidden, cut, rounded in ((80, 12288, 153, 154), (96, 13312, 138, 139)):
+        assert (int(shape(layers, hidden).ratio), round(shape(layers, hidden).ratio)) == (cut, rounded)
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "billions"),
+    [(8, 14400, 20), (10, 14336, 25), (20, 14336, 50), (40, 14336, 100), (80, 10240, 100), (80, 12288, 145)],
+)
+def test_the_sizes_told_of_the_runs_that_hung_are_those_of_the_layers_alone(
+    layers: int, hidden: int, billions: int
+) -> None:
+    assert layers * block_parameters(shape(layers, hidden)) / 1e9 == pytest.approx(billions, rel=0.015)
 
 
 def test_bloom_has_exactly_the_parameters_that_it_was_published_with() -> None:
@@ -67,11 +98,12 @@ def test_both_formulas_agree_but_for_the_final_norm() -> None:
 def test_one_layer_and_the_embedding_of_the_104b_are_those_of_the_prequel() -> None:
     assert block_parameters(shape(64, 11600)) == 1_614_870_800
     assert embedding_parameters(shape(64, 11600)) == 582_981_200
+    assert (1_614_870_800 / 4, 582_981_200 / 4) == (403_717_700, 145_745_300)
 
 
 def test_the_embedding_of_the_206b_is_about_as_large_as_a_layer() -> None:
     wide = shape(96, 13312, vocabulary=150257)
-    assert embedding_parameters(wide) == 2_000_221_184
+    assert embedding_parameters(wide) == 2_000_221_184 == 4 * 500_055_296
     assert embedding_parameters(wide) / block_parameters(wide) == pytest.approx(1, abs=0.1)
 
 
@@ -80,6 +112,8 @@ def test_the_layer_of_the_206b_is_the_full_one_where_the_prequel_prints_a_quarte
     wide = shape(96, 13312, vocabulary=150257)
     assert block_parameters(wide) == 2_126_685_184
     assert block_parameters(wide) // 4 == 531_671_296
+    assert block_parameters(wide) * 18 == 4 * 531_671_296 * 18 == 38_280_333_312
+    assert (block_parameters(wide) / 2, block_parameters(wide) / 2 * 18) == (1_063_342_592, 19_140_166_656)
 
 
 def test_all_that_is_wrong_with_a_shape_is_told_at_once() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from opsctl.calc import network
+from opsctl.calc.accelerators import accelerator
 from opsctl.errors import InputError
 
 IDEFICS = {"billions": 80, "sequence": 1024, "batch": 3584, "gpus": 512}
@@ -47,6 +48,42 @@ def test_a_2b_model_is_bound_by_200_gbit_and_not_by_nvlink_although_the_book_say
     assert gradients / 600 == pytest.approx(0.027, abs=0.001)
     assert gradients / 25 == pytest.approx(0.64) and gradients / 25 > compute
     assert gradients / 50 == pytest.approx(0.32) and gradients / 50 < compute
+
+
+def test_16_gb_take_an_h100_node_0_035_s() -> None:
+    assert 16 / accelerator("H100").link_gb_s == pytest.approx(0.035, abs=0.001)
+
+
+@pytest.mark.parametrize(("name", "links"), [("V100", 6), ("A100", 12), ("H100", 18)])
+def test_an_nvlink_has_25_gb_s_one_way(name: str, links: int) -> None:
+    assert accelerator(name).link_gb_s == 25 * links
+
+
+@pytest.mark.parametrize(("ranks", "times"), [(2, 1.0), (8, 1.75), (64, 1.97)])
+def test_an_all_reduce_sends_its_payload_2_times_n_less_1_over_n(ranks: int, times: float) -> None:
+    assert network.all_reduce_s(gigabytes=1, ranks=ranks, gb_s=1) == pytest.approx(times, abs=0.002)
+
+
+def test_half_of_the_nvlink_that_is_advertised_is_one_way() -> None:
+    assert 235 / accelerator("A100").link_gb_s == pytest.approx(0.8, abs=0.02)
+
+
+def test_900_gb_s_are_7_2_tbit_s_and_not_the_5_6_that_the_book_has_beside_it() -> None:
+    assert 900 * 8 / 1000 == 7.2
+
+
+def test_the_superpods_57_6_are_tb_s_where_the_book_has_gb_s() -> None:
+    assert 32 * 1.8 == 57.6
+
+
+def test_a_bucket_of_half_a_billion_is_1_gb_in_bf16_and_2_in_fp32() -> None:
+    assert [network.sent_gb(billions=0.5, zero=0, bytes_each=size) / 2 for size in (2, 4)] == [1, 2]
+
+
+def test_communication_and_compute_of_idefics_make_30_s_of_the_49_that_a_step_took() -> None:
+    # The book: "the math checks out as comms + compute are in the ballpark of the measured time"
+    found = network.traffic(zero=3, gb_s=42.5, tflops=250, **IDEFICS)
+    assert found.communication_s + found.compute_s == pytest.approx(29.7, abs=0.1)
 
 
 def test_23_times_slower_is_against_nvlink_both_ways_and_12_times_against_one_way() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from opsctl.calc import memory, throughput
-from opsctl.calc.model import block_parameters
+from opsctl.calc.model import Shape, block_parameters, parameters
 from tests.unit.calc.prequel import Row, rows
 
 TIMED = [row for row in rows() if row.seconds and row.tflops]
@@ -29,6 +29,29 @@ def since(row: Row) -> float:
 
 def test_there_are_158_rows_of_40_tables_and_143_have_a_time() -> None:
     assert (len(rows()), len({row.table for row in rows()}), len(TIMED)) == (158, 40, 143)
+
+
+def billions(shape: Shape) -> tuple[int, int]:
+    """All parameters, and those of the layers alone; as the document: 201.6 is 201, and 202.7 is told as 203."""
+    return round(parameters(shape) / 1e9), int(shape.layers * 12 * shape.hidden**2 / 1e9)
+
+
+@pytest.mark.parametrize("row", [row for row in rows() if row.line >= 583 and row.line != 660], ids=lambda r: r.line)
+def test_the_shape_of_a_row_has_the_size_of_that_row(row: Row) -> None:
+    assert billions(row.shape)[0] == row.billions
+
+
+def test_up_to_line_582_most_sizes_are_those_of_the_layers_alone_but_three_count_the_embedding() -> None:
+    early = {row.line: row for row in rows() if row.line < 583}
+    of_all = {line for line, row in early.items() if billions(row.shape)[0] == row.billions}
+    of_layers = {line for line, row in early.items() if abs(billions(row.shape)[1] - row.billions) <= 1}
+    assert {early[line].billions for line in of_all} == {205, 195, 183}
+    assert of_all | of_layers == set(early)
+
+
+def test_line_660_has_ten_layers_and_so_28b_where_the_table_repeats_the_18b_of_six() -> None:
+    assert (BY_LINE[660].shape.layers, BY_LINE[660].billions, billions(BY_LINE[660].shape)[0]) == (10, 18, 28)
+    assert (BY_LINE[659].shape.layers, BY_LINE[659].billions, billions(BY_LINE[659].shape)[0]) == (6, 18, 18)
 
 
 @pytest.mark.parametrize("row", TIMED, ids=lambda row: f"line {row.line}")

@@ -21,6 +21,7 @@ def test_blooms_checkpoints_cost_0_37_percent_and_five_times_slower_2_percent() 
     assert 720 * 40 / 3600 == 8
     slower = checkpoint.cost(interval_s=3 * HOUR, save_s=200, mtbf_s=WEEK)
     assert slower.saving == pytest.approx(0.02, abs=0.002)
+    assert 720 * 200 / 3600 == 40
 
 
 def test_bloom_could_have_saved_every_1_93_hours() -> None:
@@ -37,6 +38,20 @@ def test_a_bloom_checkpoint_is_2_24_tib_of_14_bytes_a_parameter_and_told_as_2_3_
 
 def test_2_3_tb_every_3_hours_are_18_4_tb_a_day_and_not_the_2_6_that_the_book_prints() -> None:
     assert storage.per_day(2.3, 3 * HOUR) == pytest.approx(18.4)
+
+
+def test_a_file_of_16_kb_in_a_block_of_16_mb_makes_100_gb_100_tb_and_not_100_mb() -> None:
+    assert 16_000_000 / 16_000 == 1000
+    assert 100e12 / 1000 == 100e9
+
+
+def test_13b_checkpoints_are_0_4_tb_each() -> None:
+    assert storage.per_day(4 / 10, 18 * 32) == pytest.approx(60)  # every 18 steps of 32 s, if nobody deletes any
+    assert storage.per_day(20 / 51, 18 * 32) == pytest.approx(60, rel=0.02)
+
+
+def test_where_89_percent_can_be_relied_upon_12_percent_more_are_to_buy() -> None:
+    assert storage.to_buy(100, 0.89) == pytest.approx(112.4, abs=0.05)
 
 
 def test_100_tb_that_can_be_relied_upon_are_125_to_buy() -> None:
@@ -99,6 +114,8 @@ def test_nothing_is_effective_where_failures_come_a_thousand_times_an_interval()
 
 
 def test_llama_3s_90_percent_leave_18_minutes_for_each_of_419_failures() -> None:
+    assert 466 - 47 == 419
+    assert 148 + 72 + 19 + 17 + 35 + 54 + 32 + 7 + 7 + 6 + 6 + 3 + 3 + 5 * 2 == 419
     between = 54 * 24 / 419
     assert between == pytest.approx(3.1, abs=0.05)
     assert affordable_loss_h(mtbf_h=between, effective=0.9) * 60 == pytest.approx(18.6, abs=0.1)
@@ -118,6 +135,8 @@ def test_four_nodes_in_reserve_of_52_as_bloom_had_are_enough_at_3_failures_per_1
     out = spares.out_at_once(48, 3, 3)
     assert spares.failures_per_week(48, 3) == pytest.approx(1.008)
     assert spares.spares(out, 0.99) <= 4
+    assert (416 - 384) / 8 == 4
+    assert 0.05 < 4 / 52 < 0.10  # the book's share of nodes in reserve
 
 
 def test_spares_are_enough_with_the_wanted_confidence_and_one_less_is_not() -> None:

@@ -1,13 +1,17 @@
 """Time, TFLOPs and cost that the documents work out. `pytest tests/unit/calc/test_throughput_arithmetic.py`"""
 
+from pathlib import Path
+
 import pytest
 
 from opsctl.calc import throughput
 from opsctl.calc.accelerators import ACCELERATORS, accelerator
 from opsctl.calc.model import PUBLISHED
 from opsctl.errors import InputError
+from opsctl.progress.logline import parse
 
 HOUR = 3600.0
+LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
 
 
 def test_200b_on_300b_tokens_take_105_82_days_of_350_gpus_at_150_tflops() -> None:
@@ -17,6 +21,68 @@ def test_200b_on_300b_tokens_take_105_82_days_of_350_gpus_at_150_tflops() -> Non
 
 def test_and_888_888_89_gpu_hours() -> None:
     assert throughput.gpu_hours(billions=200, tokens_billions=300, tflops=150) == pytest.approx(888_888.89, abs=0.005)
+
+
+def test_400b_tokens_take_a_third_longer_which_are_the_95367_steps_of_the_logs() -> None:
+    days = throughput.training_days(billions=200, tokens_billions=400, gpus=350, tflops=150)
+    assert days == pytest.approx(105.82 * 4 / 3, abs=0.01)
+    assert round(95367 * 2048 * 2048 / 1e9) == 400
+
+
+def test_the_prequels_log_lines_agree_with_themselves() -> None:
+    lines = [line for text in LOG.read_text().splitlines() if (line := parse(text))]
+    assert len(lines) == 2
+    for line in lines:
+        assert line.global_batch and line.step_s and line.consumed_samples and line.samples_per_s
+        assert line.tokens == 2048 * line.consumed_samples
+        assert line.global_batch / line.step_s == pytest.approx(line.samples_per_s, abs=0.0006)
+
+
+def test_a_week_at_the_peak_is_two_at_half_of_it() -> None:
+    week = throughput.training_days(billions=10, tokens_billions=294.84, gpus=125, tflops=312)
+    assert week == pytest.approx(7, abs=0.001)
+    assert throughput.training_days(billions=10, tokens_billions=294.84, gpus=125, tflops=156) == 2 * week
+
+
+def test_784_samples_in_32_s_leave_145m_samples_82_days_of_20_hours_and_half_as_many_on_twice_the_nodes() -> None:
+    rate = 784 / 32
+    assert rate == 24.5
+    steps = 145_000_000 / 784
+    left = throughput.time_left(steps=round(steps), step_s=32, life_s=20 * HOUR, waits_s=[4 * HOUR])
+    assert left.training / (20 * HOUR) == pytest.approx(82, abs=0.3)
+    assert left.likely / (24 * HOUR) == pytest.approx(82, abs=0.5)
+    for faster, days in ((2, 41), (4, 20.5)):
+        assert throughput.time_left(steps=round(steps), step_s=32 / faster).training / (20 * HOUR) == pytest.approx(
+            days, abs=0.2
+        )
+
+
+def test_the_exact_formula_is_four_times_the_forward_of_the_book_and_the_output_layer() -> None:
+    # forward of a layer: 24Bsh² + 4Bs²h; the output layer, 2BsVh, is not recomputed
+    shape, batch = PUBLISHED["bloom"], 2048
+    s, h = shape.sequence, shape.hidden
+    layer, output = 24 * batch * s * h**2 + 4 * batch * s**2 * h, 2 * batch * s * shape.vocabulary * h
+    whole = {again: throughput.step_tflop(shape, batch=batch, gpus=1, recompute=again) for again in (True, False)}
+    assert whole[True] == pytest.approx((4 * shape.layers * layer + 3 * output) / 1e12)
+    assert whole[False] == pytest.approx((3 * shape.layers * layer + 3 * output) / 1e12)
+
+
+def test_155_tflops_are_half_of_an_a100_and_the_books_formula_with_its_batch_in_parts_is_the_same() -> None:
+    assert 155 / accelerator("A100").tflops == pytest.approx(0.5, abs=0.005)
+    whole = throughput.estimated_tflops(billions=176, sequence=2048, batch=2 * 8 * 128, seconds=105, gpus=48 * 8)
+    assert whole == pytest.approx(176 * 4 * 2 * 2048 * 2 * 8 * 128 / (105 * 48 * 8 * 1000))
+
+
+def test_an_a100_is_2_5_v100s_and_an_h100_8_of_them_or_3_a100s() -> None:
+    v100, a100, h100 = (accelerator(name) for name in ("V100", "A100", "H100"))
+    assert round(a100.tflops / v100.tflops, 1) == 2.5
+    assert round(h100.tflops / v100.tflops) == 8
+    assert round(h100.tflops / a100.tflops) == 3
+    assert [2 * each.link_gb_s for each in (v100, a100, h100)] == [300, 600, 900]  # the book counts both ways
+
+
+def test_in_fp8_an_h100_is_16_v100s_and_not_the_18_that_the_book_says() -> None:
+    assert 2 * accelerator("H100").tflops / accelerator("V100").tflops == pytest.approx(15.8, abs=0.05)
 
 
 def test_a_2b_model_does_65_536_tflop_a_step_on_each_of_8_gpus() -> None:

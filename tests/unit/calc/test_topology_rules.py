@@ -47,6 +47,39 @@ def test_each_rule_says_what_does_not_fit(changed: dict[str, int], said: str) ->
     assert said in problems(replace(CHOSEN, **changed))  # type: ignore[arg-type]  # fields by name
 
 
+@pytest.mark.parametrize(
+    ("laid", "batch", "accumulation"),
+    [
+        (Topology(tp=1, pp=1, dp=8, micro_batch=4), 32, 1),  # the book's "Batch sizes"
+        (Topology(tp=2, pp=2, dp=8 // (2 * 2), micro_batch=4), 8, 1),
+        (Topology(tp=1, pp=1, dp=8, micro_batch=4), 128, 4),
+        (Topology(tp=1, pp=4, dp=4, micro_batch=8), 1024, 32),  # and its pipeline
+        (Topology(tp=2, pp=4, dp=128 * 4 // (2 * 4)), 1024, 16),  # 13B on 128 nodes
+        (Topology(tp=2, pp=4, dp=8), 1024, 128),  # and as it was tuned
+    ],
+)
+def test_the_global_batch_is_micro_batch_times_replicas_times_accumulation(
+    laid: Topology, batch: int, accumulation: int
+) -> None:
+    assert laid.micro_batches(batch) == accumulation
+    assert laid.dp * laid.micro_batch * accumulation == batch
+
+
+def test_a_ramp_by_16_keeps_the_13b_at_16_replicas_on_32_nodes() -> None:
+    v100 = Cluster(nodes=32, gpus_per_node=4, gpu=accelerator("V100"))
+    shape = Shape(layers=40, hidden=5120, heads=32, vocabulary=50257)
+    ramp = ramp_sizes(16, 16, 1024)
+    for nodes, fits in ((32, True), (64, False)):
+        topology = Topology(tp=2, pp=4, dp=nodes * 4 // (4 * 2), precision="fp16")
+        said = judge(shape, replace(v100, nodes=nodes), topology, batch=1024, ramp=ramp).problems
+        assert (not any("ramp" in each for each in said)) is fits
+
+
+def test_the_replica_that_fits_96_gpus_is_there_four_times_on_384() -> None:
+    assert Topology(tp=4, pp=24, dp=1).gpus == 96
+    assert Topology(tp=4, pp=24, dp=4).gpus == 384 == NODES.gpus
+
+
 def test_a_hidden_size_that_does_not_divide_is_told() -> None:
     odd = Shape(layers=70, hidden=9, heads=9, vocabulary=100)
     assert "hidden: 9 does not divide by TP 4" in problems(CHOSEN, shape=odd)
