@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import math
-import os
 import re
+import zlib
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import IO
 
 from opsctl.errors import InputError
 from opsctl.logs.files import cannot_read
@@ -44,16 +46,22 @@ def read_told(path: Path, cuts: Sequence[int] | None = None) -> LogTold:
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: is no file", hint="--log wants the log itself")
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            reader = _Reader([min(cut, size) for cut in cuts] if cuts is not None else None)
+        with _open(path) as file:
+            reader = _Reader(cuts)
             offset, rest = 0, b""
             while data := file.read(CHUNK):
                 rest, offset = reader.feed(rest + data, offset)
             reader.take(rest, offset)
             return reader.done()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: is cut short, or no gzip file", hint=f"gzip -t {path} says more") from error
     except OSError as error:
         raise cannot_read(path, error) from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    """As logrotate leaves it: packed, or not."""
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]  # it reads alike
 
 
 class _Reader:

@@ -164,7 +164,10 @@ def _groups(offsets: Sequence[int], size: int) -> list[range]:
 
 def _files(log: Path) -> list[Path]:
     """The log and what it was rotated to, the oldest first."""
-    older = [(int(path.suffix[1:]), path) for path in log.parent.glob(f"{log.name}.*") if path.suffix[1:].isdecimal()]
+    numbers = (
+        (path.name.removeprefix(f"{log.name}.").removesuffix(".gz"), path) for path in log.parent.glob(f"{log.name}.*")
+    )
+    older = [(int(number), path) for number, path in numbers if number.isdecimal()]
     return [path for _, path in sorted(older, reverse=True)] + ([log] if log.exists() else [])
 
 

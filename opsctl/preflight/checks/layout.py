@@ -49,6 +49,20 @@ def heads(order: Order, _: Facts) -> Iterator[Finding]:
             " cores want; such layers took a third longer",
             f"hidden / heads = {-(-size // 8) * 8}, say",
         )
+    yield from _softmax(recipe)
+
+
+def _softmax(recipe: Recipe) -> Iterator[Finding]:
+    """Megatron's own softmax wants heads of a rank times micro batch in fours; flash attention does without it."""
+    if recipe.is_embedded or "use-flash-attn" in recipe.said or not (recipe.heads and recipe.micro_batch):
+        return
+    each, odd = divmod(recipe.heads, recipe.tensor)
+    if not odd and each * recipe.micro_batch % 4:
+        yield note(
+            f"{recipe.name('heads')} is {recipe.heads}: {each} heads of a rank x micro batch {recipe.micro_batch} are"
+            " no multiple of 4, so the fused softmax is not used",
+            "a micro batch or heads so that they are, or --use-flash-attn",
+        )
 
 
 def vocabulary(order: Order, _: Facts) -> Iterator[Finding]:

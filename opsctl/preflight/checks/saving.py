@@ -30,7 +30,7 @@ def interval(order: Order, facts: Facts) -> Iterator[Finding]:
     name = recipe.name("save_every")
     if recipe.save_every == 0:
         yield warning(
-            f"{name} is 0: a failure costs all that a task of {order.spec.time_limit} has done",
+            f"{name} is 0: a failure costs all that a task has done, up to {in_words(limit_s)}",
             "save every few hours: opsctl plan checkpoint",
         )
     speed = pace(order, facts)

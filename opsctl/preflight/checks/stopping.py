@@ -15,6 +15,8 @@ ASKED = ("stop_request", "minutes_left", "deadline_file", "kill_switch", "pause_
 """Placeholders by which a command learns that it should stop."""
 VARIABLES = ("TRAIN_STOP_REQUEST", "TRAIN_MINUTES_LEFT", "TRAIN_DEADLINE", "TRAIN_KILL_SWITCH")
 DURATION = "exit-duration-in-mins"
+USUAL_S = 600.0
+"""What the book keeps free of 100 hours, where the time of a step and of a save is not known."""
 
 
 def signal(order: Order, facts: Facts) -> Iterator[Finding]:
@@ -84,20 +86,21 @@ def deadline(order: Order, facts: Facts) -> Iterator[Finding]:
             f" + {margin_s:g} s = {kept:.0f} s are kept free of {limit_s} s, so a task would stop as it starts",
             "a longer time_limit",
         )
-    yield from _duration(order, limit_s, speed.stop_s or 0.0)
+    yield from _duration(order, limit_s, speed.stop_s)
 
 
-def _duration(order: Order, limit_s: int, needed: float) -> Iterator[Finding]:
+def _duration(order: Order, limit_s: int, known_s: float | None) -> Iterator[Finding]:
     """A number of minutes that is counted from the trainer's start, whatever the job's limit is."""
     minutes = number(order.recipe.said, DURATION)
     if minutes is None:
         return
-    left = limit_s - 60 * minutes
+    left, needed = limit_s - 60 * minutes, USUAL_S if known_s is None else known_s
     if left <= needed:
         say = error if left <= 0 else warning
+        take = f"; {USUAL_S / 60:.0f} are usual" if known_s is None else f", which take {needed / 60:.0f}"
         yield say(
             f"command: --{DURATION} {minutes} of a limit of {limit_s // 60} leaves {left // 60} minutes for the last"
-            f" step and save, which take {needed / 60:.0f}",
+            f" step and save{take}",
             "{{ minutes_left }}, which opsctl counts from each task's real end",
         )
 

@@ -77,7 +77,9 @@ def _flagged(order: Order, *names: str) -> Iterator[tuple[str, int]]:
 
 
 def _set(order: Order, facts: Facts, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    texts = {"[setup] lines": "\n".join(order.train.setup.lines), **facts.scripts}
+    texts = {
+        "command": "\n".join(order.train.command), "[setup] lines": "\n".join(order.train.setup.lines), **facts.scripts
+    }  # fmt: skip
     for name in names:
         if (given := whole(order.train.environment.get(name, ""))) is not None:
             yield f"[environment] {name}", given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -181,3 +182,21 @@ def test_binary_rubbish_is_no_sacct(tmp_path: Path) -> None:
     path.write_bytes(bytes(range(256)) * 40)
     with pytest.raises(InputError, match="has no column"):
         read_sacct(path)
+
+
+def test_a_packed_log_is_read_and_one_that_is_cut_short_is_told(tmp_path: Path) -> None:
+    whole = (CORPUS / "logs/tr1-13b.txt").read_bytes()
+    (tmp_path / "log.gz").write_bytes(gzip.compress(whole))
+    assert (
+        report_log(tmp_path / "log.gz", None, NOW).buckets == report_log(CORPUS / "logs/tr1-13b.txt", None, NOW).buckets
+    )
+    for broken in (gzip.compress(whole)[:-100], b"iteration"):
+        (tmp_path / "log.gz").write_bytes(broken)
+        with pytest.raises(InputError, match="is cut short, or no gzip file"):
+            report_log(tmp_path / "log.gz", None, NOW)
+
+
+def test_lines_that_end_as_on_windows_are_read_alike(tmp_path: Path) -> None:
+    whole = (CORPUS / "logs/tr1-13b.txt").read_bytes()
+    (tmp_path / "log").write_bytes(whole.replace(b"\n", b"\r\n"))
+    assert report_log(tmp_path / "log", None, NOW).buckets == report_log(CORPUS / "logs/tr1-13b.txt", None, NOW).buckets

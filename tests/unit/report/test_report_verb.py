@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -135,6 +136,16 @@ def test_a_log_that_was_rotated_is_read_with_what_lies_beside_it(tmp_path: Path)
     log = train.run.main_log
     lines = log.read_bytes().splitlines(keepends=True)
     log.with_name("main_log.txt.1").write_bytes(b"".join(lines[:150]))
+    log.write_bytes(b"".join(lines[150:]))
+    assert train.report(99999).buckets == pytest.approx(whole.buckets)
+
+
+def test_what_logrotate_has_packed_is_read_too(tmp_path: Path) -> None:
+    whole = rough(tmp_path / "whole").report(99999)
+    train = rough(tmp_path / "cut")
+    log = train.run.main_log
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.with_name("main_log.txt.1.gz").write_bytes(gzip.compress(b"".join(lines[:150])))
     log.write_bytes(b"".join(lines[150:]))
     assert train.report(99999).buckets == pytest.approx(whole.buckets)
 
