@@ -208,7 +208,7 @@ def parse(model: type[Model], given: Mapping[str, Any], where: str, extra: Seque
     try:
         parsed = model.model_validate(_lists_to_tuples(given))
     except ValidationError as error:
-        problems += [_problem(model, each) for each in error.errors()]
+        problems += [_problem(model, each) for each in error.errors() if not _is_echo(each)]
     if problems:
         raise ConfigError(where, problems)
     return parsed
@@ -275,8 +275,14 @@ def _lists_to_tuples(value: Any) -> Any:
     return tuple(_lists_to_tuples(each) for each in value) if isinstance(value, list) else value
 
 
+def _is_echo(error: Any) -> bool:
+    """A list that is only too short because what stands in it is wrong, which is said already."""
+    return bool(error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"])
+
+
 def _problem(model: type[BaseModel], error: Any, under: tuple[str, ...] = ()) -> str:
-    *tables, key = [*under, *_walk(model, error["loc"])[1]] or [""]
+    # pydantic names the key of a dictionary, and then that it is one.
+    *tables, key = [*under, *(each for each in _walk(model, error["loc"])[1] if each != "[key]")] or [""]
     place = f"[{'.'.join(tables)}] {key}" if tables else key
     if error["type"] == "extra_forbidden":
         models, _ = _walk(model, error["loc"][:-1])

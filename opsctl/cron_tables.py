@@ -19,7 +19,7 @@ def _check_zone(text: str) -> str:
     try:
         if text:
             ZoneInfo(text)
-    except (ValueError, OSError) as error:
+    except (KeyError, ValueError, OSError) as error:
         raise ValueError(f"{text!r} is no time zone: such as Europe/Paris") from error
     return text
 

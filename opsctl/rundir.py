@@ -7,6 +7,7 @@ import shutil
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from opsctl.config import check_name
@@ -15,6 +16,9 @@ from trainer.contract import write_atomic
 
 SHARED = ("switches", "requests")
 """The only places that others may write to, and only those of the site's group."""
+
+SHOWN = 10
+"""So many trains' names fit into a message."""
 
 OWNED = ("journal", "heartbeat", "logs", "lives", "checkpoints", "revisions")
 
@@ -223,6 +227,8 @@ def _offence(path: Path, trusted: set[int]) -> dict[Path, str]:
 
 def find(root: Path, text: str) -> RunDir:
     """The train that `text` names: its name, its run directory, or a TRAIN.toml in it. Raises InputError."""
+    if not text:
+        raise InputError("the name of the train is empty", hint="opsctl status lists them")
     path = Path(text)
     try:
         if path.name == "train.toml" and path.is_file():
@@ -233,9 +239,17 @@ def find(root: Path, text: str) -> RunDir:
     except OSError as error:  # a name too long for any file, a directory that may not be looked into
         raise InputError(f"{text!r:.80}: {error.strerror}") from error
     if not there:
-        known = ", ".join(each.name for each in all_trains(root)) or "none"
-        raise InputError(f"no train {text!r} below {root}; there are: {known}", hint="opsctl status lists them")
+        raise InputError(f"no train {text!r} below {root}; {_known(root, text)}", hint="opsctl status lists them")
     return run
+
+
+def _known(root: Path, text: str) -> str:
+    """The train that was meant, if one is near, and what there is."""
+    names = [each.name for each in all_trains(root)]
+    near = get_close_matches(text, names, 1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{meant}there are: {', '.join(names[:SHOWN]) or 'none'}{more}"
 
 
 def _checked(text: str) -> str:

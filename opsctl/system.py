@@ -56,7 +56,7 @@ class SystemRunner:
                 text=True, errors="replace", process_group=0,
             )  # fmt: skip
         except OSError as error:
-            raise MissingProgram(f"{argv[0]}: {error.strerror}", hint="opsctl doctor") from error
+            raise _missing(argv[0], error) from error
         try:
             out, err = process.communicate(stdin, timeout=timeout)
         except subprocess.TimeoutExpired as error:
@@ -220,6 +220,11 @@ def own_process() -> ProcessId:
     return me
 
 
+def _missing(program: str, error: OSError) -> MissingProgram:
+    is_absent = isinstance(error, FileNotFoundError) and "/" not in program
+    return MissingProgram(f"{program}: {'is not on PATH' if is_absent else error.strerror}", hint="opsctl doctor")
+
+
 def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start a program that outlives us, in a session of its own, its output appended to `log`."""
     try:
@@ -229,7 +234,7 @@ def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = Non
                 start_new_session=True,
             )  # fmt: skip
     except OSError as error:
-        raise MissingProgram(f"{argv[0]}: {error.strerror}", hint="opsctl doctor") from error
+        raise _missing(argv[0], error) from error
 
 
 def find_processes(belongs: Callable[[Mapping[str, str]], bool]) -> dict[ProcessId, str]:
@@ -278,7 +283,7 @@ def run_attached(argv: Sequence[str], *, env: Mapping[str, str]) -> int:
     try:
         process = subprocess.Popen(list(argv), env=dict(env), preexec_fn=lambda: die_with_parent(signal.SIGKILL))  # noqa: PLW1509 (one prctl; no threads yet)
     except OSError as error:
-        raise MissingProgram(f"{argv[0]}: {error.strerror}", hint="opsctl doctor") from error
+        raise _missing(argv[0], error) from error
     before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

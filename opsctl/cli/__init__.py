@@ -94,6 +94,8 @@ def cli(ctx: click.Context, site: Path | None) -> None:
     opsctl launch TRAIN.toml         check, render and submit it
     opsctl status                    what runs, what waits and why
     """
+    if os.environ.get("NO_COLOR"):  # which rich honours, and click does not
+        ctx.color = False
     if ctx.obj is None:
         ctx.obj = _LazyApp(site)
 

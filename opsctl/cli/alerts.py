@@ -50,7 +50,11 @@ def alerts() -> None:
 @json_option
 @click.pass_obj
 def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
-    """What people were told that is not over, silences in force, and messages that are still to be delivered."""
+    """What people were told that is not over, silences in force, and messages that are still to be delivered.
+
+    \b
+    opsctl alerts list
+    """
     alerting = app.alerting
     now, state = app.clock.now(), alerting.ledger.read()
     entries = [each for each in state.entries.values() if show_all or {each.level, each.seen} != {Level.OK}]
@@ -72,7 +76,11 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def test_alerts(app: App, *, as_json: bool) -> int:
-    """Send a message through every channel, now, and say of each how it went. Exit 1 if any failed."""
+    """Send a message through every channel, now, and say of each how it went. Exit 1 if any failed.
+
+    \b
+    opsctl alerts test
+    """
     results = []
     for channel, error in send.test(app.alerting):
         results.append({"channel": channel, "delivered": error is None, "error": error.message if error else ""})
@@ -95,6 +103,10 @@ def silence(app: App, key: str, *, span: str, end: bool, why: str, dry_run: bool
     """Tell nobody of KEY, or of the keys that fit it as a pattern, for a while.
 
     What changes meanwhile is told afterwards, if it is still so then.
+
+    \b
+    opsctl alerts silence 'hang/*' --for 4h --why "maintenance"
+    opsctl alerts silence 'hang/*' --end
     """
     if not end and not why:
         raise InputError("--why is needed: somebody will wonder why nobody was told")
@@ -117,7 +129,11 @@ def silence(app: App, key: str, *, span: str, end: bool, why: str, dry_run: bool
 @json_option
 @click.pass_obj
 def ack(app: App, key: str, *, why: str, dry_run: bool, as_json: bool) -> None:
-    """Say that somebody takes care of KEY: it is not repeated until it is worse, or over."""
+    """Say that somebody takes care of KEY: it is not repeated until it is worse, or over.
+
+    \b
+    opsctl alerts ack hang/tiny-gpt --why "on it"
+    """
     ledger = app.alerting.ledger
     entry = ledger.find(key) if dry_run else ledger.ack(key, why)
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
+from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, say, train_argument
 from opsctl.cli.owner import attend
 from opsctl.cli.switches import looked_at, taken_away
 from opsctl.errors import InputError, NotAllowed
@@ -37,7 +37,7 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
         raise InputError(f"{run.name}: nothing is queued, so there is nothing to hold", hint=_instead(run, seen))
     arrays = _arrays(seen)
     if dry_run:
-        say(f"{run.name}: would hold {_list(arrays)}")
+        _report(run, {"would": "hold", "arrays": arrays}, f"would hold {_list(arrays)}", as_json=as_json)
         return
     try:
         held = chain.hold(reason or "opsctl hold")
@@ -79,7 +79,10 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
     if dry_run:
         also = f", with {exclude} excluded" if exclude else ""
         first = f"disarm the pause switch of {paused.by} and " if paused else ""
-        say(f"{run.name}: would {first}release {_list(_arrays(seen)) or 'nothing that is queued'}{also}")
+        arrays = _arrays(seen)
+        said = f"would {first}release {_list(arrays) or 'nothing that is queued'}{also}"
+        would = {"would": "release", "arrays": arrays, "disarms": bool(paused), "excludes": exclude}
+        _report(run, would, said, as_json=as_json)
         return
     parts = ["the pause switch is disarmed"] if paused and taken_away(run, Switch.PAUSE) else []
     try:
@@ -97,7 +100,7 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
 
 
 @click.command()
-@click.argument("train", metavar="TRAIN[_TASK]")
+@click.argument("train", metavar="TRAIN[_TASK]", shell_complete=complete_trains)
 @click.option("--queued-only", is_flag=True, help="Leave alone what runs.")
 @click.option("--reason", default="opsctl cancel", help="Why, for the journal.")
 @dry_run_option
@@ -121,7 +124,8 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
     if not arrays:
         raise InputError(f"{run.name}: nothing to cancel is queued or running", hint=f"opsctl status {run.name}")
     if dry_run:
-        say(f"{run.name}: would cancel {_list(arrays) if task is None else f'task {task}'}")
+        said = f"would cancel {_list(arrays) if task is None else f'task {task}'}"
+        _report(run, {"would": "cancel", "arrays": arrays, "task": task}, said, as_json=as_json)
         return
     try:
         ended = chain.cancel(reason, queued_only=queued_only) if task is None else [chain.cancel_task(task, reason)]

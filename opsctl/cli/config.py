@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,11 @@ def config() -> None:
 @config.command()
 @click.argument("what", type=click.Choice(["train", "site"]))
 def schema(what: str) -> None:
-    """Print the JSON schema of a TRAIN.toml or of site.toml."""
+    """Print the JSON schema of a TRAIN.toml or of site.toml.
+
+    \b
+    opsctl config schema train > train.schema.json
+    """
     print_json(train_schema() if what == "train" else Site.model_json_schema())
 
 
@@ -46,15 +51,26 @@ def train_schema() -> dict[str, Any]:
 
 
 @config.command()
-@click.option("--dir", "directory", type=click.Path(path_type=Path), default=Path(), help="Where; here by default.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="Where; here by default.",
+)
 def init(directory: Path) -> None:
-    """Write a commented train.toml and site.toml to start from."""
+    """Write a commented train.toml and site.toml to start from.
+
+    \b
+    opsctl config init --dir my-run
+    """
     if there := [name for name in STARTERS if (directory / name).exists()]:
         raise InputError(
             f"{directory / there[0]} is there already", hint="move it away, or choose another place with --dir"
         )
     for name in STARTERS:
         try:
+            directory.mkdir(parents=True, exist_ok=True)
             write_atomic(directory / name, (templates_dir() / "config" / name).read_text(encoding="utf-8"))
         except OSError as error:
             raise cannot_write(directory / name, error) from error
@@ -65,7 +81,11 @@ def init(directory: Path) -> None:
 @config.command()
 @click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
 def check(files: tuple[Path, ...]) -> None:
-    """Say all that is wrong with FILES, without asking Slurm; each a TRAIN.toml or a site.toml."""
+    """Say all that is wrong with FILES, without asking Slurm; each a TRAIN.toml or a site.toml.
+
+    \b
+    opsctl config check train.toml site.toml
+    """
     wrong: list[str] = []
     for path in files:
         try:
@@ -76,9 +96,14 @@ def check(files: tuple[Path, ...]) -> None:
         raise InputError("\n".join(wrong))
 
 
+def _is_site(given: Collection[str]) -> bool:
+    """As far as its keys tell: some are a train's as well."""
+    return "root" in given or len(set(given) & set(Site.model_fields)) > len(set(given) & set(Train.model_fields))
+
+
 def _check(path: Path) -> str:
     """What the file is, if all is well with it. Raises ConfigError."""
-    if "root" in read_toml(path):
+    if _is_site(read_toml(path)):
         site = load_site(path)
         return f"fine: a site with its trains below {site.root_path}"
     train = load_train(path)

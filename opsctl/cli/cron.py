@@ -46,6 +46,10 @@ def start(app: App, driver: str | None) -> None:
     \b
     slurm      a small job that submits itself again
     daemon     a process in the foreground, for tmux or systemd
+
+    \b
+    opsctl cron start
+    opsctl cron start daemon
     """
     _check_schedule(app)
     app.cron.place.create()
@@ -94,7 +98,11 @@ def tick_argv(app: App) -> list[str]:
 @cron.command()
 @click.pass_obj
 def stop(app: App) -> None:
-    """Tick no more. A tick at work comes to its end."""
+    """Tick no more. A tick at work comes to its end.
+
+    \b
+    opsctl cron stop
+    """
     wanted = daemons.alive(app.cron)
     if wanted and wanted.driver == daemons.NAME:
         say(daemons.stop(app.cron, wanted))
@@ -113,7 +121,11 @@ def stop(app: App) -> None:
 @json_option
 @click.pass_obj
 def tick(app: App, *, slot: int, is_exported: bool, as_json: bool) -> int:
-    """Run what is due, each entry at most once, however long ago the last tick was. Exit 1 if something failed."""
+    """Run what is due, each entry at most once, however long ago the last tick was. Exit 1 if something failed.
+
+    \b
+    opsctl cron tick
+    """
     signal.signal(signal.SIGTERM, _leave)
     app.cron.place.create()
     if is_exported:
@@ -160,7 +172,11 @@ def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:
 @click.pass_obj
 def prune(app: App) -> None:
     """Remove what entries printed longer ago than `keep_days`, and what killed writers left behind. A tick does the
-    first of these by itself."""
+    first of these by itself.
+
+    \b
+    opsctl cron prune
+    """
     removed = sweep(app.cron.place, app.clock.now(), app.site.cron)
     say(f"removed {removed} file{'s' * (removed != 1)}")
 

@@ -21,7 +21,11 @@ STYLES = {"ok": "green", "running": "cyan", "": "dim"}
 @click.pass_obj
 def status(app: App, *, as_json: bool) -> int:
     """Who ticks, and for each entry: when it ran, for how long, with what result, and when it runs next. Exit 1 where
-    ticks should come and do not."""
+    ticks should come and do not.
+
+    \b
+    opsctl cron status
+    """
     seen = look(app.cron)
     if as_json:
         print_json(asdict(seen))

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from opsctl.app import App
 from opsctl.cli.output import console, json_option, print_json
-from opsctl.errors import OpsctlError
+from opsctl.errors import MissingProgram, OpsctlError
 from opsctl.rundir import check_trusted
 
 Level = Literal["ok", "missing", "unknown", "optional"]
@@ -89,7 +89,9 @@ def _slurm(app: App) -> Iterator[Line]:
         limits = scheduler.limits()
     except OpsctlError as error:
         level: Level = "unknown" if error.exit_code == 75 else "missing"
-        yield Line("slurm", level, error.message, error.hint or "")
+        absent = 'put Slurm\'s commands on PATH (module load slurm?), or engine = "sandbox" in site.toml'
+        do = absent if isinstance(error, MissingProgram) else error.hint or ""
+        yield Line("slurm", level, error.message, do)
         return
     yield Line("slurm", "ok", f"{limits.version}, cluster {limits.cluster}, {limits.priority}")
     yield Line("reader", "ok", why)

@@ -43,7 +43,10 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
     assert now is not None  # it was found by its train.toml
     difference = diff(now, new)
     if dry_run:
-        say(difference or f"{run.name}: nothing would change")
+        if as_json:
+            print_json({"train": run.name, "would_change": bool(difference), "diff": difference})
+        else:
+            say(difference or f"{run.name}: nothing would change")
         return
     attend(app, run)
     with lease(run.path, app.clock):

@@ -40,7 +40,11 @@ def guard() -> None:
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.pass_obj
 def run(app: App, run_dir: Path) -> int:
-    """Run the body of the train in RUN_DIR as this batch job. Exits as the body does."""
+    """Run the body of the train in RUN_DIR as this batch job. Exits as the body does.
+
+    \b
+    opsctl guard run RUN_DIR
+    """
     train, env = RunDir(run_dir.absolute()), dict(os.environ)
     life_name(env)
     supervisor = None

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from opsctl.app import App
 from opsctl.cli.nodeview import NodeView
-from opsctl.cli.output import console, json_option, print_json, say
+from opsctl.cli.output import complete_trains, console, json_option, print_json, say
 from opsctl.health.history import node_score
 from opsctl.health.look import Looked
 from opsctl.health.model import Health, Result, Severity, Verdict
@@ -25,7 +25,7 @@ ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
 
 @click.command()
 @click.argument("nodes", required=False, default="")
-@click.option("--train", default="", help="The nodes that this train runs on.")
+@click.option("--train", default="", shell_complete=complete_trains, help="The nodes that this train runs on.")
 @click.option("--partition", default="", help="The nodes of this partition.")
 @click.option("--all", "every", is_flag=True, help="Every node that Slurm has.")
 @click.option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from opsctl.cli.output import json_option
+from opsctl.cli.output import json_option, optional_train
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.logs.lines import for_terminal, read_line
 from opsctl.logs.train import RankLogs, Source, TrainLog
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("train", required=False)
+@optional_train
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, over all lives, until Ctrl-C.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="How many lines.")
 @click.option("--all", "whole", is_flag=True, help="Show everything, not only the last lines.")

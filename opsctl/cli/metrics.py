@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import finite, json_option, print_json, say
+from opsctl.cli.output import complete_trains, finite, json_option, print_json, say
 from opsctl.errors import InputError, cannot_write
 from opsctl.metrics.families import FAMILIES, exposition
 from opsctl.metrics.gather import effective, gather
@@ -23,7 +23,7 @@ ENDS_IN = ".prom"
 
 
 @click.command()
-@click.argument("trains", nargs=-1, metavar="[TRAIN]...")
+@click.argument("trains", nargs=-1, metavar="[TRAIN]...", shell_complete=complete_trains)
 @click.option("--textfile", type=click.Path(path_type=Path), help="Write them there, all at once, for node_exporter.")
 @click.option("--listen", "address", metavar="127.0.0.1:PORT", help="Serve them over HTTP until Ctrl-C.")
 @click.option("--quick", is_flag=True, help="Leave out the effective time, for which whole logs are read.")

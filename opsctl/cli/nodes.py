@@ -12,7 +12,7 @@ from rich.text import Text
 from opsctl.app import App
 from opsctl.cli.health import show
 from opsctl.cli.nodeview import NodeView
-from opsctl.cli.output import console, dry_run_option, json_option, print_json, say
+from opsctl.cli.output import complete_trains, console, dry_run_option, json_option, print_json, say
 from opsctl.cli.reboot import reboot
 from opsctl.errors import OpsctlError
 from opsctl.health import ghosts
@@ -53,7 +53,7 @@ def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
     """Each node: state, why it is out, by whom and since when, which train is there, and its lemon score.
 
     \b
-    opsctl nodes
+    opsctl nodes list --bad
     opsctl nodes node[001-004] --json
     """
     view = NodeView(app)
@@ -98,7 +98,7 @@ def _is_bad(row: dict[str, object]) -> bool:
 
 @click.command("drain-bad-nodes")
 @click.argument("nodes", required=False, default="")
-@click.option("--train", default="", help="The nodes that this train runs on.")
+@click.option("--train", default="", shell_complete=complete_trains, help="The nodes that this train runs on.")
 @click.option("--partition", default="", help="The nodes of this partition.")
 @click.option("--all", "every", is_flag=True, help="Every node that Slurm has.")
 @click.option("--max", "most", metavar="N|%", default="", help="Lower than the site's own limits.")

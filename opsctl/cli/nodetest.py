@@ -12,7 +12,7 @@ from opsctl.app import App
 from opsctl.cli.health import show
 from opsctl.cli.nodes import carry_out
 from opsctl.cli.nodeview import NodeView
-from opsctl.cli.output import dry_run_option, json_option, print_json, say
+from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, say
 from opsctl.health.model import Health, Verdict
 from opsctl.health.quarantine import plan_drain
 from opsctl.nodesets import fold
@@ -22,7 +22,7 @@ from opsctl.nodetest.together import Ask, Together, judged
 
 @click.command("test-nodes")
 @click.argument("nodes", required=False, default="")
-@click.option("--train", default="", help="The nodes that this train runs on.")
+@click.option("--train", default="", shell_complete=complete_trains, help="The nodes that this train runs on.")
 @click.option("--partition", default="", help="The nodes of this partition.")
 @click.option("--python", default=sys.executable, show_default="this one", help="The interpreter there, with torch.")
 @click.option("--seconds", default=30.0, show_default=True, type=click.FloatRange(1, 3600), help="For each all-reduce.")
@@ -50,7 +50,8 @@ def test_nodes(
     view = NodeView(app)
     chosen = view.chosen(nodes, train=train, partition=partition)
     if dry_run and not drain:
-        say(f"would test {fold(chosen)}, each alone, then all together; a dry run: nothing was done")
+        said = f"would test {fold(chosen)}, each alone, then all together; a dry run: nothing was done"
+        print_json({"would_test": chosen}) if as_json else say(said)
         return
     addresses = {node.name: node.address for node in view.nodes}
     test = Together(

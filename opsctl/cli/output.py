@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import re
 from collections.abc import Callable
+from datetime import date
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console
 
+from opsctl.errors import OpsctlError
+
 F = TypeVar("F", bound=Callable[..., Any])
+BLANKS = re.compile(r" +$", re.MULTILINE)
 
 json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 dry_run_option: Callable[[F], F] = click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
-train_argument: Callable[[F], F] = click.argument("train")
+
+
+def complete_trains(ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """For the shell: the trains whose names begin so; none where the settings do not hold."""
+    from opsctl.app import build  # noqa: PLC0415 (pydantic and all, which --help can do without)
+    from opsctl.rundir import all_trains  # noqa: PLC0415 (as above)
+
+    try:
+        root = build(ctx.find_root().params.get("site")).root
+    except OpsctlError:
+        return []
+    return [run.name for run in all_trains(root) if run.name.startswith(begun)]
+
+
+train_argument: Callable[[F], F] = click.argument("train", shell_complete=complete_trains)
+optional_train: Callable[[F], F] = click.argument("train", required=False, shell_complete=complete_trains)
 
 
 def print_json(data: object) -> None:
-    click.echo(json.dumps(data, indent=2, default=str, ensure_ascii=False))
+    click.echo(json.dumps(data, indent=2, default=in_json, ensure_ascii=False))
+
+
+def in_json(value: object) -> str:
+    """What JSON has no word for: times as ISO 8601 has them."""
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def finite(data: Any) -> Any:
@@ -35,6 +61,15 @@ def say(text: str) -> None:
 
 
 def console() -> Console:
-    """Where tables go. Elsewhere than on a terminal a line is as long as it needs to be, for grep's sake."""
+    """Where tables go. Elsewhere than on a terminal a line is as long as it needs to be and no longer, for grep's
+    sake."""
     plain = Console(highlight=False)
-    return plain if plain.is_terminal else Console(highlight=False, width=1000)
+    return plain if plain.is_terminal else Console(highlight=False, width=1000, file=_Unpadded())
+
+
+class _Unpadded(io.StringIO):
+    """Standard output without the blanks by which a table's last column is filled up."""
+
+    def write(self, text: str) -> int:
+        click.echo(BLANKS.sub("", text), nl=False)
+        return len(text)

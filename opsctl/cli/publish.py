@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import dry_run_option, json_option, print_json, say
+from opsctl.cli.output import dry_run_option, json_option, optional_train, print_json, say
 from opsctl.config import Train, parse, read_toml
 from opsctl.errors import InputError, OpsctlError
 from opsctl.publish import secrets
@@ -23,7 +23,7 @@ from opsctl.tables import show_size
 
 
 @click.command()
-@click.argument("train", required=False)
+@optional_train
 @dry_run_option
 @json_option
 @click.pass_obj

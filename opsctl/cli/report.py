@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from opsctl.cli.output import console, json_option, print_json, say
+from opsctl.cli.output import console, json_option, optional_train, print_json, say
 from opsctl.errors import OpsctlError, cannot_write
 from opsctl.journal import replay
 from opsctl.progress.effective import Bucket
@@ -30,7 +30,7 @@ BAR = 40
 
 
 @click.command()
-@click.argument("train", required=False)
+@optional_train
 @click.option("--log", type=click.Path(path_type=Path), help="Of any Megatron-style log instead, such as main_log.txt.")
 @click.option("--sacct", type=click.Path(path_type=Path), help="When its jobs ran, as sacct printed it.")
 @click.option("--since", help="Only from then on: 2026-03-01, '2026-03-01 12:00', or as long ago as 3d or 12h.")

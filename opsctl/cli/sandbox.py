@@ -67,7 +67,12 @@ def sandbox() -> None:
 @name_option
 @click.pass_obj
 def up(app: HasSeams, /, name: str, **size: Any) -> None:
-    """Bring a sandbox up in the background. If it is up already, nothing is done."""
+    """Bring a sandbox up in the background. If it is up already, nothing is done.
+
+    \b
+    opsctl sandbox up --nodes 8 --fast
+    opsctl sandbox up --name night-1 --accounting
+    """
     begun = app.clock.monotonic()
     made = Sandbox.up(Spec(name=name, **size), clock=app.clock, runner=app.runner)
     about = f"sandbox {name!r}: {made.record.spec.describe()}"
@@ -81,7 +86,12 @@ def up(app: HasSeams, /, name: str, **size: Any) -> None:
 @json_option
 @click.pass_obj
 def down(app: HasSeams, *, name: str, as_json: bool) -> None:
-    """End every process of a sandbox, jobs included, and remove its files."""
+    """End every process of a sandbox, jobs included, and remove its files.
+
+    \b
+    opsctl sandbox down
+    opsctl sandbox down --name night-1
+    """
     ended = Sandbox.end(name, clock=app.clock)
     if as_json:
         print_json({"name": name, "ended": ended.count})
@@ -96,7 +106,11 @@ def down(app: HasSeams, *, name: str, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def status(app: HasSeams, *, name: str | None, as_json: bool) -> None:
-    """The sandboxes that are up: nodes, processes, memory, uptime."""
+    """The sandboxes that are up: nodes, processes, memory, uptime.
+
+    \b
+    opsctl sandbox status
+    """
     names = [name] if name else Places.default().names()
     seen = [Sandbox.open(each, clock=app.clock, runner=app.runner).status() for each in names]
     if as_json:
@@ -125,7 +139,11 @@ def describe(seen: Status) -> str:
 @name_option
 @click.pass_obj
 def env(app: HasSeams, name: str) -> None:
-    """Print what a shell needs to use a sandbox:  eval "$(opsctl sandbox env)"."""
+    """Print what a shell needs to use a sandbox.
+
+    \b
+    eval "$(opsctl sandbox env)"
+    """
     for key, value in Sandbox.open(name, clock=app.clock, runner=app.runner).env().items():
         say(f"export {key}={shlex.quote(value)}")
 
@@ -154,7 +172,11 @@ def run(ctx: click.Context, /, inside: Path | None, command: tuple[str, ...], **
 @size_options
 @click.pass_context
 def shell(ctx: click.Context, /, **size: Any) -> None:
-    """Your shell on a sandbox of its own, which ends with it and leaves nothing."""
+    """Your shell on a sandbox of its own, which ends with it and leaves nothing.
+
+    \b
+    opsctl sandbox shell --nodes 2
+    """
     app, spec = ctx.obj, Spec(name="run", **size)
     if sys.stdin.isatty():
         warn(f"a private Slurm of {spec.describe()}; `exit` ends all of it")

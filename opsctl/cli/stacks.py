@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opsctl.cli.nodeview import NodeView
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, optional_train, print_json, say
 from opsctl.config import Train, parse, read_toml
 from opsctl.diagnosis import ask
 from opsctl.diagnosis.pyspy import look
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("train", required=False)
+@optional_train
 @click.option(
     "--seconds", type=click.FloatRange(0, 600), default=10, show_default=True, help="How long to wait for the ranks."
 )

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from opsctl.alerts.brief import open_alerts
 from opsctl.app import App
-from opsctl.cli.output import console, finite, json_option, print_json
+from opsctl.cli.output import console, finite, in_json, json_option, optional_train, print_json
 from opsctl.cli.owner import keep_cron
 from opsctl.cli.progress import duration, progress_lines
 from opsctl.errors import Unreachable
@@ -37,7 +37,7 @@ STYLES = {
 
 
 @click.command()
-@click.argument("train", required=False)
+@optional_train
 @click.option("--watch", is_flag=True, help="Look again every --every seconds until Ctrl-C.")
 @click.option("--every", type=click.FloatRange(min=1), default=10, show_default=True, help="Seconds between two looks.")
 @json_option
@@ -68,7 +68,7 @@ def _watch(app: App, train: str | None, terminal: Console, every: float, *, as_j
             if live:
                 live.update(Group(page, _footer(app.clock.now(), every)), refresh=True)
             elif as_json:
-                click.echo(json.dumps(data, default=str, ensure_ascii=False))
+                click.echo(json.dumps(data, default=in_json, ensure_ascii=False))
             else:
                 terminal.print(page)
             app.clock.sleep(every)

@@ -41,7 +41,12 @@ def kill_switch() -> None:
 @json_option
 @click.pass_obj
 def arm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool, as_json: bool) -> None:
-    """Arm the switch of TRAIN. Needs no right over the job, only to write to the train's switches/."""
+    """Arm the switch of TRAIN. Needs no right over the job, only to write to the train's switches/.
+
+    \b
+    opsctl kill-switch arm tiny-gpt --reason "loss has diverged"
+    opsctl kill-switch arm tiny-gpt --pause --reason "maintenance at noon"
+    """
     _arm(app, train, Switch.PAUSE if pause else Switch.KILL, reason, dry_run=dry_run, as_json=as_json)
 
 
@@ -52,7 +57,11 @@ def arm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool, a
 @json_option
 @click.pass_obj
 def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bool) -> None:
-    """Take the switch of TRAIN away, so that it may run again."""
+    """Take the switch of TRAIN away, so that it may run again.
+
+    \b
+    opsctl kill-switch disarm tiny-gpt
+    """
     run = app.find(train)
     switch = Switch.PAUSE if pause else Switch.KILL
     there = looked_at(run, switch) is not None
@@ -69,7 +78,11 @@ def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bo
 @json_option
 @click.pass_obj
 def show(app: App, train: str, *, as_json: bool) -> None:
-    """Which switches of TRAIN are armed, since when, by whom and why."""
+    """Which switches of TRAIN are armed, since when, by whom and why.
+
+    \b
+    opsctl kill-switch show tiny-gpt
+    """
     run = app.find(train)
     found = [each for switch in Switch if (each := looked_at(run, switch))]
     if as_json:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import complete_trains, json_option, print_json, say
 from opsctl.cli.owner import keep_cron
 from opsctl.errors import OpsctlError
 from opsctl.model import Finding, Level
@@ -36,7 +36,14 @@ def _span(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--train", "trains", multiple=True, metavar="TRAIN", help="Only this train; may be said several times.")
+@click.option(
+    "--train",
+    "trains",
+    multiple=True,
+    metavar="TRAIN",
+    shell_complete=complete_trains,
+    help="Only this train; may be said several times.",
+)
 @click.option("--once", is_flag=True, help="Look once, which is what it does without --every.")
 @click.option("--every", callback=_span, metavar="SPAN", help="Look again and again, until Ctrl-C: 10s, 5m.")
 @click.option("--dry-run", is_flag=True, help="Only look: settle, cancel, record and send nothing.")
@@ -60,6 +67,8 @@ def watch(
     """
     if once and every:
         raise click.UsageError("--once and --every: one of them")
+    if nagios and (every or as_json):
+        raise click.UsageError("--nagios prints one look as Nagios reads it: neither --every nor --json go with it")
     if nagios:
         return _nagios(app, names, trains)
     known = [app.find(train).name for train in trains]

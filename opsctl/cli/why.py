@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, optional_train, print_json, say
 from opsctl.diagnosis.causes import Class
 from opsctl.diagnosis.ends import End, by_slurm, by_trainer
 from opsctl.diagnosis.first import Diagnosis
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("train", required=False)
+@optional_train
 @click.option("--task", type=click.IntRange(min=0), help="Of this array task, in its newest life; else of the newest.")
 @click.option(
     "--log", "logs", multiple=True, type=click.Path(exists=True, path_type=Path),

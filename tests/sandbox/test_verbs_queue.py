@@ -62,6 +62,8 @@ def test_a_dry_run_changes_nothing(trains: Trains, verb: str) -> None:
     (array,) = trains.arrays()
     before = [(job.is_held, job.state) for job in trains.rows()]
     assert trains.opsctl(verb, "t", "--dry-run") == f"t: would {verb} array {array}\n"
+    would = json.loads(trains.opsctl(verb, "t", "--dry-run", "--json"))
+    assert (would["would"], would["arrays"]) == (verb, [array])
     assert [(job.is_held, job.state) for job in trains.rows()] == before
     assert trains.kinds() == [Kind.CREATED, Kind.SUBMITTING, Kind.SUBMITTED]
 
@@ -169,6 +171,8 @@ def test_a_dry_edit_shows_the_difference(trains: Trains) -> None:
     said = trains.opsctl("edit", "t", trains.toml(command=("false",)), "--dry-run")
     assert "--- now/body.sh\n+++ next/body.sh\n" in said
     assert "-    true || code=$?\n+    false || code=$?\n" in said
+    would = json.loads(trains.opsctl("edit", "t", trains.toml(command=("false",)), "--dry-run", "--json"))
+    assert would == {"train": "t", "would_change": True, "diff": said.removesuffix("\n")}
     assert trains.run().body.read_text() == before
 
 

@@ -110,7 +110,23 @@ def test_a_train_that_is_not_there_is_said_with_those_that_are(launched):
     root = launched.path.parent
     with pytest.raises(InputError) as caught:
         find(root, "gtp")
-    assert caught.value.message == f"no train 'gtp' below {root}; there are: gpt"
+    assert caught.value.message == f"no train 'gtp' below {root}; did you mean 'gpt'? there are: gpt"
+
+
+def test_of_many_trains_some_are_said(launched):
+    root = launched.path.parent
+    for number in range(20):
+        (other := RunDir(root / f"t{number:02}")).create()
+        other.write(other.config, "")
+    with pytest.raises(InputError) as caught:
+        find(root, "zzz")
+    assert caught.value.message.endswith("; there are: gpt, t00, t01, t02, t03, t04, t05, t06, t07, t08 and 11 more")
+
+
+def test_an_empty_name_is_not_the_directory_where_one_stands(launched, monkeypatch):
+    monkeypatch.chdir(launched.path)
+    with pytest.raises(InputError, match="the name of the train is empty"):
+        find(launched.path.parent, "")
 
 
 @pytest.mark.parametrize("name", ["..", "a b", "$(id)", "x" * 300, "a\nb", ""])

@@ -14,7 +14,7 @@ from opsctl.calc import throughput as calc
 from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.checks import given, negative, not_positive, refuse
 from opsctl.calc.model import Shape, parameters
-from opsctl.cli.output import json_option, print_json
+from opsctl.cli.output import complete_trains, json_option, print_json
 from opsctl.cli.plan.eta import eta_of
 from opsctl.cli.plan.options import (
     gpu_option,
@@ -40,7 +40,11 @@ if TYPE_CHECKING:
 @recompute_option
 @click.option("--tokens", type=float, help="Billions of tokens to train on.")
 @click.option("--price", type=float, help="Of one GPU for an hour.")
-@click.option("--train", help="When this train will be done, from its log and the waits it has had.")
+@click.option(
+    "--train",
+    shell_complete=complete_trains,
+    help="When this train will be done, from its log and the waits it has had.",
+)
 @click.option("--log", type=click.Path(path_type=Path), help="The same for a log of its own.")
 @click.option("--task", type=float, help="Hours that a task may run, for --train and --log.")
 @click.option("--start-up", type=float, default=5.0, show_default=True, help="Minutes until a task trains.")

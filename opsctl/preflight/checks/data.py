@@ -23,7 +23,11 @@ def data(order: Order, facts: Facts) -> Iterator[Finding]:
 
 
 def _make(order: Order, corpus: Corpus) -> str:
-    how = f"python -m trainer.prepare --output {corpus.prefix} …" if order.recipe.is_embedded else "preprocess it"
+    how = (
+        f"python -m trainer.prepare --input TEXT --output {corpus.prefix}"
+        if order.recipe.is_embedded
+        else "preprocess it"
+    )
     return f"{how}; relative paths are relative to where you type this"
 
 

@@ -66,6 +66,29 @@ def test_the_problems_of_all_files_are_said_together(tmp_path):
     assert "{{ x }}: unknown; known: " in caught.value.message
 
 
+def test_a_site_that_lacks_its_root_is_still_taken_for_a_site(tmp_path):
+    (tmp_path / "s.toml").write_text(
+        'rot = "/t"\nengine = "slurm"\n[cron]\ntime_zone = "Mars/Olympus"\ndrivers = ["x"]\n'
+    )
+    with pytest.raises(InputError) as caught:
+        opsctl("config", "check", tmp_path / "s.toml")
+    assert caught.value.message.splitlines()[1:] == [
+        "  root: missing",
+        "  [cron.drivers] 0: Input should be 'slurm', 'daemon' or 'export', got 'x'",
+        "  [cron] time_zone: 'Mars/Olympus' is no time zone: such as Europe/Paris",
+        "  rot: unknown key; did you mean 'root'?",
+    ]
+
+
+def test_a_key_that_is_wrong_in_itself_is_named_where_it_stands(tmp_path):
+    (tmp_path / "t.toml").write_text(
+        'name = "t"\ncommand = ["x"]\n[slurm]\nnodes = 1\ntime_limit = "9"\n[environment]\n"A B" = "x"\n'
+    )
+    with pytest.raises(InputError) as caught:
+        opsctl("config", "check", tmp_path / "t.toml")
+    assert caught.value.message.splitlines()[1] == "  [environment] A B: 'A B' is not a variable's name"
+
+
 def test_the_schema_of_a_train_knows_the_embedded_trainers_settings():
     schema = json.loads(opsctl("config", "schema", "train"))
     trainer = schema["$defs"][schema["properties"]["trainer"]["$ref"].rpartition("/")[2]]
@@ -81,6 +104,11 @@ def _references(text: str) -> list[str]:
 
 def test_the_schema_of_a_site_names_what_it_needs():
     assert json.loads(opsctl("config", "schema", "site"))["required"] == ["root"]
+
+
+def test_starters_are_written_into_a_directory_that_is_made(tmp_path):
+    opsctl("config", "init", "--dir", tmp_path / "new" / "run")
+    assert (tmp_path / "new" / "run" / "train.toml").is_file()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

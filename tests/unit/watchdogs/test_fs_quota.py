@@ -173,7 +173,7 @@ def test_a_quota_command_that_says_something_else_is_no_figure(tmp_path: Path, t
 def test_a_quota_command_that_is_missing_or_fails_is_unknown(stage: Stage) -> None:
     table = {"name": "work", "path": "/", "by": "command", "pattern": "(?P<percent>.*)"}
     missing = Filesystem(**table, command=("no-such-quota",))
-    assert stage.look("fs_quota", missing).summary == "work: no-such-quota: No such file or directory"
+    assert stage.look("fs_quota", missing).summary == "work: no-such-quota: is not on PATH"
     failing = Filesystem(**table, command=("sh", "-c", "echo who are you >&2; exit 3"))
     assert stage.look("fs_quota", failing).summary == "work: sh failed (3): who are you"
 

@@ -1,0 +1,55 @@
+"""What stdout gets: for programs, for pipes, for terminals."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from rich.table import Table
+
+from opsctl.cli import cli
+from opsctl.cli.output import console, print_json
+
+
+@click.command()
+def shown() -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_row("a", "short")
+    table.add_row("b", "long " * 40 + "end")
+    console().print(table)
+
+
+def test_in_a_pipe_a_line_is_as_long_as_what_it_says():
+    _, first, second = CliRunner().invoke(shown).stdout.splitlines()
+    assert first == "a  short"
+    assert second.endswith("long end")
+
+
+def test_times_are_iso_8601(capsys):
+    print_json({"at": datetime(2026, 3, 1, 12, 30, tzinfo=UTC), "where": Path("/x")})
+    assert json.loads(capsys.readouterr().out) == {"at": "2026-03-01T12:30:00+00:00", "where": "/x"}
+
+
+def test_nagios_reads_neither_json_nor_many_looks():
+    for option in ("--json", "--every=5s"):
+        done = CliRunner().invoke(cli, ["watch", "--nagios", option])
+        assert (done.exit_code, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(("env", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_no_color_is_honoured_on_a_terminal(tmp_path, env, is_coloured):
+    (tmp_path / "site.toml").write_text(f'root = "{tmp_path}/trains"\n')
+    ours, theirs = pty.openpty()
+    plain = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    subprocess.run(
+        [sys.executable, "-m", "opsctl", "--site", str(tmp_path / "site.toml"), "watch", "fs_quota", "--dry-run"],
+        env={**plain, **env, "TERM": "xterm"}, stdout=theirs, stderr=theirs, timeout=60, check=False,
+    )  # fmt: skip
+    os.close(theirs)
+    assert (b"\x1b[" in os.read(ours, 65536)) is is_coloured
