@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from opsctl.errors import RunDirError
 from opsctl.rundir import RunDir
 
 
@@ -81,7 +82,7 @@ def arm(run: RunDir, switch: Switch, *, why: str) -> bool:
     """Make the switch; whether it was not there before, for one that is armed is left as it is. Raises RunDirError."""
     if read(run, switch):
         return False
-    run.write(path_of(run, switch), json.dumps({"why": why}) + "\n", mode=0o664)
+    _leave(run, path_of(run, switch), {"why": why})
     return True
 
 
@@ -97,8 +98,20 @@ def disarm(run: RunDir, switch: Switch) -> bool:
 def request(run: RunDir, verb: Verb, *, exclude: str = "") -> Path:
     """Leave a request for the owner. Raises RunDirError."""
     path = run.requests / f"{verb.value}-{uuid.uuid4().hex[:12]}.json"
-    run.write(path, json.dumps({"verb": verb.value, "exclude": exclude}) + "\n", mode=0o664)
+    _leave(run, path, {"verb": verb.value, "exclude": exclude})
     return path
+
+
+def _leave(run: RunDir, path: Path, data: dict[str, str]) -> None:
+    try:
+        run.write(path, json.dumps(data) + "\n", mode=0o664)
+    except RunDirError as error:
+        if run.is_ours or not isinstance(error.__cause__, PermissionError):
+            raise
+        whose = owner(run.path.stat())
+        raise RunDirError(
+            error.message, hint=f"only {whose}, and the `group` that their site.toml names, may"
+        ) from error
 
 
 def requests(run: RunDir) -> list[Request]:

@@ -125,7 +125,7 @@ class Watch:
         try:
             return path.stat().st_uid == os.geteuid()
         except OSError:
-            return True
+            return not path.parent.exists() or os.access(path.parent, os.W_OK)  # whoever may make it
 
     def _jobs(self) -> tuple[list[Job] | None, list[Finding]]:
         """The whole queue, and whether Slurm answers: one finding for it, and none of every train."""

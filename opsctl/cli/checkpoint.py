@@ -78,6 +78,8 @@ def verify(context: click.Context, train: str, *, step: int | None, as_json: boo
             say(f"{each.path.name}: {verdict}" + "".join(f"\n  {problem}" for problem in found))
     if as_json:
         print_json(verdicts)
+    elif not verdicts:
+        say(f"{train}: no checkpoints")
     context.exit(int(any(each["problems"] for each in verdicts)))
 
 

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -84,6 +85,12 @@ def test_a_list_tells_size_and_place_of_each(run):
     ]
     assert rows[0]["topology"] == "data=2 pipeline=2"
     assert "data=2 pipeline=2" in opsctl("list", "tiny")
+
+
+def test_verify_says_that_there_is_nothing_to_verify(run):
+    for each in (run / "checkpoints").iterdir():
+        shutil.rmtree(each)
+    assert opsctl("verify", "tiny") == "tiny: no checkpoints\n"
 
 
 def test_verify_names_what_is_damaged_and_exits_1(run):
