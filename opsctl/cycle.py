@@ -12,7 +12,7 @@ from opsctl.config import Guard, parse, read_toml
 from opsctl.errors import ConfigError, InputError, OpsctlError, SchedulerError, Unreachable
 from opsctl.guard.nodes import NodeCare
 from opsctl.guard.settle import remembered, settle_ended, vanished
-from opsctl.journal import Event, Kind
+from opsctl.journal import Kind
 from opsctl.launch.chain import Chain, excluded_until, look, nodeset
 from opsctl.lease import lease
 from opsctl.model import Job
@@ -70,7 +70,7 @@ def attend(
 ) -> list[str]:  # fmt: skip
     """Settle what nobody settled, note switches, carry out requests, give nodes back whose exclusion is over; what was
     done, in words. Only for the owner; without `care` nothing is done about nodes."""
-    done = note_switches(chain)
+    done = switches.note(chain.run, chain.journal)
     given = read_toml(chain.run.config)
     rules = parse(Guard, given.get("guard", {}), str(chain.run.config))
     for ended in settle_ended(chain, rules, chain.look(jobs), past=past, care=care):
@@ -100,26 +100,6 @@ def _nodes(given: dict[str, object]) -> int:
     return nodes
 
 
-def note_switches(chain: Chain) -> list[str]:
-    """Journal the switches that were made or taken away by hand."""
-    events, done = chain.journal.events(), []
-    for switch in Switch:
-        armed, known = switches.read(chain.run, switch), _is_known(events, switch)
-        if armed and not known:
-            chain.journal.append(Kind.ARMED, switch=switch, by=armed.by, why=armed.why)
-            done.append(f"{switch.value} switch armed by {armed.by}")
-        elif known and not armed:
-            chain.journal.append(Kind.DISARMED, switch=switch, by="")
-            done.append(f"{switch.value} switch is gone")
-    return done
-
-
-def _is_known(events: Sequence[Event], switch: Switch) -> bool:
-    """Whether the last that the journal says of a switch is that it was armed."""
-    said = [e.kind for e in events if e.kind in {Kind.ARMED, Kind.DISARMED} and e.data["switch"] == switch]
-    return said[-1:] == [Kind.ARMED]
-
-
 def carry_out(chain: Chain, request: Request, *, nodes: int) -> list[str]:
     """Do what a team-mate asked for, or refuse it; then take the request away, last, so that none is lost.
 
@@ -146,8 +126,9 @@ def _release(chain: Chain, request: Request, nodes: int) -> str:
     if request.exclude:
         chain.exclude(request.exclude, needed=nodes)
     # The next life would see the pause switch and hold the rest again.
-    if switches.disarm(chain.run, Switch.PAUSE):
+    if switches.read(chain.run, Switch.PAUSE):
         chain.journal.append(Kind.DISARMED, switch=Switch.PAUSE, by=request.by)
+        switches.disarm(chain.run, Switch.PAUSE)
     arrays = chain.release()
     excluded = f" without {request.exclude}" if request.exclude else ""
     return f"released {', '.join(arrays) or 'nothing'}{excluded}, as {request.by} asked"

@@ -36,6 +36,7 @@ class Kind(StrEnum):
     LIFE_SETTLED = "life-settled"
     HELD = "held"
     RELEASED = "released"
+    CANCELLING = "cancelling"
     CANCELLED = "cancelled"
     EXCLUDED = "excluded"
     READMITTED = "readmitted"
@@ -60,6 +61,7 @@ FIELDS: dict[Kind, frozenset[str]] = {
     Kind.LIFE_SETTLED: frozenset({"life", "outcome", "action", "why"}),
     Kind.HELD: frozenset({"jobs", "why"}),
     Kind.RELEASED: frozenset({"jobs"}),
+    Kind.CANCELLING: frozenset({"job", "why"}),
     Kind.CANCELLED: frozenset({"job", "why"}),
     Kind.EXCLUDED: frozenset({"jobs", "nodes"}),
     Kind.READMITTED: frozenset({"jobs", "nodes"}),
@@ -192,6 +194,8 @@ class History:
     """What was found out about the end of each, where somebody wanted to know."""
     held: Event | None = None
     """The hold that is in force, as far as opsctl knows."""
+    cancelling: Event | None = None
+    """The cancellation that was begun and of which it is not known whether it was done."""
 
     def lives_of(self, array: str) -> list[str]:
         return [life for life in self.started if life.partition("_")[0].partition(".")[0] == array]
@@ -213,7 +217,7 @@ def _submitted(history: History, event: Event) -> None:
     if begun:
         tasks = int(begun.data["tasks"])
     history.arrays[array] = Array(id=array, nonce=nonce, tasks=tasks, submitted=event.when)
-    history.held = None
+    history.held = history.cancelling = None
 
 
 def _started(history: History, event: Event) -> None:
@@ -232,6 +236,14 @@ def _set_held(history: History, event: Event) -> None:
     history.held = event
 
 
+def _set_cancelling(history: History, event: Event) -> None:
+    history.cancelling = event
+
+
+def _clear_cancelling(history: History, _: Event) -> None:
+    history.cancelling = None
+
+
 def _clear_held(history: History, _: Event) -> None:
     history.held = None
 
@@ -245,5 +257,7 @@ _STEPS: dict[Kind, Callable[[History, Event], object]] = {
     Kind.DIAGNOSED: lambda history, event: history.diagnosed.update({event.data["life"]: event}),
     Kind.LIFE_SETTLED: lambda history, event: history.settled.update({event.data["life"]: event}),
     Kind.HELD: _set_held,
+    Kind.CANCELLING: _set_cancelling,
+    Kind.CANCELLED: _clear_cancelling,
     Kind.RELEASED: _clear_held,
 }

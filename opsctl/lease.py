@@ -68,6 +68,8 @@ def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[Held
     until = clock.monotonic() + wait
     try:
         while not _take(lock, mine, clock):
+            if _break_stale(lock, mine, clock.now().timestamp()):
+                continue  # also for who does not want to wait: its holder was killed
             if clock.monotonic() >= until:
                 raise Busy(f"{directory}: {_read(lock) or 'somebody'} has been writing here for {wait:g} s",
                            hint="try again; a lease of a process that is gone is broken by itself")  # fmt: skip
@@ -82,7 +84,6 @@ def _take(lock: Path, mine: Path, clock: Clock) -> bool:
         mine.write_text(_holder(clock))
         os.link(mine, lock)
     except FileExistsError:
-        _break_stale(lock, mine, clock.now().timestamp())
         return False
     except OSError as error:
         raise RunDirError(
@@ -100,17 +101,21 @@ def _holder(clock: Clock) -> str:
     return json.dumps(asdict(holder)).ljust(400)
 
 
-def _break_stale(lock: Path, mine: Path, now: float) -> None:
+def _break_stale(lock: Path, mine: Path, now: float) -> bool:
+    """Whether the lease was stale and is broken now, by us."""
     seen = _read(lock)
     if seen is None or not seen.is_stale(now):
-        return
+        return False
     # Renaming is the vote: of several that saw the same stale lease, one gets it, and looks at what it got.
     taken = mine.with_suffix(".broken")
     with contextlib.suppress(OSError):
         lock.rename(taken)
-        if _read(taken) != seen:
+        is_broken = _read(taken) == seen
+        if not is_broken:
             os.link(taken, lock)
         taken.unlink()
+        return is_broken
+    return False
 
 
 def _give_back(lock: Path, mine: Path) -> None:

@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from opsctl.config import Train, parse, read_toml
-from opsctl.errors import NotAllowed, OpsctlError, SchedulerError, Unreachable
+from opsctl.errors import NotAllowed, OpsctlError, RunDirError, SchedulerError, Unreachable
 from opsctl.health.exclusions import Exclusions
 from opsctl.health.history import History, Record
-from opsctl.health.quarantine import NodePlan, Step, Wants, has_changed, is_ours
+from opsctl.health.quarantine import PREFIX, NodePlan, Step, Wants, has_changed, is_ours
 from opsctl.health_tables import HealthSite
 from opsctl.launch.chain import Chain, excluded_until
+from opsctl.lease import Busy
 from opsctl.model import Node
 from opsctl.nodesets import fold
 from opsctl.ports import Scheduler
@@ -42,6 +43,8 @@ class Quarantine:
 
     def drain(self, plan: NodePlan) -> list[Done]:
         """Drain each node that is still as the plan saw it. Raises Unreachable, and then nothing more is done."""
+        if plan.steps or plan.left:
+            self._catch_up()
         done: list[Done] = []
         forbidden: list[Step] = list(plan.steps) if self.site.drain == "never" else []
         for step in plan.steps if not forbidden else ():
@@ -64,7 +67,7 @@ class Quarantine:
                 continue
             done.append(Done(node=step.node, action="drained", why=step.reason))
             with suppress(OpsctlError, OSError):  # what cannot be remembered is no reason to stop
-                self.history.note_drained(step.node)
+                self.history.note_drained(step.node, self.history.clock.now())
         return done + self._exclude(forbidden)
 
     def undrain(self, plan: NodePlan) -> list[Done]:
@@ -75,6 +78,9 @@ class Quarantine:
             if why := has_changed(step, named.get(step.node)):
                 done.append(Done(node=step.node, action="left", why=why))
                 continue
+            # Before it is back: afterwards nobody would think of it again.
+            with suppress(OpsctlError, OSError):  # as above
+                self._forgive(step.node)
             try:
                 self.scheduler.resume(step.node)
             except Unreachable:
@@ -83,13 +89,22 @@ class Quarantine:
                 done.append(Done(node=step.node, action="left", why=error.message))
                 continue
             done.append(Done(node=step.node, action="undrained", why=step.reason))
-            with suppress(OpsctlError, OSError):  # as above
-                self.history.note_cleared(step.node)
-                self.exclusions.remove([step.node])
-                for chain in self.chains:
-                    if step.node in excluded_until(chain.journal.events()):
-                        chain.readmit(step.node)
         return done
+
+    def _forgive(self, node: str) -> None:
+        self.history.note_cleared(node)
+        self.exclusions.remove([node])
+        for chain in self.chains:
+            if node in excluded_until(chain.journal.events()):
+                chain.readmit(node)
+
+    def _catch_up(self) -> None:
+        """Note the drains of somebody who was cut off before they could note them."""
+        with suppress(SchedulerError, RunDirError, Busy):
+            for each in self.scheduler.reasons():
+                is_drain = each.text.startswith(PREFIX) and not each.text.startswith(f"{PREFIX}reboot:")
+                if is_drain and each.at:
+                    self.history.note_drained(each.node, each.at)
 
     def _too_late(self, step: Step, nodes: Sequence[Node], cap: int) -> str:
         now = next((node for node in nodes if node.name == step.node), None)

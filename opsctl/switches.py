@@ -10,6 +10,7 @@ import os
 import pwd
 import stat
 import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.errors import RunDirError
+from opsctl.journal import Event, Journal, Kind
 from opsctl.rundir import RunDir
 
 
@@ -93,6 +95,29 @@ def disarm(run: RunDir, switch: Switch) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def note(run: RunDir, journal: Journal, which: Iterable[Switch] = Switch) -> list[str]:
+    """Journal which switches were made or taken away since the journal last said; what changed, in words.
+
+    Raises OSError, RunDirError.
+    """
+    events, done = journal.events(), []
+    for switch in which:
+        there, known = read(run, switch), _is_known(events, switch)
+        if there and not known:
+            journal.append(Kind.ARMED, switch=switch.value, by=there.by, why=there.why)
+            done.append(f"{switch.value} switch armed by {there.by}")
+        elif known and not there:
+            journal.append(Kind.DISARMED, switch=switch.value, by="")
+            done.append(f"{switch.value} switch is gone")
+    return done
+
+
+def _is_known(events: Sequence[Event], switch: Switch) -> bool:
+    """Whether the last that the journal says of a switch is that it was armed."""
+    said = [e.kind for e in events if e.kind in {Kind.ARMED, Kind.DISARMED} and e.data["switch"] == switch]
+    return said[-1:] == [Kind.ARMED]
 
 
 def request(run: RunDir, verb: Verb, *, exclude: str = "") -> Path:

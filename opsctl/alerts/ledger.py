@@ -62,8 +62,6 @@ class Ledger:
                 raise
             with self.open_spare() as state:
                 noted = self._judge(state, findings)
-        for each in noted:
-            self.write_down("transition", **_in_short(each.transition))
         return [each.transition for each in noted]
 
     def levels(self) -> dict[str, Entry]:
@@ -230,7 +228,8 @@ def _printable(text: str) -> str:
     return shown if len(shown) <= LONGEST_LINE else shown[: LONGEST_LINE - 1] + "…"
 
 
-def _in_short(transition: Transition) -> dict[str, object]:
+def in_short(transition: Transition) -> dict[str, object]:
+    """For the journal of alerts."""
     finding = transition.finding
     return {"id": transition.id, "key": finding.key, "before": transition.before, "after": finding.level,
             "summary": finding.summary}  # fmt: skip

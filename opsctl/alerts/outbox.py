@@ -72,6 +72,8 @@ class Item:
     """The channel that was tried instead."""
     reference: str = ""
     """What the channel calls the message, once it has it."""
+    is_delivered: bool = False
+    """It was taken, as far as could be written down."""
 
     @property
     def name(self) -> str:
@@ -221,9 +223,11 @@ class Outbox:
         """Whether it was delivered by another way; then it is put away."""
         by_fallback = item.fallback and self.has_delivered(item, item.fallback)
         is_done = bool(by_fallback or (self.elsewhere and self.elsewhere.has_delivered(item)))
-        if is_done:
+        if item.is_delivered:
+            self._put_away(path, item, is_written=True)
+        elif is_done:
             self._archive(path, replace(item, error=f"delivered by {item.fallback or 'the spare outbox'}"))
-        return is_done
+        return is_done or item.is_delivered
 
     def _attempt(self, path: Path, item: Item, deliver: Deliver) -> Attempt:
         now = self.clock.now()
@@ -243,13 +247,16 @@ class Outbox:
             )  # fmt: skip
             self._try_to_write(path, item)
             return Attempt(item=item, error=error)
-        item = replace(item, sending=None, error="", asked_until=None, reference=reference)
-        self._archive(path, item)
-        self.note("delivered", channel=item.channel, id=item.message.id, attempts=item.attempts)
+        item = replace(item, sending=None, error="", asked_until=None, reference=reference, is_delivered=True)
+        self._put_away(path, item, is_written=self._try_to_write(path, item))
         return Attempt(item=item)
 
-    def _archive(self, path: Path, item: Item) -> None:
-        # Moved first, which needs no space on the disk: what was delivered is not to be sent again.
+    def _put_away(self, path: Path, item: Item, *, is_written: bool) -> None:
+        self.note("delivered", channel=item.channel, id=item.message.id, attempts=item.attempts)
+        self._archive(path, item, is_written=is_written)
+
+    def _archive(self, path: Path, item: Item, *, is_written: bool = False) -> None:
+        # Moving needs no space on the disk: what was delivered is not to be sent again.
         place = self.delivered(item.channel)
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -259,7 +266,8 @@ class Outbox:
                 path.unlink()
             self.note("unfiled", channel=item.channel, id=item.message.id, why=str(error))
             return
-        self._try_to_write(place / path.name, item)
+        if not is_written:
+            self._try_to_write(place / path.name, item)
 
     def _prune(self, channel: str) -> None:
         oldest = (self.clock.now() - KEEP).timestamp()
@@ -268,10 +276,13 @@ class Outbox:
                 if path.stat().st_mtime < oldest:
                     path.unlink()
 
-    def _try_to_write(self, path: Path, item: Item) -> None:
+    def _try_to_write(self, path: Path, item: Item) -> bool:
         """What cannot be noted of an attempt does not hold it back."""
-        with contextlib.suppress(RunDirError):
+        try:
             self._write(path, item)
+        except RunDirError:
+            return False
+        return True
 
     def _write(self, path: Path, item: Item) -> None:
         text = json.dumps(_ITEM.dump_python(item, mode="json"), ensure_ascii=False, indent=1)

@@ -13,7 +13,7 @@ from opsctl.alert_tables import AlertSite, ChannelTable
 from opsctl.alerts import route
 from opsctl.alerts.channels import Channel, open_channel
 from opsctl.alerts.compose import items
-from opsctl.alerts.ledger import Ledger
+from opsctl.alerts.ledger import Ledger, in_short
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Attempt, Deliver, GiveUp, Item, Outbox, Undelivered
 from opsctl.alerts.secrets import reveal
@@ -149,6 +149,8 @@ def _hand_over(alerting: Alerting, ledger: Ledger, outbox: Outbox) -> None:
         return
     with ledger.open() as state:
         for batch in state.pending:
+            for noted in batch.noted:
+                alerting.ledger.write_down("transition", **in_short(noted.transition))
             for item in items(state, batch, alerting.rules, alerting.channels):
                 outbox.put(item)
         state.pending = []

@@ -7,7 +7,7 @@ import click
 from opsctl.app import App
 from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, say, train_argument
 from opsctl.cli.owner import attend
-from opsctl.cli.switches import looked_at, taken_away
+from opsctl.cli.switches import looked_at, take_away
 from opsctl.errors import InputError, NotAllowed
 from opsctl.launch.chain import Chain, Seen, nodeset
 from opsctl.rundir import RunDir
@@ -74,7 +74,8 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
     chain = app.chain(run)
     seen = chain.look()
     paused = looked_at(run, Switch.PAUSE)
-    if not seen.waiting and not paused:
+    # One that is held by the journal alone was released by somebody who was cut off before they could say so.
+    if not (seen.waiting or paused or seen.history.held):
         raise InputError(f"{run.name}: nothing is queued, so there is nothing to release", hint=_instead(run, seen))
     if dry_run:
         also = f", with {exclude} excluded" if exclude else ""
@@ -84,7 +85,10 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
         would = {"would": "release", "arrays": arrays, "disarms": bool(paused), "excludes": exclude}
         _report(run, would, said, as_json=as_json)
         return
-    parts = ["the pause switch is disarmed"] if paused and taken_away(run, Switch.PAUSE) else []
+    parts = []
+    if paused:
+        take_away(app, run, Switch.PAUSE)
+        parts.append("the pause switch is disarmed")
     try:
         excluded = _exclude(chain, seen, exclude)
         released = chain.release()
@@ -121,10 +125,10 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
     seen = chain.look()
     ours = seen.waiting if queued_only else [*seen.waiting, *seen.active]
     arrays = sorted({job.array for job in ours}, key=int, reverse=True)
-    if not arrays:
+    if not arrays and not seen.history.cancelling:
         raise InputError(f"{run.name}: nothing to cancel is queued or running", hint=f"opsctl status {run.name}")
     if dry_run:
-        said = f"would cancel {_list(arrays) if task is None else f'task {task}'}"
+        said = f"would cancel {_list(arrays) or 'nothing that is queued' if task is None else f'task {task}'}"
         _report(run, {"would": "cancel", "arrays": arrays, "task": task}, said, as_json=as_json)
         return
     try:

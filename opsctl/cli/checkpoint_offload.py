@@ -120,9 +120,13 @@ def ours(app: App, train: str) -> RunDir:
 
 @contextlib.contextmanager
 def leased(run: RunDir, app: App) -> Iterator[Held]:
-    """Nobody else removes or offloads there meanwhile. The trainer may: what it prunes is gone, and said to be."""
+    """Nobody else removes or offloads there meanwhile. The trainer may: what it prunes is gone, and said to be.
+
+    What an earlier removal has left that was cut off goes first.
+    """
     run.checkpoints.mkdir(exist_ok=True)
     with lease(run.checkpoints, app.clock) as held:
+        checkpoints.sweep(run.checkpoints)
         yield held
 
 

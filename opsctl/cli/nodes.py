@@ -129,7 +129,7 @@ def drain_bad_nodes(
     if not as_json:
         show(looked.verdicts)
         _tell(plan, "drain")
-    if plan.steps and not dry_run:
+    if (plan.steps or plan.left) and not dry_run:
         done = _quarantine(app, view).drain(plan)
     text = report(plan, looked.records.values(), now) if any(each.action == "excluded" for each in done) else ""
     _finish(plan, done, looked, as_json=as_json, dry_run=dry_run, text=text)

@@ -11,7 +11,7 @@ from opsctl.cli.output import dry_run_option, json_option, print_json, say, trai
 from opsctl.errors import RunDirError, cannot_write
 from opsctl.journal import Kind, actor
 from opsctl.rundir import RunDir
-from opsctl.switches import Armed, Switch, arm, disarm, read
+from opsctl.switches import Armed, Switch, arm, disarm, note, read
 
 EFFECT = {
     Switch.KILL: "the running task saves and stops; what is queued is cancelled",
@@ -66,8 +66,7 @@ def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bo
     switch = Switch.PAUSE if pause else Switch.KILL
     there = looked_at(run, switch) is not None
     if there and not dry_run:
-        taken_away(run, switch)
-        _note(app, run, Kind.DISARMED, switch=switch.value, by=actor())
+        take_away(app, run, switch)
     word = "would be disarmed" if dry_run else "disarmed"
     said = f"the {switch} switch {'is ' * (not dry_run)}{word}" if there else f"the {switch} switch was not armed"
     _tell(run, said, {"switch": switch.value, "was_armed": there}, as_json=as_json)
@@ -112,8 +111,10 @@ def save_switch(app: App, train: str, *, reason: str, dry_run: bool, as_json: bo
 def _arm(app: App, train: str, switch: Switch, reason: str, *, dry_run: bool, as_json: bool) -> None:
     run = app.find(train)
     before = looked_at(run, switch)
-    if before is None and not dry_run and arm(run, switch, why=reason):
-        _note(app, run, Kind.ARMED, switch=switch.value, by=actor(), why=reason)
+    if not dry_run:
+        arm(run, switch, why=reason)
+        if run.is_ours:  # a team-mate's doing shows in the file that they left
+            note(run, app.journal(run), (switch,))
     if before:
         said = f"already armed: {_described(before)}"
     else:
@@ -129,10 +130,13 @@ def looked_at(run: RunDir, switch: Switch) -> Armed | None:
         raise RunDirError(f"{run.switches}: {error.strerror}: it is unknown what is armed") from error
 
 
-def taken_away(run: RunDir, switch: Switch) -> bool:
-    """Disarm it; whether it was armed. Raises RunDirError."""
+def take_away(app: App, run: RunDir, switch: Switch) -> None:
+    """Disarm it. Raises RunDirError."""
+    if run.is_ours:
+        # Before it is done: afterwards nobody could tell who did it. Cut off in between, it is armed again in both.
+        app.journal(run).append(Kind.DISARMED, switch=switch.value, by=actor())
     try:
-        return disarm(run, switch)
+        disarm(run, switch)
     except OSError as error:
         raise cannot_write(run.switches / switch.value, error) from error
 
@@ -140,12 +144,6 @@ def taken_away(run: RunDir, switch: Switch) -> bool:
 def _described(each: Armed) -> str:
     why = f": {each.why}" if each.why else ""
     return f"{each.switch} by {each.by} since {each.since:%Y-%m-%d %H:%M} UTC{why}"
-
-
-def _note(app: App, run: RunDir, kind: Kind, **data: object) -> None:
-    """Journal it, as only the owner can; a team-mate's doing shows in the file that they left."""
-    if run.is_ours:
-        app.journal(run).append(kind, **data)
 
 
 def _tell(run: RunDir, said: str, data: dict[str, object], *, as_json: bool) -> None:

@@ -42,6 +42,13 @@ class Ran:
     """Such as `exit 3`, or the job that was submitted."""
     output: str = ""
     """The file that has what it printed, if anything."""
+    again: bool = False
+    """It was begun before, by a tick that was killed: it is not begun a third time."""
+
+    @property
+    def was_cut_off(self) -> bool:
+        """Its tick was killed, if no tick is at work, and it may be begun again."""
+        return self.result is Result.RUNNING and not self.again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,17 +79,20 @@ class Round:
         self._write()
         # What cannot be written down now would be caught up with again at each tick.
         floor = datetime.min.replace(tzinfo=UTC) if self._kept else now - every
-        return [each for each in schedule.entries if due(each, max(entries[each.id].since, floor), now)]
+        cut_off = {id for id, ran in entries.items() if self.held and ran.was_cut_off}
+        # Not what is submitted: it may well be in the queue.
+        return [each for each in schedule.entries if (each.id in cut_off and not each.is_batch)
+                or due(each, max(entries[each.id].since, floor), now)]  # fmt: skip
 
     def _run(self, entry: Entry, left: float) -> Ran:
         before, began = self.ledger.entries[entry.id], self.cron.clock.monotonic()
-        start = Ran(since=self.now, started=self.cron.clock.now(), result=Result.RUNNING)
+        start = Ran(since=self.now, started=self.cron.clock.now(), result=Result.RUNNING, again=before.was_cut_off)
         self._note(entry, start)
         done = replace(start, result=Result.FAILED, detail="ended together with the tick")
         try:
             done = self._outcome(entry, before, start, left)
         finally:
-            done = replace(done, seconds=round(self.cron.clock.monotonic() - began, 3))
+            done = replace(done, seconds=round(self.cron.clock.monotonic() - began, 3), again=False)
             self._note(entry, done)
         if done.result is not Result.OK:
             self._problem(f"{entry.id}: {done.result}: {done.detail}")

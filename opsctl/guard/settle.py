@@ -71,7 +71,8 @@ def settle(chain: Chain, rules: Guard, life: Life, *, job: Job | None = None, ca
             journal.append(Kind.LIFE_SETTLED, life=life.name, outcome=ended.outcome, action=ended.action, why=ended.why)
         else:
             ended = replace(
-                ended, outcome=Outcome(said.data["outcome"]), action=Action(said.data["action"]), why=said.data["why"]
+                ended, outcome=Outcome(said.data["outcome"]), action=Action(said.data["action"]), why=said.data["why"],
+                done=_note_hang(chain, ended, asked, care) or _quarantined(events, life),
             )  # fmt: skip
         life.path.mkdir(parents=True, exist_ok=True)
         chain.run.write(life.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
@@ -133,8 +134,7 @@ def _may_exclude(found: Diagnosis) -> bool:
 
 def _act(chain: Chain, ended: Ended, asked: Asked, care: NodeCare | None) -> Ended:
     """Do what was decided; the end, with what came of it."""
-    if asked.found and asked.found.cause == hang.CAUSE and asked.found.node and care:
-        ended = replace(ended, done=care.note_hang(chain.run.name, ended.life, asked.found.node, ended.ended))
+    ended = replace(ended, done=_note_hang(chain, ended, asked, care))
     if ended.suspects and asked.found and care:
         taken = care.take_out(chain, asked.found, ended.suspects, asked.verdicts)
         chain.note(
@@ -152,6 +152,18 @@ def _act(chain: Chain, ended: Ended, asked: Asked, care: NodeCare | None) -> End
     elif ended.action is Action.HOLD_QUEUED:
         chain.hold(ended.why)
     return ended
+
+
+def _note_hang(chain: Chain, ended: Ended, asked: Asked, care: NodeCare | None) -> tuple[str, ...]:
+    if asked.found and asked.found.cause == hang.CAUSE and asked.found.node and care:
+        return care.note_hang(chain.run.name, ended.life, asked.found.node, ended.ended)
+    return ()
+
+
+def _quarantined(events: Sequence[Event], life: Life) -> tuple[str, ...]:
+    """What was done about nodes when it was settled, by somebody who was cut off before end.json."""
+    found = [each.data["done"] for each in events if each.kind is Kind.QUARANTINED and each.data["life"] == life.name]
+    return tuple(found[-1]) if found else ()
 
 
 def read_end(life: Life) -> Ended | None:

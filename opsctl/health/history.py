@@ -21,6 +21,9 @@ from opsctl.sitedir import SiteDir
 KEEP = 200
 """Incidents that are kept of one node, the newest."""
 
+SAME_DRAIN = 120.0
+"""Seconds by which Slurm's clock and ours may differ: drains that lie no further apart are one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
@@ -123,11 +126,12 @@ class History:
                 made.append(record)
         return made
 
-    def note_drained(self, node: str) -> None:
-        """It was taken out: it has to pass anew."""
+    def note_drained(self, node: str, at: datetime) -> None:
+        """It was taken out then: it has to pass anew. Noting it again changes nothing. Raises RunDirError, Busy."""
         with lease(self.site.nodes, self.clock):
-            record, now = self.read(node), self.clock.now().timestamp()
-            self._write(replace(record, drained=(*record.drained, now)[-KEEP:], passed=()))
+            record, when = self.read(node), at.timestamp()
+            if all(when - each > SAME_DRAIN for each in record.drained):
+                self._write(replace(record, drained=(*record.drained, when)[-KEEP:], passed=()))
 
     def note_hang(self, node: str, life: str, at: datetime, *, days: float) -> int:
         """Its ranks were the odd ones when `life` hung; how many hangs that makes in `days`. Noting it again changes
@@ -140,9 +144,9 @@ class History:
             return _since(hangs.values(), at, days)
 
     def note_cleared(self, node: str) -> None:
-        """It was put back into service."""
+        """It is put back into service. Raises RunDirError, Busy."""
         with lease(self.site.nodes, self.clock):
-            self._write(replace(self.read(node), cleared=self.clock.now().timestamp(), passed=()))
+            self._write(replace(self.read(node), cleared=self.clock.now().timestamp()))
 
     def forget_baseline(self, nodes: Sequence[str]) -> None:
         """What it has from now on is what it should have; what was held against it stays."""

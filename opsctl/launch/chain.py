@@ -120,27 +120,37 @@ class Chain:
         return arrays
 
     def cancel(self, why: str, *, queued_only: bool = False) -> list[str]:
-        """Cancel every array, first what is queued and then, unless `queued_only`, what runs."""
+        """Cancel every array, first what is queued and then, unless `queued_only`, what runs; the arrays, also those
+        that an earlier call has cancelled that was cut off before it could say so."""
         seen = self.look()
         arrays = _arrays(seen.waiting)
+        running = [] if queued_only else _arrays(seen.active)
+        now = list(dict.fromkeys([*arrays, *running]))
+        ended = list(dict.fromkeys([*_cut_off(seen.history), *now]))
+        if now:
+            self.note(Kind.CANCELLING, job=",".join(ended), why=why)
         for array in arrays:
             self.scheduler.cancel(array, queued_only=True)
-        running = [] if queued_only else _arrays(seen.active)
         for array in running:
             self.scheduler.cancel(array)
-        ended = list(dict.fromkeys([*arrays, *running]))
         if ended:
             self.note(Kind.CANCELLED, job=",".join(ended), why=why)
         return ended
 
     def cancel_task(self, task: int, why: str) -> str:
         """Cancel one array task, in the newest array that has it. Raises InputError if none has."""
-        found = [job for job in self.look().jobs if task in job.tasks and not job.state.is_final]
+        seen = self.look()
+        found = [job for job in seen.jobs if task in job.tasks and not job.state.is_final]
+        begun = str(seen.history.cancelling.data["job"]) if seen.history.cancelling else ""
+        if not found and begun.endswith(f"_{task}"):
+            self.note(Kind.CANCELLED, job=begun, why=why)
+            return begun
         if not found:
             raise InputError(
                 f"{self.run.name}: no task {task} is queued or running", hint=f"opsctl status {self.run.name}"
             )
         job = f"{found[-1].array}_{task}"
+        self.note(Kind.CANCELLING, job=job, why=why)
         self.scheduler.cancel(job)
         self.note(Kind.CANCELLED, job=job, why=why)
         return job
@@ -223,6 +233,12 @@ def nodeset(text: str) -> NodeSet:
         return NodeSet(text)
     except NodeSetParseError as error:
         raise InputError(f"{text!r} is no node list: {error}", hint="such as node[001-004,007]") from error
+
+
+def _cut_off(history: History) -> list[str]:
+    """The arrays of a cancellation that was begun and of which it is not known how far it came."""
+    begun = str(history.cancelling.data["job"]) if history.cancelling else ""
+    return [] if "_" in begun or not begun else begun.split(",")
 
 
 def _arrays(jobs: Sequence[Job]) -> list[str]:

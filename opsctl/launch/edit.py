@@ -60,7 +60,7 @@ def swap(run: RunDir, files: Files) -> str:
     before = read_files(run)
     if before == files:
         return ""
-    revision = _keep(run, before) if before else ""
+    revision = _keep(run, before, files) if before else ""
     for name, text in files.named():
         if text:
             run.write(run.path / name, text, mode=0o755 if name == "body.sh" else 0o644)
@@ -69,10 +69,10 @@ def swap(run: RunDir, files: Files) -> str:
     return revision
 
 
-def _keep(run: RunDir, files: Files) -> str:
-    """Copy what is there to `revisions/<number>/`, unless the newest revision is the same; its number."""
+def _keep(run: RunDir, files: Files, new: Files) -> str:
+    """Copy what is there to `revisions/<number>/`, unless the newest revision has it; its number."""
     kept = revisions(run)
-    if kept and read_files(RunDir(kept[-1])) == files:
+    if kept and (newest := read_files(RunDir(kept[-1]))) and _is_between(newest, files, new):
         return kept[-1].name
     number = f"{int(kept[-1].name) + 1 if kept else 1:04}"
     fresh = run.revisions / f".{uuid.uuid4().hex}"
@@ -87,6 +87,12 @@ def _keep(run: RunDir, files: Files) -> str:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return number
+
+
+def _is_between(old: Files, now: Files, new: Files) -> bool:
+    """Each file is the old or the new one: nothing was changed since, or a swap was cut off half-way."""
+    each = zip(old.named(), now.named(), new.named(), strict=True)
+    return all(text in (before, after) for (_, before), (_, text), (_, after) in each)
 
 
 def revisions(run: RunDir) -> list[Path]:

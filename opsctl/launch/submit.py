@@ -96,11 +96,11 @@ class Launch:
         return [f"array {array} of this train was lost: Slurm has given its id to another job" for array in lost]
 
     def _write(self) -> None:
-        new = read_files(self.run) != self.files
+        if read_files(self.run) != self.files:
+            # Before it is done: afterwards nothing is new any more.
+            self.chain.note(Kind.CREATED, config=str(self.run.config))
         swap(self.run, self.files)
         self.run.write(self.run.wrapper, self.plan.wrapper)
-        if new:
-            self.chain.note(Kind.CREATED, config=str(self.run.config))
 
     def _submit(self, seen: Seen) -> str:
         """Submit under the nonce of an earlier try, if there is one: should that one arrive late, the two are known

@@ -79,6 +79,16 @@ def test_a_lease_whose_process_is_gone_is_broken_at_once(tmp_path):
         assert clock.passed < 0.2
 
 
+def test_a_lease_whose_process_is_gone_is_broken_by_who_does_not_want_to_wait_too(tmp_path):
+    killed = "import sys, os, signal; from pathlib import Path; from opsctl.lease import lease;"
+    killed += "from opsctl.system import SystemClock; held = lease(Path(sys.argv[1]), SystemClock()); held.__enter__();"
+    killed += "os.kill(os.getpid(), signal.SIGKILL)"
+    subprocess.run((sys.executable, "-c", killed, str(tmp_path)), check=False, timeout=30)
+    assert ".lease" in leftovers(tmp_path)
+    with lease(tmp_path, SystemClock(), wait=0):
+        pass
+
+
 def test_a_lease_of_a_process_that_lives_is_kept(tmp_path):
     clock = Hands()
     with lease(tmp_path, SystemClock()), pytest.raises(Busy), lease(tmp_path, clock, wait=STALE_AFTER / 2):

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from opsctl.alerts import send
 from opsctl.errors import InputError, RunDirError
 from opsctl.lease import lease
 from opsctl.model import Level
@@ -180,7 +181,16 @@ def test_silences_and_acknowledgements_are_journalled(world):
     world.ledger.ack("hang/gpt", "on it")
     [journal] = world.site.alerts.glob("journal-*.jsonl")
     kinds = [json.loads(line)["kind"] for line in journal.read_text().splitlines()]
-    assert kinds == ["transition", "silence", "ack"]
+    assert kinds == ["silence", "ack"]
+
+
+def test_a_transition_is_journalled_by_whoever_hands_it_on_once_at_least(world):
+    world.see("C")
+    [batch] = world.ledger.read().pending
+    send.alert(world.alerting)
+    [journal] = world.site.alerts.glob("journal-*.jsonl")
+    rows = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert [row["id"] for row in rows if row["kind"] == "transition"] == [batch.noted[0].transition.id]
 
 
 def test_a_log_full_of_rubbish_can_be_told(world):

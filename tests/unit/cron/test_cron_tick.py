@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from cron_world import NOON, CronWorld, Hands
 
-from opsctl.cron.ledger import Result
+from opsctl.cron.ledger import Ran, Result
 from opsctl.lease import Busy, lease
 from opsctl.system import ProcessId
 
@@ -205,18 +205,30 @@ def test_a_tick_that_takes_longer_than_a_lease_lasts_keeps_it(world: CronWorld) 
         pass
 
 
-def test_a_tick_that_was_killed_does_not_run_the_same_entry_for_ever(world: CronWorld) -> None:
-    world.crontab("0 12 * * * echo >>$HERE/log\n")
+def killed_tick(world: CronWorld, *, after: float = 0) -> Ran:
     pid = os.fork()
     if pid == 0:
-        world.crontab("0 12 * * * echo >>$HERE/log; kill -9 $PPID; sleep 0.2\n")
-        world.tick()
+        world.tick(after=after)
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == 9
     (ran,) = world.ledger.entries.values()
-    assert ran.result is Result.RUNNING
+    return ran
+
+
+def test_a_tick_that_kills_itself_runs_its_entry_once_more_and_not_for_ever(world: CronWorld) -> None:
     world.crontab("0 12 * * * echo >>$HERE/log; kill -9 $PPID; sleep 0.2\n")
-    assert world.tick(after=600) == {}, "the lease is free, and it is not due"
+    assert killed_tick(world).result is Result.RUNNING
+    assert killed_tick(world, after=600).again
+    assert world.tick(after=1200) == {}, "the lease is free, and it is not due"
+    assert len(world.wrote) == 2
+
+
+def test_an_entry_whose_tick_was_killed_is_run_by_the_next_tick(world: CronWorld) -> None:
+    world.crontab("0 12 * * * echo >>$HERE/log; [ -e $HERE/done ] || { touch $HERE/done; kill -9 $PPID; sleep 0.2; }\n")
+    killed_tick(world)
+    (ran,) = world.tick(after=600).values()
+    assert (ran.result, ran.again) == (Result.OK, False)
+    assert world.tick(after=1200) == {}
 
 
 def test_a_tick_that_is_told_to_leave_takes_its_script_with_it(world: CronWorld) -> None:

@@ -288,6 +288,7 @@ def test_a_settlement_killed_before_any_of_its_writes_excludes_once(
     world: World, care: NodeCare, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     life, left = crashed(world, ECC), writes
+    said = "excluded node001 from what is queued and from later launches, until "
 
     def dies(original: Callable[..., object]) -> Callable[..., object]:
         def write(*args: object, **kwargs: object) -> object:
@@ -309,6 +310,7 @@ def test_a_settlement_killed_before_any_of_its_writes_excludes_once(
     assert len(events(world, Kind.DIAGNOSED)) == len(events(world, Kind.LIFE_SETTLED)) == 1
     assert (world.queue.excludes, world.end(life)["action"]) == ({"12": "node001"}, "exclude-nodes")
     assert len(care.exclusions.now()) == 1
+    assert world.end(life)["done"][0].startswith(said)
 
 
 def test_a_round_settles_with_the_cause_too(world: World, care: NodeCare) -> None:

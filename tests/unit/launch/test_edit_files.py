@@ -118,3 +118,12 @@ def test_what_bash_cannot_read_is_said_before_anything_is_submitted():
     assert found
     assert all(each.startswith("[setup] lines: bash: ") for each in found)
     assert syntax_problems("true\n", SystemRunner()) == []
+
+
+@pytest.mark.parametrize("after", range(1, 6))
+def test_a_swap_that_was_killed_and_is_done_again_keeps_the_set_before_alone(run, after):
+    swap(run, FIRST)
+    with pytest.raises(Cut):
+        swap(_CutAfter(run.path, after), SECOND)
+    swap(run, SECOND)
+    assert [read_files(RunDir(path)) for path in revisions(run)] == [FIRST]
