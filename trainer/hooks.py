@@ -13,6 +13,7 @@ from typing import Protocol
 
 from trainer.contract import Env, Reason, read_deadline
 from trainer.memory import Memory
+from trainer.report import note
 from trainer.state import State
 
 
@@ -110,16 +111,21 @@ class Hooks:
         return asked | self._polled(state) if self._polls else asked
 
     def _polled(self, state: State) -> set[Flag]:
-        up = {flag for flag, path in self._files.items() if self._exists(flag, path)}
+        up = {flag for flag, path in self._files.items() if self._is_asked(flag, path, state)}
         if up - {Flag.SAVE}:
             self.detail = self.detail or f"{self._files[min(up)]} exists"
         return up | {Flag.DEADLINE} if self._is_late(state) else up
 
-    def _exists(self, flag: Flag, path: Path) -> bool:
-        if flag is not Flag.SAVE:
-            return path.exists()
-        identity = _identity(path)
-        return identity is not None and identity != self._answered
+    def _is_asked(self, flag: Flag, path: Path, state: State) -> bool:
+        """Whether the file is there; a file system that does not answer asks for nothing, and is told of."""
+        try:
+            seen = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            note(state, f"switch {path} cannot be looked at: {error.strerror}")
+            return False
+        return flag is not Flag.SAVE or (seen.st_ino, seen.st_mtime_ns) != self._answered
 
     def _is_late(self, state: State) -> bool:
         """Whether what is left of the job is less than twice (slowest step + last save), and the margin."""

@@ -103,6 +103,7 @@ def train(run: Run) -> Reason:
         _settle(run)
         decision = run.hooks.agree(run.control, state)
         if decision.stop is Reason.NAN:  # what is in memory now is worth nothing
+            run.pulse.beat(Phase.SAVE, state)  # of an earlier step, and perhaps under way
             _settle(run, wait=True)
             return Reason.NAN
 
@@ -128,7 +129,8 @@ def _save(run: Run, decision: Decision, *, finished: bool) -> None:
     if decision.save:
         run.hooks.take_save()
     leaving = finished or decision.stop is not None
-    run.checkpoints.save(run.state, background=run.config.checkpoint.background and not leaving, keep=run.state.spike)
+    kept = run.state.spike if run.config.spike.save else ""
+    run.checkpoints.save(run.state, background=run.config.checkpoint.background and not leaving, keep=kept)
     _settle(run, wait=leaving)
     if finished and run.state.checkpoint_step != run.state.step:
         # Not finished, then: the next life trains and saves the last steps again.

@@ -114,7 +114,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def verify(checkpoint: Path, *, mine: Callable[[int], bool] = lambda _: True) -> list[str]:
     """What is not as it was written, one sentence each; the files whose number `mine` picks are hashed.
 
-    What cannot be read (permission, I/O error) is not damage but unknown, and raises OSError.
+    What cannot be read (permission, I/O error; a manifest of another version) is not damage but unknown, and raises
+    OSError.
     """
     try:
         marked = (checkpoint / COMPLETE).read_text().strip()
@@ -123,7 +124,10 @@ def verify(checkpoint: Path, *, mine: Callable[[int], bool] = lambda _: True) ->
         return [f"{checkpoint.name}: not complete ({error})"]
     if hashlib.sha256(text).hexdigest() != marked:
         return [f"{checkpoint.name}: {MANIFEST} is not the one that COMPLETE was written for"]
-    files = sorted(read_manifest(checkpoint).files.items())
+    try:
+        files = sorted(read_manifest(checkpoint).files.items())
+    except ValueError as error:
+        raise OSError(str(error)) from error
     wrong = (_wrong(name, checkpoint / name, record) for number, (name, record) in enumerate(files) if mine(number))
     return [f"{checkpoint.name}: {problem}" for problem in wrong if problem]
 

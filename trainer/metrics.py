@@ -1,4 +1,4 @@
-"""The log for machines: one JSON object a line, and TensorBoard's events. None of it can stop the trainer."""
+"""The log for machines: one JSON object a line, and TensorBoard's events. No disk that fails them stops the trainer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from trainer.contract import Env
 from trainer.errors import Refused
-from trainer.report import note
+from trainer.report import note, say
 from trainer.state import State
 from trainer.steplog import Interval
 from trainer.tables import LogConfig
@@ -43,9 +43,13 @@ class Metrics:
         self._path = directory / "metrics.jsonl" if directory and writes else None
         self._life = environ.get(Env.LIFE, "")
         self._events: Any = None
+        self._failed = ""
         if directory and config.tensorboard and writes:
             library = _tensorboard_library()
-            self._events = library.SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1, flush_secs=30)
+            try:
+                self._events = library.SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1, flush_secs=30)
+            except OSError as error:
+                self._failed = f"TensorBoard's events cannot be written below {directory}: {error.strerror}"
 
     def interval(self, told: Interval, state: State) -> None:
         """Keep what the log line says."""
@@ -58,7 +62,10 @@ class Metrics:
     def close(self) -> None:
         """Have all of it on disk."""
         if self._events:
-            self._events.close()
+            try:
+                self._events.close()
+            except OSError as error:
+                say(f"TensorBoard's last events are lost: {error.strerror}")
 
     def _keep(self, values: Mapping[str, Any], state: State) -> None:
         if self._path is None:
@@ -69,12 +76,21 @@ class Metrics:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab", buffering=0) as file:
                 file.write(line.encode())  # in one call, so that two lives never mix within a line
-            if self._events:
-                for name in values.keys() & _TAGS.keys():
-                    if finite[name] is not None:
-                        self._events.add_scalar(_TAGS[name], values[name], state.step)
         except OSError as error:
             note(state, f"metrics {self._path} cannot be written: {error.strerror}")
+        self._draw(finite, state)
+        if self._failed:
+            note(state, self._failed)
+
+    def _draw(self, finite: Mapping[str, Any], state: State) -> None:
+        if not self._events:
+            return
+        try:
+            for name in finite.keys() & _TAGS.keys():
+                if finite[name] is not None:
+                    self._events.add_scalar(_TAGS[name], finite[name], state.step)
+        except OSError as error:  # of its own thread, and again at each call: no more is drawn in this life
+            self._events, self._failed = None, f"TensorBoard's events cannot be written: {error.strerror}"
 
 
 def _or_null(value: Any) -> Any:

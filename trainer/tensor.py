@@ -18,6 +18,9 @@ from torch.nn import functional
 
 from trainer.layout import Layout
 
+_SEEDS = (1 << 64) - 1
+"""What torch takes: a seed above it raises."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
@@ -51,7 +54,7 @@ class Slice:
             return
         devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(torch.initial_seed() + (self.rank + 1) * 0x9E3779B9)
+            torch.manual_seed(torch.initial_seed() + (self.rank + 1) * 0x9E3779B9 & _SEEDS)
             yield
 
 

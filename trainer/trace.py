@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -58,4 +59,5 @@ class _Profile:
         if event == "call":
             where = f"{frame.f_code.co_filename}:{frame.f_code.co_firstlineno}"
             name = f"{module}.{frame.f_code.co_qualname}"
-            self._file.write(f"{time.time():.6f} {threading.get_native_id()} {'  ' * (depth - 1)}{name} {where}\n")
+            with contextlib.suppress(OSError):  # a full disk: what is traced must not notice
+                self._file.write(f"{time.time():.6f} {threading.get_native_id()} {'  ' * (depth - 1)}{name} {where}\n")

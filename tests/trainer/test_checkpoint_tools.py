@@ -1,5 +1,6 @@
 """`python -m trainer.checkpoint`: on checkpoints that real ranks wrote."""
 
+import hashlib
 import json
 import os
 import random
@@ -12,6 +13,9 @@ import pytest
 
 from tests.trainer.conftest import ROOT, tiny
 from trainer import manifest
+from trainer.errors import Refused
+from trainer.process import Process
+from trainer.state import State
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
@@ -91,14 +95,107 @@ def test_shrink_keeps_what_is_seen_and_lets_go_what_is_not(copy):
     assert ": 0 bytes in 0 files" in tool("shrink", copy)
 
 
-def test_shrinking_that_was_cut_between_two_names_is_finished(copy):
+@pytest.mark.parametrize("named", [lambda copy: copy, lambda copy: copy.parent], ids=["itself", "all"])
+def test_shrinking_that_was_cut_between_two_names_is_finished(copy, named, capsys):
+    from trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
+
     copy.rename(copy.with_name("before-shrinking-step-0000020"))
     shutil.copytree(copy.with_name("before-shrinking-step-0000020"), copy.with_name("shrunk-step-0000020"))
-    from trainer.checkpoint.rewrite import shrink  # noqa: PLC0415 - torch may be absent
-
-    shrink(copy)
+    assert main(["shrink", str(named(copy))]) == 0
     assert manifest.verify(copy) == []
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+    assert str(copy) in capsys.readouterr().out
+
+
+def of_another_version(checkpoint):
+    text = (checkpoint / "manifest.json").read_text().replace('"format": 1', '"format": 7')
+    (checkpoint / "manifest.json").write_text(text)
+    (checkpoint / "COMPLETE").write_text(hashlib.sha256(text.encode()).hexdigest() + "\n")
+
+
+def test_a_manifest_of_another_version_is_unknown_and_neither_resumed_nor_set_aside(copy, capsys):
+    from trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
+    from trainer.checkpoint.resuming import Resuming  # noqa: PLC0415 - likewise
+
+    of_another_version(copy)
+    assert main(["verify", str(copy)]) == 1
+    assert f"{copy}: unknown ['{copy}: this is not a manifest of format 1']" in capsys.readouterr().out
+    assert main(["prune", str(copy.parent), "--keep-last", "2"]) == 0
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=Alone())
+    with pytest.raises(Refused, match=r"cannot be verified: .* not a manifest of format 1"):
+        resuming.resume(State())
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+
+
+def test_a_damaged_one_that_cannot_be_set_aside_is_refused(copy):
+    from trainer.checkpoint.resuming import Resuming  # noqa: PLC0415 - torch may be absent
+
+    (copy / "rank-00001.pt").write_bytes(b"")
+    for number in range(1000):
+        copy.with_name("damaged-step-0000020" + (f".{number}" if number else "")).mkdir()
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=Alone())
+    with pytest.raises(Refused, match=r"is damaged and cannot be set aside: .* a thousand times"):
+        resuming.resume(State())
+
+
+class Alone:
+    """A group of one rank."""
+
+    process = Process(rank=0, world_size=1, local_rank=0, node="here")
+
+    def gather(self, value):
+        return [value]
+
+    def from_first(self, value):
+        return value
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("prune", "P/gone", "--keep-last", "2"), "P/gone is no directory"),
+        (("prune", "P", "--keep-last", "1"), "'1' is no whole number from 2 on"),
+        (("prune", "P", "--keep-last", "2", "--keep-every", "-3"), "'-3' is no whole number from 0 on"),
+        (("bf16", "P", "P/x"), "is neither a checkpoint nor a directory with .safetensors"),
+        (("export", "P", "P/x"), "not complete"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path, capsys, words, told):
+    from trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
+
+    try:
+        code = main([word.replace("P", str(tmp_path)) for word in words])
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
+    assert told.replace("P", str(tmp_path)) in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_exported_model_in_bf16_says_so_and_its_tokens_stay_as_they_are(tmp_path):
+    """A vocabulary may hold a token `dtype`."""
+    import torch  # noqa: PLC0415 - may be absent
+
+    safetensors = pytest.importorskip("safetensors.torch")
+    from trainer.checkpoint.rewrite import to_bf16  # noqa: PLC0415 - torch may be absent
+
+    source, target = tmp_path / "whole", tmp_path / "half"
+    source.mkdir()
+    safetensors.save_file({"w": torch.ones(8, 8)}, source / "model-00001-of-00001.safetensors")
+    (source / "config.json").write_text('{"dtype": "float32", "n_layer": 2}')
+    index = {"metadata": {"total_size": 256}, "weight_map": {"w": "model-00001-of-00001.safetensors"}}
+    (source / "model.safetensors.index.json").write_text(json.dumps(index))
+    (source / "vocab.json").write_text('{"dtype": 5, "é": 6}')
+    (source / "added.json").write_text("[]")
+    to_bf16(source, target)
+    assert json.loads((target / "config.json").read_text()) == {"dtype": "bfloat16", "n_layer": 2}
+    assert json.loads((target / "model.safetensors.index.json").read_text())["metadata"]["total_size"] < 256
+    for name in ("vocab.json", "added.json"):
+        assert (target / name).read_bytes() == (source / name).read_bytes()
+    assert safetensors.load_file(target / "model-00001-of-00001.safetensors")["w"].dtype is torch.bfloat16
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["half", "whole"]
+    with pytest.raises(Refused, match="exists already"):
+        to_bf16(source, target)
 
 
 def test_weights_in_bf16_are_not_resumed_by_mistake(copy, train):

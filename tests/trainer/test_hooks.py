@@ -82,6 +82,15 @@ def test_a_deadline_that_cannot_be_read_is_unknown(environ, tmp_path):
     assert hooks(environ).agree(Alone(), State()) == Decision()
 
 
+def test_a_switch_that_cannot_be_looked_at_asks_for_nothing_and_is_noted_once(capsys):
+    state, asked = State(), hooks({Env.KILL_SWITCH: "/tmp/" + "x" * 300})
+    for _ in range(2):
+        assert asked.agree(Alone(), state) == Decision()
+    (note,) = state.notes
+    assert note.endswith("cannot be looked at: File name too long")
+    assert capsys.readouterr().out == note + "\n"
+
+
 def test_a_save_switch_is_obeyed_once(environ, tmp_path):
     switch, asked = tmp_path / Env.SAVE_SWITCH, hooks(environ)
     switch.touch()

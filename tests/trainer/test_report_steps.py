@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import time
 
 import pytest
 
@@ -118,6 +119,42 @@ def test_metrics_that_cannot_be_written_are_noted_once_and_stop_nothing(tmp_path
     metrics.interval(interval, state)
     (note,) = state.notes
     assert note == f"metrics {tmp_path}/file/x/metrics.jsonl cannot be written: Not a directory"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it is what is tested
+def test_a_full_disk_ends_the_drawing_and_nothing_else(tmp_path, monkeypatch):
+    """Events are written by a thread of its own, to a disk that fills after the first of them."""
+    disk = tmp_path / "disk"
+    disk.symlink_to(tmp_path / "room")
+    writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
+    real = writer.tf.io.gfile.GFile
+    monkeypatch.setattr(writer.tf.io.gfile, "GFile", lambda _, mode: real(str(disk), mode))
+    metrics = Metrics(LogConfig(directory=str(tmp_path), tensorboard=True), {}, step=0, writes=True)
+    interval, state = told(1)
+    metrics.interval(interval, state)
+    disk.unlink()
+    disk.symlink_to("/dev/full")
+    end, lines = time.monotonic() + 20, 1
+    while not state.notes and time.monotonic() < end:
+        metrics.interval(interval, state)
+        lines += 1
+    metrics.close()
+    assert state.notes == ["TensorBoard's events cannot be written: No space left on device"]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == lines
+
+
+def test_a_place_that_is_none_stops_nothing(tmp_path):
+    pytest.importorskip("tensorboard")
+    (tmp_path / "file").touch()
+    metrics = Metrics(LogConfig(directory=str(tmp_path / "file"), tensorboard=True), {}, step=0, writes=True)
+    interval, state = told(1)
+    metrics.interval(interval, state)
+    metrics.interval(interval, state)
+    metrics.close()
+    assert sorted(state.notes) == [
+        f"TensorBoard's events cannot be written below {tmp_path}/file: Not a directory",
+        f"metrics {tmp_path}/file/metrics.jsonl cannot be written: File exists",
+    ]
 
 
 def test_tensorboard_reads_the_events_and_a_new_life_hides_what_it_does_again(tmp_path):

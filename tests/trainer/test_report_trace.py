@@ -2,13 +2,27 @@
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.trainer.conftest import tiny
+from trainer.trace import _Profile
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
+
+
+def test_a_full_disk_is_not_noticed_by_what_is_traced():
+    profile = _Profile(("json",), Path("/dev/full").open("w", buffering=1))  # noqa: SIM115 - closing it would raise
+    sys.setprofile(profile)
+    try:
+        text = json.dumps({"a": 1}, indent=1)
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(None)
+    assert json.loads(text) == {"a": 1}
 
 
 def test_each_rank_logs_its_calls_into_the_chosen_packages_alone(train):

@@ -89,6 +89,18 @@ def mark(value):
     return value
 
 
+def test_ranks_draw_their_own_from_any_seed_and_the_same_afterwards():
+    """Seeds are spread over all that torch takes, and one just below its end must not end the run."""
+    drawn = []
+    for rank in (0, 1):
+        torch.manual_seed((1 << 64) - 1)
+        with Slice(rank=rank, size=2).own_randomness():
+            own = torch.rand(4)
+        drawn.append((own, torch.rand(4)))
+    assert not torch.equal(drawn[0][0], drawn[1][0])
+    assert torch.equal(drawn[0][1], drawn[1][1])
+
+
 def test_only_matrices_decay():
     """BLOOM's norm behind the embedding decayed once, and nobody saw it for long."""
     model = ModelConfig.model_validate(MODEL | {"family": "bloom"})

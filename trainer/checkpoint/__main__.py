@@ -1,6 +1,7 @@
 """`python -m trainer.checkpoint VERB …`: checkpoints, with nothing running.
 
-Exit codes: 0 done; 1 damage was found, or the exported model gives other logits; 2 refused, and nothing was changed.
+Exit codes: 0 done; 1 damage was found or could not be ruled out, or the exported model gives other logits; 2 refused,
+and nothing was changed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # where nothing trains there is no need to look for a GPU
     try:
         code: int = given.verb(given)
-    except (Refused, OSError, ImportError) as error:
+    except (Refused, OSError, ValueError, ImportError) as error:
         sys.stderr.write(f"trainer.checkpoint: {error}\n")
         return 2
     return code
@@ -53,8 +54,8 @@ def _parser() -> argparse.ArgumentParser:
 
     prune = add("prune", _prune, "Remove old ones; never the newest two that are good.")
     prune.add_argument("directory", type=Path)
-    prune.add_argument("--keep-last", type=int, required=True, metavar="N", help="newest ones that stay, at least 2")
-    prune.add_argument("--keep-every", type=int, default=0, metavar="N", help="steps whose multiples stay")
+    prune.add_argument("--keep-last", type=_last, required=True, metavar="N", help="newest ones that stay, at least 2")
+    prune.add_argument("--keep-every", type=_every, default=0, metavar="N", help="steps whose multiples stay")
     prune.add_argument("--dry-run", action="store_true", help="say what would go")
 
     shrink = add("shrink", _shrink, "Write anew, in place, what is stored and not seen.")
@@ -96,10 +97,7 @@ def _tell(given: argparse.Namespace, rows: list[dict[str, Any]], line: str) -> N
 def _list(given: argparse.Namespace) -> int:
     rows = []
     for path in _found(given.paths):
-        try:
-            held = manifest.read_manifest(path)
-        except ValueError as error:
-            raise Refused(str(error)) from error
+        held = manifest.read_manifest(path)
         size = sum(record.size for record in held.files.values())
         cut = " ".join(f"{key}={value}" for key, value in held.topology.items())
         rows.append({"path": path, "step": held.step, "kind": held.kind, "bytes": size, "topology": cut})
@@ -110,13 +108,33 @@ def _list(given: argparse.Namespace) -> int:
 def _verify(given: argparse.Namespace) -> int:
     rows = []
     for path in _found(given.paths):
-        problems = manifest.verify(path)
-        rows.append({"path": path, "verdict": "damaged" if problems else "verified", "problems": problems})
+        try:
+            problems = manifest.verify(path)
+            verdict = "damaged" if problems else "verified"
+        except (OSError, ValueError) as error:
+            problems, verdict = [str(error)], "unknown"
+        rows.append({"path": path, "verdict": verdict, "problems": problems})
     _tell(given, rows, "{path}: {verdict} {problems}")
     return int(any(row["problems"] for row in rows))
 
 
+def _last(text: str) -> int:
+    return _from(2, text)
+
+
+def _every(text: str) -> int:
+    return _from(0, text)
+
+
+def _from(least: int, text: str) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+    return int(text)
+
+
 def _prune(given: argparse.Namespace) -> int:
+    if not given.directory.is_dir():
+        raise Refused(f"{given.directory} is no directory")
     gone = manifest.superfluous(
         manifest.checkpoints(given.directory),
         keep_last=given.keep_last,
@@ -134,6 +152,8 @@ def _prune(given: argparse.Namespace) -> int:
 def _shrink(given: argparse.Namespace) -> int:
     from trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
 
+    for path in given.paths:
+        rewrite.finish_cut(path)
     rows = []
     for path in _found(given.paths):
         relieved = rewrite.shrink(path, dry_run=given.dry_run)

@@ -39,7 +39,7 @@ class Resuming:
             if self.control.process.is_first:
                 say(f"no checkpoint in {self.directory}: starting from the beginning")
             return
-        held = _understood(found)
+        held = manifest.read_manifest(found.path)  # which has just been understood
         self._refuse_other(found, held)
         self.engine.load(found.path, universal=held.kind == manifest.UNIVERSAL)
         self._restore_random(found, held)
@@ -49,20 +49,36 @@ class Resuming:
             say(f"resumed from checkpoint {found.path.name}: {held.consumed_samples} samples consumed{how}")
 
     def _newest_verified(self, state: State) -> Checkpoint | None:
-        """The newest checkpoint without a fault; each rank hashes its share, and damaged ones are set aside."""
+        """The newest checkpoint without a fault; each rank hashes its share, and damaged ones are set aside.
+
+        One that cannot be read is not damaged: it is left alone, and nothing older is taken in its stead.
+        """
         process = self.control.process
         while True:
             found = self.control.from_first(manifest.newest_complete(self.directory))
             if found is None:
                 return None
-            share = manifest.verify(found.path, mine=lambda n: n % process.world_size == process.rank)
-            problems = sorted({problem for each in self.control.gather(share) for problem in each})
+            share, unknown = self._share_of_problems(found)
+            heard = self.control.gather((share, unknown))
+            if unreadable := sorted({unknown for _, unknown in heard if unknown}):
+                raise Refused(f"checkpoint {found.path} cannot be verified: {'; '.join(unreadable)}")
+            problems = sorted({problem for share, _ in heard for problem in share})
             if not problems:
                 return found
-            aside = self.control.from_first(manifest.set_aside(found.path) if process.is_first else None)
+            aside, failed = self.control.from_first(_set_aside(found) if process.is_first else ("", ""))
+            if failed:
+                raise Refused(f"checkpoint {found.path} is damaged and cannot be set aside: {failed}")
             state.notes.append(f"damaged checkpoint set aside as {aside}: {'; '.join(problems)}")
             if process.is_first:
                 say(state.notes[-1])
+
+    def _share_of_problems(self, found: Checkpoint) -> tuple[list[str], str]:
+        """What this rank finds to be wrong with its share of the files, and why it cannot know."""
+        process = self.control.process
+        try:
+            return manifest.verify(found.path, mine=lambda n: n % process.world_size == process.rank), ""
+        except (OSError, ValueError) as error:
+            return [], str(error)
 
     def _refuse_other(self, found: Checkpoint, held: Manifest) -> None:
         if held.kind == manifest.WEIGHTS:
@@ -107,11 +123,12 @@ def _take_over(state: State, held: Manifest) -> None:
     state.seed, state.data = held.seed, held.data
 
 
-def _understood(checkpoint: Checkpoint) -> Manifest:
+def _set_aside(checkpoint: Checkpoint) -> tuple[str, str]:
+    """Where it is now, or what was in the way."""
     try:
-        return manifest.read_manifest(checkpoint.path)
-    except ValueError as error:
-        raise Refused(str(error)) from error
+        return str(manifest.set_aside(checkpoint.path)), ""
+    except OSError as error:
+        return "", str(error)
 
 
 def random_file(rank: int) -> str:

@@ -20,6 +20,8 @@ from trainer.contract import fsync_directory
 from trainer.errors import Refused
 from trainer.manifest import FileRecord, Manifest
 
+_REWRITTEN = ("config.json", "model.safetensors.index.json")
+"""What an exported directory says of its weights. A tokenizer's files are not touched."""
 _SHRUNK = "shrunk-"
 _BEFORE = "before-shrinking-"
 
@@ -83,8 +85,8 @@ def excess(path: Path) -> int:
 def shrink(checkpoint: Path, *, dry_run: bool = False) -> dict[str, int]:
     """Write anew, in its place, each file whose tensors are seen in part only. Returns what each file was relieved of.
 
-    Cut off at any moment, the checkpoint is there as it was or as it should be, if need be under the name that the next
-    call puts right. Raises Refused if it is damaged.
+    Cut off at any moment, the checkpoint is there as it was or as it should be, if need be under the name that
+    `finish_cut` puts right. Raises Refused if it is damaged.
     """
     _finish_swap(checkpoint)
     held = verified(checkpoint)
@@ -104,6 +106,12 @@ def shrink(checkpoint: Path, *, dry_run: bool = False) -> dict[str, int]:
     checkpoint.rename(checkpoint.with_name(_BEFORE + checkpoint.name))
     _finish_swap(checkpoint)
     return relieved
+
+
+def finish_cut(path: Path) -> None:
+    """Put right the checkpoint at `path`, or those in it, that shrinking left between two names. Raises OSError."""
+    for left in (*path.parent.glob(_BEFORE + path.name), *path.glob(_BEFORE + "*")):
+        _finish_swap(left.with_name(left.name.removeprefix(_BEFORE)))
 
 
 def _finish_swap(checkpoint: Path) -> None:
@@ -139,19 +147,31 @@ def to_bf16(source: Path, target: Path) -> None:
 def _halve_safetensors(source: Path, target: Path) -> None:
     from safetensors.torch import load_file, save_file  # noqa: PLC0415 - of the `export` extra
 
-    target.mkdir(parents=True)
+    if target.exists():
+        raise Refused(f"{target} exists already")
+    part = target.with_name(f".making-{target.name}")
+    if part.exists():
+        shutil.rmtree(part)
+    part.mkdir(parents=True)
     for path in sorted(path for path in source.iterdir() if path.is_file()):
         if path.suffix == ".safetensors":
-            save_file(_halved(load_file(path)), target / path.name, metadata={"format": "pt"})
-        elif path.suffix == ".json":
-            (target / path.name).write_text(json.dumps(_as_bf16(json.loads(path.read_text())), indent=1) + "\n")
-        else:
-            shutil.copy2(path, target)
+            save_file(_halved(load_file(path)), part / path.name, metadata={"format": "pt"})
+        elif path.name not in _REWRITTEN:
+            shutil.copy2(path, part)
+    size = sum(path.stat().st_size for path in part.glob("*.safetensors"))
+    for name in _REWRITTEN:
+        if (source / name).exists():
+            given = _as_bf16(json.loads((source / name).read_text()), size=size)
+            (part / name).write_text(json.dumps(given, indent=1) + "\n")
+    part.rename(target)
+    fsync_directory(target.parent)
 
 
-def _as_bf16(given: dict[str, Any]) -> dict[str, Any]:
-    """The config of transformers says what the weights are loaded as; it had another name for it before."""
-    return {key: "bfloat16" if key in ("dtype", "torch_dtype") else value for key, value in given.items()}
+def _as_bf16(given: dict[str, Any], *, size: int) -> dict[str, Any]:
+    """The config of transformers says what the weights are loaded as; it had another name for it before. The index says
+    how many bytes they take."""
+    given = {key: "bfloat16" if key in ("dtype", "torch_dtype") else value for key, value in given.items()}
+    return given | ({"metadata": given["metadata"] | {"total_size": size}} if "metadata" in given else {})
 
 
 def _halved(state: Mapping[str, Any]) -> dict[str, Any]:

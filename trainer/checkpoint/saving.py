@@ -120,7 +120,7 @@ class Checkpoints:
         return self._directory / f".saving-{manifest.directory_name(state.step)}"
 
     def _prepare(self, part: Path) -> str:
-        """Take away what earlier saves left, and see whether there is room; on rank 0. Returns what is in the way."""
+        """Take away what earlier saves left, see whether there is room, and begin; on rank 0. What is in the way."""
         if not self._control.process.is_first:
             return ""
         try:
@@ -133,7 +133,10 @@ class Checkpoints:
                 precision=self._config.precision,
                 ranks=self._control.process.world_size,
             )
-            return shortage(part.parent, size=size, files=files)
+            lacking = shortage(part.parent, size=size, files=files)
+            if not lacking:
+                part.mkdir()
+            return lacking
         except OSError as error:
             return str(error)
 
