@@ -4,6 +4,7 @@ from __future__ import annotations
 
 PEAK_TFLOPS = {
     "V100": 125.0,
+    "V100 PCIE": 112.0,
     "A100": 312.0,
     "A10": 125.0,
     "A40": 149.7,
@@ -15,6 +16,7 @@ PEAK_TFLOPS = {
     "H100 NVL": 835.0,
     "H100 PCIe": 756.0,
     "H200": 989.4,
+    "H200 NVL": 835.5,
     "H20": 148.0,
     "GH200": 989.4,
     "B200": 2250.0,
@@ -23,7 +25,8 @@ PEAK_TFLOPS = {
     "MI300X": 1307.4,
     "MI325X": 1307.4,
 }
-"""bf16 (V100: fp16) matrix operations with fp32 sums, 10¹² a second, dense, as the makers' data sheets say. Of MI250X
+"""bf16 (V100: fp16) matrix operations with fp32 sums, 10¹² a second, dense: half of what is given "with sparsity". From
+NVIDIA's data sheet of each card (RTX 4090: the Ada architecture's whitepaper), and AMD's of each accelerator. Of MI250X
 one of its two halves, which is what torch calls a GPU."""
 
 

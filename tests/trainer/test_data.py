@@ -205,6 +205,13 @@ def test_each_part_of_a_blend_has_epochs_of_its_own(tmp_path):
             assert sorted(samples[epoch : epoch + 90]) == list(range(90))
 
 
+def test_corpora_of_the_same_size_come_in_different_orders(tmp_path):
+    parts = [whole(numbered(tmp_path / name, 0)) for name in "ab"]
+    blend = Blend(parts, sequence=4, seed=3)
+    orders = [[sample for source, sample in map(blend.source, range(200)) if source is part] for part in parts]
+    assert orders[0] != orders[1]
+
+
 def test_a_weight_too_small_to_be_seen_is_refused(tmp_path, corpus):
     with pytest.raises(Refused, match="has less than 1 in 10000 of the weights"):
         Blend([whole(corpus), whole(corpus, 1e-6)], sequence=4, seed=3)

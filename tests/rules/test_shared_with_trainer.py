@@ -1,0 +1,34 @@
+"""What opsctl reads of the trainer, and any other trainer may copy, needs nothing but Python."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+TRAINER = Path(__file__).parents[2] / "trainer"
+SHARED = ("contract", "layout", "schedule", "flops", "manifest")
+
+
+def imported(tree):
+    """What a module imports when it is run: not what only type checkers see."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_it_imports_the_standard_library_alone(name):
+    tree = ast.parse((TRAINER / f"{name}.py").read_text())
+    others = {module for module in imported(tree) if module.partition(".")[0] not in sys.stdlib_module_names}
+    assert others <= {"trainer.contract"}
+    inside = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) and node not in tree.body
+    ]
+    assert all(isinstance(node, ast.ImportFrom) and node.module == "trainer.config" for node in inside)
+
+
+def test_the_contract_imports_nothing_of_the_trainer():
+    assert not [module for module in imported(ast.parse((TRAINER / "contract.py").read_text())) if "trainer" in module]
