@@ -1,5 +1,6 @@
 """The copy that a save is written from is the state as it was, and no more of it than is seen."""
 
+import os
 from collections import OrderedDict, namedtuple
 
 import pytest
@@ -8,6 +9,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from trainer.checkpoint.snapshot import HostCopies  # noqa: E402 - torch may be absent
+from trainer.checkpoint.space import expected_size, shortage  # noqa: E402 - likewise
 
 Pair = namedtuple("Pair", "left right")
 
@@ -66,3 +68,18 @@ def test_parameters_keep_their_type_and_leave_their_gradient_behind():
     copied = HostCopies().copy("file", {"p": parameter})
     assert torch.equal(copied["p"].detach(), torch.ones(2))
     assert copied["p"].grad is None
+
+
+@pytest.mark.parametrize(("precision", "least"), [("bf16", 14), ("fp32", 16)])
+def test_the_first_checkpoint_is_expected_as_large_as_it_becomes(tmp_path, precision, least):
+    size, files = expected_size(tmp_path, parameters=10**9, precision=precision, ranks=8)
+    assert least <= size / 1e9 <= least + 1
+    assert files > 8
+
+
+def test_bytes_and_inodes_that_are_lacking_are_told_together(tmp_path):
+    assert shortage(tmp_path, size=0, files=0) == ""
+    lacking = shortage(tmp_path, size=10**18, files=10**18)
+    assert f"not enough space in {tmp_path}: needs about 1000000000000.0 MB, and " in lacking
+    if os.statvfs(tmp_path).f_files:  # some file systems make them as they go
+        assert "; needs about 1000000000000000000 files, and " in lacking

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 from trainer.blend import CYCLE, Blend, Part, split  # noqa: E402 - after the check that it can be imported
 from trainer.data import Batches  # noqa: E402
 from trainer.errors import Refused  # noqa: E402
-from trainer.indexed import Corpus, write_corpus  # noqa: E402
+from trainer.indexed import Corpus, token_type, write_corpus  # noqa: E402
 from trainer.order import Order, taken  # noqa: E402
 from trainer.tokens import byte_level  # noqa: E402
 
@@ -53,6 +53,11 @@ def test_a_large_vocabulary_is_written_in_four_bytes(tmp_path):
     write_corpus([np.array([70000, 1])], tmp_path / "x", vocabulary=250880)
     assert (tmp_path / "x.bin").read_bytes() == struct.pack("<2i", 70000, 1)
     assert Corpus(str(tmp_path / "x")).tokens.tolist() == [70000, 1]
+
+
+def test_two_bytes_hold_a_vocabulary_up_to_megatrons_limit():
+    """Its best_fitting_dtype: a corpus that it goes on writing must not change its type."""
+    assert [token_type(vocabulary)[1] for vocabulary in (65499, 65500)] == [np.uint16, np.int32]
 
 
 def cut_data(prefix):

@@ -164,3 +164,31 @@ def test_what_is_removed_half_way_is_no_checkpoint(tmp_path):
     assert not oldest.path.exists()
     (others[0].path / COMPLETE).unlink()  # as far as a removal that was cut off
     assert [c.step for c in manifest.checkpoints(tmp_path)] == [3, 4, 5]
+
+
+def test_a_removal_that_fails_leaves_no_checkpoint(tmp_path, monkeypatch):
+    def stuck(_):
+        raise OSError("Device or resource busy")
+
+    *_, newest = five(tmp_path)
+    monkeypatch.setattr(manifest.shutil, "rmtree", stuck)  # root may remove anything
+    with pytest.raises(OSError, match="busy"):
+        manifest.remove(newest.path)
+    assert [c.step for c in manifest.checkpoints(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_without_its_manifest_nothing_is_complete(tmp_path):
+    (tmp_path / MANIFEST).mkdir()  # so that none can be written
+    with pytest.raises(IsADirectoryError):
+        manifest.write_manifest(
+            tmp_path, Manifest(step=1, consumed_samples=1, topology={}, model={}, precision="fp32", files={})
+        )
+    assert not (tmp_path / COMPLETE).exists()
+
+
+def test_a_manifest_of_another_version_is_unknown_and_not_damage(made):
+    text = (made / MANIFEST).read_text().replace('"format": 1', '"format": 7')
+    (made / MANIFEST).write_text(text)
+    (made / COMPLETE).write_text(hashlib.sha256(text.encode()).hexdigest() + "\n")
+    with pytest.raises(OSError, match="not a manifest of format 1"):
+        manifest.verify(made)

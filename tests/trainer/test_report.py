@@ -28,6 +28,22 @@ def test_heartbeats_by_rank_0_and_by_the_first_of_each_node(tmp_path):
     assert (seen.limit_s, seen.last_steps, seen.note) == (33.0, 100, "disk full")
 
 
+@pytest.mark.parametrize(
+    ("phase", "slowest", "limit"),
+    [
+        (Phase.INIT, 0.0, 11.0),
+        (Phase.EXIT, 0.0, 22.0),
+        (Phase.TRAIN, 1.0, 120.0 + 5.0),
+        (Phase.TRAIN, 60.0, 20 * 60.0 + 5.0),
+        (Phase.EVAL, 60.0, 20 * 60.0 + 5.0),
+    ],
+)
+def test_the_longest_that_a_phase_may_take_is_in_the_heartbeat(tmp_path, phase, slowest, limit):
+    config = TrainerConfig.model_validate({"steps": 1, "limits": {"init_s": 11.0, "exit_s": 22.0, "save_s": 33.0}})
+    Pulse({Env.HEARTBEAT_DIR: str(tmp_path)}, process(), config).beat(phase, State(slowest_step_s=slowest))
+    assert read_heartbeat(tmp_path / "train.json").limit_s == limit
+
+
 def test_a_heartbeat_is_not_written_more_often_than_asked_but_at_each_phase(tmp_path):
     pulse, state, path = Pulse({Env.HEARTBEAT_DIR: str(tmp_path)}, process(), CONFIG), State(), tmp_path / "train.json"
     pulse.beat(Phase.TRAIN, state)

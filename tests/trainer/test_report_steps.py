@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import threading
 import time
 
 import pytest
@@ -126,7 +127,7 @@ def test_metrics_that_cannot_be_written_are_noted_once_and_stop_nothing(tmp_path
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it is what is tested
 def test_a_full_disk_ends_the_drawing_and_nothing_else(tmp_path, monkeypatch):
     """Events are written by a thread of its own, to a disk that fills after the first of them."""
-    disk = tmp_path / "disk"
+    disk, before = tmp_path / "disk", set(threading.enumerate())
     disk.symlink_to(tmp_path / "room")
     writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
     real = writer.tf.io.gfile.GFile
@@ -134,13 +135,15 @@ def test_a_full_disk_ends_the_drawing_and_nothing_else(tmp_path, monkeypatch):
     metrics = Metrics(LogConfig(directory=str(tmp_path), tensorboard=True), {}, step=0, writes=True)
     interval, state = told(1)
     metrics.interval(interval, state)
-    disk.unlink()
-    disk.symlink_to("/dev/full")
+    (tmp_path / "full").symlink_to("/dev/full")
+    (tmp_path / "full").replace(disk)
     end, lines = time.monotonic() + 20, 1
     while not state.notes and time.monotonic() < end:
         metrics.interval(interval, state)
         lines += 1
     metrics.close()
+    for thread in set(threading.enumerate()) - before:  # its exception is told before the test ends
+        thread.join(10)
     assert state.notes == ["TensorBoard's events cannot be written: No space left on device"]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == lines
 
