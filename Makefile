@@ -29,6 +29,7 @@ bench: $(VENV)/ready  ## ratios within one run
 	$(BIN)/python benchmarks/verbs.py
 	$(BIN)/python -P benchmarks/watch.py
 	$(BIN)/python benchmarks/simulate.py
+	$(BIN)/python -P benchmarks/report.py
 	$(BIN)/python benchmarks/trainer.py
 
 # The CPU build of torch where the index has one: it is a tenth of the size.
