@@ -67,6 +67,7 @@ def parse_hours(text: str) -> tuple[time, time]:
     return begin, end
 
 
+IN_CLEAR = "as $VARIABLE; in clear only where nobody else can read site.toml"
 Secret = Annotated[SecretStr, BeforeValidator(_check_secret)]
 ChannelName = Annotated[str, AfterValidator(_check_name)]
 Hours = Annotated[str, AfterValidator(_check_hours)]
@@ -76,16 +77,16 @@ Address = Annotated[str, AfterValidator(_check_mail)]
 class EmailTable(Table):
     """`kind = "email"`: by SMTP, or by the machine's own sendmail."""
 
-    kind: Literal["email"]
-    to: tuple[Address, ...] = Field(min_length=1)
+    kind: Literal["email"] = Field(description="which way")
+    to: tuple[Address, ...] = Field(min_length=1, description="mail addresses")
     sender: Address = Field(description="whom it is from")
-    server: str = "localhost"
+    server: str = Field("localhost", description="where mail is handed in, by SMTP")
     port: int | None = Field(None, ge=1, le=65535, description="unset: 25, with starttls 587, with tls 465")
-    tls: Literal["none", "starttls", "tls"] = "none"
+    tls: Literal["none", "starttls", "tls"] = Field("none", description="how the way to the server is encrypted")
     ca_file: str = Field("", description="certificates to trust instead of the machine's own")
     user: str = Field("", description="to log in as; empty: no login")
-    password: Secret = SecretStr("")
-    password_file: str = ""
+    password: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    password_file: str = Field("", description="a file with the password")
     sendmail: str = Field("", description="a program to hand the mail to instead, such as /usr/sbin/sendmail")
 
     @model_validator(mode="after")
@@ -98,13 +99,13 @@ class EmailTable(Table):
 class SlackTable(Table):
     """`kind = "slack"`: by an incoming webhook, or by a bot's token, which can answer in threads."""
 
-    kind: Literal["slack"]
-    webhook: Secret = SecretStr("")
-    webhook_file: str = ""
-    token: Secret = SecretStr("")
-    token_file: str = ""
+    kind: Literal["slack"] = Field(description="which way")
+    webhook: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    webhook_file: str = Field("", description="a file with the URL of an incoming webhook")
+    token: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    token_file: str = Field("", description="a file with a bot's token, which can answer in threads")
     channel: str = Field("", description="where a bot writes to, such as #oncall or C0123456")
-    api_url: str = "https://slack.com/api/"
+    api_url: str = Field("https://slack.com/api/", description="another one for a proxy")
 
     @model_validator(mode="after")
     def _one_way(self) -> SlackTable:
@@ -120,9 +121,9 @@ class SlackTable(Table):
 class AppriseTable(Table):
     """`kind = "apprise"`: Teams, PagerDuty, SMS and some hundred others, by one URL each (apprise's own list)."""
 
-    kind: Literal["apprise"]
-    url: Secret = SecretStr("")
-    url_file: str = ""
+    kind: Literal["apprise"] = Field(description="which way")
+    url: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    url_file: str = Field("", description="a file with one URL, as apprise writes it")
 
     @model_validator(mode="after")
     def _has_url(self) -> AppriseTable:
@@ -134,14 +135,14 @@ class AppriseTable(Table):
 class FileTable(Table):
     """`kind = "file"`: appended to a file."""
 
-    kind: Literal["file"]
-    path: str
+    kind: Literal["file"] = Field(description="which way")
+    path: str = Field(description="of the file")
 
 
 class StdoutTable(Table):
     """`kind = "stdout"`: printed by whoever delivers, such as the watch in a terminal."""
 
-    kind: Literal["stdout"]
+    kind: Literal["stdout"] = Field(description="which way")
 
 
 ChannelTable = Annotated[EmailTable | SlackTable | AppriseTable | FileTable | StdoutTable, Field(discriminator="kind")]
@@ -150,7 +151,7 @@ ChannelTable = Annotated[EmailTable | SlackTable | AppriseTable | FileTable | St
 class RouteTable(Table):
     """Who is told of what. A message goes by every route that it fits."""
 
-    channels: tuple[str, ...] = Field(min_length=1)
+    channels: tuple[str, ...] = Field(min_length=1, description="names of channels")
     level: Literal["warning", "critical"] = Field("warning", description="what is at least as bad")
     trains: tuple[str, ...] = Field(("*",), description="patterns of trains' names")
     keys: tuple[str, ...] = Field(("*",), description="patterns of findings' keys, such as hang/*")
@@ -167,12 +168,12 @@ class AlertSite(Table):
     fallback_hours: float = Field(1, gt=0, description="undelivered for so long, the fallback is tried")
     storm: int = Field(10, ge=2, description="so many changes in one look become one message")
     warning_looks: int = Field(2, ge=1, description="so many looks in a row need to find it before a warning is told")
-    critical_looks: int = Field(1, ge=1)
+    critical_looks: int = Field(1, ge=1, description="the same, before what is critical is told")
     hold_seconds: float = Field(0, ge=0, description="and for so long, for a warning")
     unknown_minutes: float = Field(60, ge=0, description="what cannot be looked at for so long is told")
     repeat_hours: tuple[float, ...] = Field((1, 4, 12, 24), description="what stays critical is told again after these")
     flap_minutes: float = Field(60, ge=0, description="what comes back within this needs ever more looks to be over")
-    ping_url: Secret = SecretStr("")
+    ping_url: Secret = Field(SecretStr(""), description=IN_CLEAR)
     ping_url_file: str = Field("", description="a file with the URL that is fetched after every complete cycle")
 
     @model_validator(mode="after")

@@ -76,10 +76,10 @@ SbatchOption = Annotated[str, AfterValidator(_check_option)]
 class SlurmDefaults(Table):
     """What every train of the site gets unless it says otherwise."""
 
-    partition: Word = ""
-    account: Word = ""
-    qos: Word = ""
-    constraint: Word = ""
+    partition: Word = Field("", description="empty: Slurm's default")
+    account: Word = Field("", description="empty: Slurm's default for you")
+    qos: Word = Field("", description="empty: that of the account")
+    constraint: Word = Field("", description="features that nodes must have, as sbatch --constraint has them")
     conf: str = Field("", description="path of slurm.conf, if the commands do not find it by themselves")
 
 
@@ -110,20 +110,20 @@ class Site(Table):
 class SlurmTable(Table):
     """What sbatch freezes: it cannot change for tasks that are queued already."""
 
-    nodes: int = Field(ge=1)
+    nodes: int = Field(ge=1, description="of each task")
     processes_per_node: int = Field(1, ge=1, description="ranks on each node, as a rule one per GPU")
-    cpus_per_process: int = Field(1, ge=1)
-    gpus_per_node: int = Field(0, ge=0)
+    cpus_per_process: int = Field(1, ge=1, description="CPUs for each rank")
+    gpus_per_node: int = Field(0, ge=0, description="asked for on each node; 0: none")
     time_limit: TimeLimit = Field(description="of one task: minutes, HH:MM:SS or D-HH:MM:SS")
     tasks: int = Field(10, ge=1, description="array tasks to queue, one after the other")
-    partition: Word = ""
-    account: Word = ""
-    qos: Word = ""
-    reservation: Word = ""
-    constraint: Word = ""
+    partition: Word = Field("", description="empty: the site's")
+    account: Word = Field("", description="empty: the site's")
+    qos: Word = Field("", description="empty: the site's")
+    reservation: Word = Field("", description="nodes that were set aside, by its name")
+    constraint: Word = Field("", description="empty: the site's")
     memory_per_node: Word = Field("", description="such as 500G; 0 for all of it")
-    exclusive: bool = False
-    nice: int | None = None
+    exclusive: bool = Field(default=False, description="nobody else's jobs on the nodes")
+    nice: int | None = Field(None, description="lower the priority by this much")
     exclude: Word = Field("", description="nodes that the train must not get, such as node[003-005]")
     signal_seconds: int = Field(60, ge=0, le=65535, description="USR1 to the guard so long before the limit; 0: none")
     extra: tuple[SbatchOption, ...] = Field((), description="further sbatch options, word for word")
@@ -165,7 +165,7 @@ class Guard(Table):
 class Train(Table):
     """One training run: TRAIN.toml."""
 
-    name: Name
+    name: Name = Field(description="of its directory, of its jobs, and what you type")
     slurm: SlurmTable
     command: tuple[Text, ...] = Field(
         (), description="any trainer, word by word, run once per process; leave out to use the embedded one"

@@ -71,7 +71,7 @@ class CronSite(Table):
     keep_files: int = Field(2000, ge=1, description="and no more files of it than this, the newest")
     partition: Word = Field("", description="of the slurm driver, one without GPUs; empty: that of [slurm]")
     account: Word = Field("", description="empty: that of [slurm]")
-    qos: Word = ""
+    qos: Word = Field("", description="empty: that of [slurm]")
     memory: Word = Field("1G", description="what a tick may use, all entries together")
     time_limit: Annotated[str, AfterValidator(_check_limit)] = Field(
         "30", description="of one tick, as Slurm writes it"

@@ -58,7 +58,7 @@ class HealthSite(Table):
     dram_corrected: int = Field(20_000_000, ge=1, description="as above")
     sram_uncorrected_ever: int = Field(4, ge=0, description="more over the card's life: it is to be replaced")
     clock_warn_seconds: float = Field(0.1, gt=0, description="what the node's own time service says it is off")
-    clock_fail_seconds: float = Field(1.0, gt=0)
+    clock_fail_seconds: float = Field(1.0, gt=0, description="from here on the node is degraded")
     stuck_seconds: float = Field(300, gt=0, description="zombies and processes in D state older than this are told")
     ib_ignore: Annotated[str, AfterValidator(_check_pattern)] = Field(
         "", description="device/port that match are not looked at, such as a management network's"
@@ -86,4 +86,4 @@ class HealthSite(Table):
     undrain_gap_seconds: float = Field(60, ge=0, description="between the two looks that a node has to pass")
     user_uid_min: int = Field(1000, ge=1, description="processes of lower user ids are the system's")
     lemon_score: float = Field(6, gt=0, description="from here on a node or card is called a lemon")
-    lemon_days: float = Field(28, gt=0)
+    lemon_days: float = Field(28, gt=0, description="older incidents count no more")

@@ -83,12 +83,12 @@ Command = Annotated[str, AfterValidator(_check_command)]
 
 
 class PublishTable(Table):
-    """`[publish]`"""
+    """Copies of logs, curves and the report, for others to see: `[publish]` of site.toml, or of TRAIN.toml instead."""
 
     to: Literal["", "path", "git", "command"] = Field("", description="how; empty: nothing is published")
     path: Place = Field("", description="a directory, in which each train gets one; with to = path")
     remote: Remote = Field("", description="of git, without a password in it; with to = git")
-    branch: Branch = "main"
+    branch: Branch = Field("main", description="of git: what is pushed to")
     command: Command = Field(
         "", description="shell; {source} is the directory to copy, {train} the name; with to = command"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = " KMGTPE"
@@ -35,4 +35,8 @@ def _size(value: object) -> object:
     return parse_size(value) if isinstance(value, str) else value
 
 
-Size = Annotated[int, BeforeValidator(_size)]
+Size = Annotated[
+    int,
+    BeforeValidator(_size),
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string", "format": "size"}]}),
+]

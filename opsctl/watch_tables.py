@@ -64,11 +64,11 @@ class Filesystem(Table):
     reliable_percent: float = Field(
         100, gt=0, le=100, description="the share that can be used before single disks are full: 80 on some systems"
     )
-    warning_percent: float = Field(85, gt=0, le=100)
-    critical_percent: float = Field(95, gt=0, le=100)
+    warning_percent: float = Field(85, gt=0, le=100, description="of bytes or inodes: fuller is a warning")
+    critical_percent: float = Field(95, gt=0, le=100, description="fuller is critical")
     free: Size = Field(0, description="less than this free is critical")
     warning_hours: float = Field(72, ge=0, description="full within so many hours, at the rate of the trains")
-    critical_hours: float = Field(24, ge=0)
+    critical_hours: float = Field(24, ge=0, description="the same, and it is critical")
     stale_minutes: float = Field(
         60, gt=0, description="figures that have not moved for so long, though something was written, are stale"
     )

@@ -41,7 +41,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "alerts": ("opsctl.cli.alerts:alerts", "What is open, who is told, what nobody wants to hear."),
     "metrics": ("opsctl.cli.metrics:metrics", "The figures of all trains, for Prometheus."),
     "publish": ("opsctl.cli.publish:publish", "Copy logs, curves and reports to where others see them."),
-    "config": ("opsctl.cli.config:config", "Starter files, checks, JSON schemas."),
+    "config": ("opsctl.cli.config:config", "Starter files, checks, every key, JSON schemas."),
     "plan": ("opsctl.cli.plan:plan", "Sizes, memory, topologies, time, cost, failures: reckoned beforehand."),
     "checkpoint": ("opsctl.cli.checkpoint:checkpoint", "List, verify, prune, shrink, export, offload checkpoints."),
     "doctor": ("opsctl.cli.doctor:doctor", "Is everything here that opsctl needs?"),

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from opsctl.cli.output import print_json, say
+from opsctl.cli.reference import markdown
 from opsctl.config import Site, Train, load_site, load_train, read_toml
 from opsctl.errors import ConfigError, InputError, cannot_write
 from opsctl.launch.plan import body
@@ -22,10 +23,11 @@ STARTERS = ("train.toml", "site.toml")
 
 @click.group()
 def config() -> None:
-    """Starter files, checks, and JSON schemas for editors.
+    """Starter files, checks, what every key means, and JSON schemas for editors.
 
     \b
     opsctl config init
+    opsctl config reference site
     opsctl config check train.toml site.toml
     opsctl config schema train > train.schema.json
     """
@@ -40,6 +42,17 @@ def schema(what: str) -> None:
     opsctl config schema train > train.schema.json
     """
     print_json(train_schema() if what == "train" else Site.model_json_schema())
+
+
+@config.command()
+@click.argument("what", type=click.Choice(["train", "site"]))
+def reference(what: str) -> None:
+    """Print every key of a TRAIN.toml or of site.toml, with its kind, its default and what it is, as Markdown.
+
+    \b
+    opsctl config reference site
+    """
+    say(markdown(train_schema() if what == "train" else Site.model_json_schema()).rstrip("\n"))
 
 
 def train_schema() -> dict[str, Any]:

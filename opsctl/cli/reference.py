@@ -1,0 +1,75 @@
+"""Every key of a settings file as Markdown, from the JSON schema that the file is checked against."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+Schema = dict[str, Any]
+KINDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
+
+def markdown(schema: Schema) -> str:
+    """A heading and a table for each table of the file, the top level first."""
+    return "\n\n".join(_tables(schema, schema, "")).strip() + "\n"
+
+
+def _tables(whole: Schema, table: Schema, name: str, brackets: str = "[]") -> Iterator[str]:
+    """This table and then those in it, in the order in which they are declared."""
+    inner: list[tuple[Schema, str, str]] = []
+    rows: list[str] = []
+    for key, field in table.get("properties", {}).items():
+        path = f"{name}.{key}" if name else key
+        if found := list(_inside(whole, field, path)):
+            inner += found
+        else:
+            default = "**required**" if key in table.get("required", ()) else _default(field)
+            rows.append(f"| `{key}` | {_kind(field)} | {default} | {_cell(field.get('description', ''))} |")
+    said = " ".join(str(table.get("description", "")).split())
+    heading = [f"### `{brackets[0] * (len(brackets) // 2)}{name}{brackets[-1] * (len(brackets) // 2)}`"] if name else []
+    head = ["| key | | default | what it is |\n|---|---|---|---|"] if rows else []
+    yield "\n\n".join([*heading, *([said] if said else []), *("\n".join([*head, *rows]) for _ in head)])
+    for each, path, around in inner:
+        yield from _tables(whole, each, path, around)
+
+
+def _inside(whole: Schema, field: Schema, path: str) -> Iterator[tuple[Schema, str, str]]:
+    """The tables that stand under this key: one, a list of them, or one for each name that the user chooses."""
+    if "$ref" in field:
+        table = whole["$defs"][field["$ref"].rpartition("/")[2]]
+        if table.get("type") == "object":
+            yield table, path, "[]"
+    for each in (*field.get("anyOf", ()), *field.get("oneOf", ())):
+        yield from _inside(whole, each, path)
+    if field.get("type") == "array":
+        yield from ((table, name, "[[]]") for table, name, _ in _inside(whole, field["items"], path))
+    if isinstance(more := field.get("additionalProperties"), dict):
+        yield from _inside(whole, more, f"{path}.NAME")
+
+
+def _kind(field: Schema) -> str:
+    """`whole number ≥ 1`, `"a" or "b"`, `list of text`."""
+    if options := [each for each in field.get("anyOf", ()) if each.get("type") != "null"]:
+        return " or ".join(dict.fromkeys(map(_kind, options)))
+    if words := field.get("enum") or ([field["const"]] if "const" in field else []):
+        return " or ".join(f"`{json.dumps(word)}`" for word in words)
+    if field.get("format") == "size":
+        return 'size such as `"64M"`'
+    kind = str(field.get("type", ""))
+    if kind == "array":
+        return f"list of {_kind(field.get('items', {}))}"
+    if kind == "object":
+        return f"table of {_kind(field.get('additionalProperties', {}))}"
+    bounds = [f"{sign} {field[word]:g}" for word, sign in BOUNDS.items() if word in field]
+    return " ".join([KINDS.get(kind, kind), *([", ".join(bounds)] if bounds else [])])
+
+
+def _default(field: Schema) -> str:
+    default = field.get("default")
+    return "unset" if default is None else f"`{_cell(json.dumps(default, ensure_ascii=False))}`"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
