@@ -46,7 +46,7 @@ def _span(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
 )
 @click.option("--once", is_flag=True, help="Look once, which is what it does without --every.")
 @click.option("--every", callback=_span, metavar="SPAN", help="Look again and again, until Ctrl-C: 10s, 5m.")
-@click.option("--dry-run", is_flag=True, help="Only look: settle, cancel, record and send nothing.")
+@click.option("--dry-run", is_flag=True, help="Only look: settle, cancel and send nothing.")
 @click.option("--nagios", is_flag=True, help="Only look, and say it as a Nagios plugin does: exit 0, 1, 2 or 3.")
 @json_option
 @click.pass_obj
