@@ -1,5 +1,6 @@
 """`python -m trainer.checkpoint`: on checkpoints that real ranks wrote."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,7 +14,9 @@ import pytest
 
 from tests.trainer.conftest import ROOT, tiny
 from trainer import manifest
+from trainer.config import TrainerConfig
 from trainer.errors import Refused
+from trainer.manifest import Checkpoint
 from trainer.process import Process
 from trainer.state import State
 
@@ -136,6 +139,40 @@ def test_a_damaged_one_that_cannot_be_set_aside_is_refused(copy):
     resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=Alone())
     with pytest.raises(Refused, match=r"is damaged and cannot be set aside: .* a thousand times"):
         resuming.resume(State())
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "told"),
+    [
+        ("native", {}, ""),
+        ("native", {"precision": "bf16", "model": {"hidden": 64}}, "precision is fp32 there and bf16 here; hidden is"),
+        ("native", {"parallel": {"pipeline": 1}}, "pipeline is 2 there and 1 here"),
+        ("native", {"model": {"dropout": 0.5}, "steps": 99, "seed": 5}, ""),
+        ("universal", {"precision": "bf16", "parallel": {"pipeline": 1}}, ""),
+        ("universal", {"model": {"layers": 4}}, "layers is 2 there and 4 here"),
+        ("weights", {}, "holds weights alone"),
+    ],
+)
+def test_what_a_checkpoint_must_have_in_common_with_the_run(tmp_path, kind, changes, told):
+    from trainer.checkpoint.resuming import Resuming  # noqa: PLC0415 - torch may be absent
+
+    def config(**more):
+        given = {**tiny(), **{key: tiny().get(key, {}) | more[key] if key == "model" else more[key] for key in more}}
+        return TrainerConfig.model_validate(given)
+
+    held = manifest.Manifest(
+        step=1,
+        consumed_samples=16,
+        topology={"pipeline": 2},
+        model=config().model.model_dump(),
+        precision="fp32",
+        kind=kind,
+    )
+    here = config(**changes)
+    topology = {"pipeline": here.parallel.pipeline}
+    resuming = Resuming(directory=tmp_path, config=here, topology=topology, engine=None, control=Alone())
+    with pytest.raises(Refused, match=told) if told else contextlib.nullcontext():
+        resuming._refuse_other(Checkpoint(1, tmp_path), held)
 
 
 class Alone:

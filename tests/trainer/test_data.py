@@ -11,7 +11,8 @@ np = pytest.importorskip("numpy")
 pytest.importorskip("torch")
 
 from trainer.blend import CYCLE, Blend, Part, split  # noqa: E402 - after the check that it can be imported
-from trainer.data import Batches  # noqa: E402
+from trainer.config import TrainerConfig  # noqa: E402
+from trainer.data import Batches, open_data  # noqa: E402
 from trainer.errors import Refused  # noqa: E402
 from trainer.indexed import Corpus, token_type, write_corpus  # noqa: E402
 from trainer.order import Order, taken  # noqa: E402
@@ -228,6 +229,25 @@ def test_what_is_held_out_is_never_trained_on(corpus):
     for part, numbers in ((trained, range(90)), (held_out, range(90, 100))):
         blend = Blend([part], sequence=4, seed=7)
         assert sorted(blend.row(n)[0] for n in range(part.samples)) == list(numbers)
+
+
+def test_evaluations_read_the_same_samples_whatever_the_seed(corpus):
+    def read(seed):
+        config = TrainerConfig.model_validate(
+            {
+                "steps": 1,
+                "seed": seed,
+                "model": {"sequence": 4, "hidden": 8, "heads": 1},
+                "data": {"prefix": corpus.prefix, "held_out": 0.2},
+            }
+        )
+        opened = open_data(config)
+        both = opened.evaluation(data_rank=0, data_ranks=1), opened.training(config, data_rank=0, data_ranks=1)
+        return [list(chain.from_iterable(seen(each, 0, 16))) for each in both]
+
+    (evaluated, trained), (again, otherwise) = read(1), read(2)
+    assert evaluated == again
+    assert trained != otherwise
 
 
 def test_too_little_is_refused_with_numbers(corpus):

@@ -25,6 +25,16 @@ def test_a_full_disk_is_not_noticed_by_what_is_traced():
     assert json.loads(text) == {"a": 1}
 
 
+def test_a_package_is_chosen_by_its_whole_name(tmp_path):
+    calls = (tmp_path / "calls").open("w+", buffering=1)
+    profile = _Profile(("json.enc", "json.decoder"), calls)
+    sys.setprofile(profile)
+    json.loads(json.dumps({"a": 1}, indent=1))
+    sys.setprofile(None)
+    calls.seek(0)
+    assert {line.split()[2].rpartition("JSON")[0] for line in calls} == {"json.decoder."}
+
+
 def test_each_rank_logs_its_calls_into_the_chosen_packages_alone(train):
     run = train(**tiny(steps=2, trace=["trainer.loop", "trainer.engine"]))
     life = run.start(world=2)

@@ -115,3 +115,6 @@ def test_stacks_on_request(train):
     stacks = run.run_dir / "lives" / "7_0.0" / "stacks"
     for name in ("node0-0.txt", "node0-1.txt"):
         life.wait_for(lambda name=name: (stacks / name).exists() and "train" in (stacks / name).read_text(), name)
+    assert "Current thread" not in life.log
+    os.kill(life.pids[1], signal.SIGUSR2)  # also where the interpreter would never get to a file
+    life.wait_for(lambda: "Current thread" in life.log and "train_batch" in life.log, "the stacks in the log")
