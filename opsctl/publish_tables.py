@@ -105,6 +105,8 @@ class PublishTable(Table):
     @model_validator(mode="after")
     def _has_its_place(self) -> PublishTable:
         needed = {"path": self.path, "git": self.remote, "command": self.command}
+        if not self.to and (named := [how for how, place in needed.items() if place]):
+            raise ValueError(f"to is not given: {' or '.join(named)}, by what is set beside it")
         if self.to and not needed[self.to]:
             raise ValueError(f"to = {self.to} needs `{'remote' if self.to == 'git' else self.to}`")
         return self

@@ -14,7 +14,7 @@ from opsctl.config import Train, parse, read_toml
 from opsctl.errors import InputError, OpsctlError
 from opsctl.publish import secrets
 from opsctl.publish.stage import Deadline, Item
-from opsctl.publish.train import Published, Publisher
+from opsctl.publish.train import REPORTS, Published, Publisher
 from opsctl.report import words
 from opsctl.report.page import render_page
 from opsctl.report.train import report_train
@@ -114,7 +114,8 @@ def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run:
 def _about(item: Item) -> str:
     if item.action == "refused":
         return f"not published: {item.why}"
-    parts = [show_size(item.size)] if item.action != "unchanged" else []
+    size = "made as it is copied" if item.action == "would copy" and item.name in REPORTS else show_size(item.size)
+    parts = [size] if item.action != "unchanged" else []
     if item.left_out and parts:
         parts.append(f"the first {show_size(item.left_out)} left out")
     if item.struck and parts:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.cli.output import console, json_option, optional_train, print_json, say
-from opsctl.errors import OpsctlError, cannot_write
+from opsctl.errors import InputError, OpsctlError, cannot_write
 from opsctl.journal import replay
 from opsctl.progress.effective import Bucket
 from opsctl.report import words
@@ -82,8 +82,17 @@ def made(app: App, train: str, sacct: Path | None, since: str | None) -> Report:
     moment = words.parse_since(since, now) if since is not None else None
     run = app.find(train)
     events = app.journal(run).events()
-    jobs = read_sacct(sacct) if sacct else remembered_jobs(app, list(replay(events).arrays))
+    arrays = list(replay(events).arrays)
+    jobs = jobs_of(read_sacct(sacct), arrays, train) if sacct else remembered_jobs(app, arrays)
     return report_train(run, events, now, since=moment, jobs=jobs)
+
+
+def jobs_of(jobs: list[Ran], arrays: list[str], train: str) -> list[Ran]:
+    """Of all that a user ran, those of the train. Raises InputError if there are none."""
+    found = [job for job in jobs if job.job.partition("_")[0] in arrays]
+    if not found:
+        raise InputError(f"--sacct: none of its {len(jobs)} jobs is of {train}, whose arrays are {', '.join(arrays)}")
+    return found
 
 
 def remembered_jobs(app: App, arrays: list[str]) -> list[Ran]:

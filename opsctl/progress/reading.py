@@ -171,6 +171,8 @@ class _Reader:
                 self._restart(between)
             self._iteration(line, head)
             return True
+        if self.cuts is None and len(self.told.parts[-1]) and _RESTARTED.search(line):
+            self._restart(between)  # first, for its time is the new life's
         if found := _STAMP.search(line):
             self.tail = line
             self._first_stamp(found[0])
@@ -178,8 +180,6 @@ class _Reader:
                 self._high(_time(found[0]))
             if _LEFT.search(line):
                 self.told.parts[-1].left = _time(found[0])
-        if self.cuts is None and len(self.told.parts[-1]) and _RESTARTED.search(line):
-            self._restart(between)
         self._save(line)
         return False
 

@@ -18,7 +18,8 @@ from opsctl.report.model import Named, Report, Window, add_up
 from opsctl.report.sacct import Ran
 from opsctl.report.train import checked_window
 
-DAYS = 7 * 86400.0
+DAY = 86400.0
+DAYS = 7 * DAY
 """A time that lies further from the steps is a date in somebody's text."""
 _ENDINGS = {JobState.COMPLETED: Ending.LEFT, JobState.CANCELLED: Ending.CUT, JobState.PREEMPTED: Ending.CUT}
 
@@ -83,7 +84,8 @@ class _Paced:
         last = max((at for at in (*part.columns[2][-1:], *part.columns[3][-1:]) if not math.isnan(at)), default=begin)
         if part.last_stamp - last < DAYS:
             last = max(last, part.last_stamp)
-        return max(last, begin + self.spoken(part) if last == begin else begin)
+        # Up to the beginning it does not come only where a clock was put back, as in autumn.
+        return begin + self.spoken(part) if last <= begin else last
 
     def lives(self) -> tuple[list[Named], list[str], bool]:
         """Without sacct: a life is what a trainer told from one start to the next."""
@@ -136,6 +138,10 @@ def _by_jobs(
     ]  # fmt: skip
     silent = sum(not len(part) for part in placed)
     notes = [f"{silent} of {len(ran)} jobs have no steps in the log"] if silent else []
+    if far := sum(_is_far(paced.begin(part), ran) for part in parts):
+        notes.append(
+            f"times of {far} of {len(parts)} lives in the log lie days from these jobs: are they of another run?"
+        )
     begin = min(time for job in jobs for time in (job.submitted, job.begin) if time is not None)
     window = checked_window(begin, max(ends), since, now)
     return named, list(_waits(jobs, window.end)), notes, window
@@ -151,7 +157,7 @@ def _place(paced: _Paced, parts: Sequence[Part], ran: Sequence[Ran]) -> list[Par
             n for n, job in enumerate(ran) if n >= at and (job.begin or 0) - 60 <= begin <= (job.end or math.inf) + 60
         ]
         if inside:
-            following = inside[-1]
+            following = max(inside, key=lambda n: (_overlap(ran[n], begin, begin + spoken), n))
         elif len(parts) == len(ran):
             following = max(at, number)
         else:
@@ -162,6 +168,16 @@ def _place(paced: _Paced, parts: Sequence[Part], ran: Sequence[Ran]) -> list[Par
         at = following
         placed[at].join(part)
     return placed
+
+
+def _overlap(job: Ran, begin: float, end: float) -> float:
+    """Seconds that a job was there of what a part took; less than none where it was not."""
+    return min(end, job.end or math.inf) - max(begin, job.begin or 0.0)
+
+
+def _is_far(begin: float, ran: Sequence[Ran]) -> bool:
+    """From every job by more than any two clocks' zones."""
+    return all(begin < (job.begin or 0.0) - DAY or begin > (job.end or math.inf) + DAY for job in ran)
 
 
 def _ended(job: Ran) -> Ending:

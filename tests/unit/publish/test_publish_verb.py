@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from opsctl.app import build
 from opsctl.cli import cli
+from opsctl.errors import OpsctlError
 from opsctl.rundir import RunDir
 
 WEBHOOK = "https://hooks.example.org/services/T0001/B0002/zYxWvUtSrQpOnMlKjIhG"
@@ -58,6 +59,12 @@ def test_without_settings_nothing_is_published_and_nothing_is_wrong(place: Place
     assert not (place.runs[0].path / "publish").exists()
 
 
+def test_a_place_without_how_is_told_and_not_passed_over(place: Place) -> None:
+    place.settings('[publish]\npath = "/somewhere"\n')
+    with pytest.raises(OpsctlError, match="to is not given: path, by what is set beside it"):
+        place.opsctl()
+
+
 def test_every_train_is_published_without_the_webhook_that_the_alerts_use(place: Place) -> None:
     code, said = place.opsctl()
     assert code == 0
@@ -102,6 +109,7 @@ def test_what_others_could_have_written_names_no_command(place: Place) -> None:
 def test_a_dry_run_and_json(place: Place) -> None:
     _, said = place.opsctl("one", "--dry-run")
     assert said.startswith("one: would copy 3 files")
+    assert "  report.html: made as it is copied\n" in said
     assert not place.out.exists()
     given = json.loads(place.opsctl("--json")[1])
     assert [(each["train"], each["shipped"]) for each in given["published"]] == [("one", True), ("two", True)]

@@ -200,3 +200,52 @@ def test_lines_that_end_as_on_windows_are_read_alike(tmp_path: Path) -> None:
     whole = (CORPUS / "logs/tr1-13b.txt").read_bytes()
     (tmp_path / "log").write_bytes(whole.replace(b"\n", b"\r\n"))
     assert report_log(tmp_path / "log", None, NOW).buckets == report_log(CORPUS / "logs/tr1-13b.txt", None, NOW).buckets
+
+
+def test_short_jobs_one_behind_the_other_each_get_what_they_told(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2)
+        + "[2026-02-01 10:00:35] loading checkpoint from x\n" + steps(3, 4)
+    )  # fmt: skip
+    jobs = parse_sacct(
+        "JobID|State|Start|End\n1|COMPLETED|2026-02-01T10:00:00|2026-02-01T10:00:26\n"
+        "2|COMPLETED|2026-02-01T10:00:30|2026-02-01T10:01:00\n", "it",
+    )  # fmt: skip
+    assert [(life.life, life.first_step, life.last_step) for life in report_log(log, jobs, NOW).lives] == [
+        ("1", 1, 2),
+        ("2", 3, 4),
+    ]
+
+
+def test_jobs_of_another_time_are_held_against_the_logs_own_times(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2))
+    head = "JobID|State|Start|End\n"
+    for day, said in (("01", 0), ("02", 0), ("04", 1)):  # a zone is less than a day
+        jobs = parse_sacct(f"{head}1|COMPLETED|2026-02-{day}T10:00:00|2026-02-{day}T10:10:00\n", "it")
+        notes = report_log(log, jobs, NOW).notes
+        assert sum("1 of 1 lives in the log lie days from these jobs" in note for note in notes) == said, day
+
+
+def test_a_log_over_the_end_of_summer_time_takes_what_its_steps_took(tmp_path: Path) -> None:
+    at = ("02:57", "02:58", "02:59", "02:00", "02:01", "02:02")
+    log = tmp_path / "log"
+    log.write_text("".join(
+        f"[2026-10-25 {time}:00] iteration {step:8}/     10 | elapsed time per iteration (s): 60.0 | lm loss: 2.0 |\n"
+        for step, time in enumerate(at, 1)
+    ))  # fmt: skip
+    report = report_log(log, None, datetime(2026, 11, 1, tzinfo=UTC))
+    assert report.wall_s == pytest.approx(360)
+    assert sum(report.buckets.values()) == pytest.approx(360)
+
+
+def test_the_time_of_the_line_that_tells_of_a_restart_is_the_new_lifes(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2)
+        + "[2026-02-01 11:00:05] loading checkpoint from x\n" + steps(3, 4)
+    )  # fmt: skip
+    lives = report_log(log, None, NOW).lives
+    assert [f"{life.began.astimezone():%H:%M:%S}" for life in lives] == ["10:00:05", "11:00:05"]
+    assert lives[0].ended < lives[1].began

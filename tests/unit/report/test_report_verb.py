@@ -215,6 +215,18 @@ def test_accounting_tells_when_a_life_ended_that_nobody_settled_and_of_one_that_
     )
 
 
+def test_of_all_that_a_user_ran_only_the_jobs_of_the_train_count(tmp_path: Path) -> None:
+    rough(tmp_path)
+    begin = BEGIN.timestamp()
+    sacct = tmp_path / "sacct.txt"
+    sacct.write_text(f"JobID|State|Start|End\n8_1|FAILED|{begin + 100:.0f}|{begin + 200:.0f}\n")
+    with pytest.raises(InputError, match="none of its 1 jobs is of gpt, whose arrays are 7"):
+        typed(tmp_path, "gpt", "--sacct", sacct)
+    sacct.write_text(sacct.read_text() + f"7_9|FAILED|{begin + 100:.0f}|{begin + 200:.0f}\n")
+    lives = [life["life"] for life in json.loads(typed(tmp_path, "gpt", "--json", "--sacct", sacct))["lives"]]
+    assert "7_9.0" in lives and "8_1.0" not in lives
+
+
 def test_of_a_train_and_a_log_one_is_wanted(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["report"])
     assert done.exit_code == 2
