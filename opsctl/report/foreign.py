@@ -80,12 +80,18 @@ class _Paced:
         return part.first_stamp
 
     def end(self, part: Part, begin: float) -> float:
-        """When it ended, or was last heard of."""
-        last = max((at for at in (*part.columns[2][-1:], *part.columns[3][-1:]) if not math.isnan(at)), default=begin)
-        if part.last_stamp - last < DAYS:
-            last = max(last, part.last_stamp)
+        """When it ended, or was last heard of: the newest time in it, and what the steps after that took."""
+        at, before = begin, None
+        for line in part:
+            took = took_s(line, count_steps(line.step, before, self.every), self._usual(line), self.every)
+            before = line.step
+            if line.low != line.high and abs(line.low - at) < DAYS:
+                at = line.low
+            at = line.high if abs(line.high - at) < DAYS else at + took
+        if abs(part.last_stamp - at) < DAYS:
+            at = max(at, part.last_stamp)
         # Up to the beginning it does not come only where a clock was put back, as in autumn.
-        return begin + self.spoken(part) if last <= begin else last
+        return at if at > begin else begin + self.spoken(part)
 
     def lives(self) -> tuple[list[Named], list[str], bool]:
         """Without sacct: a life is what a trainer told from one start to the next."""

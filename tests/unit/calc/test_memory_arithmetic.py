@@ -150,6 +150,11 @@ def test_70_layers_and_two_slots_are_even_on_12_stages() -> None:
     assert layers_of_stages(PUBLISHED["bloom"], BLOOM) == [5, *[6] * 10, 5]
 
 
+def test_stages_that_get_no_layers_have_none_and_not_fewer() -> None:
+    few = Shape(layers=5, hidden=64, heads=1, vocabulary=100)
+    assert layers_of_stages(few, Topology(tp=1, pp=6, dp=1, embedding_slots=True)) == [1, 2, 2, 0, 0, 0]
+
+
 def test_a_single_stage_takes_all_layers_with_and_without_slots() -> None:
     for slots in (False, True):
         assert layers_of_stages(SMALL, Topology(tp=1, pp=1, dp=1, embedding_slots=slots)) == [64]

@@ -142,6 +142,13 @@ def test_every_task_that_is_to_come_brings_its_start_up_and_the_waits_seen() -> 
     assert left.early >= (45 + 1 + 2) * HOUR
 
 
+def test_the_waits_of_two_tasks_spread_by_root_two_of_one_within_what_was_seen() -> None:
+    left = throughput.time_left(steps=45, step_s=HOUR, life_s=20 * HOUR, waits_s=[3 * HOUR, 5 * HOUR])
+    spread = 1.28155 * 2**0.5 * HOUR
+    assert left.early == pytest.approx((45 + 8) * HOUR - spread, rel=1e-5)
+    assert left.late == pytest.approx((45 + 8) * HOUR + spread, rel=1e-5)
+
+
 def test_nothing_is_left_of_a_train_that_is_done() -> None:
     assert throughput.time_left(steps=0, step_s=1, life_s=HOUR, waits_s=[HOUR]).late == 0
 

@@ -80,6 +80,13 @@ def test_the_replica_that_fits_96_gpus_is_there_four_times_on_384() -> None:
     assert Topology(tp=4, pp=24, dp=4).gpus == 384 == NODES.gpus
 
 
+def test_a_gpu_that_is_a_gib_too_small_rules_a_topology_out_and_a_gib_more_does_not() -> None:
+    needs = judge(BLOOM, NODES, CHOSEN, batch=2048).memory_gib
+    for there, fits in ((needs - 1, False), (needs + 1, True)):
+        cluster = replace(NODES, gpu=replace(NODES.gpu, memory_gb=there))
+        assert (judge(BLOOM, cluster, CHOSEN, batch=2048).problems == ()) is fits
+
+
 def test_a_hidden_size_that_does_not_divide_is_told() -> None:
     odd = Shape(layers=70, hidden=9, heads=9, vocabulary=100)
     assert "hidden: 9 does not divide by TP 4" in problems(CHOSEN, shape=odd)

@@ -146,5 +146,29 @@ def test_a_line_tells_of_all_steps_since_the_one_before() -> None:
     assert spent(lived(*steps, end=400)) == {"start-up": 100, "training": 300}
 
 
+def test_of_a_line_some_of_whose_steps_were_done_before_only_the_rest_is_new() -> None:
+    first = lived(*(line(n, 100 + 10 * n) for n in (10, 20, 30, 35)), end=450, ending=Ending.BROKE)
+    again = lived(*(line(n, 500 + 10 * (n - 20)) for n in (30, 40)), end=700)
+    second = Lived(begin=500.0, end=700.0, ending=Ending.LEFT, told=again.told)
+    assert spent(first, second, end=700)["done twice"] == pytest.approx(100 + 50)
+
+
+def test_the_time_of_a_save_of_unknown_length_between_two_steps_is_a_checkpoint() -> None:
+    later = line(11, 260, stall=math.inf)
+    assert spent(lived(*STEADY, later, end=260)) == {"start-up": 100, "training": 110, "checkpoints": 50}
+
+
+def test_an_evaluation_that_is_counted_into_a_step_is_one() -> None:
+    slow = line(11, 250, seconds=50.0, evaluated=1)
+    assert spent(lived(*STEADY, slow, end=250)) == {"start-up": 100, "training": 110, "evaluation": 40}
+
+
+@pytest.mark.parametrize(("after", "bucket"), [(290, "unknown"), (310, "hang until noticed")])
+def test_of_long_steps_the_third_that_does_not_come_is_a_hang(after: float, bucket: str) -> None:
+    slow = [line(n, 100 + 100 * n, seconds=100.0) for n in range(1, 5)]
+    found = spent(lived(*slow, end=500 + after, ending=Ending.OPEN))
+    assert found == {"start-up": 100, "training": 400, bucket: after}
+
+
 def test_a_life_that_did_no_step_is_start_up() -> None:
     assert spent(lived(end=70, ending=Ending.BROKE)) == {"start-up": 70}

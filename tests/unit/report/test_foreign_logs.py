@@ -249,3 +249,19 @@ def test_the_time_of_the_line_that_tells_of_a_restart_is_the_new_lifes(tmp_path:
     lives = report_log(log, None, NOW).lives
     assert [f"{life.began.astimezone():%H:%M:%S}" for life in lives] == ["10:00:05", "11:00:05"]
     assert lives[0].ended < lives[1].began
+
+
+def test_a_line_that_is_said_twice_counts_once(tmp_path: Path) -> None:
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    once.write_text(steps(1, 9))
+    twice.write_text("".join(2 * steps(step, step) for step in range(1, 10)))
+    assert report_log(twice, None, NOW).buckets == report_log(once, None, NOW).buckets
+
+
+def test_a_time_that_stands_well_before_a_step_tells_how_long_nothing_came(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    noise = "nothing of interest\n" * 20
+    log.write_text(
+        f"[2026-02-01 10:00:00] begin\n{noise}{steps(1, 6)}[2026-02-01 10:11:00] much later\n{noise}{steps(7, 9)}"
+    )
+    assert spent(report_log(log, None, NOW)) == {"training": 90, "unknown": 600}
