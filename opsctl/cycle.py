@@ -13,10 +13,10 @@ from opsctl.errors import ConfigError, InputError, OpsctlError, SchedulerError, 
 from opsctl.guard.nodes import NodeCare
 from opsctl.guard.settle import remembered, settle_ended, vanished
 from opsctl.journal import Kind
-from opsctl.launch.chain import Chain, excluded_until, look, nodeset
+from opsctl.launch.chain import Chain, excluded_until, look
 from opsctl.lease import lease
 from opsctl.model import Job
-from opsctl.nodesets import fold
+from opsctl.nodesets import fold, nodeset
 from opsctl.ports import Scheduler
 from opsctl.rundir import RunDir, all_trains
 from opsctl.switches import Request, Switch

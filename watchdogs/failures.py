@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-
 from opsctl.journal import Event, Kind
 from opsctl.model import Finding, Level
+from opsctl.nodesets import nodeset
 from watchdogs.scene import Scene, Watched
 
 OVER = frozenset({Kind.SUBMITTED, Kind.RELEASED})
@@ -73,7 +72,7 @@ def _taken(events: Sequence[Event], now: datetime) -> dict[str, Event]:
 
 
 def _share(one: Event, other: Event) -> bool:
-    first, second = (NodeSet(str(each.data["nodes"]), resolver=RESOLVER_NOGROUP) for each in (one, other))
+    first, second = (nodeset(str(each.data["nodes"])) for each in (one, other))
     return bool(first & second)
 
 

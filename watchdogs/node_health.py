@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-
 from opsctl.health.history import History, Record
 from opsctl.model import Finding, Level, Node
+from opsctl.nodesets import union
 from opsctl.sitedir import SiteDir
 from watchdogs.scene import Scene, Watched
 
@@ -53,9 +52,7 @@ class NodeHealth:
     def probe(self, scene: Scene, thing: Watched) -> Nodes:
         if scene.nodes is None:
             return Nodes(train=thing.name, is_known=False)
-        mine = NodeSet(resolver=RESOLVER_NOGROUP)
-        for job in thing.seen.active if thing.seen else ():
-            mine.update(NodeSet(job.nodes, resolver=RESOLVER_NOGROUP))
+        mine = union(job.nodes for job in (thing.seen.active if thing.seen else ()))
         named = {node.name: node for node in scene.nodes}
         history = History(site=SiteDir(scene.site_dir), clock=scene.clock)
         return Nodes(

@@ -9,7 +9,8 @@ from opsctl.cli.output import complete_trains, dry_run_option, json_option, prin
 from opsctl.cli.owner import attend
 from opsctl.cli.switches import looked_at, take_away
 from opsctl.errors import InputError, NotAllowed
-from opsctl.launch.chain import Chain, Seen, nodeset
+from opsctl.launch.chain import Chain, Seen
+from opsctl.nodesets import nodeset
 from opsctl.rundir import RunDir
 from opsctl.switches import Switch, Verb, arm, request
 

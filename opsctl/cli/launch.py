@@ -17,11 +17,10 @@ from opsctl.cli.preflight import findings
 from opsctl.config import Train, load_train
 from opsctl.errors import ConfigError
 from opsctl.launch import plan as planning
-from opsctl.launch.chain import nodeset
 from opsctl.launch.edit import Files, syntax_problems
 from opsctl.launch.submit import Launch, Launched, check_owner, new_nonce
 from opsctl.model import JobSpec, Plan
-from opsctl.nodesets import fold
+from opsctl.nodesets import fold, nodeset
 from opsctl.preflight.model import Finding, Level
 from opsctl.rundir import RunDir
 

@@ -6,11 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ClusterShell.NodeSet import NodeSet, NodeSetParseError
+from ClusterShell.NodeSet import NodeSet
 
 from opsctl.errors import InputError
 from opsctl.journal import Event, History, Journal, Kind, replay
 from opsctl.model import Job
+from opsctl.nodesets import nodeset, union
 from opsctl.ports import Scheduler
 from opsctl.rundir import RunDir
 
@@ -163,28 +164,28 @@ class Chain:
         job.
         """
         wanted = self.check_spare(nodes, needed=needed, out=out)
-        for array, union in wanted.items():
-            self.scheduler.exclude(array, str(union))
+        for array, excluded in wanted.items():
+            self.scheduler.exclude(array, str(excluded))
         if wanted:
             end = {"until": until.isoformat()} if until else {}
             self.note(Kind.EXCLUDED, jobs=list(wanted), nodes=str(nodeset(nodes)), **end)
-        return str(NodeSet.fromlist([str(union) for union in wanted.values()]))
+        return str(union(map(str, wanted.values())))
 
     def check_spare(self, nodes: str, *, needed: int, out: Collection[str] = ()) -> dict[str, NodeSet]:
         """What each array with something queued would be kept from, the last array first. Raises InputError as
         `exclude` does."""
         add, waiting = nodeset(nodes), self.look().waiting
-        every = NodeSet.fromlist([node.name for node in self.scheduler.nodes()])
-        pools = self._pools(waiting, every - NodeSet.fromlist(list(out)))
+        every = union(node.name for node in self.scheduler.nodes())
+        pools = self._pools(waiting, every - union(out))
         unknown = add - every
         if unknown:
             raise InputError(f"no such nodes: {unknown}", hint="opsctl nodes, or sinfo, lists them")
         wanted = {array: nodeset(self.scheduler.excluded(array)) | add for array in _arrays(waiting)}
-        for array, union in wanted.items():
-            left = len(pools[array] - union)
+        for array, excluded in wanted.items():
+            left = len(pools[array] - excluded)
             if left < needed:
                 raise InputError(
-                    f"with {union} excluded {left} nodes are left, and array {array} needs {needed}",
+                    f"with {excluded} excluded {left} nodes are left, and array {array} needs {needed}",
                     hint="exclude fewer, or launch with fewer nodes",
                 )
         return wanted
@@ -204,11 +205,11 @@ class Chain:
     def _pools(self, waiting: Sequence[Job], usable: NodeSet) -> dict[str, NodeSet]:
         """For each array the usable nodes of its partitions."""
         names = {name for job in waiting for name in job.partition.split(",") if name}
-        members = {name: NodeSet.fromlist(self.scheduler.members(name)) for name in names}
+        members = {name: union(self.scheduler.members(name)) for name in names}
         pools: dict[str, NodeSet] = {}
         for job in waiting:
             own = [members[name] for name in job.partition.split(",") if name]
-            pools[job.array] = usable & NodeSet.fromlist([str(each) for each in own]) if any(own) else usable
+            pools[job.array] = usable & union(map(str, own)) if any(own) else usable
         return pools
 
 
@@ -225,14 +226,6 @@ def excluded_until(events: Sequence[Event]) -> dict[str, datetime]:
             back = nodeset(event.data["nodes"])
             ends = {node: end for node, end in ends.items() if node not in back}
     return {node: end for node, end in ends.items() if node not in kept}
-
-
-def nodeset(text: str) -> NodeSet:
-    """A node list as Slurm folds it. Raises InputError."""
-    try:
-        return NodeSet(text)
-    except NodeSetParseError as error:
-        raise InputError(f"{text!r} is no node list: {error}", hint="such as node[001-004,007]") from error
 
 
 def _cut_off(history: History) -> list[str]:

@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 
 from opsctl.config import Site, Train
-from opsctl.launch.chain import nodeset
 from opsctl.model import JobSpec, Plan
+from opsctl.nodesets import nodeset
 from opsctl.render import command_line, directives, render
 from opsctl.rundir import RunDir
 from trainer.tables import DataConfig

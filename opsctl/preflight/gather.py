@@ -13,8 +13,8 @@ from typing import Any
 from opsctl import storage
 from opsctl.errors import OpsctlError
 from opsctl.health.history import Record
-from opsctl.launch.chain import nodeset
 from opsctl.model import JobSpec
+from opsctl.nodesets import nodeset
 from opsctl.ports import Runner, Scheduler
 from opsctl.preflight import corpus
 from opsctl.preflight.checks.slurm import asked

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from opsctl.launch.chain import nodeset
 from opsctl.model import Reservation, slurm_minutes
-from opsctl.nodesets import fold
+from opsctl.nodesets import fold, nodeset
 from opsctl.preflight.facts import Cluster, Facts
 from opsctl.preflight.model import Finding, Order, error, warning
 

@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 
-from ClusterShell.NodeSet import NodeSet
-
-from opsctl.launch.chain import nodeset
 from opsctl.model import JobSpec, Partition, slurm_minutes
-from opsctl.nodesets import fold
+from opsctl.nodesets import fold, nodeset, union
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.model import Finding, Order, error, note, warning
 from opsctl.render import directives
@@ -98,7 +95,7 @@ def exclude(order: Order, facts: Facts) -> Iterator[Finding]:
     if facts.cluster is None:
         return
     spec = order.spec
-    every, excluded = NodeSet.fromlist([node.name for node in facts.cluster.nodes]), nodeset(spec.exclude)
+    every, excluded = union(node.name for node in facts.cluster.nodes), nodeset(spec.exclude)
     left = len(every - excluded)
     if unknown := excluded - every:
         yield error(f"[slurm] exclude: there are no such nodes here: {unknown}", "correct the names")

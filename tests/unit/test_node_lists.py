@@ -1,0 +1,36 @@
+"""Node lists, whoever wrote them: a team-mate's request may hold any text."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from opsctl.errors import InputError
+from opsctl.nodesets import expand, fold, nodeset, union
+
+
+@pytest.mark.parametrize("text", ["@g;touch${IFS}$M", "@*"])
+def test_a_groups_name_is_never_given_to_a_shell(tmp_path, text):
+    """ClusterShell's own settings say how groups are looked up: by commands, with the group's name in them."""
+    (tmp_path / "groups.conf").write_text(
+        "[Main]\ndefault: slurm\n[slurm]\nmap: echo node1 $GROUP; touch $M\nall: echo node1; touch $M\nlist: echo g\n"
+    )
+    env = {**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path), "M": str(tmp_path / "ran")}
+    program = (
+        "import sys; from opsctl.nodesets import *; nodeset(sys.argv[1]); union([sys.argv[1]]); fold([sys.argv[1]])"
+    )
+    subprocess.run([sys.executable, "-c", program, text], env=env, check=True, timeout=60)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_list_of_more_nodes_than_any_cluster_has_is_refused_before_it_is_written_out():
+    for text in ("node[1-999999999]", "a[1-9999]b[1-9999]", "x,y[1-60000],z[1-60000]"):
+        with pytest.raises(InputError, match="names more than 100000 nodes"):
+            nodeset(text)
+
+
+def test_lists_are_joined_expanded_and_folded():
+    assert expand("node[001-002],login1") == ["login1", "node001", "node002"]
+    assert str(union(["node[1-2]", "node3", ""])) == "node[1-3]"
+    assert fold(["node2", "node1", "node2"]) == "node[1-2]"
