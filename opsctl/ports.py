@@ -43,11 +43,21 @@ class TimedOut(Exception):
         self.argv = tuple(argv)
 
 
+class Flooded(TimedOut):
+    """A program that printed more than anybody could want, and was killed."""
+
+    def __init__(self, argv: Sequence[str], most: int) -> None:
+        Exception.__init__(self, f"{argv[0]} printed more than {most >> 20} MiB and was ended")
+        self.argv = tuple(argv)
+
+
 class Runner(Protocol):
     def run(
         self, argv: Sequence[str], *, timeout: float, stdin: str = "", env: Mapping[str, str | None] | None = None
     ) -> Completed:
         """Run `argv`, without a shell. A missing program raises MissingProgram, a late one TimedOut (and is killed).
+
+        One that prints without end raises Flooded, which is a TimedOut. What hangs in the kernel is left behind.
 
         `env` is laid over the environment; None takes a name out of it.
         """

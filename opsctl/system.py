@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -19,10 +20,14 @@ from pathlib import Path
 import psutil
 
 from opsctl.errors import MissingProgram
-from opsctl.ports import Completed, TimedOut
+from opsctl.ports import Completed, Flooded, TimedOut
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+MOST_OUTPUT = 256 << 20
+"""Bytes that a program may print: ten times the queue of the largest cluster, and less than fills a login node."""
+GONE_SECONDS = 2.0
+"""What a killed process may take to be gone; one that hangs in the kernel is left behind."""
 
 
 class SystemClock:
@@ -53,24 +58,72 @@ class SystemRunner:
             # A group of its own: when it is late, what it started is ended with it, and Ctrl-C reaches only us.
             process = subprocess.Popen(
                 list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=full,
-                text=True, errors="replace", process_group=0,
+                process_group=0,
             )  # fmt: skip
         except OSError as error:
             raise _missing(argv[0], error) from error
+        until = time.monotonic() + timeout
         try:
-            out, err = process.communicate(stdin, timeout=timeout)
+            out, err = _exchange(process, stdin.encode(errors="surrogateescape"), until)
+            code = process.wait(max(0.0, until - time.monotonic()))
+        except OverflowError as error:
+            raise Flooded(argv, MOST_OUTPUT) from error
         except subprocess.TimeoutExpired as error:
             raise TimedOut(argv, timeout) from error
         finally:
-            if process.returncode is None:
-                kill_group(process)
-        return Completed(argv=tuple(argv), code=process.returncode, out=out, err=err)
+            _let_go(process)
+        return Completed(argv=tuple(argv), code=code, out=_text(out), err=_text(err))
 
 
-def kill_group(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+def _exchange(process: subprocess.Popen[bytes], given: bytes, until: float) -> tuple[bytearray, bytearray]:
+    """Give it its input and take what it prints, until it has closed both. Not `communicate`, which keeps whatever is
+    printed. Raises TimeoutExpired, and OverflowError for more than MOST_OUTPUT."""
+    assert process.stdin and process.stdout and process.stderr
+    out, err, rest = bytearray(), bytearray(), memoryview(given)
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(process.stdin, selectors.EVENT_WRITE)
+        waiting.register(process.stdout, selectors.EVENT_READ, out)
+        waiting.register(process.stderr, selectors.EVENT_READ, err)
+        while waiting.get_map():
+            if not (ready := waiting.select(max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
+                raise subprocess.TimeoutExpired(process.args, 0)
+            for pipe, _ in ready:
+                if pipe.data is None:
+                    rest = _give(pipe.fd, rest)
+                    is_over = not rest
+                else:
+                    is_over = not (chunk := os.read(pipe.fd, 1 << 16))
+                    pipe.data.extend(chunk)
+                if is_over:
+                    waiting.unregister(pipe.fileobj)
+                    pipe.fileobj.close()  # type: ignore[union-attr]  # a pipe, not a number
+            if len(out) + len(err) > MOST_OUTPUT:
+                raise OverflowError
+    return out, err
+
+
+def _give(handle: int, rest: memoryview) -> memoryview:
+    """What is left of it; nothing for a program that does not want to hear it."""
+    try:
+        return rest[os.write(handle, rest[: select.PIPE_BUF]) :]
+    except BrokenPipeError:
+        return rest[:0]
+
+
+def _text(data: bytearray) -> str:
+    return data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _let_go(process: subprocess.Popen[bytes]) -> None:
+    """Kill what still runs of it, and close its pipes: who left its group may hold their other ends for ever."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GONE_SECONDS)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe:
+            pipe.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
