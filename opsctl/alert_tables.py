@@ -10,14 +10,12 @@ import re
 from collections.abc import Iterator
 from datetime import time
 from typing import Annotated, Literal
-from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from opsctl.tables import Table
+from opsctl.tables import Name, Table, TimeZone
 
 VARIABLE = re.compile(r"\$\w+", re.ASCII)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)", re.ASCII)
 
 
@@ -28,24 +26,9 @@ def _check_secret(value: object) -> object:
     return value
 
 
-def _check_name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise ValueError(f"{text!r:.80} is not a name: 1 to 64 letters, digits, dots, dashes and underscores")
-    return text
-
-
 def _check_hours(text: str) -> str:
     if text:
         parse_hours(text)
-    return text
-
-
-def _check_zone(text: str) -> str:
-    try:
-        if text:
-            ZoneInfo(text)
-    except (KeyError, ValueError, OSError) as error:
-        raise ValueError(f"{text!r} is no time zone: such as Europe/Paris") from error
     return text
 
 
@@ -69,7 +52,6 @@ def parse_hours(text: str) -> tuple[time, time]:
 
 IN_CLEAR = "as $VARIABLE; in clear only where nobody else can read site.toml"
 Secret = Annotated[SecretStr, BeforeValidator(_check_secret)]
-ChannelName = Annotated[str, AfterValidator(_check_name)]
 Hours = Annotated[str, AfterValidator(_check_hours)]
 Address = Annotated[str, AfterValidator(_check_mail)]
 
@@ -161,9 +143,9 @@ class RouteTable(Table):
 class AlertSite(Table):
     """`[alerts]` of site.toml."""
 
-    channels: dict[ChannelName, ChannelTable] = Field({}, description="without any, a file in the site's directory")
+    channels: dict[Name, ChannelTable] = Field({}, description="without any, a file in the site's directory")
     routes: tuple[RouteTable, ...] = Field((), description="without any, everything goes to every channel")
-    time_zone: str = Field("", description="whose hours the quiet ones are; empty: the machine's")
+    time_zone: TimeZone = Field("", description="whose hours the quiet ones are; empty: the machine's")
     fallback: str = Field("", description="the channel to try where another fails; empty: the next one of the list")
     fallback_hours: float = Field(1, gt=0, description="undelivered for so long, the fallback is tried")
     storm: int = Field(10, ge=2, description="so many changes in one look become one message")
@@ -178,7 +160,6 @@ class AlertSite(Table):
 
     @model_validator(mode="after")
     def _channels_exist(self) -> AlertSite:
-        _check_zone(self.time_zone)
         named = [*(name for route in self.routes for name in route.channels), *filter(None, [self.fallback])]
         if unknown := sorted(set(named) - set(self.channels)):
             known = ", ".join(self.channels) or "none"

@@ -21,35 +21,15 @@ from opsctl.errors import ConfigError
 from opsctl.health_tables import HealthSite, RemoteSite
 from opsctl.model import slurm_minutes
 from opsctl.publish_tables import PublishTable
-from opsctl.tables import Table
+from opsctl.tables import Name, SbatchOption, Table, Word
 from opsctl.watch_tables import Filesystem, WatchSite, WatchTrain
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def check_name(text: str) -> str:
-    """A name becomes a directory, a job name and part of a comment, so it may hold only what is plain in all three."""
-    if not NAME.fullmatch(text):
-        raise ValueError(f"{text!r:.80} is not a name: 1 to 64 letters, digits, dots, dashes and underscores")
-    return text
-
-
-def _check_word(text: str) -> str:
-    if not text.isprintable() or any(c.isspace() for c in text):
-        raise ValueError(f"{text!r} holds white space or control characters, which would break the #SBATCH line")
-    return text
 
 
 def _check_time(text: str) -> str:
     if slurm_minutes(text) is None:
         raise ValueError(f"{text!r} is no limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
-    return text
-
-
-def _check_option(text: str) -> str:
-    if not text.startswith("--") or not text.isprintable():
-        raise ValueError(f"{text!r} is no sbatch option: one line that starts with --")
     return text
 
 
@@ -65,12 +45,9 @@ def _check_text(text: str) -> str:
     return text
 
 
-Name = Annotated[str, AfterValidator(check_name)]
-Word = Annotated[str, AfterValidator(_check_word)]
 Text = Annotated[str, AfterValidator(_check_text)]
 Variable = Annotated[str, AfterValidator(_check_variable)]
 TimeLimit = Annotated[str, AfterValidator(_check_time)]
-SbatchOption = Annotated[str, AfterValidator(_check_option)]
 
 
 class SlurmDefaults(Table):

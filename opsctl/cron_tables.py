@@ -5,23 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated, Literal
-from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Field
 
 from opsctl.model import slurm_minutes
-from opsctl.tables import Table
+from opsctl.tables import SbatchOption, Table, TimeZone, Word
 
 DriverName = Literal["slurm", "daemon", "export"]
-
-
-def _check_zone(text: str) -> str:
-    try:
-        if text:
-            ZoneInfo(text)
-    except (KeyError, ValueError, OSError) as error:
-        raise ValueError(f"{text!r} is no time zone: such as Europe/Paris") from error
-    return text
 
 
 def _check_minutes(minutes: int) -> int:
@@ -30,26 +20,10 @@ def _check_minutes(minutes: int) -> int:
     return minutes
 
 
-def _check_word(text: str) -> str:
-    if not text.isprintable() or any(c.isspace() for c in text):
-        raise ValueError(f"{text!r} holds white space or control characters, which would break the #SBATCH line")
-    return text
-
-
 def _check_limit(text: str) -> str:
     if (slurm_minutes(text) or 0) < 1:
         raise ValueError(f"{text!r} is no limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
     return text
-
-
-def _check_option(text: str) -> str:
-    if not text.startswith("--") or not text.isprintable():
-        raise ValueError(f"{text!r} is no sbatch option: one line that starts with --")
-    return text
-
-
-Word = Annotated[str, AfterValidator(_check_word)]
-SbatchOption = Annotated[str, AfterValidator(_check_option)]
 
 
 class CronSite(Table):
@@ -63,9 +37,7 @@ class CronSite(Table):
         10, ge=1, le=60, description="how often there is a tick; an entry runs at the first tick at or after its time"
     )
     tick_seconds: int = Field(0, ge=0, le=3600, description="for drills: ticks so often, instead of tick_minutes")
-    time_zone: Annotated[str, AfterValidator(_check_zone)] = Field(
-        "", description="whose hours crontab's are; empty: the machine's, and nodes may differ"
-    )
+    time_zone: TimeZone = Field("", description="whose hours crontab's are; empty: the machine's, and nodes may differ")
     timeout_seconds: float = Field(300, gt=0, description="an entry that runs for longer is ended")
     keep_days: float = Field(7, gt=0, description="what entries printed is kept for so long")
     keep_files: int = Field(2000, ge=1, description="and no more files of it than this, the newest")

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from opsctl.tables import Table
+from opsctl.tables import Pattern, Table
 
 Way = Literal["local", "srun", "job", "ssh"]
-
-
-def _check_pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from error
-    return text
 
 
 class RemoteSite(Table):
@@ -33,7 +24,9 @@ class RemoteSite(Table):
     user: str = Field("", description="for ssh; empty: ssh's own settings, else yours")
     ssh_config: str = Field("~/.ssh/config", description="read for HostName, Port, User, IdentityFile, ProxyJump")
     known_hosts: tuple[str, ...] = Field(
-        ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"), description="whose keys are believed; never asked"
+        ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"),
+        min_length=1,
+        description="whose keys are believed; never asked",
     )
     accept_new: bool = Field(
         default=False, description="believe a node that was never seen, and remember its key; a changed key is refused"
@@ -60,7 +53,7 @@ class HealthSite(Table):
     clock_warn_seconds: float = Field(0.1, gt=0, description="what the node's own time service says it is off")
     clock_fail_seconds: float = Field(1.0, gt=0, description="from here on the node is degraded")
     stuck_seconds: float = Field(300, gt=0, description="zombies and processes in D state older than this are told")
-    ib_ignore: Annotated[str, AfterValidator(_check_pattern)] = Field(
+    ib_ignore: Pattern = Field(
         "", description="device/port that match are not looked at, such as a management network's"
     )
     may_be_unknown: tuple[str, ...] = Field(

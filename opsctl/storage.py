@@ -110,7 +110,7 @@ def by_pattern(text: str, pattern: str) -> Space:
         counts = {name: parse_size(said[name]) for name in ("inodes_used", "inodes_limit") if name in said}
         shares = {name: float(said[name].rstrip("%")) for name in ("percent", "inodes_percent") if name in said}
         at = _time(said["at"]) if "at" in said else None
-    except ValueError as error:
+    except (ValueError, OverflowError, OSError) as error:  # of a time that no calendar has
         raise NotMeasured(f"{match[0][:200]!r}: {error}") from error
     return Space(
         used=sizes.get("used"), limit=sizes.get("limit"), inodes_used=counts.get("inodes_used"),

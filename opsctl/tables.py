@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from typing import Annotated
+from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = " KMGTPE"
 
@@ -20,7 +22,10 @@ def parse_size(text: str) -> int:
     match = SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r:.40} is no size: such as 400T, 2.5GiB or a number")
-    return int(float(match[1]) * 1024 ** _UNITS.index(match[2].upper() or " "))
+    try:
+        return int(float(match[1]) * 1024 ** _UNITS.index(match[2].upper() or " "))
+    except OverflowError as error:
+        raise ValueError(f"{text!r:.40} is more than there is") from error
 
 
 def show_size(size: float) -> str:
@@ -35,8 +40,49 @@ def _size(value: object) -> object:
     return parse_size(value) if isinstance(value, str) else value
 
 
+def check_name(text: str) -> str:
+    """A name becomes a directory, a job name and part of a comment, so it may hold only what is plain in all three."""
+    if not NAME.fullmatch(text):
+        raise ValueError(f"{text!r:.80} is not a name: 1 to 64 letters, digits, dots, dashes and underscores")
+    return text
+
+
+def _check_word(text: str) -> str:
+    if not text.isprintable() or any(c.isspace() for c in text):
+        raise ValueError(f"{text!r} holds white space or control characters, which would break the #SBATCH line")
+    return text
+
+
+def _check_option(text: str) -> str:
+    if not text.startswith("--") or not text.isprintable():
+        raise ValueError(f"{text!r} is no sbatch option: one line that starts with --")
+    return text
+
+
+def _check_pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}") from error
+    return text
+
+
+def _check_zone(text: str) -> str:
+    try:
+        if text:
+            ZoneInfo(text)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(f"{text!r} is no time zone: such as Europe/Paris") from error
+    return text
+
+
 Size = Annotated[
     int,
     BeforeValidator(_size),
     WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string", "format": "size"}]}),
 ]
+Name = Annotated[str, AfterValidator(check_name)]
+Word = Annotated[str, AfterValidator(_check_word)]
+SbatchOption = Annotated[str, AfterValidator(_check_option)]
+Pattern = Annotated[str, AfterValidator(_check_pattern)]
+TimeZone = Annotated[str, AfterValidator(_check_zone)]

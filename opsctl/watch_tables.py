@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from opsctl.tables import Size, Table
+from opsctl.tables import Pattern, Size, Table
 
 QUOTA_GROUPS = frozenset({"used", "limit", "percent", "inodes_used", "inodes_limit", "inodes_percent", "at"})
 """What a quota command's pattern may name."""
-
-
-def _check_pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from error
-    return text
-
-
-Pattern = Annotated[str, AfterValidator(_check_pattern)]
 
 
 class WatchSite(Table):

@@ -157,3 +157,23 @@ def test_the_site_that_is_named_goes_before_the_one_that_is_found(monkeypatch, t
 def test_state_lies_where_the_user_says(monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert state_home() == Path("/state/opsctl")
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (
+            {"cron": {"time_zone": "Mars/Olympus"}},
+            "[cron] time_zone: 'Mars/Olympus' is no time zone: such as Europe/Paris",
+        ),
+        ({"publish": {"max_file": "9" * 400}}, f"[publish] max_file: '{'9' * 39} is more than there is"),
+        (
+            {"remote": {"known_hosts": []}},
+            "[remote] known_hosts: Tuple should have at least 1 item after validation, not 0",
+        ),
+    ],
+)
+def test_what_a_site_cannot_mean_is_said_and_no_bug_of_ours(table, said):
+    with pytest.raises(ConfigError) as caught:
+        parse(Site, {"root": "/trains", **table}, "site.toml")
+    assert [problem.partition(", got")[0] for problem in caught.value.problems] == [said]

@@ -71,7 +71,9 @@ def test_hours_that_are_none_are_refused(hours):
 
 
 def test_a_time_zone_that_is_none_is_refused():
-    assert problems(time_zone="Mars/Olympus") == ["alerts: 'Mars/Olympus' is no time zone: such as Europe/Paris"]
+    assert problems(time_zone="Mars/Olympus") == [
+        "[alerts] time_zone: 'Mars/Olympus' is no time zone: such as Europe/Paris"
+    ]
 
 
 @pytest.mark.parametrize("secret", ["password", "password_file"])
