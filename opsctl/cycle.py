@@ -18,7 +18,7 @@ from opsctl.lease import lease
 from opsctl.model import Job
 from opsctl.nodesets import fold, nodeset
 from opsctl.ports import Scheduler
-from opsctl.rundir import RunDir, all_trains
+from opsctl.rundir import RunDir, all_trains, may_act
 from opsctl.switches import Request, Switch
 
 
@@ -33,7 +33,7 @@ class Attended:
 
 def cycle(root: Path, scheduler: Scheduler, chain_of: Callable[[RunDir], Chain]) -> list[Attended]:
     """Attend to every train below `root` that is ours. Raises Unreachable."""
-    trains = [run for run in all_trains(root) if run.is_ours]
+    trains = [run for run in all_trains(root) if may_act(run)]
     return attend_all([chain_of(run) for run in trains], scheduler, scheduler.jobs() if trains else [])
 
 

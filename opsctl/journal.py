@@ -112,7 +112,10 @@ class Journal:
         )
         path = self.run.journal / f"{hostname()}-{os.geteuid()}.jsonl"
         try:
+            is_new = not path.exists()
             append_line(path, _to_line(event))
+            if is_new:
+                path.chmod(0o644)  # as all files of a run directory, whatever the umask
         except OSError as error:
             raise cannot_write(path, error) from error
         return event
@@ -126,7 +129,8 @@ class Journal:
 
 def _to_line(event: Event) -> bytes:
     record = {"n": event.number, "at": event.at, "actor": event.actor, "kind": event.kind, **event.data}
-    return (json.dumps(record, ensure_ascii=False, default=str) + "\n").encode()
+    # Half a character, which a team-mate's JSON can hold, is written as JSON escapes it.
+    return (json.dumps(record, ensure_ascii=False, default=str) + "\n").encode(errors="backslashreplace")
 
 
 def append_line(path: Path, line: bytes) -> None:

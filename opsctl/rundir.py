@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from opsctl.config import check_name
 from opsctl.errors import InputError, RunDirError, cannot_write
+from opsctl.tables import check_name
 from trainer.contract import write_atomic
 
 SHARED = ("switches", "requests")
@@ -164,13 +164,22 @@ class RunDir:
                 # One by one: parents made on the way would follow the umask, and often be the group's to write.
                 if not path.exists():
                     path.mkdir(exist_ok=True, mode=0o755)
+                    if group:  # whoever may arm switches has to get there, also where the umask hides all else
+                        path.chmod(0o755)
             for each in OWNED:
-                (self.path / each).mkdir(exist_ok=True, mode=0o755)
+                self.make(self.path / each)
             for each in SHARED:
                 (self.path / each).mkdir(exist_ok=True)
                 _share(self.path / each, group)
         except OSError as error:
             raise cannot_write(self.path, error) from error
+
+    def make(self, path: Path) -> None:
+        """Make a directory of it, and those above: whatever the umask, for its owner alone to write, and for others to
+        read as the run directory is. Idempotent. Raises OSError."""
+        if not path.is_dir():
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o755 & stat.S_IMODE(self.path.stat().st_mode))
 
     def write(self, path: Path, data: str, *, mode: int = 0o644) -> None:
         """Write a file of the run directory atomically. Raises RunDirError."""
@@ -265,4 +274,22 @@ def all_trains(root: Path) -> list[RunDir]:
         found = [RunDir(path) for path in root.iterdir() if not path.name.startswith(".")]
     except OSError:
         return []
-    return sorted((run for run in found if run.exists), key=lambda run: run.name)
+    return sorted(filter(_is_train, found), key=lambda run: run.name)
+
+
+def _is_train(run: RunDir) -> bool:
+    """What its user keeps from us is none of ours; what cannot be read just now still is one, and said to be so."""
+    try:
+        return run.exists
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+
+
+def may_act(run: RunDir) -> bool:
+    """Whether it is ours; no, where that cannot be told: it may be gone by now."""
+    try:
+        return run.is_ours
+    except OSError:
+        return False

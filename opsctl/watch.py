@@ -24,7 +24,7 @@ from opsctl.journal import Journal
 from opsctl.launch.chain import Chain, look
 from opsctl.model import Finding, Job, Level, Node, Transition
 from opsctl.ports import Clock, Runner, Scheduler, Watchdog
-from opsctl.rundir import RunDir, all_trains
+from opsctl.rundir import RunDir, all_trains, may_act
 from opsctl.switches import owner
 from opsctl.watch_tables import Filesystem
 from watchdogs import WATCHDOGS
@@ -149,7 +149,7 @@ class Watch:
 
     def _attend(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[Attended]:
         """Settle, note switches, carry out requests; as isolated as all else, for it reads the same files."""
-        mine = [self.world.chain(run) for run in runs if run.is_ours]
+        mine = [self.world.chain(run) for run in runs if may_act(run)]
         work = partial(attending.attend_all, mine, self.world.scheduler, jobs, self.world.node_care)
         answer = self._isolation.run({("attend", "trains"): work})["attend", "trains"]
         if isinstance(answer, Failed):
@@ -226,7 +226,7 @@ class Watch:
         if train is None or finding.level is not Level.CRITICAL:
             return finding
         job, life = train.running, train.life
-        if not train.config.watch.hang_cancels or not train.run.is_ours or not life or not job or not job.tasks:
+        if not train.config.watch.hang_cancels or not may_act(train.run) or not life or not job or not job.tasks:
             return finding
         # Before it ends, or its settlement would take it for one that somebody cancelled.
         with contextlib.suppress(OpsctlError):

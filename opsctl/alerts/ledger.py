@@ -146,9 +146,9 @@ class Ledger:
     def _judge(self, state: State, findings: Sequence[Finding]) -> list[Noted]:
         now = self.clock.now()
         noted = []
-        for key, finding in _worst(findings).items():
+        for key, finding in _worst([_clean(each) for each in findings]).items():
             is_silenced = state.silenced(key, now) is not None
-            entry, change = look(state.entries.get(key), _clean(finding), now, self.rules, is_silenced=is_silenced)
+            entry, change = look(state.entries.get(key), finding, now, self.rules, is_silenced=is_silenced)
             state.entries[key] = entry
             noted += [change] if change else []
         if noted:
@@ -216,6 +216,9 @@ def _clean(finding: Finding) -> Finding:
         lines = (*lines, f"and {left} lines more")
     return replace(
         finding,
+        key=_printable(finding.key),
+        train=_printable(finding.train),
+        node=_printable(finding.node),
         summary=_printable(finding.summary),
         evidence=tuple(_printable(line) for line in lines),
         done=tuple(_printable(line) for line in finding.done),

@@ -68,10 +68,12 @@ def _when(route: RouteTable, transition: Transition, zone: str) -> datetime | No
     if not route.quiet or severity(transition) is Level.CRITICAL:
         return None
     begin, end = parse_hours(route.quiet)
-    local = transition.at.astimezone(ZoneInfo(zone) if zone else None)
+    where = ZoneInfo(zone) if zone else None
+    local = transition.at.astimezone(where)
     time = local.time()
     is_quiet = begin <= time < end if begin < end else time >= begin or time < end
     if not is_quiet:
         return None
     day = local.date() + timedelta(days=time >= end)
-    return datetime.combine(day, end, tzinfo=local.tzinfo).astimezone(transition.at.tzinfo)
+    # Without a zone it is this machine's, which may be another one in the morning: the clocks are changed at night.
+    return datetime.combine(day, end, tzinfo=where).astimezone(transition.at.tzinfo)

@@ -17,7 +17,7 @@ from opsctl.launch.chain import Chain
 from opsctl.model import Job, JobState, Node
 from opsctl.nodesets import expand
 from opsctl.remote.fanout import Fanout
-from opsctl.rundir import all_trains
+from opsctl.rundir import all_trains, may_act
 
 FREE = frozenset({"IDLE", "CLOUD", "DYNAMIC_NORM"})
 """The words of a node that a short job may have."""
@@ -40,7 +40,7 @@ class NodeView:
     @cached_property
     def chains(self) -> list[Chain]:
         """Those of our own trains."""
-        return [self.app.chain(run) for run in all_trains(self.app.root) if run.is_ours]
+        return [self.app.chain(run) for run in all_trains(self.app.root) if may_act(run)]
 
     @cached_property
     def train_of(self) -> dict[str, str]:

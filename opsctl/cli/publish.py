@@ -18,7 +18,7 @@ from opsctl.publish.train import REPORTS, Published, Publisher
 from opsctl.report import words
 from opsctl.report.page import render_page
 from opsctl.report.train import report_train
-from opsctl.rundir import RunDir, all_trains
+from opsctl.rundir import RunDir, all_trains, may_act
 from opsctl.tables import show_size
 
 
@@ -61,7 +61,7 @@ def _runs(app: App, train: str | None) -> list[RunDir]:
     """Those that were not published for longest come first, so that none is always out of time."""
     if train:
         return [app.find(train)]
-    return sorted((run for run in all_trains(app.root) if run.is_ours), key=_published_at)
+    return sorted(filter(may_act, all_trains(app.root)), key=_published_at)
 
 
 def _published_at(run: RunDir) -> float:

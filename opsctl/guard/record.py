@@ -77,8 +77,8 @@ def write_start(run: RunDir, life: Life, start: Start) -> None:
     """
     if life.start.exists():
         life.path.rename(life.path.with_name(f"{life.name}.before-{start.at:%Y%m%dT%H%M%S}"))
-    life.path.mkdir(parents=True, exist_ok=True)
-    run.life_logs(life.name).mkdir(parents=True, exist_ok=True)
+    for each in (life.path, run.life_logs(life.name)):
+        run.make(each)
     run.write(life.start, json.dumps(asdict(start), default=str, indent=1) + "\n")
 
 

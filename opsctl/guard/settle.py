@@ -74,7 +74,7 @@ def settle(chain: Chain, rules: Guard, life: Life, *, job: Job | None = None, ca
                 ended, outcome=Outcome(said.data["outcome"]), action=Action(said.data["action"]), why=said.data["why"],
                 done=_note_hang(chain, ended, asked, care) or _quarantined(events, life),
             )  # fmt: skip
-        life.path.mkdir(parents=True, exist_ok=True)
+        chain.run.make(life.path)
         chain.run.write(life.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
     return ended
 

@@ -70,9 +70,12 @@ class KnownHosts:
         self._lines.append(Line((name,), key, revoked=False))
         file = self.files[0]
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(handle, "w") as end:
-            end.write(f"{name} {key.get_name()} {key.get_base64()}\n")
+        handle = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "rb+") as end:
+            size = end.seek(0, os.SEEK_END)
+            # A last line without an end would become one with ours, and both be lost.
+            is_whole = size == 0 or os.pread(handle, 1, size - 1) == b"\n"
+            end.write(f"{'' if is_whole else chr(10)}{name} {key.get_name()} {key.get_base64()}\n".encode())
 
 
 def parse(text: str) -> list[Line]:

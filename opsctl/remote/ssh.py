@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 import logging
+import os
+import re
 import select
 import shlex
 from collections.abc import Iterator, Sequence
@@ -22,6 +24,7 @@ from opsctl.ports import Answer, Clock
 from opsctl.remote.known_hosts import HostKeyChanged, HostUnknown, KnownHosts
 
 CHUNK = 1 << 16
+JUMP = re.compile(r"(?:(?P<user>[^@,\s]+)@)?(?P<host>[^@:,/\s]+)(?::(?P<port>\d{1,5}))?", re.ASCII)
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # it prints tracebacks of what we answer in words
 MOST_OUTPUT = 16 << 20
 """Bytes of one answer that are kept: a command that prints for ever must not eat our memory."""
@@ -99,11 +102,7 @@ class Ssh:
             with self._open(place, sock=None) as client:
                 yield client
             return
-        user, _, rest = place.jump.rpartition("@")
-        host, _, port = rest.partition(":")
-        first = self.place(host, jumps=False)
-        first = Place(host=first.host, port=int(port or first.port), user=user or first.user, keys=first.keys)
-        with self._open(first, sock=None) as jump:
+        with self._open(self._first(place.jump), sock=None) as jump:
             transport = jump.get_transport()
             try:
                 assert transport is not None, "it is connected"
@@ -114,6 +113,16 @@ class Ssh:
                 raise NotReached(f"ssh: {place.jump} does not lead to {place.host}: {_words(error)}") from error
             with self._open(place, sock=through) as client:
                 yield client
+
+    def _first(self, jump: str) -> Place:
+        """The host to go through, `[user@]host[:port]`. Raises NotReached for what names none, or several."""
+        match = JUMP.fullmatch(jump)
+        if match is None:
+            raise NotReached(f"ssh: {jump!r:.80} is no [user@]host[:port] to go through")
+        found = self.place(match["host"], jumps=False)
+        return Place(
+            host=found.host, port=int(match["port"] or found.port), user=match["user"] or found.user, keys=found.keys
+        )
 
     @contextmanager
     def _open(self, place: Place, *, sock: Channel | None) -> Iterator[SSHClient]:
@@ -151,8 +160,8 @@ class Ssh:
         return client
 
     def _talk(self, node: str, channel: Channel, argv: Sequence[str], stdin: str, until: float) -> Answer:
-        channel.exec_command(shlex.join(argv))
-        out, err, written = bytearray(), bytearray(), memoryview(stdin.encode())
+        channel.exec_command(os.fsencode(shlex.join(argv)))
+        out, err, written = bytearray(), bytearray(), memoryview(stdin.encode(errors="surrogateescape"))
         while True:
             if self.clock.monotonic() > until:
                 return Answer(node=node, by=self.name, problem="ssh: did not end in time", out=_text(out),

@@ -1,6 +1,7 @@
 """The journal: append-only, torn tails tolerated, replayed in order."""
 
 import json
+import os
 from datetime import UTC, datetime
 
 import pytest
@@ -127,3 +128,18 @@ def test_a_hold_is_in_force_until_it_is_released_or_the_train_is_launched_again(
 def test_the_lives_of_an_array_are_told_from_those_of_another():
     lives = [(Kind.LIFE_STARTED, {"life": life, "nodes": ""}) for life in ("5_1.0", "5_1.1", "55_1.0", "5.0")]
     assert history(*lives).lives_of("5") == ["5_1.0", "5_1.1", "5.0"]
+
+
+def test_half_a_character_is_kept_as_it_came(journal):
+    """JSON that a team-mate wrote can hold one, and no file can."""
+    journal.append(Kind.HELD, jobs=[], why="a\ud800b")
+    assert [each.data["why"] for each in journal.events()] == ["a\ud800b"]
+
+
+def test_others_can_read_what_happened_whatever_the_umask(journal):
+    before = os.umask(0o077)
+    try:
+        journal.append(Kind.RELEASED, jobs=[])
+    finally:
+        os.umask(before)
+    assert file_of(journal).stat().st_mode & 0o777 == 0o644

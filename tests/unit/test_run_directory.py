@@ -3,11 +3,13 @@
 import grp
 import os
 import stat
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from opsctl.errors import InputError, RunDirError
-from opsctl.rundir import RunDir, all_trains, check_trusted, find
+from opsctl.rundir import RunDir, all_trains, check_trusted, find, may_act
 
 
 @pytest.fixture
@@ -44,6 +46,28 @@ def test_switches_and_requests_belong_to_the_group_where_the_site_names_one(tmp_
     run.create(grp.getgrgid(os.getegid()).gr_name)
     assert [mode(each) for each in (run.switches, run.requests)] == [0o2775, 0o2775]
     assert mode(run.journal) == 0o755
+
+
+def test_the_group_gets_to_the_switches_whatever_the_umask(tmp_path):
+    before = os.umask(0o077)
+    try:
+        run = RunDir(tmp_path / "root" / "gpt")
+        run.create(grp.getgrgid(os.getegid()).gr_name)
+    finally:
+        os.umask(before)
+    assert [mode(each) for each in (run.path.parent, run.path, run.journal)] == [0o755, 0o755, 0o755]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
+def test_a_lifes_directory_is_the_owners_to_write_and_as_open_as_the_train(run, umask):
+    before = os.umask(umask)
+    try:
+        run.make(run.life("12_1.0").path)
+        run.path.chmod(0o700)
+        run.make(run.life("12_2.0").path)
+    finally:
+        os.umask(before)
+    assert [mode(run.life(name).path) for name in ("12_1.0", "12_2.0")] == [0o755, 0o700]
 
 
 def test_a_group_that_does_not_exist_is_named(tmp_path):
@@ -147,3 +171,28 @@ def test_what_is_half_made_or_hidden_is_no_train(launched):
 def test_a_life_is_named_by_array_task_and_restart(run):
     life = run.life("12_3.1")
     assert (life.job, life.array, run.life("12.0").array) == ("12_3", "12", "12")
+
+
+def test_a_train_that_its_user_keeps_from_us_hides_no_other():
+    """Others' directories lie in a root that is shared; nobody's umask is ours to set."""
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place)
+        root.chmod(0o755)
+        for name in ("gpt", "hidden"):
+            (root / name).mkdir(mode=0o755)
+            (root / name / "train.toml").write_text("")
+        (root / "hidden").chmod(0)
+        is_root = os.geteuid() == 0
+        try:
+            if is_root:
+                os.seteuid(65534)
+            assert [run.name for run in all_trains(root)] == ["gpt"]
+        finally:
+            if is_root:
+                os.seteuid(0)
+            (root / "hidden").chmod(0o700)
+
+
+def test_a_train_that_is_gone_by_now_is_not_ours_to_act_for(run):
+    assert may_act(run)
+    assert not may_act(RunDir(run.path.parent / "gone"))

@@ -260,3 +260,10 @@ def test_clocks_that_differ_lose_nothing_and_double_nothing(tmp_path, skew):
     assert told[-1] == "C>."
     assert set(told[1:-1]) <= {"C>C"}  # a clock that is a day ahead finds that the time for a repeat has come
     assert len(told) - 2 <= (1 if abs(skew) < 100 else 6)
+
+
+def test_a_name_that_is_no_text_is_told_as_far_as_it_is(world):
+    odd = replace(finding(Level.CRITICAL), key="train/\udcff", train="\udcff")
+    [told] = world.ledger.record([odd])
+    assert (told.finding.key, told.finding.train) == ("train/\N{REPLACEMENT CHARACTER}", "\N{REPLACEMENT CHARACTER}")
+    assert world.ledger.record([odd]) == []

@@ -1,5 +1,6 @@
 """Who is told of what, and when."""
 
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -101,3 +102,17 @@ def test_the_fallback_is_the_sites_choice_else_the_next_that_does_not_have_it():
     assert fallback(site, site.channels, "mail", ["mail"]) == "team"
     assert fallback(AlertSite(), ["a", "b", "c"], "a", ["a", "b"]) == "c"
     assert fallback(AlertSite(), ["a", "b"], "a", ["a", "b"]) is None
+
+
+@pytest.mark.parametrize("zone", ["", "Europe/Paris"])
+def test_quiet_hours_end_by_the_clock_of_the_morning_though_it_was_changed_in_the_night(zone, monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Paris")
+    time.tzset()
+    try:
+        evening = datetime(2026, 10, 24, 21, 30, tzinfo=UTC)  # 23:30 in summer time; 07:00 is in winter time
+        rules = {**by({"channels": ("mail",), "quiet": "22:00-07:00"}), "time_zone": zone}
+        found = told(rules, noted(Level.OK, Level.WARNING, evening))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found == {"mail": datetime(2026, 10, 25, 6, tzinfo=UTC)}

@@ -69,6 +69,11 @@ def test_a_switch_made_by_hand_is_journalled_once_and_so_is_its_end(world: World
     assert [kind for kind in world.kinds() if kind in {Kind.ARMED, Kind.DISARMED}] == [Kind.ARMED, Kind.DISARMED]
 
 
+def test_a_switch_whose_reason_is_half_a_character_stops_no_round(world: World) -> None:
+    switches.path_of(world.run, Switch.SAVE).write_text('{"why": "\\ud800"}')
+    assert attend(world.chain)[0].startswith("save switch armed by")
+
+
 def test_a_release_that_was_asked_for_is_carried_out_and_taken_away(world: World) -> None:
     world.chain.hold("bad loss")
     switches.arm(world.run, Switch.PAUSE, why="")
