@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from opsctl.calc import memory as calc
 from opsctl.calc.accelerators import accelerator
+from opsctl.errors import InputError
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.model import Finding, Order, error, warning
 from trainer import footprint
@@ -39,5 +40,8 @@ def _fullest(order: Order) -> tuple[int, float] | None:
         return most.stage, most.total / footprint.GIB
     if shape is None or recipe.global_batch is None or recipe.pipeline > shape.layers or world % recipe.model_ranks:
         return None
-    found = calc.fullest(shape, recipe.topology(world), batch=recipe.global_batch)
+    try:
+        found = calc.fullest(shape, recipe.topology(world), batch=recipe.global_batch)
+    except InputError:  # such as --zero-stage 4
+        return None
     return found.stage, found.gib
