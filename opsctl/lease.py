@@ -30,13 +30,14 @@ class Busy(OpsctlError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     host: str
+    """With its namespace of process ids."""
     pid: int
     started: int
     at: float
 
     def is_stale(self, now: float) -> bool:
         """Its process is gone, if it is one of this host, or it has had far more time than anybody needs."""
-        if self.host == hostname() and not ProcessId(pid=self.pid, started=self.started).is_alive:
+        if self.host == _here() and not ProcessId(pid=self.pid, started=self.started).is_alive:
             return True
         return now - self.at > STALE_AFTER
 
@@ -93,11 +94,16 @@ def _take(lock: Path, mine: Path, clock: Clock) -> bool:
     return True
 
 
+def _here() -> str:
+    """Where process ids mean what they mean to us: a container may share its host's name, and not its processes."""
+    return f"{hostname()}/{os.stat('/proc/self/ns/pid').st_ino}"  # noqa: PTH116 (no file)
+
+
 def _holder(clock: Clock) -> str:
     """Us, now: always as long, so that it can be written over."""
     me = ProcessId.of(os.getpid())
     started = me.started if me else 0
-    holder = Holder(host=hostname(), pid=os.getpid(), started=started, at=clock.now().timestamp())
+    holder = Holder(host=_here(), pid=os.getpid(), started=started, at=clock.now().timestamp())
     return json.dumps(asdict(holder)).ljust(400)
 
 

@@ -56,10 +56,13 @@ class Directory:
         final, part = self.path / checkpoint.name, self.path / f".offloading-{checkpoint.name}"
         if not final.exists():
             part.mkdir(parents=True, exist_ok=True)
-            for name, (size, digest) in _contents(checkpoint).items():
+            contents = _contents(checkpoint)
+            for name, (size, digest) in contents.items():
                 _copy_file(checkpoint / name, part / name, digest)
                 told(size)
             self._refuse_damaged(part)
+            for directory in {part, *((part / name).parent for name in contents)}:
+                fsync_directory(directory)  # the original may be removed after this
             part.rename(final)
             fsync_directory(self.path)
         elif (final / manifest.COMPLETE).read_bytes() != (checkpoint / manifest.COMPLETE).read_bytes():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from opsctl.health.history import History, Record
 from opsctl.health.quarantine import PREFIX, NodePlan, Step, Wants, has_changed, is_ours
 from opsctl.health_tables import HealthSite
 from opsctl.launch.chain import Chain, excluded_until
-from opsctl.lease import Busy
+from opsctl.lease import Busy, lease
 from opsctl.model import Node
 from opsctl.nodesets import fold
 from opsctl.ports import Scheduler
@@ -51,24 +51,37 @@ class Quarantine:
             if forbidden:
                 forbidden.append(step)
                 continue
-            nodes = self.scheduler.nodes()
-            if why := self._too_late(step, nodes, plan.cap):
-                done.append(Done(node=step.node, action="left", why=why))
-                continue
             try:
-                self.scheduler.drain(step.node, step.reason)
+                with self._alone():
+                    done.append(self._drained(step, plan.cap))
             except NotAllowed:
                 forbidden.append(step)
                 continue
-            except Unreachable:
-                raise
-            except SchedulerError as error:
-                done.append(Done(node=step.node, action="left", why=error.message))
-                continue
-            done.append(Done(node=step.node, action="drained", why=step.reason))
-            with suppress(OpsctlError, OSError):  # what cannot be remembered is no reason to stop
-                self.history.note_drained(step.node, self.history.clock.now())
+            if done[-1].action == "drained":
+                with suppress(OpsctlError, OSError):  # what cannot be remembered is no reason to stop
+                    self.history.note_drained(step.node, self.history.clock.now())
         return done + self._exclude(forbidden)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Of two who drain at the same time, the second counts what the first has taken out, as far as both can write
+        to the site's directory."""
+        with ExitStack() as stack:
+            with suppress(OpsctlError):
+                stack.enter_context(lease(self.history.site.nodes, self.history.clock))
+            yield
+
+    def _drained(self, step: Step, cap: int) -> Done:
+        """Raises NotAllowed, Unreachable."""
+        if why := self._too_late(step, self.scheduler.nodes(), cap):
+            return Done(node=step.node, action="left", why=why)
+        try:
+            self.scheduler.drain(step.node, step.reason)
+        except (NotAllowed, Unreachable):
+            raise
+        except SchedulerError as error:
+            return Done(node=step.node, action="left", why=error.message)
+        return Done(node=step.node, action="drained", why=step.reason)
 
     def undrain(self, plan: NodePlan) -> list[Done]:
         """Put each node back that is still as the plan saw it. Raises Unreachable."""

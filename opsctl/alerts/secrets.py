@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -42,6 +43,16 @@ def _from_file(path: Path, field: str) -> str:
     if not text:
         raise Undelivered(f"{field}: {path}: is empty", is_permanent=True)
     return text
+
+
+def exposed(table: Table) -> Iterator[tuple[str, Path]]:
+    """The files of secrets that others can read, each with the setting that names it."""
+    for field in type(table).model_fields:
+        if isinstance(getattr(table, field), SecretStr) and (file := getattr(table, f"{field}_file", "")):
+            path = Path(os.path.expandvars(file)).expanduser()
+            with contextlib.suppress(OSError):
+                if path.stat().st_mode & 0o044:
+                    yield f"{field}_file", path
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -48,6 +50,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "completion": ("opsctl.cli.completion:completion", "Shell completion."),
 }
 """Every verb: where it lives and what it is for. Adding one is one line here and one file."""
+NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE,
+                      errno.ENOTCONN, errno.ETIMEDOUT, errno.ENAMETOOLONG})  # fmt: skip
+"""What a file system may do to any verb: said in a line, and no bug of ours."""
 
 
 class Verbs(click.Group):
@@ -117,21 +122,36 @@ class _LazyApp:
 
 def main() -> None:
     """The console script: exit 0 done, 1 expected failure, 2 your input, 3 our bug, 75 try again, 130 Ctrl-C."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What this terminal cannot show, and half characters of names and logs, are no reason to end.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
     except OpsctlError as error:
-        click.echo(f"opsctl: {error.message}", err=True)
+        _complain(error.message)
         if error.hint:
             click.echo("".join(f"        {line}\n" for line in error.hint.splitlines()), nl=False, err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 (the outermost place: our bug, told as such)
-        sys.exit(_our_bug(error))
+        if not (isinstance(error, OSError) and error.errno in NOT_OURS):
+            sys.exit(_our_bug(error))
+        _complain(": ".join(filter(None, (str(error.filename or ""), error.strerror))))
+        sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str) -> None:
+    from opsctl.logs.lines import for_terminal  # noqa: PLC0415 (only where something is wrong)
+
+    lines = message.split("\n")
+    if sys.stderr.isatty():
+        lines = [for_terminal(line.encode(errors="replace")) for line in lines]
+    click.echo("opsctl: " + "\n".join(lines), err=True)
 
 
 def _our_bug(error: Exception) -> int:

@@ -13,10 +13,10 @@ from rich.table import Table
 from opsctl import checkpoints, offload
 from opsctl.app import App
 from opsctl.cli.checkpoint_offload import leased, offload_, ours, size_text, steps
-from opsctl.cli.output import console, dry_run_option, json_option, print_json, say, train_argument
+from opsctl.cli.output import cell, console, dry_run_option, json_option, print_json, say, train_argument
 from opsctl.config import read_toml
 from opsctl.errors import InputError
-from opsctl.rundir import RunDir
+from opsctl.rundir import RunDir, check_trusted
 from trainer import manifest
 from trainer.manifest import Checkpoint
 
@@ -50,7 +50,8 @@ def list_(app: App, train: str, *, as_json: bool) -> None:
     for row in rows:
         where = ", ".join(row.offloaded)
         last = row.problem or row.topology
-        table.add_row(str(row.step), size_text(row.size), str(row.consumed_samples), last, row.kept, where)
+        told = (str(row.step), size_text(row.size), str(row.consumed_samples), last, row.kept, where)
+        table.add_row(*map(cell, told))
     console().print(table if rows else f"{train}: no checkpoints")
 
 
@@ -122,7 +123,7 @@ def shrink(context: click.Context, train: str, *, dry_run: bool, as_json: bool) 
     """
     run = ours(context.obj, train)
     words = ["shrink", str(run.checkpoints), *(["--dry-run"] * dry_run)]
-    context.exit(_trainer(run, words, as_json=as_json))
+    context.exit(_trainer(context.obj, run, words, as_json=as_json))
 
 
 @checkpoint.command()
@@ -144,14 +145,17 @@ def export(context: click.Context, train: str, target: Path, *, step: int | None
     if not found:
         raise InputError(f"{run.name}: no checkpoints in {run.checkpoints}")
     words = ["export", str(found[-1].path), str(target.absolute()), *(["--compare"] * compare)]
-    context.exit(_trainer(run, words, as_json=as_json))
+    context.exit(_trainer(app, run, words, as_json=as_json))
 
 
-def _trainer(run: RunDir, words: list[str], *, as_json: bool) -> int:
+def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:
     """`python -m trainer.checkpoint` by the train's own Python, which has torch; its exit code."""
     from opsctl.system import run_attached  # noqa: PLC0415 (psutil, for those who start something)
 
-    python = str(read_toml(run.config).get("python") or sys.executable)
+    python = sys.executable
+    if run.is_ours:  # what another user's train names is not ours to run
+        check_trusted([run.config], root=app.root if app.site.trust_parents else None)
+        python = str(read_toml(run.config).get("python") or python)
     return run_attached([python, "-m", "trainer.checkpoint", *words, *(["--json"] * as_json)], env=os.environ)
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
-from opsctl.cli.output import console, json_option, print_json
+from opsctl.cli.output import cell, console, json_option, print_json
 from opsctl.errors import MissingProgram, OpsctlError
 from opsctl.rundir import check_trusted
 
@@ -53,9 +53,7 @@ def doctor(app: App, *, as_json: bool) -> None:
 def _table(lines: list[Line]) -> Table:
     table = Table.grid(padding=(0, 2))
     for line in lines:
-        table.add_row(
-            Text(line.level, style=STYLES[line.level]), line.what, Text(line.found), Text(line.do, style="bold")
-        )
+        table.add_row(Text(line.level, style=STYLES[line.level]), line.what, cell(line.found), cell(line.do, "bold"))
     return table
 
 
@@ -64,6 +62,9 @@ def _settings(app: App) -> Iterator[Line]:
     yield Line("python", "ok", f"{version} at {sys.executable}")
     found = str(app.site_path) if app.site_path else "none: built-in settings"
     yield Line("site file", "ok" if app.site_path else "optional", found, "" if app.site_path else "opsctl config init")
+    if app.site_path and app.site_path.stat().st_mode & 0o022:
+        yield Line("site file", "missing", "others can write it, and it names programs that run as you",
+                   f"chmod go-w {app.site_path}")  # fmt: skip
     yield Line("engine", "ok", app.site.engine + (f" {app.site.sandbox!r}" if app.site.engine == "sandbox" else ""))
 
 
@@ -114,6 +115,7 @@ def _sandbox(app: App) -> Iterator[Line]:
 
 
 def _alerts(app: App) -> Iterator[Line]:
+    from opsctl.alerts.secrets import exposed  # noqa: PLC0415 (as above)
     from opsctl.alerts.send import check, check_ping  # noqa: PLC0415 (as above)
 
     if not app.site.alerts.channels:
@@ -122,6 +124,9 @@ def _alerts(app: App) -> Iterator[Line]:
     for channel, error in check(app.alerting):
         do = "opsctl alerts test sends through it" if error is None else "[alerts.channels] in site.toml"
         yield Line(f"alerts {channel}", "missing" if error else "ok", error.message if error else "is set up", do)
+    for channel, table in (*app.site.alerts.channels.items(), ("ping", app.site.alerts)):
+        for field, path in exposed(table):
+            yield Line(f"alerts {channel}", "missing", f"{field}: others can read {path}", f"chmod 600 {path}")
     try:
         if check_ping(app.alerting):
             yield Line("alerts ping", "ok", "is set up: fetched after every complete cycle")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from opsctl.app import App
 from opsctl.cli.nodeview import NodeView
-from opsctl.cli.output import complete_trains, console, json_option, print_json, say
+from opsctl.cli.output import cell, complete_trains, console, json_option, print_json, say
 from opsctl.health.history import node_score
 from opsctl.health.look import Looked
 from opsctl.health.model import Health, Result, Severity, Verdict
@@ -109,7 +109,7 @@ def _words(result: Result | None) -> tuple[Text, Text]:
     if result is None:
         return Text(""), Text("")
     what = f"{result.check}: {result.gpu + ': ' if result.gpu else ''}{result.evidence}"
-    return Text(what), Text(result.remedy, style="dim")
+    return cell(what), cell(result.remedy, "dim")
 
 
 def _row(app: App, looked: Looked, verdict: Verdict) -> dict[str, object]:

@@ -7,12 +7,11 @@ from dataclasses import asdict
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from opsctl.app import App
 from opsctl.cli.health import show
 from opsctl.cli.nodeview import NodeView
-from opsctl.cli.output import complete_trains, console, dry_run_option, json_option, print_json, say
+from opsctl.cli.output import cell, complete_trains, console, dry_run_option, json_option, print_json, say
 from opsctl.cli.reboot import reboot
 from opsctl.errors import OpsctlError
 from opsctl.health import ghosts
@@ -66,7 +65,7 @@ def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
     for title in ("node", "state", "train", "health", "lemon", "out since", "by", "why"):
         table.add_column(title)
     for row in rows:
-        table.add_row(*(Text(str(row[key] or "")) for key in
+        table.add_row(*(cell(str(row[key] or "")) for key in
                         ("node", "state", "train", "health", "lemon", "since", "by", "reason")))  # fmt: skip
     console().print(table)
 

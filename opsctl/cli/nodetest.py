@@ -63,7 +63,8 @@ def test_nodes(
     found = test.search([node for node, verdict in alone.items() if verdict.health is Health.HEALTHY])
     speeds = test.pairs(found.good, pairs) if pairs and len(found.good) > 1 else {}
     verdicts = judged(test, alone, found, speeds)
-    plan = plan_drain(verdicts, view.nodes, app.site.health, scores={}) if drain else None
+    excluded = frozenset(each.node for each in app.exclusions.now())
+    plan = plan_drain(verdicts, view.nodes, app.site.health, scores={}, excluded=excluded) if drain else None
     if as_json:
         rounds = [asdict(each) for each in test.rounds]
         print_json({"nodes": [asdict(each) for each in verdicts], "apart": found.apart, "gigabytes_per_s": speeds,

@@ -6,14 +6,17 @@ import io
 import json
 import math
 import re
+import sys
 from collections.abc import Callable
 from datetime import date
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from opsctl.errors import OpsctlError
+from opsctl.logs.lines import for_terminal
 
 F = TypeVar("F", bound=Callable[..., Any])
 BLANKS = re.compile(r" +$", re.MULTILINE)
@@ -57,14 +60,26 @@ def finite(data: Any) -> Any:
 
 
 def say(text: str) -> None:
-    click.echo(text)
+    click.echo(harmless(text) if sys.stdout.isatty() else text)
+
+
+def harmless(text: str) -> str:
+    """For a terminal: what logs, nodes and team-mates say may colour it, and do nothing else to it."""
+    return "\n".join(for_terminal(line.encode(errors="replace")) for line in text.split("\n"))
+
+
+def cell(text: str, style: str = "") -> Text:
+    """The same for a table, which has colours of its own."""
+    return Text(re.sub(r"\x1b\[[0-?]*m", "", harmless(text)), style)
 
 
 def console() -> Console:
     """Where tables go. Elsewhere than on a terminal a line is as long as it needs to be and no longer, for grep's
-    sake."""
-    plain = Console(highlight=False)
-    return plain if plain.is_terminal else Console(highlight=False, width=1000, file=_Unpadded())
+    sake. Brackets and colons are what they are: names and paths may hold them."""
+    plain = Console(highlight=False, markup=False, emoji=False)
+    if plain.is_terminal:
+        return plain
+    return Console(highlight=False, markup=False, emoji=False, width=1000, file=_Unpadded())
 
 
 class _Unpadded(io.StringIO):

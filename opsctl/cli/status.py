@@ -15,7 +15,7 @@ from rich.text import Text
 
 from opsctl.alerts.brief import open_alerts
 from opsctl.app import App
-from opsctl.cli.output import console, finite, in_json, json_option, optional_train, print_json
+from opsctl.cli.output import cell, console, finite, in_json, json_option, optional_train, print_json
 from opsctl.cli.owner import keep_cron
 from opsctl.cli.progress import duration, progress_lines
 from opsctl.errors import Unreachable
@@ -112,7 +112,7 @@ def status_block(each: Status, now: datetime, *, ramp: str = BLOCKS) -> Renderab
     table.add_column()
     table.add_row(Text(each.train, style="bold"), Text(each.state, style=STYLES.get(each.state, "")))
     for label, text in _lines(each, now, ramp):
-        table.add_row(f"  {label}", Text(text))
+        table.add_row(f"  {label}", cell(text))
     return table
 
 

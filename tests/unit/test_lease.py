@@ -132,3 +132,21 @@ def test_only_one_of_many_at_a_time(tmp_path):
     assert [each.wait(timeout=60) for each in many] == [0] * 4
     assert (tmp_path / "count").read_text() == "80"
     assert leftovers(tmp_path) == ["count"]
+
+
+def test_a_holder_in_a_container_of_the_same_host_is_not_taken_for_dead(tmp_path):
+    """Its process ids are others than ours, though its host has our name."""
+    program = (
+        "import sys; from pathlib import Path; from opsctl.lease import lease; from opsctl.system import SystemClock\n"
+        "with lease(Path(sys.argv[1]), SystemClock()): print('held', flush=True); sys.stdin.read()"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path)]
+    contained = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *words]
+    holder = subprocess.Popen(contained, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        if holder.stdout.readline() != b"held\n":
+            pytest.skip(f"no namespace of process ids here: {holder.stderr.read().decode()}")
+        with pytest.raises(Busy), lease(tmp_path, SystemClock(), wait=0.5):
+            pass
+    finally:
+        holder.communicate(b"")

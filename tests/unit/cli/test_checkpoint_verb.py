@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from opsctl.cli import cli
-from opsctl.errors import InputError, OpsctlError
+from opsctl.errors import InputError, OpsctlError, RunDirError
 from trainer import manifest
 from trainer.manifest import FileRecord, Manifest
 
@@ -71,6 +72,32 @@ def flip(path: Path) -> None:
 
 def steps(directory: Path) -> list[int]:
     return [each.step for each in manifest.checkpoints(directory)]
+
+
+def test_brackets_and_colons_in_a_list_are_what_they_are(run):
+    manifest.keep(run / "checkpoints" / "step-0000020", "[/x] a [red] spike :fire:")
+    assert "[/x] a [red] spike :fire:" in opsctl("list", "tiny")
+
+
+def test_the_interpreter_that_another_users_train_names_is_not_run(run, monkeypatch):
+    """Whoever may read a checkpoint may export it, by their own Python."""
+    (run.parent / "torch.py").write_text("raise SystemExit(7)")
+    monkeypatch.setenv("PYTHONPATH", str(run.parent))
+    program, ran = run / "python", run.parent.parent / "ran"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    config = run / "train.toml"
+    config.write_text(f'python = "{program}"\n' + config.read_text())
+    opsctl("export", "tiny", run.parent.parent / "out")
+    assert ran.exists()
+    ran.unlink()
+    config.chmod(0o666)
+    with pytest.raises(RunDirError, match=r"train\.toml: mode 0666 lets others write"):
+        opsctl("export", "tiny", run.parent.parent / "out")
+    if os.geteuid() == 0:
+        os.chown(run, 12345, -1)
+        opsctl("export", "tiny", run.parent.parent / "out", code=7)
+    assert not ran.exists()
 
 
 def test_a_list_tells_size_and_place_of_each(run):

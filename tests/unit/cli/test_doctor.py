@@ -22,9 +22,12 @@ def site(tmp_path: Path) -> Path:
     return path
 
 
+def doctor(site: Path) -> list[dict]:
+    return json.loads(CliRunner().invoke(cli, ["--site", str(site), "doctor", "--json"]).output)
+
+
 def cron_line(site: Path) -> dict:
-    said = CliRunner().invoke(cli, ["--site", str(site), "doctor", "--json"]).output
-    return next(line for line in json.loads(said) if line["what"] == "cron")
+    return next(line for line in doctor(site) if line["what"] == "cron")
 
 
 def ticked(site: Path, *, ago: float, wanted: bool) -> None:
@@ -64,3 +67,20 @@ def test_a_file_that_makes_no_sense_does_not_stop_it(site):
     wanted.write_text("{")
     os.utime(wanted, (0, 0))
     assert cron_line(site)["level"] == "missing"
+
+
+def test_a_site_file_and_secrets_that_others_could_write_or_read_are_told(site, tmp_path):
+    secret = tmp_path / "hook"
+    secret.write_text("https://hooks.example.org/T/B/x\n")
+    site.write_text(
+        site.read_text() + f'[alerts.channels.team]\nkind = "slack"\nwebhook_file = "{secret}"\n'
+        f'[alerts]\nping_url_file = "{secret}"\n'
+    )
+    site.chmod(0o664)
+    secret.chmod(0o644)
+    found = {(each["what"], each["do"]) for each in doctor(site) if each["level"] == "missing"}
+    assert {("site file", f"chmod go-w {site}"), ("alerts team", f"chmod 600 {secret}"),
+            ("alerts ping", f"chmod 600 {secret}")} <= found  # fmt: skip
+    site.chmod(0o644)
+    secret.chmod(0o600)
+    assert not {each["what"] for each in doctor(site) if each["do"].startswith("chmod")}
