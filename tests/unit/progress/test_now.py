@@ -86,9 +86,9 @@ def test_a_log_that_says_much_else_is_not_read_for_older_iterations(tmp_path: Pa
     log.write_bytes(
         line(1).encode() + b"n001: NCCL INFO nothing to see here, and much of it\n" * 600_000 + line(2).encode()
     )
-    began = time.perf_counter()
+    began = time.process_time()
     assert [each.step for _, each in tail(log, 240)] == [2]
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(("s", "last"), [(2.0, 0), ("nan", 100), (0.0, 100), ("inf", 100), (1e300, 100)])
