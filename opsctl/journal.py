@@ -6,9 +6,9 @@ event's number is one more than any that its writer could see: readers order by 
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
+import pwd
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -165,10 +165,10 @@ def _read(path: Path) -> Iterator[Event]:
 
 
 def actor() -> str:
-    """Who we are, for people to read."""
+    """Who we are, as Slurm and the file system have it, for $USER may say anything; the number where it has no name."""
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
         return str(os.geteuid())
 
 

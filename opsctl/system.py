@@ -354,14 +354,6 @@ def _leave(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def start_child(argv: Sequence[str], *, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a program that shares our output, in a session of its own, and that is ended by TERM if we are killed."""
-    return subprocess.Popen(
-        list(argv), stdin=subprocess.DEVNULL, env=dict(env), start_new_session=True,
-        preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509 (one prctl; no threads yet)
-    )  # fmt: skip
-
-
 def die_with_parent(number: int) -> None:
     """Ask the kernel to send this process a signal when its parent dies."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 from datetime import UTC, datetime
 
 import pytest
@@ -143,3 +144,10 @@ def test_others_can_read_what_happened_whatever_the_umask(journal):
     finally:
         os.umask(before)
     assert file_of(journal).stat().st_mode & 0o777 == 0o644
+
+
+def test_whoever_acts_is_told_by_user_id_whatever_the_environment_says(journal, monkeypatch):
+    for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "somebody-else")
+    journal.append(Kind.RELEASED, jobs=[])
+    assert journal.events()[0].actor.startswith(f"{pwd.getpwuid(os.geteuid()).pw_name}@")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import pwd
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -58,7 +56,7 @@ class SlurmDriver:
 
     def jobs(self) -> list[Job]:
         """The ticks that wait or run. Raises Unreachable."""
-        me = user_name()  # as Slurm has it: $USER may say anything
+        me = actor()
         found = [job for job in self.scheduler.jobs() if job.user == me and self._is_tick(job)]
         return sorted((job for job in found if not job.state.is_final), key=lambda job: int(job.id))
 
@@ -195,11 +193,3 @@ class SlurmDriver:
             except RunDirError as error:
                 self.cron.say(f"without a lease: {error.message}")
             yield
-
-
-def user_name() -> str:
-    """Ours, as squeue shows it: the number where it has no name."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())

@@ -14,32 +14,17 @@ from opsctl.cron.tick import Round
 from opsctl.cron.world import Cron
 from opsctl.cron_tables import CronSite
 from opsctl.sitedir import SiteDir
+from tests.clocks import Hands
 
 NOON = datetime(2026, 3, 2, 12, 0, 3, tzinfo=UTC)
 """A Monday, three seconds after a tick of ten minutes was due."""
 
 
 @dataclass
-class Hands:
-    """A clock that moves only when told; those who sleep move it."""
-
-    time: datetime = NOON
-
-    def now(self) -> datetime:
-        return self.time
-
-    def monotonic(self) -> float:
-        return self.time.timestamp()
-
-    def sleep(self, seconds: float) -> None:
-        self.time += timedelta(seconds=seconds)
-
-
-@dataclass
 class CronWorld:
     path: Path
     settings: dict[str, Any] = field(default_factory=dict)
-    clock: Hands = field(default_factory=Hands)
+    clock: Hands = field(default_factory=lambda: Hands(NOON))
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

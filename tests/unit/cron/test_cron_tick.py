@@ -12,11 +12,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cron_world import NOON, CronWorld, Hands
+from cron_world import NOON, CronWorld
 
 from opsctl.cron.ledger import Ran, Result
 from opsctl.lease import Busy, lease
 from opsctl.system import ProcessId
+from tests.clocks import Hands
 
 DAY = 86_400.0
 
@@ -180,6 +181,7 @@ class Fast(Hands):
     """A clock a hundred times as fast as ours."""
 
     began: float = field(default_factory=time.monotonic)
+    time: datetime = NOON
 
     def monotonic(self) -> float:
         return 100 * (time.monotonic() - self.began)

@@ -22,8 +22,9 @@ from opsctl.journal import Journal
 from opsctl.model import JobState
 from opsctl.rundir import Life, RunDir
 from opsctl.sitedir import SiteDir
+from tests.clocks import Hands
 from tests.unit.diagnosis.conftest import LOST, Log, real
-from tests.unit.guard.settled_world import Hands, World, a_world, care_of
+from tests.unit.guard.settled_world import World, a_world, care_of
 from trainer.contract import Reason
 
 

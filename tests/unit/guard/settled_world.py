@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,25 +23,10 @@ from opsctl.model import Job, JobState, Limits, Node, Partition, Plan
 from opsctl.remote.fanout import Fanout
 from opsctl.rundir import Life, RunDir
 from opsctl.sitedir import SiteDir
+from tests.clocks import Hands
 from trainer.contract import Reason, StopReason, to_json
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-@dataclass
-class Hands:
-    """A clock that moves only when told; those who sleep move it."""
-
-    time: datetime = BEGIN
-
-    def now(self) -> datetime:
-        return self.time
-
-    def monotonic(self) -> float:
-        return self.time.timestamp()
-
-    def sleep(self, seconds: float) -> None:
-        self.time += timedelta(seconds=seconds)
 
 
 @dataclass
@@ -166,7 +151,7 @@ class World:
 
 
 def a_world(path: Path) -> World:
-    run, clock, queue = RunDir(path / "gpt"), Hands(), Queue()
+    run, clock, queue = RunDir(path / "gpt"), Hands(BEGIN), Queue()
     run.path.mkdir()
     run.create()
     run.config.write_text('name = "gpt"\ncommand = ["true"]\n[slurm]\nnodes = 2\ntime_limit = "10"\n')

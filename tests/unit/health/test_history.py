@@ -17,25 +17,12 @@ from opsctl.health.look import judge_all
 from opsctl.health.model import Snapshot
 from opsctl.health_tables import HealthSite
 from opsctl.sitedir import SiteDir
-
-
-class SetClock:
-    def __init__(self, now: datetime = NOW) -> None:
-        self.at = now
-
-    def now(self) -> datetime:
-        return self.at
-
-    def monotonic(self) -> float:
-        return self.at.timestamp()
-
-    def sleep(self, seconds: float) -> None:
-        self.at += timedelta(seconds=seconds)
+from tests.clocks import Hands
 
 
 @pytest.fixture
 def history(tmp_path: Path) -> History:
-    return History(site=SiteDir(tmp_path / ".site"), clock=SetClock())
+    return History(site=SiteDir(tmp_path / ".site"), clock=Hands(NOW))
 
 
 def save(history: History, snapshot: Snapshot) -> Record:
@@ -139,12 +126,12 @@ def test_a_hang_that_is_noted_again_counts_once_and_a_new_baseline_forgets_none(
 
 
 def test_exclusions_expire(tmp_path: Path) -> None:
-    clock = SetClock()
+    clock = Hands(NOW)
     kept = Exclusions(site=SiteDir(tmp_path / ".site"), clock=clock)
     kept.add([("node003", "opsctl: xid: 79"), ("node004", "x")], hours=72)
     kept.remove(["node004"])
     assert [(each.node, each.reason) for each in kept.now()] == [("node003", "opsctl: xid: 79")]
-    clock.at += timedelta(hours=73)
+    clock.time += timedelta(hours=73)
     assert kept.now() == []
 
 

@@ -13,6 +13,7 @@ from opsctl.launch.chain import look
 from opsctl.model import Finding, Job, JobState
 from opsctl.rundir import Life, RunDir
 from opsctl.system import SystemRunner
+from tests.clocks import Hands
 from watchdogs import WATCHDOGS
 from watchdogs.scene import Memory, Scene, Watched
 
@@ -21,25 +22,11 @@ LINE = "[default7]: iteration {step:8d}/   1000 | elapsed time per iteration (s)
 
 
 @dataclass
-class StandingClock:
-    time: datetime = T0
-
-    def now(self) -> datetime:
-        return self.time
-
-    def monotonic(self) -> float:
-        return self.time.timestamp()
-
-    def sleep(self, seconds: float) -> None:
-        self.time += timedelta(seconds=seconds)
-
-
-@dataclass
 class Stage:
     """What a watchdog is shown."""
 
     place: Path
-    clock: StandingClock = field(default_factory=StandingClock)
+    clock: Hands = field(default_factory=lambda: Hands(T0))
     site: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     jobs: tuple[Job, ...] = ()
