@@ -16,6 +16,7 @@ from opsctl.errors import ConfigError, RunDirError
 from opsctl.launch import plan as planning
 from opsctl.launch.edit import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
 from opsctl.lease import lease
+from opsctl.preflight.checks.settings import SECRET
 from opsctl.rundir import RunDir
 
 
@@ -65,6 +66,11 @@ def _checked(app: App, run: RunDir, changed: Path) -> Files:
     before, after = load_train(run.config), load_train(changed)
     found = [f"name: {after.name!r}, and the train is {run.name!r}"] if after.name != run.name else []
     found += frozen_changes(before, after)
+    found += [
+        f"[environment] {name}: would stand in body.sh for all to read; put it in a file and `source` that in [setup]"
+        for name in after.environment
+        if SECRET.search(name)
+    ]
     body = planning.body(after, run, python=sys.executable)
     found += syntax_problems(body, app.runner)
     if found:

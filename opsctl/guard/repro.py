@@ -14,7 +14,7 @@ from opsctl.errors import OpsctlError
 from opsctl.ports import Runner, TimedOut
 from opsctl.rundir import Life, RunDir
 
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|PRIVATE|AUTH", re.IGNORECASE)
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|PRIVATE|AUTH|WEBHOOK|DSN", re.IGNORECASE)
 LOGIN = re.compile(r"(\w[\w+.-]*://)[^/\s@]+@")
 HIDDEN = "(hidden)"
 LIST = (
