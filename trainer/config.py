@@ -69,7 +69,7 @@ class ParallelConfig(Table):
     tensor: Count = 1
     """Ranks that each matrix of a stage is cut over; divides `heads` and `vocabulary`."""
     zero_stage: Literal[0, 1] = 1
-    """1: each data-parallel rank keeps its share of the optimizer's state; 0: all of it."""
+    """1: each data-parallel rank keeps its share of the optimizer's state. 0, each keeps all, is refused with why."""
     balance: Literal["blocks-and-embeddings", "blocks"] = "blocks-and-embeddings"
     """What is counted out evenly over the stages; the first counts embedding and output as a block each."""
     timeout_s: Seconds = 600.0
@@ -163,11 +163,18 @@ class TrainerConfig(Table):
 
     @model_validator(mode="after")
     def _tables_agree(self) -> TrainerConfig:
-        _refuse([*self._wrong_clipping(), *self._endless_warmup(), *self._nothing_held_out()])
+        _refuse([*self._wrong_without_zero(), *self._endless_warmup(), *self._nothing_held_out()])
         return self
 
-    def _wrong_clipping(self) -> Iterator[str]:
-        if self.precision == "fp32" and self.parallel.zero_stage == 0:
+    def _wrong_without_zero(self) -> Iterator[str]:
+        if self.parallel.zero_stage:
+            return
+        if self.precision == "bf16":
+            yield (
+                "precision = bf16 with zero_stage = 0 cannot sum gradients in fp32: DeepSpeed does so only where it "
+                "shares the optimizer's state; use zero_stage = 1"
+            )
+        else:
             yield (
                 "precision = fp32 with zero_stage = 0 leaves the later stages out of the gradient's norm and clips "
                 "wrongly, and takes a step with gradients that are not numbers; use zero_stage = 1"

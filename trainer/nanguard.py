@@ -102,7 +102,7 @@ class _Watch:
             self._inside = ""
             gave = layer(*given)
             if not _finite(gave) and _finite(*given):
-                largest = max((float(x.abs().max()) for x in given if x.is_floating_point()), default=math.nan)
+                largest = max((float(x.detach().abs().max()) for x in given if x.is_floating_point()), default=math.nan)
                 detail = ", ".join(filter(None, (self._inside, f"from numbers up to {largest:.3g}")))
                 self._saw(Pass.FORWARD, place, f"{name}, {detail}")
             for x in given:

@@ -70,6 +70,7 @@ def test_every_key_is_documented():
         ({"parallel": {"timeout_s": 1e13}}, "less than or equal to 100000000"),
         ({"seed": 1 << 32}, "less than 4294967296"),
         ({"checkpoint": {"keep_last": 1}}, "leaves nothing to fall back on"),
+        ({"parallel": {"zero_stage": 0}}, "precision = bf16 with zero_stage = 0 cannot sum gradients in fp32"),
         (
             {"precision": "fp32", "parallel": {"zero_stage": 0}},
             "leaves the later stages out of the gradient's norm and clips wrongly, and takes a step with",
