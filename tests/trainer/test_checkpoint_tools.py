@@ -130,6 +130,20 @@ def test_a_manifest_of_another_version_is_unknown_and_neither_resumed_nor_set_as
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
+def test_what_another_rank_cannot_read_stops_all_and_is_no_refusal(copy):
+    """So that it counts as the file system's fault, and not as the config's."""
+    from trainer.checkpoint.resuming import Resuming  # noqa: PLC0415 - torch may be absent
+
+    class Beside(Alone):
+        def gather(self, value):
+            return [value, ([], OSError(5, "Input/output error", "x.pt"))]
+
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=Beside())
+    with pytest.raises(OSError, match=r"step-0000020 cannot be verified: \[Errno 5\] Input/output error: 'x.pt'"):
+        resuming.resume(State())
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+
+
 def test_a_damaged_one_that_cannot_be_set_aside_is_refused(copy):
     from trainer.checkpoint.resuming import Resuming  # noqa: PLC0415 - torch may be absent
 

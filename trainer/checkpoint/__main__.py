@@ -111,7 +111,7 @@ def _verify(given: argparse.Namespace) -> int:
         try:
             problems = manifest.verify(path)
             verdict = "damaged" if problems else "verified"
-        except (OSError, ValueError) as error:
+        except OSError as error:
             problems, verdict = [str(error)], "unknown"
         rows.append({"path": path, "verdict": verdict, "problems": problems})
     _tell(given, rows, "{path}: {verdict} {problems}")

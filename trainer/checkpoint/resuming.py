@@ -58,10 +58,8 @@ class Resuming:
             found = self.control.from_first(manifest.newest_complete(self.directory))
             if found is None:
                 return None
-            share, unknown = self._share_of_problems(found)
-            heard = self.control.gather((share, unknown))
-            if unreadable := sorted({unknown for _, unknown in heard if unknown}):
-                raise Refused(f"checkpoint {found.path} cannot be verified: {'; '.join(unreadable)}")
+            heard = self.control.gather(self._share_of_problems(found))
+            _raise_unreadable(found, [error for _, error in heard if error])
             problems = sorted({problem for share, _ in heard for problem in share})
             if not problems:
                 return found
@@ -72,13 +70,13 @@ class Resuming:
             if process.is_first:
                 say(state.notes[-1])
 
-    def _share_of_problems(self, found: Checkpoint) -> tuple[list[str], str]:
+    def _share_of_problems(self, found: Checkpoint) -> tuple[list[str], OSError | None]:
         """What this rank finds to be wrong with its share of the files, and why it cannot know."""
         process = self.control.process
         try:
-            return manifest.verify(found.path, mine=lambda n: n % process.world_size == process.rank), ""
-        except (OSError, ValueError) as error:
-            return [], str(error)
+            return manifest.verify(found.path, mine=lambda n: n % process.world_size == process.rank), None
+        except OSError as error:
+            return [], error
 
     def _refuse_other(self, found: Checkpoint, held: Manifest) -> None:
         if held.kind == manifest.WEIGHTS:
@@ -121,6 +119,13 @@ def _take_over(state: State, held: Manifest) -> None:
     state.step, state.consumed_samples, state.checkpoint_step = held.step, held.consumed_samples, held.step
     state.slowest_step_s, state.save_s = held.slowest_step_s, held.save_s
     state.seed, state.data = held.seed, held.data
+
+
+def _raise_unreadable(checkpoint: Checkpoint, errors: list[OSError]) -> None:
+    """On all ranks the same: OSError where the file system failed one, Refused where the manifest is another's."""
+    if errors:
+        kind = OSError if any(error.errno for error in errors) else Refused
+        raise kind(f"checkpoint {checkpoint.path} cannot be verified: {'; '.join(sorted(set(map(str, errors))))}")
 
 
 def _set_aside(checkpoint: Checkpoint) -> tuple[str, str]:
