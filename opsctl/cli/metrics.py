@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import complete_trains, finite, json_option, print_json, say
+from opsctl.cli.output import complete_trains, json_option, print_json, say
 from opsctl.errors import InputError, cannot_write
 from opsctl.metrics.families import FAMILIES, exposition
 from opsctl.metrics.gather import effective, gather
@@ -62,7 +62,7 @@ def metrics(
     if textfile:
         _write(textfile, exposition(found))
     elif as_json:
-        print_json(finite([asdict(each) for each in found]))
+        print_json([asdict(each) for each in found])
     else:
         click.echo(exposition(found), nl=False)
 

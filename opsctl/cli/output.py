@@ -42,7 +42,7 @@ optional_train: Callable[[F], F] = click.argument("train", required=False, shell
 
 
 def print_json(data: object) -> None:
-    click.echo(json.dumps(data, indent=2, default=in_json, ensure_ascii=False))
+    click.echo(json.dumps(finite(data), indent=2, default=in_json, ensure_ascii=False, allow_nan=False))
 
 
 def in_json(value: object) -> str:

@@ -36,7 +36,7 @@ def plan(*words: str) -> Result:
 
 
 def printed(*words: str) -> Any:
-    return json.loads(plan(*words, "--json").output)
+    return json.loads(plan(*words, "--json").output, parse_constant=pytest.fail)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -145,6 +145,8 @@ def test_a_published_shape_can_be_changed() -> None:
         (["simulate", "--nodes", "48", "--days", "1e9"],
          "simulation: 1 problem\n  days is 1e+09, at most 3650 are simulated"),
         (["throughput", "--log", "nosuch.txt"], "nosuch.txt: no such file"),
+        (["spares", "--nodes", "48", "--repair", "1e308"],
+         "spares: 1 problem\n  repair is 1e+308, needs to be at most 1e+30"),
         (["topology", "--model", "bloom", "--nodes", "0", "--gpus-per-node", "2000", "--batch", "2048",
           "--ramp", "192:100"],
          "topology: 3 problems\n  nodes is 0, needs to be above 0\n"

@@ -80,6 +80,10 @@ def test_a_save_longer_than_the_time_between_failures_is_no_reason_for_nonsense(
     assert checkpoint.daly(100, 10) == 10
 
 
+def test_failures_cost_no_more_than_all_the_time() -> None:
+    assert checkpoint.cost(interval_s=HOUR, save_s=1, mtbf_s=60).failing == 1
+
+
 def test_an_interval_is_at_least_one_step() -> None:
     assert checkpoint.in_steps(10, 105) == 1
     assert checkpoint.in_steps(3 * HOUR, 105) == 103

@@ -114,6 +114,12 @@ def test_without_the_guard_a_broken_node_costs_until_a_person_comes() -> None:
     assert without.lives > guarded.lives
 
 
+def test_the_range_told_leaves_a_tenth_of_the_trains_on_either_side() -> None:
+    outcome = run(Setup(nodes=8, days=1), 1)[0]
+    found = summary([replace(outcome, wall_h=1.0, effective_h=share / 100) for share in range(101)])
+    assert (found.low, found.mean, found.high) == (pytest.approx(0.1), pytest.approx(0.5), pytest.approx(0.9))
+
+
 def test_the_guard_finds_the_lemons() -> None:
     setup = replace(PLAIN, nodes=200, lemons=5, lemon_factor=100, spares=20)
     guarded, without = (summary(run(replace(setup, guard=guard), 10)) for guard in (True, False))

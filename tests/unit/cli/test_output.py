@@ -1,6 +1,7 @@
 """What stdout gets: for programs, for pipes, for terminals."""
 
 import json
+import math
 import os
 import pty
 import subprocess
@@ -29,6 +30,11 @@ def test_in_a_pipe_a_line_is_as_long_as_what_it_says():
     _, first, second = CliRunner().invoke(shown).stdout.splitlines()
     assert first == "a  short"
     assert second.endswith("long end")
+
+
+def test_what_is_no_number_is_null_for_json_has_no_word_for_it(capsys):
+    print_json({"task_h": math.inf, "loss": [math.nan, 2.5]})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {"task_h": None, "loss": [None, 2.5]}
 
 
 def test_times_are_iso_8601(capsys):

@@ -188,6 +188,12 @@ def test_nodes_are_as_they_were_seen_last(look):
     assert seen.gpu == "H100"
 
 
+def test_nodes_that_the_train_will_not_get_are_not_asked_about(look):
+    records = [Record(node="n1", driver="535.1"), Record(node="n2", driver="470.1")]
+    seen = look(FOREIGN + 'exclude = "n2"\n', history=records).seen
+    assert [each.node for each in seen] == ["n1"]
+
+
 def test_a_quota_of_a_directory_goes_before_what_is_merely_on_the_same_device(look, tmp_path):
     outer = Filesystem(name="outer", path=str(tmp_path))
     inner = Filesystem(name="inner", path=str(tmp_path / "trains"))
