@@ -245,5 +245,13 @@ def removable(planned: Plan, to: str) -> list[Checkpoint]:
     if not gone:
         return []
     here = manifest.checkpoints(gone[0].path.parent)
-    spare = set(manifest.superfluous(here, keep_last=2, is_good=lambda path: not problems(path)))
+    spare = set(manifest.superfluous(here, keep_last=2, is_good=_verifies))
     return [each for each in gone if each in spare]
+
+
+def _verifies(checkpoint: Path) -> bool:
+    """Whether it is known to be as it was written: what cannot be read is none of the two that must stay."""
+    try:
+        return not problems(checkpoint)
+    except OSError:
+        return False

@@ -171,6 +171,21 @@ def test_offload_copies_all_and_keeps_two(run, tmp_path):
     assert (done["copied"], done["removed"], done["failed"]) == ([50], [30], [])
 
 
+def test_one_that_cannot_be_read_is_not_copied_nor_counted_among_the_two_that_stay(run, tmp_path):
+    """Of another version: that it is damaged is not known either."""
+    newest = run / "checkpoints" / "step-0000040"
+    text = (newest / "manifest.json").read_text().replace('"format": 1', '"format": 7')
+    (newest / "manifest.json").write_text(text)
+    (newest / "COMPLETE").write_text(hashlib.sha256(text.encode()).hexdigest() + "\n")
+    with pytest.raises(OpsctlError, match="step-0000040: this is not a manifest of format 1"):
+        opsctl("offload", "tiny", "--to", tmp_path / "archive")
+    assert steps(tmp_path / "archive" / "tiny") == [10, 20, 30]
+    assert steps(run / "checkpoints") == [20, 30, 40]
+    with pytest.raises(OpsctlError, match="not a manifest of format 1"):
+        opsctl("prune", "tiny", "--keep-last", 2)
+    assert steps(run / "checkpoints") == [20, 30, 40]
+
+
 def test_a_damaged_checkpoint_is_not_copied_and_makes_none_go_that_is_needed(run, tmp_path):
     place = tmp_path / "archive"
     flip(run / "checkpoints" / "step-0000040" / "layer_00.pt")
