@@ -77,18 +77,29 @@ def init(directory: Path) -> None:
     \b
     opsctl config init --dir my-run
     """
-    if there := [name for name in STARTERS if (directory / name).exists()]:
+    starters = {name: (templates_dir() / "config" / name).read_bytes() for name in STARTERS}
+    # One as it was written is of a call that was cut off.
+    if there := [name for name, text in starters.items() if _is_another(directory / name, text)]:
         raise InputError(
             f"{directory / there[0]} is there already", hint="move it away, or choose another place with --dir"
         )
-    for name in STARTERS:
+    for name, text in starters.items():
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            write_atomic(directory / name, (templates_dir() / "config" / name).read_text(encoding="utf-8"))
+            write_atomic(directory / name, text)
         except OSError as error:
             raise cannot_write(directory / name, error) from error
         say(f"wrote {directory / name}")
     say("site.toml is found as ~/.config/opsctl/site.toml, /etc/opsctl/site.toml, $OPSCTL_SITE or --site")
+
+
+def _is_another(path: Path, text: bytes) -> bool:
+    try:
+        return path.read_bytes() != text
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 @config.command()

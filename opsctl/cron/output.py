@@ -11,6 +11,7 @@ from pathlib import Path
 
 from opsctl.cron.place import CronDir
 from opsctl.cron_tables import CronSite
+from opsctl.rundir import all_trains
 
 KEEP_BYTES = 1 << 20
 """Of one run of one entry."""
@@ -18,6 +19,10 @@ TOTAL_BYTES = 64 << 20
 """Of all that is kept."""
 LEFT_BEHIND = 86_400.0
 """Seconds after which a temporary file has no writer any more."""
+TEMPORARY = re.compile(r"\.lease\.[0-9a-f]{32}(\.broken)?|\..+\.[a-z0-9_]{8}")
+"""What a lease is made of, and what becomes a file when it is whole."""
+PLACES = ("", "switches/", "requests/", "heartbeat/", "lives/*/", "revisions/.*/", "checkpoints/", "publish/")
+"""Where opsctl writes in a run directory."""
 
 
 def keep_output(directory: Path, id: str, at: datetime, text: bytes) -> str:
@@ -51,15 +56,25 @@ def prune(directory: Path, now: datetime, *, keep: timedelta, files: int, total:
 
 
 def sweep(place: CronDir, now: datetime, settings: CronSite) -> int:
-    """Prune, and remove the temporary files that killed writers left in the site's directory; how many files went."""
+    """Prune, and remove the temporary files that killed writers left in the site's directory and in those of our
+    trains; how many files went."""
     removed = prune(place.output, now, keep=timedelta(days=settings.keep_days), files=settings.keep_files)
     old = now.timestamp() - LEFT_BEHIND
-    for path in place.site.path.rglob(".*.*"):
+    for path in (*place.site.path.rglob(".*.*"), *_temporary(place.site.path.parent)):
         with contextlib.suppress(OSError):
             if path.is_file() and not path.is_symlink() and path.stat().st_mtime < old:
                 path.unlink()
                 removed += 1
     return removed
+
+
+def _temporary(root: Path) -> Iterator[Path]:
+    """In our trains' directories, but in those of a checkpoint and in logs, which are not ours to tidy."""
+    for run in all_trains(root):
+        with contextlib.suppress(OSError):
+            if run.is_ours:
+                for place in PLACES:
+                    yield from (path for path in run.path.glob(f"{place}.*") if TEMPORARY.fullmatch(path.name))
 
 
 def _files(directory: Path) -> Iterator[tuple[float, int, Path]]:

@@ -98,7 +98,7 @@ def newest_checkpoint(run: RunDir) -> int:
     if run.trainer_config.exists():
         newest = newest_complete(run.checkpoints)
         return newest.step if newest else -1
-    return max((_changed(entry) for entry in run.checkpoints.glob("*")), default=-1)
+    return max((_changed(entry) for entry in run.checkpoints.glob("[!.]*")), default=-1)
 
 
 def _size(path: Path) -> int:

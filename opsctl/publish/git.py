@@ -52,8 +52,8 @@ class Git:
                 return ""
             parents = ["-p", there] if there else []
             commit = self._git("commit-tree", tree, *parents, "-m", f"{train}: {len(names)} files").out.strip()
+            self._git("update-ref", _HERE, commit)  # what others pushed instead, the next fetch puts there
             if self._pushed(commit):
-                self._git("update-ref", _HERE, commit)
                 return commit
         raise NotPushed(
             f"{self.remote}: others pushed to {self.branch} {ROUNDS} times meanwhile; the next call tries again"

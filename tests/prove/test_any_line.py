@@ -6,18 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from opsctl.sandbox.cluster import Sandbox
 from tests.cuts.files import Ends
+from tests.cuts.nodes import Cards, cards, on_nodes
 from tests.cuts.proof import Proof, Runs
+from tests.cuts.sandboxes import SIZE, Private
 from tests.cuts.trains import slurm_of
-from tests.cuts.verbs import CHANNELS, FILES, SLURM, on_slurm, watching
+from tests.cuts.verbs import CHANNELS, FILES, LAUNCH, SLURM, on_slurm, watching
 
-FEW = 12
+FEW = 10
 """Cuts of a verb that takes seconds."""
-MANY = 60
+MANY = 40
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -54,6 +57,28 @@ def test_on_a_real_slurm_too(verb: str, runs: Runs, slurm: Sandbox) -> None:
     wrong = (2,) if verb.startswith("launch") else ()
     make = on_slurm(verb, slurm, runs)
     verdict = Proof(verb=verb, make=make, runs=runs, most=FEW, settle=0.1, wrong=wrong).go()
+    assert verdict.failures == [], "\n".join(verdict.failures)
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cards]:
+    with cards(tmp_path_factory.mktemp("cards")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("verb", ["drain-bad-nodes", "undrain-good-nodes"])
+def test_on_nodes(verb: str, runs: Runs, slurm: Sandbox, known: Cards) -> None:
+    make = partial(on_nodes, verb, slurm, runs, known, LAUNCH)
+    verdict = Proof(verb=verb, make=make, runs=runs, most=FEW, settle=0.2).go()
+    assert verdict.failures == [], "\n".join(verdict.failures)
+
+
+@pytest.mark.parametrize("verb", ["sandbox up", "sandbox down"])
+def test_on_a_sandbox_that_comes_and_goes(verb: str, runs: Runs) -> None:
+    is_up = verb == "sandbox down"
+    words = ("sandbox", "down", "--name", "cut") if is_up else ("sandbox", "up", *SIZE)
+    make = partial(Private, words=words, runs=runs, is_up=is_up)
+    verdict = Proof(verb=verb, make=make, runs=runs, most=FEW, settle=0.2).go()
     assert verdict.failures == [], "\n".join(verdict.failures)
 
 

@@ -39,6 +39,14 @@ def _is_setting(line: str) -> bool:
     return line.startswith("# ") and (key.startswith("[") or (key.isidentifier() and "=" in line)) and key != "command"
 
 
+def test_starters_of_a_call_that_was_cut_off_are_completed(tmp_path):
+    opsctl("config", "init", "--dir", tmp_path)
+    whole = (tmp_path / "site.toml").read_bytes()
+    (tmp_path / "site.toml").unlink()
+    opsctl("config", "init", "--dir", tmp_path)
+    assert (tmp_path / "site.toml").read_bytes() == whole
+
+
 def test_starters_overwrite_nothing(tmp_path):
     (tmp_path / "site.toml").write_text("mine")
     with pytest.raises(InputError) as caught:

@@ -11,6 +11,7 @@ import pytest
 from cron_world import NOON, CronWorld
 
 from opsctl.cron.output import keep_output, prune, sweep
+from opsctl.rundir import RunDir
 from opsctl.system import Bounded, run_bounded
 
 
@@ -112,3 +113,19 @@ def test_sweeping_takes_what_killed_writers_left_and_nothing_else(world: CronWor
     assert sweep(world.place, NOON, world.cron.settings) == 1
     assert fresh.exists()
     assert world.place.ledger.exists()
+
+
+def test_sweeping_takes_what_killed_writers_left_in_our_trains_but_not_in_checkpoints(world: CronWorld) -> None:
+    world.tick()
+    run = RunDir(world.path / "trains" / "gpt")
+    run.create()
+    run.config.write_text('name = "gpt"\n')
+    saving = run.checkpoints / ".saving-step-0000010"
+    saving.mkdir()
+    left = [run.path / ".train.toml.abcdef_1", run.switches / ".kill.abcdef_1", run.checkpoints / f".lease.{'0' * 32}"]
+    theirs = [saving / ".manifest.json.abcdef_1", run.path / ".nfs000001", run.path / ".notes"]
+    for path in (*left, *theirs):
+        path.write_text("x")
+        age(path, days=2)
+    assert sweep(world.place, NOON, world.cron.settings) == len(left)
+    assert [path.exists() for path in theirs] == [True] * len(theirs)
