@@ -200,7 +200,7 @@ def test_du_measures_in_the_background_and_names_the_biggest(stage: Stage) -> No
     (place / "small/model").write_bytes(bytes(1 << 20))
     os.chown(place / "small", 12345, -1) if os.geteuid() == 0 else None
     filesystem = Filesystem(name="project", path=str(place), by="du", limit=10 << 20, inode_limit=100)
-    assert stage.look("fs_quota", filesystem).level is Level.UNKNOWN
+    assert stage.look("fs_quota", filesystem).level in (Level.UNKNOWN, Level.WARNING)  # du may be quicker than the look
     found = measure(stage, filesystem)
     assert found.level is Level.WARNING
     assert re.search(r"90\.\d\d% bytes usage, told at 85% \(9\.\d* MiB of 10 MiB\)", found.summary)
