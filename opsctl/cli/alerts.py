@@ -14,7 +14,7 @@ from opsctl.alerts import send
 from opsctl.alerts.outbox import Item
 from opsctl.alerts.state import Entry, Silence, State
 from opsctl.app import App
-from opsctl.cli.output import console, dry_run_option, json_option, print_json, say
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, say
 from opsctl.errors import InputError
 from opsctl.model import Level
 
@@ -65,7 +65,7 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
                     "silences": [asdict(each) for each in silences],
                     "undelivered": [_item_as_data(each) for each in waiting]})  # fmt: skip
         return
-    console().print(_table(state, entries, now)) if entries else say("nothing is open")
+    print_table(_table(state, entries, now)) if entries else say("nothing is open")
     for silence in silences:
         say(f"silenced until {silence.until:%Y-%m-%d %H:%M} UTC: {silence.pattern}, by {silence.by}: {silence.why}")
     for item in waiting:
@@ -172,7 +172,7 @@ def _item_as_data(item: Item) -> dict[str, object]:
 
 
 def _table(state: State, entries: list[Entry], now: datetime) -> Table:
-    table = Table("key", "level", "since (UTC)", "now", "what", "", box=None, header_style="bold")
+    table = Table("key", "level", "since (UTC)", "now", "what", "", box=None, pad_edge=False, header_style="bold")
     for each in sorted(entries, key=lambda entry: entry.key):
         table.add_row(
             Text(each.key),

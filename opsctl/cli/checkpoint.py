@@ -13,7 +13,7 @@ from rich.table import Table
 from opsctl import checkpoints, offload
 from opsctl.app import App
 from opsctl.cli.checkpoint_offload import leased, offload_, ours, size_text, steps
-from opsctl.cli.output import cell, console, dry_run_option, json_option, print_json, say, train_argument
+from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, say, train_argument
 from opsctl.config import read_toml
 from opsctl.errors import InputError
 from opsctl.rundir import RunDir, check_trusted
@@ -52,7 +52,7 @@ def list_(app: App, train: str, *, as_json: bool) -> None:
         last = row.problem or row.topology
         told = (str(row.step), size_text(row.size), str(row.consumed_samples), last, row.kept, where)
         table.add_row(*map(cell, told))
-    console().print(table if rows else f"{train}: no checkpoints")
+    print_table(table) if rows else say(f"{train}: no checkpoints")
 
 
 @checkpoint.command()

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
-from opsctl.cli.output import console, json_option, print_json
+from opsctl.cli.output import console, json_option, print_json, print_table
 from opsctl.cron.status import CronStatus, EntryStatus, look
 
 STYLES = {"ok": "green", "running": "cyan", "": "dim"}
@@ -32,7 +32,7 @@ def status(app: App, *, as_json: bool) -> int:
     else:
         for line in _head(seen, app.clock.now()):
             console().print(line)
-        console().print(_table(seen, app.cron.zone))
+        print_table(_table(seen, app.cron.zone))
         if any(each.output for each in seen.entries):
             console().print(f"what they printed: {app.cron.place.output}", style="dim")
     return int(seen.is_overdue)

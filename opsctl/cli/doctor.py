@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
-from opsctl.cli.output import cell, console, json_option, print_json
+from opsctl.cli.output import cell, json_option, print_json, print_table
 from opsctl.errors import MissingProgram, OpsctlError
 from opsctl.rundir import check_trusted
 
@@ -45,7 +45,7 @@ def doctor(app: App, *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(line) for line in lines])
     else:
-        console().print(_table(lines))
+        print_table(_table(lines))
     if any(line.level == "missing" for line in lines):
         click.get_current_context().exit(1)
 

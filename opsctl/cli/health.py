@@ -11,7 +11,7 @@ from rich.text import Text
 
 from opsctl.app import App
 from opsctl.cli.nodeview import NodeView
-from opsctl.cli.output import cell, complete_trains, console, json_option, print_json, say
+from opsctl.cli.output import cell, complete_trains, json_option, print_json, print_table, say
 from opsctl.health.history import node_score
 from opsctl.health.look import Looked
 from opsctl.health.model import Health, Result, Severity, Verdict
@@ -89,7 +89,7 @@ def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
             for each in rows[1:]:
                 table.add_row("", "", *_words(each))
     if table.row_count:
-        console().print(table)
+        print_table(table)
     for health in reversed(ORDER):
         names = [each.node for each in verdicts if each.health is health]
         if names:

@@ -11,7 +11,7 @@ from rich.table import Table
 from opsctl.app import App
 from opsctl.cli.health import show
 from opsctl.cli.nodeview import NodeView
-from opsctl.cli.output import cell, complete_trains, console, dry_run_option, json_option, print_json, say
+from opsctl.cli.output import cell, complete_trains, dry_run_option, json_option, print_json, print_table, say
 from opsctl.cli.reboot import reboot
 from opsctl.errors import OpsctlError
 from opsctl.health import ghosts
@@ -67,7 +67,7 @@ def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
     for row in rows:
         table.add_row(*(cell(str(row[key] or "")) for key in
                         ("node", "state", "train", "health", "lemon", "since", "by", "reason")))  # fmt: skip
-    console().print(table)
+    print_table(table)
 
 
 def _rows(app: App, view: NodeView) -> list[dict[str, object]]:

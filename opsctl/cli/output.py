@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from opsctl.errors import OpsctlError
@@ -80,6 +81,13 @@ def console() -> Console:
     if plain.is_terminal:
         return plain
     return Console(highlight=False, markup=False, emoji=False, width=1000, file=_Unpadded())
+
+
+def print_table(table: Table) -> None:
+    """Nothing of a cell is cut off, however narrow the terminal: what stands there may have to be typed."""
+    for column in table.columns:
+        column.overflow = "fold"
+    console().print(table)
 
 
 class _Unpadded(io.StringIO):

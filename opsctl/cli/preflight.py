@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
-from opsctl.cli.output import console, json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_table, say
 from opsctl.config import Train, load_train
 from opsctl.errors import ConfigError, OpsctlError
 from opsctl.journal import actor
@@ -84,6 +84,6 @@ def _show(train: str, found: Sequence[Finding], counts: Counter[Level]) -> None:
         for each in found:
             table.add_row(Text(each.level, style=STYLES[each.level]), each.check, Text(each.what))
             table.add_row("", "", Text(f"{each.remedy} [{each.source}]", style="dim"))
-        console().print(table)
+        print_table(table)
     told = ", ".join(f"{counts[level]} {level}{'s' * (counts[level] != 1)}" for level in Level if counts[level])
     say(f"{train}: {told or 'nothing stands against it'}; {len(CHECKS)} checks")

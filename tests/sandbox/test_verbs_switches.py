@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -80,6 +81,16 @@ def test_who_is_not_of_the_group_cannot_arm(shared: Trains) -> None:
         " | only root, and the `group` that their site.toml names, may"
     )
     assert list(shared.run().switches.iterdir()) == []
+
+
+@root_only
+def test_who_could_not_make_the_sites_directory_only_looks(shared: Trains) -> None:
+    site = shared.root / ".site"
+    shared.opsctl("watch", "fs_quota")  # imports what the other user may not be able to
+    shutil.rmtree(site)
+    said = as_user(NOBODY, NOGROUP, lambda: f"{site.exists()} {shared.opsctl('watch', 'fs_quota')}")
+    assert said.startswith("False ok        fs_quota/root ")
+    assert str(site) not in said
 
 
 @root_only

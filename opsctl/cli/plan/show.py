@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from opsctl.cli.output import console
+from opsctl.cli.output import print_table
 from opsctl.errors import InputError, OpsctlError
 
 
@@ -24,7 +24,7 @@ def facts(rows: Mapping[str, str]) -> None:
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         table.add_row(name, value)
-    console().print(table)
+    print_table(table)
 
 
 def listing(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str] = ()) -> None:
@@ -35,7 +35,7 @@ def listing(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequ
         table.add_column(column, justify="left" if is_left else "right", no_wrap=not is_left)
     for row in rows:
         table.add_row(*row)
-    console().print(table)
+    print_table(table)
 
 
 def draw(path: str, *, title: str, x: str, y: str, curves: Sequence[Curve]) -> None:

@@ -59,3 +59,16 @@ def test_no_color_is_honoured_on_a_terminal(tmp_path, env, is_coloured):
     )  # fmt: skip
     os.close(theirs)
     assert (b"\x1b[" in os.read(ours, 65536)) is is_coloured
+
+
+def test_on_a_narrow_terminal_nothing_of_a_table_is_cut_off(tmp_path):
+    (tmp_path / "site.toml").write_text(f'root = "{tmp_path}/trains"\nengine = "sandbox"\nsandbox = "none-such"\n')
+    ours, theirs = pty.openpty()
+    subprocess.run(
+        [sys.executable, "-m", "opsctl", "--site", str(tmp_path / "site.toml"), "doctor"],
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "50"}, stdout=theirs, timeout=60, check=False,
+    )  # fmt: skip
+    os.close(theirs)
+    said = os.read(ours, 65536).decode()
+    assert "sandbox" in said
+    assert "…" not in said
