@@ -111,6 +111,8 @@ def silence(app: App, key: str, *, span: str, end: bool, why: str, dry_run: bool
     if not end and not why:
         raise InputError("--why is needed: somebody will wonder why nobody was told")
     now = app.clock.now()
+    if end and key not in (known := [each.pattern for each in app.alerting.ledger.read().silences if now < each.until]):
+        raise InputError(f"no silence of {key!r} is in force; there are: {', '.join(known) or 'none'}")
     until = now if end else now + parse_span(span)
     given = Silence(pattern=key, until=until, why=why, by="", at=now)
     if not dry_run:

@@ -97,6 +97,12 @@ def test_nobody_is_silenced_without_a_reason(shell):
     assert said == "opsctl: --why is needed: somebody will wonder why nobody was told\n"
 
 
+def test_a_silence_that_is_not_in_force_cannot_be_ended(shell):
+    shell.opsctl("alerts", "silence", "hang/*", "--why", "maintenance")
+    said = shell.opsctl("alerts", "silence", "hagn/*", "--end", code=2)
+    assert said == "opsctl: no silence of 'hagn/*' is in force; there are: hang/*\n"
+
+
 def test_what_is_not_open_cannot_be_acknowledged(shell):
     assert "no alert 'hang/gpt'" in shell.opsctl("alerts", "ack", "hang/gpt", "--why", "x", code=2)
 
