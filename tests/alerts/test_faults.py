@@ -205,13 +205,31 @@ def test_one_that_dies_while_putting_a_batch_into_the_outbox_loses_and_doubles_n
 
 def test_one_that_dies_after_sending_sends_again_and_the_journal_says_so(world, out, monkeypatch):
     world.see("C")
+    write = Outbox._try_to_write
+
+    def dies(outbox, path, item):
+        if item.is_delivered:
+            raise Dies
+        return write(outbox, path, item)
+
     with monkeypatch.context() as patched:
-        patched.setattr(Outbox, "_archive", lambda *_: (_ for _ in ()).throw(Dies))
+        patched.setattr(Outbox, "_try_to_write", dies)
         with pytest.raises(Dies):
             send.alert(world.alerting)
     cycles(world, "C")
     assert told(out) == [CRITICAL, CRITICAL]
     assert journal(world).count("ambiguous") == 1
+
+
+def test_one_that_dies_after_noting_that_it_was_taken_does_not_send_again(world, out, monkeypatch):
+    world.see("C")
+    with monkeypatch.context() as patched:
+        patched.setattr(Outbox, "_archive", lambda *_, **__: (_ for _ in ()).throw(Dies))
+        with pytest.raises(Dies):
+            send.alert(world.alerting)
+    cycles(world, "C")
+    assert told(out) == [CRITICAL]
+    assert send.undelivered(world.alerting) == []
 
 
 def test_a_storm_is_one_message_and_so_is_its_end(world, out):
