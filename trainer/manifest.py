@@ -171,6 +171,20 @@ def keep(checkpoint: Path, why: str) -> None:
     write_atomic(checkpoint / KEEP, why.strip() + "\n")
 
 
+def let_go(found: Iterable[Checkpoint], why: str, *, newest: int) -> None:
+    """Of those that are kept for a reason that begins with `why`, go on keeping the newest so many. Raises OSError."""
+    kept = [each for each in sorted(found, reverse=True) if _why_kept(each).startswith(why)]
+    for each in kept[newest:]:
+        (each.path / KEEP).unlink(missing_ok=True)
+
+
+def _why_kept(checkpoint: Checkpoint) -> str:
+    try:
+        return (checkpoint.path / KEEP).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def superfluous(
     found: Iterable[Checkpoint],
     *,

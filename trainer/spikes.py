@@ -8,6 +8,8 @@ from collections import deque
 
 from trainer.tables import SpikeConfig
 
+NAME = "loss spike"
+"""What the reason begins with that keeps a checkpoint for study."""
 _LEAST = 0.01
 """Share of the mean that is noise however even the losses were."""
 
@@ -44,6 +46,6 @@ class Spikes:
         if self._since != 1:
             return ""
         return (
-            f"loss spike: {loss:.4f} is {(loss - mean) / deviation:.1f} standard deviations above {mean:.4f}, "
+            f"{NAME}: {loss:.4f} is {(loss - mean) / deviation:.1f} standard deviations above {mean:.4f}, "
             f"the mean of the {self._config.window} steps before"
         )

@@ -120,7 +120,9 @@ class SpikeConfig(Table):
     window: Annotated[int, Field(ge=10)] = 100
     """Steps that a loss is compared with; until there are so many, none is a spike."""
     save: bool = True
-    """Whether the state after a spike is saved, and kept for study whatever is pruned."""
+    """Whether the state after a spike is saved, and kept for study when others are pruned."""
+    keep: Count = 3
+    """Spikes whose state is kept, the newest: each takes a checkpoint's room for good."""
 
 
 class LogConfig(Table):

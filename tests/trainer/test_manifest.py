@@ -192,3 +192,16 @@ def test_a_manifest_of_another_version_is_unknown_and_not_damage(made):
     (made / COMPLETE).write_text(hashlib.sha256(text.encode()).hexdigest() + "\n")
     with pytest.raises(OSError, match="not a manifest of format 1"):
         manifest.verify(made)
+
+
+def test_of_those_kept_for_one_reason_only_the_newest_go_on_being_kept(tmp_path):
+    found = []
+    for step, why in enumerate(("loss spike: 9", "by hand", "loss spike: 8", "loss spike: 7", ""), start=1):
+        path = tmp_path / manifest.directory_name(step)
+        path.mkdir()
+        if why:
+            manifest.keep(path, why)
+        found.append(manifest.Checkpoint(step=step, path=path))
+    for _ in range(2):
+        manifest.let_go(found, "loss spike", newest=2)
+        assert [each.step for each in found if (each.path / manifest.KEEP).exists()] == [2, 3, 4]

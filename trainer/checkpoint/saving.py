@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from trainer import manifest
+from trainer import manifest, spikes
 from trainer.checkpoint.files import RecordingEngine
 from trainer.checkpoint.resuming import Resuming, random_file, random_state
 from trainer.checkpoint.space import expected_size, shortage
@@ -193,6 +193,10 @@ class Checkpoints:
         kept = self._config.checkpoint
         found = manifest.checkpoints(self._directory)
         said = []
+        try:
+            manifest.let_go(found, spikes.NAME, newest=self._config.spike.keep)
+        except OSError as error:
+            said.append(f"checkpoints of old loss spikes are kept on: {error}")
         for old in manifest.superfluous(found, keep_last=kept.keep_last, keep_every=kept.keep_every):
             try:
                 manifest.remove(old.path)
