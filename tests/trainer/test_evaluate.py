@@ -101,7 +101,7 @@ def test_spikes_are_told_and_the_newest_state_is_kept_and_a_pause_stops_an_evalu
     run = train(
         **tiny(
             steps=400,
-            spike={"window": 10, "deviations": 3.0, "keep": 1},
+            spike={"window": 10, "deviations": 0.5, "keep": 1},
             optimizer={"lr": 3.0, "warmup_samples": 1600, "clip": 0},
             evaluation={"every": 40, "batches": 10**6},
             checkpoint={"every": 0},
@@ -117,7 +117,7 @@ def test_spikes_are_told_and_the_newest_state_is_kept_and_a_pause_stops_an_evalu
     assert life.stop_reason.reason is Reason.PAUSE
     assert evaluations(life) == {}
     told = [note for note in life.stop_reason.notes if "loss spike" in note]
-    assert told
+    assert len(told) > 1
     step = int(re.match(r"step (\d+): loss spike: ", told[-1])[1])
     (kept,) = run.checkpoints.glob(f"*/{manifest.KEEP}")
     assert kept.parent.name == manifest.directory_name(step)
