@@ -259,7 +259,7 @@ class Watch:
         name, _, rest = key.partition("/")
         thing = rest.partition("/")[0]
         if (name, thing) in answers:
-            return not _has_failed(answers[name, thing])
+            return not _is_unknown(answers[name, thing])
         if self.trains or (name != "train" and name not in self.watchdogs):
             return False
         is_known = thing in {each.name for each in scene.trains} or _is_gone(scene.site.root_path / thing)
@@ -299,6 +299,10 @@ def _look(watchdog: Watchdog[Scene, Any, Any], scene: Scene, thing: object) -> l
 
 def _has_failed(answer: object) -> bool:
     return isinstance(answer, Failed)
+
+
+def _is_unknown(answer: list[Finding] | Failed) -> bool:
+    return isinstance(answer, Failed) or any(each.level is Level.UNKNOWN for each in answer)
 
 
 def _is_gone(path: Path) -> bool:

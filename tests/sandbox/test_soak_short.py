@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from opsctl.sandbox.record import Places
-from tests.soak.soak import report, soaking
+from tests.soak.soak import report, soaking, story_of
 
 
 def test_twenty_cycles_with_faults_lose_nothing_and_make_nothing_up(places: Places, home: Path) -> None:
@@ -16,7 +16,7 @@ def test_twenty_cycles_with_faults_lose_nothing_and_make_nothing_up(places: Plac
         with soaking(Path(name), places, cycles=20, seed=3, seconds=0) as soak:
             soak.go()
             said = report(soak)
-    assert said["lost"] == {}, os.linesep.join(map(str, said.items()))
+    assert said["lost"] == {}, os.linesep.join([*story_of(soak, said), *map(str, said.items())])
     assert said["false"] == {"mail": {}, "slack": {}}
     assert said["doubled though answered"] == {"mail": {}, "slack": {}}
     assert (said["cycles that died"], said["bugs"], said["left in outboxes"]) == ([], [], 0)

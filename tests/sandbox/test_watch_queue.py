@@ -176,8 +176,16 @@ def test_a_job_that_was_started_by_hand_counts_where_the_train_names_it(
     assert status(cycle(app))[0] is Level.CRITICAL
 
 
+def refusing(program: Path) -> str:
+    """A program that fails; the PATH on which it comes first."""
+    program.parent.mkdir(exist_ok=True)
+    program.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1\n")
+    program.chmod(0o755)
+    return f"{program.parent}:/usr/bin:/bin"
+
+
 def test_a_node_that_is_drained_under_a_train_is_told_and_over_when_it_is_back(
-    trains: Trains, app: CountedApp, slurm: Sandbox
+    trains: Trains, app: CountedApp, slurm: Sandbox, tmp_path: Path
 ) -> None:
     trains.opsctl("launch", trains.toml(command=SLEEP, extra=(), tasks=1))
     until(lambda: runs(trains))
@@ -187,10 +195,13 @@ def test_a_node_that_is_drained_under_a_train_is_told_and_over_when_it_is_back(
         report = cycle(app, "node_health")
         assert told(report) == [(f"node_health/t/{node}", Level.WARNING)]
         assert found(report, f"node_health/t/{node}").summary.endswith("under t: xid 79 | fell off")
+        app.counting.env["PATH"] = refusing(tmp_path / "bin/sinfo")
+        assert told(cycle(app, "node_health")) == [("node_health/t", Level.UNKNOWN)]
+        del app.counting.env["PATH"]
     finally:
         slurm_says(slurm, "scontrol", "update", f"nodename={node}", "state=resume")
     until(lambda: all(worst(each.state) is Level.OK for each in app.scheduler.nodes()))
-    assert told(cycle(app, "node_health")) == [(f"node_health/t/{node}", Level.OK)]
+    assert sorted(told(cycle(app, "node_health"))) == [("node_health/t", Level.OK), (f"node_health/t/{node}", Level.OK)]
 
 
 def test_a_slurm_that_does_not_answer_is_one_finding_and_takes_nothing_back(
@@ -201,11 +212,7 @@ def test_a_slurm_that_does_not_answer_is_one_finding_and_takes_nothing_back(
         slurm_says(slurm, "scancel", *trains.arrays(name))
     until(lambda: not trains.rows("a") and not trains.rows("b"))
     assert len(told(cycle(app))) == 2
-    (tmp_path / "bin").mkdir()
-    squeue = tmp_path / "bin/squeue"
-    squeue.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1\n")
-    squeue.chmod(0o755)
-    app.counting.env["PATH"] = f"{squeue.parent}:/usr/bin:/bin"
+    app.counting.env["PATH"] = refusing(tmp_path / "bin/squeue")
     report = cycle(app)
     assert told(report) == [("slurm/site", Level.UNKNOWN)]
     looked = {each.key for each in report.findings}
@@ -224,11 +231,7 @@ def test_a_cycle_that_was_not_told_how_nodes_are_pings_nobody(
     until(lambda: runs(trains))
     (problem,) = cycle(app).problems
     assert problem.startswith("alerting: ping: ConnectError")
-    (tmp_path / "bin").mkdir()
-    sinfo = tmp_path / "bin/sinfo"
-    sinfo.write_text("#!/bin/sh\nexit 1\n")
-    sinfo.chmod(0o755)
-    app.counting.env["PATH"] = f"{sinfo.parent}:/usr/bin:/bin"
+    app.counting.env["PATH"] = refusing(tmp_path / "bin/sinfo")
     report = cycle(app)
     assert found(report, "node_health/t").level is Level.UNKNOWN
     assert not any("ping" in each for each in report.problems)

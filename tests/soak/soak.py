@@ -186,7 +186,8 @@ class Soak:
             return
         name = self.dice.choices([*left], [*left.values()])[0]
         lasts = 1 if name in SLOW else self.dice.randint(1, 3)
-        if name == "slurm refuses" and self.dice.random() < 0.15 and self.rests.get("slurm/site", 0) <= number:
+        fits = number + OUTAGE < self.cycles and self.rests.get("slurm/site", 0) <= number
+        if name == "slurm refuses" and self.dice.random() < 0.15 and fits:
             lasts = OUTAGE
             self._expect("slurm/site", "UNKNOWN")
             self.figures.troubles["outage"] += 1
