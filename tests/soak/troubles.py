@@ -88,13 +88,14 @@ def drained(field: Field, name: str) -> Trouble:
 
 
 def resuming(field: Field, node: str) -> Callable[[], None]:
-    """What puts `node` back into service."""
+    """What puts `node` back into service, and waits until Slurm hears of it: after its own restart that takes a while."""
 
     def is_back() -> bool:
         # Slurm refuses it of a node that is not drained, and of one that it has not heard of since its own restart.
         with contextlib.suppress(subprocess.CalledProcessError):
             _update(field, node, "state=resume")
-        return "DRAIN" not in field.program("sinfo", "--noheader", "--nodes", node, "--format=%T").upper()
+        state = field.program("sinfo", "--noheader", "--nodes", node, "--format=%T").upper()
+        return "DRAIN" not in state and "*" not in state
 
     return lambda: until(is_back)
 
