@@ -88,7 +88,7 @@ def drained(field: Field, name: str) -> Trouble:
 
 
 def resuming(field: Field, node: str) -> Callable[[], None]:
-    """What puts `node` back into service, and waits until Slurm hears of it: after its own restart that takes a while."""
+    """What puts `node` back into service; Slurm has to have heard of it: after its own restart that takes a while."""
 
     def is_back() -> bool:
         # Slurm refuses it of a node that is not drained, and of one that it has not heard of since its own restart.
