@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,8 +17,6 @@ from trainer.manifest import Checkpoint, Manifest
 
 _HASHERS = min(8, os.cpu_count() or 1)
 """Files that are hashed at a time; hashing lets go of the interpreter's lock."""
-_REMOVING = ".removing-"
-"""What a checkpoint is called while it is removed: its name goes first, in one step."""
 
 
 class Damaged(OpsctlError):
@@ -99,17 +96,13 @@ def remove(checkpoints: Iterable[Checkpoint]) -> None:
     """Take them away; what a removal that was cut off has left, `sweep` takes. Raises RunDirError."""
     for each in checkpoints:
         with _told(each.path):
-            gone = each.path.with_name(f"{_REMOVING}{each.path.name}")
-            shutil.rmtree(gone, ignore_errors=True)
-            each.path.rename(gone)
-            shutil.rmtree(gone)
+            manifest.remove(each.path)
 
 
 def sweep(directory: Path) -> None:
     """Finish removals that were cut off. Raises RunDirError."""
-    for each in directory.glob(f"{_REMOVING}*"):
-        with _told(each):
-            shutil.rmtree(each)
+    with _told(directory):
+        manifest.sweep(directory)
 
 
 def offloaded_to(checkpoint: Path) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ KEEP, which says why it is never pruned, and OFFLOADED, which says where else it
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -28,6 +29,7 @@ from trainer.contract import fsync_directory, write_atomic
 MANIFEST = "manifest.json"
 COMPLETE = "COMPLETE"
 KEEP = "KEEP"
+_REMOVING = ".removing-"
 OFFLOADED = "OFFLOADED"
 _NAME = re.compile(r"step-(\d{7,})")
 _FORMAT = 1
@@ -217,6 +219,17 @@ def _is_kept(checkpoint: Checkpoint, keep_every: int) -> bool:
 
 
 def remove(checkpoint: Path) -> None:
-    """Take a checkpoint away; cut off half-way, what is left is none. Raises OSError."""
-    (checkpoint / COMPLETE).unlink(missing_ok=True)
-    shutil.rmtree(checkpoint)
+    """Take a checkpoint away. Its name goes first, in one step: cut off half-way, what is left is none, and `sweep`
+    takes it. Raises OSError."""
+    gone = checkpoint.with_name(f"{_REMOVING}{checkpoint.name}")
+    if gone.exists():
+        shutil.rmtree(gone)
+    checkpoint.rename(gone)
+    shutil.rmtree(gone)
+
+
+def sweep(directory: Path) -> None:
+    """Finish removals in `directory` that were cut off. Raises OSError."""
+    for left in directory.glob(f"{_REMOVING}*"):
+        with contextlib.suppress(FileNotFoundError):  # somebody else is at it
+            shutil.rmtree(left)

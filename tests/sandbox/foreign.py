@@ -2,7 +2,7 @@
 
 It trains to step LAST, saves every EVERY steps, goes on from the newest checkpoint, and saves and leaves after MOST
 steps of a task. A rank whose node has a file `bad-<node>` in PLACE dies as on a GPU that fails; a file `bug` is one in
-the program.
+the program, and with a file `mute` it leaves without a word.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ def main() -> None:
             raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
         if (place / "bug").exists():
             raise KeyError("learning_rate")
+        if (place / "mute").exists():
+            sys.exit(3)
         if rank == 0:
             sys.stdout.write(f" iteration {step:8d}/{last:8d} | lm loss: {2.5:.6E} |\n")
             sys.stdout.flush()

@@ -184,20 +184,22 @@ def test_a_bug_ends_held_with_its_age_kept_after_the_lives_that_were_to_be_tried
 
 
 def test_a_guard_that_cannot_find_out_leaves_a_healthy_train_alone(slurm: Sandbox) -> None:
-    """nvidia-smi hangs, the site's directory is a file, and there is no time to read logs."""
+    """nvidia-smi hangs, the site's directory is a file, and a rank's log is one that cannot be read to its end."""
     with night(slurm) as it:
         for name in ("node001", "node002", "node003", "node004"):
             it.nodes.says(name, "smi", "", first="trap '' TERM; sleep 30 & wait; sleep 30")
         it.trains.root.mkdir()
         (it.trains.root / ".site").write_text("")
-        it.launch(last=15, guard="node_check_seconds = 1\ndiagnosis_seconds = 0.00001", nodes=1)
+        it.launch(last=15, guard="node_check_seconds = 1\ndiagnosis_seconds = 1", nodes=1)
         it.step(7)
-        (it.trains.place / "bug").touch()
+        os.mkfifo(it.trains.run().life_logs(it.steps[0][0]) / "node001-9.log")
+        (it.trains.place / "mute").touch()
         until(lambda: it.settled)
-        (it.trains.place / "bug").unlink()
+        (it.trains.place / "mute").unlink()
         it.over()
         assert (it.settled[0], it.settled[-1]) == (("crashed", "continue"), ("finished", "cancel-queued"))
-        assert it.events(Kind.DIAGNOSED)[0].data["says"].startswith("why it ended could not be found out: no answer")
+        says = it.events(Kind.DIAGNOSED)[0].data["says"]
+        assert says == "why it ended could not be found out: no answer within 1 s"
         assert {step for _, _, step in it.steps} == set(range(1, 16))
         assert it.mails.mails == []
 

@@ -31,6 +31,8 @@ def heavy(trains):
             batch={"micro_batch": 2, "global_batch": 16},
         )
     )
+    (run.checkpoints / ".removing-step-0000001").mkdir(parents=True)
+    (run.checkpoints / ".removing-step-0000001/rank-00000.pt").touch()
     assert run.start(world=1).finish() == [0], run.lives[0].log
     return run
 
@@ -55,6 +57,10 @@ def test_the_log_says_how_long_training_stood_still(heavy):
 def test_pruning_keeps_the_last_and_every_nth(heavy):
     assert [c.step for c in manifest.checkpoints(heavy.checkpoints)] == [4, 6, 8]
     assert "removed checkpoint step-0000002" in heavy.lives[0].log
+
+
+def test_pruning_finishes_a_removal_of_an_earlier_life_that_was_cut_off(heavy):
+    assert not list(heavy.checkpoints.glob(".*"))
 
 
 def test_a_save_in_flight_is_waited_for_before_leaving(train):

@@ -67,11 +67,12 @@ def test_every_flipped_byte_is_detected(copy):
 def test_prune_says_what_it_would_do_and_does_it(uninterrupted, tmp_path):
     directory = shutil.copytree(uninterrupted.checkpoints, tmp_path / "checkpoints")
     shutil.copytree(directory / "step-0000020", directory / "step-0000030")
+    (cut_off := directory / ".removing-step-0000005").mkdir()
     argv = ("prune", directory, "--keep-last", "2", "--json")
     assert [row["step"] for row in json.loads(tool(*argv, "--dry-run"))] == [10]
-    assert len(manifest.checkpoints(directory)) == 3
+    assert (len(manifest.checkpoints(directory)), cut_off.exists()) == (3, True)
     tool(*argv)
-    assert [c.step for c in manifest.checkpoints(directory)] == [20, 30]
+    assert ([c.step for c in manifest.checkpoints(directory)], cut_off.exists()) == ([20, 30], False)
 
 
 def test_shrink_keeps_what_is_seen_and_lets_go_what_is_not(copy):

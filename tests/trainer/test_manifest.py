@@ -162,19 +162,31 @@ def test_what_is_removed_half_way_is_no_checkpoint(tmp_path):
     (oldest.path / "a.pt").chmod(0)
     manifest.remove(oldest.path)
     assert not oldest.path.exists()
-    (others[0].path / COMPLETE).unlink()  # as far as a removal that was cut off
+    (others[0].path / COMPLETE).unlink()  # as a removal of before left it
     assert [c.step for c in manifest.checkpoints(tmp_path)] == [3, 4, 5]
 
 
-def test_a_removal_that_fails_leaves_no_checkpoint(tmp_path, monkeypatch):
+def test_a_removal_that_is_cut_off_leaves_no_checkpoint_and_is_finished_later(tmp_path, monkeypatch):
     def stuck(_):
         raise OSError("Device or resource busy")
 
     *_, newest = five(tmp_path)
-    monkeypatch.setattr(manifest.shutil, "rmtree", stuck)  # root may remove anything
-    with pytest.raises(OSError, match="busy"):
+    with monkeypatch.context() as cut, pytest.raises(OSError, match="busy"):
+        cut.setattr(manifest.shutil, "rmtree", stuck)  # root may remove anything
         manifest.remove(newest.path)
     assert [c.step for c in manifest.checkpoints(tmp_path)] == [1, 2, 3, 4]
+    assert len(list(tmp_path.iterdir())) == 5
+    manifest.sweep(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_checkpoint_that_came_back_is_removed_again_over_what_was_cut_off(tmp_path):
+    *_, newest = five(tmp_path)
+    left = newest.path.with_name(f".removing-{newest.path.name}")
+    left.mkdir()
+    (left / "a.pt").touch()
+    manifest.remove(newest.path)
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_without_its_manifest_nothing_is_complete(tmp_path):

@@ -142,6 +142,7 @@ def _prune(given: argparse.Namespace) -> int:
         is_good=lambda path: not manifest.verify(path),
     )
     if not given.dry_run:
+        manifest.sweep(given.directory)
         for each in gone:
             manifest.remove(each.path)
     said = "would be removed" if given.dry_run else "removed"

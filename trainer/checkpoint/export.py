@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.checkpoint.rewrite import verified
+from trainer.checkpoint.rewrite import new_directory, verified
 from trainer.checkpoint.weights import Weights
 from trainer.config import ModelConfig
-from trainer.contract import fsync_directory, write_atomic
-from trainer.errors import Refused
+from trainer.contract import write_atomic
 
 _GPT2 = {
     "norm1": "ln_1",
@@ -44,26 +42,19 @@ def export(checkpoint: Path, target: Path) -> Path:
 
     held = verified(checkpoint)
     weights = Weights(checkpoint, held)
-    if target.exists():
-        raise Refused(f"{target} exists already")
-    part = target.with_name(f".making-{target.name}")
-    if part.exists():
-        shutil.rmtree(part)
-    part.mkdir(parents=True)
-    count = len(weights.layers)
-    where: dict[str, str] = {}
-    for number in weights.layers:
-        tensors = {name: tensor.contiguous() for name, tensor in _renamed(weights, number)}
-        file = f"model-{number + 1:05d}-of-{count:05d}.safetensors"
-        save_file(tensors, part / file, metadata={"format": "pt"})
-        where |= dict.fromkeys(tensors, file)
-    size = sum(path.stat().st_size for path in part.iterdir())
-    index = {"metadata": {"total_size": size}, "weight_map": where}
-    write_atomic(part / "model.safetensors.index.json", json.dumps(index, indent=1))
-    config = _config(weights.config) | {"dtype": "bfloat16" if held.precision == "bf16" else "float32"}
-    write_atomic(part / "config.json", json.dumps(config, indent=1) + "\n")
-    part.rename(target)
-    fsync_directory(target.parent)
+    with new_directory(target) as part:
+        count = len(weights.layers)
+        where: dict[str, str] = {}
+        for number in weights.layers:
+            tensors = {name: tensor.contiguous() for name, tensor in _renamed(weights, number)}
+            file = f"model-{number + 1:05d}-of-{count:05d}.safetensors"
+            save_file(tensors, part / file, metadata={"format": "pt"})
+            where |= dict.fromkeys(tensors, file)
+        size = sum(path.stat().st_size for path in part.iterdir())
+        index = {"metadata": {"total_size": size}, "weight_map": where}
+        write_atomic(part / "model.safetensors.index.json", json.dumps(index, indent=1))
+        config = _config(weights.config) | {"dtype": "bfloat16" if held.precision == "bf16" else "float32"}
+        write_atomic(part / "config.json", json.dumps(config, indent=1) + "\n")
     return target
 
 

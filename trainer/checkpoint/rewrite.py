@@ -38,8 +38,9 @@ def verified(checkpoint: Path) -> Manifest:
 
 
 @contextlib.contextmanager
-def new_checkpoint(target: Path, held: Manifest) -> Iterator[Path]:
-    """A directory to write into, which becomes the checkpoint `target` when the block ends. Raises Refused, OSError."""
+def new_directory(target: Path) -> Iterator[Path]:
+    """A directory to write into, which becomes `target` when the block ends well, and else is gone. Raises Refused,
+    OSError."""
     if target.exists():
         raise Refused(f"{target} exists already")
     part = target.with_name(f".making-{target.name}")
@@ -48,12 +49,19 @@ def new_checkpoint(target: Path, held: Manifest) -> Iterator[Path]:
     part.mkdir(parents=True)
     try:
         yield part
-        manifest.write_manifest(part, replace(held, files=_hashed(part)))
         part.rename(target)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
     fsync_directory(target.parent)
+
+
+@contextlib.contextmanager
+def new_checkpoint(target: Path, held: Manifest) -> Iterator[Path]:
+    """As `new_directory`, with the manifest that makes it a checkpoint."""
+    with new_directory(target) as part:
+        yield part
+        manifest.write_manifest(part, replace(held, files=_hashed(part)))
 
 
 def _hashed(directory: Path) -> dict[str, FileRecord]:
@@ -147,24 +155,17 @@ def to_bf16(source: Path, target: Path) -> None:
 def _halve_safetensors(source: Path, target: Path) -> None:
     from safetensors.torch import load_file, save_file  # noqa: PLC0415 - of the `export` extra
 
-    if target.exists():
-        raise Refused(f"{target} exists already")
-    part = target.with_name(f".making-{target.name}")
-    if part.exists():
-        shutil.rmtree(part)
-    part.mkdir(parents=True)
-    for path in sorted(path for path in source.iterdir() if path.is_file()):
-        if path.suffix == ".safetensors":
-            save_file(_halved(load_file(path)), part / path.name, metadata={"format": "pt"})
-        elif path.name not in _REWRITTEN:
-            shutil.copy2(path, part)
-    size = sum(path.stat().st_size for path in part.glob("*.safetensors"))
-    for name in _REWRITTEN:
-        if (source / name).exists():
-            given = _as_bf16(json.loads((source / name).read_text()), size=size)
-            (part / name).write_text(json.dumps(given, indent=1) + "\n")
-    part.rename(target)
-    fsync_directory(target.parent)
+    with new_directory(target) as part:
+        for path in sorted(path for path in source.iterdir() if path.is_file()):
+            if path.suffix == ".safetensors":
+                save_file(_halved(load_file(path)), part / path.name, metadata={"format": "pt"})
+            elif path.name not in _REWRITTEN:
+                shutil.copy2(path, part)
+        size = sum(path.stat().st_size for path in part.glob("*.safetensors"))
+        for name in _REWRITTEN:
+            if (source / name).exists():
+                given = _as_bf16(json.loads((source / name).read_text()), size=size)
+                (part / name).write_text(json.dumps(given, indent=1) + "\n")
 
 
 def _as_bf16(given: dict[str, Any], *, size: int) -> dict[str, Any]:

@@ -197,6 +197,10 @@ class Checkpoints:
             manifest.let_go(found, spikes.NAME, newest=self._config.spike.keep)
         except OSError as error:
             said.append(f"checkpoints of old loss spikes are kept on: {error}")
+        try:
+            manifest.sweep(self._directory)
+        except OSError as error:
+            said.append(f"what is left of a removed checkpoint stays: {error}")
         for old in manifest.superfluous(found, keep_last=kept.keep_last, keep_every=kept.keep_every):
             try:
                 manifest.remove(old.path)

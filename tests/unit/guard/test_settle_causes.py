@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -257,11 +258,13 @@ def test_a_cause_that_nobody_can_find_leaves_all_as_it_was(
     assert cause.data["says"].startswith("why it ended could not be found out: ")
 
 
-def test_logs_that_take_too_long_are_left_alone(world: World, care: NodeCare, tmp_path: Path) -> None:
+def test_logs_that_take_too_long_are_left_alone(world: World, care: NodeCare) -> None:
+    """A pipe that nobody writes to: its reader waits for ever."""
     life = crashed(world, ECC)
-    world.run.main_log.unlink(missing_ok=True)
-    world.run.main_log.write_text("Exception ignored\n" * 300_000)
+    pipe = world.run.life_logs(life.name) / "node002-7.log"
+    os.mkfifo(pipe)
     ended = settle(world.chain, world.rules.model_copy(update={"diagnosis_seconds": 0.01}), life, care=care)
+    os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))  # lets go of the reader that is left behind
     assert (ended.action, ended.kind, ended.cause) == (Action.CONTINUE, Class.UNKNOWN, "nothing")
 
 
