@@ -15,7 +15,8 @@ from pathlib import Path
 
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.ports import Clock
-from opsctl.system import ProcessId, hostname
+from opsctl.processes import ProcessId
+from opsctl.system import hostname
 
 STALE_AFTER = 120.0
 """Seconds. No holder keeps a lease for longer than a few commands to Slurm take; clocks may differ by some seconds."""

@@ -1,9 +1,8 @@
-"""The real clock and real processes: the only module that touches them."""
+"""The real clock and real programs: the only module that reads the time, sleeps or starts a process."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import selectors
@@ -12,18 +11,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
-
 from opsctl.errors import MissingProgram
 from opsctl.ports import Completed, Flooded, TimedOut
+from opsctl.processes import die_with_parent
 
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
 MOST_OUTPUT = 256 << 20
 """Bytes that a program may print: ten times the queue of the largest cluster, and less than fills a login node."""
 GONE_SECONDS = 2.0
@@ -238,41 +234,6 @@ def _end_group(process: subprocess.Popen[bytes], *, grace: float) -> None:
             process.wait(grace)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessId:
-    """A process that cannot be mistaken for a later one with the same number."""
-
-    pid: int
-    started: int
-    """In the kernel's ticks since boot: unlike a time of day, it does not move when somebody sets the clock."""
-
-    @classmethod
-    def of(cls, pid: int) -> ProcessId | None:
-        """The process that has this number now, or None. A zombie is no process."""
-        try:
-            # The name, in brackets, may hold anything: what counts comes behind the last one.
-            state, *rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        except (OSError, ValueError):
-            return None
-        return None if state in "ZX" else cls(pid=pid, started=int(rest[18]))
-
-    @property
-    def is_alive(self) -> bool:
-        return ProcessId.of(self.pid) == self
-
-    def send(self, number: int) -> None:
-        """Send a signal, to this very process or to none."""
-        if self.is_alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-
-def own_process() -> ProcessId:
-    me = ProcessId.of(os.getpid())
-    assert me is not None, "this process runs"
-    return me
-
-
 def _missing(program: str, error: OSError) -> MissingProgram:
     is_absent = isinstance(error, FileNotFoundError) and "/" not in program
     return MissingProgram(f"{program}: {'is not on PATH' if is_absent else error.strerror}", hint="opsctl doctor")
@@ -288,44 +249,6 @@ def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = Non
             )  # fmt: skip
     except OSError as error:
         raise _missing(argv[0], error) from error
-
-
-def find_processes(belongs: Callable[[Mapping[str, str]], bool]) -> dict[ProcessId, str]:
-    """Every process whose environment, as it was when it started, `belongs`, and all below those, with their names.
-
-    Never this process. Those of other users, which we may not read, are not found.
-    """
-    found: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and belongs(_environment(process.pid)):
-                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
-    found.pop(os.getpid(), None)
-    return dict(_named(found.values()))
-
-
-def _environment(pid: int) -> dict[str, str]:
-    # Not psutil's: a program that writes its title over its arguments, as slurmstepd does, leaves a gap at the start,
-    # where psutil stops reading.
-    rows = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).split("\0")
-    return dict(row.split("=", 1) for row in rows if "=" in row)
-
-
-def _named(processes: Iterable[psutil.Process]) -> Iterator[tuple[ProcessId, str]]:
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            if (identity := ProcessId.of(process.pid)) is not None:
-                yield identity, process.name()
-
-
-def memory_of(processes: Iterable[ProcessId]) -> int:
-    """Bytes that these processes use together; what they share is counted once. Those that ended count nothing."""
-    total = 0
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            if process.is_alive:
-                total += psutil.Process(process.pid).memory_full_info().pss
-    return total
 
 
 def run_attached(argv: Sequence[str], *, env: Mapping[str, str]) -> int:
@@ -352,35 +275,6 @@ def run_attached(argv: Sequence[str], *, env: Mapping[str, str]) -> int:
 
 def _leave(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
-
-
-def die_with_parent(number: int) -> None:
-    """Ask the kernel to send this process a signal when its parent dies."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
-
-
-def adopt_orphans() -> None:
-    """Become the parent of every descendant that loses its own, so that none escapes `end_descendants`."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def count_descendants() -> int:
-    """How many processes below this one run. A zombie is no process."""
-    return sum(ProcessId.of(child.pid) is not None for child in psutil.Process().children(recursive=True))
-
-
-def end_descendants(*, grace: float) -> int:
-    """End every process below this one: TERM, then KILL after `grace` seconds. How many there were."""
-    below = psutil.Process().children(recursive=True)
-    for process in below:
-        with contextlib.suppress(psutil.Error):
-            process.terminate()
-    _, stubborn = psutil.wait_procs(below, timeout=grace)
-    for process in stubborn:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(stubborn, timeout=5)
-    return len(below)
 
 
 def replace_process(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:

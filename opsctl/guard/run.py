@@ -29,9 +29,9 @@ from opsctl.journal import Kind
 from opsctl.launch.chain import Chain
 from opsctl.nodesets import fold
 from opsctl.ports import Clock, Runner
+from opsctl.processes import adopt_orphans, count_descendants, end_descendants
 from opsctl.rundir import Life, RunDir
 from opsctl.switches import Switch
-from opsctl.system import adopt_orphans, count_descendants, end_descendants
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 RANKS_GRACE = 3.0

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from opsctl.errors import SandboxError
 from opsctl.ports import Clock, Completed, Runner, TimedOut
+from opsctl.processes import ProcessId
 from opsctl.sandbox.config import Auth
 from opsctl.sandbox.processes import MARKER, NODE
 from opsctl.sandbox.record import Daemon, Places, Record
-from opsctl.system import ProcessId, spawn
+from opsctl.system import spawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

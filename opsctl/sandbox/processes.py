@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.ports import Clock
+from opsctl.processes import ProcessId, find_processes
 from opsctl.sandbox.record import Record
-from opsctl.system import ProcessId, find_processes
 
 MARKER = "OPSCTL_SANDBOX_OF"
 """In the environment of every daemon, with the run directory: slurmstepds inherit it and outlive their slurmd."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from opsctl.config import state_home
 from opsctl.errors import InputError
+from opsctl.processes import ProcessId
 from opsctl.sandbox.config import Auth, Site, Spec, check_name
-from opsctl.system import ProcessId
 from trainer.contract import write_atomic
 
 

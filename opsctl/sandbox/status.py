@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from opsctl.ports import Clock, Runner
+from opsctl.processes import memory_of
 from opsctl.sandbox.daemons import CONTROLLER, node_states
 from opsctl.sandbox.processes import members
 from opsctl.sandbox.record import Record
-from opsctl.system import memory_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ import pytest
 from slurms import Up, slurm_says, wait_until
 
 from opsctl.errors import InputError, SandboxError
+from opsctl.processes import ProcessId
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import Action
-from opsctl.system import ProcessId
 
 
 def start_job(sandbox: Sandbox, tmp_path: Path, node: str) -> ProcessId:

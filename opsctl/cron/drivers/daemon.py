@@ -17,7 +17,8 @@ from opsctl.errors import InputError, OpsctlError
 from opsctl.journal import actor
 from opsctl.lease import lease
 from opsctl.ports import Runner, TimedOut
-from opsctl.system import ProcessId, hostname, own_process
+from opsctl.processes import ProcessId, own_process
+from opsctl.system import hostname
 
 NAME = "daemon"
 GRID = datetime(2000, 1, 1, tzinfo=UTC)

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from opsctl.cron.place import CronDir
-from opsctl.system import ProcessId, hostname
+from opsctl.processes import ProcessId
+from opsctl.system import hostname
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

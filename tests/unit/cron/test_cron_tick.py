@@ -16,7 +16,7 @@ from cron_world import NOON, CronWorld
 
 from opsctl.cron.ledger import Ran, Result
 from opsctl.lease import Busy, lease
-from opsctl.system import ProcessId
+from opsctl.processes import ProcessId
 from tests.clocks import Hands
 
 DAY = 86_400.0

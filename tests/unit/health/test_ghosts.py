@@ -12,9 +12,10 @@ from made_nodes import seen, smi
 from opsctl.health.ghosts import end, held_by
 from opsctl.health.model import Process
 from opsctl.health_tables import HealthSite
+from opsctl.processes import ProcessId
 from opsctl.remote.fanout import Fanout
 from opsctl.remote.local import Local
-from opsctl.system import ProcessId, SystemRunner
+from opsctl.system import SystemRunner
 
 HERE = Fanout(shells=[Local(runner=SystemRunner(), names={"node001"})])
 

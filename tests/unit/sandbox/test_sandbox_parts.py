@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import MissingProgram, SandboxError
+from opsctl.processes import ProcessId
 from opsctl.sandbox.claims import Taken, claimed
 from opsctl.sandbox.cluster import working_on
 from opsctl.sandbox.config import Auth, Site, Spec
@@ -22,7 +23,6 @@ from opsctl.sandbox.namespaces import options
 from opsctl.sandbox.portrange import BLOCK, claimed_ports, is_free, take
 from opsctl.sandbox.programs import find_programs, install_hint
 from opsctl.sandbox.record import Daemon, Places, Record, read_record
-from opsctl.system import ProcessId
 
 
 @pytest.fixture

@@ -1,0 +1,117 @@
+"""The processes of this machine: which one is meant, which belong together, and how all below this one are ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessId:
+    """A process that cannot be mistaken for a later one with the same number."""
+
+    pid: int
+    started: int
+    """In the kernel's ticks since boot: unlike a time of day, it does not move when somebody sets the clock."""
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """The process that has this number now, or None. A zombie is no process."""
+        try:
+            # The name, in brackets, may hold anything: what counts comes behind the last one.
+            state, *rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        except (OSError, ValueError):
+            return None
+        return None if state in "ZX" else cls(pid=pid, started=int(rest[18]))
+
+    @property
+    def is_alive(self) -> bool:
+        return ProcessId.of(self.pid) == self
+
+    def send(self, number: int) -> None:
+        """Send a signal, to this very process or to none."""
+        if self.is_alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def own_process() -> ProcessId:
+    me = ProcessId.of(os.getpid())
+    assert me is not None, "this process runs"
+    return me
+
+
+def find_processes(belongs: Callable[[Mapping[str, str]], bool]) -> dict[ProcessId, str]:
+    """Every process whose environment, as it was when it started, `belongs`, and all below those, with their names.
+
+    Never this process. Those of other users, which we may not read, are not found.
+    """
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and belongs(_environment(process.pid)):
+                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
+    found.pop(os.getpid(), None)
+    return dict(_named(found.values()))
+
+
+def _environment(pid: int) -> dict[str, str]:
+    # Not psutil's: a program that writes its title over its arguments, as slurmstepd does, leaves a gap at the start,
+    # where psutil stops reading.
+    rows = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).split("\0")
+    return dict(row.split("=", 1) for row in rows if "=" in row)
+
+
+def _named(processes: Iterable[psutil.Process]) -> Iterator[tuple[ProcessId, str]]:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if (identity := ProcessId.of(process.pid)) is not None:
+                yield identity, process.name()
+
+
+def memory_of(processes: Iterable[ProcessId]) -> int:
+    """Bytes that these processes use together; what they share is counted once. Those that ended count nothing."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if process.is_alive:
+                total += psutil.Process(process.pid).memory_full_info().pss
+    return total
+
+
+def die_with_parent(number: int) -> None:
+    """Ask the kernel to send this process a signal when its parent dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant that loses its own, so that none escapes `end_descendants`."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def count_descendants() -> int:
+    """How many processes below this one run. A zombie is no process."""
+    return sum(ProcessId.of(child.pid) is not None for child in psutil.Process().children(recursive=True))
+
+
+def end_descendants(*, grace: float) -> int:
+    """End every process below this one: TERM, then KILL after `grace` seconds. How many there were."""
+    below = psutil.Process().children(recursive=True)
+    for process in below:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, stubborn = psutil.wait_procs(below, timeout=grace)
+    for process in stubborn:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(stubborn, timeout=5)
+    return len(below)
