@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,19 +38,34 @@ class Row:
     """Where else it lies."""
     problem: str = ""
     """What is seen to be wrong without reading it: a file that is missing or too short."""
+    is_unread: bool = False
+    """Its manifest cannot be read or understood: nothing more is known of it."""
+
+
+def found(directory: Path) -> list[Checkpoint]:
+    """Every complete checkpoint in `directory`, oldest first, and those that cannot be looked into: the others are not
+    to wait for them. Raises RunDirError."""
+    try:
+        return manifest.checkpoints(directory, with_unreadable=True)
+    except OSError as error:
+        raise RunDirError(cause(error, directory)) from error
 
 
 def listed(directory: Path) -> list[Row]:
-    """Every complete checkpoint in `directory`, oldest first. Reads manifests alone. Raises RunDirError."""
-    with _told(directory):
-        return [_row(each) for each in manifest.checkpoints(directory)]
+    """A row for each that is found. Reads manifests alone. Raises RunDirError."""
+    return [_row(each) for each in found(directory)]
 
 
 def _row(checkpoint: Checkpoint) -> Row:
     try:
-        held = manifest.read_manifest(checkpoint.path)
+        return _read_row(checkpoint)
     except (OSError, ValueError) as error:
-        return Row(step=checkpoint.step, path=checkpoint.path, problem=str(error))
+        return Row(step=checkpoint.step, path=checkpoint.path, problem=str(error), is_unread=True)
+
+
+def _read_row(checkpoint: Checkpoint) -> Row:
+    (checkpoint.path / manifest.COMPLETE).stat()
+    held = manifest.read_manifest(checkpoint.path)
     return Row(
         step=checkpoint.step,
         path=checkpoint.path,
@@ -79,35 +93,76 @@ def problems(checkpoint: Path) -> list[str]:
         return sorted({problem for found in pool.map(share, range(_HASHERS)) for problem in found})
 
 
-def superfluous(
-    directory: Path,
-    *,
-    keep_last: int,
-    keep_every: int = 0,
-    is_good: Callable[[Path], bool] = lambda path: not problems(path),
-) -> list[Checkpoint]:
-    """Which may go: never the newest two that are good, which are hashed to know. Raises RunDirError."""
-    with _told(directory):
-        found = manifest.checkpoints(directory)
-        return manifest.superfluous(found, keep_last=keep_last, keep_every=keep_every, is_good=is_good)
+def doubt(checkpoint: Path) -> str:
+    """Why it does not count as good: what is damaged, or that it cannot be read; empty if it verifies."""
+    try:
+        return "; ".join(problems(checkpoint))
+    except OSError as error:
+        return unread(error, checkpoint)
 
 
-def remove(checkpoints: Iterable[Checkpoint]) -> None:
-    """Take them away; what a removal that was cut off has left, `sweep` takes. Raises RunDirError."""
+def unread(error: OSError, checkpoint: Path) -> str:
+    """The words for a checkpoint that may be sound or not."""
+    return f"{checkpoint.name}: cannot be read, so it is left alone: {cause(error, checkpoint)}"
+
+
+def superfluous(directory: Path, *, keep_last: int, keep_every: int = 0) -> tuple[list[Checkpoint], list[str]]:
+    """Which may go: never the newest two that are good, which are hashed to know, nor one that cannot be read. And what
+    is wrong with those that stay, as far as it was seen. Raises RunDirError."""
+    doubts: dict[Path, str] = {}
+
+    def is_good(path: Path) -> bool:
+        doubts[path] = doubt(path)
+        return not doubts[path]
+
+    gone = []
+    for each in manifest.superfluous(found(directory), keep_last=keep_last, keep_every=keep_every, is_good=is_good):
+        try:
+            manifest.verify(each.path, mine=lambda _: False)
+        except OSError as error:
+            doubts[each.path] = unread(error, each.path)
+        else:
+            gone.append(each)
+            doubts.pop(each.path, None)
+    return gone, [doubts[path] for path in sorted(doubts) if doubts[path]]
+
+
+def remove(checkpoints: Iterable[Checkpoint]) -> tuple[list[Checkpoint], list[str]]:
+    """Take them away: those that are gone, and why others are not. What a removal that was cut off has left, `sweep`
+    takes."""
+    gone, failed = [], []
     for each in checkpoints:
-        with _told(each.path):
+        try:
             manifest.remove(each.path)
+            gone.append(each)
+        except OSError as error:
+            failed.append(f"{each.path.name}: cannot be removed: {cause(error, each.path)}")
+    return gone, failed
 
 
-def sweep(directory: Path) -> None:
-    """Finish removals that were cut off. Raises RunDirError."""
-    with _told(directory):
+def sweep(directory: Path) -> list[str]:
+    """Finish removals that were cut off: what of them cannot be."""
+    try:
         manifest.sweep(directory)
+    except OSError as error:
+        return [f"what is left of a removed checkpoint stays: {cause(error, directory)}"]
+    return []
 
 
 def offloaded_to(checkpoint: Path) -> tuple[str, ...]:
-    """Where copies of it were made, and verified there."""
-    return tuple(str(json.loads(line)["to"]) for line in _text(checkpoint / manifest.OFFLOADED).splitlines())
+    """Where copies of it were made, and verified there, as far as that can be read."""
+    try:
+        lines = _text(checkpoint / manifest.OFFLOADED).splitlines()
+    except (OSError, ValueError):
+        return ()
+    return tuple(filter(None, map(_place, lines)))
+
+
+def _place(line: str) -> str:
+    try:
+        return str(json.loads(line)["to"])
+    except (ValueError, TypeError, KeyError):  # half written: copying again does no harm
+        return ""
 
 
 def note_offloaded(checkpoint: Path, *, to: str, at: str) -> None:
@@ -125,9 +180,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-@contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RunDirError(f"{error.filename or path}: {error.strerror or error}") from error
+def cause(error: OSError, path: Path) -> str:
+    """What failed, and on which file."""
+    return f"{error.filename or path}: {error.strerror}" if error.strerror else str(error)

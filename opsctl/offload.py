@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from opsctl.checkpoints import Damaged, note_offloaded, offloaded_to, problems, size_of
+from opsctl.checkpoints import Damaged, cause, doubt, found, note_offloaded, offloaded_to, problems, size_of
 from opsctl.errors import InputError, OpsctlError
 from opsctl.ports import Clock, Runner, TimedOut
 from trainer import manifest
@@ -214,11 +214,12 @@ class Plan:
 
 
 def plan(directory: Path, to: str, *, keep_local: int) -> Plan:
-    """Copy whatever is not yet `to`; of what is then there keep the newest `keep_local` here, at least two."""
-    found = manifest.checkpoints(directory)
+    """Copy whatever is not yet `to`; of what is then there keep the newest `keep_local` here, at least two. Raises
+    RunDirError."""
+    here = found(directory)
     return Plan(
-        copies=tuple(each for each in found if to not in offloaded_to(each.path)),
-        removals=tuple(manifest.superfluous(found, keep_last=keep_local)),
+        copies=tuple(each for each in here if to not in offloaded_to(each.path)),
+        removals=tuple(manifest.superfluous(here, keep_last=keep_local)),
     )
 
 
@@ -236,22 +237,15 @@ def offload(checkpoint: Checkpoint, to: Destination, clock: Clock, told: Told) -
         to.copy(checkpoint.path, told)
         note_offloaded(checkpoint.path, to=to.label, at=clock.now().isoformat(timespec="seconds"))
     except OSError as error:
-        raise NotCopied(f"{error.filename or checkpoint.path}: {error.strerror or error}") from error
+        raise NotCopied(f"{checkpoint.path.name}: {cause(error, checkpoint.path)}") from error
 
 
 def removable(planned: Plan, to: str) -> list[Checkpoint]:
-    """Which of the planned removals may be done: copied, and not one of the newest two here that verify."""
+    """Which of the planned removals may be done: copied, and not one of the newest two here that verify. Raises
+    RunDirError."""
     gone = [each for each in planned.removals if to in offloaded_to(each.path)]
     if not gone:
         return []
-    here = manifest.checkpoints(gone[0].path.parent)
-    spare = set(manifest.superfluous(here, keep_last=2, is_good=_verifies))
+    here = found(gone[0].path.parent)
+    spare = set(manifest.superfluous(here, keep_last=2, is_good=lambda path: not doubt(path)))
     return [each for each in gone if each in spare]
-
-
-def _verifies(checkpoint: Path) -> bool:
-    """Whether it is known to be as it was written: what cannot be read is none of the two that must stay."""
-    try:
-        return not problems(checkpoint)
-    except OSError:
-        return False

@@ -14,7 +14,6 @@ KEEP, which says why it is never pruned, and OFFLOADED, which says where else it
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
@@ -79,14 +78,28 @@ def directory_name(step: int) -> str:
     return f"step-{step:07d}"
 
 
-def checkpoints(directory: Path) -> list[Checkpoint]:
-    """The complete checkpoints in `directory`, oldest first; none if it does not exist."""
+def checkpoints(directory: Path, *, with_unreadable: bool = False) -> list[Checkpoint]:
+    """The complete checkpoints in `directory`, oldest first; none if it does not exist.
+
+    One that cannot be looked into raises OSError, or is among them.
+    """
     try:
         found = list(directory.iterdir())
     except FileNotFoundError:
         return []
     named = ((_NAME.fullmatch(path.name), path) for path in found)
-    return sorted(Checkpoint(int(m[1]), path) for m, path in named if m and (path / COMPLETE).is_file())
+    return sorted(
+        Checkpoint(int(m[1]), path) for m, path in named if m and _is_complete(path, if_unreadable=with_unreadable)
+    )
+
+
+def _is_complete(checkpoint: Path, *, if_unreadable: bool) -> bool:
+    try:
+        return (checkpoint / COMPLETE).is_file()
+    except OSError:
+        if if_unreadable:
+            return True
+        raise
 
 
 def newest_complete(directory: Path) -> Checkpoint | None:
@@ -215,7 +228,10 @@ def superfluous(
 
 
 def _is_kept(checkpoint: Checkpoint, keep_every: int) -> bool:
-    return (checkpoint.path / KEEP).exists() or bool(keep_every and checkpoint.step % keep_every == 0)
+    try:
+        return (checkpoint.path / KEEP).exists() or bool(keep_every and checkpoint.step % keep_every == 0)
+    except OSError:  # nobody can say that it is not
+        return True
 
 
 def remove(checkpoint: Path) -> None:
@@ -229,7 +245,14 @@ def remove(checkpoint: Path) -> None:
 
 
 def sweep(directory: Path) -> None:
-    """Finish removals in `directory` that were cut off. Raises OSError."""
+    """Finish removals in `directory` that were cut off. Raises OSError, of the last that stays."""
+    failure: OSError | None = None
     for left in directory.glob(f"{_REMOVING}*"):
-        with contextlib.suppress(FileNotFoundError):  # somebody else is at it
+        try:
             shutil.rmtree(left)
+        except FileNotFoundError:  # somebody else is at it
+            continue
+        except OSError as error:
+            failure = error
+    if failure:
+        raise failure

@@ -12,12 +12,11 @@ from rich.table import Table
 
 from opsctl import checkpoints, offload
 from opsctl.app import App
-from opsctl.cli.checkpoint_offload import leased, offload_, ours, size_text, steps
+from opsctl.cli.checkpoint_offload import leased, look_again, offload_, ours, size_text, steps
 from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, say, train_argument
 from opsctl.config import read_toml
-from opsctl.errors import InputError
+from opsctl.errors import InputError, OpsctlError
 from opsctl.rundir import RunDir, check_trusted
-from trainer import manifest
 from trainer.manifest import Checkpoint
 
 
@@ -36,23 +35,26 @@ def checkpoint() -> None:
 @train_argument
 @json_option
 @click.pass_obj
-def list_(app: App, train: str, *, as_json: bool) -> None:
-    """Step, size, kind and place of each complete checkpoint of TRAIN. Reads no more than their manifests.
+def list_(app: App, train: str, *, as_json: bool) -> int:
+    """Step, size, kind and place of each complete checkpoint of TRAIN. Reads no more than their manifests; exit 1 if
+    one of those cannot be read.
 
     \b
     opsctl checkpoint list tiny-gpt --json
     """
     rows = checkpoints.listed(app.find(train).checkpoints)
+    code = int(any(row.is_unread for row in rows))
     if as_json:
         print_json([asdict(row) for row in rows])
-        return
+        return code
     table = Table("step", "size", "samples", "written by", "kept", "also in", box=None, pad_edge=False)
     for row in rows:
         where = ", ".join(row.offloaded)
         last = row.problem or row.topology
-        told = (str(row.step), size_text(row.size), str(row.consumed_samples), last, row.kept, where)
-        table.add_row(*map(cell, told))
+        known = ("?", "?") if row.is_unread else (size_text(row.size), str(row.consumed_samples))
+        table.add_row(*map(cell, (str(row.step), *known, last, row.kept, where)))
     print_table(table) if rows else say(f"{train}: no checkpoints")
+    return code
 
 
 @checkpoint.command()
@@ -94,20 +96,27 @@ def verify(context: click.Context, train: str, *, step: int | None, as_json: boo
 def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: bool, as_json: bool) -> None:
     """Remove old checkpoints of TRAIN; never the newest two that verify, nor what is kept for study.
 
+    One that is seen to be damaged, or that cannot be read, stops none of this: it is named, and the exit code is 1.
+
     \b
     opsctl checkpoint prune tiny-gpt --keep-last 5 --keep-every 10000 --dry-run
     """
     run = ours(app, train)
     with leased(run, app):
-        gone = checkpoints.superfluous(run.checkpoints, keep_last=keep_last, keep_every=keep_every)
-        freed = sum(offload.size(each) for each in gone)
+        gone, failed = checkpoints.superfluous(run.checkpoints, keep_last=keep_last, keep_every=keep_every)
+        sizes = {each: offload.size(each) for each in gone}
         if not dry_run:
-            checkpoints.remove(gone)
+            failed += checkpoints.sweep(run.checkpoints)
+            gone, stay = checkpoints.remove(gone)
+            failed += stay
+    freed = sum(sizes[each] for each in gone)
     if as_json:
-        print_json({"removed": [each.step for each in gone], "bytes": freed, "dry_run": dry_run})
-        return
-    said = "would remove" if dry_run else "removed"
-    say(f"{run.name}: {said} {steps(gone)}, {size_text(freed)}" if gone else f"{run.name}: nothing to remove")
+        print_json({"removed": [each.step for each in gone], "bytes": freed, "dry_run": dry_run, "failed": failed})
+    else:
+        said = "would remove" if dry_run else "removed"
+        say(f"{run.name}: {said} {steps(gone)}, {size_text(freed)}" if gone else f"{run.name}: nothing to remove")
+    if failed:
+        raise OpsctlError("\n".join(failed), hint=look_again(run))
 
 
 @checkpoint.command()
@@ -160,7 +169,7 @@ def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:
 
 
 def _of_step(run: RunDir, step: int | None) -> list[Checkpoint]:
-    found = manifest.checkpoints(run.checkpoints)
+    found = checkpoints.found(run.checkpoints)
     if step is None:
         return found
     if chosen := [each for each in found if each.step == step]:

@@ -67,6 +67,7 @@ def offload_(
     copied: list[Checkpoint] = []
     failed: list[OpsctlError] = []
     with leased(run, app) as held, _progress(sum(offload.size(each) for each in plan.copies)) as told:
+        stay = checkpoints.sweep(run.checkpoints)
         refreshed = _refreshing(held, app, told)
         for each in plan.copies:
             try:
@@ -74,15 +75,16 @@ def offload_(
                 copied.append(each)
             except (offload.NotCopied, checkpoints.Damaged) as error:
                 failed.append(error)
-        gone = [] if copy_only else offload.removable(plan, destination.label)
-        checkpoints.remove(gone)
+        planned = [] if copy_only else offload.removable(plan, destination.label)
+        gone, left = checkpoints.remove(planned)
+    failures = [*(error.message for error in failed), *stay, *left]
     if as_json:
         done = {"copied": [each.step for each in copied], "removed": [each.step for each in gone]}
-        print_json({**done, "to": destination.label, "failed": [error.message for error in failed]})
+        print_json({**done, "to": destination.label, "failed": failures})
     else:
         say(f"{run.name}: copied {steps(copied)} to {destination.label}; removed {steps(gone)} here")
-    if failed:
-        raise OpsctlError("\n".join(error.message for error in failed), hint=failed[0].hint)
+    if failures:
+        raise OpsctlError("\n".join(failures), hint=(failed[0].hint if failed else None) or look_again(run))
 
 
 def _destination(
@@ -120,14 +122,18 @@ def ours(app: App, train: str) -> RunDir:
 
 @contextlib.contextmanager
 def leased(run: RunDir, app: App) -> Iterator[Held]:
-    """Nobody else removes or offloads there meanwhile. The trainer may: what it prunes is gone, and said to be.
-
-    What an earlier removal has left that was cut off goes first.
-    """
+    """Nobody else removes or offloads there meanwhile. The trainer may: what it prunes is gone, and said to be."""
     run.checkpoints.mkdir(exist_ok=True)
     with lease(run.checkpoints, app.clock) as held:
-        checkpoints.sweep(run.checkpoints)
         yield held
+
+
+def look_again(run: RunDir) -> str:
+    """What to do about checkpoints that are not good."""
+    return (
+        f"opsctl checkpoint verify {run.name} looks again;\n"
+        f"what stays bad is best moved out of {run.checkpoints}: no life starts while the newest cannot be read"
+    )
 
 
 def _refreshing(held: Held, app: App, told: offload.Told) -> offload.Told:

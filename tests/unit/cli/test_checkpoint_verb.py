@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,26 @@ def opsctl(*words: object, code: int = 0) -> str:
         raise done.exception
     assert (done.return_value or 0) == code
     return done.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    out: str
+    error: OpsctlError
+
+
+def refused(*words: object) -> Refused:
+    """What a verb printed that ended with exit code 1, and said why."""
+    done = CliRunner().invoke(cli, ["checkpoint", *map(str, words)], standalone_mode=False, prog_name="opsctl")
+    assert isinstance(done.exception, OpsctlError)
+    assert done.exception.exit_code == 1
+    return Refused(done.stdout, done.exception)
+
+
+def shut(checkpoint: Path, name: str) -> None:
+    """That file cannot be looked at, by root either: the name it leads to is longer than any file system takes."""
+    (checkpoint / name).unlink()
+    (checkpoint / name).symlink_to("x" * 300)
 
 
 def save(directory: Path, step: int, *, size: int = 1000) -> Path:
@@ -137,11 +158,15 @@ def test_verify_names_what_is_damaged_and_exits_1(run):
 
 def test_prune_never_removes_the_last_two_that_verify(run):
     flip(run / "checkpoints" / "step-0000040" / "layer_00.pt")
-    assert opsctl("prune", "tiny", "--keep-last", 2, "--dry-run").startswith("tiny: would remove step 10, ")
+    damaged = ["step-0000040: layer_00.pt has changed since it was written (SHA-256 differs)"]
+    assert refused("prune", "tiny", "--keep-last", 2, "--dry-run").out.startswith("tiny: would remove step 10, ")
     assert steps(run / "checkpoints") == [10, 20, 30, 40]
-    assert opsctl("prune", "tiny", "--keep-last", 2).startswith("tiny: removed step 10, ")
+    done = refused("prune", "tiny", "--keep-last", 2, "--json")
+    assert (json.loads(done.out)["removed"], json.loads(done.out)["failed"]) == ([10], damaged)
+    assert done.error.message == damaged[0]
+    assert "opsctl checkpoint verify tiny" in str(done.error.hint)
     assert steps(run / "checkpoints") == [20, 30, 40]
-    assert opsctl("prune", "tiny", "--keep-last", 2) == "tiny: nothing to remove\n"
+    assert refused("prune", "tiny", "--keep-last", 2).out == "tiny: nothing to remove\n"
 
 
 def test_prune_keeps_every_nth_and_what_is_kept_for_study(run):
@@ -184,6 +209,48 @@ def test_one_that_cannot_be_read_is_not_copied_nor_counted_among_the_two_that_st
     with pytest.raises(OpsctlError, match="not a manifest of format 1"):
         opsctl("prune", "tiny", "--keep-last", 2)
     assert steps(run / "checkpoints") == [20, 30, 40]
+
+
+@pytest.mark.parametrize("name", ["COMPLETE", "manifest.json"])
+def test_one_that_cannot_be_looked_into_keeps_no_verb_from_the_others(run, tmp_path, name):
+    """It is named with what to do, counts for none of the two that stay, and goes nowhere."""
+    save(run / "checkpoints", 50)
+    shut(run / "checkpoints" / "step-0000010", name)
+    shut(run / "checkpoints" / "step-0000040", name)
+    rows = json.loads(opsctl("list", "tiny", "--json", code=1))
+    assert [row["step"] for row in rows if row["is_unread"] and "File name too long" in row["problem"]] == [10, 40]
+    verdicts = json.loads(opsctl("verify", "tiny", "--json", code=1))
+    assert [each["verdict"] for each in verdicts] == ["unknown", "verified", "verified", "unknown", "verified"]
+
+    done = refused("prune", "tiny", "--keep-last", 2, "--json")
+    assert json.loads(done.out)["removed"] == [20]  # of 30 and 50 both are needed: 40 may be no good
+    assert [line.partition(", so it is left alone")[0] for line in json.loads(done.out)["failed"]] == [
+        "step-0000010: cannot be read",
+        "step-0000040: cannot be read",
+    ]
+    save(run / "checkpoints", 60)
+    done = refused("offload", "tiny", "--to", tmp_path / "archive", "--json")
+    told = json.loads(done.out)
+    assert (told["copied"], told["removed"]) == ([30, 50, 60], [30])
+    assert [f"step-00000{step}0" in line for step, line in zip((1, 4), told["failed"], strict=True)] == [True, True]
+    assert sorted(path.name[-2:] for path in (run / "checkpoints").glob("step-*")) == ["10", "40", "50", "60"]
+
+
+def test_a_removal_that_fails_keeps_the_others_from_nothing(run):
+    """A file has taken the place to which the first is moved."""
+    (run / "checkpoints" / ".removing-step-0000010").write_text("")
+    done = refused("prune", "tiny", "--keep-last", 2, "--json")
+    assert json.loads(done.out)["removed"] == [20]
+    assert "step-0000010: cannot be removed: " in done.error.message
+    assert steps(run / "checkpoints") == [10, 30, 40]
+
+
+def test_a_note_of_copies_that_is_half_written_has_it_copied_again(run, tmp_path):
+    place = tmp_path / "archive"
+    opsctl("offload", "tiny", "--to", place, "--copy-only")
+    (run / "checkpoints" / "step-0000040" / "OFFLOADED").write_text('{"to": "/arch')
+    assert json.loads(opsctl("offload", "tiny", "--to", place, "--json"))["copied"] == [40]
+    assert json.loads(opsctl("offload", "tiny", "--to", place, "--json"))["copied"] == []
 
 
 def test_a_damaged_checkpoint_is_not_copied_and_makes_none_go_that_is_needed(run, tmp_path):
