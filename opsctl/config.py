@@ -45,7 +45,14 @@ def _check_text(text: str) -> str:
     return text
 
 
+def _check_directory(path: str) -> str:
+    if path and not path.startswith("/"):
+        raise ValueError(f"{path!r} is not absolute: tasks start on other machines, weeks after this was typed")
+    return path
+
+
 Text = Annotated[str, AfterValidator(_check_text)]
+Directory = Annotated[Text, AfterValidator(_check_directory)]
 Variable = Annotated[str, AfterValidator(_check_variable)]
 TimeLimit = Annotated[str, AfterValidator(_check_time)]
 
@@ -109,6 +116,9 @@ class SlurmTable(Table):
 class Setup(Table):
     """What the body does before the trainer starts, on the first node of the allocation."""
 
+    directory: Directory = Field(
+        "", description="where the trainer starts, and relative paths of its command with it; empty: its run directory"
+    )
     modules: tuple[Word, ...] = Field((), description="for `module load`")
     lines: tuple[Text, ...] = Field((), description="shell, as written")
 

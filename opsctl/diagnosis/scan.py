@@ -23,10 +23,10 @@ LONGEST = 4000
 SHAPES = 20_000
 """So many kinds of lines are remembered."""
 GATE = re.compile(
-    rb"A(?:ddress already|ssertion)|B(?:us error|roken pipe)|C(?:UDA|ANCELLED|annot send|onnect|all to)"
-    rb"|D(?:ataLoader|isk quota|etected|ist|UE TO)|E(?:rror|RROR|xcept|ADDR|xited)|F(?:atal|loating)|Illegal|Input/"
-    rb"|Kill|N(?:VRM|aN|CCL WARN|o space|ode fail|ET/IB)|O(?:ut [oO]f|OM)|Pytorch|Refused by"
-    rb"|S(?:tale|egment|TEPD|ome NCCL|ocket)|T(?:raceback|CPStore|ransport|imed)|Unable|W(?:ARN|atchdog)|Xid"
+    rb"A(?:ddress already|ssertion)|B(?:us error|roken pipe)|C(?:UDA|ANCELLED|annot s|onnect|all to)"
+    rb"|D(?:ataLoader|isk quota|etected|ist|UE TO)|E(?:rr(?:no|or)|RROR|xcept|ADDR|xited)|F(?:atal|loating)"
+    rb"|I(?:llegal|nput/)|Kill|N(?:VRM|aN|CCL WARN|o (?:space|module)|ode fail|ET/IB)|O(?:ut [oO]f|OM)|Pytorch"
+    rb"|Refused by|S(?:tale|egment|TEPD|ome NCCL|ocket)|T(?:raceback|CPStore|ransport|imed)|Unable|W(?:ARN|atchdog)|Xid"
 )
 """Cheap, and true of every line that matters: it begins with few letters, all of them rare in a log of numbers."""
 

@@ -152,9 +152,9 @@ def become(keeper: int, output: int, command: list[str], env: dict[str, str]) ->
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         os.execvpe(command[0], command, env)
     except FileNotFoundError:
-        os.write(2, f"{command[0]}: no such program\n".encode(errors="surrogateescape"))
+        os.write(2, f"Cannot start {command[0]}: no such program\n".encode(errors="surrogateescape"))
     except OSError as error:
-        os.write(2, f"{command[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
+        os.write(2, f"Cannot start {command[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
         code = 126
     finally:
         os._exit(code)

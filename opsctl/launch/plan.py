@@ -73,6 +73,7 @@ def body(train: Train, run: RunDir, *, python: str) -> str:
         name=train.name,
         run_dir=run.path,
         python=python,
+        directory=train.setup.directory,
         modules=train.setup.modules,
         environment=train.environment,
         lines=train.setup.lines,

@@ -62,6 +62,15 @@ class Corpus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stray:
+    """A file that the command names, which is not there where the trainer starts."""
+
+    path: str
+    here: str = ""
+    """The directory from which it would be there: that in which launch was typed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
     """The newest complete checkpoint of the train, and how many there are."""
 
@@ -102,6 +111,7 @@ class Facts:
     """Tokens that each `tokenizer.json` knows, by its path; None for a file that does not say."""
     files: Mapping[str, bool] = field(default_factory=dict)
     """Whether files that the command names are there."""
+    strays: tuple[Stray, ...] = ()
     scripts: Mapping[str, str] = field(default_factory=dict)
     """The text of shell scripts that the command names."""
     deepspeed: Mapping[str, Any] = field(default_factory=dict)

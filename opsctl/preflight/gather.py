@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from opsctl.nodesets import nodeset
 from opsctl.ports import Runner, Scheduler
 from opsctl.preflight import corpus
 from opsctl.preflight.checks.slurm import asked
-from opsctl.preflight.facts import Armed, Cluster, Corpus, Facts, Room, Saved, Seen
+from opsctl.preflight.facts import Armed, Cluster, Corpus, Facts, Room, Saved, Seen, Stray
 from opsctl.preflight.flags import words
 from opsctl.preflight.gpus import gpu_kind
 from opsctl.preflight.model import Order
@@ -31,6 +32,10 @@ from opsctl.watch_tables import Filesystem
 from trainer import manifest
 
 LARGEST_SCRIPT = 1 << 20
+SCRIPTS = (".py", ".sh", ".bash")
+CONTAINERS = {"apptainer", "singularity", "docker", "podman", "enroot", "ch-run", "sarus", "shifter"}
+"""Within these, paths are others than here."""
+_PLACEHOLDER = re.compile(r"\{\{.*?\}\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +80,17 @@ def gather(order: Order, place: Place, slurm: Cluster | None, unknown: Mapping[s
     return Facts(
         now=place.now, user=place.user, cluster=slurm, switches=_switches(place.run, why),
         room=_room(order, place, why), corpora=tuple(_corpora(order, place)),
-        tokenizers={path: corpus.tokenizer_size(_at(place, path)) for path in order.recipe.tokenizers},
-        files=_files(order, place),
+        tokenizers={path: corpus.tokenizer_size(_at(order, place, path)) for path in order.recipe.tokenizers},
+        files=_files(order, place), strays=tuple(_strays(order, place)),
         scripts=_scripts(order, place), deepspeed=_deepspeed(order, place), seen=seen, gpu=gpu,
         saved=_saved(order, place.run, why), step_s=median_step_s(recent_iterations(place.run.main_log, 20)),
         versions=versions(order.train, place.run, place.runner), unknown=why,
     )  # fmt: skip
 
 
-def _at(place: Place, path: str) -> Path:
-    """A job runs in its run directory."""
-    return place.run.path / path
+def _at(order: Order, place: Place, path: str) -> Path:
+    """What a path is to the trainer."""
+    return place.run.path / order.train.setup.directory / path
 
 
 def _switches(run: RunDir, unknown: dict[str, str]) -> tuple[Armed, ...]:
@@ -101,7 +106,7 @@ def _switches(run: RunDir, unknown: dict[str, str]) -> tuple[Armed, ...]:
 
 def _room(order: Order, place: Place, unknown: dict[str, str]) -> Room | None:
     said = next(iter(order.recipe.said.get("save", ())), "{{")
-    target = place.run.checkpoints if "{{" in said or "$" in said else _at(place, said)
+    target = place.run.checkpoints if "{{" in said or "$" in said else _at(order, place, said)
     there = next((path for path in (target, *target.parents) if _is_there(path)), Path("/"))
     chosen = _filesystem(there, place.filesystems)
     try:
@@ -152,15 +157,33 @@ def _is_there(path: Path) -> bool | None:
 
 def _corpora(order: Order, place: Place) -> Iterable[Corpus]:
     for prefix in order.recipe.corpora:
-        path = place.base / prefix if order.recipe.is_embedded else _at(place, prefix)
+        path = place.base / prefix if order.recipe.is_embedded else _at(order, place, prefix)
         if order.recipe.is_embedded or not _is_there(path):  # some trainers take a directory
             yield corpus.read(path, prefix)
 
 
 def _files(order: Order, place: Place) -> dict[str, bool]:
     named = [*order.recipe.tokenizers, *order.recipe.said.get("kill-switch-path", ())[:1]]
-    looked = {path: _is_there(_at(place, path)) for path in named}
+    named += filter(None, [order.train.setup.directory])
+    looked = {path: _is_there(_at(order, place, path)) for path in named}
     return {path: there for path, there in looked.items() if there is not None}
+
+
+def _strays(order: Order, place: Place) -> Iterator[Stray]:
+    """What placeholders, the shell and containers make of a path is not known."""
+    given = words(_PLACEHOLDER.sub("$", word) for word in order.train.command)
+    if any("cd " in line for line in order.train.setup.lines) or _is_contained(given, order.spec.extra):
+        return
+    for word in given:
+        path = word.partition("=")[2] if word.startswith("-") else word
+        if "$" in path or _is_there(_at(order, place, path)) is not False:
+            continue
+        if path.endswith(SCRIPTS) or (Path(path).suffix and (place.base / path).is_file()):
+            yield Stray(path=path, here=str(place.base) if _is_there(place.base / path) else "")
+
+
+def _is_contained(command: Sequence[str], extra: Sequence[str]) -> bool:
+    return any(Path(word).name in CONTAINERS for word in command) or any("--container" in each for each in extra)
 
 
 def _scripts(order: Order, place: Place) -> dict[str, str]:
@@ -168,7 +191,7 @@ def _scripts(order: Order, place: Place) -> dict[str, str]:
     for word in words(order.train.command):
         if word.endswith((".sh", ".bash", ".slurm", ".sbatch")) and "{{" not in word:
             with contextlib.suppress(OSError, UnicodeDecodeError):
-                if (path := _at(place, word)).stat().st_size < LARGEST_SCRIPT:
+                if (path := _at(order, place, word)).stat().st_size < LARGEST_SCRIPT:
                     found[word] = path.read_text(encoding="utf-8")
     return found
 
@@ -176,7 +199,7 @@ def _scripts(order: Order, place: Place) -> dict[str, str]:
 def _deepspeed(order: Order, place: Place) -> dict[str, Any]:
     for path in order.recipe.said.get("deepspeed-config", ())[:1]:
         with contextlib.suppress(OSError, ValueError):
-            given = json.loads(_at(place, path).read_text(encoding="utf-8"))
+            given = json.loads(_at(order, place, path).read_text(encoding="utf-8"))
             return given if isinstance(given, dict) else {}
     return {}
 

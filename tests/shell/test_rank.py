@@ -76,12 +76,12 @@ def test_it_dies_of_the_signal_that_ended_the_command(tmp_path, number):
 
 def test_a_missing_program_is_said_in_the_log_and_exits_127(tmp_path):
     ran = shim(tmp_path, "no-such-program")
-    assert (ran.returncode, ran.stdout) == (127, PREFIX + b"no-such-program: no such program\n")
+    assert (ran.returncode, ran.stdout) == (127, PREFIX + b"Cannot start no-such-program: no such program\n")
 
 
 def test_a_file_that_may_not_be_executed_exits_126(tmp_path):
     ran = shim(tmp_path, "/etc/passwd")
-    assert (ran.returncode, ran.stdout) == (126, PREFIX + b"/etc/passwd: Permission denied\n")
+    assert (ran.returncode, ran.stdout) == (126, PREFIX + b"Cannot start /etc/passwd: Permission denied\n")
 
 
 @pytest.mark.parametrize("argv", [[], ["--logs", "x"], ["--logs", "x", "y", "z"], ["--logs", "x", "--"], ["--help"]])

@@ -51,6 +51,17 @@ def test_a_setup_line_that_fails_ends_the_body_and_is_named(bench):
     assert done.stderr.endswith("ended with 1: false\n")
 
 
+def test_the_trainer_starts_in_the_directory_that_is_asked_for(bench, tmp_path):
+    (odd := tmp_path / "-my $code").mkdir()
+    done = bench.run(bench.script(["pwd"], setup={"directory": str(odd), "lines": ["pwd"]}))
+    assert [line.rpartition("/")[2] for line in done.stdout.splitlines()] == ["-my $code"] * 2, done
+
+
+def test_a_directory_that_is_gone_ends_the_body_and_is_named(bench):
+    done = bench.run(bench.script(["dump"], setup={"directory": "/gone"}))
+    assert (done.returncode, "/gone: No such file or directory" in done.stderr) == (1, True)
+
+
 def test_a_setup_line_that_fails_in_a_pipe_ends_the_body(bench):
     assert bench.run(bench.script(["dump"], setup={"lines": ["(exit 7) | cat"]})).returncode == 7
 

@@ -69,6 +69,13 @@ def test_what_is_no_time_limit_is_refused(limit):
     ]
 
 
+@pytest.mark.parametrize("path", ["code", "~/code", "$HOME/code"])
+def test_a_directory_to_start_in_is_absolute(path):
+    assert problems(setup={"directory": path}, slurm=SLURM) == [
+        f"[setup] directory: {path!r} is not absolute: tasks start on other machines, weeks after this was typed"
+    ]
+
+
 def test_an_sbatch_option_is_one_line_with_two_dashes():
     assert problems(slurm={**SLURM, "extra": ["-x"]}) == [
         "[slurm.extra] 0: '-x' is no sbatch option: one line that starts with --"

@@ -4,6 +4,7 @@ tests/corpus/preflight, a row in docs/preflight.md."""
 from __future__ import annotations
 
 from opsctl.preflight.checks import (
+    command,
     data,
     layout,
     memory,
@@ -35,6 +36,7 @@ CHECKS: dict[str, Check] = {
     "nodes": Check(look=twice.nodes, source="ML Engineering book, Mismatching nodes number"),
     "ranks": Check(look=twice.ranks, source="ML Engineering book, Mismatching nodes number"),
     "batch-twice": Check(look=twice.batch_twice, source="DeepSpeed, configuration JSON, batch size related parameters"),
+    "files": Check(look=command.files, source="tasks start in their run directory, not where they were launched"),
     "processes": Check(look=layout.processes, source="tr1-13B chronicles, DP_SIZE"),
     "heads": Check(look=layout.heads, source="Shoeybi et al. 2019, section 3; prequel of tr11, 14400 / 64"),
     "vocabulary": Check(look=layout.vocabulary, source="Shoeybi et al. 2019, section 3"),

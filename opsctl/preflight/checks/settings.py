@@ -63,7 +63,8 @@ def cpus(order: Order, _: Facts) -> Iterator[Finding]:
             "cpus_per_process at least as large",
         )
     workers = number(order.recipe.said, "num-workers")
-    needed = 1 + (workers if workers is not None else 2)
+    known = order.recipe.layers is not None  # Megatron's flags, whose default it is
+    needed = 1 + (workers if workers is not None else 2 if known else 0)
     if order.has_gpus and not order.recipe.is_embedded and spec.cpus_per_process < needed:
         yield warning(
             f"[slurm] cpus_per_process = {spec.cpus_per_process}: a rank and its {needed - 1} DataLoader workers want"

@@ -12,6 +12,8 @@ from opsctl.config import Site, load_train
 from opsctl.health.history import Card, Record
 from opsctl.launch.plan import job_spec
 from opsctl.preflight import corpus
+from opsctl.preflight.checks import settings
+from opsctl.preflight.facts import Facts
 from opsctl.preflight.gather import Place, gather
 from opsctl.preflight.model import Order
 from opsctl.preflight.recipe import recipe
@@ -225,3 +227,60 @@ def test_looking_changes_nothing(look, tmp_path, run):
     look(TINY)
     look(FOREIGN)
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "t.toml"])
+
+
+SHORT = """name = "t"
+command = {command}
+[slurm]
+nodes = 1
+time_limit = "60"
+gpus_per_node = 8
+[setup]
+{setup}
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "setup", "found"),
+    [
+        (["python", "train.py"], "", [("train.py", True)]),
+        (["python", "gone.py"], "", [("gone.py", False)]),
+        (["python", "/gone/train.py", "--data", "/gone/corpus"], "", [("/gone/train.py", False)]),
+        (["python", "train.py"], 'directory = "CODE"', []),
+        (["python", "train.py"], 'directory = "/gone"', [("train.py", True)]),
+        (["python", "train.py"], 'lines = ["cd CODE"]', []),
+        (["python", "-m", "train", "--config=conf/a.yaml"], "", [("conf/a.yaml", True)]),
+        (["bash", "-c", "exec python -u train.py $@"], "", [("train.py", True)]),
+        (["python", "own.py"], "", []),
+        (["python", "{{ run_dir }}/train.py", "$CODE/train.py", "train", "conf"], "", []),
+        (["apptainer", "exec", "a.sif", "python", "train.py"], "", []),
+    ],
+)
+def test_files_that_are_not_where_the_trainer_starts_are_told(look, run, command, setup, found):
+    tmp_path = run.path.parents[1]
+    for name in ("train.py", "train", "conf/a.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (run.path / "own.py").touch()
+    strays = look(SHORT.format(command=json.dumps(command), setup=setup.replace("CODE", str(tmp_path)))).strays
+    assert [(each.path, each.here) for each in strays] == [
+        (path, str(tmp_path) if here else "") for path, here in found
+    ]
+
+
+def test_a_pyxis_container_has_its_own_files(look, tmp_path):
+    (tmp_path / "train.py").touch()
+    text = SHORT.format(command='["python", "train.py"]', setup="")
+    assert look(text).strays
+    assert not look(text.replace("nodes = 1", 'nodes = 1\nextra = ["--container-image=a.sqsh"]')).strays
+
+
+def test_a_directory_to_start_in_that_is_gone_is_told(look):
+    assert look(SHORT.format(command='["python"]', setup='directory = "/gone"')).files == {"/gone": False}
+
+
+def test_of_a_trainer_of_which_nothing_is_known_no_workers_are_made_up(look, tmp_path):
+    look(SHORT.format(command='["python"]', setup=""))
+    config = load_train(tmp_path / "t.toml")
+    order = Order(train=config, spec=job_spec(config, Site(root="/t")), recipe=recipe(config))
+    assert list(settings.cpus(order, Facts(now=NOW, user="me"))) == []
