@@ -120,7 +120,10 @@ def _why_over(thing: Watched, seen: Seen) -> str:
     outcome = str(settled[-1].data["outcome"]) if settled else ""
     decided = [event for event in thing.events if event.kind is Kind.SUBMITTED or _is_cancel(event.kind, event.data)]
     if decided and decided[-1].kind is Kind.CANCELLED:
-        return f"cancelled by {decided[-1].actor.partition('@')[0]}: {decided[-1].data['why']}"
+        why = str(decided[-1].data["why"])
+        if settled and why.startswith(f"{settled[-1].data['life']} {outcome}: "):  # the settlement cancelled it
+            return why
+        return f"cancelled by {decided[-1].actor.partition('@')[0]}: {why}"
     last = list(seen.history.started)[-1:]
     if outcome in {"finished", "killed"} and last and last[0] in seen.history.settled:
         return f"{outcome}: {settled[-1].data['why']}"

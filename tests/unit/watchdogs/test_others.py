@@ -167,6 +167,10 @@ def test_a_train_whose_last_step_is_done_is_no_alarm(stage: Stage) -> None:
         Kind.LIFE_SETTLED, life="7_1.0", outcome="finished", action="cancel-queued", why="the last step is done"
     )
     assert stage.look("slurm_status").summary == "gpt: finished: the last step is done"
+    stage.journal.append(Kind.CANCELLED, job="7", why="7_1.0 finished: the last step is done")
+    assert stage.look("slurm_status").summary == "gpt: 7_1.0 finished: the last step is done"
+    stage.journal.append(Kind.CANCELLED, job="8", why="opsctl cancel")
+    assert stage.look("slurm_status").summary.endswith(": opsctl cancel")
 
 
 def test_a_job_array_that_is_not_the_trains_is_no_sign_of_it(stage: Stage) -> None:
