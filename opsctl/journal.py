@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,8 +17,8 @@ from typing import Any
 
 from opsctl.errors import cannot_write
 from opsctl.ports import Clock
-from opsctl.rundir import RunDir
-from opsctl.system import hostname
+from opsctl.rundir import Life, RunDir
+from opsctl.system import hostname, user_name
 
 
 class Kind(StrEnum):
@@ -165,11 +164,8 @@ def _read(path: Path) -> Iterator[Event]:
 
 
 def actor() -> str:
-    """Who we are, as Slurm and the file system have it, for $USER may say anything; the number where it has no name."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
+    """Who we are, as Slurm and the file system have it, for $USER may say anything."""
+    return user_name(os.geteuid())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +198,7 @@ class History:
     """The cancellation that was begun and of which it is not known whether it was done."""
 
     def lives_of(self, array: str) -> list[str]:
-        return [life for life in self.started if life.partition("_")[0].partition(".")[0] == array]
+        return [life for life in self.started if Life(Path(life)).array == array]
 
 
 def replay(events: list[Event]) -> History:
@@ -227,7 +223,7 @@ def _submitted(history: History, event: Event) -> None:
 def _started(history: History, event: Event) -> None:
     """A life of an array that nobody knows is what became of a submission that was cut off."""
     life = str(event.data["life"])
-    array = life.partition("_")[0].partition(".")[0]
+    array = Life(Path(life)).array
     if array not in history.arrays and len(history.pending) == 1:
         nonce, begun = history.pending.popitem()
         tasks = int(begun.data["tasks"])

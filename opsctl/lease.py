@@ -36,6 +36,9 @@ class Holder:
     started: int
     at: float
 
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host.partition('/')[0]}"
+
     def is_stale(self, now: float) -> bool:
         """Its process is gone, if it is one of this host, or it has had far more time than anybody needs."""
         if self.host == _here() and not ProcessId(pid=self.pid, started=self.started).is_alive:

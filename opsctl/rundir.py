@@ -43,6 +43,16 @@ class Life:
         return self.job.partition("_")[0]
 
     @property
+    def task(self) -> int | None:
+        """None outside an array."""
+        task = self.job.partition("_")[2]
+        return int(task) if task else None
+
+    @property
+    def restart(self) -> int:
+        return int(self.name.rpartition(".")[2])
+
+    @property
     def start(self) -> Path:
         return self.path / "start.json"
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import stat
 import uuid
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 from opsctl.errors import RunDirError
 from opsctl.journal import Event, Journal, Kind
 from opsctl.rundir import RunDir
+from opsctl.system import user_name
 
 
 class Switch(StrEnum):
@@ -72,7 +72,7 @@ def read(run: RunDir, switch: Switch) -> Armed | None:
     except FileNotFoundError:
         return None
     why = str(_contents(path).get("why", ""))[:500]
-    return Armed(switch=switch, by=owner(found), since=_since(found), why=why)
+    return Armed(switch=switch, by=user_name(found.st_uid), since=_since(found), why=why)
 
 
 def armed(run: RunDir) -> list[Armed]:
@@ -133,7 +133,7 @@ def _leave(run: RunDir, path: Path, data: dict[str, str]) -> None:
     except RunDirError as error:
         if run.is_ours or not isinstance(error.__cause__, PermissionError):
             raise
-        whose = owner(run.path.stat())
+        whose = user_name(run.path.stat().st_uid)
         raise RunDirError(
             error.message, hint=f"only {whose}, and the `group` that their site.toml names, may"
         ) from error
@@ -153,7 +153,7 @@ def _request(path: Path) -> Request | None:
     except (ValueError, OSError):
         return None
     exclude = given.get("exclude", "")
-    return Request(verb=verb, by=owner(found), since=_since(found), exclude=str(exclude), path=path)
+    return Request(verb=verb, by=user_name(found.st_uid), since=_since(found), exclude=str(exclude), path=path)
 
 
 def _contents(path: Path) -> dict[str, Any]:
@@ -170,14 +170,6 @@ def _contents(path: Path) -> dict[str, Any]:
     finally:
         os.close(handle)
     return given if isinstance(given, dict) else {}
-
-
-def owner(found: os.stat_result) -> str:
-    """The name of a file's owner, or the number where it has no name here."""
-    try:
-        return pwd.getpwuid(found.st_uid).pw_name
-    except KeyError:
-        return str(found.st_uid)
 
 
 def _since(found: os.stat_result) -> datetime:

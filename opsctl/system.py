@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import select
 import selectors
 import signal
@@ -282,6 +283,14 @@ def replace_process(argv: Sequence[str], *, env: Mapping[str, str] | None = None
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvpe(argv[0], list(argv), {**os.environ, **(env or {})})
+
+
+def user_name(uid: int) -> str:
+    """The name of a user, or the number where it has no name here."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def hostname() -> str:

@@ -25,7 +25,7 @@ from opsctl.launch.chain import Chain, look
 from opsctl.model import Finding, Job, Level, Node, Transition
 from opsctl.ports import Clock, Runner, Scheduler, Watchdog
 from opsctl.rundir import RunDir, all_trains, may_act
-from opsctl.switches import owner
+from opsctl.system import user_name
 from opsctl.watch_tables import Filesystem
 from watchdogs import WATCHDOGS
 from watchdogs.scene import Memory, Scene, Watched
@@ -77,7 +77,7 @@ class Watch:
     """Watchdogs; empty for all."""
     trains: Sequence[str] = ()
     """Names of trains; empty for all, and for what belongs to no train."""
-    tells: bool = True
+    acts: bool = True
     """Whether to act: attend to the trains, cancel what hangs, record, alert, ping. If not, it is only a look."""
     _isolation: Isolation[Unit, Any] = field(init=False)
     _problems: list[str] = field(default_factory=list)
@@ -100,16 +100,16 @@ class Watch:
         runs = [run for run in all_trains(self.world.site.root_path) if not self.trains or run.name in self.trains]
         jobs, slurm = self._jobs() if runs else ([], [])
         self._slurm_answers = jobs is not None
-        attended = self._attend(runs, jobs) if self.tells and jobs is not None else []
+        attended = self._attend(runs, jobs) if self.acts and jobs is not None else []
         scene, broken = self._scene(runs, jobs)
         answers = self._isolation.run(dict(self._units(scene)))
         self._is_whole = self._is_whole and not any(map(_has_failed, answers.values()))
         findings = [*broken, *self._findings(answers), *slurm]
         transitions: list[Transition] = []
         attempts: list[Attempt] = []
-        if self.tells:
+        if self.acts:
             findings = [self._acted(scene, each) for each in findings]
-        if self.tells and self._is_ours():
+        if self.acts and self._is_ours():
             findings += self._gone(scene, answers, findings)
             transitions, attempts = self._tell(findings)
         return Report(
@@ -174,7 +174,7 @@ class Watch:
         scene = Scene(
             site=self.world.site, now=self.world.clock.now(), clock=self.world.clock, runner=self.world.engine_runner,
             memory=memory, site_dir=alerting.site.path, trains=trains,
-            nodes=self._nodes(trains), acts=self.tells,
+            nodes=self._nodes(trains), acts=self.acts,
         )  # fmt: skip
         return scene, broken
 
@@ -185,7 +185,7 @@ class Watch:
             return Watched(run=run, config=config, seen=None)
         seen = look(run, journal, jobs)
         ours = {job.id for job in seen.jobs}
-        also = also_of(config.watch.also_jobs, tuple(jobs), owner(run.path.stat()), ours)
+        also = also_of(config.watch.also_jobs, tuple(jobs), user_name(run.path.stat().st_uid), ours)
         return Watched(run=run, config=config, seen=seen, also=also, events=tuple(journal.events()))
 
     def _units(self, scene: Scene) -> Iterable[tuple[Unit, Callable[[], list[Finding]]]]:
@@ -281,11 +281,6 @@ class Watch:
         except (OpsctlError, OSError) as error:
             self._problems.append(f"alerting: {error}")
         return transitions, attempts
-
-
-def cycle(world: World, *, names: Sequence[str] = (), trains: Sequence[str] = (), tells: bool = True) -> Report:
-    """One watch cycle over all trains: settle, carry out requests, look, tell. Raises InputError for unknown names."""
-    return Watch(world=world, names=names, trains=trains, tells=tells).cycle()
 
 
 def filesystems(site: Site) -> tuple[Filesystem, ...]:

@@ -12,11 +12,13 @@ from rich.table import Table
 
 from opsctl import checkpoints, offload
 from opsctl.app import App
-from opsctl.cli.checkpoint_offload import leased, look_again, offload_, ours, size_text, steps
+from opsctl.cli.checkpoint_offload import leased, look_again, offload_, ours, steps
 from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, say, train_argument
 from opsctl.config import read_toml
 from opsctl.errors import InputError, OpsctlError
 from opsctl.rundir import RunDir, check_trusted
+from opsctl.system import run_attached
+from opsctl.tables import show_size
 from trainer.manifest import Checkpoint
 
 
@@ -51,7 +53,7 @@ def list_(app: App, train: str, *, as_json: bool) -> int:
     for row in rows:
         where = ", ".join(row.offloaded)
         last = row.problem or row.topology
-        known = ("?", "?") if row.is_unread else (size_text(row.size), str(row.consumed_samples))
+        known = ("?", "?") if row.is_unread else (show_size(row.size), str(row.consumed_samples))
         table.add_row(*map(cell, (str(row.step), *known, last, row.kept, where)))
     print_table(table) if rows else say(f"{train}: no checkpoints")
     return code
@@ -114,7 +116,7 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
         print_json({"removed": [each.step for each in gone], "bytes": freed, "dry_run": dry_run, "failed": failed})
     else:
         said = "would remove" if dry_run else "removed"
-        say(f"{run.name}: {said} {steps(gone)}, {size_text(freed)}" if gone else f"{run.name}: nothing to remove")
+        say(f"{run.name}: {said} {steps(gone)}, {show_size(freed)}" if gone else f"{run.name}: nothing to remove")
     if failed:
         raise OpsctlError("\n".join(failed), hint=look_again(run))
 
@@ -159,8 +161,6 @@ def export(context: click.Context, train: str, target: Path, *, step: int | None
 
 def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:
     """`python -m trainer.checkpoint` by the train's own Python, which has torch; its exit code."""
-    from opsctl.system import run_attached  # noqa: PLC0415 (psutil, for those who start something)
-
     python = sys.executable
     if run.is_ours:  # what another user's train names is not ours to run
         check_trusted([run.config], root=app.root if app.site.trust_parents else None)

@@ -16,6 +16,7 @@ from opsctl.cli.output import dry_run_option, json_option, print_json, say, trai
 from opsctl.errors import InputError, OpsctlError, RunDirError
 from opsctl.lease import Held, lease
 from opsctl.rundir import RunDir
+from opsctl.tables import show_size
 from trainer.manifest import Checkpoint
 
 _KEEP_LEASE_S = 30.0
@@ -110,7 +111,7 @@ def _tell_plan(run: RunDir, plan: offload.Plan, *, copy_only: bool, as_json: boo
         would = {"would_copy": [each.step for each in plan.copies], "would_remove": [each.step for each in gone]}
         print_json({**would, "bytes": total})
     else:
-        say(f"{run.name}: would copy {steps(plan.copies)}, {size_text(total)}; would remove {steps(gone)} here")
+        say(f"{run.name}: would copy {steps(plan.copies)}, {show_size(total)}; would remove {steps(gone)} here")
 
 
 def ours(app: App, train: str) -> RunDir:
@@ -174,11 +175,3 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 def steps(found: Sequence[Checkpoint]) -> str:
     return "step " + ", ".join(str(each.step) for each in found) if found else "nothing"
-
-
-def size_text(count: int) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count = count / 1000  # type: ignore[assignment]  # a float from here on
-    return f"{count:.1f} TB"

@@ -72,7 +72,7 @@ def watch(
     if nagios:
         return _nagios(app, names, trains)
     known = [app.find(train).name for train in trains]
-    watching = Watch(world=app, names=names, trains=known, tells=not dry_run)
+    watching = Watch(world=app, names=names, trains=known, acts=not dry_run)
     noticed = float("-inf")
     while True:
         if not dry_run and app.clock.monotonic() - noticed >= NOTICE:
@@ -122,7 +122,7 @@ def _nagios(app: App, names: Sequence[str], trains: Sequence[str]) -> int:
     """One line that says it all, then the rest. Whatever goes wrong is UNKNOWN."""
     try:
         known = [app.find(train).name for train in trains]
-        findings = Watch(world=app, names=names, trains=known, tells=False).cycle().findings
+        findings = Watch(world=app, names=names, trains=known, acts=False).cycle().findings
     except OpsctlError as error:
         say(f"UNKNOWN - {error.message}")
         return NAGIOS[Level.UNKNOWN]

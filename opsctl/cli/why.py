@@ -17,11 +17,11 @@ from opsctl.diagnosis.hang import diagnose_hang
 from opsctl.diagnosis.life import Lived, diagnose_life, diagnose_logs
 from opsctl.errors import InputError, Unreachable
 from opsctl.guard.beside import with_past
-from opsctl.guard.diagnose import SLURM_SAID, lived
+from opsctl.guard.diagnose import SLURM_SAID, asked_why, lived
 from opsctl.guard.evidence import gather
 from opsctl.guard.outcome import Outcome
 from opsctl.guard.record import read_start
-from opsctl.guard.settle import read_end, remembered
+from opsctl.guard.settle import is_of, read_end, remembered
 from opsctl.guard.stop import Stop, read_stop_request
 from opsctl.journal import replay
 from opsctl.model import JobState
@@ -70,7 +70,7 @@ def _files(paths: tuple[Path, ...]) -> list[Path]:
 def diagnose(app: App, run: RunDir, task: int | None) -> Diagnosis:
     """Why the newest life that has ended, of this task or of all, ended. Raises InputError if there is none."""
     started = list(replay(app.journal(run).events()).started)
-    mine = [life for life in started if task is None or life.rpartition(".")[0].partition("_")[2] == str(task)]
+    mine = [life for life in started if task is None or run.life(life).task == task]
     over = [life for life in mine if _is_over(app, run.life(life))] if mine else []
     if not over:
         of = f"{run.name}: no life" + ("" if task is None else f" of task {task}")
@@ -119,23 +119,16 @@ def _state(app: App, life: Life) -> JobState:
     """Slurm's word for a life's job, or UNKNOWN where it has none or does not answer."""
     if (done := read_end(life)) and (state := SLURM_SAID.get(done.outcome)):
         return state
-    task, restart = life.job.partition("_")[2], int(life.name.rpartition(".")[2])
     try:
         rows = [*app.scheduler.jobs(), *remembered(app.scheduler, [life.array])]
     except Unreachable:
         return JobState.UNKNOWN
-    own = (
-        row.state
-        for row in rows
-        if row.array == life.array and row.restarts == restart and (not task or int(task) in row.tasks)
-    )
-    return next(own, JobState.UNKNOWN)
+    return next((row.state for row in rows if is_of(row, life) and row.restarts == life.restart), JobState.UNKNOWN)
 
 
 def _said(app: App, life: Life) -> End | None:
     """What the trainer, the guard or Slurm say."""
-    asked = read_stop_request(life)
-    word = by_trainer(read_stop_reason(life.stop_reason), asked.why if asked else "")
+    word = by_trainer(read_stop_reason(life.stop_reason), asked_why(life))
     if word is None and (done := read_end(life)) and done.outcome.value in {"finished", "killed", "paused", "stopped"}:
         kind = Class.NONE if done.outcome.value == "finished" else Class.SWITCH
         return End(kind=kind, says=done.why, is_final=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from opsctl.errors import RunDirError
 from opsctl.sitedir import SiteDir
-from opsctl.switches import owner
+from opsctl.system import user_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class CronDir:
         """Make every directory of it. Raises RunDirError, also where it is somebody else's."""
         if self.exists and not self.is_ours:
             raise RunDirError(
-                f"{self.path}: belongs to {owner(self.path.stat())}, who ticks for this site",
+                f"{self.path}: belongs to {user_name(self.path.stat().st_uid)}, who ticks for this site",
                 hint="ask them, or choose another `root` in site.toml",
             )
         self.site.create()

@@ -36,10 +36,10 @@ class Body:
                 self.code = shell_code(status) if pid else None
         return self.code
 
-    def pass_on(self, number: int) -> None:
-        """Send USR2 to the body's process group."""
+    def pass_usr2_on(self) -> None:
+        """To the body's process group: of all signals the only one that the keeper passes on."""
         if self.poll() is None:
-            os.kill(self.keeper, number)
+            os.kill(self.keeper, signal.SIGUSR2)
 
 
 def shell_code(status: int) -> int:

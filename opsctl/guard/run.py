@@ -184,7 +184,7 @@ class Supervisor:
         env = record.body_env(self.run, self.life, self.env, minutes_left=minutes)
         body = start_body(["bash", str(self.run.body)], env)
         self.has_begun = True
-        signal.signal(signal.SIGUSR2, lambda *_: body.pass_on(signal.SIGUSR2))
+        signal.signal(signal.SIGUSR2, lambda *_: body.pass_usr2_on())
         threading.Thread(target=self._dump, daemon=True).start()
         self._watch(signals, lambda: body.poll() is None)
         code = body.poll()

@@ -248,20 +248,18 @@ def unsettled(run: RunDir, seen: Seen) -> list[Life]:
 
 def _is_over(life: Life, jobs: Sequence[Job]) -> bool:
     """Slurm answered, and does not have the life's job, or only a later life of it, or says that it ended."""
-    restart = int(life.name.rpartition(".")[2])
-    rows = [job for job in jobs if _is_of(job, life)]
-    return all(job.restarts > restart or job.state.is_final or job.state.is_waiting for job in rows)
+    rows = [job for job in jobs if is_of(job, life)]
+    return all(job.restarts > life.restart or job.state.is_final or job.state.is_waiting for job in rows)
 
 
-def _is_of(job: Job, life: Life) -> bool:
-    array, _, task = life.job.partition("_")
-    return job.array == array and (int(task) in job.tasks if task else job.id == array)
+def is_of(job: Job, life: Life) -> bool:
+    """Whether a row of the queue is that of the life's job: of this life, or of one before or after a requeue."""
+    return job.array == life.array and (job.id == life.array if life.task is None else life.task in job.tasks)
 
 
 def _final(life: Life, jobs: Sequence[Job]) -> Job | None:
     """What Slurm says of this very life, not of a later one of the same job."""
-    restart = int(life.name.rpartition(".")[2])
-    own = (job for job in jobs if _is_of(job, life) and job.restarts == restart and job.state.is_final)
+    own = (job for job in jobs if is_of(job, life) and job.restarts == life.restart and job.state.is_final)
     return next(own, None)
 
 

@@ -16,7 +16,8 @@ from opsctl.lease import lease
 from opsctl.model import Plan
 from opsctl.ports import Clock
 from opsctl.rundir import RunDir
-from opsctl.switches import Switch, owner, read
+from opsctl.switches import Switch, read
+from opsctl.system import user_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +132,7 @@ def check_owner(run: RunDir) -> None:
     """Raises RunDirError if the directory is there and someone else's."""
     if run.path.exists() and not run.is_ours:
         raise RunDirError(
-            f"{run.path}: belongs to {owner(run.path.stat())}; only they can launch it",
+            f"{run.path}: belongs to {user_name(run.path.stat().st_uid)}; only they can launch it",
             hint="choose another name, or ask them",
         )
 

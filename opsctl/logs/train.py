@@ -137,7 +137,7 @@ class RankLogs:
 
     def _newest_life(self) -> str | None:
         started = replay(self.journal.events()).started
-        mine = (name for name in reversed(started) if self.task is None or _task_of(name) == str(self.task))
+        mine = (name for name in reversed(started) if self.task is None or self.run.life(name).task == self.task)
         return next(mine, None)
 
     def _paths(self) -> list[Path]:
@@ -161,10 +161,6 @@ class RankLogs:
     def _prefix(self, path: Path) -> bytes:
         node, rank = _place(path)
         return f"[{node}:{rank}]: ".encode(errors="surrogateescape") if self.with_prefix else b""
-
-
-def _task_of(life: str) -> str:
-    return life.rpartition(".")[0].partition("_")[2]
 
 
 def _place(path: Path) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from opsctl.launch.chain import Chain
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.scheduler.slurm import Slurm
 from opsctl.switches import Switch, Verb
-from opsctl.system import SystemClock, SystemRunner
+from opsctl.system import SystemClock, SystemRunner, user_name
 
 FINISHED = """echo '{"reason": "finished", "step": 40, "at": 1.0}' >"$TRAIN_STOP_REASON" """
 
@@ -54,7 +54,7 @@ def test_a_round_carries_out_a_release_that_a_team_mate_asked_for(train: Guarded
     assert attended.error == ""
     train.wait()
     assert train.waiting == []
-    assert [event.data["by"] for event in train.events(Kind.REQUEST_DONE)] == [switches.owner(train.run.path.stat())]
+    assert [event.data["by"] for event in train.events(Kind.REQUEST_DONE)] == [user_name(train.run.path.stat().st_uid)]
 
 
 def test_a_round_without_slurm_changes_nothing(train: GuardedTrain, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """One writer at a time, without the file system's locks."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -53,6 +54,8 @@ def test_a_second_one_waits_and_gives_up(tmp_path):
         pass
     assert 3 <= clock.passed < 4
     assert caught.value.exit_code == 75
+    holder = f"process {os.getpid()} on {os.uname().nodename}"
+    assert caught.value.message == f"{tmp_path}: {holder} has been writing here for 3 s"
     assert leftovers(tmp_path) == []
 
 
