@@ -137,6 +137,16 @@ class Job:
     """How often it was requeued: the number of this life."""
 
     @property
+    def full_id(self) -> str:
+        """As Slurm shows it and takes it: `12_3` for a task of an array, else its own number."""
+        return f"{self.array}_{self.tasks[0]}" if self.tasks else self.id
+
+    @property
+    def life(self) -> str:
+        """The name of this life of it."""
+        return f"{self.full_id}.{self.restarts}"
+
+    @property
     def is_held(self) -> bool:
         """Nothing of it may start. Where tasks share one row, Slurm lists the reasons of them all."""
         return self.state.is_waiting and all(reason.startswith("JobHeld") for reason in self.reason.split(","))

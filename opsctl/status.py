@@ -111,8 +111,7 @@ def _state(seen: Seen, last: LastLife | None) -> str:
 
 
 def _running(job: Job) -> Running:
-    name = f"{job.array}_{job.tasks[0]}" if job.tasks else job.id
-    return Running(job=name, state=job.state.value, nodes=job.nodes, since=job.start, ends=job.end)
+    return Running(job=job.full_id, state=job.state.value, nodes=job.nodes, since=job.start, ends=job.end)
 
 
 def _waiting(job: Job) -> Waiting:
@@ -128,14 +127,9 @@ def _last_life(seen: Seen) -> LastLife | None:
     return LastLife(at=event.when, advice=str(found.data["advice"]) if found else "", **texts)
 
 
-def _life(job: Job) -> str:
-    name = f"{job.array}_{job.tasks[0]}" if job.tasks else job.id
-    return f"{name}.{job.restarts}"
-
-
 def _seen_progress(run: RunDir, seen: Seen, state: str, now: datetime) -> Progress | None:
     active = next((job for job in seen.active if job.state is JobState.RUNNING), None)
-    life = _life(active) if active else ""
+    life = active.life if active else ""
     start = read_start(run.life(life)) if life else None
     pace = _pace(run, seen, active, now) if state in {"running", "queued"} else None
     return progress(run, life=life, begin=start.main_log if start else 0, pace=pace)

@@ -95,11 +95,7 @@ class Watched:
     @property
     def life(self) -> Life | None:
         """The life of the task that runs."""
-        job = self.running
-        if job is None:
-            return None
-        name = f"{job.array}_{job.tasks[0]}" if job.tasks else job.id
-        return self.run.life(f"{name}.{job.restarts}")
+        return self.run.life(self.running.life) if self.running else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ def ran(jobs: Sequence[Job]) -> list[Ran]:
     """What accounting told of jobs."""
     return [
         Ran(
-            job=f"{job.array}_{job.tasks[0]}" if job.tasks else job.id, state=job.state, nodes=job.nodes,
+            job=job.full_id, state=job.state, nodes=job.nodes,
             submitted=_seconds(job.submitted), begin=_seconds(job.start),
             end=_seconds(job.end) if job.state.is_final else None,
         )
