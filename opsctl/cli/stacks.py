@@ -89,9 +89,7 @@ def _running(app: App, run: RunDir) -> tuple[Job, Life]:
     jobs = [job for job in chain.look(run, app.journal(run), app.scheduler.jobs()).jobs if job.state.is_active]
     if not jobs:
         raise InputError(f"{run.name}: nothing runs", hint=f"opsctl why {run.name} says what ended the last task")
-    job = jobs[0]
-    task = f"_{job.tasks[0]}" if job.tasks else ""
-    return job, run.life(f"{job.array}{task}.{job.restarts}")
+    return jobs[0], run.life(jobs[0].life)
 
 
 def _read(files: tuple[Path, ...]) -> list[Stack]:
