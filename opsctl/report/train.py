@@ -149,7 +149,9 @@ def _told(run: RunDir, known: Sequence[Known]) -> tuple[LogTold, list[tuple[Part
     who = f"{lost} lives" if lost > 1 else "a life"
     notes = [f"the log of {who} is gone, in whole or in part: what it told is unknown"] if lost else []
     if known and not told.lines:
-        notes.append("there are no iteration lines in the log")
+        notes.append(
+            "there are no iteration lines in the log, so what was training is unknown: docs/moving.md has one to print"
+        )
     return told, parts, notes
 
 

@@ -23,6 +23,13 @@ def test_the_13b_line_is_read_with_milliseconds_turned_into_seconds():
     )  # fmt: skip
 
 
+def test_the_line_that_docs_tell_others_to_print_is_read(capsys):
+    page = (CORPUS.parents[2] / "docs" / "moving.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    exec(code, {"step": 7, "last": 100, "samples": 56, "ms": 250.04, "loss": 2.5})
+    assert parse(capsys.readouterr().out) == Iteration(step=7, last=100, consumed_samples=56, step_s=0.25, loss=2.5)
+
+
 def test_the_176b_line_is_read_with_tokens_and_throughput():
     assert parse((CORPUS / "tr11-176b.txt").read_text().splitlines()[0]) == Iteration(
         step=2, last=95367, consumed_samples=4096, tokens=8388608, step_s=769.99, lr=3.787e-06, global_batch=2048,
