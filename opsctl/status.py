@@ -46,6 +46,15 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A life that began, by its own word, and that nobody has seen the end of."""
+
+    life: str
+    nodes: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LastLife:
     """The last task that ended."""
 
@@ -65,8 +74,12 @@ class Status:
     train: str
     state: str
     """One of STATES."""
-    running: tuple[Running, ...]
-    waiting: tuple[Waiting, ...]
+    slurm: str
+    """Why nothing is known of the queue; empty where Slurm has answered."""
+    running: tuple[Running, ...] | None
+    """None where Slurm has not answered."""
+    waiting: tuple[Waiting, ...] | None
+    begun: Begun | None
     progress: Progress | None
     last_life: LastLife | None
     switches: tuple[Armed, ...]
@@ -77,23 +90,31 @@ class Status:
     """What somebody should look at."""
 
 
-def status(run: RunDir, journal: Journal, jobs: Sequence[Job], now: datetime, alerts: Sequence[Brief] = ()) -> Status:
-    """The status of `run`, given the whole queue and what is open of all trains."""
-    seen = look(run, journal, jobs)
-    last = _last_life(seen)
+def status(
+    run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datetime, alerts: Sequence[Brief] = (), *,
+    away: str = "",
+) -> Status:  # fmt: skip
+    """The status of `run`, given the whole queue and what is open of all trains. Where there is no queue, `away` says
+    why, and it is what the run's own files know."""
+    seen = look(run, journal, jobs or ())
+    last, begun = _last_life(seen), _begun(run, seen)
     state = _state(seen, last)
-    found = _seen_progress(run, seen, state, now)
+    if jobs is None and state != "not submitted":
+        state = "unknown"  # what has left the queue and what nobody could be asked about look the same
+    found = _seen_progress(run, seen, state, now) if jobs is not None else _told_progress(run, begun)
     return Status(
         train=run.name,
         state=state,
-        running=tuple(_running(job) for job in seen.active),
-        waiting=tuple(_waiting(job) for job in seen.waiting),
+        slurm=away,
+        running=None if jobs is None else tuple(_running(job) for job in seen.active),
+        waiting=None if jobs is None else tuple(_waiting(job) for job in seen.waiting),
+        begun=begun,
         progress=found,
         last_life=last,
         switches=tuple(armed(run)),
         requests=tuple(waiting_requests(run)),
         alerts=tuple(each for each in alerts if each.train == run.name),
-        notes=(*_notes(seen), *_shortage(run, seen, found)),
+        notes=() if jobs is None else (*_notes(seen), *_shortage(run, seen, found)),
     )
 
 
@@ -125,6 +146,19 @@ def _last_life(seen: Seen) -> LastLife | None:
     texts = {key: str(event.data[key]) for key in ("life", "outcome", "action", "why")}
     found = seen.history.diagnosed.get(texts["life"])
     return LastLife(at=event.when, advice=str(found.data["advice"]) if found else "", **texts)
+
+
+def _begun(run: RunDir, seen: Seen) -> Begun | None:
+    life = next((each for each in reversed(seen.history.started) if each not in seen.history.settled), None)
+    if life is None:
+        return None
+    start = read_start(run.life(life))
+    return Begun(life=life, nodes=start.nodes if start else "", at=seen.history.started[life])
+
+
+def _told_progress(run: RunDir, begun: Begun | None) -> Progress | None:
+    start = read_start(run.life(begun.life)) if begun else None
+    return progress(run, life=begun.life if begun else "", begin=start.main_log if start else 0)
 
 
 def _seen_progress(run: RunDir, seen: Seen, state: str, now: datetime) -> Progress | None:

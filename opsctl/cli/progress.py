@@ -20,7 +20,7 @@ def progress_lines(seen: Progress, now: datetime, *, is_running: bool, ramp: str
         ("progress", _step(seen, now, is_running=is_running)),
         ("loss", _loss(seen, ramp)),
         ("speed", _speed(seen)),
-        ("checkpoint", _checkpoint(seen, is_running=is_running)),
+        ("checkpoint", _checkpoint(seen, now, is_running=is_running)),
         ("left", _left(seen, now)),
         ("trainer", seen.note if is_running else ""),
     ]
@@ -67,8 +67,9 @@ def _against(lately: float, usual: float | None) -> str:
     return f" ({100 * abs(share):.0f} % {'above' if share > 0 else 'below'} the run's median of {usual:.3g})"
 
 
-def _checkpoint(seen: Progress, *, is_running: bool) -> str:
-    parts = [f"at step {seen.checkpoint_step}"] if seen.checkpoint_step is not None else []
+def _checkpoint(seen: Progress, now: datetime, *, is_running: bool) -> str:
+    ago = f", {duration((now - seen.checkpoint_at).total_seconds())} ago" if seen.checkpoint_at else ""
+    parts = [f"at step {seen.checkpoint_step}{ago}"] if seen.checkpoint_step is not None else []
     if is_running and seen.next_save:
         steps = seen.next_save - seen.step
         when = f", in {duration(seen.next_save_s)}" if seen.next_save_s else ""

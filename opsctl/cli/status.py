@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime
@@ -13,18 +14,21 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from opsctl.alerts.brief import open_alerts
+from opsctl.alerts.brief import Brief, open_alerts
 from opsctl.app import App
 from opsctl.cli.output import cell, console, finite, in_json, json_option, optional_train, print_json
 from opsctl.cli.owner import keep_cron
 from opsctl.cli.progress import duration, progress_lines
 from opsctl.errors import Unreachable
+from opsctl.model import Job
 from opsctl.progress.spark import ASCII, BLOCKS
 from opsctl.rundir import all_trains
 from opsctl.sitedir import SiteDir
 from opsctl.status import Status
 from opsctl.status import status as look
 
+SLURM = "slurm/site"
+"""What the watch finds when Slurm does not answer."""
 STYLES = {
     "running": "green",
     "finished": "green",
@@ -42,8 +46,10 @@ STYLES = {
 @click.option("--every", type=click.FloatRange(min=1), default=10, show_default=True, help="Seconds between two looks.")
 @json_option
 @click.pass_obj
-def status(app: App, train: str | None, *, watch: bool, every: float, as_json: bool) -> None:
+def status(app: App, train: str | None, *, watch: bool, every: float, as_json: bool) -> int:
     """What runs, what waits and why, step, loss, speed, next checkpoint, time left; of TRAIN, or of every train.
+
+    While Slurm does not answer: what the run directories know, and exit 75.
 
     \b
     opsctl status
@@ -54,33 +60,30 @@ def status(app: App, train: str | None, *, watch: bool, every: float, as_json: b
     terminal = console()
     if watch:
         _watch(app, train, terminal, every, as_json=as_json)
-    elif as_json:
-        print_json(_as_data(_statuses(app, train)))
-    else:
-        terminal.print(_page(_statuses(app, train), app, terminal))
+    statuses = _statuses(app, train)
+    away = next((each.slurm for each in statuses if each.slurm), "")
+    if not as_json:
+        terminal.print(_page(statuses, app, terminal))
+        return Unreachable.exit_code if away else 0
+    print_json(_as_data(statuses))
+    if away:
+        raise Unreachable(away)
+    return 0
 
 
 def _watch(app: App, train: str | None, terminal: Console, every: float, *, as_json: bool) -> None:
     """Until Ctrl-C: on a terminal one page that changes, elsewhere one page or one JSON line after the other."""
     with Live(console=terminal, auto_refresh=False) if terminal.is_terminal and not as_json else nullcontext() as live:
         while True:
-            page, data = _looked(app, train, terminal)
-            if live:
+            statuses = _statuses(app, train)
+            if as_json:
+                click.echo(json.dumps(_as_data(statuses), default=in_json, ensure_ascii=False))
+            elif live:
+                page = _page(statuses, app, terminal)
                 live.update(Group(page, _footer(app.clock.now(), every)), refresh=True)
-            elif as_json:
-                click.echo(json.dumps(data, default=in_json, ensure_ascii=False))
             else:
-                terminal.print(page)
+                terminal.print(_page(statuses, app, terminal))
             app.clock.sleep(every)
-
-
-def _looked(app: App, train: str | None, terminal: Console) -> tuple[RenderableType, object]:
-    """A page, and the same as data. Slurm may be away for a while."""
-    try:
-        statuses = _statuses(app, train)
-    except Unreachable as error:
-        return Text(f"{error.message}; looking again", style="yellow"), {"error": error.message}
-    return _page(statuses, app, terminal), _as_data(statuses)
 
 
 def _as_data(statuses: list[Status]) -> object:
@@ -93,17 +96,32 @@ def _footer(now: datetime, every: float) -> RenderableType:
 
 def _statuses(app: App, train: str | None) -> list[Status]:
     runs = [app.find(train)] if train else all_trains(app.root)
-    jobs = app.scheduler.jobs() if runs else []
     alerts = open_alerts(SiteDir.of(app.root).alerts / "ledger.json")
-    keep_cron(app)
-    return [look(run, app.journal(run), jobs, app.clock.now(), alerts) for run in runs]
+    jobs, away = _queue(app, alerts) if runs else ([], "")
+    if not away:
+        keep_cron(app)
+    return [look(run, app.journal(run), jobs, app.clock.now(), alerts, away=away) for run in runs]
+
+
+def _queue(app: App, alerts: Sequence[Brief]) -> tuple[list[Job] | None, str]:
+    """The whole queue, or why there is none; since when, if people were told."""
+    try:
+        return app.scheduler.jobs(), ""
+    except Unreachable as error:
+        since = next((f", since {each.since[:16].replace('T', ' ')} UTC" for each in alerts if each.key == SLURM), "")
+        return None, f"Slurm does not answer{since}: {error.message}"
 
 
 def _page(statuses: list[Status], app: App, terminal: Console) -> RenderableType:
     if not statuses:
         return Text(f"no trains below {app.root}; opsctl launch TRAIN.toml starts one")
     now, ramp = app.clock.now(), ASCII if terminal.options.ascii_only else BLOCKS
-    return Group(*[status_block(each, now, ramp=ramp) for each in statuses])
+    away = [
+        Text(f"{said}; this is what the run directories know", "yellow")
+        for said in {each.slurm for each in statuses}
+        if said
+    ]
+    return Group(*away, *[status_block(each, now, ramp=ramp) for each in statuses])
 
 
 def status_block(each: Status, now: datetime, *, ramp: str = BLOCKS) -> RenderableType:
@@ -119,14 +137,17 @@ def status_block(each: Status, now: datetime, *, ramp: str = BLOCKS) -> Renderab
 def _lines(each: Status, now: datetime, ramp: str) -> list[tuple[str, str]]:
     lines = [
         ("runs", f"{job.job} on {job.nodes or '?'}, {_for(job.since, now)}{_until(job.ends, now)}")
-        for job in each.running
+        for job in each.running or ()
     ]
     lines += [
         ("waits", f"{job.tasks} task{'s' * (job.tasks != 1)} of {job.array}: {job.why}{_from(job.start)}")
-        for job in each.waiting
+        for job in each.waiting or ()
     ]
+    may_run = bool(each.running or (each.running is None and each.begun))
+    if each.running is None and each.begun:
+        lines.append(("began", f"{each.begun.life} on {each.begun.nodes or '?'}, {_for(each.begun.at, now)} ago"))
     if each.progress:
-        lines += progress_lines(each.progress, now, is_running=bool(each.running), ramp=ramp)
+        lines += progress_lines(each.progress, now, is_running=may_run, ramp=ramp)
     elif each.running:
         lines.append(("progress", "none yet: neither a heartbeat nor an iteration in its log"))
     if each.last_life:

@@ -105,11 +105,11 @@ def _train(run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datet
 def _queue(seen: Status) -> Iterator[Sample]:
     for state in STATES:
         yield Sample("opsctl_train_state", float(seen.state == state), {"train": seen.train, "state": state})
-    waiting = sum(each.tasks for each in seen.waiting)
-    for state, tasks in (("running", len(seen.running)), ("waiting", waiting)):
+    waiting = sum(each.tasks for each in seen.waiting or ())
+    for state, tasks in (("running", len(seen.running or ())), ("waiting", waiting)):
         yield Sample("opsctl_train_tasks", tasks, {"train": seen.train, "state": state})
     reasons: Counter[str] = Counter()
-    for each in seen.waiting:
+    for each in seen.waiting or ():
         reasons[each.reason] += each.tasks
     for reason, tasks in sorted(reasons.items()):
         yield Sample("opsctl_train_waiting_tasks", tasks, {"train": seen.train, "reason": reason})

@@ -66,6 +66,8 @@ class Progress:
     """What the trainer says went wrong and does not stop it."""
     checkpoint_step: int | None
     """The newest checkpoint."""
+    checkpoint_at: datetime | None
+    """When that was written; None where it cannot be seen."""
     next_save: int | None
     """The step of the next one."""
     next_save_s: float | None
@@ -107,6 +109,7 @@ def progress(run: RunDir, *, life: str = "", begin: int = 0, pace: Pace | None =
         at=_time(beat.at if beat else _written(run.main_log)),
         note=beat.note if beat and isinstance(beat.note, str) else "",
         checkpoint_step=saved.newest,
+        checkpoint_at=saved.at,
         next_save=saved.next,
         next_save_s=(saved.next - step) * step_s if saved.next and step_s else None,
         left=_left(step, last_step, step_s, pace) if pace else None,

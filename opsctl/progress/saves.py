@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from opsctl.rundir import RunDir
+from trainer.manifest import COMPLETE
 
 _STEP = re.compile(r"(?:step-|global_step_?|iter_|checkpoint-)0*(\d{1,15})", re.ASCII)
 """Names of checkpoints: this trainer's, DeepSpeed's, Megatron's, Hugging Face's."""
@@ -22,29 +26,42 @@ class Saves:
 
     newest: int | None = None
     next: int | None = None
+    at: datetime | None = None
+    """When the newest was written, by the file system's clock; None where it lies elsewhere."""
 
 
 def saves(run: RunDir, step: int, last_step: int | None, *, newest: int | None = None) -> Saves:
     """What is known at `step`; `newest` is the newest checkpoint, if somebody knows better than the directory's names
     tell."""
-    named, is_embedded = _named(run), run.trainer_config.exists()
+    paths, is_embedded = _named(run), run.trainer_config.exists()
+    named = sorted(paths)
     every = _every(run) if is_embedded else _learnt(named)
     due = (step // every + 1) * every if every else last_step if is_embedded else None
     if due is not None and last_step is not None:
         due = min(due, last_step)
+    newest = newest if newest is not None else max(named, default=None)
     return Saves(
-        newest=newest if newest is not None else max(named, default=None),
+        newest=newest,
         next=due if due is not None and due > step else None,
+        at=_written(paths[newest]) if newest in paths else None,
     )
 
 
-def _named(run: RunDir) -> list[int]:
-    """Steps in the names of a foreign trainer's checkpoints and of this one's, in order."""
+def _named(run: RunDir) -> dict[int, Path]:
+    """A foreign trainer's checkpoints and this one's, by the steps in their names."""
     try:
-        names = [path.name for path in run.checkpoints.iterdir()]
+        paths = list(run.checkpoints.iterdir())
     except OSError:
-        return []
-    return sorted({int(match[1]) for match in map(_STEP.fullmatch, names) if match})
+        return {}
+    return {int(match[1]): path for path in paths if (match := _STEP.fullmatch(path.name))}
+
+
+def _written(checkpoint: Path) -> datetime | None:
+    """Of ours, when it was complete: a note beside its files changes the directory later."""
+    for path in (checkpoint / COMPLETE, checkpoint):
+        with contextlib.suppress(OSError):
+            return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return None
 
 
 def _learnt(steps: list[int]) -> int | None:

@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -118,12 +120,25 @@ def names(run: RunDir, *found: str) -> None:
         (run.checkpoints / name).mkdir()
 
 
+def steps(found: Saves) -> tuple[int | None, int | None]:
+    return found.newest, found.next
+
+
+def test_a_checkpoint_is_as_old_as_its_completeness_whatever_was_noted_beside_it_later(run: RunDir) -> None:
+    saved = run.checkpoints / "step-0000050"
+    saved.mkdir()
+    (saved / "COMPLETE").write_text("")
+    os.utime(saved / "COMPLETE", (1e9, 1e9))
+    assert saves(run, 60, None).at == datetime.fromtimestamp(1e9, UTC)
+    assert saves(run, 60, None, newest=55).at is None
+
+
 def test_the_embedded_trainer_saves_as_it_is_told_and_at_its_end(run: RunDir) -> None:
     run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 100}}))
     names(run, "step-0000300", ".saving-step-0000400")
-    assert saves(run, 350, 1000) == Saves(newest=300, next=400)
-    assert saves(run, 400, 450) == Saves(newest=300, next=450)
-    assert saves(run, 450, 450) == Saves(newest=300, next=None)
+    assert steps(saves(run, 350, 1000)) == (300, 400)
+    assert steps(saves(run, 400, 450)) == (300, 450)
+    assert steps(saves(run, 450, 450)) == (300, None)
     run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 0}}))
     assert saves(run, 350, 1000).next == 1000
 
@@ -131,12 +146,12 @@ def test_the_embedded_trainer_saves_as_it_is_told_and_at_its_end(run: RunDir) ->
 def test_a_foreign_trainer_saves_as_it_did_so_far(run: RunDir) -> None:
     assert saves(run, 350, 1000) == Saves()
     names(run, "global_step100", "global_step200", "global_step250", "global_step300", "global_step400", "latest")
-    assert saves(run, 450, 1000) == Saves(newest=400, next=500)
+    assert steps(saves(run, 450, 1000)) == (400, 500)
 
 
 def test_one_checkpoint_tells_nothing_of_the_next(run: RunDir) -> None:
     names(run, "iter_0000100")
-    assert saves(run, 150, 1000) == Saves(newest=100)
+    assert steps(saves(run, 150, 1000)) == (100, None)
 
 
 def test_settings_that_cannot_be_read_tell_nothing_of_the_next(run: RunDir) -> None:
