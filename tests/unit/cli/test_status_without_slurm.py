@@ -118,3 +118,14 @@ def test_a_train_that_was_never_submitted_is_that_whatever_slurm_says(run: RunDi
 def test_where_there_are_no_trains_slurm_is_not_asked(run: RunDir) -> None:
     shutil.rmtree(run.path)
     assert (status().return_value, "no trains" in status().stdout) == (0, True)
+
+
+def test_a_queue_that_nobody_has_seen_is_not_taken_for_an_empty_one(run: RunDir) -> None:
+    """Neither has the train ended, nor was a submission lost, nor are tasks missing."""
+    journal = Journal(run, SystemClock())
+    journal.append(Kind.LIFE_SETTLED, life="12_2.0", outcome="deadline", action="continue", why="the time was over")
+    journal.append(Kind.SUBMITTING, nonce="n2", tasks=5, after="12")
+    [seen] = json.loads(status("--json").stdout)
+    assert (seen["state"], seen["begun"], seen["notes"]) == ("unknown", None, [])
+    journal.append(Kind.SUBMIT_REFUSED, nonce="n2", why="no")
+    assert json.loads(status("--json").stdout)[0]["state"] == "unknown"
