@@ -10,6 +10,9 @@ from opsctl.errors import InputError
 LARGEST = 1e30
 """No figure that anybody means is beyond, nor below one part in it; products of such cannot overflow."""
 
+_UNITS = (("gb_s", "GB/s"), ("gb", "(GB)"), ("s", "(s)"), ("h", "(h)"))
+"""How a name ends, and what that means."""
+
 
 def refuse(what: str, problems: Iterable[str], *, hint: str | None = None) -> None:
     """Raise one InputError with all `problems`, or return if there are none."""
@@ -50,4 +53,8 @@ def not_share(**values: float) -> Iterator[str]:
 
 
 def _words(name: str) -> str:
+    """A name as people read it, its unit as the field writes it."""
+    for ending, unit in _UNITS:
+        if name == ending or name.endswith(f"_{ending}"):
+            return f"{name.removesuffix(ending).replace('_', ' ')}{unit}"
     return name.replace("_", " ")

@@ -60,7 +60,7 @@ def health(
     if fio and not fio.startswith("/"):
         raise click.UsageError(f"--fio {fio}: needs an absolute path, for nodes have no working directory of ours.")
     view = NodeView(app)
-    if record and not (view.train_of or nodes or train or partition or every):
+    if record and not (view.trains_on or nodes or train or partition or every):
         return
     chosen = view.chosen(nodes, train=train, partition=partition, every=every)
     if new_baseline:

@@ -20,6 +20,9 @@ from opsctl.health.look import Looked
 from opsctl.health.quarantine import PREFIX, NodePlan, Wants, is_listed, is_ours, is_out, plan_drain, plan_undrain
 from opsctl.quarantine import Done, Quarantine, keep_report, report, wants
 
+MOST_NAMED = 3
+"""Trains of one node that a table names; JSON has them all."""
+
 
 class _ListsByItself(click.Group):
     """`opsctl nodes [NODES]` is `opsctl nodes list [NODES]`."""
@@ -49,7 +52,7 @@ nodes.add_command(reboot)
 @json_option
 @click.pass_obj
 def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
-    """Each node: state, why it is out, by whom and since when, which train is there, and its lemon score.
+    """Each node: state, why it is out, by whom and since when, which trains are there, and its lemon score.
 
     \b
     opsctl nodes list --bad
@@ -65,9 +68,16 @@ def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
     for title in ("node", "state", "train", "health", "lemon", "out since", "by", "why"):
         table.add_column(title)
     for row in rows:
-        table.add_row(*(cell(str(row[key] or "")) for key in
-                        ("node", "state", "train", "health", "lemon", "since", "by", "reason")))  # fmt: skip
+        shown = {**row, "trains": shortly(view.trains_on.get(str(row["node"]), []))}
+        table.add_row(*(cell(str(shown[key] or "")) for key in
+                        ("node", "state", "trains", "health", "lemon", "since", "by", "reason")))  # fmt: skip
     print_table(table)
+
+
+def shortly(trains: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = len(trains) - MOST_NAMED
+    return ", ".join(trains[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _rows(app: App, view: NodeView) -> list[dict[str, object]]:
@@ -82,7 +92,7 @@ def _rows(app: App, view: NodeView) -> list[dict[str, object]]:
         kept = excluded.get(node.name)
         said = node.reason or (f"excluded from our trains: {kept.reason}" if kept else "")
         rows.append({
-            "node": node.name, "state": node.state, "train": view.train_of.get(node.name, ""),
+            "node": node.name, "state": node.state, "trains": view.trains_on.get(node.name, []),
             "health": record.health if record else "", "lemon": f"{points:g}" if points else "",
             "is_lemon": points >= site.lemon_score, "is_out": is_out(node), "is_ours": is_ours(node),
             "excluded": kept is not None, "since": f"{why.at:%Y-%m-%d %H:%M}" if why and why.at else "",
@@ -187,7 +197,7 @@ def undrain_good_nodes(app: App, nodes: str, *, kill_ghosts: bool, dry_run: bool
 
 def _end_ghosts(app: App, view: NodeView, looked: Looked, *, quiet: bool) -> bool:
     ended = False
-    idle = {node.name for node in view.nodes if not view.train_of.get(node.name) and "DRAINING" not in node.state}
+    idle = {node.name for node in view.nodes if node.name not in view.trains_on and "DRAINING" not in node.state}
     for name, seen in looked.snapshots.items():
         found = ghosts.held_by(seen, app.site.health)
         if name in idle and found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,13 +44,14 @@ class NodeView:
         return [self.app.chain(run) for run in all_trains(self.app.root) if may_act(run)]
 
     @cached_property
-    def train_of(self) -> dict[str, str]:
-        """For each node the train that runs there."""
-        found: dict[str, str] = {}
+    def trains_on(self) -> dict[str, list[str]]:
+        """For each node that has any, the trains that run there: several, where jobs share nodes."""
+        found: dict[str, set[str]] = defaultdict(set)
         for job in self.jobs:
             if job.state.is_active and job.comment.startswith("opsctl:"):
-                found |= dict.fromkeys(expand(job.nodes), job.comment.split(":")[1])
-        return found
+                for node in expand(job.nodes):
+                    found[node].add(job.comment.split(":")[1])
+        return {node: sorted(trains) for node, trains in found.items()}
 
     def fanout(self) -> Fanout:
         """Through our own running jobs, short jobs on idle nodes, and whatever else the site allows."""
@@ -73,9 +75,9 @@ class NodeView:
             return [node.name for node in self.nodes]
         if train:
             name = self.app.find(train).name
-            found = [node for node, runs in self.train_of.items() if runs == name]
+            found = [node for node, trains in self.trains_on.items() if name in trains]
             return self._some(found, f"{name} does not run on any node now")
-        return self._some(list(self.train_of), "no train runs, so no nodes are meant by themselves")
+        return self._some(list(self.trains_on), "no train runs, so no nodes are meant by themselves")
 
     def _some(self, found: list[str], none: str) -> list[str]:
         if not found:

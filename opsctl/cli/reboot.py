@@ -31,7 +31,8 @@ def reboot(app: App, nodes: str, *, why: str, most: str, dry_run: bool, as_json:
     opsctl nodes reboot node[003-004] --why "Xid 79" --dry-run
     """
     view = NodeView(app)
-    plan = plan_reboot(view.chosen(nodes), view.nodes, app.site.health, why=why, most=most)
+    excluded = frozenset(each.node for each in app.exclusions.now())
+    plan = plan_reboot(view.chosen(nodes), view.nodes, app.site.health, why=why, excluded=excluded, most=most)
     done: dict[str, str] = {}
     for step in () if dry_run else plan.steps:
         now = next((node for node in app.scheduler.nodes() if node.name == step.node), None)

@@ -136,11 +136,13 @@ def plan_drain(
 
 
 def plan_reboot(
-    chosen: Sequence[str], nodes: Sequence[Node], site: HealthSite, *, why: str, most: str = ""
-) -> NodePlan:
-    """Which of the `chosen` nodes to boot anew, within the limits of drains. Raises InputError."""
+    chosen: Sequence[str], nodes: Sequence[Node], site: HealthSite, *, why: str,
+    excluded: frozenset[str] = frozenset(), most: str = "",
+) -> NodePlan:  # fmt: skip
+    """Which of the `chosen` nodes to boot anew, within the limits of drains; what is `excluded` by us is out of service
+    too. Raises InputError."""
     named, cap = {node.name: node for node in nodes}, cap_of(site, len(nodes), most)
-    out = {node.name for node in nodes if is_ours(node)}
+    out = {node.name for node in nodes if is_ours(node)} | excluded
     steps: list[Step] = []
     left: list[Left] = []
     for name in chosen:

@@ -29,6 +29,12 @@ from opsctl.cli.plan.show import Curve, draw, duration, facts, listing, percent
 if TYPE_CHECKING:
     from opsctl.app import App
 
+LABELS = {
+    "step_s": "time of a step", "tflops": "TFLOP/s", "estimated_tflops": "estimated TFLOP/s", "mfu": "MFU",
+    "hfu": "HFU", "tokens_per_s": "tokens/s", "gpu_hours": "GPU-hours",
+}  # fmt: skip
+"""Figures that people call otherwise than JSON does."""
+
 
 @click.command()
 @takes_shape
@@ -91,7 +97,7 @@ def throughput(
     if as_json:
         print_json(figures)
     else:
-        facts({name.replace("_", " "): _say(name, value) for name, value in figures.items() if value is not None})
+        facts({_label(name): _say(name, value) for name, value in figures.items() if value is not None})
 
 
 def _missing(seconds: float | None, tflops: float | None, gpus: int | None, batch: int | None) -> Iterator[str]:
@@ -138,6 +144,10 @@ def _draw_days(path: str, shape: Shape, gpus: int, tokens: float, *, recompute: 
     points = [(float(reached), days(reached)) for reached in range(20, 620, 10)]
     draw(path, title=f"{size:.0f}B, {tokens:g}B tokens, {gpus} GPUs", x="TFLOP/s of each GPU", y="days",
          curves=[Curve(name="without pauses", points=points)])  # fmt: skip
+
+
+def _label(name: str) -> str:
+    return LABELS.get(name, name.replace("_", " "))
 
 
 def _say(name: str, value: Any) -> str:

@@ -90,6 +90,24 @@ def test_the_206b_of_the_prequel() -> None:
     assert round(found["parameters"] / 1e9) == 206
 
 
+def test_units_are_written_as_the_field_writes_them() -> None:
+    words = (
+        "throughput",
+        "--model",
+        "bloom",
+        "--gpus",
+        "512",
+        "--batch",
+        "3584",
+        "--seconds",
+        "300",
+        "--tokens",
+        "300",
+    )
+    names = [line.split("  ")[0] for line in plan(*words).stdout.splitlines()]
+    assert names == ["time of a step", "TFLOP/s", "estimated TFLOP/s", "MFU", "HFU", "tokens/s", "days", "GPU-hours"]
+
+
 def test_a_published_shape_can_be_changed() -> None:
     assert printed("model", "--model", "bloom", "--layers", "72")["shape"]["layers"] == 72
 
@@ -131,9 +149,9 @@ def test_a_published_shape_can_be_changed() -> None:
          "throughput: 4 problems\n  gpus is 0, needs to be above 0\n  seconds is nan, needs to be above 0\n"
          "  price is -2, needs to be 0 or more\n  --price needs --tokens"),
         (["network", "--billions", "80", "--gpus", "0", "--batch", "1", "--gb-s", "0"],
-         "network: 2 problems\n  gpus is 0, needs to be above 0\n  gb s is 0, needs to be above 0"),
+         "network: 2 problems\n  gpus is 0, needs to be above 0\n  GB/s is 0, needs to be above 0"),
         (["checkpoint", "--model", "bloom", "--gb-s", "0", "--step", "0", "--detect", "-1", "--nodes", "0"],
-         "checkpoints: 4 problems\n  gb s is 0, needs to be above 0\n  step is 0, needs to be above 0\n"
+         "checkpoints: 4 problems\n  GB/s is 0, needs to be above 0\n  step is 0, needs to be above 0\n"
          "  detect is -1, needs to be 0 or more\n  nodes is 0, needs to be above 0"),
         (["checkpoint", "--billions", "nan", "--save", "3"], "size: 1 problem\n  billions is nan, needs to be above 0"),
         (["storage", "--size", "0", "--interval", "-3", "--free", "nan", "--reliable", "3"],

@@ -166,6 +166,6 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     with pytest.raises(InputError) as caught:
         checkpoint.cost(interval_s=0, save_s=-1, mtbf_s=math.inf)
     assert caught.value.message == (
-        "checkpoints: 3 problems\n  interval s is 0, needs to be above 0\n  mtbf s is inf, needs to be above 0\n"
-        "  save s is -1, needs to be 0 or more"
+        "checkpoints: 3 problems\n  interval (s) is 0, needs to be above 0\n  mtbf (s) is inf, needs to be above 0\n"
+        "  save (s) is -1, needs to be 0 or more"
     )

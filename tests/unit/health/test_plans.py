@@ -173,3 +173,11 @@ def test_no_more_nodes_are_booted_than_may_be_out_of_service() -> None:
     assert len(found.left) == 4
     on_their_way = cluster(100, **dict.fromkeys(names[:4], ("IDLE+DRAIN+REBOOT_REQUESTED", OURS)))
     assert plan_reboot(names, on_their_way, HealthSite(), why="").steps == ()
+
+
+def test_nodes_that_our_trains_are_kept_from_count_when_others_are_booted() -> None:
+    names = [f"node{number:03}" for number in range(1, 5)]
+    away = frozenset({"node001", "node051", "node052"})
+    found = plan_reboot(names, cluster(100), HealthSite(), why="", excluded=away)
+    assert [step.node for step in found.steps] == ["node001", "node002"]
+    assert {each.why for each in found.left} == {"beyond the cap of 4 nodes out of service by us at once"}
