@@ -161,11 +161,14 @@ class AlertSite(Table):
     @model_validator(mode="after")
     def _channels_exist(self) -> AlertSite:
         named = [*(name for route in self.routes for name in route.channels), *filter(None, [self.fallback])]
+        problems = []
         if unknown := sorted(set(named) - set(self.channels)):
             known = ", ".join(self.channels) or "none"
-            raise ValueError(f"no channel {', '.join(map(repr, unknown))} in [alerts.channels]; there are: {known}")
+            problems.append(f"no channel {', '.join(map(repr, unknown))} in [alerts.channels]; there are: {known}")
         if any(hours <= 0 for hours in self.repeat_hours):
-            raise ValueError("repeat_hours: each needs to be more than 0")
+            problems.append("repeat_hours: each needs to be more than 0")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
     def in_clear(self) -> Iterator[str]:

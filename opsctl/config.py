@@ -22,6 +22,7 @@ from opsctl.health_tables import HealthSite, RemoteSite
 from opsctl.model import slurm_minutes
 from opsctl.publish_tables import PublishTable
 from opsctl.tables import Name, SbatchOption, Table, Word
+from opsctl.together import tables_of, wrong_together
 from opsctl.watch_tables import Filesystem, WatchSite, WatchTrain
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -195,7 +196,7 @@ def parse(model: type[Model], given: Mapping[str, Any], where: str, extra: Seque
     try:
         parsed = model.model_validate(_lists_to_tuples(given))
     except ValidationError as error:
-        problems += [_problem(model, each) for each in error.errors() if not _is_echo(each)]
+        problems += _problems(model, _lists_to_tuples(given), error)
     if problems:
         raise ConfigError(where, problems)
     return parsed
@@ -245,7 +246,7 @@ def trainer_problems(given: Mapping[str, Any], *, layout: bool = True) -> list[s
     try:
         config = TrainerConfig.model_validate(table)
     except ValidationError as error:
-        return [_problem(TrainerConfig, each, under=("trainer",)) for each in error.errors()]
+        return _problems(TrainerConfig, table, error, under=("trainer",))
     if not layout:
         return []
     try:
@@ -265,6 +266,16 @@ def _lists_to_tuples(value: Any) -> Any:
 def _is_echo(error: Any) -> bool:
     """A list that is only too short because what stands in it is wrong, which is said already."""
     return bool(error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"])
+
+
+def _problems(model: type[BaseModel], given: Any, error: ValidationError, under: tuple[str, ...] = ()) -> list[str]:
+    """Of each field alone, and then of the fields together."""
+    errors = [each for each in error.errors() if not _is_echo(each)]
+    together = [
+        {"loc": place, "type": "value_error", "msg": said, "input": None}
+        for place, said in wrong_together(model, given, [each["loc"] for each in errors])
+    ]
+    return [_problem(model, each, under=under) for each in (*errors, *together)]
 
 
 def _problem(model: type[BaseModel], error: Any, under: tuple[str, ...] = ()) -> str:
@@ -297,13 +308,6 @@ def _walk(model: type[BaseModel], loc: Sequence[Any]) -> tuple[list[type[BaseMod
             for each in models
             if "kind" in each.model_fields and get_args(each.model_fields["kind"].annotation) == (key,)
         ]
-        models = [each for field in fields for each in _models(field.annotation)] or kinds or models
+        models = [each for field in fields for each in tables_of(field.annotation)] or kinds or models
         tables += [] if kinds and not fields else [str(key)]
     return models, tables
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    """The tables that an annotation is made of: through optional, annotated, listed and named ones."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [each for part in get_args(annotation) for each in _models(part)]

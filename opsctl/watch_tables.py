@@ -65,15 +65,17 @@ class Filesystem(Table):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Filesystem:
+        problems = []
         if self.by == "command" and not (self.command and self.pattern):
-            raise ValueError("by = command needs `command` and `pattern`")
-        unknown = set(re.compile(self.pattern).groupindex) - QUOTA_GROUPS
-        if unknown:
-            raise ValueError(f"pattern: no such group: {', '.join(sorted(unknown))}")
+            problems.append("by = command needs `command` and `pattern`")
+        if unknown := set(re.compile(self.pattern).groupindex) - QUOTA_GROUPS:
+            problems.append(f"pattern: no such group: {', '.join(sorted(unknown))}")
         if self.by == "du" and not (self.limit or self.inode_limit):
-            raise ValueError("by = du needs `limit` or `inode_limit`: du knows what is used, not what may be")
+            problems.append("by = du needs `limit` or `inode_limit`: du knows what is used, not what may be")
         if self.critical_percent < self.warning_percent:
-            raise ValueError("critical_percent is below warning_percent")
+            problems.append("critical_percent is below warning_percent")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
 

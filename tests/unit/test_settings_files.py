@@ -42,6 +42,58 @@ def test_every_problem_is_reported_at_once():
     ]
 
 
+EITHER = "needs either `command` (any trainer) or a [trainer] table (the embedded one), not both"
+
+
+def test_what_is_wrong_with_fields_together_is_told_beside_what_is_wrong_with_single_ones():
+    """And not at the second attempt."""
+    name = problems(name="a b")
+    assert problems(name="a b", trainer={}) == [*name, EITHER]
+    assert problems(name="a b", command=[]) == [*name, EITHER]
+    found = problems(slurm={**SLURM, "nodes": 0}, publish={"to": "git", "max_file": "x"})
+    assert found[-1] == "publish: to = git needs `remote`"
+    assert [each.partition(":")[0] for each in found] == ["[slurm] nodes", "[publish] max_file", "publish"]
+
+
+def test_of_fields_that_are_wrong_by_themselves_nothing_more_is_told():
+    assert problems(command=5) == ["command: Input should be a valid tuple, got 5"]
+    with pytest.raises(ConfigError) as caught:
+        parse(Train, {"name": "gpt", "slurm": SLURM, "commnd": ["x"]}, "t.toml")
+    assert caught.value.problems == ("commnd: unknown key; did you mean 'command'?",)
+
+
+def test_all_tables_of_a_site_are_asked_what_is_wrong_with_them_at_once():
+    mail = {"kind": "email", "to": ["x"], "sender": "a@b", "user": "u", "server": "far"}
+    slack = {"kind": "slack", "webhook_file": "x", "token_file": "y", "api_url": 3}
+    alerts = {"fallback": "gone", "repeat_hours": [0], "channels": {"m": mail, "s": slack},
+              "routes": [{"channels": ["pager"]}, {"channels": ["m"], "level": "x"}]}  # fmt: skip
+    disk = {"name": "a", "path": "/", "by": "du", "warning_percent": 99.0, "stale_minutes": -1.0}
+    with pytest.raises(ConfigError) as caught:
+        parse(Site, {"root": 5, "alerts": alerts, "filesystem": [disk]}, "site.toml")
+    single = [each for each in caught.value.problems if ", got " in each or "no mail address" in each]
+    assert len(single) == 5
+    assert [each for each in caught.value.problems if each not in single] == [
+        "alerts: no channel 'gone', 'pager' in [alerts.channels]; there are: m, s; "
+        "repeat_hours: each needs to be more than 0",
+        '[alerts.channels] m: the password would go to far in clear: set tls = "starttls" or "tls"',
+        "[alerts.channels] s: needs either a webhook_file, or a token_file and a channel",
+        "[filesystem] 0: by = du needs `limit` or `inode_limit`: du knows what is used, not what may be; "
+        "critical_percent is below warning_percent",
+    ]
+
+
+def test_the_embedded_trainers_tables_are_asked_at_once_too(tmp_path):
+    path = tmp_path / "t.toml"
+    path.write_text(
+        'name = "gpt"\n[slurm]\nnodes = 1\ntime_limit = "9"\n[trainer]\nsteps = 0\n[trainer.optimizer]\nlr = 1.0\n'
+        "min_lr = 2.0\nbeta = 3\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_train(path)
+    assert "[trainer] optimizer: min_lr = 2 is above lr = 1" in caught.value.problems
+    assert any(each.startswith("[trainer] steps: ") for each in caught.value.problems)
+
+
 @pytest.mark.parametrize("name", ["a b", "a\nb", "a/b", "../a", "", ".a", "-a", "ä", "$(id)", "a'b", "x" * 65, "a\0"])
 def test_what_is_no_name_is_refused(name):
     assert problems(name=name) == [
