@@ -27,6 +27,12 @@ LONGEST_WAIT = timedelta(hours=1)
 MOST_ASKED = 2 * LONGEST_WAIT - FIRST_WAIT
 """For so long the other side may make us wait."""
 KEEP = timedelta(days=30)
+GIVE_UP = timedelta(days=30)
+"""What nobody could be given for so long is set aside: who has not missed it by then is not helped by it, and a channel
+that is dead for ever would fill the disk."""
+LEAST_TRIES = 100
+"""But not before the channel has failed so often: a clock that is a month ahead is no month of trying."""
+KEEP_SET_ASIDE = timedelta(days=365)
 MOST_FAILURES = 2
 """So many threads in a row may fail before the channel is left alone for now."""
 BUDGET = 40.0
@@ -136,7 +142,8 @@ class Outbox:
         self._write(queue / item.name, item)
 
     def knows(self, item: Item) -> bool:
-        return self.has_delivered(item) or (self.queue(item.channel) / item.name).exists()
+        places = (self.delivered(item.channel), self.queue(item.channel), self.lost(item.channel))
+        return any((place / item.name).exists() for place in places)
 
     def has_delivered(self, item: Item, channel: str = "") -> bool:
         return (self.delivered(channel or item.channel) / item.name).exists()
@@ -169,6 +176,34 @@ class Outbox:
                     self._try_to_write(queue / item.name, replace(item, fallback=fallback))
         self._prune(channel)
         return attempts
+
+    def hopeless(self, channel: str, attempts: Sequence[Attempt]) -> list[Item]:
+        """What is to be set aside, after a flush that tried and to which the channel gave no sign of life."""
+        if not attempts or any(each.error is None or each.item.asked_until for each in attempts):
+            return []
+        items, now = _items(self.queue(channel)), self.clock.now()
+        if max((item.attempts for item in items), default=0) < LEAST_TRIES:
+            return []
+        return [item for item in items if now - (item.not_before or item.message.at) > GIVE_UP]
+
+    def set_aside(self, channel: str, items: Sequence[Item]) -> None:
+        """Try these no more. They are kept for a year, for people to read."""
+        with contextlib.suppress(Busy), self._alone(channel):
+            for item in items:
+                place = self.lost(channel)
+                try:
+                    place.mkdir(parents=True, exist_ok=True)
+                    (self.queue(channel) / item.name).replace(place / item.name)
+                except FileNotFoundError:  # somebody else was faster
+                    continue
+                except OSError as error:
+                    raise cannot_write(place, error) from error
+                self.note("given-up", channel=channel, id=item.message.id, attempts=item.attempts, why=item.error)
+
+    def given_up(self) -> list[Item]:
+        """What was set aside, the oldest first."""
+        found = (item for place in self.site.alerts.glob("undelivered/*/") for item in _items(place))
+        return sorted(found, key=lambda item: item.name)
 
     @contextlib.contextmanager
     def _alone(self, channel: str) -> Iterator[list[Held]]:
@@ -270,11 +305,13 @@ class Outbox:
             self._try_to_write(place / path.name, item)
 
     def _prune(self, channel: str) -> None:
-        oldest = (self.clock.now() - KEEP).timestamp()
-        for path in self.delivered(channel).glob("*.json"):
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime < oldest:
-                    path.unlink()
+        now = self.clock.now()
+        for place, time in ((self.delivered(channel), KEEP), (self.lost(channel), KEEP_SET_ASIDE)):
+            oldest = (now - time).timestamp()
+            for path in place.glob("*.json"):
+                with contextlib.suppress(OSError):
+                    if path.stat().st_mtime < oldest:
+                        path.unlink()
 
     def _try_to_write(self, path: Path, item: Item) -> bool:
         """What cannot be noted of an attempt does not hold it back."""
@@ -293,6 +330,9 @@ class Outbox:
 
     def delivered(self, channel: str) -> Path:
         return self.site.alerts / "delivered" / channel
+
+    def lost(self, channel: str) -> Path:
+        return self.site.alerts / "undelivered" / channel
 
 
 def _items(queue: Path) -> list[Item]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -15,12 +15,17 @@ from opsctl.alerts.channels import Channel, open_channel
 from opsctl.alerts.compose import items
 from opsctl.alerts.ledger import Ledger, in_short
 from opsctl.alerts.message import Message
-from opsctl.alerts.outbox import Attempt, Deliver, GiveUp, Item, Outbox, Undelivered
+from opsctl.alerts.outbox import GIVE_UP, Attempt, Deliver, GiveUp, Item, Outbox, Undelivered
 from opsctl.alerts.secrets import reveal
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.model import Level
 from opsctl.ports import Clock, Runner
 from opsctl.sitedir import SiteDir
+
+LOST = "lost-"
+"""How the ids of messages begin that tell of messages which nobody got."""
+MOST_TOLD = 50
+"""So many of them are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +118,11 @@ def undelivered(alerting: Alerting) -> list[Item]:
     return [item for outbox in alerting.outboxes for item in outbox.waiting()]
 
 
+def given_up(alerting: Alerting) -> list[Item]:
+    """What was set aside undelivered, the oldest first."""
+    return [item for outbox in alerting.outboxes for item in outbox.given_up()]
+
+
 def check(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
     """Whether each channel could be used, as far as that can be told without sending: its name, and what is wrong."""
     for name, table in alerting.channels.items():
@@ -167,7 +177,27 @@ def _queues(alerting: Alerting, outbox: Outbox) -> Iterator[str]:
 
 
 def _flush(alerting: Alerting, outbox: Outbox, channel: str) -> list[Attempt]:
-    return outbox.flush(channel, _deliver(alerting, channel), _give_up(alerting, outbox))
+    attempts = outbox.flush(channel, _deliver(alerting, channel), _give_up(alerting, outbox))
+    gone = outbox.hopeless(channel, attempts)
+    if lost := [item for item in gone if not item.message.id.startswith(LOST)]:
+        _tell_of_loss(alerting, outbox, channel, lost)
+        outbox.set_aside(channel, gone)  # with what told of an earlier loss: the new message is there
+    return attempts
+
+
+def _tell_of_loss(alerting: Alerting, outbox: Outbox, channel: str, lost: Sequence[Item]) -> None:
+    """By every other channel, or where there is none by this one, should it ever work again; once in a month."""
+    now, days = alerting.clock.now(), GIVE_UP.days
+    subjects = "".join(f"{item.message.at:%Y-%m-%d %H:%M} UTC  {item.message.subject}\n" for item in lost[:MOST_TOLD])
+    more = f"and {len(lost) - MOST_TOLD} more\n" if len(lost) > MOST_TOLD else ""
+    message = Message(
+        id=(id := f"{LOST}{channel}-{now:%Y%m}"), root=id, at=now, level=Level.WARNING,
+        subject=f"[opsctl] LOST: {channel} took no message for {days} days; what waited for so long is given up",
+        body=f"{channel}: {lost[-1].error or 'no answer'}\n\n{subjects}{more}\nThey lie in {outbox.site.alerts}"
+        f"/undelivered/{channel}, for a year. opsctl alerts test says whether {channel} works now.\n",
+    )  # fmt: skip
+    for name in [each for each in alerting.channels if each != channel] or [channel]:
+        outbox.put(Item(message=message, channel=name, number=lost[-1].number))
 
 
 def _deliver(alerting: Alerting, channel: str) -> Deliver:

@@ -59,17 +59,20 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
     now, state = app.clock.now(), alerting.ledger.read()
     entries = [each for each in state.entries.values() if show_all or {each.level, each.seen} != {Level.OK}]
     silences = [each for each in state.silences if now < each.until]
-    waiting = send.undelivered(alerting)
+    waiting, lost = send.undelivered(alerting), send.given_up(alerting)
     if as_json:
         print_json({"open": [_as_data(state, each, now) for each in entries],
                     "silences": [asdict(each) for each in silences],
-                    "undelivered": [_item_as_data(each) for each in waiting]})  # fmt: skip
+                    "undelivered": [_item_as_data(each) for each in waiting],
+                    "given_up": [_item_as_data(each) for each in lost]})  # fmt: skip
         return
     print_table(_table(state, entries, now)) if entries else say("nothing is open")
     for silence in silences:
         say(f"silenced until {silence.until:%Y-%m-%d %H:%M} UTC: {silence.pattern}, by {silence.by}: {silence.why}")
     for item in waiting:
         say(f"not delivered by {item.channel}: {item.message.subject}{_how_it_went(item, now)}")
+    for item in lost:
+        say(f"given up, nobody got it by {item.channel}: {item.message.subject}{_how_it_went(item, now)}")
 
 
 @alerts.command("test")

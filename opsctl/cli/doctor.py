@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from opsctl.app import App
 from opsctl.cli.output import cell, json_option, print_json, print_table
 from opsctl.errors import MissingProgram, OpsctlError
 from opsctl.rundir import check_trusted
+from opsctl.sitedir import SiteDir
 
 Level = Literal["ok", "missing", "unknown", "optional"]
 STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unknown": "magenta", "optional": "dim"}
@@ -116,7 +118,7 @@ def _sandbox(app: App) -> Iterator[Line]:
 
 def _alerts(app: App) -> Iterator[Line]:
     from opsctl.alerts.secrets import exposed  # noqa: PLC0415 (as above)
-    from opsctl.alerts.send import check, check_ping  # noqa: PLC0415 (as above)
+    from opsctl.alerts.send import check, check_ping, given_up  # noqa: PLC0415 (as above)
 
     if not app.site.alerts.channels:
         yield Line("alerts", "optional", "no channel: they go to a file that nobody is told of",
@@ -127,6 +129,10 @@ def _alerts(app: App) -> Iterator[Line]:
     for channel, table in (*app.site.alerts.channels.items(), ("ping", app.site.alerts)):
         for field, path in exposed(table):
             yield Line(f"alerts {channel}", "missing", f"{field}: others can read {path}", f"chmod 600 {path}")
+    for channel, count in Counter(item.channel for item in given_up(app.alerting)).items():
+        place = SiteDir.of(app.root).alerts / "undelivered" / channel
+        yield Line(f"alerts {channel}", "missing", f"messages given up after a month, which nobody got: {count}",
+                   f"opsctl alerts list shows them; remove {place} when they are read")  # fmt: skip
     try:
         if check_ping(app.alerting):
             yield Line("alerts ping", "ok", "is set up: fetched after every complete cycle")

@@ -53,7 +53,12 @@ def shell(tmp_path, monkeypatch):
 
 def test_nothing_is_open(shell):
     assert shell.opsctl("alerts", "list") == "nothing is open\n"
-    assert json.loads(shell.opsctl("alerts", "list", "--json")) == {"open": [], "silences": [], "undelivered": []}
+    assert json.loads(shell.opsctl("alerts", "list", "--json")) == {
+        "open": [],
+        "silences": [],
+        "undelivered": [],
+        "given_up": [],
+    }
 
 
 def test_what_is_open_is_listed_with_who_takes_care_of_it(shell):
