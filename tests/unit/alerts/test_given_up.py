@@ -89,6 +89,9 @@ def test_what_tells_of_the_loss_waits_on_and_nothing_grows(dead):
     dead.clock.forward(days=400)
     cycles(dead, 2)
     assert (len(waiting(dead)), len([ident for ident in given_up(dead) if ident == "hang.9"])) == (1, 1)
+    before = given_up(dead)
+    cycles(dead, LEAST_TRIES + 2, hours=8)
+    assert (len(waiting(dead)), given_up(dead)) == (1, before)
 
 
 def test_people_see_what_was_given_up(dead, tmp_path):

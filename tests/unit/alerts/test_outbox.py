@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from opsctl.alerts.message import Message
-from opsctl.alerts.outbox import LONGEST_WAIT, Item, Outbox, Undelivered
+from opsctl.alerts.outbox import LEAST_TRIES, LONGEST_WAIT, Item, Outbox, Undelivered
 from opsctl.lease import lease
 from opsctl.model import Level
 from tests.unit.alerts.conftest import Clock
@@ -298,3 +298,23 @@ def test_what_lies_in_the_outbox_can_be_read(post):
     post.put(1, "a.1")
     [path] = post.outbox.queue("mail").glob("*.json")
     assert json.loads(path.read_text())["message"]["subject"] == "a.1"
+
+
+def test_nothing_is_hopeless_while_the_channel_takes_others_or_asks_for_time(post):
+    post.put(1, "a.1")
+    post.clock.forward(days=31)
+    post.failures["a.1"] = DOWN
+    for _ in range(LEAST_TRIES):
+        post.clock.forward(hours=1)
+        attempts = post.flush()
+    (old,) = post.outbox.hopeless("mail", attempts)
+    assert old.message.id == "a.1"
+    post.clock.forward(hours=1)
+    post.put(2, "b.1")
+    attempts = post.flush()
+    assert [attempt.error for attempt in attempts] == [DOWN, None]
+    assert post.outbox.hopeless("mail", attempts) == []
+    assert post.outbox.hopeless("mail", []) == []
+    post.clock.forward(hours=1)
+    post.failures["a.1"] = Undelivered("later", retry_after=60)
+    assert post.outbox.hopeless("mail", post.flush()) == []
