@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 from opsctl.alert_tables import AlertSite, ChannelTable
 from opsctl.alerts import route
@@ -16,7 +17,7 @@ from opsctl.alerts.compose import items
 from opsctl.alerts.ledger import Ledger, in_short
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import GIVE_UP, Attempt, Deliver, GiveUp, Item, Outbox, Undelivered
-from opsctl.alerts.secrets import reveal
+from opsctl.alerts.secrets import exposed, reveal
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.model import Level
 from opsctl.ports import Clock, Runner
@@ -132,6 +133,13 @@ def check(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
             yield name, error
         else:
             yield name, None
+
+
+def exposed_secrets(alerting: Alerting) -> Iterator[tuple[str, Path]]:
+    """The files of secrets that others can read, each once, with a setting that names it."""
+    tables = {"alerts": alerting.rules} | {f"alerts.channels.{name}": each for name, each in alerting.channels.items()}
+    found = {path: f"{place}.{field}" for place, table in tables.items() for field, path in exposed(table)}
+    return ((place, path) for path, place in found.items())
 
 
 def test(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:

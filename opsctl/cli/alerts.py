@@ -81,6 +81,8 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
 def test_alerts(app: App, *, as_json: bool) -> int:
     """Send a message through every channel, now, and say of each how it went. Exit 1 if any failed.
 
+    A secret's file that others can read is told, too: it has been used all the same.
+
     \b
     opsctl alerts test
     """
@@ -91,6 +93,8 @@ def test_alerts(app: App, *, as_json: bool) -> int:
             say(f"{channel}: {f'not delivered: {error.message}' if error else 'delivered'}")
     if as_json:
         print_json(results)
+    for place, path in send.exposed_secrets(app.alerting):
+        click.echo(f"opsctl: {place}: others can read {path}\n        chmod 600 {path}", err=True)
     return 0 if all(each["delivered"] for each in results) else 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -39,8 +40,9 @@ def cron() -> None:
 
 @cron.command()
 @click.argument("driver", required=False, type=click.Choice(DRIVERS))
+@json_option
 @click.pass_obj
-def start(app: App, driver: str | None) -> None:
+def start(app: App, driver: str | None, *, as_json: bool) -> None:
     """Tick from now on. Without DRIVER: the first of `drivers` in site.toml that works. Safe to say twice.
 
     \b
@@ -54,18 +56,21 @@ def start(app: App, driver: str | None) -> None:
     _check_schedule(app)
     app.cron.place.create()
     named = [driver] if driver else [each for each in app.site.cron.drivers if each in DRIVERS]
+    refused: dict[str, str] = {}
     for each in named[:-1]:
         try:
-            _start(app, each)
+            _start(app, each, refused, as_json=as_json)
         except Unreachable:
             raise
         except (SchedulerError, MissingProgram) as error:
-            say(f"not the {each} driver: {error.message}")
+            refused[each] = error.message
+            if not as_json:
+                say(f"not the {each} driver: {error.message}")
         else:
             return
     if not named:
         raise InputError("no driver is allowed here but export", hint="opsctl cron export crontab")
-    _start(app, named[-1])
+    _start(app, named[-1], refused, as_json=as_json)
 
 
 def _check_schedule(app: App) -> None:
@@ -77,15 +82,21 @@ def _check_schedule(app: App) -> None:
         app.cron.check_trusted(entry)
 
 
-def _start(app: App, driver: str) -> None:
+def _start(app: App, driver: str, refused: Mapping[str, str], *, as_json: bool) -> None:
+    begun = {"driver": driver, "every": app.site.cron.every, "refused": refused}
     if driver == "daemon":
         signal.signal(signal.SIGTERM, _leave)
-        Daemon(cron=app.cron, runner=app.runner, tick=tick_argv(app)).run()
+        Daemon(cron=app.cron, runner=app.runner, tick=tick_argv(app)).run(
+            lambda: print_json({**begun, "pid": os.getpid()}) if as_json else None
+        )
         return
     other = daemons.alive(app.cron)
     if other and other.driver not in {driver, exported_lines.NAME}:
         raise InputError(f"cron is driven already, by {daemons.describe(other)}", hint="opsctl cron stop")
     job, already = app.slurm_cron.start()
+    if as_json:
+        print_json({**begun, "job": job, "was_started": already})
+        return
     say(f"{'ticks already' if already else 'ticks'} every {app.site.cron.every} s, next as job {job}")
     say("  opsctl cron status")
 
@@ -96,23 +107,28 @@ def tick_argv(app: App) -> list[str]:
 
 
 @cron.command()
+@json_option
 @click.pass_obj
-def stop(app: App) -> None:
+def stop(app: App, *, as_json: bool) -> None:
     """Tick no more. A tick at work comes to its end.
 
     \b
     opsctl cron stop
     """
     wanted = daemons.alive(app.cron)
+    cancelled: list[str] = []
     if wanted and wanted.driver == daemons.NAME:
-        say(daemons.stop(app.cron, wanted))
-        return
-    if wanted and wanted.driver == exported_lines.NAME:
+        done = daemons.stop(app.cron, wanted)
+    elif wanted and wanted.driver == exported_lines.NAME:
         app.cron.place.wanted.unlink(missing_ok=True)
-        say(f"stopped expecting ticks; the line on {wanted.host} still ticks until somebody takes it out")
-        return
-    cancelled = app.slurm_cron.stop() if app.cron.place.exists else []
-    say(f"stopped; cancelled job {', '.join(cancelled)}" if cancelled else "stopped; nothing was waiting")
+        done = f"stopped expecting ticks; the line on {wanted.host} still ticks until somebody takes it out"
+    else:
+        cancelled = app.slurm_cron.stop() if app.cron.place.exists else []
+        done = f"stopped; cancelled job {', '.join(cancelled)}" if cancelled else "stopped; nothing was waiting"
+    if as_json:
+        print_json({"driver": wanted.driver if wanted else None, "done": done, "cancelled": cancelled})
+    else:
+        say(done)
 
 
 @cron.command()

@@ -65,8 +65,9 @@ def sandbox() -> None:
 @sandbox.command()
 @size_options
 @name_option
+@json_option
 @click.pass_obj
-def up(app: HasSeams, /, name: str, **size: Any) -> None:
+def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
     """Bring a sandbox up in the background. If it is up already, nothing is done.
 
     \b
@@ -77,6 +78,9 @@ def up(app: HasSeams, /, name: str, **size: Any) -> None:
     made = Sandbox.up(Spec(name=name, **size), clock=app.clock, runner=app.runner)
     about = f"sandbox {name!r}: {made.record.spec.describe()}"
     took = app.clock.monotonic() - begun
+    if as_json:
+        print_json({**asdict(made.record.spec), "was_up": made.was_up, "seconds": took, "env": made.env()})
+        return
     say(f"{about}; it was up already" if made.was_up else f"{about}; up in {took:.1f} s")
     say(f'to use it from this shell:  eval "$(opsctl sandbox env{for_name(name)})"')
 
@@ -188,8 +192,9 @@ def shell(ctx: click.Context, /, **size: Any) -> None:
 @click.argument("target", metavar="NODE|controller")
 @click.argument("action", type=click.Choice([action.value for action in Action]))
 @name_option
+@json_option
 @click.pass_obj
-def fault(app: HasSeams, target: str, action: str, name: str) -> None:
+def fault(app: HasSeams, target: str, action: str, name: str, *, as_json: bool) -> None:
     """Hurt a sandbox on purpose.
 
     \b
@@ -200,7 +205,7 @@ def fault(app: HasSeams, target: str, action: str, name: str) -> None:
     opsctl sandbox fault controller kill    the same for slurmctld
     """
     Sandbox.open(name, clock=app.clock, runner=app.runner).fault(target, Action(action))
-    say(f"{target}: {action} done")
+    print_json({"name": name, "target": target, "action": action}) if as_json else say(f"{target}: {action} done")
 
 
 def for_name(name: str) -> str:

@@ -157,3 +157,17 @@ def test_doctor_finds_a_wrong_address_and_does_not_show_it(shell):
     said = shell.opsctl("doctor", code=1)
     assert "webhook: is no address that starts with https://" in said
     assert "sekret" not in said
+
+
+def test_a_secret_that_others_can_read_is_told_once_by_the_test_and_used_all_the_same(shell, tmp_path):
+    url = tmp_path / "url"
+    url.write_text("json://127.0.0.1:1/sesame")
+    url.chmod(0o644)
+    text = f'kind = "apprise"\nurl_file = "{url}"\n'
+    shell.site.write_text(f'root = "{shell.root}"\n[alerts.channels.a]\n{text}[alerts.channels.b]\n{text}')
+    said = shell.opsctl("alerts", "test", code=1)
+    assert said.count(f"others can read {url}\n        chmod 600 {url}\n") == 1
+    assert said.count("not delivered: ") == 2
+    assert "sesame" not in said
+    url.chmod(0o600)
+    assert list(send.exposed_secrets(build(shell.site).alerting)) == []

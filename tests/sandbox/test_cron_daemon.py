@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -27,9 +28,9 @@ class Daemons:
         self.place = build(self.site).cron.place
         self.started: list[subprocess.Popen[str]] = []
 
-    def start(self) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(self.site), "cron", "start", "daemon"]
-        self.started.append(subprocess.Popen(argv, stderr=subprocess.PIPE, text=True))
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(self.site), "cron", "start", "daemon", *words]
+        self.started.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return self.started[-1]
 
     @property
@@ -49,8 +50,10 @@ def daemons(tmp_path: Path) -> Iterator[Daemons]:
 def test_a_daemon_ticks_alone_until_it_is_told_to_leave(daemons: Daemons) -> None:
     first = daemons.start()
     until(lambda: daemons.ticks >= 2)
-    second = daemons.start()
-    assert f"cron is driven already, by the daemon driver with pid {first.pid} on" in second.communicate(timeout=20)[1]
+    second = daemons.start("--json")
+    out, said = second.communicate(timeout=20)
+    assert f"cron is driven already, by the daemon driver with pid {first.pid} on" in said
+    assert out == ""
     assert second.returncode == 2
     first.send_signal(signal.SIGTERM)
     said = first.communicate(timeout=20)[1]
@@ -65,9 +68,13 @@ def test_a_daemon_that_was_killed_is_no_reason_not_to_start_another_which_stop_e
     until(lambda: read_wanted(daemons.place))
     first.kill()
     first.wait()
-    second = daemons.start()
+    second = daemons.start("--json")
     until(lambda: (wanted := read_wanted(daemons.place)) and wanted.pid == second.pid)
-    argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(daemons.site), "cron", "stop"]
+    argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(daemons.site), "cron", "stop", "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
-    assert done.stdout == f"told the daemon with pid {second.pid} to leave\n"
-    assert second.wait(timeout=20) == 0
+    assert json.loads(done.stdout) == {
+        "driver": "daemon", "done": f"told the daemon with pid {second.pid} to leave", "cancelled": []
+    }  # fmt: skip
+    begun = json.loads(second.communicate(timeout=20)[0])
+    assert begun == {"driver": "daemon", "every": 1, "refused": {}, "pid": second.pid}
+    assert second.returncode == 0

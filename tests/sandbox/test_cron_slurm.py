@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -112,7 +113,10 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
     said = sorted(start.communicate(timeout=30)[0] for start in starts)
     assert [start.returncode for start in starts] == [0, 0]
     assert [line.partition(" every")[0] for line in said] == ["ticks already", "ticks"]
-    assert len({line.rpartition("next as job ")[2] for line in said}) == 1
+    (job,) = {line.rpartition("next as job ")[2].split()[0] for line in said}
+    third = json.loads(site.opsctl("cron", "start", "--json").communicate(timeout=30)[0])
+    assert (third["driver"], third["every"], third["was_started"]) == ("slurm", 2, True)
+    assert int(third["job"]) >= int(job)
 
     first = until(lambda: site.running and (Path.home() / "hangs").exists() and site.waiting and site.running)[0]
     until(lambda: site.waiting[0].reason == "Dependency")  # it is late, and is waited for
@@ -132,8 +136,9 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
     assert all(slot.timestamp() % site.every == 0 for slot in slots)
     assert len({tick.by for tick in site.ticks}) == len(slots)
 
-    stop = site.opsctl("cron", "stop")
-    assert stop.communicate(timeout=30)[0].startswith("stopped")
+    stop = json.loads(site.opsctl("cron", "stop", "--json").communicate(timeout=30)[0])
+    assert stop["done"].startswith("stopped")
+    assert stop["driver"] == "slurm"
     until(lambda: not site.driver.jobs())
     assert read_wanted(site.place) is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -117,6 +118,12 @@ def test_up_twice_says_that_it_is_up_and_changes_nothing(mine: Places) -> None:
     third = opsctl("up", "--nodes", "2")
     assert third.returncode == 1
     assert "sandbox 'default' is up already, with 1 node of 2 GPUs" in third.stderr
+    fourth = json.loads(opsctl("up", "--nodes", "1", "--json").stdout)
+    assert (fourth["name"], fourth["nodes"], fourth["was_up"]) == ("default", 1, True)
+    assert Path(fourth["env"]["SLURM_CONF"]).is_file()
+    for action in ("stop", "resume"):
+        hurt = json.loads(opsctl("fault", "node001", action, "--json").stdout)
+        assert hurt == {"name": "default", "target": "node001", "action": action}
     assert opsctl("down").stdout == "sandbox 'default' is down: 4 processes ended, none left\n"
     assert opsctl("down").stdout == "sandbox 'default' was not up; nothing of it is left\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -32,9 +32,11 @@ class Daemon:
     tick: Sequence[str]
     """What one tick is, as a program."""
 
-    def run(self) -> None:
-        """Tick until Ctrl-C or TERM, or until another driver was started. Raises InputError where one is at work."""
+    def run(self, begun: Callable[[], None] = lambda: None) -> None:
+        """Tick until Ctrl-C or TERM, or until another driver was started. Raises InputError where one is at work, else
+        says that it has `begun`."""
         self._claim()
+        begun()
         logging.getLogger("apscheduler").setLevel(logging.ERROR)  # a tick that is late is no news
         scheduler = BlockingScheduler(timezone=UTC)
         every = self.cron.settings.every

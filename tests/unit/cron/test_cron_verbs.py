@@ -209,3 +209,13 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
     unit.write_text(FORMATS["systemd-service"](["/bin/true", "a b", "tick"], CronSite()))
     done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
     assert "opsctl-cron" not in done.stderr
+
+
+def test_stopping_says_in_json_what_was_stopped(site: Path) -> None:
+    place = app_of(site).cron.place
+    place.create()
+    write_wanted(place, Wanted(driver="export", since=datetime.now(UTC), by="me", host="login1"))
+    said = json.loads(opsctl(site, "stop", "--json").stdout)
+    assert (said["driver"], said["cancelled"]) == ("export", [])
+    assert said["done"].startswith("stopped expecting ticks; the line on login1 still ticks")
+    assert read_wanted(place) is None
