@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -182,6 +183,8 @@ class Partition:
     nodes: int
     max_nodes: int | None
     max_minutes: int | None
+    qos: str = ""
+    """The QOS whose limits hold for whatever runs in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +214,49 @@ class Limits:
     """The priority plugin: under `priority/basic` a held job loses its place."""
     accounting: bool
     """Whether sacct and sacctmgr can answer."""
+    enforced: tuple[str, ...] = ()
+    """What of accounting binds jobs: `associations`, `limits`, `qos`, … (AccountingStorageEnforce)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qos:
+    """A quality of service."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+    bounds: Mapping[str, int] = field(default_factory=dict)
+    """By sacctmgr's names, with the resource where there is one: `MaxWall` (minutes), `MaxTRESPU node`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Association:
+    """What a user may do for an account; without a user, what everybody below an account may do."""
+
+    account: str
+    user: str = ""
+    partition: str = ""
+    """The only one that it is for."""
+    parent: str = ""
+    """The account above; a user's is his own account."""
+    qos: tuple[str, ...] = ()
+    default_qos: str = ""
+    bounds: Mapping[str, int] = field(default_factory=dict)
+    """As for a QOS. A user's own hold the accounts' above too, save for what begins with Grp."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounting:
+    """What slurmdbd knows of what a user may do on this cluster."""
+
+    default_account: str = ""
+    associations: tuple[Association, ...] = ()
+    """The user's, and those of accounts."""
+    qos: tuple[Qos, ...] = ()
+
+    @property
+    def accounts(self) -> list[str]:
+        """Those that the user may charge."""
+        return sorted({each.account for each in self.associations if each.user})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,11 +291,11 @@ class JobSpec:
     extra: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("name", "time_limit", "partition", "account", "qos", "reservation", "constraint",
-                      "memory_per_node", "exclude", "after"):  # fmt: skip
-            text = getattr(self, field)
+        for key in ("name", "time_limit", "partition", "account", "qos", "reservation", "constraint",
+                    "memory_per_node", "exclude", "after"):  # fmt: skip
+            text = getattr(self, key)
             if any(c.isspace() or not c.isprintable() for c in text):
-                raise InputError(f"{field} is {text!r}: white space would make it another #SBATCH directive")
+                raise InputError(f"{key} is {text!r}: white space would make it another #SBATCH directive")
         for option in self.extra:
             if not option.startswith("--") or not option.isprintable():
                 raise InputError(f"extra sbatch option {option!r}: needs to be one line that starts with --")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
-from opsctl.model import Finding, Job, Limits, Node, Partition, Plan, Reason, Reservation
+from opsctl.model import Accounting, Finding, Job, Limits, Node, Partition, Plan, Reason, Reservation
 
 Scene_contra = TypeVar("Scene_contra", contravariant=True)
 Thing_contra = TypeVar("Thing_contra", contravariant=True)
@@ -119,8 +119,8 @@ class Scheduler(Protocol):
     def limits(self) -> Limits:
         """What this Slurm allows."""
 
-    def accounts(self, user: str) -> list[str] | None:
-        """The accounts that `user` may charge, or None where nobody keeps accounts."""
+    def accounting(self, user: str, cluster: str) -> Accounting | None:
+        """What `user` may do on `cluster`, or None where nobody keeps accounts. Three commands."""
 
     def submit(self, plan: Plan, *, script: str, output: str) -> str:
         """Submit the wrapper at the path `script`, with `output` as the batch log; the new array's id.

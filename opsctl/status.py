@@ -14,7 +14,7 @@ from opsctl.errors import OpsctlError
 from opsctl.guard.record import read_start
 from opsctl.journal import Journal
 from opsctl.launch.chain import Seen, look
-from opsctl.launch.reasons import Wait, wait, why, word
+from opsctl.launch.reasons import Wait, is_limit, wait, why, word
 from opsctl.model import Job, JobState, slurm_minutes
 from opsctl.progress.eta import waits_seen
 from opsctl.progress.now import Pace, Progress, progress
@@ -114,7 +114,7 @@ def status(
         switches=tuple(armed(run)),
         requests=tuple(waiting_requests(run)),
         alerts=tuple(each for each in alerts if each.train == run.name),
-        notes=() if jobs is None else (*_notes(seen), *_shortage(run, seen, found)),
+        notes=() if jobs is None else (*_notes(run, seen), *_shortage(run, seen, found)),
     )
 
 
@@ -185,7 +185,7 @@ def _limit_s(config: Path) -> float:
     return minutes * 60.0 if minutes else math.inf
 
 
-def _notes(seen: Seen) -> list[str]:
+def _notes(run: RunDir, seen: Seen) -> list[str]:
     notes = [
         f"array {job.array} is not this train's any more: Slurm has used the id again for {job.name!r} of {job.user}"
         for job in seen.strangers
@@ -194,6 +194,11 @@ def _notes(seen: Seen) -> list[str]:
         notes.append("a submission was cut off and is not in the queue: `opsctl launch` again settles it")
     if seen.waiting and any(wait(job) is Wait.NEVER for job in seen.waiting):
         notes.append("something queued will never start: see the reason above")
+    if any(is_limit(job) for job in seen.waiting):
+        notes.append(
+            f"opsctl preflight {run.config} says which limits it is beyond by itself, if it is: then change it there,"
+            f" opsctl cancel {run.name} and launch it again; else its turn comes when other jobs end"
+        )
     return notes
 
 

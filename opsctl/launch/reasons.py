@@ -22,6 +22,8 @@ REASONS = {
     "ReservationDeleted": "will never start: its reservation is gone",
     "InvalidAccount": "will never start: no such account",
     "InvalidQOS": "will never start: no such QOS",
+    "AccountNotAllowed": "will never start: its partition does not take its account",
+    "QOSNotAllowed": "waits: its partition does not take its QOS",
     "ReqNodeNotAvail": "waits: nodes that it needs are down, drained or reserved",
     "Reservation": "waits for its reservation",
     "PartitionDown": "waits: the partition is down",
@@ -53,7 +55,15 @@ _BLOCKED = {"ReqNodeNotAvail", "Reservation", "PartitionDown", "PartitionInactiv
             "ReservationInvalid", "MaxMemPerLimit", "QOSNotAllowed", "FedJobLock"}  # fmt: skip
 _OWN_LIMIT = re.compile(r"(Assoc|QOS)Max\w*?(PerJob|PerNode)\w*|QOSMin\w+|AccountNotAllowed|QOSJobLimit")
 """Limits that this job alone is beyond, whatever the others do."""
-_SHARED_LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max)\w+|QOSResourceLimit|AssociationJobLimit|QOSUsageThreshold")
+_SHARED_LIMIT = re.compile(
+    r"(Assoc|QOS)(Grp|Max)\w+|Max\w+PerAccount|QOSResourceLimit|AssociationJobLimit|QOSUsageThreshold"
+)
+_LIMIT = re.compile(r"(Assoc|QOS|)(Grp|Max|Min)([A-Z]\w*?)(PerJob|PerNode|PerUser|PerAccount|NotSatisfied|)(?:Limit)?")
+"""Such as AssocGrpNodeLimit, QOSMaxCpuPerUserLimit, MaxJobsPerAccount: whose, of how many jobs, of what."""
+_WHAT = {"Cpu": "CPUs", "CPU": "CPUs", "GRES": "GPUs", "Node": "nodes", "Mem": "memory", "Memory": "memory",
+         "Wall": "time", "WallDuration": "time", "Jobs": "running jobs", "SubmitJob": "queued jobs",
+         "SubmitJobs": "queued jobs"}  # fmt: skip
+_TOGETHER = {"PerUser": "a user", "PerAccount": "an account"}
 
 
 def word(job: Job) -> str:
@@ -64,7 +74,30 @@ def word(job: Job) -> str:
 def why(job: Job) -> str:
     """In words why it waits."""
     said = word(job)
-    return REASONS.get(said, said)
+    return REASONS.get(said) or _limit(said) or said
+
+
+def _limit(said: str) -> str:
+    """In words which limit that is; empty for what is none."""
+    match = _LIMIT.fullmatch(said)
+    if match is None or not (_OWN_LIMIT.fullmatch(said) or _SHARED_LIMIT.fullmatch(said)):
+        return ""
+    whose, kind, what, per = match.groups()
+    counted, minutes = re.fullmatch(r"(\w+?)((?:Run)?Minutes|)", what).groups()  # type: ignore[union-attr]  # any word fits
+    of = "account" if whose == "Assoc" else "QOS"
+    amount = f"{_WHAT.get(counted, counted)}{' x minutes' if minutes else ''}"
+    if kind == "Min":
+        return f"will never start: fewer {amount} than its {of} wants of a job ({said})"
+    if _OWN_LIMIT.fullmatch(said):
+        one = "on a node" if per == "PerNode" else "a job"
+        return f"will never start: more {amount} than its {of} allows {one} ({said})"
+    together = _TOGETHER.get(per, "a user" if kind == "Max" else "all its jobs together")
+    return f"waits for a limit: the {amount} that its {of} allows {together} ({said})"
+
+
+def is_limit(job: Job) -> bool:
+    """Whether it waits for a limit of its account or QOS."""
+    return bool(_limit(word(job)))
 
 
 def wait(job: Job) -> Wait:

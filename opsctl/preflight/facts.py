@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from opsctl.model import Job, Limits, Node, Partition, Reservation
+from opsctl.model import Accounting, Job, Limits, Node, Partition, Reservation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,13 +16,20 @@ class Cluster:
 
     partitions: tuple[Partition, ...]
     limits: Limits
-    accounts: tuple[str, ...] | None
-    """Those that the user may charge; None where nobody keeps accounts."""
     nodes: tuple[Node, ...]
+    accounting: Accounting | None = None
+    """What the user may do; None where nobody keeps accounts, or nobody could say."""
     members: tuple[str, ...] = ()
     """The nodes of the partitions that are asked for."""
     jobs: tuple[Job, ...] = ()
     reservations: tuple[Reservation, ...] = ()
+    unasked: Mapping[str, str] = field(default_factory=dict)
+    """What Slurm would not say, and why."""
+
+    @property
+    def accounts(self) -> list[str]:
+        """Those that the user may charge, as far as that is known."""
+        return self.accounting.accounts if self.accounting else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any
 from opsctl import storage
 from opsctl.errors import OpsctlError
 from opsctl.health.history import Record
-from opsctl.model import JobSpec
+from opsctl.model import Accounting, JobSpec, Limits
 from opsctl.nodesets import nodeset
 from opsctl.ports import Runner, Scheduler
 from opsctl.preflight import corpus
@@ -56,19 +56,34 @@ class Place:
 
 def cluster(scheduler: Scheduler, spec: JobSpec, user: str) -> Cluster:
     """Ask Slurm all that checks want to know. Raises SchedulerError."""
-    accounts, partitions = scheduler.accounts(user), tuple(scheduler.partitions())
+    partitions, limits = tuple(scheduler.partitions()), scheduler.limits()
     known = {each.name for each in partitions}
     members = {node for name in asked(spec, partitions) if name in known for node in scheduler.members(name)}
+    accounting, unasked = _accounting(scheduler, spec, user, limits)
     return Cluster(
-        partitions=partitions, limits=scheduler.limits(), accounts=None if accounts is None else tuple(accounts),
+        partitions=partitions, limits=limits, accounting=accounting, unasked=unasked,
         nodes=tuple(scheduler.nodes()), members=tuple(sorted(members)), jobs=tuple(scheduler.jobs()),
         reservations=tuple(scheduler.reservations()),
     )  # fmt: skip
 
 
+def _accounting(
+    scheduler: Scheduler, spec: JobSpec, user: str, limits: Limits
+) -> tuple[Accounting | None, dict[str, str]]:
+    """What sacctmgr knows. Slurm runs jobs while it does not answer, so that keeps nothing from being launched."""
+    asked_of = "account, QOS and their limits"
+    try:
+        found = scheduler.accounting(user, limits.cluster)
+    except OpsctlError as refusal:
+        return None, {asked_of: refusal.message}
+    if found is None and (spec.account or spec.qos):
+        return None, {asked_of: "this Slurm keeps no accounts, and takes any name for one"}
+    return found, {}
+
+
 def gather(order: Order, place: Place, slurm: Cluster | None, unknown: Mapping[str, str]) -> Facts:
     """Everything that is to be known, with what `unknown` says already."""
-    why = dict(unknown)
+    why = {**unknown, **(slurm.unasked if slurm else {})}
     seen = _seen(order, place, slurm)
     if order.has_gpus and not any(each.driver or each.shm_kb for each in seen):
         why["shared memory and drivers"] = "opsctl health has looked at none of the nodes yet"

@@ -151,6 +151,7 @@ def parse_partitions(text: str) -> list[Partition]:
             nodes=count_of(line.get("TotalNodes", "")),
             max_nodes=limit_of(line.get("MaxNodes", "")),
             max_minutes=minutes_of(line.get("MaxTime", "")),
+            qos=text_of(line.get("QoS", "")),
         )
         for line in lines
         if "PartitionName" in line
@@ -185,4 +186,5 @@ def parse_limits(text: str) -> Limits:
         max_array_size=count_of(said.get("MaxArraySize", "")),
         priority=said.get("PriorityType", ""),
         accounting=said.get("AccountingStorageType", "").endswith("slurmdbd"),
+        enforced=listed(said.get("AccountingStorageEnforce", "")),
     )

@@ -10,8 +10,9 @@ from datetime import datetime
 from pathlib import Path
 
 from opsctl.errors import InputError, Unreachable
-from opsctl.model import Job, Limits, Node, Partition, Plan, Reason, Reservation
+from opsctl.model import Accounting, Job, Limits, Node, Partition, Plan, Reason, Reservation
 from opsctl.ports import Completed, Runner, TimedOut
+from opsctl.scheduler import accounting
 from opsctl.scheduler.answers import GONE, HINT, NOT_PENDING, UNKNOWN_ID, check
 from opsctl.scheduler.parse import (
     END_FIELDS,
@@ -94,12 +95,14 @@ class Slurm:
     def limits(self) -> Limits:
         return parse_limits(check(self._run("scontrol", "show", "config")).out)
 
-    def accounts(self, user: str) -> list[str] | None:
-        argv = ("sacctmgr", "--noheader", "--parsable2", "list", "associations", f"user={user}", "format=Account")
-        done = self._run(*argv)
-        if "not running a supported accounting_storage plugin" in done.err:
-            return None
-        return sorted({line for line in check(done).out.splitlines() if line})
+    def accounting(self, user: str, cluster: str) -> Accounting | None:
+        answers = {}
+        for name, argv in accounting.questions(user, cluster).items():
+            done = self._run(*argv)
+            if "not running a supported accounting_storage plugin" in done.err:
+                return None
+            answers[name] = check(done).out
+        return accounting.read(user, answers)
 
     def submit(self, plan: Plan, *, script: str, output: str) -> str:
         spoken = {f"SBATCH_{name}": None for key, name in SPOKEN_FOR.items() if getattr(plan.spec, key)}

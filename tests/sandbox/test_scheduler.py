@@ -252,7 +252,7 @@ def test_a_site_says_what_it_allows(scheduler: Slurm):
 
 def test_without_accounting_there_is_no_past(scheduler: Slurm):
     assert scheduler.past(["1", "2_3"]) == []
-    assert scheduler.accounts("root") is None
+    assert scheduler.accounting("root", "sandbox") is None
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,29 @@ def test_a_reason_that_will_never_end_is_noted(run: RunDir) -> None:
 
 
 def test_a_reason_of_slurms_that_we_do_not_know_is_shown_as_it_is(run: RunDir) -> None:
-    assert seen(run, row(JobState.PENDING, 2, reason="AssocGrpGRES")).waiting[0].why == "AssocGrpGRES"
+    assert seen(run, row(JobState.PENDING, 2, reason="SomethingNew")).waiting[0].why == "SomethingNew"
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("AssocGrpNodeLimit", "waits for a limit: the nodes that its account allows all its jobs together"),
+        ("AssocMaxJobsLimit", "waits for a limit: the running jobs that its account allows a user"),
+        ("QOSMaxGRESPerUser", "waits for a limit: the GPUs that its QOS allows a user"),
+        ("MaxNodePerAccount", "waits for a limit: the nodes that its QOS allows an account"),
+        (
+            "AssocGrpCPURunMinutesLimit",
+            "waits for a limit: the CPUs x minutes that its account allows all its jobs together",
+        ),
+        ("QOSMaxWallDurationPerJobLimit", "will never start: more time than its QOS allows a job"),
+        ("QOSMaxCpuPerNode", "will never start: more CPUs than its QOS allows on a node"),
+        ("QOSMinNode", "will never start: fewer nodes than its QOS wants of a job"),
+    ],
+)
+def test_a_limit_of_account_or_qos_is_told_in_words_with_what_to_do(run: RunDir, reason: str, told: str) -> None:
+    found = seen(run, row(JobState.PENDING, 2, reason=reason))
+    assert found.waiting[0].why == f"{told} ({reason})"
+    assert f"opsctl preflight {run.config} says which limits" in found.notes[-1]
 
 
 def test_a_job_with_our_id_and_not_our_comment_is_noticed(run: RunDir) -> None:

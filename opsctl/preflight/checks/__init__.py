@@ -4,6 +4,7 @@ tests/corpus/preflight, a row in docs/preflight.md."""
 from __future__ import annotations
 
 from opsctl.preflight.checks import (
+    accounting,
     command,
     data,
     layout,
@@ -21,7 +22,9 @@ from opsctl.preflight.model import Check
 CHECKS: dict[str, Check] = {
     "partition": Check(look=slurm.partition, source="Slurm lets a job wait for ever that is beyond its partition"),
     "array-size": Check(look=slurm.array_size, source="slurm.conf(5), MaxArraySize"),
-    "account": Check(look=slurm.account, source="Slurm lets a job wait for ever whose account is not its user's"),
+    "account": Check(look=accounting.account, source="slurm.conf(5), AccountingStorageEnforce=associations"),
+    "qos": Check(look=accounting.qos, source="slurm.conf(5), AccountingStorageEnforce=qos"),
+    "limits": Check(look=accounting.limits, source="Slurm resource limits guide, slurm.schedmd.com"),
     "exclude": Check(look=slurm.exclude, source="Slurm takes an impossible ExcNodeList, and never starts the job"),
     "in-service": Check(look=slurm.in_service, source="ML Engineering book, more nodes than needed"),
     "after": Check(look=slurm.after, source="Slurm takes a dependency on an unknown job as fulfilled"),

@@ -76,7 +76,7 @@ def _is_ours(found: Reservation, order: Order, facts: Facts) -> bool:
     """Where a reservation names neither users nor accounts, we do not know for whom it is."""
     if facts.user in found.users or not (found.users or found.accounts):
         return True
-    mine = {order.spec.account} if order.spec.account else set(facts.cluster.accounts or () if facts.cluster else ())
+    mine = {order.spec.account} if order.spec.account else set(facts.cluster.accounts if facts.cluster else ())
     return bool(mine & set(found.accounts))
 
 

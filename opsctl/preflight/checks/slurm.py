@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 
-from opsctl.model import JobSpec, Partition, slurm_minutes
+from opsctl.model import Accounting, JobSpec, Partition, slurm_minutes
 from opsctl.nodesets import fold, nodeset, union
+from opsctl.preflight.allowed import both_qos
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.model import Finding, Order, error, note, warning
 from opsctl.render import directives
@@ -30,7 +31,7 @@ def partition(order: Order, facts: Facts) -> Iterator[Finding]:
             f"[slurm] partition: none is given and this cluster has no default; there are: {', '.join(known)}",
             "name one",
         )
-    judged = [list(_one_partition(order.spec, name, known)) for name in names]
+    judged = [list(_one_partition(order.spec, name, known, facts.cluster.accounting)) for name in names]
     if all(judged):
         yield from (each for found in judged for each in found)
 
@@ -40,7 +41,9 @@ def asked(spec: JobSpec, partitions: tuple[Partition, ...]) -> list[str]:
     return spec.partition.split(",") if spec.partition else [each.name for each in partitions if each.is_default]
 
 
-def _one_partition(spec: JobSpec, name: str, known: dict[str, Partition]) -> Iterator[Finding]:
+def _one_partition(
+    spec: JobSpec, name: str, known: dict[str, Partition], accounting: Accounting | None
+) -> Iterator[Finding]:
     partition = known.get(name)
     if partition is None:
         near = get_close_matches(name, known, 1)
@@ -51,13 +54,16 @@ def _one_partition(spec: JobSpec, name: str, known: dict[str, Partition]) -> Ite
         return
     if not partition.is_up:
         yield error(f"[slurm] partition: {name!r} is down: it starts nothing", "take another, or ask when it is up")
-    most = min(partition.nodes, partition.nodes if partition.max_nodes is None else partition.max_nodes)
+    lifted = {flag for each in both_qos(spec, accounting, partition) for flag in each.flags} if accounting else set()
+    most = partition.nodes
+    if partition.max_nodes is not None and "PartitionMaxNodes" not in lifted:
+        most = min(most, partition.max_nodes)
     if spec.nodes > most:
         yield error(
             f"[slurm] nodes = {spec.nodes}: partition {name!r} lets a job have {most}", "fewer nodes, or another one"
         )
     minutes, allowed = slurm_minutes(spec.time_limit), partition.max_minutes
-    if minutes is not None and allowed is not None and minutes > allowed:
+    if minutes is not None and allowed is not None and minutes > allowed and "PartitionTimeLimit" not in lifted:
         yield error(
             f"[slurm] time_limit = {spec.time_limit}: partition {name!r} allows {as_slurm(allowed)} at the most",
             "a shorter time_limit, and more tasks",
@@ -79,15 +85,6 @@ def array_size(order: Order, facts: Facts) -> Iterator[Finding]:
         yield error(
             f"[slurm] tasks = {tasks}: this Slurm takes {most} in one array at the most",
             "fewer now; later more behind them, with launch --after",
-        )
-
-
-def account(order: Order, facts: Facts) -> Iterator[Finding]:
-    given, mine = order.spec.account, facts.cluster.accounts if facts.cluster else None
-    if given and mine is not None and given.lower() not in {each.lower() for each in mine}:
-        yield error(
-            f"[slurm] account: {given!r} is not yours to charge; you have: {', '.join(mine) or 'none'}",
-            "charge one of yours, or have yourself added to it",
         )
 
 

@@ -66,7 +66,7 @@ class Queue:
     def limits(self) -> Limits:
         return Limits(version="22.05.8", cluster="c", max_array_size=1001, priority="", accounting=False)
 
-    def accounts(self, user: str) -> list[str] | None:
+    def accounting(self, user: str, cluster: str) -> None:
         return None
 
     def submit(self, plan: Plan, *, script: str, output: str) -> NoReturn:

@@ -6,7 +6,7 @@ import pytest
 
 from opsctl.config import Site, Train, parse
 from opsctl.launch.plan import job_spec
-from opsctl.model import Job, JobState, Limits, Node, Partition
+from opsctl.model import Accounting, Association, Job, JobState, Limits, Node, Partition
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import Cluster, Facts
 from opsctl.preflight.model import Level, Order
@@ -19,10 +19,20 @@ def partition(name, **changed):
     return Partition(name=name, **{**facts, **changed})
 
 
+def accounting(*accounts):
+    """What a user may do who may charge these and is limited in nothing."""
+    return Accounting(associations=tuple(Association(account=each, user="me", parent=each) for each in accounts))
+
+
 def cluster(**changed):
     """Four nodes with three partitions, changed so."""
     limits = Limits(
-        version="22.05.8", cluster="c", max_array_size=1001, priority="priority/multifactor", accounting=True
+        version="22.05.8",
+        cluster="c",
+        max_array_size=1001,
+        priority="priority/multifactor",
+        accounting=True,
+        enforced=("associations",),
     )
     three = (
         partition("main", is_default=True),
@@ -30,7 +40,7 @@ def cluster(**changed):
         partition("closed", is_up=False),
     )
     nodes = tuple(Node(name=f"node00{n}", state="IDLE", address="") for n in range(1, 5))
-    known = {"partitions": three, "limits": limits, "accounts": ("llm", "vision"), "nodes": nodes}
+    known = {"partitions": three, "limits": limits, "accounting": accounting("llm", "vision"), "nodes": nodes}
     return Cluster(**{**known, **changed})
 
 
@@ -101,11 +111,13 @@ def test_without_a_default_partition_one_has_to_be_named():
 
 
 def test_where_nobody_keeps_accounts_any_may_be_named():
-    assert judge({"accounts": None}, account="math") == []
+    assert judge({"accounting": None}, account="math") == []
 
 
 def test_whoever_has_no_account_is_told_so():
-    assert judge({"accounts": ()}, account="math") == ["[slurm] account: 'math' is not yours to charge; you have: none"]
+    assert judge({"accounting": accounting()}, account="math") == [
+        "[slurm] account: 'math' is not yours to charge; you have: none"
+    ]
 
 
 def test_waiting_for_a_job_that_slurm_does_not_know_would_be_no_waiting():

@@ -128,4 +128,4 @@ def test_no_accounting_is_no_past_and_no_accounts():
     disabled = Scripted(err=(STDERR / "past-without-accounting.txt").read_text(), code=1)
     assert Slurm(disabled).past(["12"]) == []
     none = Scripted(err=(STDERR / "accounts-without-accounting.txt").read_text(), code=1)
-    assert Slurm(none).accounts("me") is None
+    assert Slurm(none).accounting("me", "c") is None

@@ -1,0 +1,75 @@
+"""Real output of sacctmgr 22.05.8, and what it must be read as."""
+
+from pathlib import Path
+
+import pytest
+from test_slurm_commands import STDERR, Scripted
+
+from opsctl.errors import Unreachable
+from opsctl.model import Association, Qos
+from opsctl.scheduler import accounting
+from opsctl.scheduler.slurm import Slurm
+
+REAL = Path(__file__).parents[2] / "corpus" / "sacctmgr" / "22.05.8"
+
+
+@pytest.fixture
+def found():
+    return accounting.read("root", {name: (REAL / f"{name}.txt").read_text() for name in ("user", "accounts", "qos")})
+
+
+def test_a_users_association_is_read_with_what_accounts_above_set_for_it(found):
+    assert found.default_account == "root"
+    assert found.accounts == ["llm", "root", "train"]
+    assert found.associations[0] == Association(
+        account="llm", user="root", parent="llm", qos=("closed", "deny", "long", "normal", "prod", "short"),
+        default_qos="normal", bounds={"MaxWall": 30, "MaxTRES node": 3, "MaxJobs": 3, "MaxSubmit": 8},
+    )  # fmt: skip
+
+
+def test_an_association_for_one_partition_is_told_from_that_for_all(found):
+    mine = [(each.partition, each.bounds) for each in found.associations if each.user and each.account == "train"]
+    assert mine == [("cpu", {"MaxWall": 15}), ("", {})]
+
+
+def test_an_account_is_read_with_its_parent_and_without_amounts_of_memory(found):
+    assert next(each for each in found.associations if each.account == "team") == Association(
+        account="team", parent="root", qos=("normal",),
+        bounds={"GrpTRES cpu": 20, "GrpTRES node": 2, "GrpTRESRunMins cpu": 9999, "GrpJobs": 7, "GrpSubmit": 70},
+    )  # fmt: skip
+
+
+def test_every_limit_of_a_qos_is_read_under_its_own_name(found):
+    assert {each.name: each for each in found.qos}["long"] == Qos(
+        name="long", flags=("OverPartQOS", "PartitionTimeLimit"),
+        bounds={
+            "MaxWall": 2880, "MaxTRESPerNode gres/gpu": 2, "MaxTRESMins cpu": 100000, "MaxTRESMins gres/gpu": 6000,
+            "GrpTRES cpu": 64, "GrpTRESRunMins cpu": 200000, "GrpJobs": 4, "GrpSubmit": 50, "MaxTRESPA node": 3,
+            "MaxJobsPA": 9, "MaxSubmitPA": 40,
+        },
+    )  # fmt: skip
+    rest = [each.bounds for each in found.qos if each.name in {"short", "prod", "closed", "normal"}]
+    assert rest == [
+        {},
+        {"MaxWall": 10, "MaxTRESPU gres/gpu": 2, "MaxTRESPU node": 2, "MaxSubmitPU": 5},
+        {"MinTRES node": 3},
+        {"MaxJobsPU": 0},
+    ]
+
+
+def test_rows_that_make_no_sense_do_not_hide_the_others(found):
+    text = (REAL / "qos.txt").read_text()
+    broken = accounting.read("root", {"user": "", "accounts": "||\n", "qos": f"half|a row\n\n{text}sacctmgr: x\n"})
+    assert (broken.associations, broken.default_account, broken.qos) == ((), "", found.qos)
+
+
+def test_a_database_that_is_down_is_no_answer():
+    down = Scripted(err=(STDERR / "accounts-database-down.txt").read_text(), code=1)
+    with pytest.raises(Unreachable, match="sacctmgr got no answer: slurm_persist_conn_open_without_init"):
+        Slurm(down).accounting("me", "c")
+
+
+def test_only_this_cluster_is_asked_for():
+    runner = Scripted()
+    assert Slurm(runner).accounting("me", "big").associations == ()
+    assert ["cluster=big" in argv for argv in runner.asked] == [True, True, False]
