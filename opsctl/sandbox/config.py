@@ -170,11 +170,12 @@ def _accounting(spec: Spec, site: Site) -> str:
     if not spec.accounting:
         return "AccountingStorageType=accounting_storage/none\n"
     password = f"AccountingStoragePass={site.munge_socket}\n" if site.auth is Auth.MUNGE else ""
+    counted = "AccountingStorageTRES=gres/gpu\n" if spec.gpus_per_node else ""
     return f"""\
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={site.dbd_port}
-{password}JobAcctGatherType=jobacct_gather/linux
+{password}{counted}JobAcctGatherType=jobacct_gather/linux
 """
 
 
