@@ -2,22 +2,27 @@
 
 import json
 import os
+import tomllib
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from opsctl.config import Site, load_train
+from opsctl.config import Site, Train, load_train, parse
+from opsctl.errors import MissingProgram
 from opsctl.health.history import Card, Record
 from opsctl.launch.plan import job_spec
+from opsctl.ports import Completed, TimedOut
 from opsctl.preflight import corpus
 from opsctl.preflight.checks import settings
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.gather import Place, gather
+from opsctl.preflight.gather import Place, cluster, gather
 from opsctl.preflight.model import Order
 from opsctl.preflight.recipe import recipe
 from opsctl.rundir import RunDir
+from opsctl.scheduler.slurm import Slurm
 from opsctl.switches import Switch, arm
 from opsctl.system import SystemRunner
 from opsctl.watch_tables import Filesystem
@@ -25,6 +30,7 @@ from trainer import manifest
 from trainer.indexed import write_corpus
 from trainer.manifest import Manifest
 
+CORPUS = Path(__file__).parents[2] / "corpus"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TINY = Path(__file__).parents[3] / "examples" / "tiny-gpt.toml"
 FOREIGN = """name = "t"
@@ -284,3 +290,35 @@ def test_of_a_trainer_of_which_nothing_is_known_no_workers_are_made_up(look, tmp
     config = load_train(tmp_path / "t.toml")
     order = Order(train=config, spec=job_spec(config, Site(root="/t")), recipe=recipe(config))
     assert list(settings.cpus(order, Facts(now=NOW, user="me"))) == []
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Answers as real commands did, on a cluster with nothing in it; sacctmgr fails in this way."""
+
+    fails: str | Exception
+
+    def run(self, argv, *, timeout, stdin="", env=None):
+        if argv[0] == "sacctmgr" and isinstance(self.fails, Exception):
+            raise self.fails
+        if argv[0] == "sacctmgr":
+            return Completed(argv=argv, code=1, out="", err=(CORPUS / "stderr/22.05.8" / self.fails).read_text())
+        config = (CORPUS / "scontrol/22.05.8/config.txt").read_text()
+        return Completed(argv=argv, code=0, out=config if argv[-1] == "config" else "", err="")
+
+
+@pytest.mark.parametrize(
+    ("fails", "account", "unasked"),
+    [
+        (MissingProgram("sacctmgr: is not on PATH"), "", ["sacctmgr: is not on PATH"]),
+        (TimedOut(("sacctmgr",), 10), "llm", ["sacctmgr did not answer within 10 s"]),
+        ("accounts-without-accounting.txt", "llm", ["this Slurm keeps no accounts, and takes any name for one"]),
+        ("accounts-without-accounting.txt", "", []),
+    ],
+)
+def test_accounting_that_cannot_be_asked_is_told_and_all_else_is_asked(look, fails, account, unasked):
+    text = FOREIGN + (f'account = "{account}"\n' if account else "")
+    spec = job_spec(parse(Train, tomllib.loads(text), "t.toml"), Site(root="/t"))
+    found = cluster(Slurm(Recorded(fails)), spec, "me")
+    assert (found.accounting, found.limits.max_array_size, list(found.unasked.values())) == (None, 1001, unasked)
+    assert set(unasked) <= set(look(FOREIGN, slurm=found).unknown.values())

@@ -1,12 +1,13 @@
 """What stands against a launch, in the words that the user reads."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from opsctl.config import Site, Train, parse
 from opsctl.launch.plan import job_spec
-from opsctl.model import Accounting, Association, Job, JobState, Limits, Node, Partition
+from opsctl.model import Accounting, Association, Job, JobState, Limits, Node, Partition, Qos
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import Cluster, Facts
 from opsctl.preflight.model import Level, Order
@@ -103,6 +104,38 @@ def test_what_the_train_leaves_open_may_be_said_in_extra():
 def test_with_several_partitions_one_that_fits_is_enough():
     assert judge(partition="closed,short,main", nodes=4) == []
     assert len(judge(partition="closed,short", nodes=4)) == 2
+
+
+def bounded(**qos):
+    """Limits are enforced; these QOS have these bounds or flags, and the user may have any of them."""
+    limits = replace(cluster().limits, enforced=("associations", "limits", "qos"))
+    association = Association(account="llm", user="me", parent="llm")
+    every = tuple(Qos(name=name, **what) for name, what in qos.items())
+    return {
+        "limits": limits,
+        "accounting": Accounting(default_account="llm", associations=(association,), qos=every),
+        "partitions": (partition("main", is_default=True, max_nodes=2), partition("narrow", qos="narrow")),
+    }
+
+
+def test_with_several_partitions_the_limits_of_one_that_fit_are_enough():
+    known = bounded(narrow={"bounds": {"MaxTRES node": 1}})
+    assert judge(known, partition="narrow,main") == []
+    assert judge(known, partition="narrow") == [
+        "[slurm] nodes = 2: QOS 'narrow' allows 1 for a job (MaxTRES)",
+    ]
+
+
+def test_a_qos_may_lift_what_a_partition_allows():
+    assert judge(bounded(normal={}), nodes=3) == ["[slurm] nodes = 3: partition 'main' lets a job have 2"]
+    assert judge(bounded(normal={"flags": ("PartitionMaxNodes",)}), nodes=3) == []
+
+
+@pytest.mark.parametrize("extra", ["--gres=gpu:a100:8", "--gres=gpu:8", "--gpus-per-node=h100:8"])
+def test_gpus_that_stand_in_extra_are_counted(extra):
+    known = bounded(normal={"bounds": {"MaxTRES gres/gpu": 15}})
+    (said,) = judge(known, extra=[extra], processes_per_node=8)
+    assert said.startswith("[slurm] nodes = 2 of 8 GPUs, gres/gpu=16: QOS 'normal' allows 15 for a job")
 
 
 def test_without_a_default_partition_one_has_to_be_named():

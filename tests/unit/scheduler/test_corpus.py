@@ -111,6 +111,19 @@ def test_partitions_are_read():
     ]
 
 
+def test_a_partition_has_a_qos_or_none():
+    line = "PartitionName={} AllowQos=ALL Default=NO QoS={} MaxNodes=UNLIMITED MaxTime=01:00:00 State=UP TotalNodes=1\n"
+    found = parse.parse_partitions(line.format("a", "part") + line.format("b", "N/A"))
+    assert [each.qos for each in found] == ["part", ""]
+
+
+def test_what_accounting_binds_is_read():
+    said = {
+        word: parse.parse_limits(f"AccountingStorageEnforce = {word}\n").enforced for word in ("limits,qos", "none")
+    }
+    assert said == {"limits,qos": ("limits", "qos"), "none": ()}
+
+
 def test_limits_are_read():
     assert parse.parse_limits(real("scontrol", "config")) == Limits(
         version="22.05.8", cluster="probe", max_array_size=1001, priority="priority/multifactor", accounting=False
