@@ -59,7 +59,8 @@ def test_every_limit_of_a_qos_is_read_under_its_own_name(found):
 
 def test_rows_that_make_no_sense_do_not_hide_the_others(found):
     text = (REAL / "qos.txt").read_text()
-    broken = accounting.read("root", {"user": "", "accounts": "||\n", "qos": f"half|a row\n\n{text}sacctmgr: x\n"})
+    qos = f"half|a row\n\n{text}short{'|' * (text.splitlines()[0].count('|') - 1)}\nsacctmgr: x\n"
+    broken = accounting.read("root", {"user": "", "accounts": "||\n", "qos": qos})
     assert (broken.associations, broken.default_account, broken.qos) == ((), "", found.qos)
 
 
