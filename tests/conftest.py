@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("anywhere", deadline=None)
-settings.load_profile("anywhere")  # how long an example takes says more of what else this machine does
+# How long an example takes, or is looked for, says more of what else this machine does. The same examples each time:
+# others are for who looks for mistakes, by `pytest --hypothesis-profile=others`, and not for who has changed nothing.
+settings.register_profile("anywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("others", settings.get_profile("anywhere"), derandomize=False, print_blob=True)
+settings.load_profile("anywhere")
 
 
 def pytest_configure() -> None:

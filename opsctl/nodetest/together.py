@@ -14,7 +14,7 @@ from opsctl.ports import Answer, Clock
 from opsctl.remote.fanout import Fanout
 from opsctl.render import templates_dir
 
-PORTS = range(20_000, 60_000)
+PORTS = range(10_000, 20_000)
 SLOW = 0.5
 """A node whose bandwidth is less than this share of the median of all is degraded."""
 

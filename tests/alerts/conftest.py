@@ -15,6 +15,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
 from opsctl.alert_tables import AlertSite
+from tests.ports import HeldPort
 from tests.unit.alerts.conftest import World
 
 
@@ -51,15 +52,16 @@ class MailServer:
         return [mail["Subject"] for mail, _ in self.mails]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+@pytest.fixture
+def port():
+    """Where nobody listens, unless the test does."""
+    with HeldPort() as held:
+        yield held.number
 
 
 @contextlib.contextmanager
 def serving(server, port, **settings):
-    controller = Controller(server, hostname="127.0.0.1", port=port, **settings)
+    controller = Controller(server, hostname="127.0.0.1", port=port, ready_timeout=60, **settings)
     controller.start()
     try:
         yield
@@ -70,8 +72,8 @@ def serving(server, port, **settings):
 @pytest.fixture
 def mail_server():
     server = MailServer()
-    server.port = free_port()
-    with serving(server, server.port):
+    with HeldPort() as held, serving(server, held.number):
+        server.port = held.number
         yield server
 
 

@@ -12,7 +12,7 @@ from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.model import Level
 from opsctl.system import SystemRunner
-from tests.alerts.conftest import MailServer, free_port, journal, serving
+from tests.alerts.conftest import MailServer, journal, serving
 from tests.unit.alerts.conftest import Clock
 
 MESSAGE = Message(id="abc.1", root="abc.1", at=Clock().now(), level=Level.CRITICAL, subject="größer", body="ß\n.\n")
@@ -20,7 +20,7 @@ GREETING = ("220 liar", "250 liar", "250 OK", "250 OK", "354 go on")
 """Up to where the mail is said."""
 
 
-def channel(port, *, timeout=10.0, **more):
+def channel(port, *, timeout=60.0, **more):
     table = {"kind": "email", "to": ("me@example.org",), "sender": "ops@example.org", "server": "127.0.0.1"}
     return Email(EmailTable.model_validate(table | {"port": port} | more), SystemRunner(), timeout=timeout)
 
@@ -55,8 +55,8 @@ def test_what_is_not_ascii_and_a_lone_dot_arrive(mail_server):
     assert mail["Message-ID"] == "<abc.1@opsctl.example.org>"
 
 
-def test_a_server_that_is_down_is_tried_again(site, by_mail):
-    server, port = MailServer(), free_port()
+def test_a_server_that_is_down_is_tried_again(site, by_mail, port):
+    server = MailServer()
     world = site({"mail": {**by_mail, "port": port}})
     world.see("C")
     [attempt] = send.alert(world.alerting)
@@ -112,8 +112,8 @@ def test_a_refused_recipient_goes_to_the_fallback_at_once(site, by_mail, mail_se
     assert send.undelivered(world.alerting) == []
 
 
-def test_what_is_undelivered_for_an_hour_goes_to_the_fallback(site, by_mail, tmp_path):
-    world = site({"mail": {**by_mail, "port": free_port()}, "file": {"kind": "file", "path": str(tmp_path / "told")}},
+def test_what_is_undelivered_for_an_hour_goes_to_the_fallback(site, by_mail, port, tmp_path):
+    world = site({"mail": {**by_mail, "port": port}, "file": {"kind": "file", "path": str(tmp_path / "told")}},
                  routes=({"channels": ("mail",)},))  # fmt: skip
     world.see("C")
     for _ in range(11):
@@ -125,9 +125,9 @@ def test_what_is_undelivered_for_an_hour_goes_to_the_fallback(site, by_mail, tmp
     assert (tmp_path / "told").read_text().count("CRITICAL: hang/gpt: it is critical") == 1
 
 
-def test_the_hour_until_the_fallback_begins_when_the_quiet_hours_end(site, by_mail, tmp_path):
+def test_the_hour_until_the_fallback_begins_when_the_quiet_hours_end(site, by_mail, port, tmp_path):
     quiet = {"channels": ("mail",), "quiet": "23:00-07:00"}  # the world begins at midnight
-    world = site({"mail": {**by_mail, "port": free_port()}, "file": {"kind": "file", "path": str(tmp_path / "told")}},
+    world = site({"mail": {**by_mail, "port": port}, "file": {"kind": "file", "path": str(tmp_path / "told")}},
                  routes=(quiet,), time_zone="UTC", warning_looks=1)  # fmt: skip
     world.see("w")
     for _ in range(9):  # the last at 07:52
@@ -181,8 +181,8 @@ def test_a_server_that_took_it_and_does_not_say_goodbye_has_got_it(liar):
     channel(liar(*GREETING, "250 taken", None).port).send(MESSAGE)
 
 
-def test_tls_and_login(certificate):
-    server, port = MailServer(), free_port()
+def test_tls_and_login(certificate, port):
+    server = MailServer()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
     secure = {"server": "localhost", "tls": "starttls", "user": "me", "ca_file": str(certificate / "cert.pem")}

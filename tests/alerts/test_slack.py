@@ -32,7 +32,7 @@ def says(**answer):
     return 200, {"Content-Type": "application/json"}, json.dumps(answer).encode()
 
 
-def deliver(table, *, timeout=5):
+def deliver(table, *, timeout=60):
     return Slack(SlackTable.model_validate(table), SystemRunner(), timeout=timeout).send(MESSAGE)
 
 

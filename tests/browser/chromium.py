@@ -42,7 +42,7 @@ class Browser:
         return answer["result"]
 
     def next(self) -> dict[str, Any]:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while b"\0" not in self.buffer:
             assert select.select([self.back], [], [], max(0.0, deadline - time.monotonic()))[0], "the browser is silent"
             data = os.read(self.back, 1 << 16)
@@ -106,7 +106,7 @@ def browser(program: str, home: Path) -> Iterator[Browser]:
         os.close(to)
         os.close(back)
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

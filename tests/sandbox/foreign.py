@@ -2,7 +2,8 @@
 
 It trains to step LAST, saves every EVERY steps, goes on from the newest checkpoint, and saves and leaves after MOST
 steps of a task. A rank whose node has a file `bad-<node>` in PLACE dies as on a GPU that fails; a file `bug` is one in
-the program, and with a file `mute` it leaves without a word.
+the program, and with a file `mute` it leaves without a word. As long as there is a file `pause-<step>`, it does not
+begin that step.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ def main() -> None:
     leave = min(last, first + most - 1)
     for step in range(first, leave + 1):
         time.sleep(step_s)
+        while (place / f"pause-{step}").exists():
+            time.sleep(0.02)
         if (place / f"bad-{node}").exists():
             raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
         if (place / "bug").exists():

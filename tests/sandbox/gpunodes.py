@@ -79,7 +79,7 @@ def gpu_nodes(sandbox: Sandbox, *, more: str = "", ssh: bool = False) -> Iterato
             keys = trains.place / "sshd"
             keys.mkdir()
             remote = stack.enter_context(sshd(keys, NODES, path=f"{nodes.bin}:/usr/sbin:/usr/bin:/sbin:/bin")).toml
-        health = f"[health]\nsection_seconds = 5\ndrain_percent = 50\nundrain_gap_seconds = 0\n{more}\n"
+        health = f"[health]\nsection_seconds = 30\ndrain_percent = 50\nundrain_gap_seconds = 0\n{more}\n"
         trains.site.write_text(trains.site.read_text() + remote + health)
         yield trains, nodes
         _all_back(trains)
@@ -93,4 +93,4 @@ def _all_back(trains: Trains) -> None:
     for node in scheduler.nodes():
         if is_out(node):
             scheduler.resume(node.name)
-    until(lambda: {node.state for node in scheduler.nodes()} == {"IDLE"}, seconds=40)
+    until(lambda: {node.state for node in scheduler.nodes()} == {"IDLE"}, seconds=150)

@@ -19,7 +19,7 @@ from opsctl.scheduler.slurm import Slurm
 from opsctl.system import SystemClock, SystemRunner
 
 
-def until(holds: Callable[[], object], *, seconds: float = 20) -> None:
+def until(holds: Callable[[], object], *, seconds: float = 100) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "did not happen in time"
@@ -83,7 +83,7 @@ class GuardedTrain:
         """Nothing of it runs, and nothing that waits can start."""
         return all(job.state.is_final or job.is_held for job in self.jobs)
 
-    def wait(self, *, seconds: float = 20) -> None:
+    def wait(self, *, seconds: float = 100) -> None:
         until(lambda: self.is_over, seconds=seconds)
 
     def wait_for(self, file: str) -> None:
@@ -113,7 +113,7 @@ class GuardedTrain:
         return (self.run.path / file).read_text()
 
     def slurm(self, *argv: str) -> None:
-        done = self.runner.run(argv, timeout=10)
+        done = self.runner.run(argv, timeout=60)
         assert done.code == 0, done.err
 
     def clear(self) -> None:

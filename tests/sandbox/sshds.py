@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import HeldPort
+
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 MOST_PORTS = 16
 """Of one sshd."""
@@ -24,7 +26,8 @@ class Sshd:
 
     def __init__(self, place: Path, nodes: Sequence[str]) -> None:
         self.place = place
-        self.ports = dict(zip(nodes, _free_ports(len(nodes)), strict=True))
+        self.held = {node: HeldPort() for node in nodes}
+        self.ports = {node: held.number for node, held in self.held.items()}
         self.known_hosts = place / "known_hosts"
         self.config = place / "ssh_config"
         self.user = pwd.getpwuid(os.geteuid()).pw_name
@@ -32,7 +35,7 @@ class Sshd:
     @property
     def settings(self) -> dict[str, object]:
         """For RemoteSite."""
-        return {"ssh_config": str(self.config), "known_hosts": (str(self.known_hosts),), "connect_seconds": 8.0}
+        return {"ssh_config": str(self.config), "known_hosts": (str(self.known_hosts),), "connect_seconds": 60.0}
 
     @property
     def toml(self) -> str:
@@ -40,14 +43,14 @@ class Sshd:
 ways = ["srun", "job", "ssh"]
 ssh_config = "{self.config}"
 known_hosts = ["{self.known_hosts}"]
-connect_seconds = 8.0
+connect_seconds = 60.0
 """
 
     def write(self, path: str) -> Path:
         """All files; `path` is what commands get as PATH. The configuration of each daemon."""
         for key in ("host", "user", "other"):
             argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.place / key))
-            subprocess.run(argv, check=True, timeout=20)
+            subprocess.run(argv, check=True, timeout=100)
         (self.place / "authorized").write_text((self.place / "user.pub").read_text())
         kind, key = (self.place / "host.pub").read_text().split()[:2]
         lines = [f"[127.0.0.1]:{port} {kind} {key}\n" for port in self.ports.values()]
@@ -87,26 +90,17 @@ def sshd(place: Path, nodes: Sequence[str], path: str = "/usr/bin:/bin") -> Iter
         yield made
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(100)
         log.close()
+        for held in made.held.values():
+            held.let_go()
 
 
 def _wait_listening(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while process.poll() is None and time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
     raise AssertionError(f"sshd does not listen on {port}")
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -51,12 +51,12 @@ def test_a_daemon_ticks_alone_until_it_is_told_to_leave(daemons: Daemons) -> Non
     first = daemons.start()
     until(lambda: daemons.ticks >= 2)
     second = daemons.start("--json")
-    out, said = second.communicate(timeout=20)
+    out, said = second.communicate(timeout=100)
     assert f"cron is driven already, by the daemon driver with pid {first.pid} on" in said
     assert out == ""
     assert second.returncode == 2
     first.send_signal(signal.SIGTERM)
-    said = first.communicate(timeout=20)[1]
+    said = first.communicate(timeout=100)[1]
     assert (first.returncode, said.splitlines()) == (
         0, ["opsctl cron: ticking every 1 s until Ctrl-C", "opsctl cron: leaving when the tick at work is over"]
     )  # fmt: skip
@@ -71,10 +71,10 @@ def test_a_daemon_that_was_killed_is_no_reason_not_to_start_another_which_stop_e
     second = daemons.start("--json")
     until(lambda: (wanted := read_wanted(daemons.place)) and wanted.pid == second.pid)
     argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(daemons.site), "cron", "stop", "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
     assert json.loads(done.stdout) == {
         "driver": "daemon", "done": f"told the daemon with pid {second.pid} to leave", "cancelled": []
     }  # fmt: skip
-    begun = json.loads(second.communicate(timeout=20)[0])
+    begun = json.loads(second.communicate(timeout=100)[0])
     assert begun == {"driver": "daemon", "every": 1, "refused": {}, "pid": second.pid}
     assert second.returncode == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from slurms import forgetting, slurm_says
 from trains import until
 
 from opsctl.app import App, build
@@ -31,6 +31,7 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import Action
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+AN_HOUR = 3600
 
 
 class Site:
@@ -74,12 +75,22 @@ class Site:
     def running(self) -> list[Job]:
         return [job for job in self.driver.jobs() if job.state is JobState.RUNNING]
 
+    def all_cancelled(self) -> bool:
+        """Cancel every tick; whether none is left. One that runs may just have submitted the next."""
+        for job in self.driver.jobs():
+            self.driver.scheduler.cancel(job.id)
+        return not self.driver.jobs()
+
+    def stands_still(self) -> None:
+        """From now on no job starts, whatever the hour."""
+        slurm_says(self.sandbox, "scontrol", "update", "partition=main", "state=down")
+
     @property
     def ticks(self) -> tuple[Tick, ...]:
         return read_ledger(self.place).ticks
 
     def wait_for_ticks(self, count: int) -> None:
-        until(lambda: len(self.ticks) >= count, seconds=40)
+        until(lambda: len(self.ticks) >= count, seconds=250)
 
     def ran(self, id: str) -> Ran:
         return read_ledger(self.place).entries[id]
@@ -107,14 +118,14 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
     site = site_on(fresh_slurm(nodes=1), every=2)
     batch = site.directory / "cron.hourly" / "a report.slurm"
     batch.write_text("#!/bin/bash\n#SBATCH --mem=10\necho reported\n")
-    (site.directory / "crontab").write_text("0 0 * * * echo $$ >$HOME/hangs; exec sleep 60\n")
-    site.overdue("echo $$ >$HOME/hangs; exec sleep 60", "cron.hourly/a report.slurm")
+    (site.directory / "crontab").write_text("0 0 * * * echo $$ >$HOME/hangs; exec sleep 250\n")
+    site.overdue("echo $$ >$HOME/hangs; exec sleep 250", "cron.hourly/a report.slurm")
     starts = [site.opsctl("cron", "start") for _ in range(2)]
-    said = sorted(start.communicate(timeout=30)[0] for start in starts)
+    said = sorted(start.communicate(timeout=150)[0] for start in starts)
     assert [start.returncode for start in starts] == [0, 0]
     assert [line.partition(" every")[0] for line in said] == ["ticks already", "ticks"]
     (job,) = {line.rpartition("next as job ")[2].split()[0] for line in said}
-    third = json.loads(site.opsctl("cron", "start", "--json").communicate(timeout=30)[0])
+    third = json.loads(site.opsctl("cron", "start", "--json").communicate(timeout=150)[0])
     assert (third["driver"], third["every"], third["was_started"]) == ("slurm", 2, True)
     assert int(third["job"]) >= int(job)
 
@@ -123,7 +134,7 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
     assert [job.id for job in site.running] == [first.id]
     site.driver.scheduler.cancel(first.id)  # in the middle of its entry; its successor is queued already
     site.wait_for_ticks(1)
-    hung = site.ran("echo $$ >$HOME/hangs; exec sleep 60")
+    hung = site.ran("echo $$ >$HOME/hangs; exec sleep 250")
     assert hung.result in (Result.FAILED, Result.RUNNING)
     report = site.ran("cron.hourly/a report.slurm")
     assert report.result is Result.OK
@@ -131,12 +142,13 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
     until((site.place.output / f"slurm-{number}.out").exists)
 
     site.wait_for_ticks(3)
-    slots = [tick.slot for tick in site.ticks if tick.slot]
-    assert len(slots) == len(set(slots)) == len(site.ticks)
+    ticks = site.ticks
+    slots = [tick.slot for tick in ticks if tick.slot]
+    assert len(slots) == len(set(slots)) == len(ticks)
     assert all(slot.timestamp() % site.every == 0 for slot in slots)
-    assert len({tick.by for tick in site.ticks}) == len(slots)
+    assert len({tick.by for tick in ticks}) == len(slots)
 
-    stop = json.loads(site.opsctl("cron", "stop", "--json").communicate(timeout=30)[0])
+    stop = json.loads(site.opsctl("cron", "stop", "--json").communicate(timeout=150)[0])
     assert stop["done"].startswith("stopped")
     assert stop["driver"] == "slurm"
     until(lambda: not site.driver.jobs())
@@ -152,21 +164,13 @@ def test_a_successor_that_a_killed_slurmctld_forgot_is_submitted_again(
     site.place.create()
     write_wanted(site.place, Wanted(driver="slurm", since=datetime.now(UTC), by="me"))
 
-    state, before = sandbox.record.site.home / "state", sandbox.record.site.home / "state-before"
-    shutil.copytree(state, before)
-
-    def forget() -> None:
-        sandbox.fault("controller", Action.KILL)
-        shutil.rmtree(state)  # whatever it had time to write of the last seconds
-        before.rename(state)
-        sandbox.fault("controller", Action.RESTART)
-
+    forget = forgetting(sandbox)
     now = datetime.now(UTC)
     first = site.driver.ensure(after=now, own="999")
     submitted = site.waiting[0].submitted
     night = threading.Timer(0.5, forget)
     night.start()
-    assert site.driver.follow(now, "999", seconds=40)
+    assert site.driver.follow(now, "999", seconds=150)
     night.join()
     (successor,) = site.waiting
     assert submitted is not None
@@ -177,16 +181,15 @@ def test_a_successor_that_a_killed_slurmctld_forgot_is_submitted_again(
 def test_a_chain_that_died_is_revived_once_by_whoever_notices(
     fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    site = site_on(fresh_slurm(nodes=1), every=1)
+    site = site_on(fresh_slurm(nodes=1), every=AN_HOUR)
     site.place.create()
     site.driver.start()
     assert revive(site.driver) == ""
-    for job in site.driver.jobs():
-        site.driver.scheduler.cancel(job.id)
-    until(lambda: site.place.is_overdue(1, datetime.now(UTC)) and not site.running, seconds=30)
-    for job in site.driver.jobs():
-        site.driver.scheduler.cancel(job.id)
-    until(lambda: not site.driver.jobs())
+    until(site.all_cancelled)
+    site.stands_still()
+    ago = datetime.now(UTC) - timedelta(hours=4)
+    site.place.touch(ago)
+    os.utime(site.place.wanted, (ago.timestamp(), ago.timestamp()))
     status.main([], obj=site.app, standalone_mode=False)
     assert "submitted the next one as job" in capsys.readouterr().err
     keep_cron(site.app)
@@ -200,15 +203,14 @@ def test_doubles_and_successors_far_away_are_cancelled(
 ) -> None:
     monkeypatch.setenv("USER", "somebody-else")
     monkeypatch.setenv("LOGNAME", "somebody-else")
-    site = site_on(fresh_slurm(nodes=1), every=600)
+    site = site_on(fresh_slurm(nodes=1), every=AN_HOUR)
     site.place.create()
     driver = site.driver
     driver.start()
-    for job in driver.jobs():
-        driver.scheduler.cancel(job.id)
+    until(site.all_cancelled)
     now = datetime.now(UTC)
     year, first, second = (driver._submit(now + ahead) for ahead in (
-        timedelta(days=365), timedelta(seconds=500), timedelta(seconds=500)))  # fmt: skip
+        timedelta(days=365), timedelta(hours=2), timedelta(hours=2)))  # fmt: skip
     until(lambda: len(site.waiting) == 3)
     assert driver.ensure(after=now, own="999") == first
     assert [job.id for job in site.waiting] == [first]
@@ -239,20 +241,22 @@ def test_a_queue_that_is_full_loses_nothing(
     fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox = fresh_slurm(nodes=1)
-    site = site_on(sandbox, every=2)
+    site = site_on(sandbox, every=AN_HOUR)
     with sandbox.conf.open("a") as conf:
         conf.write("MaxJobCount=2\nMinJobAge=2\n")
     sandbox.fault("controller", Action.RESTART)
+    site.stands_still()
     fillers = ["sbatch", "--parsable", "--hold", "--mem=10", "--output=/dev/null", "--wrap=true"]
     held = subprocess.run(fillers, capture_output=True, text=True, check=True).stdout.strip()
     site.place.create()
     monkeypatch.setattr("opsctl.cron.sbatch.TIMEOUT", 2.0)
+    monkeypatch.setattr("opsctl.cron.drivers.slurm.ON_DISK", 1.0)
     with pytest.raises(Unreachable):
         site.driver.start()
     assert read_wanted(site.place) is not None, "whoever notices goes on with it"
     free = threading.Timer(1, lambda: subprocess.run(["scancel", held], check=True))
     free.start()
-    assert site.driver.follow(datetime.now(UTC), "", seconds=30)
+    assert site.driver.follow(datetime.now(UTC), "", seconds=150)
     assert len(site.driver.jobs()) == 1
     site.driver.stop()
 
@@ -262,7 +266,7 @@ def test_what_is_shipped_runs(slurm: Sandbox, site_on: Callable[..., Site]) -> N
     site.file.write_text(f'root = "{site.directory.parent}/trains"\ntrust_parents = true\n')
     ids = [entry.id for entry in site.driver.cron.schedule().entries]
     site.overdue(*ids)
-    said = site.opsctl("cron", "tick").communicate(timeout=60)[0]
+    said = site.opsctl("cron", "tick").communicate(timeout=250)[0]
     assert {id: site.ran(id).result for id in ids} == dict.fromkeys(ids, Result.OK), said
 
 
@@ -277,6 +281,6 @@ def test_without_slurm_a_tick_still_runs_what_is_due(tmp_path: Path, monkeypatch
     site.overdue("echo >>$HOME/log")
     site.file.write_text(site.file.read_text().replace('"5"', '"1"'))
     tick = site.opsctl("cron", "tick", "--slot", str(int(time.time())))
-    assert tick.wait(timeout=60) == 0
+    assert tick.wait(timeout=250) == 0
     assert site.ran("echo >>$HOME/log").result is Result.OK
     assert os.path.getsize(Path.home() / "log") == 1

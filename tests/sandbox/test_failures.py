@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from opsctl.journal import Event, Journal, Kind
 from opsctl.model import JobState, Node
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.switches import Switch, path_of
+from tests.ports import HeldPort
 
 TRAINER = Path(__file__).with_name("foreign.py")
 NOBODY = 65534
@@ -31,9 +31,7 @@ class Mails:
 
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.held = HeldPort()
 
     async def handle_DATA(self, server: object, session: object, envelope: Any) -> str:
         self.mails.append(message_from_bytes(envelope.content, policy=policy.default))  # type: ignore[arg-type]  # that policy makes EmailMessages
@@ -41,7 +39,7 @@ class Mails:
 
     @property
     def toml(self) -> str:
-        table = {"kind": "email", "server": "127.0.0.1", "port": self.port, "tls": "none", "sender": "o@e.org"}
+        table = {"kind": "email", "server": "127.0.0.1", "port": self.held.number, "tls": "none", "sender": "o@e.org"}
         lines = [f"{key} = {json.dumps(value)}" for key, value in table.items()]
         return "\n".join(["[alerts.channels.mail]", 'to = ["oncall@e.org"]', *lines, ""])
 
@@ -65,16 +63,24 @@ class Night:
         lines = path.read_text().splitlines() if path.exists() else []
         return [(life, node, int(step)) for life, node, step in (line.split() for line in lines)]
 
+    @contextmanager
+    def paused_after(self, number: int) -> Iterator[None]:
+        """The block is carried out between that step and the next."""
+        pause = self.trains.place / f"pause-{number + 1}"
+        pause.touch()
+        yield
+        pause.unlink()
+
     def step(self, number: int) -> None:
         """Until that step was done."""
-        until(lambda: any(step >= number for _, _, step in self.steps), seconds=60)
+        until(lambda: any(step >= number for _, _, step in self.steps), seconds=250)
 
     def node_fails(self, name: str) -> None:
         """A row of one of its cards cannot be remapped any more, and whoever computes there finds out."""
         self.nodes.breaks(name, failure="Yes")
         (self.trains.place / f"bad-{name}").touch()
 
-    def over(self, *, seconds: float = 60) -> None:
+    def over(self, *, seconds: float = 250) -> None:
         """Until nothing runs, and nothing that waits can start."""
         until(lambda: all(job.is_held for job in self.trains.rows()), seconds=seconds)
 
@@ -100,21 +106,23 @@ class Night:
 @contextmanager
 def night(slurm: Sandbox, more: str = "") -> Iterator[Night]:
     mails = Mails()
-    controller = Controller(mails, hostname="127.0.0.1", port=mails.port)
+    controller = Controller(mails, hostname="127.0.0.1", port=mails.held.number, ready_timeout=60)
     controller.start()
     try:
         with gpu_nodes(slurm, more=more) as (trains, nodes):
             yield Night(trains, nodes, mails)
     finally:
         controller.stop()
+        mails.held.let_go()
 
 
 def test_a_train_whose_gpu_fails_at_night_finishes_on_the_other_nodes(slurm: Sandbox) -> None:
     with night(slurm) as it:
-        it.launch()
-        it.step(18)
-        bad = it.steps[-1][1]
-        it.node_fails(bad)
+        with it.paused_after(18):
+            it.launch()
+            it.step(18)
+            bad = it.steps[-1][1]
+            it.node_fails(bad)
         it.over()
         assert it.settled[-3:] == [("crashed", "exclude-nodes"), ("exited", "continue"), ("finished", "cancel-queued")]
         lost = [step for _, _, step in it.steps if [each for _, _, each in it.steps].count(step) > 1]
@@ -138,15 +146,16 @@ def test_a_train_whose_gpu_fails_at_night_finishes_on_the_other_nodes(slurm: San
 def test_who_is_no_administrator_has_the_node_excluded_and_the_train_finishes_too(slurm: Sandbox) -> None:
     can = os.geteuid() == 0 and as_user(NOBODY, NOBODY, lambda: str(os.access(sys.executable, os.X_OK))) == "True"
     with night(slurm, "" if can else 'drain = "never"') as it:
-        if can:
-            os.chown(it.trains.place, NOBODY, NOBODY)
-            said = as_user(NOBODY, NOBODY, lambda: str(it.launch(last=15)))
-            assert said == "None"
-        else:
-            it.launch(last=15)
-        it.step(8)
-        bad = it.steps[-1][1]
-        it.node_fails(bad)
+        with it.paused_after(8):
+            if can:
+                os.chown(it.trains.place, NOBODY, NOBODY)
+                said = as_user(NOBODY, NOBODY, lambda: str(it.launch(last=15)))
+                assert said == "None"
+            else:
+                it.launch(last=15)
+            it.step(8)
+            bad = it.steps[-1][1]
+            it.node_fails(bad)
         it.over()
         assert it.settled == [("crashed", "exclude-nodes"), ("finished", "cancel-queued")]
         assert it.node(bad).state == "IDLE"
@@ -163,7 +172,7 @@ def test_a_bug_ends_held_with_its_age_kept_after_the_lives_that_were_to_be_tried
     with night(slurm) as it:
         (it.trains.place / "bug").touch()
         # Its age counts from when it waits for nodes, so something has them first.
-        others = it.trains.toml("others", command=("sleep", "60"), nodes=4, gpus_per_node=2, tasks=1, extra=())
+        others = it.trains.toml("others", command=("sleep", "600"), nodes=4, gpus_per_node=2, tasks=1, extra=())
         it.trains.opsctl("launch", others)
         until(lambda: it.trains.rows("others")[0].state is JobState.RUNNING)
         it.launch(guard="short_lives = 3\nfault_lives = 3", nodes=1)
@@ -190,10 +199,11 @@ def test_a_guard_that_cannot_find_out_leaves_a_healthy_train_alone(slurm: Sandbo
             it.nodes.says(name, "smi", "", first="trap '' TERM; sleep 30 & wait; sleep 30")
         it.trains.root.mkdir()
         (it.trains.root / ".site").write_text("")
-        it.launch(last=15, guard="node_check_seconds = 1\ndiagnosis_seconds = 1", nodes=1)
-        it.step(7)
-        os.mkfifo(it.trains.run().life_logs(it.steps[0][0]) / "node001-9.log")
-        (it.trains.place / "mute").touch()
+        with it.paused_after(7):
+            it.launch(last=15, guard="node_check_seconds = 1\ndiagnosis_seconds = 1", nodes=1)
+            it.step(7)
+            os.mkfifo(it.trains.run().life_logs(it.steps[0][0]) / "node001-9.log")
+            (it.trains.place / "mute").touch()
         until(lambda: it.settled)
         (it.trains.place / "mute").unlink()
         it.over()

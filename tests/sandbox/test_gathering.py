@@ -20,7 +20,7 @@ from opsctl.system import SystemClock, SystemRunner
 
 HANGS = """#!/bin/sh
 for each; do case $each in --filename=*) echo begun | tee "${each#*=}" >"$0.begun" ;; esac; done
-sleep 60
+sleep 200
 """
 
 
@@ -29,7 +29,7 @@ def looker(place: Path, path: str = "", **site: float) -> Looker:
     runner = SystemRunner(env={"PATH": f"{path}:{os.environ['PATH']}"})
     return Looker(
         fanout=Fanout(shells=[Local(runner=runner, names=["node001"])]), clock=clock, busy={},
-        site=HealthSite(section_seconds=1, **site), history=History(site=SiteDir(place / ".site"), clock=clock),
+        site=HealthSite(section_seconds=30, **site), history=History(site=SiteDir(place / ".site"), clock=clock),
     )  # fmt: skip
 
 
@@ -65,15 +65,15 @@ def test_a_fio_that_hangs_is_left_and_its_file_removed(tmp_path: Path) -> None:
     began = time.monotonic()
     found = scan(tmp_path, directory, path=str(tmp_path / "bin"), fio_mib=4, fio_seconds=1)
     assert (found.severity, found.evidence) == (Severity.UNKNOWN, "fio did not answer in time")
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 100
     assert (tmp_path / "bin" / "fio.begun").exists()
     assert list(directory.iterdir()) == []
 
 
 def test_a_place_without_room_is_not_filled_up(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free >> 20
-    if free // 4 + 10 > 65_536:
+    if free // 4 + 2000 > 65_536:
         pytest.skip(f"{free} MiB are free: more than any test file needs")
-    found = scan(tmp_path, tmp_path, fio_mib=free // 4 + 10)
+    found = scan(tmp_path, tmp_path, fio_mib=free // 4 + 2000)  # others use this disk too
     assert (found.severity, "has no room for four times" in found.evidence) == (Severity.UNKNOWN, True)
     assert "no such directory" in scan(tmp_path, tmp_path / "nowhere").evidence

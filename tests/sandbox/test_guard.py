@@ -124,7 +124,7 @@ def test_a_life_that_was_cancelled_leaves_nothing_behind_and_the_next_task_goes_
     train.slurm("scancel", f"{array}_1")
     train.wait_for("begun-2")
     assert train.end()["outcome"] == "cancelled"
-    assert not [process for process in of_life(train) if "1.0" in process.environ()["TRAIN_LIFE"].partition("_")[2]]
+    assert of_life(train, "_1.0") == []
 
 
 def test_what_a_body_leaves_running_ends_with_it(train: GuardedTrain) -> None:
@@ -136,7 +136,7 @@ def test_what_a_body_leaves_running_ends_with_it(train: GuardedTrain) -> None:
 def test_ranks_that_save_are_not_cut_short_by_the_shell_that_goes_first(train: GuardedTrain) -> None:
     train.submit(f"bash -c 'trap \"\" TERM; {UNTIL_ASKED}; sleep 3.5; touch saved'; true")
     train.wait_for("begun")
-    [shell] = [process for process in of_life(train) if process.cmdline() == ["bash", str(train.run.body)]]
+    [shell] = of_life(train, command=["bash", str(train.run.body)])
     guard = guard_of(train)
     shell.terminate()  # as a scancel does, which would leave less than five seconds for the rest
     os.kill(guard, signal.SIGTERM)
@@ -153,15 +153,17 @@ def test_what_outlives_a_rank_that_failed_is_ended_as_when_srun_waits_for_a_dead
     assert (train.task(1).exit_code, train.end()["outcome"]) == ("3:0", "crashed")
 
 
-def of_life(train: GuardedTrain) -> list[psutil.Process]:
-    """The processes below the bodies of a train."""
+def of_life(train: GuardedTrain, life: str = "", command: list[str] | None = None) -> list[psutil.Process]:
+    """The processes below the bodies of a train: of the lives whose names end so, and with that command line."""
     found = []
     for process in psutil.process_iter():
-        try:
-            if process.environ().get("TRAIN_RUN_DIR") == str(train.run.path):
-                found.append(process)
+        try:  # any may end at any time
+            env = process.environ()
+            is_asked = command is None or process.cmdline() == command
         except psutil.Error:
             continue
+        if env.get("TRAIN_RUN_DIR") == str(train.run.path) and env.get("TRAIN_LIFE", "").endswith(life) and is_asked:
+            found.append(process)
     return found
 
 
@@ -228,7 +230,7 @@ def test_what_a_life_ran_with_is_recorded_without_its_secrets(
     monkeypatch.setenv("INDEX", "https://me:hunter2@example.org/simple")
     monkeypatch.setenv("LOADEDMODULES", "cuda/12:nccl/2.20")
     train.submit('until [ -s "$TRAIN_RUN_DIR/lives/$TRAIN_LIFE/repro/packages.txt" ]; do sleep 0.1; done')
-    train.wait(seconds=30)
+    train.wait()
     repro = train.life().repro
     assert repro.stat().st_mode & 0o777 == 0o700
     env = json.loads((repro / "env.json").read_text())

@@ -162,7 +162,7 @@ def test_a_root_with_anything_in_its_name_works(slurm: Sandbox, trains: Trains) 
 def test_a_full_disk_is_said_and_leaves_no_half_written_train(trains: Trains) -> None:
     trains.root.mkdir(mode=0o755)
     mount = ("mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs", str(trains.root))
-    if subprocess.run(mount, capture_output=True, timeout=10, check=False).returncode:
+    if subprocess.run(mount, capture_output=True, timeout=60, check=False).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         (trains.root / "filler").write_bytes(b"x" * 60 * 1024)
@@ -173,7 +173,7 @@ def test_a_full_disk_is_said_and_leaves_no_half_written_train(trains: Trains) ->
         left = {each.parent for each in trains.run().path.rglob("*") if each.is_file()}
         assert left <= {trains.run().journal}  # what was begun
     finally:
-        subprocess.run(("umount", str(trains.root)), timeout=10, check=True)
+        subprocess.run(("umount", str(trains.root)), timeout=60, check=True)
 
 
 @root_only
@@ -197,7 +197,7 @@ def test_a_name_that_somebody_else_has_taken_is_refused(trains: Trains) -> None:
 
 def _scontrol(array: str) -> str:
     argv = ("scontrol", "show", "job", array)
-    return subprocess.run(argv, capture_output=True, text=True, timeout=10, check=True).stdout
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def test_a_slurm_that_does_not_answer_changes_nothing(trains: Trains, tmp_path: Path) -> None:

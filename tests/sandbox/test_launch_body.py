@@ -29,7 +29,7 @@ HOSTILE = [
     "",
     "*",
 ]
-RANK_1_FAILS = 'if [ "$RANK" = 1 ]; then sleep 0.3; exit "$1"; fi; exec sleep 60'
+RANK_1_FAILS = 'if [ "$RANK" = 1 ]; then sleep 0.3; exit "$1"; fi; exec sleep 600'
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def submit(trains: Trains, name: str, command: list[str], **top: object) -> str:
     run.body.write_text(body(train, run, python=sys.executable))
     argv = ("sbatch", "--parsable", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1", "--mem=10", "--time=5",
             f"--output={run.main_log}", str(run.body))  # fmt: skip
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=10, cwd=trains.place)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, cwd=trains.place)
     return done.stdout.strip()
 
 

@@ -79,7 +79,7 @@ def test_a_file_system_is_measured_from_the_nodes_that_are_asked_for(world: tupl
 
 def test_a_train_is_looked_at_inside_its_own_job_which_goes_on(world: tuple[Trains, GpuNodes]) -> None:
     trains, nodes = world
-    trains.opsctl("launch", trains.toml(command=("sleep", "60"), nodes=2, gpus_per_node=2, extra=(), tasks=1))
+    trains.opsctl("launch", trains.toml(command=("sleep", "600"), nodes=2, gpus_per_node=2, extra=(), tasks=1))
     job = until(lambda: next((job for job in trains.rows() if job.state is JobState.RUNNING), None))
     nodes.logs(job.nodes.replace("node[001-002]", "node001").split(",")[0], "xid-79-154")
     found = look(trains)
@@ -129,7 +129,7 @@ def test_never_beyond_the_cap_and_never_what_somebody_else_took_out(world: tuple
 
 def slurm_says_drain(trains: Trains, name: str, reason: str) -> None:
     argv = ("scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}")
-    subprocess.run(argv, check=True, timeout=10)
+    subprocess.run(argv, check=True, timeout=60)
     until(lambda: node(trains, name).reason == reason)
 
 
@@ -163,12 +163,12 @@ def test_the_cap_holds_when_somebody_else_used_it_up_meanwhile(world: tuple[Trai
 
 def test_what_hangs_is_unknown_in_time_and_drains_nothing(world: tuple[Trains, GpuNodes]) -> None:
     trains, nodes = world
-    trains.site.write_text(trains.site.read_text().replace("section_seconds = 5", "section_seconds = 1"))
-    nodes.says("node001", "smi", "", first="trap '' TERM; sleep 30 & wait; sleep 30")
+    trains.site.write_text(trains.site.read_text().replace("section_seconds = 30", "section_seconds = 1"))
+    nodes.says("node001", "smi", "", first="trap '' TERM; sleep 200 & wait; sleep 200")
     nodes.says("node002", "smi", "", first='echo "<nvidia_smi_log><gpu>"; kill -9 $$')
     began = time.monotonic()
     done = json.loads(trains.opsctl("drain-bad-nodes", "node[001-002]", "--json"))
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 150
     assert (done["plan"]["steps"], done["done"]) == ([], [])
     found = {record.node: record.health for record in trains.app.history.all()}
     assert found == {"node001": "unknown", "node002": "unknown"}
@@ -179,7 +179,7 @@ def test_a_node_that_is_down_is_unknown_and_is_left_alone(world: tuple[Trains, G
     slurm.fault("node004", Action.KILL)
     try:
         argv = ("scontrol", "update", "NodeName=node004", "State=DOWN", "Reason=dead")
-        subprocess.run(argv, check=True, timeout=10)
+        subprocess.run(argv, check=True, timeout=60)
         found = look(trains, "node004")["node004"]
         assert (found["health"], found["results"][0]["evidence"]) == ("unknown", "no way leads there")
         assert trains.opsctl("drain-bad-nodes", "node004").endswith("nothing to drain\n")
@@ -221,7 +221,7 @@ def test_ghosts_are_ended_by_id_only_when_asked_and_the_node_is_put_back(ssh_wor
         assert ghost.poll() is None
         said = trains.opsctl("undrain-good-nodes", "node002", "--kill-ghosts")
         assert f"node002: ended {ghost.pid}\n" in said
-        assert ghost.wait(10) == -9
+        assert ghost.wait(100) == -9
         assert other.poll() is None
         assert said.endswith("node002: undrained\n"), said
     finally:
@@ -307,13 +307,14 @@ def test_the_exit_code_says_whether_a_node_is_bad(world: tuple[Trains, GpuNodes]
     trains, nodes = world
     nodes.breaks("node002", failure="Yes")
     argv = (sys.executable, "-m", "opsctl", "--site", str(trains.site), "health")
-    codes = [subprocess.run((*argv, each), check=False, timeout=60, stdout=subprocess.DEVNULL).returncode
+    codes = [subprocess.run((*argv, each), check=False, timeout=200, stdout=subprocess.DEVNULL).returncode
              for each in ("node001", "node[001-002]")]  # fmt: skip
     assert codes == [0, 1]
 
 
 def test_nothing_of_the_gathering_is_left_behind(world: tuple[Trains, GpuNodes], slurm: Sandbox) -> None:
     trains, _ = world
+    before = set(Path("/tmp").glob("opsctl-health.*"))
     look(trains, "node[001-004]")
-    until(lambda: not list(Path("/tmp").glob("opsctl-health.*")))
+    until(lambda: set(Path("/tmp").glob("opsctl-health.*")) <= before)
     until(lambda: not [line for line in slurm_says(slurm, "squeue", "-h", "-n", "opsctl-node").splitlines() if line])

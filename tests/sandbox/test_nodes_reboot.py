@@ -47,7 +47,7 @@ def test_a_busy_node_is_to_boot_when_its_job_has_ended_and_no_second_one_beyond_
     with Path(os.environ["SLURM_CONF"]).open("a") as conf:
         conf.write("RebootProgram=/bin/true\n")
     slurm_says(opsctl.sandbox, "scontrol", "reconfigure")
-    slurm_says(opsctl.sandbox, "sbatch", "--nodelist=node002", "--exclusive", "--wrap=sleep 100", "--output=/dev/null")
+    slurm_says(opsctl.sandbox, "sbatch", "--nodelist=node002", "--exclusive", "--wrap=sleep 1000", "--output=/dev/null")
     wait_until(lambda: state(opsctl.sandbox, "node002") == "ALLOCATED")
     assert (
         "node002: would boot: opsctl: reboot: Xid 79"

@@ -39,7 +39,7 @@ def shell(daemon: Sshd, **changes: Any) -> Ssh:
     return Ssh.of(RemoteSite(**{**daemon.settings, **changes}), SystemClock())
 
 
-def run(daemon: Sshd, *argv: str, stdin: str = "", timeout: float = 15, **changes: Any) -> Answer:
+def run(daemon: Sshd, *argv: str, stdin: str = "", timeout: float = 100, **changes: Any) -> Answer:
     return shell(daemon, **changes).run("node001", argv, timeout=timeout, stdin=stdin)
 
 
@@ -54,34 +54,43 @@ def test_what_is_given_on_stdin_arrives_whole(daemon: Sshd) -> None:
 
 
 def test_sixteen_nodes_answer_together(daemon: Sshd) -> None:
-    answers = Fanout(shells=[shell(daemon)], parallel=16).run(NODES, ("printenv", "SLURMD_NODENAME"), timeout=20)
+    answers = Fanout(shells=[shell(daemon)], parallel=16).run(NODES, ("printenv", "SLURMD_NODENAME"), timeout=100)
     assert {node: answer.out.strip() for node, answer in answers.items()} == {node: node for node in NODES}
 
 
 def test_the_same_answers_are_shown_once_and_odd_ones_first(daemon: Sshd) -> None:
     command = ("sh", "-c", 'case $SLURMD_NODENAME in node003|node007) exit 1;; esac; echo "well"')
-    answers = Fanout(shells=[shell(daemon)], parallel=8).run(NODES, command, timeout=20)
+    answers = Fanout(shells=[shell(daemon)], parallel=8).run(NODES, command, timeout=100)
     groups = grouped(answers.values())
     assert [(group.folded, group.answer.code, group.answer.out) for group in groups] == [
         ("node[003,007]", 1, ""), ("node[001-002,004-006,008-016]", 0, "well\n")
     ]  # fmt: skip
 
 
-def test_a_command_that_does_not_end_in_time_may_have_run(daemon: Sshd) -> None:
-    began = time.monotonic()
-    answer = run(daemon, "sh", "-c", "echo begun; sleep 60", timeout=1.5)
+class Waiting(SystemClock):
+    """Leaps by an hour as soon as there is a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def monotonic(self) -> float:
+        return super().monotonic() + 3600 * self.file.exists()
+
+
+def test_a_command_that_does_not_end_in_time_may_have_run(daemon: Sshd, tmp_path: Path) -> None:
+    far, clock = tmp_path / "so-far", Waiting(tmp_path / "so-far")
+    command = ("sh", "-c", 'echo begun; sleep 1; touch "$0"; sleep 60', str(far))
+    answer = Ssh.of(RemoteSite(**daemon.settings), clock).run("node001", command, timeout=500)
     assert (answer.code, answer.problem, answer.may_have_run) == (None, "ssh: did not end in time", True)
     assert answer.out == "begun\n"
-    assert time.monotonic() - began < 8
 
 
 def test_a_node_that_dies_in_the_middle_has_not_answered(daemon: Sshd) -> None:
-    began = time.monotonic()
     # The parent of the command's shell is the daemon of this connection.
     answer = run(daemon, "sh", "-c", "echo half; kill -9 $PPID; sleep 5")
     assert answer.code is None
     assert answer.may_have_run
-    assert time.monotonic() - began < 8
+    assert answer.problem != "ssh: did not end in time"
 
 
 def test_a_port_where_nobody_listens_is_refused_and_nothing_has_run(daemon: Sshd, tmp_path: Path) -> None:
@@ -99,7 +108,7 @@ def test_a_host_that_says_nothing_is_given_up(daemon: Sshd, tmp_path: Path) -> N
         began = time.monotonic()
         answer = run(daemon, "true", ssh_config=str(config), connect_seconds=0.5)
     assert (answer.code, answer.may_have_run) == (None, False)
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 60
 
 
 def test_a_user_who_is_not_let_in_has_run_nothing(daemon: Sshd, tmp_path: Path) -> None:
@@ -143,7 +152,7 @@ def test_known_hosts_has_patterns_hashes_and_revocations(daemon: Sshd, tmp_path:
     file = tmp_path / "known_hosts"
     file.write_text(f"# a comment\nr*i?n*,!r9* {keys['host']}\nplain {keys['user']}\n@revoked plain {keys['other']}\n"
                     f"@cert-authority * {keys['other']}\nbroken ssh-ed25519 AAAA\n\n")  # fmt: skip
-    subprocess.run(("ssh-keygen", "-q", "-H", "-f", str(file)), check=True, timeout=20, capture_output=True)
+    subprocess.run(("ssh-keygen", "-q", "-H", "-f", str(file)), check=True, timeout=100, capture_output=True)
     known = KnownHosts([file])
     key = {name: parse(f"x {text}")[0].key for name, text in keys.items()}
     known.check("r10i6n5", key["host"])
@@ -173,15 +182,15 @@ def test_a_way_that_did_not_begin_is_followed_by_the_next_and_one_that_may_have_
             return Answer(node=node, by="other", problem="no", may_have_run=self.may_have_run)
 
     ways = Fanout(shells=[Other(may_have_run=False), shell(daemon)])
-    assert ways.one("node001", ("true",), timeout=10).by == "ssh"
+    assert ways.one("node001", ("true",), timeout=100).by == "ssh"
     ways = Fanout(shells=[Other(may_have_run=True), shell(daemon)])
-    assert ways.one("node001", ("true",), timeout=10).problem == "no"
+    assert ways.one("node001", ("true",), timeout=100).problem == "no"
     assert tried == ["node001", "node001"]
 
 
 def test_nothing_is_left_running_here(daemon: Sshd) -> None:
     run(daemon, "true")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 100
     while [each for each in threading.enumerate() if "paramiko" in type(each).__module__]:
         assert time.monotonic() < deadline, threading.enumerate()
         time.sleep(0.05)
@@ -217,12 +226,12 @@ def test_nodes_that_go_down_refuse_or_are_others_now_are_unknown_and_only_the_fa
         known[2] = f"[127.0.0.1]:{daemon.ports['node003']} {changed}"
         daemon.known_hosts.write_text("\n".join(known) + "\n")
         looker = Looker(
-            fanout=Fanout(shells=[shell(daemon)]), site=HealthSite(section_seconds=3), clock=clock, busy={},
+            fanout=Fanout(shells=[shell(daemon)]), site=HealthSite(section_seconds=100), clock=clock, busy={},
             history=History(site=SiteDir(tmp_path / ".site"), clock=clock),
         )  # fmt: skip
         began = time.monotonic()
         found = looker.look(nodes)
-        assert time.monotonic() - began < 12
+        assert time.monotonic() - began < 100
     health = {each.node: each.health.value for each in found.verdicts}
     assert health == {**dict.fromkeys(nodes[:5], "unknown"), "node006": "faulty"}
     said = {each.node: each.results[0].evidence for each in found.verdicts}

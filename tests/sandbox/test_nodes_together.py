@@ -40,7 +40,7 @@ def python(place: Path, *cases: str) -> Path:
 def run(trains: Trains, *words: object) -> tuple[int, dict]:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "opsctl", "--site", str(trains.site), "test-nodes", *map(str, words), "--json"],
-        capture_output=True, text=True, check=False, timeout=200,
+        capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip
     assert done.returncode in {0, 1}, done.stderr
     return done.returncode, json.loads(done.stdout)
@@ -49,7 +49,7 @@ def run(trains: Trains, *words: object) -> tuple[int, dict]:
 def test_the_node_that_spoils_the_sum_is_found_and_drained(world: tuple[Trains, GpuNodes], tmp_path: Path) -> None:
     trains, _ = world
     broken = python(tmp_path, '*node002*rank*) echo "no route to host" >&2; exit 7 ;;')
-    code, said = run(trains, "node[001-004]", "--python", broken, "--seconds", 4, "--megabytes", 1, "--pairs", 0,
+    code, said = run(trains, "node[001-004]", "--python", broken, "--seconds", 8, "--megabytes", 1, "--pairs", 0,
                      "--drain")  # fmt: skip
     found = {each["node"]: each for each in said["nodes"]}
     assert code == 1

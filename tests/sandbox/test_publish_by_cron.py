@@ -30,7 +30,7 @@ def test_a_tick_publishes_where_it_is_told_to_and_without_secrets(tmp_path: Path
         f'[alerts.channels.chat]\nkind = "slack"\nwebhook_file = "{tmp_path}/webhook"\n'
     )
     argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(site), "cron", "tick", "--json"]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=250)
     ran = json.loads(done.stdout)
     assert [each["result"] for each in ran.values()] == ["ok"], done.stderr
     assert (tmp_path / "out/gpt/logs/main_log.txt").read_text() == "iteration 1/ 9 |\nposted to ***\n"

@@ -12,11 +12,14 @@ from pathlib import Path
 
 from slurms import OPSCTL, wait_until
 
+LONG = [f"{number}{os.getpid():07}" for number in (1, 2, 3)]
+"""Seconds that nobody else sleeps for."""
+
 
 def opsctl(*words: str, stdin: str = "", path: str = "") -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "SLURM_JOB_ID": "7", "PATH": path or os.environ["PATH"]}
     return subprocess.run(
-        [*OPSCTL, *words], input=stdin, env=env, capture_output=True, text=True, timeout=30, check=False
+        [*OPSCTL, *words], input=stdin, env=env, capture_output=True, text=True, timeout=250, check=False
     )
 
 
@@ -49,16 +52,18 @@ def running(seconds: str) -> Iterator[tuple[subprocess.Popen[bytes], set[str]]]:
         yield run, directories() - before
     finally:
         run.kill()
-        run.wait(10)
+        run.wait(100)
 
 
 def test_the_commands_output_and_exit_code_come_through_and_nothing_is_left(_programs: None, home: Path) -> None:
     before = directories()
-    done = opsctl("run", "--nodes", "3", "--", "sh", "-c", "srun -N3 printenv SLURMD_NODENAME; sleep 654321 & exit 7")
+    done = opsctl(
+        "run", "--nodes", "3", "--", "sh", "-c", f"srun -N3 printenv SLURMD_NODENAME; sleep {LONG[2]} & exit 7"
+    )
     assert done.returncode == 7, done.stderr
     assert sorted(done.stdout.split()) == ["node001", "node002", "node003"]
     assert directories() <= before
-    assert not sleepers("654321")
+    assert not sleepers(LONG[2])
     assert not list(home.rglob("sandbox.json"))
 
 
@@ -74,19 +79,19 @@ def test_a_shell_reads_its_commands_and_knows_no_other_job(_programs: None) -> N
 
 
 def test_killing_it_ends_everything(_programs: None) -> None:
-    with running("765432") as (run, made):
+    with running(LONG[0]) as (run, made):
         run.kill()
-        wait_until(lambda: not sleepers("765432"), 10)
+        wait_until(lambda: not sleepers(LONG[0]))
     left = [Path("/tmp", name) for name in made]
     assert [list(directory.iterdir()) for directory in left] == [[]]
     left[0].rmdir()
 
 
 def test_term_ends_it_and_leaves_not_even_a_directory(_programs: None) -> None:
-    with running("876543") as (run, made):
+    with running(LONG[1]) as (run, made):
         run.terminate()
-        assert run.wait(10) == 128 + signal.SIGTERM
-        wait_until(lambda: not sleepers("876543"), 10)
+        assert run.wait(100) == 128 + signal.SIGTERM
+        wait_until(lambda: not sleepers(LONG[1]))
     assert not made & directories()
 
 

@@ -22,7 +22,7 @@ from opsctl.system import SystemClock, SystemRunner
 
 
 def opsctl(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*OPSCTL, *words], capture_output=True, text=True, timeout=90, check=False)
+    return subprocess.run([*OPSCTL, *words], capture_output=True, text=True, timeout=250, check=False)
 
 
 def mentions(run: Path) -> list[str]:
@@ -54,7 +54,7 @@ def test_a_job_runs_on_every_node_and_sees_its_gpus(slurm: Sandbox) -> None:
 
 def test_a_queued_job_gains_age(slurm: Sandbox) -> None:
     first, second = (
-        slurm_says(slurm, "sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 99")
+        slurm_says(slurm, "sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
         for _ in range(2)
     )
     wait_until(lambda: "AccrueTime=2" in slurm_says(slurm, "scontrol", "show", "job", second.strip()))
@@ -97,7 +97,7 @@ def test_down_finds_processes_without_a_record(fresh_slurm: Up) -> None:
 
 def test_down_leaves_a_shell_that_only_uses_the_sandbox(fresh_slurm: Up) -> None:
     sandbox = fresh_slurm(nodes=1)
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, **sandbox.env()}) as users_own:
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, **sandbox.env()}) as users_own:
         sandbox.down()
         assert users_own.poll() is None
         users_own.kill()
@@ -156,7 +156,7 @@ def test_ctrl_c_during_up_leaves_nothing_running(mine: Places) -> None:
     with subprocess.Popen([*OPSCTL, "up", "--nodes", "16"], stdout=subprocess.DEVNULL) as up:
         wait_until(lambda: mentions(run))
         up.send_signal(signal.SIGINT)
-        assert up.wait(30) == 130
+        assert up.wait(100) == 130
     assert mentions(run) == []
 
 

@@ -35,7 +35,7 @@ def nobody(_programs: None) -> Iterator[Callable[..., subprocess.CompletedProces
         def run(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 argv, user=NOBODY, group=NOBODY, extra_groups=[], cwd=home, env=base | (env or {}),
-                capture_output=True, text=True, timeout=60, check=False,
+                capture_output=True, text=True, timeout=250, check=False,
             )  # fmt: skip
 
         yield run

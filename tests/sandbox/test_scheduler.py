@@ -46,15 +46,15 @@ def sbatch(runner: SystemRunner) -> Callable[..., str]:
     """Submits a job that sleeps; its id."""
 
     def submit(*options: str) -> str:
-        argv = ("sbatch", "--parsable", "--output=/dev/null", "--mem=10", "--time=10", *options, "--wrap=sleep 60")
-        done = runner.run(argv, timeout=10)
+        argv = ("sbatch", "--parsable", "--output=/dev/null", "--mem=10", "--time=10", *options, "--wrap=sleep 600")
+        done = runner.run(argv, timeout=60)
         assert done.code == 0, done.err
         return done.out.strip()
 
     return submit
 
 
-def until(holds: Callable[[], object], *, seconds: float = 15) -> None:
+def until(holds: Callable[[], object], *, seconds: float = 100) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "did not happen in time"
@@ -73,7 +73,7 @@ def running(reader: Slurm, array: str) -> Job:
 
 def write_wrapper(directory: Path, *directives: str) -> str:
     script = directory / "wrapper.slurm"
-    lines = ["#!/bin/bash", *(f"#SBATCH {directive}" for directive in directives), "pwd; sleep 60", ""]
+    lines = ["#!/bin/bash", *(f"#SBATCH {directive}" for directive in directives), "pwd; sleep 600", ""]
     script.write_text("\n".join(lines))
     return str(script)
 
@@ -187,7 +187,7 @@ def test_the_end_moves_with_the_time_limit(scheduler: Slurm, runner: SystemRunne
     task = running(scheduler, array)
     before = scheduler.end_time(f"{array}_1")
     assert before == task.end == scheduler.end_time(task.id)
-    runner.run(("scontrol", "update", f"JobId={task.id}", "TimeLimit=20"), timeout=10)
+    runner.run(("scontrol", "update", f"JobId={task.id}", "TimeLimit=20"), timeout=60)
     assert scheduler.end_time(f"{array}_1") - before == timedelta(minutes=10)
 
 
@@ -205,7 +205,7 @@ def test_an_unknown_job_is_absent_not_finished(scheduler: Slurm):
 
 def test_what_ended_is_remembered_with_its_exit_code(scheduler: Slurm, runner: SystemRunner):
     argv = ("sbatch", "--parsable", "--output=/dev/null", "--mem=10", "--wrap=exit 7")
-    job = runner.run(argv, timeout=10).out.strip()
+    job = runner.run(argv, timeout=60).out.strip()
     until(lambda: not of(scheduler, job))
     (ended,) = [row for row in scheduler.jobs() if row.id == job]
     assert (ended.state, ended.exit_code) == (JobState.FAILED, "7:0")
@@ -232,10 +232,10 @@ def test_the_users_own_settings_for_squeue_hide_nothing(slurm: Sandbox, schedule
 def test_a_drained_node_shows_its_flags_and_its_reason(scheduler: Slurm, runner: SystemRunner):
     reason = 'opsctl: gpu: "q" | $(x) é'
     try:
-        runner.run(("scontrol", "update", "NodeName=node003", "State=DRAIN", f"Reason={reason}"), timeout=10)
+        runner.run(("scontrol", "update", "NodeName=node003", "State=DRAIN", f"Reason={reason}"), timeout=60)
         nodes = {node.name: node for node in scheduler.nodes()}
     finally:
-        runner.run(("scontrol", "update", "NodeName=node003", "State=RESUME"), timeout=10)
+        runner.run(("scontrol", "update", "NodeName=node003", "State=RESUME"), timeout=60)
     assert sorted(nodes) == ["node001", "node002", "node003", "node004"]
     assert nodes["node003"].state.startswith("IDLE+DRAIN")
     assert nodes["node003"].reason == reason
@@ -309,7 +309,7 @@ def test_with_the_controller_down_every_verb_gives_up_in_time(slurm: Sandbox, tm
         return time.monotonic() - began
 
     with ThreadPoolExecutor(len(verbs)) as pool:
-        assert max(pool.map(seconds, verbs)) < 12
+        assert max(pool.map(seconds, verbs)) < 45
 
 
 def test_without_slurm_the_program_that_is_missing_is_named(tmp_path: Path):

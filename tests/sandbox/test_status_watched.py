@@ -49,7 +49,7 @@ def watch(trains: Trains, *words: str) -> list[str]:
     ]
 
 
-def read_until(handle: int, holds: str, times: int, seconds: float = 20) -> str:
+def read_until(handle: int, holds: str, times: int, seconds: float = 100) -> str:
     said, deadline = "", time.monotonic() + seconds
     while said.count(holds) < times:
         assert time.monotonic() < deadline, said
@@ -68,7 +68,7 @@ def test_a_terminal_shows_one_page_that_changes_until_ctrl_c(trains: Trains) -> 
             log.write(LINE.format(300, 7))
         said += read_until(ours, "step 300 of 1000", 1)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=100) == 130
     os.close(ours)
     lines = ESCAPE.sub("", said).splitlines()
     assert max(map(len, lines)) <= 80
@@ -81,6 +81,6 @@ def test_a_pipe_gets_a_line_of_json_for_each_look(trains: Trains) -> None:
         assert process.stdout is not None
         looks = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=100) == 130
     assert [look[0]["progress"]["step"] for look in looks] == [299, 299]
     assert len(looks[0][0]["progress"]["losses"]) == 240

@@ -24,7 +24,7 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
 def full(slurm: Sandbox, trains: Trains, tmp_path: Path) -> Iterator[None]:
     """A job that has every node to itself, so that a train waits for its turn and its age counts."""
     argv = ("sbatch", "--parsable", "--exclusive", "--nodes=4", "--time=5", "--wrap=sleep 300", "--output=/dev/null")
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=10, cwd=tmp_path)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
     job = done.stdout.strip()
     queue = trains.app.scheduler
     until(lambda: [each for each in queue.jobs() if each.id == job and each.state is JobState.RUNNING])

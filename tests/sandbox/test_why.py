@@ -21,9 +21,13 @@ CRASH = """
 import os, sys, time
 rank = os.environ["RANK"]
 print(" iteration       10/     100 | elapsed time per iteration (s): 0.5 | lm loss: 2.5E+00 |", flush=True)
-time.sleep(1)
+fails = os.environ["TRAIN_RUN_DIR"] + "/rank-1-fails"
 if rank == "1":
+    time.sleep(1)
+    open(fails, "w").close()
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+while not os.path.exists(fails):
+    time.sleep(0.02)
 time.sleep(0.5)
 raise RuntimeError("NCCL error in: NCCLUtils.hpp:268, remote process exited or there was a network error")
 """
@@ -50,7 +54,7 @@ def test_the_rank_that_failed_first_is_found_on_its_node(trains, tmp_path):
     (tmp_path / "crash.py").write_text(CRASH)
     command = (sys.executable, str(tmp_path / "crash.py"))
     trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=1, extra=()))
-    until(lambda: not trains.rows(), seconds=60)
+    until(lambda: not trains.rows(), seconds=150)
     found = json.loads(trains.opsctl("why", "t", "--json"))
     [life] = trains.run().lives()
     [log] = trains.run().life_logs(life.name).glob("*-1.log")
@@ -63,7 +67,7 @@ def test_every_rank_that_runs_tells_where_it_is(trains, tmp_path):
     (tmp_path / "hang.py").write_text(HANG)
     command = (sys.executable, str(tmp_path / "hang.py"), str(ROOT))
     trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=1, extra=(), processes_per_node=2))
-    until(lambda: len(list(trains.run().path.glob("ready-*"))) == 4, seconds=60)
+    until(lambda: len(list(trains.run().path.glob("ready-*"))) == 4, seconds=150)
     for more in ((), ("--signal",)):
         lines = trains.opsctl("stacks", "t", "--seconds", "30", *more).splitlines()
         assert [line.partition(" at ")[0].partition(") in ")[2] for line in lines[:2]] == ["broadcast", "all_reduce"]
@@ -98,7 +102,7 @@ def test_ranks_are_seen_through_their_job_else_by_ssh_and_what_is_out_of_reach_i
         (daemon.place / "user").chmod(0o644)  # somebody else's too
         trains.site.write_text(trains.site.read_text() + daemon.toml)
         trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=1, extra=(), processes_per_node=2))
-        until(lambda: len(list(trains.run().path.glob("ready-*"))) == 4, seconds=60)
+        until(lambda: len(list(trains.run().path.glob("ready-*"))) == 4, seconds=150)
 
         def ask(program: str | None = PY_SPY, *more: str) -> list[str]:
             return trains.opsctl("stacks", "t", "--seconds", "0", "--py-spy", program, *more).splitlines()
@@ -126,7 +130,7 @@ def test_ranks_are_seen_through_their_job_else_by_ssh_and_what_is_out_of_reach_i
 
 def test_an_srun_that_does_not_know_the_option_has_begun_nothing(trains):
     """As that of a Slurm before 20.11 does not know --overlap."""
-    done = trains.app.engine_runner.run(("srun", "--no-such-option", "true"), timeout=20)
+    done = trains.app.engine_runner.run(("srun", "--no-such-option", "true"), timeout=60)
     assert NOT_BEGUN.search(done.err), done.err
 
 

@@ -96,7 +96,7 @@ def trains_on(sandbox: Sandbox, group: str = "") -> Iterator[Trains]:
         until(lambda: not [job for job in scheduler.jobs() if job.array in mine and not job.state.is_final])
 
 
-def until(holds: Callable[[], Any], *, seconds: float = 20) -> Any:
+def until(holds: Callable[[], Any], *, seconds: float = 100) -> Any:
     """What `holds` says as soon as it says something."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):

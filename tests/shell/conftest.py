@@ -46,7 +46,7 @@ class Bench:
         path = f"{self.place / 'bin'}:{os.environ['PATH']}"
         full = {"PATH": path, "OUT": str(self.place / "out"), **SLURM, **env}
         return subprocess.run(
-            ["bash"], input=script, env=full, capture_output=True, text=True, timeout=30, check=False, cwd=self.place
+            ["bash"], input=script, env=full, capture_output=True, text=True, timeout=250, check=False, cwd=self.place
         )
 
     @property

@@ -17,7 +17,7 @@ from itertools import count
 
 from aiosmtpd.controller import Controller
 
-from tests.alerts.conftest import free_port
+from tests.ports import HeldPort
 
 ROW = re.compile(
     r"^(?:\d\S+ \S+ )?(?:\[opsctl\] )?((?:BETTER: |STILL )?(?:RESOLVED|UNKNOWN|WARNING|CRITICAL)): (\S+): "
@@ -72,19 +72,24 @@ class Mail(Inbox):
 
     def __init__(self) -> None:
         super().__init__()
-        self.port = free_port()
+        self._held = HeldPort()
+        self.port = self._held.number
         self._controller: Controller | None = None
         self.feel("well")
 
     def feel(self, mood: str) -> None:
         self.mood = mood
         if mood == "down":
-            self.close()
+            self._stop()
         elif self._controller is None:
-            self._controller = Controller(self, hostname="127.0.0.1", port=self.port)
+            self._controller = Controller(self, hostname="127.0.0.1", port=self.port, ready_timeout=60)
             self._controller.start()
 
     def close(self) -> None:
+        self._stop()
+        self._held.let_go()
+
+    def _stop(self) -> None:
         if self._controller:
             self._controller.stop()
             self._controller = None

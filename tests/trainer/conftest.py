@@ -72,7 +72,7 @@ class Life:
         assert found is not None
         return found
 
-    def wait_for(self, condition, what: str, *, timeout: float = 90) -> None:
+    def wait_for(self, condition, what: str, *, timeout: float = 300) -> None:
         end = time.monotonic() + timeout
         while not condition():
             assert time.monotonic() < end, f"waited {timeout} s for {what}; the log:\n{self.log}"
@@ -82,7 +82,7 @@ class Life:
     def wait_for_step(self, step: int) -> None:
         self.wait_for(lambda: max(self.losses, default=0) >= step, f"step {step}")
 
-    def finish(self, *, timeout: float = 120) -> list[int]:
+    def finish(self, *, timeout: float = 400) -> list[int]:
         """The exit codes of the ranks, once all have ended."""
         try:
             self.launcher.wait(timeout)
@@ -90,7 +90,7 @@ class Life:
             pytest.fail(f"still running after {timeout} s; the log:\n{self.log}")
         return self.codes
 
-    def wait_until_gone(self, pids: list[int], *, timeout: float) -> None:
+    def wait_until_gone(self, pids: list[int], *, timeout: float = 100) -> None:
         """All of `pids` have ended, whoever is left to wait for them."""
         end = time.monotonic() + timeout
         while alive := [pid for pid in pids if _is_alive(pid)]:

@@ -2,17 +2,15 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.ports import HeldPort
+
 
 def main(run_dir: Path, world: int) -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = []
+    port, ranks = HeldPort(), []  # held until all have ended: it takes them seconds to come so far as to meet
     for rank in range(world):
         env = os.environ | {
             "RANK": str(rank),
@@ -20,7 +18,7 @@ def main(run_dir: Path, world: int) -> int:
             "LOCAL_RANK": str(rank % 2),
             "TRAIN_NODE": f"node{rank // 2}",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
+            "MASTER_PORT": str(port.number),
         }
         argv = [sys.executable, "-m", "trainer", str(run_dir / "trainer.json")]
         ranks.append(subprocess.Popen(argv, env=env))

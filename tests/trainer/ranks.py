@@ -2,11 +2,11 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.ports import HeldPort
 from tests.trainer.conftest import ROOT
 
 RANK = Path(__file__).with_name("rank.py")
@@ -17,12 +17,9 @@ def run_ranks(run_dir: Path, world: int, config: dict, **plan) -> list[dict]:
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "trainer.json").write_text(json.dumps(config))
     (run_dir / "plan.json").write_text(json.dumps({"steps": config["steps"]} | plan))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with (run_dir / "log").open("a") as log:
-        ranks = [_start(run_dir, rank, world, port, log) for rank in range(world)]
-        codes = [rank.wait(timeout=120) for rank in ranks]
+    with HeldPort() as port, (run_dir / "log").open("a") as log:
+        ranks = [_start(run_dir, rank, world, port.number, log) for rank in range(world)]
+        codes = [rank.wait(timeout=400) for rank in ranks]
     assert codes == [0] * world, (run_dir / "log").read_text()
     return [json.loads((run_dir / f"rank-{rank}.json").read_text()) for rank in range(world)]
 

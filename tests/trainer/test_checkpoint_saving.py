@@ -65,11 +65,18 @@ def test_pruning_finishes_a_removal_of_an_earlier_life_that_was_cut_off(heavy):
 
 def test_a_save_in_flight_is_waited_for_before_leaving(train):
     """Stopped in the midst of a save: that one is whole, and so is the last."""
-    run = train(**(ENDLESS | {"model": {"layers": 2, "hidden": 384, "heads": 2, "sequence": 32}}))
+    model = {"layers": 2, "hidden": 384, "heads": 2, "sequence": 32}
+    run = train(**(ENDLESS | {"model": model, "checkpoint": {"every": 0, "keep_last": 0}}))
     life = run.start(world=2)
     life.wait_for_step(1)
-    run.arm("save")
-    life.wait_for(lambda: any(run.checkpoints.glob(".saving-*")), "a save to begin")
+
+    def is_seen_saving() -> bool:
+        if is_saving := any(run.checkpoints.glob(".saving-*")):
+            return is_saving
+        run.arm("save")  # the one before was over before it was seen
+        return False
+
+    life.wait_for(is_seen_saving, "a save to be seen")
     run.arm("stop")
     assert life.finish() == [0, 0], life.log
     assert life.stop_reason.checkpoint_step == life.stop_reason.step

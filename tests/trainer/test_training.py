@@ -23,7 +23,7 @@ def trainer(*arguments, **environ):
         check=False,
         cwd=ROOT,
         env=os.environ | environ,
-        timeout=60,
+        timeout=250,
     )
 
 

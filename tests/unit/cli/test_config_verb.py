@@ -127,7 +127,7 @@ def test_a_completion_script_asks_opsctl(shell):
 def test_the_completion_script_is_readable_to_bash():
     assert (
         subprocess.run(
-            ["bash", "-n"], input=opsctl("completion", "bash"), text=True, timeout=10, check=False
+            ["bash", "-n"], input=opsctl("completion", "bash"), text=True, timeout=100, check=False
         ).returncode
         == 0
     )

@@ -35,7 +35,7 @@ class CronWorld:
     @property
     def cron(self) -> Cron:
         settings = CronSite.model_validate(
-            {"directory": str(self.directory), "time_zone": "UTC", "timeout_seconds": 5, **self.settings}
+            {"directory": str(self.directory), "time_zone": "UTC", "timeout_seconds": 100, **self.settings}
         )
         env = {**os.environ, "HERE": str(self.path), "HOME": str(self.path)}
         return Cron(

@@ -49,7 +49,7 @@ def look(world: World, tmp_path: Path) -> Look:
             exclusions=Exclusions(site=site, clock=clock),
             reach=lambda jobs, idle: Fanout(shells=[Local(runner=runner, names=NODES)]),
         )  # fmt: skip
-        rules = world.rules.model_copy(update={"node_check": True, "node_check_seconds": 5, **guard})
+        rules = world.rules.model_copy(update={"node_check": True, "node_check_seconds": 60, **guard})
         return check_nodes(world.chain, care, rules, world.began(), NODES)
 
     return check

@@ -42,7 +42,7 @@ def execute(
     path = f"{directory}/bin:{os.environ['PATH']}"
     return subprocess.run(
         ["bash", str(directory / "wrapper")], env={"PATH": path, **ENV, **(env or {})}, cwd=directory,
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
 
 

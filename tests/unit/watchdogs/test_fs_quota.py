@@ -185,7 +185,7 @@ def measure(stage: Stage, filesystem: Filesystem) -> Finding:
         filesystem.path, keep=stage.place / ".site/watch/fs_quota", name=filesystem.name, now=stage.clock.time,
         every=timedelta(days=1),
     )  # fmt: skip
-    until = time.monotonic() + 60  # it is nice: on a busy machine it comes last
+    until = time.monotonic() + 250  # it is nice: on a busy machine it comes last
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.05)
     stage.clock.time = datetime.now(UTC)
@@ -211,9 +211,9 @@ def test_du_measures_in_the_background_and_names_the_biggest(stage: Stage) -> No
 def test_two_du_are_not_begun_at_once(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "du-x.running").touch()
-    before = psutil.Process().children()
+    before = set(psutil.Process().children())
     storage.measure(str(tmp_path / "x"), keep=tmp_path, name="x", now=datetime.now(UTC), every=timedelta(days=1))
-    assert psutil.Process().children() == before
+    assert set(psutil.Process().children()) <= before  # one of another test may have ended meanwhile
 
 
 # --- growth of a train
