@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from opsctl.cli import cli
 from opsctl.journal import Journal, Kind
 from opsctl.rundir import RunDir
 from opsctl.sandbox.cluster import Sandbox
@@ -76,6 +78,11 @@ class Site:
     def opsctl(self, *words: str) -> str:
         return self.run([sys.executable, "-m", "opsctl", *words])
 
+    def at_once(self, *words: str) -> None:
+        """In this process: a train of thirty steps does not wait for another Python to start."""
+        done = CliRunner().invoke(cli, words, env=self.env, standalone_mode=False)
+        assert done.exception is None, done.output
+
     def launch(self, name: str) -> RunDir:
         config = self.place / f"{name}.toml"
         config.write_text(TRAIN.format(name=name, corpus=self.place / "corpus"))
@@ -125,11 +132,12 @@ def test_a_train_over_three_tasks_with_a_node_killed_ends_as_if_nothing_had_happ
 
     rough = site.launch("rough")
     wait_for_step(rough, 6)
-    site.opsctl("kill-switch", "arm", "rough", "--pause", "--reason", "first end")
+    site.at_once("kill-switch", "arm", "rough", "--pause", "--reason", "first end")
     site.until("rough", lambda seen: seen["state"] == "held")
+    paused_at = max(losses(rough))
     site.opsctl("release", "rough")
-    wait_for_step(rough, max(losses(rough)) + 6)
-    node = site.status("rough")["running"][0]["nodes"]
+    node = site.until("rough", lambda seen: bool(seen["running"]))["running"][0]["nodes"]
+    wait_for_step(rough, paused_at + 6)
     slurm.fault(node.replace("[", "").partition("-")[0], Action.CRASH)
     site.until("rough", lambda seen: seen["state"] == "finished")
 
