@@ -30,7 +30,7 @@ FILES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlin
 OTHERS = {"os.kill", "os.killpg", "os.exec", "os.fork", "socket.connect", "socket.bind"}
 ASKS = {"squeue", "sinfo", "sacct", "sacctmgr", "sdiag", "sprio"}
 """Programs that change nothing."""
-LIMIT_S = 100.0
+LIMIT_S = 300.0
 
 
 class Cut:

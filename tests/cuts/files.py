@@ -199,15 +199,15 @@ def written(place: Place) -> None:
         path = place.run.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    subprocess.run(("git", "init", "--quiet", "--bare", str(place.root / "remote.git")), check=True, timeout=20)
+    subprocess.run(("git", "init", "--quiet", "--bare", str(place.root / "remote.git")), check=True, timeout=100)
 
 
 def pushed(place: Place) -> State:
     """What the branch has, and in how many commits."""
     git = ("git", f"--git-dir={place.root}/remote.git")
-    shown = subprocess.run((*git, "ls-tree", "-r", "--name-only", "main"), capture_output=True, text=True, timeout=20,
+    shown = subprocess.run((*git, "ls-tree", "-r", "--name-only", "main"), capture_output=True, text=True, timeout=100,
                            check=False).stdout  # fmt: skip
-    count = subprocess.run((*git, "rev-list", "--count", "main"), capture_output=True, text=True, timeout=20,
+    count = subprocess.run((*git, "rev-list", "--count", "main"), capture_output=True, text=True, timeout=100,
                            check=False).stdout  # fmt: skip
     return {"branch": shown, "commits": count}
 

@@ -78,7 +78,7 @@ class Node(Train):
     def all_quiet(self) -> None:
         """No look is at work on any node."""
         busy = ("COMPLETING", "ALLOCATED", "MIXED", "NOT_RESPONDING")
-        until(lambda: not any(word in node.state for node in self.scheduler.nodes() for word in busy), seconds=60)
+        until(lambda: not any(word in node.state for node in self.scheduler.nodes() for word in busy), seconds=250)
 
     def state(self) -> State:
         self.all_quiet()

@@ -74,7 +74,7 @@ class Runs:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(10)
+        self.process.wait(100)
         self.process.stdout.close()
 
 

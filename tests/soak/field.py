@@ -71,7 +71,7 @@ class Field:
         if argv[0] != "squeue":
             self.changed = time.monotonic()
         env = {**os.environ, **self.sandbox.env()}
-        return subprocess.run(argv, env=env, check=True, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(argv, env=env, check=True, capture_output=True, text=True, timeout=250).stdout
 
     def jobs(self, name: str) -> list[Job]:
         rows = Slurm(SystemRunner(env=self.sandbox.env())).jobs()
@@ -147,7 +147,7 @@ class Field:
         yield Path(f"/proc/self/fd/{self.inside[name]}") if name in self.inside else self.run(name).path
 
 
-def until(holds, *, seconds: float = 60) -> None:
+def until(holds, *, seconds: float = 250) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "did not happen in time"
