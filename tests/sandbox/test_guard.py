@@ -279,7 +279,7 @@ def test_a_guard_that_can_write_nothing_down_still_runs_the_body(train: GuardedT
     )  # fmt: skip
     train.run.write(train.run.wrapper, text)
     argv = ("sbatch", "--parsable", f"--output={train.run.main_log}", str(train.run.wrapper))
-    train.arrays.append(train.runner.run(argv, timeout=10).out.strip())
+    train.arrays.append(train.runner.run(argv, timeout=60).out.strip())
     train.wait()
     assert train.jobs[0].exit_code == "85:0", train.log
     assert (train.run.path / "begun").exists()

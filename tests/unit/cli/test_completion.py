@@ -26,7 +26,7 @@ def offered(words: str, site: Path) -> list[str]:
            "_OPSCTL_COMPLETE": "bash_complete"}  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", "from opsctl.cli import cli; cli(prog_name='opsctl')"],
-        env=env, capture_output=True, text=True, timeout=60, check=True,
+        env=env, capture_output=True, text=True, timeout=250, check=True,
     )  # fmt: skip
     assert done.stderr == ""
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line.startswith("plain,")]

@@ -55,7 +55,7 @@ def test_no_color_is_honoured_on_a_terminal(tmp_path, env, is_coloured):
     plain = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     subprocess.run(
         [sys.executable, "-m", "opsctl", "--site", str(tmp_path / "site.toml"), "watch", "fs_quota", "--dry-run"],
-        env={**plain, **env, "TERM": "xterm"}, stdout=theirs, stderr=theirs, timeout=60, check=False,
+        env={**plain, **env, "TERM": "xterm"}, stdout=theirs, stderr=theirs, timeout=250, check=False,
     )  # fmt: skip
     os.close(theirs)
     assert (b"\x1b[" in os.read(ours, 65536)) is is_coloured
@@ -66,7 +66,7 @@ def test_on_a_narrow_terminal_nothing_of_a_table_is_cut_off(tmp_path):
     ours, theirs = pty.openpty()
     subprocess.run(
         [sys.executable, "-m", "opsctl", "--site", str(tmp_path / "site.toml"), "doctor"],
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "50"}, stdout=theirs, timeout=60, check=False,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "50"}, stdout=theirs, timeout=250, check=False,
     )  # fmt: skip
     os.close(theirs)
     said = os.read(ours, 65536).decode()

@@ -29,7 +29,7 @@ time_limit = "60"
         (tmp_path / "t.toml").write_text(text)
         argv = [sys.executable, "-m", "opsctl", "--site", str(tmp_path / "site.toml"), "preflight", "t.toml", *words]
         env = {**os.environ, "PATH": str(tmp_path / "bin")}
-        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=env)
+        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=250, cwd=tmp_path, env=env)
         return done.returncode, done.stdout, done.stderr
 
     return run

@@ -23,7 +23,7 @@ def train(tmp_path):
 
 def opsctl(train, *words, **more):
     env = {**os.environ, "OPSCTL_ROOT": str(train.path.parent), "XDG_CONFIG_HOME": str(train.path.parent)}
-    return subprocess.run([sys.executable, "-m", "opsctl", *words], check=False, env=env, timeout=60, **more)
+    return subprocess.run([sys.executable, "-m", "opsctl", *words], check=False, env=env, timeout=250, **more)
 
 
 def test_a_switchs_reason_does_nothing_to_a_terminal(train):
@@ -47,7 +47,7 @@ def test_a_sign_that_the_terminal_does_not_know_is_no_reason_to_end(train):
     (train.switches / "kill").write_text('{"why": "für 日本"}')
     env = {**os.environ, "PYTHONIOENCODING": "latin-1", "OPSCTL_ROOT": str(train.path.parent)}
     words = [sys.executable, "-m", "opsctl", "kill-switch", "show", "gpt"]
-    done = subprocess.run(words, check=False, env=env, timeout=60, capture_output=True)
+    done = subprocess.run(words, check=False, env=env, timeout=250, capture_output=True)
     assert (done.returncode, "für \\u65e5\\u672c" in done.stdout.decode("latin-1")) == (0, True)
 
 

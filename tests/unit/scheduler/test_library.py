@@ -76,7 +76,9 @@ def site(tmp_path: Path) -> Path:
 def chosen(site: Path | None, *, version: str = "25.11.7", env: dict[str, str] | None = None) -> dict:
     script = ASK.replace("{version}", version).replace("{env}", repr(env))
     path = f"import sys; sys.path.insert(0, {str(site)!r})\n" if site else ""
-    done = subprocess.run([sys.executable, "-c", path + script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", path + script], capture_output=True, text=True, timeout=250, check=True
+    )
     return json.loads(done.stdout)
 
 
