@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 from slurms import OPSCTL, wait_until
 
 LONG = [f"{number}{os.getpid():07}" for number in (1, 2, 3)]
@@ -23,10 +24,18 @@ def opsctl(*words: str, stdin: str = "", path: str = "") -> subprocess.Completed
     )
 
 
-def directories() -> set[str]:
-    return {path.name for path in Path("/tmp").glob(f"opsctl-{os.getuid()}-run-*")} | {
-        path.name for path in Path("/tmp").glob("opsctl-run-*")
-    }
+def directory_of(path: str) -> Path:
+    """The directory of a sandbox in which this is; others make and remove theirs meanwhile."""
+    return Path("/tmp") / Path(path).relative_to("/tmp").parts[0]
+
+
+def directory_below(process: int) -> Path:
+    """That of the `run` which this process is."""
+    for each in psutil.Process(process).children(recursive=True):
+        with suppress(psutil.Error):
+            if "--inside" in (words := each.cmdline()):
+                return Path(words[words.index("--inside") + 1])
+    raise AssertionError("it runs inside of none")
 
 
 def sleepers(seconds: str) -> list[str]:
@@ -43,26 +52,24 @@ def sleepers(seconds: str) -> list[str]:
 
 
 @contextmanager
-def running(seconds: str) -> Iterator[tuple[subprocess.Popen[bytes], set[str]]]:
-    """A `run` whose job sleeps by now, and its directories."""
-    before = directories()
+def running(seconds: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A `run` whose job sleeps by now, and its directory."""
     run = subprocess.Popen([*OPSCTL, "run", "--nodes", "2", "--", "srun", "-N2", "sleep", seconds])
     try:
         wait_until(lambda: sleepers(seconds))
-        yield run, directories() - before
+        yield run, directory_below(run.pid)
     finally:
         run.kill()
         run.wait(100)
 
 
 def test_the_commands_output_and_exit_code_come_through_and_nothing_is_left(_programs: None, home: Path) -> None:
-    before = directories()
-    done = opsctl(
-        "run", "--nodes", "3", "--", "sh", "-c", f"srun -N3 printenv SLURMD_NODENAME; sleep {LONG[2]} & exit 7"
-    )
+    command = f"srun -N3 printenv SLURMD_NODENAME; echo $SLURM_CONF; sleep {LONG[2]} & exit 7"
+    done = opsctl("run", "--nodes", "3", "--", "sh", "-c", command)
     assert done.returncode == 7, done.stderr
-    assert sorted(done.stdout.split()) == ["node001", "node002", "node003"]
-    assert directories() <= before
+    *nodes, conf = done.stdout.split()
+    assert sorted(nodes) == ["node001", "node002", "node003"]
+    assert not directory_of(conf).exists()
     assert not sleepers(LONG[2])
     assert not list(home.rglob("sandbox.json"))
 
@@ -82,9 +89,8 @@ def test_killing_it_ends_everything(_programs: None) -> None:
     with running(LONG[0]) as (run, made):
         run.kill()
         wait_until(lambda: not sleepers(LONG[0]))
-    left = [Path("/tmp", name) for name in made]
-    assert [list(directory.iterdir()) for directory in left] == [[]]
-    left[0].rmdir()
+    assert list(made.iterdir()) == []
+    made.rmdir()
 
 
 def test_term_ends_it_and_leaves_not_even_a_directory(_programs: None) -> None:
@@ -92,7 +98,7 @@ def test_term_ends_it_and_leaves_not_even_a_directory(_programs: None) -> None:
         run.terminate()
         assert run.wait(100) == 128 + signal.SIGTERM
         wait_until(lambda: not sleepers(LONG[1]))
-    assert not made & directories()
+    assert not made.exists()
 
 
 def test_where_namespaces_are_forbidden_it_runs_in_the_background_and_still_leaves_nothing(
@@ -101,10 +107,12 @@ def test_where_namespaces_are_forbidden_it_runs_in_the_background_and_still_leav
     refuses = tmp_path / "unshare"
     refuses.write_text("#!/bin/sh\necho 'unshare: unshare failed: Operation not permitted' >&2; exit 1\n")
     refuses.chmod(0o755)
-    before = directories()
-    command = "srun -N2 true; setsid sleep 987654 & printenv SLURM_CONF; exit 5"
+    state = "grep -o '^StateSaveLocation=.*' $SLURM_CONF"
+    command = f"srun -N2 true; setsid sleep {LONG[2]} & printenv SLURM_CONF; {state}; exit 5"
     done = opsctl("run", "--nodes", "2", "--", "sh", "-c", command, path=f"{tmp_path}:{os.environ['PATH']}")
     warning = "opsctl: this machine allows no private namespaces: using a background sandbox, ended afterwards\n"
     assert (done.returncode, done.stderr) == (5, warning)
-    assert not Path(done.stdout.strip()).exists()
-    assert directories() <= before
+    conf, state = done.stdout.split()
+    assert not directory_of(conf).exists()
+    assert not directory_of(state.partition("=")[2]).exists()
+    assert not sleepers(LONG[2])
