@@ -19,6 +19,7 @@ from opsctl.errors import InputError, OpsctlError, RunDirError
 from trainer import manifest
 from trainer.manifest import FileRecord, Manifest
 
+KILLED_AMID_A_COPY = Path(__file__).with_name("killed_amid_a_copy.py")
 SUMS = "sh -c 'cd \"$0\" && find . -type f -print0 | xargs -0 sha256sum' {place}/{{train}}/{{name}}"
 
 
@@ -271,25 +272,6 @@ def test_another_checkpoint_of_that_step_is_not_overwritten(run, tmp_path):
     assert steps(run / "checkpoints") == [10, 20, 30, 40]
 
 
-KILLED_AMID_A_COPY = """
-import resource, signal, sys
-from opsctl.cli import main
-
-left = int(sys.argv.pop(1))
-
-def cut(event, given):
-    global left
-    if event == "open" and ".offloading-step-0000050" in str(given[0]) and given[1] == "w":
-        left -= 1
-        if not left:  # the kernel ends whoever writes more than so much into one file, unless that is ignored
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-
-sys.addaudithook(cut)
-main()
-"""
-
-
 def test_cut_off_amid_a_file_it_goes_on_where_it_was(run, tmp_path):
     """Killed twice; what has its name at the destination is always whole, and what is there is not copied again."""
     place = tmp_path / "archive"
@@ -299,7 +281,7 @@ def test_cut_off_amid_a_file_it_goes_on_where_it_was(run, tmp_path):
     part = place / "tiny" / ".offloading-step-0000050"
     for whole in (1, 2):
         killed = subprocess.run(
-            [sys.executable, "-c", KILLED_AMID_A_COPY, "2", *words], capture_output=True, check=False
+            [sys.executable, "-P", KILLED_AMID_A_COPY, "2", *words], capture_output=True, check=False
         )
         assert (killed.returncode, len(list(part.rglob("*.pt")))) == (-signal.SIGXFSZ, whole + 1), killed.stderr
         for each in manifest.checkpoints(place / "tiny"):
