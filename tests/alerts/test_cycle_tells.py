@@ -38,7 +38,7 @@ def test_a_whole_cycle_pings(site, web):
     assert pings(web) == 1
 
 
-@pytest.mark.parametrize("part", [{"names": ["fs_quota"]}, {"trains": ["gpt"]}, {"tells": False}])
+@pytest.mark.parametrize("part", [{"names": ["fs_quota"]}, {"trains": ["gpt"]}, {"acts": False}])
 def test_a_part_of_a_cycle_does_not(site, web, part):
     Watch(world=build(site), **part).cycle()
     assert pings(web) == 0
