@@ -46,9 +46,9 @@ class Quarantine:
         if plan.steps or plan.left:
             self._catch_up()
         done: list[Done] = []
-        forbidden: list[Step] = list(plan.steps) if self.site.drain == "never" else []
-        for step in plan.steps if not forbidden else ():
-            if forbidden:
+        forbidden: list[Step] = []
+        for step in plan.steps:
+            if forbidden or self.site.drain == "never":
                 forbidden.append(step)
                 continue
             try:
@@ -156,10 +156,10 @@ def keep_report(site: SiteDir, text: str) -> Path:
     return path
 
 
-def wants(chain: Chain, pool: frozenset[str] | None = None) -> Wants:
+def wants(chain: Chain) -> Wants:
     """What a train needs. Raises ConfigError."""
     config = parse(Train, read_toml(chain.run.config), str(chain.run.config))
-    return Wants(train=chain.run.name, nodes=config.slurm.nodes, pool=pool)
+    return Wants(train=chain.run.name, nodes=config.slurm.nodes)
 
 
 def report(plan: NodePlan, records: Iterable[Record], now: datetime) -> str:

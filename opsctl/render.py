@@ -1,4 +1,4 @@
-"""Text for Slurm and for bash: directives, a command line that arrives word for word, templates that know no blanks."""
+"""Text for Slurm and for bash: directives, commands that arrive word for word, templates that miss no value."""
 
 from __future__ import annotations
 
@@ -84,28 +84,26 @@ def directives(spec: JobSpec) -> list[str]:
     return [f"{key}={value}" for key, value in said.items() if value != ""] + flags + list(spec.extra)
 
 
-def command_line(
-    words: Sequence[str], static: Mapping[str, str] | None = None, runtime: Mapping[str, str] = RUNTIME
-) -> str:
+def command_line(words: Sequence[str], static: Mapping[str, str] | None = None) -> str:
     """`words` for bash, so that each arrives as it stands here.
 
-    `{{ name }}` in a word becomes the value that `static` has for it, or the variable that `runtime` names, which the
+    `{{ name }}` in a word becomes the value that `static` has for it, or the variable that RUNTIME names, which the
     body has a value for. Raises ConfigError for any other name.
     """
     static = static or {}
     named = {name for word in words for name in PLACEHOLDER.findall(word)}
-    if unknown := sorted(named - set(static) - set(runtime)):
-        known = ", ".join(sorted({*static, *runtime}))
+    if unknown := sorted(named - set(static) - set(RUNTIME)):
+        known = ", ".join(sorted({*static, *RUNTIME}))
         raise ConfigError("command", [f"{{{{ {name} }}}}: unknown; known: {known}" for name in unknown])
-    return " ".join(_word(word, static, runtime) for word in words)
+    return " ".join(_word(word, static) for word in words)
 
 
-def _word(word: str, static: Mapping[str, str], runtime: Mapping[str, str]) -> str:
+def _word(word: str, static: Mapping[str, str]) -> str:
     parts = [""]
     """Literal text, a variable's name, literal text, and so on in turn."""
     for index, piece in enumerate(PLACEHOLDER.split(word)):
         if index % 2 and piece not in static:
-            parts += [runtime[piece], ""]
+            parts += [RUNTIME[piece], ""]
         else:
             parts[-1] += static[piece] if index % 2 else piece
     quoted = [f'"${{{part}:-}}"' if index % 2 else shlex.quote(part) for index, part in enumerate(parts) if part]

@@ -68,11 +68,6 @@ class Ledger:
         """Everything that was ever looked at, by key: what people were told of it, and what was seen since."""
         return self.read().entries
 
-    def silences(self) -> list[Silence]:
-        """Those that are in force."""
-        now = self.clock.now()
-        return [each for each in self.read().silences if now < each.until]
-
     def silence(self, pattern: str, until: datetime, why: str) -> Silence:
         """Tell nobody of keys that fit `pattern` until then; instead of an earlier one of the same pattern.
 
@@ -81,7 +76,7 @@ class Ledger:
         now = self.clock.now()
         given = Silence(pattern=pattern, until=until, why=_printable(why), by=actor(), at=now)
         with self.open() as state:
-            state.silences = [each for each in state.silences if each.pattern != pattern and now < each.until]
+            state.silences = [each for each in state.in_force(now) if each.pattern != pattern]
             if now < until:
                 state.silences.append(given)
         self.write_down("silence", pattern=pattern, until=until, why=why)

@@ -105,6 +105,9 @@ class State:
     silences: list[Silence] = field(default_factory=list)
     threads: dict[str, Thread] = field(default_factory=dict)
 
+    def in_force(self, now: datetime) -> list[Silence]:
+        return [each for each in self.silences if now < each.until]
+
     def silenced(self, key: str, now: datetime) -> Silence | None:
         return next((each for each in self.silences if each.covers(key, now)), None)
 

@@ -31,9 +31,3 @@ def expected(*, mtbf_h: float, interval_h: float, save_h: float = 0.0, restart_h
     """(1 − (R + T/2)/M) / (1 + C/T): Meta's approximation for few failures (arXiv 2410.21680), as others quote it."""
     refuse("effective time", not_positive(mtbf_h=mtbf_h, interval_h=interval_h))
     return max(0.0, 1 - (restart_h + interval_h / 2) / mtbf_h) / (1 + save_h / interval_h)
-
-
-def affordable_loss_h(*, mtbf_h: float, effective: float) -> float:
-    """What each failure may cost at most, all in all, if so much of the time shall be effective."""
-    refuse("effective time", not_positive(mtbf_h=mtbf_h, effective=effective))
-    return mtbf_h * (1 - effective)

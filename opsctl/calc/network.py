@@ -58,9 +58,3 @@ def traffic(
         billions=billions, sequence=sequence, batch=batch, gpus=gpus, tflops=tflops, recompute=recompute
     )
     return Traffic(sent_gb=sent, communication_s=sent / gb_s, compute_s=computing, balance_gb_s=sent / computing)
-
-
-def all_reduce_s(*, gigabytes: float, ranks: int, gb_s: float) -> float:
-    """A ring over `ranks`: 2·(n − 1)/n of the data pass every link (nccl-tests, "PERFORMANCE.md", bus bandwidth)."""
-    refuse("network", not_positive(gigabytes=gigabytes, ranks=ranks, gb_s=gb_s))
-    return 2 * (ranks - 1) / ranks * gigabytes / gb_s

@@ -6,9 +6,6 @@ import math
 
 from opsctl.calc.checks import not_positive, not_share, refuse
 
-RELIABLE = 0.8
-"""What of a distributed filesystem can be counted on (book, "you're often being sold only 80%"); of GPFS, all."""
-
 
 def per_day(size: float, interval_s: float) -> float:
     """Written in a day if nothing is deleted, in the unit of `size`."""
@@ -26,9 +23,3 @@ def fits(*, free: float, size: float, reliable: float = 1.0) -> int:
     """Whole checkpoints that fit beside each other. One is always being written: keep one less."""
     refuse("storage", [*not_positive(free=free, size=size), *not_share(reliable=reliable)])
     return math.floor(free * reliable / size)
-
-
-def to_buy(needed: float, reliable: float = RELIABLE) -> float:
-    """What to rent so that `needed` can be relied upon: 100 TB need 125 (book, same place)."""
-    refuse("storage", [*not_positive(needed=needed, reliable=reliable), *not_share(reliable=reliable)])
-    return needed / reliable

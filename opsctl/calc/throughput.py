@@ -22,11 +22,6 @@ def estimated_tflops(
     return billions * passes(recompute=recompute) * 2 * sequence * batch / (seconds * gpus * 1e3)
 
 
-def estimated_tflop(*, billions: float, sequence: int, batch: int, gpus: int, recompute: bool = True) -> float:
-    """The work of one step for each GPU in TFLOP, by the same formula without its time."""
-    return billions * passes(recompute=recompute) * 2 * sequence * batch / (gpus * 1e3)
-
-
 def passes(*, recompute: bool) -> int:
     """Forwards that a step amounts to: backward counts as two, recomputation as one more (book, same place)."""
     return 4 if recompute else 3

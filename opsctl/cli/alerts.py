@@ -58,7 +58,7 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
     alerting = app.alerting
     now, state = app.clock.now(), alerting.ledger.read()
     entries = [each for each in state.entries.values() if show_all or {each.level, each.seen} != {Level.OK}]
-    silences = [each for each in state.silences if now < each.until]
+    silences = state.in_force(now)
     waiting, lost = send.undelivered(alerting), send.given_up(alerting)
     if as_json:
         print_json({"open": [_as_data(state, each, now) for each in entries],
@@ -118,7 +118,7 @@ def silence(app: App, key: str, *, span: str, end: bool, why: str, dry_run: bool
     if not end and not why:
         raise InputError("--why is needed: somebody will wonder why nobody was told")
     now = app.clock.now()
-    if end and key not in (known := [each.pattern for each in app.alerting.ledger.read().silences if now < each.until]):
+    if end and key not in (known := [each.pattern for each in app.alerting.ledger.read().in_force(now)]):
         raise InputError(f"no silence of {key!r} is in force; there are: {', '.join(known) or 'none'}")
     until = now if end else now + parse_span(span)
     given = Silence(pattern=key, until=until, why=why, by="", at=now)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from opsctl.progress.now import Progress
+from opsctl.progress.now import LONGEST_S, Progress
 from opsctl.progress.spark import sparkline
 
 CURVE_WIDTH = 32
 TOLD = 0.02
 """A pace that is closer to the run's median is the usual one."""
-LONGEST_S = 1e10
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 

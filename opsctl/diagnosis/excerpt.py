@@ -11,17 +11,19 @@ from opsctl.logs.lines import time_of
 
 NEARBY = 128 << 10
 """Bytes around a line in which what belongs to it is looked for."""
+BEFORE, AFTER = 3, 1
+"""Lines that are shown around one."""
 MOST = 9
 """Lines of a traceback."""
 
 
-def excerpt(event: Event, *, before: int = 3, after: int = 1) -> list[str]:
+def excerpt(event: Event) -> list[str]:
     """The lines of the same speaker around an event, without prefixes and frames of C++; of a traceback nobody
     explains, all of it but the middle."""
     above, below = _around(event)
     if event.cause is UNEXPLAINED:
         return _traceback(below)
-    return [*above[-before:], event.text, *below[1 : 1 + after]]
+    return [*above[-BEFORE:], event.text, *below[1 : 1 + AFTER]]
 
 
 def when(event: Event) -> str:

@@ -55,8 +55,6 @@ class Scan:
     events: list[Event] = field(default_factory=list)
     iteration: int | None = None
     """The last one that was reported."""
-    healthy: int = 0
-    """Up to here all was well: the offset of the last iteration line but one."""
 
 
 def scan(path: Path, *, begin: int = 0, end: int | None = None, known: Speaker = NOBODY) -> Scan:
@@ -92,7 +90,7 @@ class _Reader:
                 break
         healthy = self.iterations[-1] if self.iterations else begin
         events = sorted(self.found.values(), key=lambda event: event.offset)
-        return Scan(events=[event for event in events if event.offset >= healthy], iteration=self.last, healthy=healthy)
+        return Scan(events=[event for event in events if event.offset >= healthy], iteration=self.last)
 
     def _look_for_iterations(self, at: int, chunk: bytes) -> None:
         end = len(chunk)

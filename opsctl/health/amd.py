@@ -46,7 +46,7 @@ def _gpu(listed: Any, static: Any, metric: Any) -> Gpu:
     return Gpu(
         uuid=_said(listed, "uuid") or "", serial=_said(static, "board", "product_serial") or "",
         bus=bus_of(_said(listed, "bdf") or ""), name=_said(static, "asic", "market_name") or "", maker="amd",
-        vbios=_said(static, "vbios", "version") or _said(static, "ifwi", "version") or "", ecc=dict(_ecc(metric)),
+        ecc=dict(_ecc(metric)),
         rows_failed={"true": True, "yes": True, "false": False, "no": False}.get((exceeded or "").lower()),
         temperature=_whole(metric, "temperature", "hotspot"),
         slow_at=_whole(static, "limit", "slowdown_hotspot_temperature"),

@@ -103,7 +103,6 @@ class Gpu:
     name: str = ""
     maker: str = "nvidia"
     """Or `amd`: what its tool never says is then not asked."""
-    vbios: str = ""
     persistence: bool | None = None
     mig: bool | None = None
     ecc: dict[str, int] = field(default_factory=dict)
@@ -202,7 +201,6 @@ class Snapshot:
     sections: dict[str, Section] = field(default_factory=dict)
     """How each question ended; without what it printed, which is parsed."""
     boot: str = ""
-    uptime: float | None = None
     uid: int | None = None
     """Who asked there."""
     in_job: bool = False

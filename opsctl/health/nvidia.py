@@ -47,7 +47,6 @@ def _gpu(card: ET.Element) -> Gpu:
         serial=said(card, "serial") or "",
         bus=bus_of(said(card, "pci/pci_bus_id") or card.get("id") or ""),
         name=said(card, "product_name") or "",
-        vbios=said(card, "vbios_version") or "",
         persistence=truth(said(card, "persistence_mode")),
         mig=truth(said(card, "mig_mode/current_mig")),
         ecc=dict(_ecc(card)),

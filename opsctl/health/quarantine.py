@@ -54,8 +54,6 @@ class Wants:
 
     train: str
     nodes: int
-    pool: frozenset[str] | None = None
-    """The nodes of its partition; None for all."""
 
 
 def words(node: Node) -> frozenset[str]:
@@ -174,11 +172,9 @@ def _spare(nodes: Sequence[Node], steps: Sequence[Step], wants: Sequence[Wants])
     """Which trains would no longer fit."""
     gone = {step.node for step in steps}
     for want in wants:
-        pool = [node for node in nodes if want.pool is None or node.name in want.pool]
-        usable = [node.name for node in pool if not is_out(node)]
-        after = [name for name in usable if name not in gone]
-        if len(after) < want.nodes:
-            yield f"{want.train}'s {want.nodes} nodes no longer fit: {len(after)} left"
+        left = sum(not is_out(node) and node.name not in gone for node in nodes)
+        if left < want.nodes:
+            yield f"{want.train}'s {want.nodes} nodes no longer fit: {left} left"
 
 
 def has_changed(step: Step, now: Node | None) -> str:

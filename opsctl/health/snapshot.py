@@ -87,7 +87,7 @@ def parse(answer: Answer, mark: str, *, asked: datetime, answered: datetime) -> 
     return Snapshot(
         node=answer.node, at=answered, by=answer.by, problem=problem,
         sections={name: Section(code=each.code, err=_hint(name, each)) for name, each in sections.items()},
-        boot=about.get("boot", ""), uptime=uptime, uid=host.digits(about.get("uid", "")),
+        boot=about.get("boot", ""), uid=host.digits(about.get("uid", "")),
         in_job=bool(about.get("job")) or answer.by in {"srun", "job"},
         skew=None if now is None else now - middle, skew_error=(answered - asked).total_seconds() / 2,
         clock_offset=host.parse_offset(_out(sections, "clock")), kernel_version=about.get("kernel", ""),

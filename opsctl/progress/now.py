@@ -23,8 +23,6 @@ RECENT = 50
 """Of these, those that the usual time of a step is taken from."""
 LATELY = 20
 """And those that are held against the median of the whole run."""
-
-
 LONGEST_S = 1e10
 """What takes three centuries is a number that some log made up."""
 

@@ -102,7 +102,6 @@ class LogTold:
     tflops: Sample = field(default_factory=Sample)
     first: Iteration | None = None
     last: Iteration | None = None
-    nans: int = 0
 
     @property
     def lines(self) -> int:

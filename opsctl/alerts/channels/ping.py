@@ -7,6 +7,8 @@ import httpx
 from opsctl.alerts.outbox import Undelivered
 from opsctl.alerts.secrets import mask
 
+TIMEOUT = 10.0
+
 
 def check(url: str) -> None:
     """Raises Undelivered for what is no address, and does not say it."""
@@ -18,10 +20,10 @@ def check(url: str) -> None:
         raise Undelivered("ping_url: is no address that starts with https://", is_permanent=True)
 
 
-def fetch(url: str, *, timeout: float = 10.0) -> None:
+def fetch(url: str) -> None:
     """Fetch `url`. Raises Undelivered, which does not say it."""
     try:
-        code = httpx.get(url, timeout=timeout, follow_redirects=True).status_code
+        code = httpx.get(url, timeout=TIMEOUT, follow_redirects=True).status_code
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise Undelivered(mask(f"ping: {type(error).__name__}: {error}", [url])) from None
     if code >= 400:

@@ -21,7 +21,7 @@ def revive(driver: SlurmDriver) -> str:
     since = f"no tick since {last:%Y-%m-%d %H:%M} UTC" if last else "no tick ever came"
     try:
         wanted = read_wanted(cron.place)
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError):
         wanted = None
     if wanted and wanted.driver == EXPORT:
         return f"cron: {since}: does the scheduler of {wanted.host} still have the line of `opsctl cron export`?"

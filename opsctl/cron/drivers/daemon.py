@@ -81,7 +81,7 @@ class Daemon:
     def _is_ours(self) -> bool:
         try:
             wanted = read_wanted(self.cron.place)
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError):
             return True
         return wanted is not None and wanted.process == own_process()
 
@@ -90,7 +90,7 @@ def alive(cron: Cron) -> Wanted | None:
     """The driver that is to run, unless it is a daemon of which we know that it is gone."""
     try:
         wanted = read_wanted(cron.place)
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError):
         return None
     if wanted is None or wanted.driver != NAME:
         return wanted

@@ -59,7 +59,7 @@ def expect(cron: Cron) -> None:
     """Ticks are to come from outside, unless another driver was started. Raises RunDirError."""
     try:
         is_known = read_wanted(cron.place) is not None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError):
         is_known = True
     if not is_known:
         write_wanted(cron.place, Wanted(driver=NAME, since=cron.clock.now(), by=actor(), host=hostname()))

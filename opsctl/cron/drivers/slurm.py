@@ -63,16 +63,16 @@ class SlurmDriver:
     def start(self) -> tuple[str, bool]:
         """The job that ticks next, and whether it was there already. Raises SchedulerError."""
         with self._lease():
-            before = self._wanted()
+            before = self._is_wanted()
             # A tick that runs since before a stop may have looked for its successor already.
             there = [job for job in self.jobs() if before or job.state.is_waiting]
-            self._want(before)
+            self._want(before=before)
             if there:
                 return there[-1].id, True
             try:
                 return self._submit(self.cron.clock.now()), False
             except SchedulerError as error:
-                if before is None and not isinstance(error, Unreachable):
+                if not before and not isinstance(error, Unreachable):
                     self.cron.place.wanted.unlink(missing_ok=True)
                 raise
 
@@ -91,7 +91,7 @@ class SlurmDriver:
         `own` is the job that asks; of whoever else asks, a tick at work is the answer. Raises SchedulerError.
         """
         with self._lease():
-            if self._wanted() is None:
+            if not self._is_wanted():
                 return None
             jobs = self.jobs()
             if not own and (at_work := [job for job in jobs if job.state is JobState.RUNNING]):
@@ -142,16 +142,16 @@ class SlurmDriver:
         far = self.cron.clock.now() + timedelta(seconds=3 * self.cron.settings.every)
         return job.state.is_waiting and job.reason in HELD_BACK and job.start is not None and job.start > far
 
-    def _wanted(self) -> str | None:
-        """This driver's name, if it is to run. A file that cannot be read is no reason to end."""
+    def _is_wanted(self) -> bool:
+        """A file that cannot be read is no reason to end."""
         try:
             wanted = read_wanted(self.cron.place)
-        except (OSError, ValueError, TypeError, KeyError):
-            return NAME
-        return NAME if wanted and wanted.driver == NAME else None
+        except (OSError, ValueError):
+            return True
+        return wanted is not None and wanted.driver == NAME
 
-    def _want(self, before: str | None) -> None:
-        if before is None:
+    def _want(self, *, before: bool) -> None:
+        if not before:
             write_wanted(self.cron.place, Wanted(driver=NAME, since=self.cron.clock.now(), by=actor()))
 
     def _submit(self, slot: datetime) -> str:

@@ -28,12 +28,15 @@ class Wanted:
 
 
 def read_wanted(place: CronDir) -> Wanted | None:
-    """None if none is wanted. A file that cannot be understood is an error of its own. Raises ValueError, OSError."""
+    """None if none is wanted. Raises OSError, and ValueError for a file that cannot be understood."""
     try:
         given = json.loads(place.wanted.read_text())
     except FileNotFoundError:
         return None
-    return Wanted(**{**given, "since": datetime.fromisoformat(given["since"])})
+    try:
+        return Wanted(**{**given, "since": datetime.fromisoformat(given["since"])})
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{place.wanted}: {error!r}") from error
 
 
 def write_wanted(place: CronDir, wanted: Wanted) -> None:

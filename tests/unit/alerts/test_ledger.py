@@ -150,7 +150,7 @@ def test_a_silence_is_of_its_pattern_only(world):
 def test_a_silence_can_be_ended(world):
     world.ledger.silence("hang/*", world.clock.now() + timedelta(hours=1), "maintenance")
     world.ledger.silence("hang/*", world.clock.now(), "")
-    assert world.ledger.silences() == []
+    assert world.ledger.read().in_force(world.clock.now()) == []
     assert world.see("C") == [".>C"]
 
 

@@ -59,11 +59,6 @@ def test_an_nvlink_has_25_gb_s_one_way(name: str, links: int) -> None:
     assert accelerator(name).link_gb_s == 25 * links
 
 
-@pytest.mark.parametrize(("ranks", "times"), [(2, 1.0), (8, 1.75), (64, 1.97)])
-def test_an_all_reduce_sends_its_payload_2_times_n_less_1_over_n(ranks: int, times: float) -> None:
-    assert network.all_reduce_s(gigabytes=1, ranks=ranks, gb_s=1) == pytest.approx(times, abs=0.002)
-
-
 def test_half_of_the_nvlink_that_is_advertised_is_one_way() -> None:
     assert 235 / accelerator("A100").link_gb_s == pytest.approx(0.8, abs=0.02)
 
@@ -100,11 +95,6 @@ def test_80_percent_of_what_is_sold_is_what_one_gets_and_480_of_800_is_not_that(
     # The book: "at most 80% of advertised speed. e.g., if you are told you get 800Gbps, expect ~480Gbps"
     assert 0.8 * 800 == 640
     assert 480 / 800 == 0.6
-
-
-def test_a_ring_sends_nearly_twice_the_data() -> None:
-    assert network.all_reduce_s(gigabytes=10, ranks=8, gb_s=10) == pytest.approx(1.75)
-    assert network.all_reduce_s(gigabytes=10, ranks=1, gb_s=10) == 0
 
 
 def test_an_unknown_stage_is_told() -> None:

@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from opsctl.calc import checkpoint, spares, storage
-from opsctl.calc.effective import affordable_loss_h, expected, renewal
+from opsctl.calc.effective import expected, renewal
 from opsctl.calc.model import PUBLISHED, parameters
 from opsctl.errors import InputError
 
@@ -48,14 +48,6 @@ def test_a_file_of_16_kb_in_a_block_of_16_mb_makes_100_gb_100_tb_and_not_100_mb(
 def test_13b_checkpoints_are_0_4_tb_each() -> None:
     assert storage.per_day(4 / 10, 18 * 32) == pytest.approx(60)  # every 18 steps of 32 s, if nobody deletes any
     assert storage.per_day(20 / 51, 18 * 32) == pytest.approx(60, rel=0.02)
-
-
-def test_where_89_percent_can_be_relied_upon_12_percent_more_are_to_buy() -> None:
-    assert storage.to_buy(100, 0.89) == pytest.approx(112.4, abs=0.05)
-
-
-def test_100_tb_that_can_be_relied_upon_are_125_to_buy() -> None:
-    assert storage.to_buy(100) == 125
 
 
 def test_a_quota_is_full_sooner_by_what_cannot_be_relied_upon() -> None:
@@ -122,7 +114,7 @@ def test_llama_3s_90_percent_leave_18_minutes_for_each_of_419_failures() -> None
     assert 148 + 72 + 19 + 17 + 35 + 54 + 32 + 7 + 7 + 6 + 6 + 3 + 3 + 5 * 2 == 419
     between = 54 * 24 / 419
     assert between == pytest.approx(3.1, abs=0.05)
-    assert affordable_loss_h(mtbf_h=between, effective=0.9) * 60 == pytest.approx(18.6, abs=0.1)
+    assert between * (1 - 0.9) * 60 == pytest.approx(18.6, abs=0.1)
 
 
 def test_llama_3s_30_1_percent_for_148_faulty_gpus_is_of_neither_total() -> None:
@@ -132,7 +124,7 @@ def test_llama_3s_30_1_percent_for_148_faulty_gpus_is_of_neither_total() -> None
 
 def test_byterobusts_97_percent_leave_8_5_minutes_a_failure_at_9600_gpus() -> None:
     between = 2.78 * 16384 / 9600
-    assert affordable_loss_h(mtbf_h=between, effective=0.97) * 60 == pytest.approx(8.5, abs=0.1)
+    assert between * (1 - 0.97) * 60 == pytest.approx(8.5, abs=0.1)
 
 
 def test_four_nodes_in_reserve_of_52_as_bloom_had_are_enough_at_3_failures_per_1000_node_days() -> None:
