@@ -34,7 +34,7 @@ def _check_hours(text: str) -> str:
 
 def _check_mail(text: str) -> str:
     if "@" not in text or any(c.isspace() or not c.isprintable() for c in text):
-        raise ValueError(f"{text!r:.80} is no mail address")
+        raise ValueError(f"{text!r:.80} is not a mail address")
     return text
 
 
@@ -46,7 +46,7 @@ def parse_hours(text: str) -> tuple[time, time]:
     except ValueError:
         begin = end = time()
     if begin == end:
-        raise ValueError(f"{text!r:.40} is no span of hours: such as 22:00-07:00")
+        raise ValueError(f"{text!r:.40} is not a span of hours, such as 22:00-07:00")
     return begin, end
 
 
@@ -62,9 +62,9 @@ class EmailTable(Table):
     kind: Literal["email"] = Field(description="which way")
     to: tuple[Address, ...] = Field(min_length=1, description="mail addresses")
     sender: Address = Field(description="whom it is from")
-    server: str = Field("localhost", description="where mail is handed in, by SMTP")
+    server: str = Field("localhost", description="the SMTP server that takes the mail")
     port: int | None = Field(None, ge=1, le=65535, description="unset: 25, with starttls 587, with tls 465")
-    tls: Literal["none", "starttls", "tls"] = Field("none", description="how the way to the server is encrypted")
+    tls: Literal["none", "starttls", "tls"] = Field("none", description="how the connection to the server is encrypted")
     ca_file: str = Field("", description="certificates to trust instead of the machine's own")
     user: str = Field("", description="to log in as; empty: no login")
     password: Secret = Field(SecretStr(""), description=IN_CLEAR)
@@ -87,7 +87,7 @@ class SlackTable(Table):
     token: Secret = Field(SecretStr(""), description=IN_CLEAR)
     token_file: str = Field("", description="a file with a bot's token, which can answer in threads")
     channel: str = Field("", description="where a bot writes to, such as #oncall or C0123456")
-    api_url: str = Field("https://slack.com/api/", description="another one for a proxy")
+    api_url: str = Field("https://slack.com/api/", description="to be changed where a proxy is used")
 
     @model_validator(mode="after")
     def _one_way(self) -> SlackTable:
@@ -134,7 +134,7 @@ class RouteTable(Table):
     """Who is told of what. A message goes by every route that it fits."""
 
     channels: tuple[str, ...] = Field(min_length=1, description="names of channels")
-    level: Literal["warning", "critical"] = Field("warning", description="what is at least as bad")
+    level: Literal["warning", "critical"] = Field("warning", description="takes what is at least this bad")
     trains: tuple[str, ...] = Field(("*",), description="patterns of trains' names")
     keys: tuple[str, ...] = Field(("*",), description="patterns of findings' keys, such as hang/*")
     quiet: Hours = Field("", description="hours in which only what is critical is sent; the rest waits for their end")
@@ -145,16 +145,22 @@ class AlertSite(Table):
 
     channels: dict[Name, ChannelTable] = Field({}, description="without any, a file in the site's directory")
     routes: tuple[RouteTable, ...] = Field((), description="without any, everything goes to every channel")
-    time_zone: TimeZone = Field("", description="whose hours the quiet ones are; empty: the machine's")
+    time_zone: TimeZone = Field("", description="of the quiet hours; empty: the machine's")
     fallback: str = Field("", description="the channel to try where another fails; empty: the next one of the list")
-    fallback_hours: float = Field(1, gt=0, description="undelivered for so long, the fallback is tried")
-    storm: int = Field(10, ge=2, description="so many changes in one look become one message")
-    warning_looks: int = Field(2, ge=1, description="so many looks in a row need to find it before a warning is told")
-    critical_looks: int = Field(1, ge=1, description="the same, before what is critical is told")
-    hold_seconds: float = Field(0, ge=0, description="and for so long, for a warning")
-    unknown_minutes: float = Field(60, ge=0, description="what cannot be looked at for so long is told")
-    repeat_hours: tuple[float, ...] = Field((1, 4, 12, 24), description="what stays critical is told again after these")
-    flap_minutes: float = Field(60, ge=0, description="what comes back within this needs ever more looks to be over")
+    fallback_hours: float = Field(1, gt=0, description="after this long without delivery, the fallback is tried")
+    storm: int = Field(10, ge=2, description="this many changes in one look, or more, become one message")
+    warning_looks: int = Field(
+        2, ge=1, description="how many looks in a row must find a warning before people are told"
+    )
+    critical_looks: int = Field(1, ge=1, description="the same for what is critical")
+    hold_seconds: float = Field(0, ge=0, description="and how long a warning must last before people are told")
+    unknown_minutes: float = Field(60, ge=0, description="people are told of what could not be looked at for this long")
+    repeat_hours: tuple[float, ...] = Field(
+        (1, 4, 12, 24), description="people are told again of what stays critical, after these"
+    )
+    flap_minutes: float = Field(
+        60, ge=0, description="what comes back within this needs more and more good looks to be over"
+    )
     ping_url: Secret = Field(SecretStr(""), description=IN_CLEAR)
     ping_url_file: str = Field("", description="a file with the URL that is fetched after every complete cycle")
 

@@ -30,7 +30,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def _check_time(text: str) -> str:
     if slurm_minutes(text) is None:
-        raise ValueError(f"{text!r} is no limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
+        raise ValueError(f"{text!r} is not a time limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
     return text
 
 
@@ -104,13 +104,13 @@ class SlurmTable(Table):
     partition: Word = Field("", description="empty: the site's")
     account: Word = Field("", description="empty: the site's")
     qos: Word = Field("", description="empty: the site's")
-    reservation: Word = Field("", description="nodes that were set aside, by its name")
+    reservation: Word = Field("", description="the name of one that sets nodes aside")
     constraint: Word = Field("", description="empty: the site's")
     memory_per_node: Word = Field("", description="such as 500G; 0 for all of it")
     exclusive: bool = Field(default=False, description="nobody else's jobs on the nodes")
     nice: int | None = Field(None, description="lower the priority by this much")
     exclude: Word = Field("", description="nodes that the train must not get, such as node[003-005]")
-    signal_seconds: int = Field(60, ge=0, le=65535, description="USR1 to the guard so long before the limit; 0: none")
+    signal_seconds: int = Field(60, ge=0, le=65535, description="USR1 to the guard this long before the limit; 0: none")
     extra: tuple[SbatchOption, ...] = Field((), description="further sbatch options, word for word")
 
 
@@ -130,22 +130,26 @@ class Guard(Table):
     short_life_minutes: float = Field(
         20, gt=0, description="a life shorter than this, without a new checkpoint, is short"
     )
-    short_lives: int = Field(3, ge=1, description="so many short lives in a row hold what is queued")
+    short_lives: int = Field(3, ge=1, description="after this many short lives in a row, what is queued is held")
     fault_lives: int = Field(
-        2, ge=1, description="so many lives in a row that the same fault of code or storage ended, short or not, too"
+        2,
+        ge=1,
+        description="the same after this many lives in a row, short or not, that one fault of code or storage ended",
     )
     diagnosis_seconds: float = Field(
-        20, gt=0, le=100, description="what finding out why a life ended may take; after it, the cause is unknown"
+        20, gt=0, le=100, description="how long finding out why a life ended may take; after that the cause is unknown"
     )
     node_check: bool | None = Field(
         None, description="look at the nodes before the trainer starts; unset: where the train asks for GPUs"
     )
-    node_check_seconds: float = Field(10, gt=0, le=60, description="what that may take; what is late is unknown")
+    node_check_seconds: float = Field(
+        10, gt=0, le=60, description="how long that may take; a node that is late is unknown"
+    )
     stop_grace_seconds: float = Field(
-        120, gt=0, description="after TERM or preemption: so long to save and leave before the ranks are ended"
+        120, gt=0, description="after TERM or preemption: the time to save and leave before the ranks are ended"
     )
     exit_grace_seconds: float = Field(
-        60, gt=0, description="after a rank has failed: so long until the others are ended, where srun does not do it"
+        60, gt=0, description="after a rank has failed: the time until the others are ended, where srun does not do it"
     )
     poll_seconds: float = Field(2, gt=0, le=60, description="how often the guard looks at switches and the job's end")
 

@@ -22,7 +22,7 @@ def _check_minutes(minutes: int) -> int:
 
 def _check_limit(text: str) -> str:
     if (slurm_minutes(text) or 0) < 1:
-        raise ValueError(f"{text!r} is no limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
+        raise ValueError(f"{text!r} is not a time limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
     return text
 
 
@@ -36,11 +36,13 @@ class CronSite(Table):
     tick_minutes: Annotated[int, AfterValidator(_check_minutes)] = Field(
         10, ge=1, le=60, description="how often there is a tick; an entry runs at the first tick at or after its time"
     )
-    tick_seconds: int = Field(0, ge=0, le=3600, description="for drills: ticks so often, instead of tick_minutes")
-    time_zone: TimeZone = Field("", description="whose hours crontab's are; empty: the machine's, and nodes may differ")
+    tick_seconds: int = Field(
+        0, ge=0, le=3600, description="for drills: the time between two ticks, instead of tick_minutes"
+    )
+    time_zone: TimeZone = Field("", description="of the crontab's hours; empty: the machine's, and nodes may differ")
     timeout_seconds: float = Field(300, gt=0, description="an entry that runs for longer is ended")
-    keep_days: float = Field(7, gt=0, description="what entries printed is kept for so long")
-    keep_files: int = Field(2000, ge=1, description="and no more files of it than this, the newest")
+    keep_days: float = Field(7, gt=0, description="how long what entries printed is kept")
+    keep_files: int = Field(2000, ge=1, description="and at most this many files of it, the newest")
     partition: Word = Field("", description="of the slurm driver, one without GPUs; empty: that of [slurm]")
     account: Word = Field("", description="empty: that of [slurm]")
     qos: Word = Field("", description="empty: that of [slurm]")

@@ -89,7 +89,7 @@ def give_back(chain: Chain, given: dict[str, Any]) -> list[str]:
     if not over:
         return []
     chain.readmit(over)
-    return [f"{over} may be had again: the exclusion is over"]
+    return [f"{over} may be used again: the exclusion is over"]
 
 
 def _nodes(given: dict[str, object]) -> int:

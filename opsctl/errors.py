@@ -51,7 +51,7 @@ class RunDirError(OpsctlError):
 def cannot_write(path: Path, error: OSError) -> RunDirError:
     """The same words for a full, a missing, a read-only and a forbidden place, wherever it is found."""
     return RunDirError(
-        f"{path}: {error.strerror or error}", hint="is it there, yours to write, and is there space left?"
+        f"{path}: {error.strerror or error}", hint="is it there, may you write there, and is there space left?"
     )
 
 

@@ -21,7 +21,7 @@ class Failed:
 
     why: str
     traceback: tuple[str, ...] = ()
-    """Only for a bug of ours."""
+    """Only for a bug in opsctl."""
 
 
 @dataclass(slots=True)
@@ -60,5 +60,5 @@ def _answer(key: Key, call: Callable[[], Answer], answers: dict[Key, Answer | Fa
         answers[key] = Failed(why=str(error))
     except Exception as error:  # noqa: BLE001 (a bug in one of them must not stop the others; it is told)
         lines = traceback.format_exception(error)[-3:]
-        why = f"a bug of ours: {type(error).__name__}: {error}"
+        why = f"a bug in opsctl: {type(error).__name__}: {error}"
         answers[key] = Failed(why=why, traceback=tuple("".join(lines).splitlines()))

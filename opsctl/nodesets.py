@@ -27,7 +27,7 @@ def nodeset(text: str) -> NodeSet:
     try:
         return NodeSet(text, resolver=RESOLVER_NOGROUP)
     except NodeSetParseError as error:
-        raise InputError(f"{text!r} is no node list: {error}", hint="such as node[001-004,007]") from error
+        raise InputError(f"{text!r} is not a node list: {error}", hint="such as node[001-004,007]") from error
 
 
 def _count(term: str) -> int:

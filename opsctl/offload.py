@@ -152,7 +152,7 @@ def _filled(words: Iterable[str], values: Mapping[str, str]) -> tuple[str, ...]:
             filled.append(word.format_map(values))
         except (KeyError, ValueError, IndexError, AttributeError) as error:
             known = ", ".join(f"{{{name}}}" for name in _PLACEHOLDERS)
-            raise InputError(f"{word!r}: {error} is no placeholder; there are {known}") from error
+            raise InputError(f"{word!r}: {error} is not a placeholder; there are {known}") from error
     return tuple(filled)
 
 

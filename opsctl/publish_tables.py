@@ -19,7 +19,7 @@ _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 def _check_pattern(text: str) -> str:
     parts = text.split("/")
     if not text or text.startswith("/") or ".." in parts or not text.isprintable():
-        raise ValueError(f"{text!r} is no pattern of files of a run directory: such as logs/*.txt or metrics/**/*")
+        raise ValueError(f"{text!r} is not a pattern of files of a run directory, such as logs/*.txt or metrics/**/*")
     if parts[0] == "checkpoints":
         raise ValueError(f"{text!r}: checkpoints are never published; opsctl checkpoint offload copies them")
     return text
@@ -27,7 +27,7 @@ def _check_pattern(text: str) -> str:
 
 def _check_remote(text: str) -> str:
     if text.startswith("-") or not text.isprintable() or " " in text:
-        raise ValueError(f"{text!r:.40} is no git remote")
+        raise ValueError(f"{text!r:.40} is not a git remote")
     if text and ":" not in text and text[0] not in "/~$":
         raise ValueError(f"{text!r:.80} depends on where it is read from: needs to be a whole path, or host:path")
     # What stands there is seen in the list of processes, and kept in git's own files.
@@ -44,7 +44,7 @@ def _check_path(text: str) -> str:
 
 def _check_branch(text: str) -> str:
     if not _BRANCH.fullmatch(text):
-        raise ValueError(f"{text!r:.60} is no branch")
+        raise ValueError(f"{text!r:.60} is not a branch name")
     return text
 
 
@@ -52,7 +52,7 @@ def _check_command(text: str) -> str:
     if text:
         unknown = sorted(set(_PLACEHOLDER.findall(text)) - set(PLACEHOLDERS))
         if unknown:
-            raise ValueError(f"{{{unknown[0]}}} is no placeholder; there are {{source}} and {{train}}")
+            raise ValueError(f"{{{unknown[0]}}} is not a placeholder; there are {{source}} and {{train}}")
         if "{source}" not in text:
             raise ValueError("needs {source}, the directory that is to be copied")
         _check_quotes(text)
@@ -97,7 +97,7 @@ class PublishTable(Table):
     )
     report: bool = Field(default=True, description="also what `opsctl report` says")
     max_file: Size = Field(64 << 20, ge=1 << 10, description="of a larger log only the end is published")
-    timeout_seconds: float = Field(240, gt=0, description="what one call may take, for all trains together")
+    timeout_seconds: float = Field(240, gt=0, description="how long one call may take, for all trains together")
     secret_files: tuple[str, ...] = Field(
         (), description="each line of these is struck out, besides the secrets of [alerts] and those in the environment"
     )

@@ -123,7 +123,7 @@ class Quarantine:
         now = next((node for node in nodes if node.name == step.node), None)
         if why := has_changed(step, now):
             return why
-        return f"{cap} nodes are out of service by us by now" if sum(map(is_ours, nodes)) >= cap else ""
+        return f"opsctl has {cap} nodes out of service already" if sum(map(is_ours, nodes)) >= cap else ""
 
     def _exclude(self, steps: Sequence[Step]) -> list[Done]:
         """Keep our trains from these nodes: what is queued, and what will be launched."""

@@ -21,7 +21,7 @@ def parse_size(text: str) -> int:
     """Bytes (or inodes) from `400T`, `2.5 GiB`, `3000000`; units are powers of 1024. Raises ValueError."""
     match = SIZE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r:.40} is no size: such as 400T, 2.5GiB or a number")
+        raise ValueError(f"{text!r:.40} is not a size, such as 400T, 2.5GiB or a number")
     try:
         return int(float(match[1]) * 1024 ** _UNITS.index(match[2].upper() or " "))
     except OverflowError as error:
@@ -55,7 +55,7 @@ def _check_word(text: str) -> str:
 
 def _check_option(text: str) -> str:
     if not text.startswith("--") or not text.isprintable():
-        raise ValueError(f"{text!r} is no sbatch option: one line that starts with --")
+        raise ValueError(f"{text!r} is not an sbatch option: needs to be one line that starts with --")
     return text
 
 
@@ -63,7 +63,7 @@ def _check_pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from error
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from error
     return text
 
 
@@ -72,7 +72,7 @@ def _check_zone(text: str) -> str:
         if text:
             ZoneInfo(text)
     except (KeyError, ValueError, OSError) as error:
-        raise ValueError(f"{text!r} is no time zone: such as Europe/Paris") from error
+        raise ValueError(f"{text!r} is not a time zone, such as Europe/Paris") from error
     return text
 
 

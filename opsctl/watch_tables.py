@@ -17,7 +17,7 @@ class WatchSite(Table):
     """`[watch]` of site.toml: what holds for every train."""
 
     timeout_seconds: float = Field(
-        60, gt=0, description="a watchdog that takes longer is left behind and found to be unknown"
+        60, gt=0, description="a watchdog that takes longer is left behind, and what it looks at is unknown"
     )
     clock_tolerance_seconds: float = Field(
         120, ge=0, description="clocks of nodes differ by no more than this: ages within it say nothing"
@@ -25,13 +25,17 @@ class WatchSite(Table):
     exclusive_allocation_minutes: float | None = Field(
         None,
         ge=0,
-        description="nodes are ours alone, so waiting longer than this is wrong; 0: at all; unset: they are not",
+        description="nodes are ours alone, so waiting longer is wrong; 0: any wait; unset: they are not ours alone",
     )
     blocked_minutes: float = Field(
-        30, ge=0, description="waits such as a partition that is down, or a limit of the account, are told after this"
+        30,
+        ge=0,
+        description="a wait for a partition that is down, a limit of the account and the like is a warning after this",
     )
-    held_hours: float = Field(12, gt=0, description="a train held or paused for longer is told; twice that is critical")
-    pulse_minutes: float = Field(10, ge=0, description="at most one PULSE line so often, unless something changed")
+    held_hours: float = Field(
+        12, gt=0, description="a train held or paused for longer is a warning; for twice as long, critical"
+    )
+    pulse_minutes: float = Field(10, ge=0, description="at most one PULSE line in this time, unless something changed")
     cron_minutes: float = Field(30, gt=0, description="a scheduler whose last tick is older than this is dead")
 
 
@@ -56,10 +60,12 @@ class Filesystem(Table):
     warning_percent: float = Field(85, gt=0, le=100, description="of bytes or inodes: fuller is a warning")
     critical_percent: float = Field(95, gt=0, le=100, description="fuller is critical")
     free: Size = Field(0, description="less than this free is critical")
-    warning_hours: float = Field(72, ge=0, description="full within so many hours, at the rate of the trains")
-    critical_hours: float = Field(24, ge=0, description="the same, and it is critical")
+    warning_hours: float = Field(
+        72, ge=0, description="a warning where it will be full within this, at the rate of the trains"
+    )
+    critical_hours: float = Field(24, ge=0, description="the same, for critical")
     stale_minutes: float = Field(
-        60, gt=0, description="figures that have not moved for so long, though something was written, are stale"
+        60, gt=0, description="figures that have not moved for this long, though something was written, are stale"
     )
     every_minutes: float = Field(1440, gt=0, description="how often du measures")
 
@@ -84,16 +90,19 @@ class WatchTrain(Table):
 
     off: tuple[str, ...] = Field((), description="watchdogs that do not look at this train")
     also_jobs: tuple[Pattern, ...] = Field(
-        (), description="names of jobs that count as this train's though opsctl did not launch them; the whole name"
+        (),
+        description="patterns of whole names of jobs that count as this train's though opsctl did not launch them",
     )
-    hang_minutes: float | None = Field(None, gt=0, description="no progress for so long is a hang; unset: learnt")
+    hang_minutes: float | None = Field(None, gt=0, description="no progress for this long is a hang; unset: learnt")
     init_minutes: float = Field(60, gt=0, description="from the job's start to its first step, before it is a hang")
     hang_cancels: bool = Field(
         default=False, description="cancel a hung task, once its stacks are kept, so that the next one starts"
     )
     stacks_seconds: float = Field(10, ge=0, le=50, description="how long to wait for the ranks' stacks")
     py_spy: str = Field(
-        "", description="that program on the nodes, to be run on every rank by srun --overlap; empty: not"
+        "", description="the path of py-spy on the nodes, to be run on every rank by srun --overlap; empty: not run"
     )
-    checkpoint_hours: float | None = Field(None, gt=0, description="no checkpoint for so long; unset: learnt")
-    slower_percent: float = Field(5, gt=0, lt=100, description="this much slower than its own median is told")
+    checkpoint_hours: float | None = Field(
+        None, gt=0, description="no checkpoint for this long is a warning; unset: learnt"
+    )
+    slower_percent: float = Field(5, gt=0, lt=100, description="this much slower than its own median is a warning")

@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="A-B",
-        help="pass over these, counted from 0 in the order of training, besides data.skip_samples; may be repeated",
+        help="skip these, counted from 0 in the order of training, besides data.skip_samples; may be repeated",
     )
     parser.add_argument("--dry-run", action="store_true", help="show layout, memory and checks, and start nothing")
     parser.add_argument("--processes", type=_count, metavar="N", help="of the dry run; as the train says if absent")
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number of processes")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of processes")
     return int(text)
 
 

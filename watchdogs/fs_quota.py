@@ -137,7 +137,7 @@ def _share(filesystem: Filesystem, percent: float, what: str) -> tuple[Level, st
     if percent >= filesystem.critical_percent:
         return Level.CRITICAL, f"{percent:.2f}% {what} usage, critical at {filesystem.critical_percent:g}%"
     if percent >= filesystem.warning_percent:
-        return Level.WARNING, f"{percent:.2f}% {what} usage, told at {filesystem.warning_percent:g}%"
+        return Level.WARNING, f"{percent:.2f}% {what} usage, warning at {filesystem.warning_percent:g}%"
     return Level.OK, f"{percent:.2f}% {what} usage"
 
 

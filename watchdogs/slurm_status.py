@@ -141,7 +141,7 @@ def _judged(seen: Queue, now: datetime) -> tuple[Level, str, str]:
     if seen.waiting:
         return _waits(seen, now)
     if seen.jobs:
-        return Level.UNKNOWN, f"{seen.train} is {seen.jobs[0].state.value}, whatever that is", "squeue"
+        return Level.UNKNOWN, f"{seen.train} is {seen.jobs[0].state.value}, a state that opsctl does not know", "squeue"
     return _is_nowhere(seen, now)
 
 

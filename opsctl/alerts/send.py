@@ -236,7 +236,7 @@ def _send(connect: Callable[[], Channel], message: Message, reply_to: str) -> st
         raise Undelivered(error.message) from error
     except Exception as error:
         # No reason to lose a message, nor to hold up the others. What it says might hold secrets.
-        why = f"a bug of this channel: {type(error).__name__}"
+        why = f"a bug in this channel: {type(error).__name__}"
         raise Undelivered(why, is_permanent=True, is_ambiguous=True) from error
 
 

@@ -110,9 +110,9 @@ def _slower(shape: Shape, cluster: Cluster, topology: Topology, batch: int, ramp
     if topology.micro_batches(first) < topology.pp:
         yield f"bubble: {topology.micro_batches(first)} micro batches do not fill {topology.pp} stages at batch {first}"
     if shape.head_size % 8:
-        yield f"head size: {shape.head_size} is no multiple of 8, and tensor cores want one"
+        yield f"head size: {shape.head_size} is not a multiple of 8, and tensor cores want one"
     if shape.hidden // topology.tp % 64:
-        yield f"tile: hidden / TP = {shape.hidden / topology.tp:g} is no multiple of 64"
+        yield f"tile: hidden / TP = {shape.hidden / topology.tp:g} is not a multiple of 64"
     if (filled := wave_efficiency(shape, cluster, topology)) < 0.9:
         yield f"wave: {1 - filled:.0%} of the processors idle in the last wave of tiles"
 

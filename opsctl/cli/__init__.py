@@ -38,13 +38,13 @@ VERBS: dict[str, tuple[str, str]] = {
     "nodes": ("opsctl.cli.nodes:nodes", "State, reason, whose drain, since when, which train, lemon score."),
     "drain-bad-nodes": ("opsctl.cli.nodes:drain_bad_nodes", "Take bad nodes out of service, or keep trains from them."),
     "undrain-good-nodes": ("opsctl.cli.nodes:undrain_good_nodes", "Put nodes back that are well again."),
-    "exec": ("opsctl.cli.exec:exec_", "Run a command on many nodes; the same answers are shown once."),
+    "exec": ("opsctl.cli.exec:exec_", "Run a command on many nodes; equal answers are shown once."),
     "cron": ("opsctl.cli.cron:cron", "What is done while nobody looks."),
     "alerts": ("opsctl.cli.alerts:alerts", "What is open, who is told, what nobody wants to hear."),
     "metrics": ("opsctl.cli.metrics:metrics", "The figures of all trains, for Prometheus."),
     "publish": ("opsctl.cli.publish:publish", "Copy logs, curves and reports to where others see them."),
     "config": ("opsctl.cli.config:config", "Starter files, checks, every key, JSON schemas."),
-    "plan": ("opsctl.cli.plan:plan", "Sizes, memory, topologies, time, cost, failures: reckoned beforehand."),
+    "plan": ("opsctl.cli.plan:plan", "Sizes, memory, topologies, time, cost, failures: worked out beforehand."),
     "checkpoint": ("opsctl.cli.checkpoint:checkpoint", "List, verify, prune, shrink, export, offload checkpoints."),
     "doctor": ("opsctl.cli.doctor:doctor", "Is everything here that opsctl needs?"),
     "completion": ("opsctl.cli.completion:completion", "Shell completion."),
@@ -52,7 +52,7 @@ VERBS: dict[str, tuple[str, str]] = {
 """Every verb: where it lives and what it is for. Adding one is one line here and one file."""
 NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE,
                       errno.ENOTCONN, errno.ETIMEDOUT, errno.ENAMETOOLONG})  # fmt: skip
-"""What a file system may do to any verb: said in a line, and no bug of ours."""
+"""What a file system may do to any verb: said in a line, and no bug in opsctl."""
 
 
 class Verbs(click.Group):
@@ -162,5 +162,8 @@ def _our_bug(error: Exception) -> int:
     with os.fdopen(handle, "w") as file:
         file.write(f"opsctl {__version__}, Python {sys.version}\n{' '.join(map(repr, sys.argv))}\n\n")
         traceback.print_exception(error, file=file)
-    click.echo(f"opsctl: a bug of ours: {type(error).__name__}: {error}\n        the traceback is in {path}", err=True)
+    click.echo(
+        f"opsctl: this is a bug in opsctl: {type(error).__name__}: {error}\n        the traceback is in {path}",
+        err=True,
+    )
     return 3

@@ -128,7 +128,7 @@ def silence(app: App, key: str, *, span: str, end: bool, why: str, dry_run: bool
     if as_json:
         print_json({**asdict(given), "dry_run": dry_run})
     else:
-        say(f"{key}: {would}{'heard again' if end else f'silenced until {until:%Y-%m-%d %H:%M} UTC'}")
+        say(f"{key}: {would}{'no longer silenced' if end else f'silenced until {until:%Y-%m-%d %H:%M} UTC'}")
 
 
 @alerts.command()
@@ -148,7 +148,7 @@ def ack(app: App, key: str, *, why: str, dry_run: bool, as_json: bool) -> None:
     if as_json:
         print_json({**_as_data(ledger.read(), entry, app.clock.now()), "dry_run": dry_run})
     else:
-        say(f"{key}: {'would be ' if dry_run else ''}acknowledged; it is told again when it is worse, or over")
+        say(f"{key}: {'would be ' if dry_run else ''}acknowledged; you are told again when it gets worse, or is over")
 
 
 def _as_data(state: State, entry: Entry, now: datetime) -> dict[str, object]:

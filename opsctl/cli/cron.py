@@ -132,7 +132,7 @@ def stop(app: App, *, as_json: bool) -> None:
 
 
 @cron.command()
-@click.option("--slot", type=int, default=0, hidden=True, help="When this tick was to come; said by the slurm driver.")
+@click.option("--slot", type=int, default=0, hidden=True, help="When this tick was due; the slurm driver says so.")
 @click.option(exported_lines.FLAG, "is_exported", is_flag=True, hidden=True, help="Said by lines of cron export.")
 @json_option
 @click.pass_obj

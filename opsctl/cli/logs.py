@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @optional_train
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, over all lives, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log as it grows, from life to life, until Ctrl-C.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="How many lines.")
 @click.option("--all", "whole", is_flag=True, help="Show everything, not only the last lines.")
 @click.option("--task", type=click.IntRange(min=0), help="What the ranks of this array task said, in its newest life.")
@@ -80,7 +80,7 @@ def _follow(source: Source, printer: _Printer, clock: Clock) -> NoReturn:
             raise
         except OpsctlError as error:
             if error.message != complaint:
-                click.echo(f"opsctl: {error.message}; trying on", err=True)
+                click.echo(f"opsctl: {error.message}; trying again", err=True)
             complaint = error.message
 
 

@@ -48,7 +48,7 @@ def metrics(
     opsctl metrics --listen 127.0.0.1:9400
     """
     if textfile and address:
-        raise InputError("--textfile and --listen: one of them")
+        raise InputError("--textfile or --listen, not both")
     if textfile and not textfile.name.endswith(ENDS_IN):
         raise InputError(f"--textfile {textfile}: node_exporter reads only names that end in {ENDS_IN}")
     place = parse_address(address) if address else None

@@ -80,7 +80,7 @@ def test_nodes(
 def _show(test: Together, found: Found, speeds: dict[str, float], verdicts: list[Verdict]) -> None:
     show(verdicts)
     for left, right in found.apart:
-        say(f"{fold(left)} and {fold(right)} each work, and not together: look at the links and switches between them")
+        say(f"{fold(left)} and {fold(right)} each work, but not together: look at the links and switches between them")
     whole = next((each for each in test.rounds if each.passed == (True,) and each.gigabytes_per_s[0] is not None), None)
     if whole:
         say(f"all-reduce over {len(whole.groups[0])} nodes: {whole.gigabytes_per_s[0]:.2f} GB/s")

@@ -140,7 +140,7 @@ def _lines(each: Status, now: datetime, ramp: str) -> list[tuple[str, str]]:
         for job in each.running or ()
     ]
     lines += [
-        ("waits", f"{job.tasks} task{'s' * (job.tasks != 1)} of {job.array}: {job.why}{_from(job.start)}")
+        ("waits", f"{job.tasks} task{'s' * (job.tasks != 1)} of array {job.array}: {job.why}{_from(job.start)}")
         for job in each.waiting or ()
     ]
     may_run = bool(each.running or (each.running is None and each.begun))

@@ -30,7 +30,7 @@ def _span(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", value)
     seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if seconds < 1:
-        raise click.BadParameter(f"{value!r} is no span of at least a second: such as 10s, 5m, 1h", ctx, param)
+        raise click.BadParameter(f"{value!r} is not a time of at least a second, such as 10s, 5m or 1h", ctx, param)
     return seconds
 
 
@@ -66,7 +66,7 @@ def watch(
     opsctl watch fs_quota --nagios
     """
     if once and every:
-        raise click.UsageError("--once and --every: one of them")
+        raise click.UsageError("--once or --every, not both")
     if nagios and (every or as_json):
         raise click.UsageError("--nagios prints one look as Nagios reads it: neither --every nor --json go with it")
     if nagios:

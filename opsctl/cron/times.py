@@ -77,7 +77,7 @@ def weekdays(field: str) -> str:
 def _span(part: str) -> set[int]:
     match = DAY.fullmatch(part)
     if match is None:
-        raise ValueError(f"{part!r} is no day of the week: 0 to 7 or sun to sat, 1-5, */2")
+        raise ValueError(f"{part!r} is not a day of the week: 0 to 7 or sun to sat, 1-5, */2")
     first, last, step = match.groups()
     low = _number(first) if first else 0
     high = _number(last) if last else 6 if (first is None or step) else low
@@ -91,5 +91,5 @@ def _number(word: str) -> int:
     if word.isdigit():
         return int(word)
     if word.lower() not in WEEKDAYS:
-        raise ValueError(f"{word!r} is no day of the week: sun, mon, tue, wed, thu, fri or sat")
+        raise ValueError(f"{word!r} is not a day of the week: sun, mon, tue, wed, thu, fri or sat")
     return WEEKDAYS.index(word.lower())

@@ -126,7 +126,7 @@ def _named_by_most(events: Sequence[Event]) -> Speaker:
 def _also(chosen: Event, events: Sequence[Event], ranks: int | None) -> Iterable[str]:
     same = {event.speaker for event in events if event.cause is chosen.cause} - {chosen.speaker, NOBODY}
     if same:
-        yield f"{_ranks(len(same))} tell{'s' * (len(same) == 1)} the same"
+        yield f"{_ranks(len(same))} say{'s' * (len(same) == 1)} the same"
     if chosen.cause.weight is Weight.ECHO:
         yield from _silent(events, ranks)
     yield from _counts([event for event in events if event.cause is not chosen.cause])
@@ -153,7 +153,7 @@ def _silent(events: Sequence[Event], ranks: int | None) -> Iterable[str]:
         return
     quiet = sorted(set(range(ranks)) - heard)
     shown = ", ".join(map(str, quiet[:8])) + (", ..." if len(quiet) > 8 else "")
-    yield f"of all but {_ranks(len(quiet))} there is a complaint; silent: {shown}"
+    yield f"all but {_ranks(len(quiet))} complain; silent: {shown}"
 
 
 def _in_the_light_of(before: Diagnosis | None, found: Diagnosis) -> Diagnosis:

@@ -34,5 +34,5 @@ def with_past(found: Diagnosis, history: History, allocated: str, *, at: datetim
             lines = of_nodes([history.read(node) for node in nodes], at=at)
     except (OSError, TypeError, ValueError) as error:
         # A file that holds what is no figure, say: the cause stands without it.
-        lines = [f"what is remembered of nodes cannot be read: {error}"]
+        lines = [f"the history of the nodes cannot be read: {error}"]
     return replace(found, also=(*found.also, *lines))

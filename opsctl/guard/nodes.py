@@ -81,8 +81,8 @@ class NodeCare:
         try:
             count = self.history.note_hang(node, f"{train}/{life}", at, days=self.site.lemon_days)
         except (OpsctlError, OSError) as error:
-            return (f"that {node} was the odd one could not be remembered: {error}",)
-        return (f"remembered {node} as the odd one of a hang, {count} in {self.site.lemon_days:g} days",)
+            return (f"could not record {node} as the odd one: {error}",)
+        return (f"recorded {node} as the odd one of a hang, {count} in {self.site.lemon_days:g} days",)
 
     def take_out(
         self, chain: Chain, found: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]

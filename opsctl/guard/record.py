@@ -42,7 +42,7 @@ def life_name(env: Mapping[str, str]) -> str:
     """`<array>_<task>.<restart>`, or `<job>.<restart>`. Raises InputError outside a job."""
     job = env.get("SLURM_JOB_ID")
     if not job:
-        raise InputError("this is no batch job: there is no SLURM_JOB_ID", hint="opsctl launch submits trains")
+        raise InputError("this is not a batch job: SLURM_JOB_ID is not set", hint="opsctl launch submits trains")
     if task := env.get("SLURM_ARRAY_TASK_ID"):
         job = f"{env['SLURM_ARRAY_JOB_ID']}_{task}"
     return f"{job}.{env.get('SLURM_RESTART_COUNT') or 0}"

@@ -58,7 +58,7 @@ class Looker:
                 [(snapshots[each.node], each) for each in verdicts], baseline_hours=site.xid_hours
             )  # fmt: skip
         except (OpsctlError, OSError) as error:
-            problems = (f"nothing was remembered: {error}",)
+            problems = (f"the history could not be written: {error}",)
             kept = [self.history.read(node) for node in snapshots]
         return Looked(
             verdicts=tuple(verdicts), snapshots=snapshots, records={each.node: each for each in kept},

@@ -42,7 +42,7 @@ def of_nodes(records: Sequence[Record], *, at: datetime) -> list[str]:
     if len(bad) > SHOWN:
         lines.append(f"so were {fold(list(bad)[SHOWN:])}")
     if well:
-        lines.append(f"health had nothing against {fold(record.node for record in well)} then")
+        lines.append(f"health had found nothing wrong with {fold(record.node for record in well)} then")
     if unseen:
         lines.append(f"nobody had looked at {fold(unseen)}; opsctl health {fold(unseen)}")
     return lines

@@ -126,7 +126,7 @@ def plan_drain(
         if why := _left_alone(node):
             left.append(Left(node=verdict.node, why=why))
         elif len(steps) >= room:
-            left.append(Left(node=verdict.node, why=f"beyond the cap of {cap} nodes out of service by us at once"))
+            left.append(Left(node=verdict.node, why=f"beyond the cap of {cap} nodes that opsctl takes out at once"))
         else:
             assert node is not None, "left alone otherwise"
             steps.append(Step(node=verdict.node, reason=reason_for(verdict), seen=node))
@@ -153,7 +153,7 @@ def plan_reboot(
         elif is_out(node) and not is_ours(node):
             left.append(Left(node=name, why=_left_alone(node)))
         elif len(out | {name}) > cap:
-            left.append(Left(node=name, why=f"beyond the cap of {cap} nodes out of service by us at once"))
+            left.append(Left(node=name, why=f"beyond the cap of {cap} nodes that opsctl takes out at once"))
         else:
             out.add(name)
             steps.append(Step(node=name, reason=as_reason(f"reboot: {why}"), seen=node))

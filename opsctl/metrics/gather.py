@@ -40,7 +40,7 @@ class World(Protocol):
 
 def gather(world: World, trains: Sequence[RunDir] = ()) -> list[Sample]:
     """The figures of `trains`, or of all of them, and of the site. What cannot be had is left out: it raises nothing
-    but what is a bug of ours."""
+    but what is a bug in opsctl."""
     runs, now = trains or all_trains(world.root), world.clock.now()
     jobs = _jobs(world) if runs else None
     found = [Sample("opsctl_look_timestamp_seconds", now.timestamp()), *_site(world)]

@@ -34,7 +34,7 @@ def _tokens(data: Path, index: Path) -> tuple[int, int]:
     size, index_size = data.stat().st_size, index.stat().st_size
     with index.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
-            raise ValueError(f"{index.name} is no index in Megatron's format")
+            raise ValueError(f"{index.name} is not an index in Megatron's format")
         version, code, sequences, documents = _HEADER.unpack(file.read(_HEADER.size))
         start = len(_MAGIC) + _HEADER.size
         if version != 1 or code not in _WIDTHS:

@@ -45,7 +45,7 @@ def read_told(path: Path, cuts: Sequence[int] | None = None) -> LogTold:
     """
     try:
         if path.exists() and not path.is_file():
-            raise InputError(f"{path}: is no file", hint="--log wants the log itself")
+            raise InputError(f"{path}: not a file", hint="--log wants the log itself")
         with _open(path) as file:
             reader = _Reader(cuts)
             offset, rest = 0, b""
@@ -54,7 +54,7 @@ def read_told(path: Path, cuts: Sequence[int] | None = None) -> LogTold:
             reader.take(rest, offset)
             return reader.done()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: is cut short, or no gzip file", hint=f"gzip -t {path} says more") from error
+        raise InputError(f"{path}: is cut short, or not a gzip file", hint=f"gzip -t {path} says more") from error
     except OSError as error:
         raise cannot_read(path, error) from error
 

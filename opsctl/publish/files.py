@@ -65,7 +65,7 @@ def _refusal(run: RunDir, path: Path, real: Path) -> str:
     if (root / "checkpoints") in real.parents or path.suffix in WEIGHTS or real.suffix in WEIGHTS:
         return "is part of a checkpoint"
     name = os.fsencode(path.relative_to(run.path)).decode("utf-8", "replace")
-    return "" if name.isprintable() and "�" not in name else "its name is no plain text"
+    return "" if name.isprintable() and "�" not in name else "its name is not plain text"
 
 
 class HoldsSecret(Exception):

@@ -118,7 +118,7 @@ class Ssh:
         """The host to go through, `[user@]host[:port]`. Raises NotReached for what names none, or several."""
         match = JUMP.fullmatch(jump)
         if match is None:
-            raise NotReached(f"ssh: {jump!r:.80} is no [user@]host[:port] to go through")
+            raise NotReached(f"ssh: {jump!r:.80} is not a [user@]host[:port] to go through")
         found = self.place(match["host"], jumps=False)
         return Place(
             host=found.host, port=int(match["port"] or found.port), user=match["user"] or found.user, keys=found.keys
@@ -249,7 +249,7 @@ def _text(data: bytearray) -> str:
 
 def _words(error: BaseException) -> str:
     if isinstance(error, AuthenticationException):
-        return f"not let in: {error}"
+        return f"login refused: {error}"
     if isinstance(error, NoValidConnectionsError):
         return "connection refused"
     if isinstance(error, TimeoutError):

@@ -131,4 +131,4 @@ def _time(text: str) -> float | None:
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r:.40} is no time") from None
+        raise ValueError(f"{text!r:.40} is not a time") from None

@@ -42,7 +42,7 @@ def parse_since(text: str, now: datetime) -> datetime:
             return now - ago
     except OverflowError:
         pass
-    raise InputError(f"--since {text!r:.40} is no time", hint="such as 2026-03-01, '2026-03-01 12:00', 3d or 12h")
+    raise InputError(f"--since {text!r:.40} is not a time", hint="such as 2026-03-01, '2026-03-01 12:00', 3d or 12h")
 
 
 def to_json(report: Report) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def check(done: Completed, *, fine: Iterable[re.Pattern[str]] = ()) -> Completed
     bad = [line for line in lines if not any(pattern.search(line) for pattern in fine)]
     if lines and not bad:
         return done
-    said = "; ".join(dict.fromkeys(bad)) or f"exit code {done.code} and no word"
+    said = "; ".join(dict.fromkeys(bad)) or f"exit code {done.code} and no message"
     if NO_ANSWER.search(done.err):
         raise Unreachable(f"{name} got no answer: {said}", hint=HINT)
     if REFUSED.search(said):

@@ -174,21 +174,21 @@ def whole(done: Completed, mark: str, width: int) -> str:
     said = [line for line in done.out.splitlines() if line.strip() and not line.startswith("CLUSTER:")]
     marks = done.out.count(mark)
     if (said and not marks) or marks % width:
-        raise Unreachable(f"{done.argv[0]} printed what is no list, or half of one: {said[-1][:80]!r}", hint=HINT)
+        raise Unreachable(f"{done.argv[0]} printed no list, or half of one: {said[-1][:80]!r}", hint=HINT)
     return done.out
 
 
 def checked(job: str) -> str:
     """The id, if it can be one of a job: it comes after a program's name. Raises InputError."""
     if not JOB_ID.fullmatch(job):
-        raise InputError(f"{job!r} is no job id", hint="such as 1234, or 1234_5 for a task of an array")
+        raise InputError(f"{job!r} is not a job id", hint="such as 1234, or 1234_5 for a task of an array")
     return job
 
 
 def one_node(name: str) -> str:
     """The name, if it can be one of a single node. Raises InputError."""
     if not NODE.fullmatch(name):
-        raise InputError(f"{name!r} is no node's name", hint="such as node001")
+        raise InputError(f"{name!r} is not a node's name", hint="such as node001")
     return name
 
 

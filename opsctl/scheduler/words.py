@@ -32,7 +32,7 @@ def count_of(word: str) -> int:
 def number_of(word: str) -> str:
     """A job's number, still as text. Raises ValueError for anything else."""
     if not is_number(word):
-        raise ValueError(f"{word!r} is no job id")
+        raise ValueError(f"{word!r} is not a job id")
     return word
 
 

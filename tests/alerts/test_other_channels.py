@@ -119,7 +119,7 @@ def test_a_channel_with_a_bug_loses_nothing_and_says_nothing_secret(site, monkey
     world = site({"here": {"kind": "stdout"}, "file": {"kind": "file", "path": str(tmp_path / "told")}})
     world.see("C")
     attempts = {each.item.channel: each.error for each in send.alert(world.alerting)}
-    assert attempts["here"].message == "a bug of this channel: ZeroDivisionError"
+    assert attempts["here"].message == "a bug in this channel: ZeroDivisionError"
     assert attempts["file"] is None
     assert [item.channel for item in send.undelivered(world.alerting)] == ["here"]
 

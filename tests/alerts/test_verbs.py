@@ -138,7 +138,7 @@ def test_what_is_not_delivered_is_listed(shell):
     ("given", "says"),
     [
         ('ping_url_file = "/nowhere"', "ping_url_file: /nowhere: No such file or directory"),
-        ('ping_url = "hc.example.org/sekret"', "ping_url: is no address that starts with https://"),
+        ('ping_url = "hc.example.org/sekret"', "ping_url: is not an address that starts with https://"),
     ],
 )
 def test_doctor_finds_a_dead_mans_switch_that_cannot_work(shell, given, says):
@@ -155,7 +155,7 @@ def test_doctor_finds_a_wrong_address_and_does_not_show_it(shell):
     )
     shell.site.chmod(0o600)
     said = shell.opsctl("doctor", code=1)
-    assert "webhook: is no address that starts with https://" in said
+    assert "webhook: is not an address that starts with https://" in said
     assert "sekret" not in said
 
 

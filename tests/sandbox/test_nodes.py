@@ -121,7 +121,7 @@ def test_never_beyond_the_cap_and_never_what_somebody_else_took_out(world: tuple
     done = json.loads(trains.opsctl("drain-bad-nodes", "--all", "--max", "1", "--json"))
     assert [(each["node"], each["action"]) for each in done["done"]] == [("node001", "drained")]
     why = {each["node"]: each["why"] for each in done["plan"]["left"]}
-    assert why["node002"] == "beyond the cap of 1 nodes out of service by us at once"
+    assert why["node002"] == "beyond the cap of 1 nodes that opsctl takes out at once"
     assert node(trains, "node004").reason == "bad fan"
     done = json.loads(trains.opsctl("drain-bad-nodes", "--all", "--json"))
     assert len(done["done"]) == 1  # half of four nodes, the one that is out already included
@@ -157,7 +157,7 @@ def test_the_cap_holds_when_somebody_else_used_it_up_meanwhile(world: tuple[Trai
     app.scheduler.drain("node004", "opsctl: a: b")
     acts = Quarantine(scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health,
                       chains=())  # fmt: skip
-    assert acts.drain(plan)[0].why == "1 nodes are out of service by us by now"
+    assert acts.drain(plan)[0].why == "opsctl has 1 nodes out of service already"
     assert node(trains, "node001").state == "IDLE"
 
 
@@ -293,7 +293,7 @@ def test_without_a_word_and_without_a_train_no_node_is_meant(slurm: Sandbox) -> 
         error = trains.refusal("health")
         assert error.message == "no train runs, so no nodes are meant by themselves"
         assert trains.refusal("health", "--partition", "nope").message == "partition nope has no nodes"
-        assert trains.refusal("health", "node[").message.startswith("'node[' is no node list")
+        assert trains.refusal("health", "node[").message.startswith("'node[' is not a node list")
 
 
 def test_a_check_that_there_is_not_is_told(world: tuple[Trains, GpuNodes]) -> None:

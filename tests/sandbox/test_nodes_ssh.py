@@ -115,7 +115,7 @@ def test_a_user_who_is_not_let_in_has_run_nothing(daemon: Sshd, tmp_path: Path) 
     config = tmp_path / "config"
     config.write_text(daemon.config.read_text().replace("/user\n", "/other\n"))
     answer = run(daemon, "true", ssh_config=str(config))
-    assert answer.problem.startswith(f"ssh as {daemon.user}: not let in: ")
+    assert answer.problem.startswith(f"ssh as {daemon.user}: login refused: ")
     assert not answer.may_have_run
 
 
@@ -238,7 +238,7 @@ def test_nodes_that_go_down_refuse_or_are_others_now_are_unknown_and_only_the_fa
     assert "connection" in said["node001"]
     assert said["node002"].endswith("connection refused")
     assert "its host key is another than known_hosts has" in said["node003"]
-    assert "not let in" in said["node004"]
+    assert "login refused" in said["node004"]
     everywhere = [Node(name=name, state="IDLE", address="") for name in NODES]
     plan = plan_drain(found.verdicts, everywhere, HealthSite(drain_max=9, drain_percent=100), scores={})
     assert [step.node for step in plan.steps] == ["node006"]

@@ -222,7 +222,7 @@ def test_values_are_quoted_for_the_shell(tmp_path: Path) -> None:
     ("command", "why"),
     [
         ("cp x y", "needs {source}"),
-        ("cp {source} {where}", "{where} is no placeholder"),
+        ("cp {source} {where}", "{where} is not a placeholder"),
         ("cp '{source}' y", "stand outside of quotes"),
         ('cp "{source}" y', "stand outside of quotes"),
         ("cp {source} '{train}'", "stand outside of quotes"),

@@ -116,7 +116,7 @@ def test_the_hang_that_cost_eighteen_hours_while_slurm_said_running(make, slurm,
     said, _, cause = end["why"].partition("; unknown: ")
     assert said == finding.summary
     assert cause.startswith(f"it hung, the odd ones being 1 rank (node {node}: 1) in read_batch at ")
-    assert end["done"] == [f"remembered {node} as the odd one of a hang, 1 in 28 days"]
+    assert end["done"] == [f"recorded {node} as the odd one of a hang, 1 in 28 days"]
     assert told(cycle(app)) == [("hang/gpt", Level.OK)]
 
 
@@ -190,7 +190,7 @@ def test_a_disk_that_fills_up_is_told_before_it_is_full_and_again_when_there_is_
     report = cycle(app, "fs_quota")
     assert told(report) == [("fs_quota/scratch", Level.WARNING)]
     finding = found(report, "fs_quota/scratch")
-    assert finding.summary == f"scratch ({small_disk}): 87.50% bytes usage, told at 85% (56 MiB of 64 MiB)"
+    assert finding.summary == f"scratch ({small_disk}): 87.50% bytes usage, warning at 85% (56 MiB of 64 MiB)"
     assert finding.evidence[-1].startswith("root: 56 MiB, ")
     (small_disk / "step2").mkdir()
     with pytest.raises(OSError, match="No space"):

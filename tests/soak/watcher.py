@@ -37,7 +37,7 @@ def cycle(watching: Watch) -> dict[str, object]:
     except BaseException:  # noqa: BLE001 (whatever it died of is what is to be told)
         return {"died": traceback.format_exc()}
     told = [(each.finding.key, each.before, each.finding.level, each.finding.summary) for each in report.transitions]
-    failed = [each.summary for each in report.findings if "a bug of ours" in each.summary]
+    failed = [each.summary for each in report.findings if "a bug in opsctl" in each.summary]
     wrong = [each.error for each in report.attended if each.error]
     return {"told": told, "problems": [*report.problems, *wrong], "bugs": failed, "seconds": report.seconds}
 

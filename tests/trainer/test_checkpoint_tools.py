@@ -47,7 +47,7 @@ def test_list_and_verify_name_each(uninterrupted, copy):
     damaged = copy / "rank-00001.pt"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     assert "rank-00001.pt has" in tool("verify", copy, code=1)
-    assert "is no checkpoint and holds none" in tool("list", copy.parent / "nowhere", code=2)
+    assert "is not a checkpoint and holds none" in tool("list", copy.parent / "nowhere", code=2)
 
 
 def test_every_flipped_byte_is_detected(copy):
@@ -205,9 +205,9 @@ class Alone:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("prune", "P/gone", "--keep-last", "2"), "P/gone is no directory"),
-        (("prune", "P", "--keep-last", "1"), "'1' is no whole number from 2 on"),
-        (("prune", "P", "--keep-last", "2", "--keep-every", "-3"), "'-3' is no whole number from 0 on"),
+        (("prune", "P/gone", "--keep-last", "2"), "P/gone is not a directory"),
+        (("prune", "P", "--keep-last", "1"), "'1' is not a whole number of at least 2"),
+        (("prune", "P", "--keep-last", "2", "--keep-every", "-3"), "'-3' is not a whole number of at least 0"),
         (("bf16", "P", "P/x"), "is neither a checkpoint nor a directory with .safetensors"),
         (("export", "P", "P/x"), "not complete"),
     ],

@@ -76,8 +76,8 @@ def test_nothing_to_prepare_is_said(tmp_path, capsys):
     ("given", "words"),
     [
         (("--end-token", "</s>"), "--end-token is of a --tokenizer"),
-        (("--processes", 0), "'0' is no whole number from 1 on"),
-        (("--max-bytes", -5), "'-5' is no whole number from 1 on"),
+        (("--processes", 0), "'0' is not a whole number of at least 1"),
+        (("--max-bytes", -5), "'-5' is not a whole number of at least 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path, capsys, given, words):

@@ -26,5 +26,5 @@ def test_what_names_no_one_jump_host_is_an_answer_and_no_bug_of_ours(jump):
     way = Ssh(RemoteSite(jump=jump), KnownHosts([]), SSHConfig(), SystemClock())
     answer = way.run("node001", ("true",), timeout=5)
     assert (answer.problem, answer.may_have_run) == (
-        f"ssh: {jump!r} is no [user@]host[:port] to go through", False,
+        f"ssh: {jump!r} is not a [user@]host[:port] to go through", False,
     )  # fmt: skip

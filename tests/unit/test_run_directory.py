@@ -79,7 +79,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirError, match="Not a directory") as caught:
         RunDir(tmp_path / "file" / "gpt").create()
-    assert caught.value.hint == "is it there, yours to write, and is there space left?"
+    assert caught.value.hint == "is it there, may you write there, and is there space left?"
 
 
 def test_what_others_could_have_written_is_not_trusted(run):

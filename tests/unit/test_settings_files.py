@@ -70,7 +70,7 @@ def test_all_tables_of_a_site_are_asked_what_is_wrong_with_them_at_once():
     disk = {"name": "a", "path": "/", "by": "du", "warning_percent": 99.0, "stale_minutes": -1.0}
     with pytest.raises(ConfigError) as caught:
         parse(Site, {"root": 5, "alerts": alerts, "filesystem": [disk]}, "site.toml")
-    single = [each for each in caught.value.problems if ", got " in each or "no mail address" in each]
+    single = [each for each in caught.value.problems if ", got " in each or "is not a mail address" in each]
     assert len(single) == 5
     assert [each for each in caught.value.problems if each not in single] == [
         "alerts: no channel 'gone', 'pager' in [alerts.channels]; there are: m, s; "
@@ -117,7 +117,7 @@ def test_white_space_in_what_becomes_a_directive_is_refused(field):
 @pytest.mark.parametrize("limit", ["", "1h", "1:2:3:4", "-1", "1-", "UNLIMITED"])
 def test_what_is_no_time_limit_is_refused(limit):
     assert problems(slurm={**SLURM, "time_limit": limit}) == [
-        f"[slurm] time_limit: {limit!r} is no limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS"
+        f"[slurm] time_limit: {limit!r} is not a time limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS"
     ]
 
 
@@ -130,7 +130,7 @@ def test_a_directory_to_start_in_is_absolute(path):
 
 def test_an_sbatch_option_is_one_line_with_two_dashes():
     assert problems(slurm={**SLURM, "extra": ["-x"]}) == [
-        "[slurm.extra] 0: '-x' is no sbatch option: one line that starts with --"
+        "[slurm.extra] 0: '-x' is not an sbatch option: needs to be one line that starts with --"
     ]
 
 
@@ -223,7 +223,7 @@ def test_state_lies_where_the_user_says(monkeypatch):
     [
         (
             {"cron": {"time_zone": "Mars/Olympus"}},
-            "[cron] time_zone: 'Mars/Olympus' is no time zone: such as Europe/Paris",
+            "[cron] time_zone: 'Mars/Olympus' is not a time zone, such as Europe/Paris",
         ),
         ({"publish": {"max_file": "9" * 400}}, f"[publish] max_file: '{'9' * 39} is more than there is"),
         (

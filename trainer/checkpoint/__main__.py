@@ -81,7 +81,7 @@ def _found(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         inside = [path] if (path / manifest.MANIFEST).exists() else [c.path for c in manifest.checkpoints(path)]
         if not inside:
-            raise Refused(f"{path} is no checkpoint and holds none")
+            raise Refused(f"{path} is not a checkpoint and holds none")
         found += inside
     return found
 
@@ -128,13 +128,13 @@ def _every(text: str) -> int:
 
 def _from(least: int, text: str) -> int:
     if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
 
 
 def _prune(given: argparse.Namespace) -> int:
     if not given.directory.is_dir():
-        raise Refused(f"{given.directory} is no directory")
+        raise Refused(f"{given.directory} is not a directory")
     gone = manifest.superfluous(
         manifest.checkpoints(given.directory),
         keep_last=given.keep_last,

@@ -17,7 +17,7 @@ def check(url: str) -> None:
     except (httpx.InvalidURL, UnicodeError):
         parsed = httpx.URL("")
     if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise Undelivered("ping_url: is no address that starts with https://", is_permanent=True)
+        raise Undelivered("ping_url: is not an address that starts with https://", is_permanent=True)
 
 
 def fetch(url: str) -> None:

@@ -38,7 +38,7 @@ class Slack:
         self._table, self._timeout = table, timeout
         self._webhook, self._token = reveal(table, "webhook"), reveal(table, "token")
         if self._webhook and not self._webhook.startswith(("https://", "http://")):
-            raise Undelivered("webhook: is no address that starts with https://", is_permanent=True)
+            raise Undelivered("webhook: is not an address that starts with https://", is_permanent=True)
 
     def send(self, message: Message, *, reply_to: str = "") -> str:
         try:

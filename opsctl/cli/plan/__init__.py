@@ -13,7 +13,7 @@ from opsctl.cli.plan.topologies import topology
 
 @click.group()
 def plan() -> None:
-    """Reckon what a run will need, take and cost.
+    """Work out what a run will need, take and cost.
 
     \b
     opsctl plan model --model bloom

@@ -11,7 +11,7 @@ def dcgm(seen: Snapshot, given: Given) -> Iterator[Result]:  # noqa: ARG001 (eve
     if "dcgm" not in seen.sections:
         return
     if seen.dcgm is None:
-        why = seen.section("dcgm").why or "printed what cannot be read"
+        why = seen.section("dcgm").why or "printed something that cannot be read"
         yield Result(check="dcgm", severity=Severity.UNKNOWN, evidence=f"dcgmi diag {why}")
         return
     for test, result, said in seen.dcgm:

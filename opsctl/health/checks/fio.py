@@ -11,7 +11,7 @@ def fio(seen: Snapshot, given: Given) -> Iterator[Result]:
     if "fio" not in seen.sections:
         return
     if seen.fio is None:
-        why = seen.section("fio").why or "printed what cannot be read"
+        why = seen.section("fio").why or "printed something that cannot be read"
         is_missing = seen.section("fio").code == 127
         yield Result(check="fio", severity=Severity.UNKNOWN, evidence=f"fio {why}",
                      remedy="apt-get install fio on the node" if is_missing else "try it there by hand")  # fmt: skip

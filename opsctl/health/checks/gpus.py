@@ -25,7 +25,7 @@ def gpus(seen: Snapshot, given: Given) -> Iterator[Result]:
     elif code == 127 and not expected and seen.on_bus == 0:
         return  # a node without GPUs
     else:
-        why = section.why or "printed what cannot be read"
+        why = section.why or "printed something that cannot be read"
         yield Result(check="gpus", severity=Severity.UNKNOWN, evidence=f"{tool} {why}",
                      remedy=f"is the driver loaded there?  opsctl exec -w NODE {tool}")  # fmt: skip
 

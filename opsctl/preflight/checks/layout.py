@@ -45,7 +45,7 @@ def heads(order: Order, _: Facts) -> Iterator[Finding]:
         )
     elif recipe.hidden and recipe.heads and order.has_gpus and (size := recipe.hidden // recipe.heads) % 8:
         yield warning(
-            f"{recipe.name('heads')} is {recipe.heads}: heads of {size} columns are no multiple of 8, which tensor"
+            f"{recipe.name('heads')} is {recipe.heads}: heads of {size} columns are not a multiple of 8, which tensor"
             " cores want; such layers took a third longer",
             f"hidden / heads = {-(-size // 8) * 8}, say",
         )
@@ -114,7 +114,7 @@ def batch(order: Order, _: Facts) -> Iterator[Finding]:
     unit, of = _unit(order)
     if recipe.global_batch % unit:
         yield error(
-            f"{recipe.name('global_batch')} is {recipe.global_batch}: it is no multiple of {of}",
+            f"{recipe.name('global_batch')} is {recipe.global_batch}: it is not a multiple of {of}",
             f"such as {_near(recipe.global_batch, unit)}, or nodes so that the replicas divide it",
         )
 

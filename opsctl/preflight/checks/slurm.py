@@ -113,7 +113,7 @@ def in_service(order: Order, facts: Facts) -> Iterator[Finding]:
     left = len(wanted) - len(out)
     if left < order.spec.nodes <= len(wanted):
         yield warning(
-            f"[slurm] nodes = {order.spec.nodes}: of {len(wanted)} nodes that could be had {left} are in service;"
+            f"[slurm] nodes = {order.spec.nodes}: of {len(wanted)} nodes that it could get {left} are in service;"
             f" out are {fold(out)}",
             "it waits until enough are back: opsctl nodes says why they are out",
         )

@@ -66,13 +66,13 @@ def test_slack_needs_one_way(slack, said):
 @pytest.mark.parametrize("hours", ["22-07", "22:00", "25:00-07:00", "22:00-22:00"])
 def test_hours_that_are_none_are_refused(hours):
     assert problems(channels={"mail": MAIL}, routes=[{"channels": ["mail"], "quiet": hours}]) == [
-        f"[alerts.routes.0] quiet: {hours!r} is no span of hours: such as 22:00-07:00"
+        f"[alerts.routes.0] quiet: {hours!r} is not a span of hours, such as 22:00-07:00"
     ]
 
 
 def test_a_time_zone_that_is_none_is_refused():
     assert problems(time_zone="Mars/Olympus") == [
-        "[alerts] time_zone: 'Mars/Olympus' is no time zone: such as Europe/Paris"
+        "[alerts] time_zone: 'Mars/Olympus' is not a time zone, such as Europe/Paris"
     ]
 
 

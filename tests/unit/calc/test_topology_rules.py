@@ -128,14 +128,15 @@ def test_192_samples_are_the_first_to_fill_blooms_pipeline_and_the_prequels_12_x
 def test_a_head_size_that_tensor_cores_cannot_tile_is_noted() -> None:
     wide = replace(BLOOM, hidden=13824, heads=128)
     assert (
-        "head size: 108 is no multiple of 8, and tensor cores want one" in judge(wide, NODES, CHOSEN, batch=2048).notes
+        "head size: 108 is not a multiple of 8, and tensor cores want one"
+        in judge(wide, NODES, CHOSEN, batch=2048).notes
     )
 
 
 def test_a_hidden_size_off_the_tiles_is_noted() -> None:
     off = replace(BLOOM, hidden=14400, heads=96)
     notes = judge(off, NODES, replace(CHOSEN, tp=8, pp=6), batch=2048).notes
-    assert "tile: hidden / TP = 1800 is no multiple of 64" in notes
+    assert "tile: hidden / TP = 1800 is not a multiple of 64" in notes
 
 
 def test_small_matrices_leave_processors_idle_in_the_last_wave() -> None:

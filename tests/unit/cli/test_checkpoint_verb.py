@@ -369,7 +369,7 @@ def test_a_program_that_copies_wrongly_makes_no_checkpoint_there(run, tmp_path):
         (("--push", "cp {source} {files}"), "--sums needs a command"),
         (
             ("--push", "cp {source} {files} {where}", "--sums", "z"),
-            "'{where}': 'where' is no placeholder; there are {source}, {files}, {name}, {train}",
+            "'{where}': 'where' is not a placeholder; there are {source}, {files}, {name}, {train}",
         ),
     ],
 )

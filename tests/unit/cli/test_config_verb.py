@@ -83,7 +83,7 @@ def test_a_site_that_lacks_its_root_is_still_taken_for_a_site(tmp_path):
     assert caught.value.message.splitlines()[1:] == [
         "  root: missing",
         "  [cron.drivers] 0: Input should be 'slurm', 'daemon' or 'export', got 'x'",
-        "  [cron] time_zone: 'Mars/Olympus' is no time zone: such as Europe/Paris",
+        "  [cron] time_zone: 'Mars/Olympus' is not a time zone, such as Europe/Paris",
         "  rot: unknown key; did you mean 'root'?",
     ]
 

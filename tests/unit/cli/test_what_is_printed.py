@@ -1,4 +1,4 @@
-"""What logs, nodes and team-mates say reaches a terminal as text; what the file system does is no bug of ours."""
+"""What logs, nodes and team-mates say reaches a terminal as text; what the file system does is no bug in opsctl."""
 
 import json
 import os

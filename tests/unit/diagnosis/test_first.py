@@ -109,7 +109,7 @@ def test_a_traceback_that_ends_in_a_lost_connection_is_an_echo_and_the_silent_ra
     log.steps(10, 20).all_say(TRACEBACK + LOST, but=tuple(range(8, 16)))  # a node that lost power says nothing
     found = why(log)
     assert (found.kind, found.cause, found.rank) == (Class.NETWORK, "connection-lost", None)
-    assert found.also[1] == ("of all but 8 ranks there is a complaint; silent: 8, 9, 10, 11, 12, 13, 14, 15")
+    assert found.also[1] == ("all but 8 ranks complain; silent: 8, 9, 10, 11, 12, 13, 14, 15")
 
 
 def test_the_one_traceback_that_nobody_explains_stands_out_among_those_of_lost_connections(log: Log) -> None:
@@ -125,7 +125,7 @@ def test_nothing_at_all_is_unknown(log: Log) -> None:
 def test_where_all_only_wait_the_silent_rank_is_named(log: Log) -> None:
     found = why(log.steps(10, 20).all_say(TIMEOUT, but=(300,)))
     assert (found.kind, found.cause, found.suspects) == (Class.NETWORK, "collective-timeout", ())
-    assert found.also[-1] == "of all but 1 rank there is a complaint; silent: 300"
+    assert found.also[-1] == "all but 1 rank complain; silent: 300"
 
 
 def test_where_all_only_lost_a_peer_it_is_the_one_that_most_name(log: Log) -> None:

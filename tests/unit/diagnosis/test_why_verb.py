@@ -234,7 +234,7 @@ def test_where_no_log_names_a_cause_the_nodes_of_that_life_are_told_of(world: Wo
     assert (found["cause"], found["suspects"]) == ("nothing", [])
     assert found["also"] == [
         "node003 was already degraded, when looked at 10 min before: remapped_rows: 1 row pending",
-        "health had nothing against node001 then",
+        "health had found nothing wrong with node001 then",
         "nobody had looked at node002; opsctl health node002",
     ]
 

@@ -92,7 +92,7 @@ def test_a_release_that_was_asked_for_is_carried_out_and_taken_away(world: World
     [
         ("node[001-003]", "with node[001-003] excluded 1 nodes are left, and array 12 needs 2"),
         ("node099", "no such nodes: node099"),
-        ("node[", "'node[' is no node list: "),
+        ("node[", "'node[' is not a node list: "),
     ],
 )
 def test_a_request_that_cannot_be_is_refused_and_taken_away(world: World, exclude: str, why: str) -> None:

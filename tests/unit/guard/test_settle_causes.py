@@ -328,7 +328,7 @@ def test_a_node_is_given_back_to_what_is_queued_when_its_exclusion_is_over(world
     settle(world.chain, world.rules, crashed(world, ECC), care=care)
     assert attend(world.chain, care=care) == []
     world.clock.sleep(72 * 3600)
-    assert attend(world.chain, care=care) == ["node001 may be had again: the exclusion is over"]
+    assert attend(world.chain, care=care) == ["node001 may be used again: the exclusion is over"]
     assert world.queue.excludes == {"12": "node003"}
     assert attend(world.chain, care=care) == []
 

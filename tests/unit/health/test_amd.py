@@ -88,7 +88,7 @@ def test_a_card_that_is_gone_is_missed() -> None:
 @pytest.mark.parametrize(("answer", "evidence"), [
     ((1, "AMDSMI_STATUS_DRIVER_NOT_LOADED"), "amd-smi exit code 1: AMDSMI_STATUS_DRIVER_NOT_LOADED"),
     (("late", ""), "amd-smi did not answer in time"),
-    ((0, "@list\n[]\n"), "amd-smi printed what cannot be read"),
+    ((0, "@list\n[]\n"), "amd-smi printed something that cannot be read"),
     ((15, ""), "amd-smi exit code 15"),
     ((127, ""), "nvidia-smi is not there"),
 ])  # fmt: skip

@@ -363,8 +363,8 @@ def test_what_was_read_through_the_page_cache_is_no_evidence() -> None:
         ((127, ""), "fio is not there"),
         (("late", ""), "fio did not answer in time"),
         ((1, "fio/3.33/cannot-open.json"), "fio exit code 1"),
-        ((0, "fio/3.33/cannot-open.json"), "fio printed what cannot be read"),
-        ((0, "{}"), "fio printed what cannot be read"),
+        ((0, "fio/3.33/cannot-open.json"), "fio printed something that cannot be read"),
+        ((0, "{}"), "fio printed something that cannot be read"),
     ],
 )
 def test_a_fio_that_did_not_measure_says_nothing_of_the_node(section: tuple[int | str, str], evidence: str) -> None:

@@ -78,7 +78,7 @@ def test_without_a_cause_each_of_the_lifes_nodes_is_told_of() -> None:
     since = replace(record(health="healthy", looked=HOUR), node="n5")
     assert of_nodes([*well, bad, Record(node="n4"), since], at=NOW) == [
         "n1 was already faulty, when looked at 60 min before: xid: Xid 79",
-        "health had nothing against n[2-3] then",
+        "health had found nothing wrong with n[2-3] then",
         "nobody had looked at n4; opsctl health n4",
     ]
 
@@ -97,4 +97,4 @@ def test_nothing_is_said_to_have_been_there_already_that_was_first_seen_later(sp
     node = record(*found, passed=tuple(END + each for each in passed))
     if not any(each.at <= END for each in found):
         assert not [line for line in told(node) if "already" in line]
-        assert of_nodes([node], at=NOW + timedelta(0)) in ([], ["health had nothing against n1 then"])
+        assert of_nodes([node], at=NOW + timedelta(0)) in ([], ["health had found nothing wrong with n1 then"])

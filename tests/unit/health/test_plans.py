@@ -61,7 +61,7 @@ def test_never_more_than_the_cap_those_that_are_out_already_included() -> None:
     verdicts = [bad(f"node{number:03}") for number in range(1, 8)]
     found = plan(verdicts, cluster(100, node090=("IDLE+DRAIN", OURS), node091=("DRAINED", "bad fan")))
     assert len(found.steps) == 3
-    assert found.left[0].why == "beyond the cap of 4 nodes out of service by us at once"
+    assert found.left[0].why == "beyond the cap of 4 nodes that opsctl takes out at once"
     assert len(plan(verdicts, cluster(20)).steps) == 1
     assert len(plan(verdicts, cluster(4)).steps) == 1
     assert plan(verdicts, cluster(100), most="0").steps == ()

@@ -47,4 +47,4 @@ def test_two_who_drain_together_take_out_no_more_than_the_cap(tmp_path):
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(drain, ("node001", "node002")))
     assert sorted(each.action for each in done) == ["drained", "left"]
-    assert next(each.why for each in done if each.action == "left") == "1 nodes are out of service by us by now"
+    assert next(each.why for each in done if each.action == "left") == "opsctl has 1 nodes out of service already"

@@ -30,7 +30,7 @@ def test_nodes_excluded_by_option_come_besides_those_of_the_file(train):
 
 
 def test_what_is_no_node_list_is_refused(train):
-    with pytest.raises(InputError, match=r"'node\[1' is no node list"):
+    with pytest.raises(InputError, match=r"'node\[1' is not a node list"):
         job_spec(train(), SITE, exclude="node[1")
 
 

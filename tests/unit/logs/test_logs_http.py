@@ -286,7 +286,7 @@ def test_the_verb_follows_an_address_and_tells_once_of_a_server_that_is_away(sit
     ]
     result = CliRunner().invoke(logs, ["--from", url, "-n", "1", "-f"], obj=SimpleNamespace(clock=clock))
     assert result.stdout == "line 19999 of many\nnew\n"
-    assert result.stderr.startswith(f"opsctl: {url}: 404 Not Found; trying on\n")
+    assert result.stderr.startswith(f"opsctl: {url}: 404 Not Found; trying again\n")
     assert result.stderr.count("404 Not Found") == 1  # a port may have a 404 in it
 
 

@@ -93,7 +93,7 @@ def test_a_corpus_whose_index_was_cut_short_is_told(tmp_path):
 def test_what_is_no_index_is_told(tmp_path):
     (tmp_path / "c.bin").touch()
     (tmp_path / "c.idx").write_text("hello")
-    assert corpus.read(tmp_path / "c", "c").problem == "c.idx is no index in Megatron's format"
+    assert corpus.read(tmp_path / "c", "c").problem == "c.idx is not an index in Megatron's format"
 
 
 @pytest.mark.parametrize(

@@ -137,9 +137,9 @@ def test_the_place_is_never_among_the_trains(site: Site) -> None:
         ({"to": "git"}, "to = git needs `remote`"),
         ({"to": "command"}, "to = command needs `command`"),
         ({"to": "path", "path": "out"}, "'out' depends on where it is read from"),
-        ({"to": "git", "remote": "/x", "branch": "a..b"}, "'a..b' is no branch"),
-        ({"files": ("../x",)}, "is no pattern of files of a run directory"),
-        ({"files": ("/etc/*",)}, "is no pattern of files of a run directory"),
+        ({"to": "git", "remote": "/x", "branch": "a..b"}, "'a..b' is not a branch name"),
+        ({"files": ("../x",)}, "is not a pattern of files of a run directory"),
+        ({"files": ("/etc/*",)}, "is not a pattern of files of a run directory"),
         ({"files": ("checkpoints/*",)}, "checkpoints are never published"),
     ],
 )
@@ -205,4 +205,4 @@ def test_names_are_published_as_they_are(site: Site) -> None:
     assert site.out()[name] == b"1\n"
     bad = Path(str(site.run.path) + "/metrics/a\nb.txt")
     bad.write_text("1\n")
-    assert why(site.publish(), "metrics/a\nb.txt") == "its name is no plain text"
+    assert why(site.publish(), "metrics/a\nb.txt") == "its name is not plain text"

@@ -142,7 +142,7 @@ def test_times_in_the_log_say_which_job_wrote_it_though_another_wrote_nothing(tm
         ("JobID|State\n1|RUNNING\n", "it: has no column start, end in its first line"),
         ("JobID|State|Start|End\n", "it: no job is in it"),
         ("JobID|State|Start|End\n1|FAILED|soon|never\n2|FAILED|x|y\n",
-         "it: is not what sacct prints\n  line 2: 'soon' is no time\n  line 3: 'x' is no time"),
+         "it: is not what sacct prints\n  line 2: 'soon' is not a time\n  line 3: 'x' is not a time"),
         ("JobID|State|Start|End\n1|FAILED|200|100\n",
          "it: is not what sacct prints\n  line 2: job 1 ended before it started"),
     ],
@@ -192,7 +192,7 @@ def test_a_packed_log_is_read_and_one_that_is_cut_short_is_told(tmp_path: Path) 
     )
     for broken in (gzip.compress(whole)[:-100], b"iteration"):
         (tmp_path / "log.gz").write_bytes(broken)
-        with pytest.raises(InputError, match="is cut short, or no gzip file"):
+        with pytest.raises(InputError, match="is cut short, or not a gzip file"):
             report_log(tmp_path / "log.gz", None, NOW)
 
 

@@ -76,10 +76,10 @@ def test_a_page_that_cannot_be_written_says_where(tmp_path: Path) -> None:
     ("since", "message"),
     [
         ("2999-01-01", "--since 2999-01-01 00:00:00 is in the future"),
-        ("soon", "--since 'soon' is no time"),
-        ("", "--since '' is no time"),
-        ("99999999999999w", "--since '99999999999999w' is no time"),
-        ("0d", "--since '0d' is no time"),
+        ("soon", "--since 'soon' is not a time"),
+        ("", "--since '' is not a time"),
+        ("99999999999999w", "--since '99999999999999w' is not a time"),
+        ("0d", "--since '0d' is not a time"),
         ("1h", "--since "),
     ],
 )
@@ -237,8 +237,8 @@ def test_of_a_train_and_a_log_one_is_wanted(tmp_path: Path) -> None:
 
 def test_a_log_that_is_missing_or_no_file_says_so(tmp_path: Path) -> None:
     assert refusal(tmp_path, "--log", tmp_path / "none.txt") == f"{tmp_path}/none.txt: No such file or directory"
-    assert refusal(tmp_path, "--log", tmp_path) == f"{tmp_path}: is no file"
-    assert refusal(tmp_path, "--log", "/dev/zero") == "/dev/zero: is no file"
+    assert refusal(tmp_path, "--log", tmp_path) == f"{tmp_path}: not a file"
+    assert refusal(tmp_path, "--log", "/dev/zero") == "/dev/zero: not a file"
 
 
 def test_a_train_whose_first_step_was_lately_begins_with_it(tmp_path: Path) -> None:

@@ -73,5 +73,5 @@ def test_a_field_that_is_not_known_is_an_error_though_the_command_succeeds():
 
 
 def test_a_failure_without_a_word_is_a_failure():
-    with pytest.raises(OpsctlError, match="scontrol refused: exit code 1 and no word"):
+    with pytest.raises(OpsctlError, match="scontrol refused: exit code 1 and no message"):
         check(Completed(argv=("scontrol",), code=1, out="", err=" \n"), fine=(GONE,))

@@ -93,19 +93,19 @@ def test_one_command_answers_for_all_jobs():
 @pytest.mark.parametrize("verb", ["hold", "release", "cancel", "excluded", "end_time"])
 def test_what_is_no_job_id_never_reaches_a_command(verb, job):
     runner = Scripted()
-    with pytest.raises(InputError, match="is no job id"):
+    with pytest.raises(InputError, match="is not a job id"):
         getattr(Slurm(runner), verb)(job)
     assert not runner.asked
 
 
 @pytest.mark.parametrize("ask", [Slurm.jobs, Slurm.nodes])
 def test_rubbish_is_not_an_empty_queue(ask):
-    with pytest.raises(Unreachable, match="printed what is no list, or half of one: 'no such luck'"):
+    with pytest.raises(Unreachable, match="printed no list, or half of one: 'no such luck'"):
         ask(Slurm(Scripted(out="\x00\x01\nno such luck\n")))
 
 
 def test_a_list_that_is_cut_off_is_no_list():
-    with pytest.raises(Unreachable, match="squeue printed what is no list, or half of one"):
+    with pytest.raises(Unreachable, match="squeue printed no list, or half of one"):
         Slurm(Scripted(out="12+12+3+RUNNING+"), mark="+").jobs()
 
 

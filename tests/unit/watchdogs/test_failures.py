@@ -16,7 +16,7 @@ LIFE = "7_1.0"
 CAUSE = {
     "life": LIFE, "class": "gpu", "cause": "gpu-ecc", "says": "uncorrectable memory error of a GPU", "node": "node003",
     "rank": 5, "suspects": ["node003"], "evidence": ["RuntimeError: CUDA error: uncorrectable ECC error"],
-    "also": ["3 ranks tell the same"], "advice": "Exclude the node.",
+    "also": ["3 ranks say the same"], "advice": "Exclude the node.",
 }  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def test_a_node_that_the_train_is_kept_from_is_told_with_cause_rank_evidence_and
     assert (told.key, told.level, told.node) == ("failures/gpt/7_1.0", Level.WARNING, "node003")
     said = "gpt goes on without node003: 7_1.0: gpu: uncorrectable memory error of a GPU (node003, rank 5)"
     assert told.summary == said
-    assert told.evidence == (CAUSE["evidence"][0], "3 ranks tell the same")
+    assert told.evidence == (CAUSE["evidence"][0], "3 ranks say the same")
     assert told.done == ("excluded node003",)
     assert told.remedy == "Exclude the node. opsctl why gpt; opsctl health node003"
     assert told.is_certain

@@ -54,7 +54,7 @@ def test_bytes_and_inodes_are_held_against_the_same_limits(percent: float, level
 
 def test_it_says_the_figures_and_the_limit() -> None:
     assert judged(Space(used=int(1.75 * TIB), limit=2 * TIB)) == (
-        Level.WARNING, "87.50% bytes usage, told at 85% (1.75 TiB of 2 TiB)"
+        Level.WARNING, "87.50% bytes usage, warning at 85% (1.75 TiB of 2 TiB)"
     )  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def test_du_measures_in_the_background_and_names_the_biggest(stage: Stage) -> No
     assert stage.look("fs_quota", filesystem).level in (Level.UNKNOWN, Level.WARNING)  # du may be quicker than the look
     found = measure(stage, filesystem)
     assert found.level is Level.WARNING
-    assert re.search(r"90\.\d\d% bytes usage, told at 85% \(9\.\d* MiB of 10 MiB\)", found.summary)
+    assert re.search(r"90\.\d\d% bytes usage, warning at 85% \(9\.\d* MiB of 10 MiB\)", found.summary)
     assert "8 MiB, 2 inodes, most in" in found.evidence[0]
     assert len(found.evidence) == (2 if os.geteuid() == 0 else 1)
 
@@ -284,7 +284,7 @@ def test_settings_that_cannot_be_meant_are_refused() -> None:
     assert refused(pattern="(?P<usd>.)") == ["[filesystem] 0: pattern: no such group: usd"]
     assert refused(critical_percent=50) == ["[filesystem] 0: critical_percent is below warning_percent"]
     assert refused(by="du", limit="lots") == [
-        "[filesystem.0] limit: 'lots' is no size: such as 400T, 2.5GiB or a number"
+        "[filesystem.0] limit: 'lots' is not a size, such as 400T, 2.5GiB or a number"
     ]
 
 

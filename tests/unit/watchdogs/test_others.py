@@ -257,7 +257,7 @@ def test_one_that_fails_stops_no_other() -> None:
     answers: dict[str, int | Failed] = Isolation(SystemClock(), 100).run({"a": broken, "b": bug, "c": lambda: 3})
     assert (answers["a"], answers["c"]) == (Failed(why="no such quota"), 3)
     failed = answers["b"]
-    assert isinstance(failed, Failed) and failed.why == "a bug of ours: IndexError: string index out of range"
+    assert isinstance(failed, Failed) and failed.why == "a bug in opsctl: IndexError: string index out of range"
     assert any("in bug" in line for line in failed.traceback)
 
 
