@@ -55,6 +55,10 @@ def cannot_write(path: Path, error: OSError) -> RunDirError:
     )
 
 
+def cannot_read(path: Path, error: OSError) -> RunDirError:
+    return RunDirError(f"{path}: {error.strerror or error}", hint="may you read it, and every directory above it?")
+
+
 class MissingProgram(OpsctlError):
     """A program that is not installed, or not on PATH."""
 

@@ -313,8 +313,6 @@ class Plan:
     """The text that the wrapper runs, and that may change until the next task starts."""
     nonce: str
     """Written into the job's comment, so that a submission that was cut off can be recognised."""
-    notes: tuple[str, ...] = ()
-    """What the user should know, though it stops nothing."""
 
     @property
     def comment(self) -> str:

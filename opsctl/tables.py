@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
@@ -34,6 +35,14 @@ def show_size(size: float) -> str:
     while abs(size) >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size:.0f} B" if unit == 0 else f"{size:.3g} {_UNITS[unit]}iB"
+
+
+def show_span(span: timedelta) -> str:
+    """`40 s`, `12 min`, `2.5 h`."""
+    seconds = span.total_seconds()
+    if seconds < 300:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _size(value: object) -> object:

@@ -84,7 +84,7 @@ class Checkpoint:
             since = max(seen.runs_since, seen.newest.at) if seen.newest else seen.runs_since
             age = max(0.0, (now - since).total_seconds())  # files are dated by another machine's clock
             level = Level.OK if age < seen.limit_s else Level.WARNING if age < 2 * seen.limit_s else Level.CRITICAL
-            limit = f"told after {seen.limit_s / 3600:.1f} h"
+            limit = f"limit {seen.limit_s / 3600:.1f} h"
             summary = f"{seen.train}: no new checkpoint for {age / 3600:.1f} h of running ({limit}); newest: {newest}"
         found = [Finding(key=key, level=level, summary=summary, train=seen.train,
                          remedy=f"opsctl save-switch {seen.train}" if level is not Level.OK else "")]  # fmt: skip

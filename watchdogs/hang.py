@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 from opsctl.model import Finding, Job, Level
 from opsctl.progress.logline import Iteration
 from opsctl.rundir import Life
+from opsctl.tables import show_span
 from trainer.contract import Heartbeat, Phase, read_heartbeat
 from watchdogs import stacks
 from watchdogs.lines import new_iterations
@@ -105,7 +106,7 @@ class Hang:
     def judge(self, seen: Quiet, now: datetime) -> list[Finding]:
         level, summary, remedy = Level.OK, f"{seen.train}: nothing runs", ""
         if seen.since is not None:
-            age, limit = _span((now - seen.since).total_seconds()), f"(limit {_span(seen.limit_s)})"
+            age, limit = show_span(now - seen.since), f"(limit {show_span(timedelta(seconds=seen.limit_s))})"
             summary = f"{seen.train}: {seen.phase}, step {seen.step}, last sign of life {age} ago {limit}"
             if seen.is_hang(now):
                 level = Level.CRITICAL
@@ -202,13 +203,3 @@ def _kept(rhythm: Rhythm) -> dict[str, Any]:
         "line_s": rhythm.line_s,
     }  # fmt: skip
     return {"life": rhythm.life, "rhythm": given}
-
-
-def _span(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 300
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )

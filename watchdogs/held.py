@@ -45,7 +45,7 @@ class Held:
         if seen.since is not None:
             hours = (now - seen.since).total_seconds() / 3600
             level = Level.OK if hours < seen.hours else Level.WARNING if hours < 2 * seen.hours else Level.CRITICAL
-            summary = f"{seen.train} has been held for {hours:.1f} h (told after {seen.hours:g} h): {seen.why}"
+            summary = f"{seen.train} has been held for {hours:.1f} h (limit {seen.hours:g} h): {seen.why}"
         return [
             Finding(
                 key=f"{self.name}/{seen.train}", level=level, summary=summary, train=seen.train,

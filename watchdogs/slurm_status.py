@@ -12,6 +12,7 @@ from opsctl.journal import Kind
 from opsctl.launch.chain import Seen
 from opsctl.launch.reasons import Wait, wait, why
 from opsctl.model import Finding, Job, JobState, Level
+from opsctl.tables import show_span
 from opsctl.watch_tables import WatchSite
 from watchdogs import pulse
 from watchdogs.scene import Scene, Watched
@@ -150,9 +151,9 @@ def _runs(seen: Queue, now: datetime) -> tuple[Level, str, str]:
     text = f"{seen.train} is {job.state.value.lower()} on {job.nodes or '?'}"
     if job.state in {JobState.SUSPENDED, JobState.STOPPED}:
         return Level.WARNING, text, f"scontrol resume {job.id}"
-    late = job.state is JobState.COMPLETING and job.end and now - job.end > _minutes(seen.limits.blocked_minutes)
-    if late:
-        return Level.WARNING, f"{text} for {pulse_span(now, job.end)}: a node does not clean up", "opsctl nodes"
+    blocked = _minutes(seen.limits.blocked_minutes)
+    if job.state is JobState.COMPLETING and job.end and now - job.end > blocked:
+        return Level.WARNING, f"{text} for {show_span(now - job.end)}: a node does not clean up", "opsctl nodes"
     if never := seen.kinds.get(Wait.NEVER):
         return Level.WARNING, f"{text}, but {never.array} {why(never)}", f"opsctl status {seen.train}"
     return Level.OK, text, ""
@@ -170,15 +171,12 @@ def _waits(seen: Queue, now: datetime) -> tuple[Level, str, str]:
         return Level.OK, text, f"opsctl release {seen.train}"
     exclusive = seen.limits.exclusive_allocation_minutes
     if exclusive is not None and seen.idle_since and now - seen.idle_since >= _minutes(exclusive):
-        return (
-            Level.CRITICAL,
-            f"{text}, though the nodes are ours alone, for {pulse_span(now, seen.idle_since)}",
-            status,
-        )
+        waited = show_span(now - seen.idle_since)
+        return Level.CRITICAL, f"{text}, though the nodes are ours alone, for {waited}", status
     starts = min((job.start for job in seen.waiting if job.start), default=None)
     if seen.stuck_since and starts is None and now - seen.stuck_since >= _minutes(seen.limits.blocked_minutes):
         level = Level.WARNING if Wait.BLOCKED in kinds else Level.UNKNOWN
-        return level, f"{text}, for {pulse_span(now, seen.stuck_since)}, and Slurm has no time for its start", status
+        return level, f"{text}, for {show_span(now - seen.stuck_since)}, and Slurm has no time for its start", status
     return Level.OK, f"{text}, starts about {starts:%Y-%m-%d %H:%M} UTC" if starts else text, ""
 
 
@@ -193,9 +191,3 @@ def _is_nowhere(seen: Queue, now: datetime) -> tuple[Level, str, str]:
 
 def _minutes(minutes: float) -> timedelta:
     return timedelta(minutes=minutes)
-
-
-def pulse_span(now: datetime, since: datetime | None) -> str:
-    """`3 min`, `2.5 h`."""
-    minutes = (now - since).total_seconds() / 60 if since else 0
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

@@ -20,7 +20,7 @@ from pathlib import Path
 from opsctl.alert_tables import AlertSite
 from opsctl.alerts.judge import look
 from opsctl.alerts.state import SEVERITY, Ack, Batch, Entry, Noted, Silence, State, dump, parse
-from opsctl.errors import InputError, OpsctlError, RunDirError, cannot_write
+from opsctl.errors import InputError, OpsctlError, RunDirError, cannot_read
 from opsctl.journal import actor, append_line
 from opsctl.lease import lease
 from opsctl.model import Finding, Level, Transition
@@ -184,7 +184,7 @@ def _read(path: Path, *, set_aside: bool = False) -> State:
                 path.replace(path.with_suffix(".broken"))
         return State()
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise cannot_read(path, error) from error
 
 
 def _merge(state: State, theirs: State) -> None:

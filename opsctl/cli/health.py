@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
-from opsctl.cli.nodeview import NodeView
-from opsctl.cli.output import cell, complete_trains, json_option, print_json, print_table, say
+from opsctl.cli.nodeview import NodeView, all_option, partition_option, train_option
+from opsctl.cli.output import cell, json_option, print_json, print_table, say
 from opsctl.health.history import node_score
 from opsctl.health.look import Looked
 from opsctl.health.model import Health, Result, Severity, Verdict
@@ -25,9 +25,9 @@ ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
 
 @click.command()
 @click.argument("nodes", required=False, default="")
-@click.option("--train", default="", shell_complete=complete_trains, help="The nodes that this train runs on.")
-@click.option("--partition", default="", help="The nodes of this partition.")
-@click.option("--all", "every", is_flag=True, help="Every node that Slurm has.")
+@train_option
+@partition_option
+@all_option
 @click.option(
     "--dcgm",
     type=click.IntRange(1, 4),

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from opsctl.app import App
 from opsctl.cli.health import show
-from opsctl.cli.nodeview import NodeView
-from opsctl.cli.output import cell, complete_trains, dry_run_option, json_option, print_json, print_table, say
+from opsctl.cli.nodeview import NodeView, all_option, partition_option, train_option
+from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, say
 from opsctl.cli.reboot import reboot
 from opsctl.errors import OpsctlError
 from opsctl.health import ghosts
@@ -107,9 +107,9 @@ def _is_bad(row: dict[str, object]) -> bool:
 
 @click.command("drain-bad-nodes")
 @click.argument("nodes", required=False, default="")
-@click.option("--train", default="", shell_complete=complete_trains, help="The nodes that this train runs on.")
-@click.option("--partition", default="", help="The nodes of this partition.")
-@click.option("--all", "every", is_flag=True, help="Every node that Slurm has.")
+@train_option
+@partition_option
+@all_option
 @click.option("--max", "most", metavar="N|%", default="", help="Lower than the site's own limits.")
 @dry_run_option
 @json_option

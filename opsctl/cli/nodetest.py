@@ -11,8 +11,8 @@ import click
 from opsctl.app import App
 from opsctl.cli.health import show
 from opsctl.cli.nodes import carry_out
-from opsctl.cli.nodeview import NodeView
-from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, say
+from opsctl.cli.nodeview import NodeView, partition_option, train_option
+from opsctl.cli.output import dry_run_option, json_option, print_json, say
 from opsctl.health.model import Health, Verdict
 from opsctl.health.quarantine import plan_drain
 from opsctl.nodesets import fold
@@ -22,8 +22,8 @@ from opsctl.nodetest.together import Ask, Together, judged
 
 @click.command("test-nodes")
 @click.argument("nodes", required=False, default="")
-@click.option("--train", default="", shell_complete=complete_trains, help="The nodes that this train runs on.")
-@click.option("--partition", default="", help="The nodes of this partition.")
+@train_option
+@partition_option
 @click.option("--python", default=sys.executable, show_default="this one", help="The interpreter there, with torch.")
 @click.option("--seconds", default=30.0, show_default=True, type=click.FloatRange(1, 3600), help="For each all-reduce.")
 @click.option("--megabytes", default=64, show_default=True, type=click.IntRange(1, 65536), help="What is summed.")

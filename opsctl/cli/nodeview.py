@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
+
+import click
 
 from opsctl.app import App
+from opsctl.cli.output import complete_trains
 from opsctl.config import Train, parse, read_toml
 from opsctl.errors import ConfigError, InputError, OpsctlError
 from opsctl.health.checks import CHECKS
@@ -20,6 +24,12 @@ from opsctl.nodesets import expand
 from opsctl.remote.fanout import Fanout
 from opsctl.rundir import all_trains, may_act
 
+F = TypeVar("F", bound=Callable[..., Any])
+train_option: Callable[[F], F] = click.option(
+    "--train", default="", shell_complete=complete_trains, help="The nodes that this train runs on."
+)
+partition_option: Callable[[F], F] = click.option("--partition", default="", help="The nodes of this partition.")
+all_option: Callable[[F], F] = click.option("--all", "every", is_flag=True, help="Every node that Slurm has.")
 FREE = frozenset({"IDLE", "CLOUD", "DYNAMIC_NORM"})
 """The words of a node that a short job may have."""
 

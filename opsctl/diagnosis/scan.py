@@ -14,7 +14,7 @@ from pathlib import Path
 
 from opsctl.diagnosis.causes import Cause, classify
 from opsctl.diagnosis.ranks import NOBODY, Speaker, split
-from opsctl.logs.files import cannot_read
+from opsctl.errors import cannot_read
 from opsctl.progress.logline import parse
 
 CHUNK = 4 << 20

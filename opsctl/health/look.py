@@ -26,9 +26,6 @@ class Looked:
     records: Mapping[str, Record]
     problems: tuple[str, ...] = ()
 
-    def verdict(self, node: str) -> Verdict | None:
-        return next((each for each in self.verdicts if each.node == node), None)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looker:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.config import Train
-from opsctl.errors import cannot_write
+from opsctl.errors import cannot_read, cannot_write
 from opsctl.journal import Journal, Kind
 from opsctl.ports import Runner
 from opsctl.rundir import RunDir
@@ -48,7 +48,7 @@ def read_files(run: RunDir) -> Files | None:
         except FileNotFoundError:
             texts[name] = ""
         except OSError as error:
-            raise cannot_write(run.path / name, error) from error
+            raise cannot_read(run.path / name, error) from error
     return Files(config=texts["train.toml"], trainer=texts["trainer.json"], body=texts["body.sh"])
 
 

@@ -74,7 +74,7 @@ class Launch:
             self._write()
             self.check_trusted()
             array = self._submit(seen)
-        return Launched(array=array, tasks=self.plan.spec.tasks, already=False, notes=(*self.plan.notes, *lost))
+        return Launched(array=array, tasks=self.plan.spec.tasks, already=False, notes=tuple(lost))
 
     def _already(self, seen: Seen) -> Launched:
         array = seen.adopted[0].array

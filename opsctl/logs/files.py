@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opsctl.errors import RunDirError
+from opsctl.errors import cannot_read
 from opsctl.logs.lines import LONGEST_LINE, LineBuffer
 
 BLOCK = 1 << 16
@@ -106,10 +106,6 @@ def _open(path: Path) -> int | None:
         return None
     except OSError as error:
         raise cannot_read(path, error) from error
-
-
-def cannot_read(path: Path, error: OSError) -> RunDirError:
-    return RunDirError(f"{path}: {error.strerror or error}", hint="may you read it, and every directory above it?")
 
 
 def at_tail(path: Path, lines: int) -> GrowingFile:

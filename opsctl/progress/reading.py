@@ -12,8 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
-from opsctl.errors import InputError
-from opsctl.logs.files import cannot_read
+from opsctl.errors import InputError, cannot_read
 from opsctl.progress.logline import parse
 from opsctl.progress.told import NOTHING, LogTold, Part, Told
 

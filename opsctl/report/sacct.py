@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from opsctl.errors import InputError
-from opsctl.logs.files import cannot_read
+from opsctl.errors import InputError, cannot_read
 from opsctl.model import Job, JobState
 from opsctl.nodesets import expand
 from opsctl.scheduler.states import parse_state

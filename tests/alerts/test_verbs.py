@@ -77,7 +77,7 @@ def test_a_silence_is_listed_holds_and_can_be_ended(shell):
     assert said.startswith("hang/*: silenced until ")
     assert shell.see(Level.CRITICAL) == []
     assert ": maintenance\n" in shell.opsctl("alerts", "list")
-    assert shell.opsctl("alerts", "silence", "hang/*", "--end") == "hang/*: heard again\n"
+    assert shell.opsctl("alerts", "silence", "hang/*", "--end") == "hang/*: no longer silenced\n"
     assert len(shell.see(Level.CRITICAL)) == 1
 
 

@@ -93,7 +93,7 @@ def test_a_train_that_is_held_is_fine_until_it_is_forgotten(
     assert (status(report)[0], found(report, "held/t").level) == (Level.OK, Level.OK)
     clock.ahead = timedelta(hours=13)
     report = cycle(app)
-    assert found(report, "held/t").summary == "t has been held for 13.0 h (told after 12 h): look at the data"
+    assert found(report, "held/t").summary == "t has been held for 13.0 h (limit 12 h): look at the data"
     assert told(report) == [("held/t", Level.WARNING)]
     clock.ahead = timedelta(hours=25)
     assert told(cycle(app)) == [("held/t", Level.CRITICAL)]
@@ -365,7 +365,7 @@ def test_a_resident_watch_looks_again_until_it_is_interrupted(trains: Trains, sl
 
 @pytest.mark.parametrize("span", ["0.5s", "soon", "5d"])
 def test_a_span_that_cannot_be_meant_is_refused(trains: Trains, span: str) -> None:
-    with pytest.raises(click.BadParameter, match="no span of at least a second: such as 10s, 5m, 1h"):
+    with pytest.raises(click.BadParameter, match="is not a time of at least a second, such as 10s, 5m or 1h"):
         trains.opsctl("watch", "--every", span)
 
 

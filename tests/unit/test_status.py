@@ -78,7 +78,7 @@ def test_a_running_task_and_what_waits_behind_it(run: RunDir) -> None:
     )
     assert found.state == "running"
     assert "12_1 on node[001-002], 5m, 2h until its limit" in said(found)
-    assert "4 tasks of 12: waits for the task before it to end" in said(found)
+    assert "4 tasks of array 12: waits for the task before it to end" in said(found)
 
 
 def test_all_held_is_held_and_one_that_runs_is_running(run: RunDir) -> None:

@@ -60,7 +60,7 @@ def _softmax(recipe: Recipe) -> Iterator[Finding]:
     if not odd and each * recipe.micro_batch % 4:
         yield note(
             f"{recipe.name('heads')} is {recipe.heads}: {each} heads of a rank x micro batch {recipe.micro_batch} are"
-            " no multiple of 4, so the fused softmax is not used",
+            " not a multiple of 4, so the fused softmax is not used",
             "a micro batch or heads so that they are, or --use-flash-attn",
         )
 
@@ -135,8 +135,8 @@ def ramp(order: Order, _: Facts) -> Iterator[Finding]:
     wrong = [size for size in sizes if size % unit]
     if wrong and not recipe.global_batch % unit:
         yield error(
-            f"{recipe.name('rampup')}: {len(wrong)} of its {len(sizes)} batches, {wrong[0]} the first, are no multiple"
-            f" of {of}",
+            f"{recipe.name('rampup')}: {len(wrong)} of its {len(sizes)} batches, {wrong[0]} the first, are not a"
+            f" multiple of {of}",
             f"start and increment in multiples of {unit}, or fewer nodes until the ramp is over",
         )
 

@@ -198,7 +198,7 @@ def test_a_life_that_hung_says_so_with_the_odd_rank_which_takes_no_node_out(worl
         "12_1.0 hangs: no sign of life for 20 min; "
         f"unknown: it hung, the odd ones being {odd} (node002, rank 3)"
     )  # fmt: skip
-    assert ended.done == ("remembered node002 as the odd one of a hang, 1 in 28 days",)
+    assert ended.done == ("recorded node002 as the odd one of a hang, 1 in 28 days",)
     [cause] = events(world, Kind.DIAGNOSED)
     assert cause.data["evidence"][:2] == [
         odd,

@@ -180,4 +180,4 @@ def test_nodes_that_our_trains_are_kept_from_count_when_others_are_booted() -> N
     away = frozenset({"node001", "node051", "node052"})
     found = plan_reboot(names, cluster(100), HealthSite(), why="", excluded=away)
     assert [step.node for step in found.steps] == ["node001", "node002"]
-    assert {each.why for each in found.left} == {"beyond the cap of 4 nodes out of service by us at once"}
+    assert {each.why for each in found.left} == {"beyond the cap of 4 nodes that opsctl takes out at once"}

@@ -58,7 +58,7 @@ def test_a_rhythm_of_three_hours_makes_nine_and_a_half_too_long(stage: Stage, ho
     found = stage.look("checkpoint", after=hours(1))
     assert (found.level, found.summary) == (
         Level.WARNING,
-        "gpt: no new checkpoint for 10.0 h of running (told after 9.5 h); newest: global_step3",
+        "gpt: no new checkpoint for 10.0 h of running (limit 9.5 h); newest: global_step3",
     )
     assert found.remedy == "opsctl save-switch gpt"
     assert stage.look("checkpoint", after=hours(10)).level is Level.CRITICAL

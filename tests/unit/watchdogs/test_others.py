@@ -219,7 +219,7 @@ def test_a_hold_is_as_old_as_it_is_and_not_as_old_as_the_first_look_at_it(stage:
     found = stage.look("held", after=timedelta(hours=13))
     assert (found.level, found.summary) == (
         Level.WARNING,
-        "gpt has been held for 13.0 h (told after 12 h): maintenance",
+        "gpt has been held for 13.0 h (limit 12 h): maintenance",
     )
 
 
