@@ -123,8 +123,8 @@ def _read(path: Path, cls: Callable[..., T], convert: Mapping[str, Callable[[Any
         return None
 
 
-def read_deadline(path: Path) -> float | None:
-    """The job's end in seconds since the epoch, or None if it is not known."""
+def read_time(path: Path) -> float | None:
+    """The time in a file, such as the job's end, in seconds since the epoch; None if it cannot be read."""
     try:
         return float(path.read_text())
     except (OSError, ValueError):

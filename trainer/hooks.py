@@ -11,7 +11,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Protocol
 
-from trainer.contract import Env, Reason, read_deadline
+from trainer.contract import Env, Reason, read_time
 from trainer.memory import Memory
 from trainer.report import note
 from trainer.state import State
@@ -129,7 +129,7 @@ class Hooks:
 
     def _is_late(self, state: State) -> bool:
         """Whether what is left of the job is less than twice (slowest step + last save), and the margin."""
-        end = read_deadline(self._deadline) if self._deadline else None
+        end = read_time(self._deadline) if self._deadline else None
         if end is None:
             return False
         left = end - time.time()

@@ -97,7 +97,7 @@ def _tokens(data: Path, index: Path) -> npt.NDArray[np.generic]:
     dtype = next((kind for kind in map(np.dtype, _TYPES[code]) if size == total * kind.itemsize), None)
     if dtype is None:
         width = np.dtype(_TYPES[code][0]).itemsize
-        raise Refused(f"{data} has {size} bytes, and its index tells of {total} tokens of {width} bytes")
+        raise Refused(f"{data} has {size} bytes, but its index records {total} tokens of {width} bytes")
     return np.memmap(data, dtype=dtype, mode="r") if total else np.zeros(0, dtype=dtype)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainer.config import TrainerConfig
-from trainer.contract import Env, Heartbeat, Phase, Reason, StopReason, read_deadline, to_json, write_atomic
+from trainer.contract import Env, Heartbeat, Phase, Reason, StopReason, read_time, to_json, write_atomic
 from trainer.process import Process
 from trainer.state import State
 
@@ -77,7 +77,7 @@ class Pulse:
 
 def warn_of_silence(last_tick: Path, state: State) -> None:
     """Say so, once, when whoever watches this run has been silent for long: nobody would be woken if it died."""
-    ticked = read_deadline(last_tick)
+    ticked = read_time(last_tick)
     if ticked is not None and time.time() - ticked > SILENCE_S:
         note(state, f"nobody watches this run: the last tick of cron was at {time.ctime(ticked)} ({last_tick})")
 

@@ -62,7 +62,7 @@ class Interval:
 
 
 class StepLog:
-    """Gathers steps, and tells of them each `log.every` steps and at the run's end."""
+    """Gathers steps, and reports them each `log.every` steps and at the run's end."""
 
     def __init__(self, config: TrainerConfig, world_size: int, *, device: str = "") -> None:
         """`device` is the name of the GPU, as its driver says it; empty where there is none."""

@@ -41,7 +41,7 @@ ACCELERATORS: dict[str, Accelerator] = {
 
 
 def unknown(name: str) -> Iterator[str]:
-    """A line that says so if `name` is none of these."""
+    """A line that says so if `name` is not one of these."""
     if name.lower() not in map(str.lower, ACCELERATORS):
         yield f"gpu: {name!r} is not known; known: {', '.join(ACCELERATORS)}"
 

@@ -25,9 +25,3 @@ def renewal(
     if growth + restart_h / mtbf_h > 700:
         return 0.0
     return interval_h / (math.exp(restart_h / mtbf_h) * math.expm1(growth) * (mtbf_h + down_h))
-
-
-def expected(*, mtbf_h: float, interval_h: float, save_h: float = 0.0, restart_h: float = 0.0) -> float:
-    """(1 − (R + T/2)/M) / (1 + C/T): Meta's approximation for few failures (arXiv 2410.21680), as others quote it."""
-    refuse("effective time", not_positive(mtbf_h=mtbf_h, interval_h=interval_h))
-    return max(0.0, 1 - (restart_h + interval_h / 2) / mtbf_h) / (1 + save_h / interval_h)

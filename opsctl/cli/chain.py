@@ -24,8 +24,8 @@ from opsctl.switches import Switch, Verb, arm, request
 def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
     """Keep what is queued of TRAIN from starting. What runs goes on.
 
-    Who may not do that to the job arms the pause switch instead, where the run directory lets them: the running task
-    then saves and stops, and holds what is queued.
+    If the job is not yours to hold, the pause switch is armed instead, where you may write to the run directory: the
+    running task then saves and stops, and holds what is queued.
 
     \b
     opsctl hold tiny-gpt --reason "bad loss since step 4000"
@@ -43,7 +43,7 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
     try:
         held = chain.hold(reason or "opsctl hold")
     except NotAllowed:
-        arm(run, Switch.PAUSE, why=reason or "opsctl hold by somebody who may not hold the job")
+        arm(run, Switch.PAUSE, why=reason or "opsctl hold by somebody who does not own the job")
         said = (
             "the job is not yours to hold, so the pause switch is armed instead: the running task, or else the next"
             f" one, saves, stops and holds the rest; opsctl release {run.name} takes it back"
@@ -63,7 +63,7 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
 def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool) -> None:
     """Let what is queued of TRAIN start again, and take back the pause switch if it is armed.
 
-    Who may not do that to the job leaves a request, which the owner's next `opsctl watch` or verb carries out.
+    If the job is not yours to release, a request is left, which the owner's next `opsctl watch` or verb carries out.
 
     \b
     opsctl release tiny-gpt

@@ -83,7 +83,7 @@ class Ledger:
 
 
 def read_ledger(place: CronDir) -> Ledger:
-    """What was written last; an empty one if there is none that can be understood.
+    """What was written last; an empty one if there is none, or it cannot be understood.
 
     Without a ledger nothing is run twice, and nothing is caught up with.
     """

@@ -81,7 +81,7 @@ def _heaviest(events: Sequence[Event]) -> Event | None:
 
 
 def _is_echo(event: Event) -> bool:
-    """A traceback whose exception only tells of a lost connection; another line of that rank says so already."""
+    """A traceback whose exception only reports a lost connection; another line of that rank says so already."""
     if event.cause is not UNEXPLAINED:
         return False
     said = classify(excerpt(event)[-1])

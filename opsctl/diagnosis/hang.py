@@ -18,7 +18,7 @@ CAUSE = "hang"
 SHOWN, LINES = 3, 12
 """So many groups are said to be odd, and so many are told of as proof."""
 _EXPLAINS = frozenset({Class.GPU, Class.NODE, Class.NETWORK, Class.STORAGE})
-"""What else a log tells of comes from its being cancelled, or would have ended it without that."""
+"""Other causes in a log come from its being cancelled, or would have ended it anyway."""
 _ODD = "Look at that node: opsctl health. Others wait for those ranks; a node that is the odd one again is suspect."
 _NONE = "Where all ranks wait in a collective, look at the network: opsctl test-nodes; opsctl nccl LOG."
 

@@ -45,7 +45,7 @@ class Event:
     offset: int
     """Of the line, in its log: within one log, this is the order."""
     peer: str = ""
-    """Whom it tells of, by name or address."""
+    """Whom it is about, by name or address."""
 
 
 @dataclass(slots=True, kw_only=True)

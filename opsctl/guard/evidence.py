@@ -10,7 +10,7 @@ from opsctl.guard.stop import read_stop_request
 from opsctl.model import Job, JobState
 from opsctl.progress.logline import last_iteration
 from opsctl.rundir import Life, RunDir
-from trainer.contract import StopReason, read_deadline, read_stop_reason
+from trainer.contract import StopReason, read_stop_reason, read_time
 
 NEAR = 60.0
 """Seconds. Slurm ends a job up to a minute after its limit; clocks of nodes differ by less."""
@@ -20,7 +20,7 @@ def gather(run: RunDir, life: Life, job: Job | None) -> tuple[Evidence, datetime
     """All there is, and when the life ended, if that is known. `job` is Slurm's row of this life once it was over."""
     stop, code = read_stop_reason(life.stop_reason), _read_code(life.body_exit)
     end = _end(life, stop, job)
-    limit = read_deadline(life.deadline)
+    limit = read_time(life.deadline)
     evidence = Evidence(
         stop=stop,
         request=read_stop_request(life),

@@ -50,7 +50,7 @@ def _tokens(data: Path, index: Path) -> tuple[int, int]:
     for width in _WIDTHS[code]:
         if size == offset + length * width:
             return size // width, width
-    raise ValueError(f"{data.name} has {size} bytes, and its index tells of {offset + length * _WIDTHS[code][0]}")
+    raise ValueError(f"{data.name} has {size} bytes, but its index records {offset + length * _WIDTHS[code][0]}")
 
 
 def _about(path: Path) -> tuple[int | None, str]:

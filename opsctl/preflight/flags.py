@@ -35,7 +35,7 @@ def flags(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def whole(word: str) -> int | None:
-    """`9_765_625` as a number; None for what is none, or is filled in later."""
+    """`9_765_625` as a number; None for what is not a number, or is filled in later."""
     text = word.replace("_", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 

@@ -133,7 +133,7 @@ def sampled(log: Path, places: int = 32) -> list[Iteration]:
 
 
 def _sample(data: bytes) -> list[Iteration]:
-    """The first two whole lines that report an iteration. The first line may be the rest of one, and so is none."""
+    """The first two whole lines that report an iteration. A cut first line does not count."""
     lines = (line for line in data.split(b"\n")[1:-1] if b"iteration" in line)
     known = (parse(line.decode(errors="replace")) for line in lines)
     return list(islice(filter(None, known), 2))

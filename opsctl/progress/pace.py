@@ -29,7 +29,7 @@ def usual_step_s(parts: Iterable[tuple[Part, int]]) -> Usual:
 
 
 def log_interval(parts: Iterable[Part]) -> int:
-    """After how many steps the trainer usually tells of them."""
+    """After how many steps the trainer usually logs them."""
     counts: Counter[int] = Counter()
     for part in parts:
         steps = part.columns[0]
@@ -54,7 +54,7 @@ def missing_steps(parts: Iterable[Part], every: int) -> int:
 
 
 def count_steps(step: int, before: int | None, every: int) -> int:
-    """The steps that a line tells of. The first line of a life may tell of fewer than the others."""
+    """The steps that a line covers. The first line of a life may cover fewer than the others."""
     if before is not None and step > before:
         return step - before
     return min(max(step, 1), (step - 1) % every + 1)
@@ -62,7 +62,7 @@ def count_steps(step: int, before: int | None, every: int) -> int:
 
 def took_s(line: Told, count: int, usual: float, every: int) -> float:
     """Seconds of the `count` steps of a line. Where it does not say, or where the lines before it are missing so that
-    it tells of the last steps only, they are held to have taken the usual time."""
+    it covers the last steps only, they are assumed to have taken the usual time."""
     known = min(count, every) if count > MISSING * every and usual >= 0 else count
     took = line.seconds * known + (usual * (count - known) if known < count else 0.0)
     took = took if math.isfinite(line.seconds) else usual * count

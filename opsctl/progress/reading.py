@@ -1,4 +1,4 @@
-"""Reads a whole log, once from its beginning to its end, for all that it tells of steps, saves and times."""
+"""Reads a whole log, once from its beginning to its end, for all that it says of steps, saves and times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log tells of steps, saves and times, kept small: of each iteration line some 45 bytes, a sixth of it or less.
+"""What a log says of steps, saves and times, kept small: of each iteration line some 45 bytes, a sixth of it or less.
 
 Times are seconds since the epoch as this machine's zone would have it, for logs tell no zone.
 """

@@ -127,7 +127,7 @@ def add_up(
     """The report of what lies between `window.since` and `window.end`; what went before tells what is done twice."""
     parts = [each.lived.told for each in lives]
     if missing := missing_steps(parts, log_interval(parts)):
-        notes = [*notes, f"{missing:,} steps are not in the log: they are held to have taken the usual time"]
+        notes = [*notes, f"{missing:,} steps are not in the log: they are assumed to have taken the usual time"]
     spans = ledger([each.lived for each in lives], waits, begin=window.begin, end=window.end)
     total = _Total(window, len(lives))
     total.take(spans)

@@ -59,11 +59,11 @@ def _seconds(at: datetime | None) -> float | None:
 def read_sacct(path: Path) -> list[Ran]:
     """The jobs of a file that sacct printed, with `--parsable2` or in columns, in order of their start.
 
-    Raises InputError for what is no such file, with every problem in it, RunDirError for one that may not be read.
+    Raises InputError, with every problem, for a file of something else; RunDirError for one that cannot be read.
     """
     try:
         if path.stat().st_size > LARGEST:
-            raise InputError(f"{path}: {path.stat().st_size >> 20} MB is no output of sacct", hint=ASK)
+            raise InputError(f"{path}: {path.stat().st_size >> 20} MB is too large for an output of sacct", hint=ASK)
         text = path.read_text(errors="replace")
     except OSError as error:
         raise cannot_read(path, error) from error
@@ -92,7 +92,7 @@ def parse_sacct(text: str, where: str) -> list[Ran]:
         more = [f"  and {len(problems) - 9} more"] if len(problems) > 9 else []
         raise InputError("\n".join([f"{where}: is not what sacct prints", *problems[:9], *more]), hint=ASK)
     if not found:
-        raise InputError(f"{where}: no job is in it", hint=ASK)
+        raise InputError(f"{where}: there is no job in it", hint=ASK)
     return sorted(found, key=lambda ran: (ran.begin is None, ran.begin or ran.submitted or 0.0))
 
 

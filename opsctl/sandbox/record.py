@@ -77,7 +77,7 @@ class Record:
 
 
 def read_record(home: Path) -> Record | None:
-    """The record in `home`, or None where there is none that can be understood: processes are found without it too."""
+    """The record in `home`, or None if it is missing or garbled: processes are found without it too."""
     try:
         return parse_record(json.loads((home / "sandbox.json").read_text()))
     except (OSError, ValueError, KeyError, TypeError, InputError):

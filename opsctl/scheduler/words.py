@@ -25,7 +25,7 @@ def listed(word: str) -> tuple[str, ...]:
 
 
 def count_of(word: str) -> int:
-    """A number; 0 for whatever is none."""
+    """A number; 0 for what is not one."""
     return int(word) if is_number(word) else 0
 
 
@@ -41,7 +41,7 @@ def is_number(word: str) -> bool:
 
 
 def time_of(word: str) -> datetime | None:
-    """A time in seconds since the epoch, as SLURM_TIME_FORMAT=%s has it; None for `N/A` and whatever else is none."""
+    """A time in seconds since the epoch, as SLURM_TIME_FORMAT=%s has it; None for `N/A` and the like."""
     with suppress(OverflowError, ValueError, OSError):
         if is_number(word):
             return datetime.fromtimestamp(int(word), UTC)

@@ -85,7 +85,7 @@ def more_sequences(prefix):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (cut_data, "has 8 bytes, and its index tells of 5 tokens of 2 bytes"),
+        (cut_data, "has 8 bytes, but its index records 5 tokens of 2 bytes"),
         (cut_index, "has 81 bytes, and should have 82"),
         (partial(cut_index, missing=46), "has 36 bytes, and should have 82"),  # amid the lengths
         (partial(cut_index, missing=70), "has 12 bytes, and its header alone 34"),

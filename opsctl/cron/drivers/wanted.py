@@ -1,4 +1,5 @@
-"""Which driver is to run, as `cron start` and `cron stop` leave it: whoever notices that it does not can revive it."""
+"""Which driver is to run, as `cron start` and `cron stop` leave it, so that whoever notices that
+it does not run can start it again."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from settled_world import BEGIN, World
 
 from opsctl.errors import Unreachable
 from opsctl.guard.deadline import NO_LIMIT, Deadline
-from trainer.contract import read_deadline
+from trainer.contract import read_time
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def test_slurm_is_asked_more_often_in_the_last_minutes(world: World, deadline: D
 
 def test_the_file_follows_a_limit_that_is_moved(world: World, deadline: Deadline) -> None:
     deadline.keep()
-    assert read_deadline(deadline.life.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
+    assert read_time(deadline.life.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
     world.queue.end = BEGIN + timedelta(hours=2)
     world.clock.sleep(60)
     deadline.keep()
-    assert read_deadline(deadline.life.deadline) == (BEGIN + timedelta(hours=2)).timestamp()
+    assert read_time(deadline.life.deadline) == (BEGIN + timedelta(hours=2)).timestamp()
 
 
 def test_a_limit_that_is_lifted_leaves_no_deadline(world: World, deadline: Deadline) -> None:
@@ -63,7 +63,7 @@ def test_a_slurm_that_does_not_answer_changes_nothing_and_is_asked_again_in_a_mi
     with pytest.raises(Unreachable):
         deadline.keep()
     assert not deadline.keep()
-    assert read_deadline(deadline.life.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
+    assert read_time(deadline.life.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Cards that amd-smi tells of: the same checks, as far as it says as much."""
+"""Cards that amd-smi reports: the same checks, as far as it says as much."""
 
 from __future__ import annotations
 

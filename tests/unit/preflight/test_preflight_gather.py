@@ -81,7 +81,7 @@ def test_a_corpus_is_known_by_its_header(tmp_path, vocabulary):
 def test_a_corpus_whose_data_were_cut_short_is_told(tmp_path):
     write_corpus([np.arange(1000)], tmp_path / "c", vocabulary=257)
     os.truncate(tmp_path / "c.bin", 1500)
-    assert corpus.read(tmp_path / "c", "c").problem == "c.bin has 1500 bytes, and its index tells of 2000"
+    assert corpus.read(tmp_path / "c", "c").problem == "c.bin has 1500 bytes, but its index records 2000"
 
 
 def test_a_corpus_whose_index_was_cut_short_is_told(tmp_path):

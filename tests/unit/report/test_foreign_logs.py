@@ -47,7 +47,7 @@ def test_lines_that_are_missing_are_held_to_have_taken_the_usual_time() -> None:
     report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
     assert report.buckets[Bucket.SLOW] == 0
     assert report.buckets[Bucket.EFFECTIVE] == pytest.approx((43680 - 29010) * 22.18, rel=0.001)
-    assert report.notes[-1] == "14,600 steps are not in the log: they are held to have taken the usual time"
+    assert report.notes[-1] == "14,600 steps are not in the log: they are assumed to have taken the usual time"
 
 
 def test_of_a_log_without_times_nobody_knows_the_share_of_the_wall_clock() -> None:
@@ -140,7 +140,7 @@ def test_times_in_the_log_say_which_job_wrote_it_though_another_wrote_nothing(tm
     [
         ("", "it: is empty"),
         ("JobID|State\n1|RUNNING\n", "it: has no column start, end in its first line"),
-        ("JobID|State|Start|End\n", "it: no job is in it"),
+        ("JobID|State|Start|End\n", "it: there is no job in it"),
         ("JobID|State|Start|End\n1|FAILED|soon|never\n2|FAILED|x|y\n",
          "it: is not what sacct prints\n  line 2: 'soon' is not a time\n  line 3: 'x' is not a time"),
         ("JobID|State|Start|End\n1|FAILED|200|100\n",
