@@ -1,4 +1,4 @@
-"""What is told of the steps since the last log line: the line itself, and the same as a record."""
+"""What is logged of the steps since the last log line: the line itself, and the same as a record."""
 
 from __future__ import annotations
 

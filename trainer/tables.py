@@ -113,12 +113,12 @@ class EvaluationConfig(Table):
 
 
 class SpikeConfig(Table):
-    """When a loss is told as a spike."""
+    """When a loss counts as a spike."""
 
     deviations: Annotated[float, Field(ge=0)] = 6.0
     """Standard deviations above the mean of the last `window` losses; 0 never tells."""
     window: Annotated[int, Field(ge=10)] = 100
-    """Steps that a loss is compared with; until there are so many, none is a spike."""
+    """Steps that a loss is compared with; until there are this many, none is a spike."""
     save: bool = True
     """Whether the state after a spike is saved, and kept for study when others are pruned."""
     keep: Count = 3
@@ -126,7 +126,7 @@ class SpikeConfig(Table):
 
 
 class LogConfig(Table):
-    """What is told."""
+    """What is logged."""
 
     every: Count = 1
     """Steps between two log lines."""
@@ -142,7 +142,7 @@ class LogConfig(Table):
 
 
 class LimitsConfig(Table):
-    """The longest that each phase may take, for whoever watches; what is left free before the job's end; memory."""
+    """The longest that each phase may take before it counts as hung; what is left free before the job's end; memory."""
 
     init_s: Seconds = 900.0
     """From start to the first step."""
