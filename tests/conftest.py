@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from hypothesis import HealthCheck, settings
@@ -15,6 +16,7 @@ settings.load_profile("anywhere")
 
 def pytest_configure() -> None:
     """Programs that tests interrupt must be able to be: a shell that runs us in the background has us ignore Ctrl-C,
-    and whatever we start would inherit that."""
+    and whatever we start would inherit that. And what other users are to see is not hidden by whoever runs us."""
+    os.umask(0o022)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
