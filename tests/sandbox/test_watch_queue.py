@@ -103,11 +103,12 @@ def test_a_train_that_is_held_is_fine_until_it_is_forgotten(
 
 
 def test_what_will_never_start_is_not_scheduled(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
-    trains.opsctl("launch", trains.toml(extra=("--dependency=afterok:1",), command=("false",)))
+    failing = slurm_says(
+        slurm, "sbatch", "--hold", "--parsable", "--mem=1", "--output=/dev/null", "--wrap=exit 3"
+    ).strip()
+    trains.opsctl("launch", trains.toml(extra=(f"--dependency=afterok:{failing}",), command=("false",)))
     (array,) = trains.arrays()
-    failing = slurm_says(slurm, "sbatch", "--parsable", "--mem=1", "--output=/dev/null", "--wrap=exit 3").strip()
-    until(lambda: [job for job in app.scheduler.jobs() if job.id == failing and job.state.is_final])
-    slurm_says(slurm, "scontrol", "update", f"jobid={array}", f"dependency=afterok:{failing}")
+    slurm_says(slurm, "scontrol", "release", failing)
     until(lambda: [job for job in trains.rows() if "NeverSatisfied" in job.reason])
     report = cycle(app)
     assert status(report) == (
