@@ -35,7 +35,7 @@ bench: $(VENV)/ready  ## ratios within one run
 # The CPU build of torch where the index has one: it is a tenth of the size.
 $(VENV)/ready: pyproject.toml .ci/packages
 	@.ci/packages
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m venv --clear $(VENV)  # of another Python: anew
 	$(BIN)/pip install -q "torch==$(TORCH)+cpu" || $(BIN)/pip install -q "torch==$(TORCH)"
 	$(BIN)/pip install -q "$(DEEPSPEED)"
 	$(BIN)/pip install -q -e '.[trainer,export,dev]'
