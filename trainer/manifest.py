@@ -241,6 +241,7 @@ def remove(checkpoint: Path) -> None:
     if gone.exists():
         shutil.rmtree(gone)
     checkpoint.rename(gone)
+    fsync_directory(checkpoint.parent)  # else the name might come back after a power failure, on half of the files
     shutil.rmtree(gone)
 
 
