@@ -74,8 +74,8 @@ def parse(answer: Answer, mark: str, *, asked: datetime, answered: datetime) -> 
     if answer.code is None and mark not in answer.out:
         return Snapshot(node=answer.node, at=answered, by=answer.by, problem=answer.problem or "no answer")
     sections, is_whole = split(answer.out, mark)
-    problem = "" if is_whole else answer.problem or "the node answered half"
-    if not sections:
+    problem = "" if is_whole and sections else answer.problem or "the node answered half"
+    if not sections and answer.code is not None:
         said = " ".join((answer.err or answer.out).split())[:160]
         problem = f"the node did not answer as asked (exit code {answer.code}): {said}"
     about = host.settings(_out(sections, "host"))

@@ -182,7 +182,7 @@ def test_a_root_that_is_not_ours_to_write_is_said(trains: Trains) -> None:
     path = trains.toml()
     trains.opsctl("launch", path, "--dry-run")  # so that the other user has nothing left to import
     said = as_user(65534, 65534, lambda: trains.opsctl("launch", path))
-    assert said.startswith(f"RunDirError: {trains.run().path}: Permission denied | is it there, yours to write")
+    assert said.startswith(f"RunDirError: {trains.run().path}: Permission denied | is it there, may you write there")
     assert not trains.run().path.exists()
 
 

@@ -8,13 +8,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from made_nodes import NOW, bus, corpus, printed, said, seen, smi, stamped, stat, uuid, verdict
+from made_nodes import MARK, NOW, bus, corpus, printed, said, seen, smi, stamped, stat, uuid, verdict
 
 from opsctl.health.checks import CHECKS
 from opsctl.health.checks.xid import table
 from opsctl.health.look import judge_all
 from opsctl.health.model import Health, Port, Prior
+from opsctl.health.snapshot import parse
 from opsctl.health_tables import HealthSite
+from opsctl.ports import Answer
 
 CARDS = tuple(uuid(number) for number in range(8))
 
@@ -321,6 +323,13 @@ def test_published_output_of_a_workstation_card_is_read() -> None:
 def test_a_node_that_answers_half_is_unknown() -> None:
     found = verdict(seen(printed()[:900]))
     assert (found.health, said(found, "reach")) == (Health.UNKNOWN, [("unknown", "the node answered half")])
+
+
+@pytest.mark.parametrize("length", [30, 900])
+def test_a_node_that_is_gone_amid_its_answer_is_told_by_how_it_went(length: int) -> None:
+    cut = Answer(node="node001", by="ssh", out=printed()[:length], problem="ssh: the connection ended first")
+    found = verdict(parse(cut, MARK, asked=NOW, answered=NOW))
+    assert (found.health, said(found, "reach")) == (Health.UNKNOWN, [("unknown", "ssh: the connection ended first")])
 
 
 def test_half_an_answer_may_still_hold_evidence() -> None:
