@@ -88,7 +88,7 @@ def test_a_signal_to_one_rank_stops_all(train):
 
 
 def test_a_silent_rank_is_not_waited_for_longer_than_the_timeout(train):
-    run = train(**(ENDLESS | {"parallel": {"pipeline": 2, "timeout_s": 4.0}}))
+    run = train(**(ENDLESS | {"parallel": {"pipeline": 2, "timeout_s": 6.0}}))
     life = run.start()
     life.wait_for_step(2)
     stopped, *others = life.pids
