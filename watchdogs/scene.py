@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from opsctl.config import Site, Train
-from opsctl.journal import Event
+from opsctl.journal import Event, Kind
 from opsctl.launch.chain import Seen
 from opsctl.model import Job, JobState, Node
 from opsctl.ports import Clock, Runner
@@ -96,6 +96,40 @@ class Watched:
     def life(self) -> Life | None:
         """The life of the task that runs."""
         return self.run.life(self.running.life) if self.running else None
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of it is in the queue, and nobody expects that."""
+        return self.seen is not None and not (self.seen.active or self.seen.waiting) and bool(self.why_over)
+
+    @property
+    def why_over(self) -> str:
+        """Somebody wanted it to be over, or it has reached its end; empty if neither, or if Slurm did not answer."""
+        if self.seen is None:
+            return ""
+        history = self.seen.history
+        settled = list(history.settled.values())
+        outcome = str(settled[-1].data["outcome"]) if settled else ""
+        decided = [event for event in self.events if event.kind is Kind.SUBMITTED or _is_cancel(event)]
+        if decided and decided[-1].kind is Kind.CANCELLED:
+            why = str(decided[-1].data["why"])
+            if settled and why.startswith(f"{settled[-1].data['life']} {outcome}: "):  # the settlement cancelled it
+                return why
+            return f"cancelled by {decided[-1].actor.partition('@')[0]}: {why}"
+        last = list(history.started)[-1:]
+        if outcome in {"finished", "killed"} and last and last[0] in history.settled:
+            return f"{outcome}: {settled[-1].data['why']}"
+        return "" if history.arrays or history.pending else "it was never launched"
+
+
+def _is_cancel(event: Event) -> bool:
+    """Of the whole train, not of one task, nor of the double of a submission."""
+    said = event.data
+    return (
+        event.kind is Kind.CANCELLED
+        and "_" not in str(said["job"])
+        and said["why"] != "the same submission arrived twice"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
-from opsctl.journal import Kind
 from opsctl.launch.chain import Seen
 from opsctl.launch.reasons import Wait, wait, why
 from opsctl.model import Finding, Job, JobState, Level
@@ -61,9 +60,7 @@ class SlurmStatus:
     def probe(self, scene: Scene, thing: Watched) -> Queue:
         assert thing.seen is not None
         jobs = tuple(job for job in (*thing.seen.jobs, *thing.also) if not job.state.is_final)
-        queue = Queue(
-            train=thing.name, seen=thing.seen, jobs=jobs, ended=_why_over(thing, thing.seen), limits=scene.site.watch
-        )
+        queue = Queue(train=thing.name, seen=thing.seen, jobs=jobs, ended=thing.why_over, limits=scene.site.watch)
         return self._remember(scene, thing, queue)
 
     def _remember(self, scene: Scene, thing: Watched, queue: Queue) -> Queue:
@@ -113,27 +110,6 @@ def also_of(config_names: tuple[str, ...], jobs: tuple[Job, ...], owner: str, ou
         for job in jobs
         if job.user == owner and job.id not in ours and any(pattern.fullmatch(job.name) for pattern in patterns)
     )
-
-
-def _why_over(thing: Watched, seen: Seen) -> str:
-    """Somebody wanted it to be over, or it has reached its end."""
-    settled = list(seen.history.settled.values())
-    outcome = str(settled[-1].data["outcome"]) if settled else ""
-    decided = [event for event in thing.events if event.kind is Kind.SUBMITTED or _is_cancel(event.kind, event.data)]
-    if decided and decided[-1].kind is Kind.CANCELLED:
-        why = str(decided[-1].data["why"])
-        if settled and why.startswith(f"{settled[-1].data['life']} {outcome}: "):  # the settlement cancelled it
-            return why
-        return f"cancelled by {decided[-1].actor.partition('@')[0]}: {why}"
-    last = list(seen.history.started)[-1:]
-    if outcome in {"finished", "killed"} and last and last[0] in seen.history.settled:
-        return f"{outcome}: {settled[-1].data['why']}"
-    return "" if seen.history.arrays or seen.history.pending else "it was never launched"
-
-
-def _is_cancel(kind: Kind, data: dict[str, object]) -> bool:
-    """The whole train, not one task of it, nor the double of a submission."""
-    return kind is Kind.CANCELLED and "_" not in str(data["job"]) and data["why"] != "the same submission arrived twice"
 
 
 def _judged(seen: Queue, now: datetime) -> tuple[Level, str, str]:

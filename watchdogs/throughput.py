@@ -48,6 +48,8 @@ class Throughput:
         job = thing.running
         size = job.node_count if job else kept.get("size", 0)
         unit, rates = _rates(kept if kept.get("size") in {0, size} else {}, lines)
+        if thing.is_over:  # nobody can do anything about it, and the next launch may be of something else
+            rates = []
         step = lines[-1].step if lines else int(kept.get("step", 0))
         scene.memory.write(
             self.name, thing.name, {**position, "size": size, "unit": unit, "rates": rates, "step": step}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from stage import Stage, job
+from stage import Stage, job, waiting
 
+from opsctl.journal import Kind
 from opsctl.model import Level
 from trainer.contract import Heartbeat, Phase, to_json, write_atomic
 
@@ -55,6 +56,22 @@ def test_where_no_node_stands_out_none_is_blamed(stage: Stage) -> None:
     say(stage, 101, 10, 100)
     found = stage.look("throughput")
     assert (found.level, found.node, found.evidence) == (Level.CRITICAL, "", ())
+
+
+def test_of_a_train_that_is_over_nobody_is_told_that_it_was_slow(stage: Stage) -> None:
+    stage.runs()
+    say(stage, 1, 100, 149)
+    say(stage, 101, 10, 100)
+    assert stage.look("throughput").level is Level.CRITICAL
+    stage.jobs = (waiting("Dependency"),)
+    assert stage.look("throughput").level is Level.CRITICAL
+    stage.journal.append(Kind.LIFE_STARTED, life="7_1.0", nodes="n1")
+    stage.journal.append(
+        Kind.LIFE_SETTLED, life="7_1.0", outcome="killed", action="cancel-queued", why="the kill switch"
+    )
+    assert stage.look("throughput").level is Level.CRITICAL
+    stage.jobs = ()
+    assert stage.look("throughput").level is Level.OK
 
 
 def test_single_slow_steps_say_nothing(stage: Stage) -> None:
