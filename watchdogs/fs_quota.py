@@ -46,8 +46,10 @@ class FsQuota:
         filesystem, keep = thing, scene.memory.directory / self.name
         try:
             space = storage.read(filesystem, scene.runner, keep=keep, now=scene.now)
-        except (OpsctlError, OSError) as error:
+        except OpsctlError as error:
             return Measured(filesystem=filesystem, problem=str(error))
+        except OSError as error:
+            return Measured(filesystem=filesystem, problem=f"{error.filename or thing.path}: {error.strerror or error}")
         kept = scene.memory.read(self.name, filesystem.name)
         trains = [(train, growth_of(train, filesystem.path, kept.setdefault("sizes", {}))) for train in scene.trains]
         on_it = tuple(growth for _, growth in trains if growth)

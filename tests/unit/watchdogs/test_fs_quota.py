@@ -299,3 +299,8 @@ def test_sizes_are_shown_short() -> None:
     assert [show_size(each) for each in (0, 1023, 1024, 2.3 * TIB, 5e18)] == [
         "0 B", "1023 B", "1 KiB", "2.3 TiB", "4.34 EiB"
     ]  # fmt: skip
+
+
+def test_a_directory_that_is_gone_is_said_in_words(stage: Stage) -> None:
+    found = stage.look("fs_quota", Filesystem(name="scratch", path="/gone"))
+    assert (found.level, found.summary) == (Level.UNKNOWN, "scratch: /gone: No such file or directory")
