@@ -77,7 +77,7 @@ AIMS = (
 def write_corpus(directory: Path) -> None:
     text = bytes(range(256)) * 8192
     (directory / "text").write_bytes(text)
-    argv = ["-m", "trainer.prepare", "--input", str(directory / "text"), "--output", str(directory / "corpus")]
+    argv = ["-m", "opsctl.trainer.prepare", "--input", str(directory / "text"), "--output", str(directory / "corpus")]
     subprocess.run([sys.executable, "-P", *argv], check=True, stdout=subprocess.DEVNULL)
 
 

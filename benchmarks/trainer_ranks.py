@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trainer.parallel import choose_accelerator
+from opsctl.trainer.parallel import choose_accelerator
 
 choose_accelerator()
 
@@ -25,21 +25,21 @@ import torch  # noqa: E402 - DeepSpeed looks for its accelerator when it is impo
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from trainer import model, parallel, process, tensor  # noqa: E402
-from trainer.checkpoint.saving import open_checkpoints  # noqa: E402
-from trainer.config import TrainerConfig  # noqa: E402
-from trainer.contract import Env, Phase  # noqa: E402
-from trainer.data import Batches, open_data  # noqa: E402
-from trainer.engine import Engine  # noqa: E402
-from trainer.flops import step_flops  # noqa: E402
-from trainer.hooks import Hooks  # noqa: E402
-from trainer.layout import layout  # noqa: E402
-from trainer.memory import Memory  # noqa: E402
-from trainer.metrics import Metrics  # noqa: E402
-from trainer.report import Pulse  # noqa: E402
-from trainer.spikes import Spikes  # noqa: E402
-from trainer.state import State  # noqa: E402
-from trainer.steplog import StepLog  # noqa: E402
+from opsctl.trainer import model, parallel, process, tensor  # noqa: E402
+from opsctl.trainer.checkpoint.saving import open_checkpoints  # noqa: E402
+from opsctl.trainer.config import TrainerConfig  # noqa: E402
+from opsctl.trainer.contract import Env, Phase  # noqa: E402
+from opsctl.trainer.data import Batches, open_data  # noqa: E402
+from opsctl.trainer.engine import Engine  # noqa: E402
+from opsctl.trainer.flops import step_flops  # noqa: E402
+from opsctl.trainer.hooks import Hooks  # noqa: E402
+from opsctl.trainer.layout import layout  # noqa: E402
+from opsctl.trainer.memory import Memory  # noqa: E402
+from opsctl.trainer.metrics import Metrics  # noqa: E402
+from opsctl.trainer.report import Pulse  # noqa: E402
+from opsctl.trainer.spikes import Spikes  # noqa: E402
+from opsctl.trainer.state import State  # noqa: E402
+from opsctl.trainer.steplog import StepLog  # noqa: E402
 
 RATE = 1e-4
 

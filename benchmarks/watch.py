@@ -24,8 +24,8 @@ from opsctl.progress.logline import Iteration
 from opsctl.rundir import RunDir
 from opsctl.system import SystemClock, SystemRunner
 from opsctl.watch import Watch
-from watchdogs.curve import Curve, Shape, advance, shape
-from watchdogs.lines import new_iterations
+from opsctl.watchdogs.curve import Curve, Shape, advance, shape
+from opsctl.watchdogs.lines import new_iterations
 
 LINE = (
     " iteration {step:8d}/ 9999999 | elapsed time per iteration (s): 1.0 | lm loss: {loss:.6E} | TFLOPs: {rate:.2f} |\n"

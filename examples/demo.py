@@ -62,8 +62,8 @@ def prepare() -> None:
     (HOME / "site.toml").write_text(site)
     library = sysconfig.get_paths()["stdlib"]
     sources = [str(path) for path in sorted(Path(library).glob("*.py"))]
-    words = [sys.executable, "-m", "trainer.prepare", "--input", *sources, "--output", str(HOME / "corpus")]
-    console.print(f"[dim]$[/dim] python -m trainer.prepare   [dim]({len(sources)} files of {library})[/dim]")
+    words = [sys.executable, "-m", "opsctl.trainer.prepare", "--input", *sources, "--output", str(HOME / "corpus")]
+    console.print(f"[dim]$[/dim] python -m opsctl.trainer.prepare   [dim]({len(sources)} files of {library})[/dim]")
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"demo: no corpus:\n{done.stderr}")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.errors import OpsctlError, RunDirError
-from trainer import manifest
-from trainer.contract import write_atomic
-from trainer.manifest import Checkpoint, Manifest
+from opsctl.trainer import manifest
+from opsctl.trainer.contract import write_atomic
+from opsctl.trainer.manifest import Checkpoint, Manifest
 
 _HASHERS = min(8, os.cpu_count() or 1)
 """Files that are hashed at a time; hashing lets go of the interpreter's lock."""

@@ -244,8 +244,8 @@ def trainer_problems(given: Mapping[str, Any], *, layout: bool = True) -> list[s
     table, slurm = given.get("trainer"), given.get("slurm", {})
     if not isinstance(table, dict):
         return []
-    from trainer.config import TrainerConfig  # noqa: PLC0415 (only a train with the embedded trainer pays for it)
-    from trainer.layout import check_layout  # noqa: PLC0415 (as above)
+    from opsctl.trainer.config import TrainerConfig  # noqa: PLC0415 (only a train with the embedded trainer pays for it)
+    from opsctl.trainer.layout import check_layout  # noqa: PLC0415 (as above)
 
     try:
         config = TrainerConfig.model_validate(table)

@@ -13,9 +13,9 @@ from typing import Protocol
 from opsctl.checkpoints import Damaged, cause, doubt, found, note_offloaded, offloaded_to, problems, size_of
 from opsctl.errors import InputError, OpsctlError
 from opsctl.ports import Clock, Runner, TimedOut
-from trainer import manifest
-from trainer.contract import fsync_directory
-from trainer.manifest import Checkpoint
+from opsctl.trainer import manifest
+from opsctl.trainer.contract import fsync_directory
+from opsctl.trainer.manifest import Checkpoint
 
 _CHUNK = 8 << 20
 _PLACEHOLDERS = ("source", "files", "name", "train")

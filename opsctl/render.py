@@ -35,9 +35,8 @@ RUNTIME: dict[str, str] = {
 
 
 def templates_dir() -> Path:
-    """Where the templates lie: inside an installed package, or at the top of the repository."""
-    packaged = Path(__file__).parent / "_data" / "templates"
-    return packaged if packaged.is_dir() else Path(__file__).parent.parent / "templates"
+    """Return the directory of the templates: in a checkout, a link to the repository's `templates/`."""
+    return Path(__file__).parent / "templates"
 
 
 @cache

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from opsctl.errors import InputError, RunDirError, cannot_write
 from opsctl.tables import check_name
-from trainer.contract import write_atomic
+from opsctl.trainer.contract import write_atomic
 
 SHARED = ("switches", "requests")
 """The only places that others may write to, and only those of the site's group."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.errors import cannot_write
-from trainer.contract import write_atomic
+from opsctl.trainer.contract import write_atomic
 
 OWNED = ("alerts", "nodes", "cron")
 

@@ -27,9 +27,9 @@ from opsctl.ports import Clock, Runner, Scheduler, Watchdog
 from opsctl.rundir import RunDir, all_trains, may_act
 from opsctl.system import user_name
 from opsctl.watch_tables import Filesystem
-from watchdogs import WATCHDOGS
-from watchdogs.scene import Memory, Scene, Watched
-from watchdogs.slurm_status import also_of
+from opsctl.watchdogs import WATCHDOGS
+from opsctl.watchdogs.scene import Memory, Scene, Watched
+from opsctl.watchdogs.slurm_status import also_of
 
 Unit = tuple[str, str]
 """A watchdog and the name of what it looks at."""

@@ -1,4 +1,4 @@
-"""`python -m trainer CONFIG.json`: one rank of a training run.
+"""`python -m opsctl.trainer CONFIG.json`: one rank of a training run.
 
 Exit codes: 0 finished or stopped by itself, with a stop reason; 1 crashed, or left for a loss that is not a number or
 for memory that is full; 2 config, data or checkpoint refused.
@@ -16,8 +16,8 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
-from trainer import config, dryrun, process, stacks, trace
-from trainer.errors import Refused
+from opsctl.trainer import config, dryrun, process, stacks, trace
+from opsctl.trainer.errors import Refused
 
 
 def main() -> NoReturn:
@@ -46,10 +46,10 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"config {given.config} cannot be read: {error}") from error
 
-    from trainer.parallel import choose_accelerator  # noqa: PLC0415 - takes seconds: a wrong config is told first
+    from opsctl.trainer.parallel import choose_accelerator  # noqa: PLC0415 - takes seconds: a wrong config is told first
 
     choose_accelerator()
-    from trainer.loop import run  # noqa: PLC0415 - DeepSpeed looks for its accelerator when it is imported
+    from opsctl.trainer.loop import run  # noqa: PLC0415 - DeepSpeed looks for its accelerator when it is imported
 
     packages = given.trace.split(",") if given.trace else settings.trace
     if packages:
@@ -58,7 +58,7 @@ def _run(arguments: Sequence[str]) -> NoReturn:
 
 
 def _parser() -> argparse.ArgumentParser:
-    usage = "python -m trainer CONFIG.json [--trace PACKAGES] [--skip-samples A-B] | CONFIG --dry-run [--processes N]"
+    usage = "python -m opsctl.trainer CONFIG [--trace PACKAGES] [--skip-samples A-B] | --dry-run [--processes N]"
     parser = argparse.ArgumentParser(prog="trainer", usage=usage, allow_abbrev=False)
     parser.add_argument("config", type=Path, help="a trainer.json; with --dry-run also a train's TOML")
     parser.add_argument("--trace", metavar="PACKAGES", help="log each call into these packages, separated by commas")

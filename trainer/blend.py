@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainer.config import TrainerConfig
-from trainer.errors import Refused
-from trainer.indexed import Corpus
-from trainer.order import Order
-from trainer.tables import CorpusConfig
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.indexed import Corpus
+from opsctl.trainer.order import Order
+from opsctl.trainer.tables import CorpusConfig
 
 CYCLE = 10_000
 """Samples after which the pattern of corpora comes again: so exact are the weights."""

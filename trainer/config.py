@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from trainer import schedule
-from trainer.tables import (
+from opsctl.trainer import schedule
+from opsctl.trainer.tables import (
     BatchConfig,
     CorpusConfig,
     Count,

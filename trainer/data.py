@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.blend import Blend, Part, mixture_problems, open_parts
-from trainer.config import TrainerConfig
-from trainer.errors import Refused
-from trainer.order import taken
+from opsctl.trainer.blend import Blend, Part, mixture_problems, open_parts
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.order import taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`python -m trainer CONFIG --dry-run`: what a run would be, and what is wrong with it, without a GPU or torch."""
+"""`python -m opsctl.trainer CONFIG --dry-run`: describe a run and its mistakes, without a GPU or torch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer import blend, footprint
-from trainer.config import TrainerConfig
-from trainer.errors import Refused
-from trainer.footprint import GIB
-from trainer.layout import Layout, check_layout, layout
-from trainer.process import number
+from opsctl.trainer import blend, footprint
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.footprint import GIB
+from opsctl.trainer.layout import Layout, check_layout, layout
+from opsctl.trainer.process import number
 
 _WIDTHS = (30, 12, 9, 11, 11, 13, 12)
 

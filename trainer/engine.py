@@ -20,9 +20,9 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch.utils.checkpoint import checkpoint
 
-from trainer import dropout, model, tensor
-from trainer.config import TrainerConfig
-from trainer.layout import Layout
+from opsctl.trainer import dropout, model, tensor
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.layout import Layout
 
 _BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding", "blocks": "type:Block"}
 

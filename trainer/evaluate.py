@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainer.data import Batches, Data
-from trainer.engine import Engine
-from trainer.layout import Layout
+from opsctl.trainer.data import Batches, Data
+from opsctl.trainer.engine import Engine
+from opsctl.trainer.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer import flops
-from trainer.config import ModelConfig, TrainerConfig
-from trainer.layout import Layout
+from opsctl.trainer import flops
+from opsctl.trainer.config import ModelConfig, TrainerConfig
+from opsctl.trainer.layout import Layout
 
 GIB = 2**30
 _OVERHEAD = 1.25

@@ -11,10 +11,10 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Protocol
 
-from trainer.contract import Env, Reason, read_time
-from trainer.memory import Memory
-from trainer.report import note
-from trainer.state import State
+from opsctl.trainer.contract import Env, Reason, read_time
+from opsctl.trainer.memory import Memory
+from opsctl.trainer.report import note
+from opsctl.trainer.state import State
 
 
 class Flag(IntEnum):

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.contract import fsync_directory, write_atomic
-from trainer.errors import Refused
+from opsctl.trainer.contract import fsync_directory, write_atomic
+from opsctl.trainer.errors import Refused
 
 MAGIC = b"MMIDIDX\x00\x00"
 _TYPES: dict[int, tuple[type[np.integer[Any]], ...]] = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainer.config import TrainerConfig
+    from opsctl.trainer.config import TrainerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

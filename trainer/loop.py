@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from trainer import flops, nanguard, schedule
-from trainer.checkpoint.resuming import foresee
-from trainer.checkpoint.saving import Checkpoints, open_checkpoints
-from trainer.config import TrainerConfig
-from trainer.contract import Env, Phase, Reason
-from trainer.data import Batches
-from trainer.engine import Engine
-from trainer.evaluate import Evaluation, evaluation, line
-from trainer.footprint import model_parameters
-from trainer.hooks import Decision, Hooks
-from trainer.metrics import Metrics
-from trainer.parallel import Control, connect, leave
-from trainer.process import Process
-from trainer.report import Pulse, say, stamp, write_stop_reason
-from trainer.spikes import Spikes
-from trainer.start import checked, compare_data, device_name, memory_limits, settle_randomness, settle_seed
-from trainer.state import State
-from trainer.steplog import Interval, StepLog
+from opsctl.trainer import flops, nanguard, schedule
+from opsctl.trainer.checkpoint.resuming import foresee
+from opsctl.trainer.checkpoint.saving import Checkpoints, open_checkpoints
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.contract import Env, Phase, Reason
+from opsctl.trainer.data import Batches
+from opsctl.trainer.engine import Engine
+from opsctl.trainer.evaluate import Evaluation, evaluation, line
+from opsctl.trainer.footprint import model_parameters
+from opsctl.trainer.hooks import Decision, Hooks
+from opsctl.trainer.metrics import Metrics
+from opsctl.trainer.parallel import Control, connect, leave
+from opsctl.trainer.process import Process
+from opsctl.trainer.report import Pulse, say, stamp, write_stop_reason
+from opsctl.trainer.spikes import Spikes
+from opsctl.trainer.start import checked, compare_data, device_name, memory_limits, settle_randomness, settle_seed
+from opsctl.trainer.state import State
+from opsctl.trainer.steplog import Interval, StepLog
 
 
 def run(config: TrainerConfig, process: Process, environ: Mapping[str, str]) -> NoReturn:

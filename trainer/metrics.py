@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainer.contract import Env
-from trainer.errors import Refused
-from trainer.report import note, say
-from trainer.state import State
-from trainer.steplog import Interval
-from trainer.tables import LogConfig
+from opsctl.trainer.contract import Env
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.report import note, say
+from opsctl.trainer.state import State
+from opsctl.trainer.steplog import Interval
+from opsctl.trainer.tables import LogConfig
 
 _TAGS = {
     "loss": "lm-loss-training/lm loss",

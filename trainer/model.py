@@ -16,9 +16,9 @@ from deepspeed.pipe import LayerSpec, TiedLayerSpec
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer import dropout, tensor
-from trainer.config import ModelConfig
-from trainer.tensor import ColumnLinear, RowLinear, Slice
+from opsctl.trainer import dropout, tensor
+from opsctl.trainer.config import ModelConfig
+from opsctl.trainer.tensor import ColumnLinear, RowLinear, Slice
 
 
 class TokenEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read torch

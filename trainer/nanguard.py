@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.engine import Engine
-from trainer.parallel import Control
+from opsctl.trainer.engine import Engine
+from opsctl.trainer.parallel import Control
 
 
 class Pass(IntEnum):

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 
-from trainer.process import Process
+from opsctl.trainer.process import Process
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""`python -m trainer.prepare --input PATH… --output PREFIX`: text to a corpus in Megatron's indexed format.
+"""`python -m opsctl.trainer.prepare --input PATH… --output PREFIX`: text to a corpus in Megatron's indexed format.
 
 Each file is a document; of a file that ends in `.jsonl`, each line is, by its key `text`. Tokens are bytes, and 256 at
 the end of a document, or those of a `tokenizer.json`. Files come in the order of their paths, so that the same input
@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from trainer.errors import Refused
-from trainer.indexed import write_corpus
-from trainer.tokens import END_OF_DOCUMENT, Encode, Tokenizer, byte_level
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.indexed import write_corpus
+from opsctl.trainer.tokens import END_OF_DOCUMENT, Encode, Tokenizer, byte_level
 
 _CHUNK = 64
 """Documents that a process takes at a time."""
@@ -139,7 +139,9 @@ def _bounded(pool: Any, chunks: Iterator[list[bytes]], *, ahead: int) -> Iterato
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m trainer.prepare", description=(__doc__ or "").split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m opsctl.trainer.prepare", description=(__doc__ or "").split("\n\n")[0]
+    )
     parser.add_argument("--input", nargs="+", type=Path, required=True, metavar="PATH", help="files and directories")
     parser.add_argument("--output", type=Path, required=True, metavar="PREFIX", help="path without .bin and .idx")
     parser.add_argument("--suffix", default="", help="of the files taken from directories, such as .py; all if absent")

@@ -8,8 +8,8 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainer.contract import Env
-from trainer.errors import Refused
+from opsctl.trainer.contract import Env
+from opsctl.trainer.errors import Refused
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61

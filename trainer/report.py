@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainer.config import TrainerConfig
-from trainer.contract import Env, Heartbeat, Phase, Reason, StopReason, read_time, to_json, write_atomic
-from trainer.process import Process
-from trainer.state import State
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.contract import Env, Heartbeat, Phase, Reason, StopReason, read_time, to_json, write_atomic
+from opsctl.trainer.process import Process
+from opsctl.trainer.state import State
 
 SILENCE_S = 3 * 3600.0
 """Ticks come at least every hour."""

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import deque
 
-from trainer.tables import SpikeConfig
+from opsctl.trainer.tables import SpikeConfig
 
 NAME = "loss spike"
 """What the reason begins with that keeps a checkpoint for study."""

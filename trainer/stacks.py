@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainer.contract import Env
-from trainer.process import Process
+from opsctl.trainer.contract import Env
+from opsctl.trainer.process import Process
 
 _POLL_S = 2.0
 

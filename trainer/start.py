@@ -7,15 +7,15 @@ from pathlib import Path
 
 import torch
 
-from trainer.config import TrainerConfig
-from trainer.data import Data, open_data
-from trainer.errors import Refused
-from trainer.layout import Layout, check_layout, layout
-from trainer.memory import Memory
-from trainer.parallel import Control
-from trainer.process import Process
-from trainer.report import say
-from trainer.state import State
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.data import Data, open_data
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.layout import Layout, check_layout, layout
+from opsctl.trainer.memory import Memory
+from opsctl.trainer.parallel import Control
+from opsctl.trainer.process import Process
+from opsctl.trainer.report import say
+from opsctl.trainer.state import State
 
 _OTHER_ORDER = "samples come in another order, some of them again"
 

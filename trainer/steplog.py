@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trainer import flops
-from trainer.config import TrainerConfig
-from trainer.schedule import is_due
-from trainer.state import State
+from opsctl.trainer import flops
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.schedule import is_due
+from opsctl.trainer.state import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

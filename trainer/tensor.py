@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.layout import Layout
+from opsctl.trainer.layout import Layout
 
 _SEEDS = (1 << 64) - 1
 """What torch takes: a seed above it raises."""

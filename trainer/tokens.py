@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import Refused
+from opsctl.trainer.errors import Refused
 
 END_OF_DOCUMENT = 256
 """Of a byte-level corpus."""

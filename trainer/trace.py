@@ -11,9 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-from trainer.contract import Env
-from trainer.errors import Refused
-from trainer.process import Process
+from opsctl.trainer.contract import Env
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.process import Process
 
 
 def trace_file(environ: Mapping[str, str], process: Process) -> Path:

@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from opsctl.ports import Watchdog
-from watchdogs.checkpoint import Checkpoint
-from watchdogs.cron_alive import CronAlive
-from watchdogs.failures import Failures
-from watchdogs.fs_quota import FsQuota
-from watchdogs.hang import Hang
-from watchdogs.held import Held
-from watchdogs.loss import Loss
-from watchdogs.node_health import NodeHealth
-from watchdogs.scene import Scene
-from watchdogs.slurm_status import SlurmStatus
-from watchdogs.throughput import Throughput
+from opsctl.watchdogs.checkpoint import Checkpoint
+from opsctl.watchdogs.cron_alive import CronAlive
+from opsctl.watchdogs.failures import Failures
+from opsctl.watchdogs.fs_quota import FsQuota
+from opsctl.watchdogs.hang import Hang
+from opsctl.watchdogs.held import Held
+from opsctl.watchdogs.loss import Loss
+from opsctl.watchdogs.node_health import NodeHealth
+from opsctl.watchdogs.scene import Scene
+from opsctl.watchdogs.slurm_status import SlurmStatus
+from opsctl.watchdogs.throughput import Throughput
 
 WATCHDOGS: dict[str, Watchdog[Scene, Any, Any]] = {
     "slurm_status": SlurmStatus(),

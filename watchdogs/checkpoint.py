@@ -14,9 +14,9 @@ from opsctl.model import Finding, Level
 from opsctl.progress.eta import median_step_s
 from opsctl.progress.logline import recent_iterations
 from opsctl.tables import show_size
-from trainer.manifest import read_manifest, verify
-from watchdogs.saves import Save, saves, size_of
-from watchdogs.scene import Scene, Watched
+from opsctl.trainer.manifest import read_manifest, verify
+from opsctl.watchdogs.saves import Save, saves, size_of
+from opsctl.watchdogs.scene import Scene, Watched
 
 LATE = 3.0
 """So many intervals without a checkpoint are too many, and GRACE_S more for loading and saving."""

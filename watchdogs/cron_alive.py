@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from opsctl.cron.place import CronDir
 from opsctl.model import Finding, Level
 from opsctl.sitedir import SiteDir
-from watchdogs.scene import Scene
+from opsctl.watchdogs.scene import Scene
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from opsctl.model import Finding, Level
 from opsctl.storage import Space, User
 from opsctl.tables import show_size
 from opsctl.watch_tables import Filesystem
-from watchdogs.growth import Growth, growth_of, observed
-from watchdogs.scene import Scene
+from opsctl.watchdogs.growth import Growth, growth_of, observed
+from opsctl.watchdogs.scene import Scene
 
 SAMPLES = 300
 BIGGEST_EVERY = timedelta(hours=6)

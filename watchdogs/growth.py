@@ -10,9 +10,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from watchdogs.checkpoint import expected_s, trainer_checkpoint
-from watchdogs.saves import saves, size_of
-from watchdogs.scene import Watched
+from opsctl.watchdogs.checkpoint import expected_s, trainer_checkpoint
+from opsctl.watchdogs.saves import saves, size_of
+from opsctl.watchdogs.scene import Watched
 
 WATCHED_S = 6 * 3600.0
 """What was seen for less long is no rate: people copy things, and delete them."""

@@ -16,11 +16,11 @@ from opsctl.model import Finding, Job, Level
 from opsctl.progress.logline import Iteration
 from opsctl.rundir import Life
 from opsctl.tables import show_span
-from trainer.contract import Heartbeat, Phase, read_heartbeat
-from watchdogs import stacks
-from watchdogs.lines import new_iterations
-from watchdogs.saves import saves
-from watchdogs.scene import Scene, Watched
+from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
+from opsctl.watchdogs import stacks
+from opsctl.watchdogs.lines import new_iterations
+from opsctl.watchdogs.saves import saves
+from opsctl.watchdogs.scene import Scene, Watched
 
 FLOOR_S = 900.0
 """A rhythm that was learnt never makes the limit shorter than this."""

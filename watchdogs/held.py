@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from opsctl import switches
 from opsctl.model import Finding, Level
 from opsctl.switches import Switch
-from watchdogs.scene import Scene, Watched
+from opsctl.watchdogs.scene import Scene, Watched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from opsctl.health.history import History, Record
 from opsctl.model import Finding, Level, Node
 from opsctl.nodesets import union
 from opsctl.sitedir import SiteDir
-from watchdogs.scene import Scene, Watched
+from opsctl.watchdogs.scene import Scene, Watched
 
 BAD = {
     "DOWN": Level.CRITICAL,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainer.manifest import checkpoints
+from opsctl.trainer.manifest import checkpoints
 
 SKIPPED = (".saving-", "damaged-")
 """What is not a checkpoint yet, or not any more."""

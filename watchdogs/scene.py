@@ -16,7 +16,7 @@ from opsctl.launch.chain import Seen
 from opsctl.model import Job, JobState, Node
 from opsctl.ports import Clock, Runner
 from opsctl.rundir import Life, RunDir
-from trainer.contract import write_atomic
+from opsctl.trainer.contract import write_atomic
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from opsctl.launch.reasons import Wait, wait, why
 from opsctl.model import Finding, Job, JobState, Level
 from opsctl.tables import show_span
 from opsctl.watch_tables import WatchSite
-from watchdogs import pulse
-from watchdogs.scene import Scene, Watched
+from opsctl.watchdogs import pulse
+from opsctl.watchdogs.scene import Scene, Watched
 
 CUT_OFF = timedelta(minutes=10)
 """So long it may be unknown whether a submission arrived."""

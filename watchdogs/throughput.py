@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 
 from opsctl.model import Finding, Level
 from opsctl.progress.logline import Iteration
-from trainer.contract import read_heartbeat
-from watchdogs.lines import new_iterations
-from watchdogs.scene import Scene, Watched
+from opsctl.trainer.contract import read_heartbeat
+from opsctl.watchdogs.lines import new_iterations
+from opsctl.watchdogs.scene import Scene, Watched
 
 WINDOW = 200
 """Log lines that make the run's own median."""

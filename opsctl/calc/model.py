@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opsctl.calc.checks import not_positive, refuse
-from trainer import flops
+from opsctl.trainer import flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from statistics import NormalDist, fmean, pstdev
 
 from opsctl.calc.checks import negative, not_positive, refuse
 from opsctl.calc.model import Shape
-from trainer import flops
+from opsctl.trainer import flops
 
 
 def estimated_tflops(

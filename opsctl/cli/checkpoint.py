@@ -19,7 +19,7 @@ from opsctl.errors import InputError, OpsctlError
 from opsctl.rundir import RunDir, check_trusted
 from opsctl.system import run_attached
 from opsctl.tables import show_size
-from trainer.manifest import Checkpoint
+from opsctl.trainer.manifest import Checkpoint
 
 
 @click.group()
@@ -160,12 +160,12 @@ def export(context: click.Context, train: str, target: Path, *, step: int | None
 
 
 def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:
-    """`python -m trainer.checkpoint` by the train's own Python, which has torch; its exit code."""
+    """`python -m opsctl.trainer.checkpoint` by the train's own Python, which has torch; its exit code."""
     python = sys.executable
     if run.is_ours:  # what another user's train names is not ours to run
         check_trusted([run.config], root=app.root if app.site.trust_parents else None)
         python = str(read_toml(run.config).get("python") or python)
-    return run_attached([python, "-m", "trainer.checkpoint", *words, *(["--json"] * as_json)], env=os.environ)
+    return run_attached([python, "-m", "opsctl.trainer.checkpoint", *words, *(["--json"] * as_json)], env=os.environ)
 
 
 def _of_step(run: RunDir, step: int | None) -> list[Checkpoint]:

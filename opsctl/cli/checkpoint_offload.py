@@ -17,7 +17,7 @@ from opsctl.errors import InputError, OpsctlError, RunDirError
 from opsctl.lease import Held, lease
 from opsctl.rundir import RunDir
 from opsctl.tables import show_size
-from trainer.manifest import Checkpoint
+from opsctl.trainer.manifest import Checkpoint
 
 _KEEP_LEASE_S = 30.0
 

@@ -15,8 +15,8 @@ from opsctl.errors import ConfigError, InputError, cannot_write
 from opsctl.launch.plan import body
 from opsctl.render import templates_dir
 from opsctl.rundir import RunDir
-from trainer.config import TrainerConfig
-from trainer.contract import write_atomic
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.contract import write_atomic
 
 STARTERS = ("train.toml", "site.toml")
 

@@ -73,7 +73,7 @@ def tell(app: App, train: RunDir) -> None:
     """Tell people of failures at once, where the site's alerts are ours; if not, whoever keeps them does. Raises
     OpsctlError."""
     from opsctl.alerts import send  # noqa: PLC0415 (templates and more, for a life that has ended)
-    from watchdogs.failures import failures  # noqa: PLC0415 (as above)
+    from opsctl.watchdogs.failures import failures  # noqa: PLC0415 (as above)
 
     site = app.alerting.site.path
     found = failures(train.name, app.journal(train).events(), app.clock.now())

@@ -16,7 +16,7 @@ from opsctl.metrics.families import FAMILIES, exposition
 from opsctl.metrics.gather import effective, gather
 from opsctl.metrics.serve import EFFECTIVE_EVERY_S, Fresh, listen, parse_address
 from opsctl.rundir import RunDir
-from trainer.contract import write_atomic
+from opsctl.trainer.contract import write_atomic
 
 ENDS_IN = ".prom"
 """node_exporter reads no other names."""

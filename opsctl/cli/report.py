@@ -20,7 +20,7 @@ from opsctl.report.foreign import report_log
 from opsctl.report.model import Report
 from opsctl.report.sacct import Ran, ran, read_sacct
 from opsctl.report.train import report_train
-from trainer.contract import write_atomic
+from opsctl.trainer.contract import write_atomic
 
 if TYPE_CHECKING:
     from opsctl.app import App

@@ -26,7 +26,7 @@ from opsctl.guard.stop import Stop, read_stop_request
 from opsctl.journal import replay
 from opsctl.model import JobState
 from opsctl.rundir import Life, RunDir
-from trainer.contract import read_stop_reason
+from opsctl.trainer.contract import read_stop_reason
 
 if TYPE_CHECKING:
     from opsctl.app import App

@@ -44,10 +44,8 @@ class Schedule:
 
 
 def shipped() -> Path:
-    """The crontab that comes with opsctl: inside an installed package, or at the top of the repository."""
-    package = Path(__file__).parents[1]
-    packaged = package / "_data" / "cron"
-    return packaged if packaged.is_dir() else package.parent / "cron"
+    """Return the directory of the default crontab: in a checkout, a link to the repository's `cron/`."""
+    return Path(__file__).parent / "crontabs"
 
 
 def read_schedule(directory: Path, zone: tzinfo) -> Schedule:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from opsctl.diagnosis.causes import Class
 from opsctl.model import JobState
-from trainer.contract import Reason, StopReason
+from opsctl.trainer.contract import Reason, StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

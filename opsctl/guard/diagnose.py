@@ -19,7 +19,7 @@ from opsctl.isolation import Failed, Isolation
 from opsctl.journal import Event, Journal, Kind, replay
 from opsctl.model import JobState
 from opsctl.rundir import Life, RunDir
-from trainer.contract import read_stop_reason
+from opsctl.trainer.contract import read_stop_reason
 
 SLURM_SAID = {
     Outcome.TIMED_OUT: JobState.TIMEOUT,

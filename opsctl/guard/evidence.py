@@ -10,7 +10,7 @@ from opsctl.guard.stop import read_stop_request
 from opsctl.model import Job, JobState
 from opsctl.progress.logline import last_iteration
 from opsctl.rundir import Life, RunDir
-from trainer.contract import StopReason, read_stop_reason, read_time
+from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
 
 NEAR = 60.0
 """Seconds. Slurm ends a job up to a minute after its limit; clocks of nodes differ by less."""

@@ -11,7 +11,7 @@ from opsctl.config import Guard
 from opsctl.diagnosis.causes import Class
 from opsctl.guard.stop import Stop, StopRequest
 from opsctl.model import JobState
-from trainer.contract import Reason, StopReason
+from opsctl.trainer.contract import Reason, StopReason
 
 
 class Outcome(StrEnum):

@@ -14,8 +14,8 @@ from opsctl.nodesets import expand
 from opsctl.rundir import Life, RunDir
 from opsctl.sitedir import SiteDir
 from opsctl.switches import Switch, path_of
-from trainer.contract import Env
-from trainer.manifest import newest_complete
+from opsctl.trainer.contract import Env
+from opsctl.trainer.manifest import newest_complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from opsctl.model import JobSpec, Plan
 from opsctl.nodesets import nodeset
 from opsctl.render import command_line, directives, render
 from opsctl.rundir import RunDir
-from trainer.tables import DataConfig
+from opsctl.trainer.tables import DataConfig
 
 
 def job_spec(
@@ -67,7 +67,7 @@ def body(train: Train, run: RunDir, *, python: str) -> str:
     if train.command:
         command = command_line(train.command, {"python": trainers, "train": train.name})
     else:
-        command = shlex.join((trainers, "-P", "-m", "trainer", str(run.trainer_config)))
+        command = shlex.join((trainers, "-P", "-m", "opsctl.trainer", str(run.trainer_config)))
     return render(
         "slurm/body.sh.j2",
         name=train.name,

@@ -21,7 +21,7 @@ from opsctl.report.train import report_train
 from opsctl.rundir import RunDir, all_trains
 from opsctl.sitedir import SiteDir
 from opsctl.status import STATES, Status, status
-from watchdogs.saves import saves
+from opsctl.watchdogs.saves import saves
 
 
 class World(Protocol):

@@ -28,8 +28,8 @@ from opsctl.progress.eta import median_step_s
 from opsctl.progress.logline import recent_iterations
 from opsctl.rundir import RunDir
 from opsctl.switches import Switch, read
+from opsctl.trainer import manifest
 from opsctl.watch_tables import Filesystem
-from trainer import manifest
 
 LARGEST_SCRIPT = 1 << 20
 SCRIPTS = (".py", ".sh", ".bash")

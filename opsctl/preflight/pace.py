@@ -9,7 +9,7 @@ from opsctl.calc.accelerators import accelerator
 from opsctl.calc.stages import Cluster
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.model import Order
-from trainer import flops
+from opsctl.trainer import flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from opsctl.calc.stages import Topology
 from opsctl.config import Train
 from opsctl.errors import InputError
 from opsctl.preflight.flags import flags, number, whole
-from trainer.config import TrainerConfig
+from opsctl.trainer.config import TrainerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

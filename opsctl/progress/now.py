@@ -15,7 +15,7 @@ from opsctl.progress.eta import median_step_s
 from opsctl.progress.logline import Iteration, sampled, tail
 from opsctl.progress.saves import saves
 from opsctl.rundir import RunDir
-from trainer.contract import Heartbeat, Phase, read_heartbeat
+from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 
 CURVE = 240
 """Iterations at the end of the log that the curve of the loss is drawn from."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.rundir import RunDir
-from trainer.manifest import COMPLETE
+from opsctl.trainer.manifest import COMPLETE
 
 _STEP = re.compile(r"(?:step-|global_step_?|iter_|checkpoint-)0*(\d{1,15})", re.ASCII)
 """Names of checkpoints: this trainer's, DeepSpeed's, Megatron's, Hugging Face's."""

@@ -13,7 +13,7 @@ from typing import Literal
 from opsctl.errors import OpsctlError, cannot_write
 from opsctl.ports import Clock
 from opsctl.publish.files import HoldsSecret
-from trainer.contract import write_atomic
+from opsctl.trainer.contract import write_atomic
 
 SAVED_EVERY_S = 5.0
 """How often what was done is written down on the way: whoever is killed does no more than this again."""

@@ -14,7 +14,7 @@ from opsctl.config import state_home
 from opsctl.errors import InputError
 from opsctl.processes import ProcessId
 from opsctl.sandbox.config import Auth, Site, Spec, check_name
-from trainer.contract import write_atomic
+from opsctl.trainer.contract import write_atomic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

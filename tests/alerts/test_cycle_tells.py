@@ -13,8 +13,8 @@ from opsctl.errors import OpsctlError
 from opsctl.model import Level
 from opsctl.rundir import RunDir
 from opsctl.watch import Watch
-from watchdogs import WATCHDOGS
-from watchdogs.cron_alive import CronAlive
+from opsctl.watchdogs import WATCHDOGS
+from opsctl.watchdogs.cron_alive import CronAlive
 
 TRAIN = 'name = "gpt"\ncommand = ["x"]\n[slurm]\nnodes = 1\nprocesses_per_node = 1\ntime_limit = "60"\n'
 

@@ -19,10 +19,10 @@ from opsctl.app import build
 from opsctl.model import Finding, Level
 from opsctl.rundir import RunDir
 from opsctl.switches import Switch, arm
+from opsctl.trainer import manifest
+from opsctl.trainer.manifest import FileRecord, Manifest
 from tests.cuts.state import State, leftovers, tree
 from tests.soak.servers import Inbox, Mail, Slack
-from trainer import manifest
-from trainer.manifest import FileRecord, Manifest
 
 TRAIN = 'name = "t"\ncommand = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "5"\n'
 PATH = os.environ.get("PATH", "/usr/bin:/bin")

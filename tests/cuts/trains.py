@@ -19,11 +19,11 @@ from opsctl.sandbox.faults import Action
 from opsctl.sandbox.record import Places
 from opsctl.scheduler.slurm import Slurm
 from opsctl.system import SystemClock, SystemRunner
+from opsctl.trainer.contract import Reason, StopReason, to_json
 from tests.cuts.files import Place
 from tests.cuts.proof import Runs
 from tests.cuts.state import State, nodes, queue
 from tests.sandbox.trains import until
-from trainer.contract import Reason, StopReason, to_json
 
 NUMBERS = itertools.count(1)
 HELD = "extra = ['--hold']"

@@ -8,12 +8,12 @@ from typing import Any
 
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.switches import Switch
+from opsctl.trainer.contract import Reason
 from tests.cuts import files
 from tests.cuts.files import Ends, Place
 from tests.cuts.proof import Runs
 from tests.cuts.state import State
 from tests.cuts.trains import Train
-from trainer.contract import Reason
 
 FILES: dict[str, Callable[[], Any]] = {
     "kill-switch arm": partial(Place, words=("kill-switch", "arm", "t", "--reason", "x")),

@@ -28,7 +28,7 @@ trap - ERR
 rm -f -- "$TRAIN_LIFE_LOGS/first-exit"
 code=0
 srun --kill-on-bad-exit=1 --wait=60 /opt/opsctl/bin/python -P -m opsctl.guard.rank --logs "$TRAIN_LIFE_LOGS" -- \
-    /opt/opsctl/bin/python -P -m trainer /scratch/trains/tiny-gpt/trainer.json || code=$?
+    /opt/opsctl/bin/python -P -m opsctl.trainer /scratch/trains/tiny-gpt/trainer.json || code=$?
 # When one rank fails srun ends the others and says 143; the rank that failed first has left its own code.
 [[ $code -ne 0 && -s $TRAIN_LIFE_LOGS/first-exit ]] && read -r code <"$TRAIN_LIFE_LOGS/first-exit"
 exit "$code"

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from opsctl.trainer import manifest
 from tests.trainer.conftest import ROOT, tiny
-from trainer import manifest
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
@@ -29,7 +29,7 @@ TOPOLOGIES = {  # pipeline, tensor, data
 
 def tool(*words) -> str:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    argv = [sys.executable, "-m", "trainer.checkpoint", *map(str, words)]
+    argv = [sys.executable, "-m", "opsctl.trainer.checkpoint", *map(str, words)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

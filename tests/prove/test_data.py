@@ -7,13 +7,13 @@ import signal
 
 import pytest
 
+from opsctl.trainer import manifest
 from tests.trainer.conftest import tiny
-from trainer import manifest
 
 np = pytest.importorskip("numpy")
 pytest.importorskip("deepspeed")
 
-from trainer.indexed import Corpus, write_corpus  # noqa: E402 - after the check that it can be imported
+from opsctl.trainer.indexed import Corpus, write_corpus  # noqa: E402 - after the check that it can be imported
 
 pytestmark = pytest.mark.torch
 

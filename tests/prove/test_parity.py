@@ -6,9 +6,9 @@ from tests.trainer.conftest import tiny
 
 pytest.importorskip("deepspeed")
 
+from opsctl.trainer.config import TrainerConfig
 from tests.trainer.plain import train as train_plainly
 from tests.trainer.ranks import run_ranks
-from trainer.config import TrainerConfig
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
+from opsctl.trainer import manifest
 from tests.trainer.conftest import tiny
-from trainer import manifest
 
 pytest.importorskip("deepspeed")
 

@@ -23,11 +23,11 @@ def imported(tree):
 def test_it_imports_the_standard_library_alone(name):
     tree = ast.parse((TRAINER / f"{name}.py").read_text())
     others = {module for module in imported(tree) if module.partition(".")[0] not in sys.stdlib_module_names}
-    assert others <= {"trainer.contract"}
+    assert others <= {"opsctl.trainer.contract"}
     inside = [
         node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) and node not in tree.body
     ]
-    assert all(isinstance(node, ast.ImportFrom) and node.module == "trainer.config" for node in inside)
+    assert all(isinstance(node, ast.ImportFrom) and node.module == "opsctl.trainer.config" for node in inside)
 
 
 def test_the_contract_imports_nothing_of_the_trainer():

@@ -68,7 +68,9 @@ class Site:
         self.env = {**os.environ, **sandbox.env(), "OPSCTL_SITE": str(place / "site.toml")}
         text = place / "text.txt"
         text.write_text("".join(path.read_text() for path in sorted(Path(__file__).parent.glob("*.py"))))
-        self.run([sys.executable, "-m", "trainer.prepare", "--input", str(text), "--output", str(place / "corpus")])
+        self.run(
+            [sys.executable, "-m", "opsctl.trainer.prepare", "--input", str(text), "--output", str(place / "corpus")]
+        )
 
     def run(self, argv: list[str]) -> str:
         done = subprocess.run(argv, env=self.env, capture_output=True, text=True, check=False, timeout=250)

@@ -27,7 +27,7 @@ from opsctl.model import JobState, Level
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.system import SystemRunner
 from opsctl.watch import Report, Watch
-from watchdogs.node_health import worst
+from opsctl.watchdogs.node_health import worst
 
 SLEEP = ("sleep", "600")
 

@@ -70,7 +70,7 @@ def test_the_evening_when_the_job_ended_with_nothing_queued(make, slurm, clock, 
 RANKS = f"""for rank in 0 1 2; do
 RANK=$rank {sys.executable} - <<'PYTHON' &
 import os, time, types
-from trainer.stacks import answer_requests
+from opsctl.trainer.stacks import answer_requests
 rank = os.environ["RANK"]
 answer_requests(os.environ, types.SimpleNamespace(node=os.environ["TRAIN_NODE"], rank=rank))
 open("rank-" + rank, "w").close()

@@ -34,7 +34,7 @@ raise RuntimeError("NCCL error in: NCCLUtils.hpp:268, remote process exited or t
 HANG = """
 import os, sys, time, types
 sys.path.insert(0, sys.argv[1])
-from trainer.stacks import answer_requests
+from opsctl.trainer.stacks import answer_requests
 rank = os.environ["RANK"]
 answer_requests(os.environ, types.SimpleNamespace(node=os.environ["TRAIN_NODE"], rank=rank))
 open(os.environ["TRAIN_RUN_DIR"] + "/ready-" + rank, "w").close()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.guard.rank import PASSED_ON, free_port, rank_variables, tasks_on
-from trainer.contract import Env
+from opsctl.trainer.contract import Env
 
 SHIM = (sys.executable, "-m", "opsctl.guard.rank")
 SLURM = {

@@ -19,7 +19,7 @@ from opsctl.rundir import RunDir
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.scheduler.slurm import Slurm
 from opsctl.system import SystemRunner
-from trainer.contract import Heartbeat, Phase, to_json, write_atomic
+from opsctl.trainer.contract import Heartbeat, Phase, to_json, write_atomic
 
 LONG, SHORT, WAITING = (tuple(f"{kind}{n}" for n in range(many)) for kind, many in (("l", 6), ("s", 2), ("w", 12)))
 NODES = len(LONG) + len(SHORT)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.contract import Env, Heartbeat, StopReason, read_heartbeat, read_stop_reason
+from opsctl.trainer.contract import Env, Heartbeat, StopReason, read_heartbeat, read_stop_reason
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = Path(__file__).with_name("launch.py")
@@ -165,7 +165,7 @@ def tiny(**changes) -> dict:
 def corpus(tmp_path_factory) -> Path:
     """This project's own trainer as text, byte by byte."""
     pytest.importorskip("numpy")
-    from trainer.prepare import main  # noqa: PLC0415 - numpy may be absent
+    from opsctl.trainer.prepare import main  # noqa: PLC0415 - numpy may be absent
 
     prefix = tmp_path_factory.mktemp("corpus") / "trainer"
     main(["--input", str(ROOT / "trainer"), "--suffix", ".py", "--output", str(prefix)])

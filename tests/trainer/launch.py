@@ -20,7 +20,7 @@ def main(run_dir: Path, world: int) -> int:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port.number),
         }
-        argv = [sys.executable, "-m", "trainer", str(run_dir / "trainer.json")]
+        argv = [sys.executable, "-m", "opsctl.trainer", str(run_dir / "trainer.json")]
         ranks.append(subprocess.Popen(argv, env=env))
     (run_dir / "pids.json.part").write_text(json.dumps([rank.pid for rank in ranks]))
     (run_dir / "pids.json.part").rename(run_dir / "pids.json")

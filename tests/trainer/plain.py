@@ -5,10 +5,10 @@ import math
 import torch
 from torch.nn import functional
 
-from trainer.config import TrainerConfig
-from trainer.data import open_data
-from trainer.model import layers, slopes
-from trainer.tensor import Slice
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.data import open_data
+from opsctl.trainer.model import layers, slopes
+from opsctl.trainer.tensor import Slice
 
 
 def train(config: TrainerConfig) -> tuple[list[float], list[float]]:

@@ -10,10 +10,10 @@ import os
 import sys
 from pathlib import Path
 
-from trainer import config, process
-from trainer.layout import layout
-from trainer.parallel import choose_accelerator, connect, leave
-from trainer.state import State
+from opsctl.trainer import config, process
+from opsctl.trainer.layout import layout
+from opsctl.trainer.parallel import choose_accelerator, connect, leave
+from opsctl.trainer.state import State
 
 
 def main(run_dir: Path) -> None:
@@ -22,10 +22,10 @@ def main(run_dir: Path) -> None:
     process.die_with_parent()
     choose_accelerator()
     # DeepSpeed looks for its accelerator when it is imported.
-    from trainer import nanguard  # noqa: PLC0415
-    from trainer.checkpoint.saving import open_checkpoints  # noqa: PLC0415
-    from trainer.data import open_data  # noqa: PLC0415
-    from trainer.engine import Engine  # noqa: PLC0415
+    from opsctl.trainer import nanguard  # noqa: PLC0415
+    from opsctl.trainer.checkpoint.saving import open_checkpoints  # noqa: PLC0415
+    from opsctl.trainer.data import open_data  # noqa: PLC0415
+    from opsctl.trainer.engine import Engine  # noqa: PLC0415
 
     cut, state = layout(settings, me.world_size), State()
     control = connect(me, timeout_s=60)
@@ -66,7 +66,7 @@ def main(run_dir: Path) -> None:
 
 def digests(engine) -> dict[str, str]:
     """Of each weight, and of the optimizer's state as a whole."""
-    from trainer.checkpoint.snapshot import tensors_in  # noqa: PLC0415 - not before the accelerator is chosen
+    from opsctl.trainer.checkpoint.snapshot import tensors_in  # noqa: PLC0415 - not before the accelerator is chosen
 
     found = {name: digest([value]) for name, value in engine.deepspeed.module.state_dict().items()}
     return found | {"optimizer": digest(tensors_in(engine.deepspeed.optimizer.state_dict()))}

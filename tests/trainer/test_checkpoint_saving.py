@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from opsctl.trainer import flops, manifest
 from tests.trainer.conftest import tiny
-from trainer import flops, manifest
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")

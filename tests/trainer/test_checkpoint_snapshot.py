@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from trainer.checkpoint.snapshot import HostCopies  # noqa: E402 - torch may be absent
-from trainer.checkpoint.space import expected_size, shortage  # noqa: E402 - likewise
+from opsctl.trainer.checkpoint.snapshot import HostCopies  # noqa: E402 - torch may be absent
+from opsctl.trainer.checkpoint.space import expected_size, shortage  # noqa: E402 - likewise
 
 Pair = namedtuple("Pair", "left right")
 

@@ -1,4 +1,4 @@
-"""`python -m trainer.checkpoint`: on checkpoints that real ranks wrote."""
+"""`python -m opsctl.trainer.checkpoint`: on checkpoints that real ranks wrote."""
 
 import contextlib
 import hashlib
@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import pytest
 
+from opsctl.trainer import manifest
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.manifest import Checkpoint
+from opsctl.trainer.process import Process
+from opsctl.trainer.state import State
 from tests.trainer.conftest import ROOT, tiny
-from trainer import manifest
-from trainer.config import TrainerConfig
-from trainer.errors import Refused
-from trainer.manifest import Checkpoint
-from trainer.process import Process
-from trainer.state import State
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
@@ -27,7 +27,7 @@ pytest.importorskip("deepspeed")
 def tool(*words, code: int = 0) -> str:
     """What the command prints on stdout, or on stderr where it refuses; it must end with `code`."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    argv = [sys.executable, "-m", "trainer.checkpoint", *map(str, words)]
+    argv = [sys.executable, "-m", "opsctl.trainer.checkpoint", *map(str, words)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=env)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stderr if code == 2 else done.stdout
@@ -82,7 +82,7 @@ def test_shrink_keeps_what_is_seen_and_lets_go_what_is_not(copy):
     seen = torch.arange(100_000)[10:20]
     torch.save({"torch": seen, "again": [seen]}, copy / name)
     held = manifest.read_manifest(copy)
-    from trainer.checkpoint.rewrite import _hashed  # noqa: PLC0415 - torch may be absent
+    from opsctl.trainer.checkpoint.rewrite import _hashed  # noqa: PLC0415 - torch may be absent
 
     (copy / "COMPLETE").unlink()
     (copy / "manifest.json").unlink()
@@ -101,7 +101,7 @@ def test_shrink_keeps_what_is_seen_and_lets_go_what_is_not(copy):
 
 @pytest.mark.parametrize("named", [lambda copy: copy, lambda copy: copy.parent], ids=["itself", "all"])
 def test_shrinking_that_was_cut_between_two_names_is_finished(copy, named, capsys):
-    from trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
+    from opsctl.trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
 
     copy.rename(copy.with_name("before-shrinking-step-0000020"))
     shutil.copytree(copy.with_name("before-shrinking-step-0000020"), copy.with_name("shrunk-step-0000020"))
@@ -118,8 +118,8 @@ def of_another_version(checkpoint):
 
 
 def test_a_manifest_of_another_version_is_unknown_and_neither_resumed_nor_set_aside(copy, capsys):
-    from trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
-    from trainer.checkpoint.resuming import Resuming  # noqa: PLC0415 - likewise
+    from opsctl.trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
+    from opsctl.trainer.checkpoint.resuming import Resuming  # noqa: PLC0415 - likewise
 
     of_another_version(copy)
     assert main(["verify", str(copy)]) == 1
@@ -133,7 +133,7 @@ def test_a_manifest_of_another_version_is_unknown_and_neither_resumed_nor_set_as
 
 def test_what_another_rank_cannot_read_stops_all_and_is_no_refusal(copy):
     """So that it counts as the file system's fault, and not as the config's."""
-    from trainer.checkpoint.resuming import Resuming  # noqa: PLC0415 - torch may be absent
+    from opsctl.trainer.checkpoint.resuming import Resuming  # noqa: PLC0415 - torch may be absent
 
     class Beside(Alone):
         def gather(self, value):
@@ -146,7 +146,7 @@ def test_what_another_rank_cannot_read_stops_all_and_is_no_refusal(copy):
 
 
 def test_a_damaged_one_that_cannot_be_set_aside_is_refused(copy):
-    from trainer.checkpoint.resuming import Resuming  # noqa: PLC0415 - torch may be absent
+    from opsctl.trainer.checkpoint.resuming import Resuming  # noqa: PLC0415 - torch may be absent
 
     (copy / "rank-00001.pt").write_bytes(b"")
     for number in range(1000):
@@ -169,7 +169,7 @@ def test_a_damaged_one_that_cannot_be_set_aside_is_refused(copy):
     ],
 )
 def test_what_a_checkpoint_must_have_in_common_with_the_run(tmp_path, kind, changes, told):
-    from trainer.checkpoint.resuming import Resuming  # noqa: PLC0415 - torch may be absent
+    from opsctl.trainer.checkpoint.resuming import Resuming  # noqa: PLC0415 - torch may be absent
 
     def config(**more):
         given = {**tiny(), **{key: tiny().get(key, {}) | more[key] if key == "model" else more[key] for key in more}}
@@ -213,7 +213,7 @@ class Alone:
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path, capsys, words, told):
-    from trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
+    from opsctl.trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
 
     try:
         code = main([word.replace("P", str(tmp_path)) for word in words])
@@ -229,7 +229,7 @@ def test_an_exported_model_in_bf16_says_so_and_its_tokens_stay_as_they_are(tmp_p
     import torch  # noqa: PLC0415 - may be absent
 
     safetensors = pytest.importorskip("safetensors.torch")
-    from trainer.checkpoint.rewrite import to_bf16  # noqa: PLC0415 - torch may be absent
+    from opsctl.trainer.checkpoint.rewrite import to_bf16  # noqa: PLC0415 - torch may be absent
 
     source, target = tmp_path / "whole", tmp_path / "half"
     source.mkdir()

@@ -6,8 +6,8 @@ import tomllib
 import pytest
 from pydantic import ValidationError
 
-from trainer.config import TrainerConfig, read, told
-from trainer.layout import check_layout, layout
+from opsctl.trainer.config import TrainerConfig, read, told
+from opsctl.trainer.layout import check_layout, layout
 
 
 def config(**tables) -> TrainerConfig:

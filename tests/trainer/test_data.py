@@ -10,13 +10,13 @@ import pytest
 np = pytest.importorskip("numpy")
 pytest.importorskip("torch")
 
-from trainer.blend import CYCLE, Blend, Part, split  # noqa: E402 - after the check that it can be imported
-from trainer.config import TrainerConfig  # noqa: E402
-from trainer.data import Batches, open_data  # noqa: E402
-from trainer.errors import Refused  # noqa: E402
-from trainer.indexed import Corpus, token_type, write_corpus  # noqa: E402
-from trainer.order import Order, taken  # noqa: E402
-from trainer.tokens import byte_level  # noqa: E402
+from opsctl.trainer.blend import CYCLE, Blend, Part, split  # noqa: E402 - after the check that it can be imported
+from opsctl.trainer.config import TrainerConfig  # noqa: E402
+from opsctl.trainer.data import Batches, open_data  # noqa: E402
+from opsctl.trainer.errors import Refused  # noqa: E402
+from opsctl.trainer.indexed import Corpus, token_type, write_corpus  # noqa: E402
+from opsctl.trainer.order import Order, taken  # noqa: E402
+from opsctl.trainer.tokens import byte_level  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

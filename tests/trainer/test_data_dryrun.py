@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.trainer import dryrun, footprint
+from opsctl.trainer.layout import layout
 from tests.trainer.conftest import ROOT
-from trainer import dryrun, footprint
-from trainer.layout import layout
 
 EXAMPLES = sorted(ROOT.glob("examples/*gpt*.toml"))
 
@@ -79,7 +79,7 @@ def test_a_corpus_that_is_not_whole_is_refused_and_an_absent_one_is_unknown(tmp_
 )
 def test_data_that_a_run_would_refuse_is_refused(tmp_path, capsys, data, words):
     pytest.importorskip("numpy")
-    from trainer.prepare import main as prepare  # noqa: PLC0415 - numpy may be absent
+    from opsctl.trainer.prepare import main as prepare  # noqa: PLC0415 - numpy may be absent
 
     (tmp_path / "in.txt").write_text("x" * 12800)
     prepare(["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "c")])
@@ -94,7 +94,7 @@ def test_data_that_a_run_would_refuse_is_refused(tmp_path, capsys, data, words):
 
 
 def command(*arguments):
-    argv = [sys.executable, "-m", "trainer", *map(str, arguments)]
+    argv = [sys.executable, "-m", "opsctl.trainer", *map(str, arguments)]
     return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, timeout=250)
 
 

@@ -1,4 +1,4 @@
-"""`python -m trainer.prepare`: text, lines of JSON, bytes and tokenizers."""
+"""`python -m opsctl.trainer.prepare`: text, lines of JSON, bytes and tokenizers."""
 
 import json
 from itertools import chain
@@ -7,9 +7,9 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from trainer.indexed import Corpus  # noqa: E402 - after the check that it can be imported
-from trainer.prepare import main  # noqa: E402
-from trainer.tokens import END_OF_DOCUMENT  # noqa: E402
+from opsctl.trainer.indexed import Corpus  # noqa: E402 - after the check that it can be imported
+from opsctl.trainer.prepare import main  # noqa: E402
+from opsctl.trainer.tokens import END_OF_DOCUMENT  # noqa: E402
 
 
 def prepare(*arguments):

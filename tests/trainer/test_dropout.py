@@ -5,9 +5,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from trainer import dropout  # noqa: E402 - torch may be absent
-from trainer.config import TrainerConfig  # noqa: E402 - likewise
-from trainer.layout import Layout  # noqa: E402 - likewise
+from opsctl.trainer import dropout  # noqa: E402 - torch may be absent
+from opsctl.trainer.config import TrainerConfig  # noqa: E402 - likewise
+from opsctl.trainer.layout import Layout  # noqa: E402 - likewise
 
 
 def drawn(*, seed=1, pipeline=1, data=1, rank=0, consumed=0, turn=0, layer=7):

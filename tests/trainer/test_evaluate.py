@@ -5,10 +5,10 @@ import re
 
 import pytest
 
+from opsctl.trainer import manifest
+from opsctl.trainer.contract import Phase, Reason
+from opsctl.trainer.tables import BatchConfig
 from tests.trainer.conftest import tiny
-from trainer import manifest
-from trainer.contract import Phase, Reason
-from trainer.tables import BatchConfig
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")

@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
+from opsctl.trainer import manifest
+from opsctl.trainer.contract import Reason
 from tests.trainer.conftest import ROOT, tiny
-from trainer import manifest
-from trainer.contract import Reason
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
@@ -111,7 +111,7 @@ def test_what_one_rank_could_not_write_is_no_checkpoint(train):
 
 SAVE_TOO_MUCH = """
 import sys, torch
-from trainer.checkpoint.files import RecordingEngine
+from opsctl.trainer.checkpoint.files import RecordingEngine
 recorder = RecordingEngine()
 recorder.save(state_dict={"small": torch.zeros(10)}, path=sys.argv[1] + "/small.pt")
 recorder.save(state_dict={"big": torch.zeros(10**6)}, path=sys.argv[1] + "/big.pt")

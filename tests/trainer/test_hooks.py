@@ -7,9 +7,9 @@ from itertools import zip_longest
 
 import pytest
 
-from trainer.contract import Env, Reason
-from trainer.hooks import Decision, Hooks
-from trainer.state import State
+from opsctl.trainer.contract import Env, Reason
+from opsctl.trainer.hooks import Decision, Hooks
+from opsctl.trainer.state import State
 
 
 class Alone:

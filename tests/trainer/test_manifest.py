@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer import manifest
-from trainer.manifest import COMPLETE, MANIFEST, Checkpoint, FileRecord, Manifest
+from opsctl.trainer import manifest
+from opsctl.trainer.manifest import COMPLETE, MANIFEST, Checkpoint, FileRecord, Manifest
 
 
 @pytest.fixture

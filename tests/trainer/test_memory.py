@@ -6,12 +6,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+from opsctl.trainer import memory
+from opsctl.trainer.contract import Reason
+from opsctl.trainer.hooks import Hooks
+from opsctl.trainer.memory import Memory, host_percent
+from opsctl.trainer.state import State
 from tests.trainer.conftest import tiny
-from trainer import memory
-from trainer.contract import Reason
-from trainer.hooks import Hooks
-from trainer.memory import Memory, host_percent
-from trainer.state import State
 
 pytestmark = pytest.mark.torch
 

@@ -6,8 +6,8 @@ from tests.trainer.conftest import tiny
 
 pytest.importorskip("deepspeed")
 
+from opsctl.trainer.contract import Reason
 from tests.trainer.ranks import run_ranks
-from trainer.contract import Reason
 
 pytestmark = pytest.mark.torch
 

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from trainer import flops
-from trainer.order import Order, permute
-from trainer.schedule import Rate, is_due
-from trainer.state import State
+from opsctl.trainer import flops
+from opsctl.trainer.order import Order, permute
+from opsctl.trainer.schedule import Rate, is_due
+from opsctl.trainer.state import State
 
 
 def test_the_rate_rises_then_falls_to_its_least():

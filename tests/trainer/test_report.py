@@ -2,12 +2,12 @@
 
 import pytest
 
-from trainer.config import TrainerConfig
-from trainer.contract import Env, Phase, Reason, read_heartbeat, read_stop_reason
-from trainer.errors import Refused
-from trainer.process import Process, from_environment
-from trainer.report import Pulse, write_stop_reason
-from trainer.state import State
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.contract import Env, Phase, Reason, read_heartbeat, read_stop_reason
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.process import Process, from_environment
+from opsctl.trainer.report import Pulse, write_stop_reason
+from opsctl.trainer.state import State
 
 CONFIG = TrainerConfig.model_validate({"steps": 100, "log": {"every": 2}, "limits": {"save_s": 33.0}})
 

@@ -2,8 +2,8 @@
 
 import random
 
-from trainer.spikes import Spikes
-from trainer.tables import SpikeConfig
+from opsctl.trainer.spikes import Spikes
+from opsctl.trainer.tables import SpikeConfig
 
 NOISE = random.Random(7)
 

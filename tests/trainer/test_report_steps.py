@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from trainer import flops
-from trainer.config import TrainerConfig
-from trainer.contract import Env
-from trainer.errors import Refused
-from trainer.metrics import Metrics
-from trainer.state import State
-from trainer.steplog import StepLog
-from trainer.tables import LogConfig
+from opsctl.trainer import flops
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.contract import Env
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.metrics import Metrics
+from opsctl.trainer.state import State
+from opsctl.trainer.steplog import StepLog
+from opsctl.trainer.tables import LogConfig
 
 
 def config(**tables):

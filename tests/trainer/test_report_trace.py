@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.trainer.trace import _Profile
 from tests.trainer.conftest import tiny
-from trainer.trace import _Profile
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
@@ -36,7 +36,7 @@ def test_a_package_is_chosen_by_its_whole_name(tmp_path):
 
 
 def test_each_rank_logs_its_calls_into_the_chosen_packages_alone(train):
-    run = train(**tiny(steps=2, trace=["trainer.loop", "trainer.engine"]))
+    run = train(**tiny(steps=2, trace=["opsctl.trainer.loop", "opsctl.trainer.engine"]))
     life = run.start(world=2)
     assert life.finish() == [0, 0], life.log
     for rank in (0, 1):
@@ -44,8 +44,12 @@ def test_each_rank_logs_its_calls_into_the_chosen_packages_alone(train):
         lines = [re.fullmatch(r"(\d+\.\d{6}) (\d+) ( *)(\S+) (\S+):(\d+)", line) for line in text.splitlines()]
         assert all(lines), text
         names = [line[4] for line in lines]
-        assert names.count("trainer.engine.Engine.step") == 2
+        assert names.count("opsctl.trainer.engine.Engine.step") == 2
         assert {name.split(".")[1] for name in names} == {"loop", "engine"}
         depth = {line[4]: len(line[3]) for line in lines}
-        assert depth["trainer.engine.Engine.step"] > depth["trainer.loop._step"] > depth["trainer.loop.train"]
+        assert (
+            depth["opsctl.trainer.engine.Engine.step"]
+            > depth["opsctl.trainer.loop._step"]
+            > depth["opsctl.trainer.loop.train"]
+        )
     assert json.loads((run.run_dir / "trainer.json").read_text())["trace"]

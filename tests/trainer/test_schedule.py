@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from trainer.config import TrainerConfig
-from trainer.layout import check_layout
-from trainer.schedule import Ramp
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.layout import check_layout
+from opsctl.trainer.schedule import Ramp
 
 
 def config(**tables) -> TrainerConfig:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config import TrainerConfig
-from trainer.contract import Env, Phase
-from trainer.process import Process
-from trainer.report import Pulse, warn_of_silence
-from trainer.state import State
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.contract import Env, Phase
+from opsctl.trainer.process import Process
+from opsctl.trainer.report import Pulse, warn_of_silence
+from opsctl.trainer.state import State
 
 
 def test_a_scheduler_that_has_been_silent_for_long_is_told_once(

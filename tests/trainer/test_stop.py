@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from opsctl.trainer import manifest
+from opsctl.trainer.contract import Phase, Reason
 from tests.trainer.conftest import tiny
-from trainer import manifest
-from trainer.contract import Phase, Reason
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")

@@ -11,11 +11,11 @@ pytest.importorskip("deepspeed")
 
 import torch
 
+from opsctl.trainer.config import ModelConfig, TrainerConfig
+from opsctl.trainer.model import layers, parameter_groups, slopes, universal_info
+from opsctl.trainer.tensor import Slice
 from tests.trainer.plain import train as train_plainly
 from tests.trainer.ranks import run_ranks
-from trainer.config import ModelConfig, TrainerConfig
-from trainer.model import layers, parameter_groups, slopes, universal_info
-from trainer.tensor import Slice
 
 pytestmark = pytest.mark.torch
 

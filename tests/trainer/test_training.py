@@ -17,7 +17,7 @@ MODEL = {"layers": 2, "hidden": 32, "heads": 2, "sequence": 32}
 
 def trainer(*arguments, **environ):
     return subprocess.run(
-        [sys.executable, "-m", "trainer", *map(str, arguments)],
+        [sys.executable, "-m", "opsctl.trainer", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
@@ -61,7 +61,7 @@ def test_wrong_input_is_told_in_a_sentence(tmp_path, config, environ, words):
 
 
 def test_usage():
-    assert "usage: python -m trainer CONFIG.json" in trainer().stderr
+    assert "usage: python -m opsctl.trainer CONFIG.json" in trainer().stderr
     assert "cannot be read" in trainer("/gone.json").stderr
 
 

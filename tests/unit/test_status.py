@@ -24,7 +24,7 @@ from opsctl.sitedir import SiteDir
 from opsctl.status import Status, status
 from opsctl.switches import Switch, Verb
 from opsctl.system import SystemClock
-from trainer.contract import Heartbeat, Phase, to_json
+from opsctl.trainer.contract import Heartbeat, Phase, to_json
 
 NOW = datetime(2026, 11, 20, 3, 0, tzinfo=UTC)
 LINE = "[n1:3]:  iteration {:8d}/     150 | elapsed time per iteration (s): 0.500 | lm loss: 2.5E+00 | TFLOPs: 149.2 |"

@@ -1,4 +1,4 @@
-"""`python -m trainer.checkpoint VERB …`: checkpoints, with nothing running.
+"""`python -m opsctl.trainer.checkpoint VERB …`: checkpoints, with nothing running.
 
 Exit codes: 0 done; 1 damage was found or could not be ruled out, or the exported model gives other logits; 2 refused,
 and nothing was changed.
@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer import manifest
-from trainer.errors import Refused
+from opsctl.trainer import manifest
+from opsctl.trainer.errors import Refused
 
 _LOGITS = 1e-3
 """The largest difference in fp32 that different orders of the same sums explain, with room to spare."""
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m trainer.checkpoint", description="Work on checkpoints.")
+    parser = argparse.ArgumentParser(prog="python -m opsctl.trainer.checkpoint", description="Work on checkpoints.")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
     def add(name: str, verb: Callable[[argparse.Namespace], int], purpose: str) -> argparse.ArgumentParser:
@@ -151,7 +151,7 @@ def _prune(given: argparse.Namespace) -> int:
 
 
 def _shrink(given: argparse.Namespace) -> int:
-    from trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
+    from opsctl.trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
 
     for path in given.paths:
         rewrite.finish_cut(path)
@@ -164,7 +164,7 @@ def _shrink(given: argparse.Namespace) -> int:
 
 
 def _bf16(given: argparse.Namespace) -> int:
-    from trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
+    from opsctl.trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
 
     rewrite.to_bf16(given.source, given.target)
     _tell(given, [{"path": given.target}], "{path}: weights in bf16")
@@ -172,7 +172,7 @@ def _bf16(given: argparse.Namespace) -> int:
 
 
 def _reshape(given: argparse.Namespace) -> int:
-    from trainer.checkpoint import universal  # noqa: PLC0415 - torch takes a second
+    from opsctl.trainer.checkpoint import universal  # noqa: PLC0415 - torch takes a second
 
     written = universal.reshape(given.source, given.target)
     _tell(given, [{"path": written}], "{path}: any topology can resume it")
@@ -180,7 +180,7 @@ def _reshape(given: argparse.Namespace) -> int:
 
 
 def _export(given: argparse.Namespace) -> int:
-    from trainer.checkpoint import export  # noqa: PLC0415 - torch takes a second
+    from opsctl.trainer.checkpoint import export  # noqa: PLC0415 - torch takes a second
 
     export.export(given.source, given.target)
     if not given.compare:

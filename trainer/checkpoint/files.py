@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
-from trainer.checkpoint.snapshot import HostCopies
-from trainer.manifest import FileRecord
+from opsctl.trainer.checkpoint.snapshot import HostCopies
+from opsctl.trainer.manifest import FileRecord
 
 
 class _Hashing:

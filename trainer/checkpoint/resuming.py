@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from trainer import manifest
-from trainer.config import TrainerConfig
-from trainer.engine import Engine
-from trainer.errors import Refused
-from trainer.manifest import Checkpoint, Manifest
-from trainer.parallel import Control
-from trainer.report import say
-from trainer.state import State
+from opsctl.trainer import manifest
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.engine import Engine
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.manifest import Checkpoint, Manifest
+from opsctl.trainer.parallel import Control
+from opsctl.trainer.report import say
+from opsctl.trainer.state import State
 
 _SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
 """What of the model's table a checkpoint must have in common with the run that resumes it."""

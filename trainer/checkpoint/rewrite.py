@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from trainer import manifest
-from trainer.checkpoint.snapshot import HostCopies, tensors_in
-from trainer.contract import fsync_directory
-from trainer.errors import Refused
-from trainer.manifest import FileRecord, Manifest
+from opsctl.trainer import manifest
+from opsctl.trainer.checkpoint.snapshot import HostCopies, tensors_in
+from opsctl.trainer.contract import fsync_directory
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.manifest import FileRecord, Manifest
 
 _REWRITTEN = ("config.json", "model.safetensors.index.json")
 """What an exported directory says of its weights. A tokenizer's files are not touched."""

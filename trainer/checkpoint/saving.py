@@ -16,18 +16,18 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from trainer import manifest, spikes
-from trainer.checkpoint.files import RecordingEngine
-from trainer.checkpoint.resuming import Resuming, random_file, random_state
-from trainer.checkpoint.space import expected_size, shortage
-from trainer.config import TrainerConfig
-from trainer.contract import fsync_directory
-from trainer.engine import Engine
-from trainer.layout import Layout
-from trainer.manifest import FileRecord, Manifest
-from trainer.parallel import Control
-from trainer.report import say
-from trainer.state import State
+from opsctl.trainer import manifest, spikes
+from opsctl.trainer.checkpoint.files import RecordingEngine
+from opsctl.trainer.checkpoint.resuming import Resuming, random_file, random_state
+from opsctl.trainer.checkpoint.space import expected_size, shortage
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.contract import fsync_directory
+from opsctl.trainer.engine import Engine
+from opsctl.trainer.layout import Layout
+from opsctl.trainer.manifest import FileRecord, Manifest
+from opsctl.trainer.parallel import Control
+from opsctl.trainer.report import say
+from opsctl.trainer.state import State
 
 
 @dataclass(slots=True, kw_only=True)

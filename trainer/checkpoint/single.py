@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from trainer import model
-from trainer.checkpoint.weights import Weights
-from trainer.tensor import Slice
+from opsctl.trainer import model
+from opsctl.trainer.checkpoint.weights import Weights
+from opsctl.trainer.tensor import Slice
 
 
 def logits(weights: Weights, tokens: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainer import manifest
+from opsctl.trainer import manifest
 
 _BYTES = {"bf16": 14.5, "fp32": 16.5}
 """A parameter's: weight, and in fp32 the two means of the optimizer and, beside bf16, the weight itself; and a little

@@ -8,9 +8,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from trainer import manifest
-from trainer.checkpoint.rewrite import new_checkpoint, verified
-from trainer.errors import Refused
+from opsctl.trainer import manifest
+from opsctl.trainer.checkpoint.rewrite import new_checkpoint, verified
+from opsctl.trainer.errors import Refused
 
 _LONGEST_S = 24 * 3600
 """Terabytes take hours."""

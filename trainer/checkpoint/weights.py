@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from trainer import manifest, model
-from trainer.checkpoint.rewrite import load
-from trainer.config import ModelConfig
-from trainer.errors import Refused
-from trainer.manifest import Manifest
+from opsctl.trainer import manifest, model
+from opsctl.trainer.checkpoint.rewrite import load
+from opsctl.trainer.config import ModelConfig
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.manifest import Manifest
 
 _FILE = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
 

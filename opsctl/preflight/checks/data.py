@@ -24,7 +24,7 @@ def data(order: Order, facts: Facts) -> Iterator[Finding]:
 
 def _make(order: Order, corpus: Corpus) -> str:
     how = (
-        f"python -m trainer.prepare --input TEXT --output {corpus.prefix}"
+        f"python -m opsctl.trainer.prepare --input TEXT --output {corpus.prefix}"
         if order.recipe.is_embedded
         else "preprocess it"
     )

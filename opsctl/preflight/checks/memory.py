@@ -9,8 +9,8 @@ from opsctl.calc.accelerators import accelerator
 from opsctl.errors import InputError
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.model import Finding, Order, error, warning
-from trainer import footprint
-from trainer.layout import check_layout, layout
+from opsctl.trainer import footprint
+from opsctl.trainer.layout import check_layout, layout
 
 WITHIN = 0.084
 """Nine of ten of the prequel's measurements are within this of what is reckoned (docs/plan.md)."""

@@ -11,7 +11,7 @@ from opsctl.preflight.facts import Facts, Saved
 from opsctl.preflight.model import Finding, Order, error, warning
 from opsctl.preflight.pace import in_words, pace
 from opsctl.tables import show_size
-from trainer import footprint, manifest
+from opsctl.trainer import footprint, manifest
 
 FAILURES = 6.5
 """Per 1000 node-days (Meta's RSC-1, arXiv 2410.21680)."""
@@ -160,7 +160,7 @@ def resume(order: Order, facts: Facts) -> Iterator[Finding]:
     if differences:
         yield error(
             f"the checkpoint of step {saved.step} is of another run: {'; '.join(differences)}",
-            "the same topology; or reshape it (python -m trainer.checkpoint reshape); or another name for a new run",
+            "the same topology; or python -m opsctl.trainer.checkpoint reshape; or another name for a new run",
         )
 
 

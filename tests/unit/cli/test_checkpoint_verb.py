@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from opsctl.cli import cli
 from opsctl.errors import InputError, OpsctlError, RunDirError
-from trainer import manifest
-from trainer.manifest import FileRecord, Manifest
+from opsctl.trainer import manifest
+from opsctl.trainer.manifest import FileRecord, Manifest
 
 KILLED_AMID_A_COPY = Path(__file__).with_name("killed_amid_a_copy.py")
 SUMS = "sh -c 'cd \"$0\" && find . -type f -print0 | xargs -0 sha256sum' {place}/{{train}}/{{name}}"

@@ -21,7 +21,7 @@ from opsctl.rundir import RunDir
 from opsctl.sitedir import SiteDir
 from opsctl.switches import Switch
 from opsctl.system import SystemClock
-from trainer.contract import Heartbeat, Phase, to_json
+from opsctl.trainer.contract import Heartbeat, Phase, to_json
 
 pytestmark = pytest.mark.skipif(not shutil.which("squeue"), reason="needs Slurm's commands")
 

@@ -22,10 +22,10 @@ from opsctl.journal import Journal
 from opsctl.model import JobState
 from opsctl.rundir import Life, RunDir
 from opsctl.sitedir import SiteDir
+from opsctl.trainer.contract import Reason
 from tests.clocks import Hands
 from tests.unit.diagnosis.conftest import LOST, Log, real
 from tests.unit.guard.settled_world import World, a_world, care_of
-from trainer.contract import Reason
 
 
 @dataclass

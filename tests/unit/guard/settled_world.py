@@ -23,8 +23,8 @@ from opsctl.model import Job, JobState, Limits, Node, Partition, Plan
 from opsctl.remote.fanout import Fanout
 from opsctl.rundir import Life, RunDir
 from opsctl.sitedir import SiteDir
+from opsctl.trainer.contract import Reason, StopReason, to_json
 from tests.clocks import Hands
-from trainer.contract import Reason, StopReason, to_json
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -17,7 +17,7 @@ from opsctl.launch.chain import Chain
 from opsctl.model import JobState
 from opsctl.rundir import RunDir
 from opsctl.switches import Switch, Verb, request
-from trainer.contract import Reason
+from opsctl.trainer.contract import Reason
 
 
 def chain_of(world: World, run: RunDir) -> Chain:

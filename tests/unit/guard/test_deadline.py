@@ -9,7 +9,7 @@ from settled_world import BEGIN, World
 
 from opsctl.errors import Unreachable
 from opsctl.guard.deadline import NO_LIMIT, Deadline
-from trainer.contract import read_time
+from opsctl.trainer.contract import read_time
 
 
 @pytest.fixture

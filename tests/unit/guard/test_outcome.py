@@ -11,7 +11,7 @@ from opsctl.config import Guard
 from opsctl.guard.outcome import ACTIONS, BURNING, Action, Ended, Evidence, Outcome, crash_loop, judge
 from opsctl.guard.stop import Stop, StopRequest
 from opsctl.model import JobState
-from trainer.contract import Reason, StopReason
+from opsctl.trainer.contract import Reason, StopReason
 
 RULES = Guard(short_lives=3, short_life_minutes=20)
 

@@ -17,7 +17,7 @@ from opsctl.journal import Journal, Kind
 from opsctl.launch.chain import Chain
 from opsctl.model import Job, JobState
 from opsctl.rundir import RunDir
-from trainer.contract import Reason, StopReason, to_json
+from opsctl.trainer.contract import Reason, StopReason, to_json
 
 Write = Callable[[str], None]
 

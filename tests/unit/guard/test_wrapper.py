@@ -16,7 +16,7 @@ from opsctl.guard.record import body_env
 from opsctl.render import render
 from opsctl.rundir import RunDir
 from opsctl.sitedir import SiteDir
-from trainer.contract import Env
+from opsctl.trainer.contract import Env
 
 HOSTILE = "sp ace;$(touch owned)`touch owned`'\"|é漢"
 ENV = {"SLURM_JOB_ID": "13", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURMD_NODENAME": "node007"}

@@ -56,7 +56,7 @@ def test_the_embedded_trainer_runs_on_its_own_interpreter(train):
         "train.toml",
     )
     text = body(embedded, RUN, python="/opsctl/python")
-    assert "    /env/bin/python -P -m trainer /trains/gpt/trainer.json || code=$?" in text
+    assert "    /env/bin/python -P -m opsctl.trainer /trains/gpt/trainer.json || code=$?" in text
     assert "/opsctl/python -P -m opsctl.guard.rank --logs" in text
 
 

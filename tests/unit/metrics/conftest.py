@@ -16,7 +16,7 @@ from opsctl.model import Finding, Job, JobState, Level
 from opsctl.rundir import RunDir
 from opsctl.sitedir import SiteDir
 from opsctl.system import SystemClock
-from trainer.contract import Heartbeat, Phase, to_json
+from opsctl.trainer.contract import Heartbeat, Phase, to_json
 
 LINE = (
     "iteration {0}/ 1000 | consumed tokens: {1} | elapsed time per iteration (s): 2.0 | "

@@ -25,10 +25,10 @@ from opsctl.rundir import RunDir
 from opsctl.scheduler.slurm import Slurm
 from opsctl.switches import Switch, arm
 from opsctl.system import SystemRunner
+from opsctl.trainer import manifest
+from opsctl.trainer.indexed import write_corpus
+from opsctl.trainer.manifest import Manifest
 from opsctl.watch_tables import Filesystem
-from trainer import manifest
-from trainer.indexed import write_corpus
-from trainer.manifest import Manifest
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,8 +12,8 @@ from opsctl.preflight.flags import assigned, directives, flags
 from opsctl.preflight.gpus import gpu_kind
 from opsctl.preflight.model import Level, Order, judge
 from opsctl.preflight.recipe import recipe
-from trainer.config import TrainerConfig
-from trainer.layout import check_layout
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.layout import check_layout
 
 LAYOUT = ("processes", "heads", "vocabulary", "stages", "batch", "ramp")
 

@@ -13,9 +13,9 @@ from opsctl.launch.chain import look
 from opsctl.model import Finding, Job, JobState
 from opsctl.rundir import Life, RunDir
 from opsctl.system import SystemRunner
+from opsctl.watchdogs import WATCHDOGS
+from opsctl.watchdogs.scene import Memory, Scene, Watched
 from tests.clocks import Hands
-from watchdogs import WATCHDOGS
-from watchdogs.scene import Memory, Scene, Watched
 
 T0 = datetime(2026, 1, 5, 1, 0, tzinfo=UTC)
 LINE = "[default7]: iteration {step:8d}/   1000 | elapsed time per iteration (s): {step_s} | lm loss: {loss:.6E} |"

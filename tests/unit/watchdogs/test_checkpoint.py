@@ -12,7 +12,7 @@ import pytest
 from stage import T0, Stage
 
 from opsctl.model import Level
-from trainer.manifest import FileRecord, Manifest, directory_name, write_manifest
+from opsctl.trainer.manifest import FileRecord, Manifest, directory_name, write_manifest
 
 Hours = Callable[[float], timedelta]
 

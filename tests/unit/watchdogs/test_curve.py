@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from opsctl.progress.logline import Iteration
-from watchdogs.curve import Curve, Shape, advance, shape
+from opsctl.watchdogs.curve import Curve, Shape, advance, shape
 
 AT = 400
 """Where something happens."""

@@ -9,8 +9,8 @@ import pytest
 
 from opsctl.journal import Kind
 from opsctl.model import Finding, Level
+from opsctl.watchdogs.failures import failures
 from tests.unit.watchdogs.stage import T0, Stage
-from watchdogs.failures import failures
 
 LIFE = "7_1.0"
 CAUSE = {

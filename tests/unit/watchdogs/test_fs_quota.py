@@ -24,8 +24,8 @@ from opsctl.storage import NotMeasured, Space
 from opsctl.system import SystemRunner
 from opsctl.tables import parse_size, show_size
 from opsctl.watch_tables import Filesystem
-from watchdogs.fs_quota import FsQuota, Measured
-from watchdogs.growth import Growth, observed
+from opsctl.watchdogs.fs_quota import FsQuota, Measured
+from opsctl.watchdogs.growth import Growth, observed
 
 TIB = 1 << 40
 Minutes = Callable[[float], timedelta]

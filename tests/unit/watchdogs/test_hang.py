@@ -10,8 +10,8 @@ import pytest
 from stage import LINE, T0, Stage, job, waiting
 
 from opsctl.model import JobState, Level
-from trainer.contract import Heartbeat, Phase, to_json, write_atomic
-from watchdogs import stacks
+from opsctl.trainer.contract import Heartbeat, Phase, to_json, write_atomic
+from opsctl.watchdogs import stacks
 
 Minutes = Callable[[float], timedelta]
 TICK = timedelta(minutes=10)

@@ -18,9 +18,9 @@ from opsctl.journal import Kind
 from opsctl.launch.reasons import Wait, wait
 from opsctl.model import JobState, Level, Node
 from opsctl.system import SystemClock
-from watchdogs import WATCHDOGS, pulse
-from watchdogs.node_health import worst
-from watchdogs.slurm_status import also_of
+from opsctl.watchdogs import WATCHDOGS, pulse
+from opsctl.watchdogs.node_health import worst
+from opsctl.watchdogs.slurm_status import also_of
 
 ROOT = Path(__file__).parents[3]
 

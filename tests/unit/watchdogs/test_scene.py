@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdogs.scene import Memory
+from opsctl.watchdogs.scene import Memory
 
 
 @pytest.fixture

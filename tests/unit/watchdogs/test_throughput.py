@@ -9,7 +9,7 @@ from stage import Stage, job, waiting
 
 from opsctl.journal import Kind
 from opsctl.model import Level
-from trainer.contract import Heartbeat, Phase, to_json, write_atomic
+from opsctl.trainer.contract import Heartbeat, Phase, to_json, write_atomic
 
 LINE = " iteration {step:8d}/ 1000 | elapsed time per iteration (s): {s:.3f} | global batch size: {batch} | {more}"
 
