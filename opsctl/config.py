@@ -19,17 +19,17 @@ from opsctl.alert_tables import AlertSite
 from opsctl.cron_tables import CronSite
 from opsctl.errors import ConfigError
 from opsctl.health_tables import HealthSite, RemoteSite
-from opsctl.model import slurm_minutes
 from opsctl.publish_tables import PublishTable
 from opsctl.tables import Name, SbatchOption, Table, Word
 from opsctl.together import tables_of, wrong_together
+from opsctl.units import parse_slurm_minutes
 from opsctl.watch_tables import Filesystem, WatchSite, WatchTrain
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _check_time(text: str) -> str:
-    if slurm_minutes(text) is None:
+    if parse_slurm_minutes(text) is None:
         raise ValueError(f"{text!r} is not a time limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
     return text
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from opsctl.model import slurm_minutes
 from opsctl.tables import SbatchOption, Table, TimeZone, Word
+from opsctl.units import parse_slurm_minutes
 
 DriverName = Literal["slurm", "daemon", "export"]
 
@@ -21,7 +21,7 @@ def _check_minutes(minutes: int) -> int:
 
 
 def _check_limit(text: str) -> str:
-    if (slurm_minutes(text) or 0) < 1:
+    if (parse_slurm_minutes(text) or 0) < 1:
         raise ValueError(f"{text!r} is not a time limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
     return text
 
@@ -60,7 +60,7 @@ class CronSite(Table):
     @property
     def limit_seconds(self) -> float:
         """The longest that a tick may take."""
-        return (slurm_minutes(self.time_limit) or 1) * 60.0
+        return (parse_slurm_minutes(self.time_limit) or 1) * 60.0
 
     def own_directory(self) -> Path | None:
         """The user's own, if one is named."""

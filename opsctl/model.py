@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -80,28 +79,6 @@ _FINAL = frozenset(
         JobState.TIMEOUT,
     }
 )
-
-
-def slurm_minutes(text: str) -> int | None:
-    """A time limit as Slurm writes it, rounded up to minutes as Slurm does; None for none, or for what is no limit.
-
-    Forms: `minutes`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS` (sbatch(1), --time).
-    """
-    match = _LIMIT.fullmatch(text)
-    if match is None:
-        return None
-    days, *rest = match.groups()
-    parts = [int(part) for part in rest if part is not None]
-    if days is not None:
-        hours, minutes, seconds = (*parts, 0, 0)[:3]
-    elif len(parts) == 3:
-        hours, minutes, seconds = parts
-    else:
-        hours, (minutes, seconds) = 0, (*parts, 0)[:2]
-    return int(days or 0) * 1440 + hours * 60 + minutes + (seconds > 0)
-
-
-_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,12 +15,13 @@ from opsctl.guard.record import read_start
 from opsctl.journal import Journal
 from opsctl.launch.chain import Seen, look
 from opsctl.launch.reasons import Wait, is_limit, wait, why, word
-from opsctl.model import Job, JobState, slurm_minutes
+from opsctl.model import Job, JobState
 from opsctl.progress.eta import waits_seen
 from opsctl.progress.now import Pace, Progress, progress
 from opsctl.rundir import RunDir
 from opsctl.switches import Armed, Request, armed
 from opsctl.switches import requests as waiting_requests
+from opsctl.units import parse_slurm_minutes
 
 STATES = ("running", "queued", "held", "ended", "finished", "not submitted", "unknown")
 
@@ -179,7 +180,7 @@ def _pace(run: RunDir, seen: Seen, active: Job | None, now: datetime) -> Pace:
 def _limit_s(config: Path) -> float:
     """How long a task may take; without end where the settings cannot be read."""
     try:
-        minutes = slurm_minutes(str(read_toml(config)["slurm"]["time_limit"]))
+        minutes = parse_slurm_minutes(str(read_toml(config)["slurm"]["time_limit"]))
     except (OpsctlError, KeyError, TypeError):
         minutes = None
     return minutes * 60.0 if minutes else math.inf

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from opsctl.errors import OpsctlError
 from opsctl.ports import Runner, TimedOut
 from opsctl.system import spawn
-from opsctl.tables import parse_size
+from opsctl.units import parse_size
 from opsctl.watch_tables import Filesystem
 
 TIMEOUT = 20.0

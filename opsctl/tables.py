@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
+from opsctl.units import parse_size
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTPE]?)(?:i?B)?", re.IGNORECASE)
-_UNITS = " KMGTPE"
 
 
 class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-def parse_size(text: str) -> int:
-    """Bytes (or inodes) from `400T`, `2.5 GiB`, `3000000`; units are powers of 1024. Raises ValueError."""
-    match = SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r:.40} is not a size, such as 400T, 2.5GiB or a number")
-    try:
-        return int(float(match[1]) * 1024 ** _UNITS.index(match[2].upper() or " "))
-    except OverflowError as error:
-        raise ValueError(f"{text!r:.40} is more than there is") from error
-
-
-def show_size(size: float) -> str:
-    """`2.3 TiB`."""
-    unit = 0
-    while abs(size) >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.0f} B" if unit == 0 else f"{size:.3g} {_UNITS[unit]}iB"
-
-
-def show_span(span: timedelta) -> str:
-    """`40 s`, `12 min`, `2.5 h`."""
-    seconds = span.total_seconds()
-    if seconds < 300:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _size(value: object) -> object:

@@ -13,8 +13,8 @@ from opsctl.errors import OpsctlError
 from opsctl.model import Finding, Level
 from opsctl.progress.eta import median_step_s
 from opsctl.progress.logline import recent_iterations
-from opsctl.tables import show_size
 from opsctl.trainer.manifest import read_manifest, verify
+from opsctl.units import format_size
 from opsctl.watchdogs.saves import Save, saves, size_of
 from opsctl.watchdogs.scene import Scene, Watched
 
@@ -89,7 +89,7 @@ class Checkpoint:
         found = [Finding(key=key, level=level, summary=summary, train=seen.train,
                          remedy=f"opsctl save-switch {seen.train}" if level is not Level.OK else "")]  # fmt: skip
         if seen.size is not None and seen.usual and seen.size > BLOATED * seen.usual:
-            grown = f"{newest} has {show_size(seen.size)}, those before it {show_size(seen.usual)}"
+            grown = f"{newest} has {format_size(seen.size)}, those before it {format_size(seen.usual)}"
             found.append(
                 Finding(key=f"{key}/size", level=Level.WARNING, summary=f"{seen.train}: {grown}", train=seen.train)
             )

@@ -10,7 +10,7 @@ from opsctl import storage
 from opsctl.errors import OpsctlError
 from opsctl.model import Finding, Level
 from opsctl.storage import Space, User
-from opsctl.tables import show_size
+from opsctl.units import format_size
 from opsctl.watch_tables import Filesystem
 from opsctl.watchdogs.growth import Growth, growth_of, observed
 from opsctl.watchdogs.scene import Scene
@@ -120,10 +120,12 @@ def _bytes(filesystem: Filesystem, space: Space) -> tuple[Level, str] | None:
         return _share(filesystem, space.percent / reliable, "bytes") if space.percent is not None else None
     left = limit * reliable - space.used
     level, text = _share(filesystem, 100 * space.used / (limit * reliable), "bytes")
-    of = f"{show_size(limit)}" + (f", of which {filesystem.reliable_percent:g} % are reliable" if reliable < 1 else "")
-    text = f"{text} ({show_size(space.used)} of {of})"
+    of = f"{format_size(limit)}" + (
+        f", of which {filesystem.reliable_percent:g} % are reliable" if reliable < 1 else ""
+    )
+    text = f"{text} ({format_size(space.used)} of {of})"
     if left < filesystem.free:
-        return Level.CRITICAL, f"{text}, {show_size(max(0, left))} left, needs {show_size(filesystem.free)}"
+        return Level.CRITICAL, f"{text}, {format_size(max(0, left))} left, needs {format_size(filesystem.free)}"
     return level, text
 
 
@@ -153,7 +155,7 @@ def _hours(seen: Measured) -> list[tuple[Level, str]]:
     found = []
     if rate > 0 and limit and space.used is not None:
         left = limit * filesystem.reliable_percent / 100 - space.used
-        found.append(_forecast(filesystem, left / rate / 3600, "bytes", f"{show_size(rate * 86400)} a day"))
+        found.append(_forecast(filesystem, left / rate / 3600, "bytes", f"{format_size(rate * 86400)} a day"))
     inode_rate = sum(each.inodes_s for each in seen.trains)
     if inode_rate > 0 and inode_limit and space.inodes_used is not None:
         left = inode_limit - space.inodes_used
@@ -189,11 +191,12 @@ def _hours_of(span: timedelta) -> str:
 
 def _evidence(seen: Measured) -> tuple[str, ...]:
     trains = [
-        f"{each.train}: {show_size(each.size)} in {each.inodes} inodes every {each.every_s / 3600:.1f} h"
+        f"{each.train}: {format_size(each.size)} in {each.inodes} inodes every {each.every_s / 3600:.1f} h"
         for each in seen.trains
         if each.bytes_s
     ]
     users = [
-        f"{user.name}: {show_size(user.size)}, {user.inodes:,} inodes, most in {user.places[0]}" for user in seen.users
+        f"{user.name}: {format_size(user.size)}, {user.inodes:,} inodes, most in {user.places[0]}"
+        for user in seen.users
     ]
     return (*trains, *users)

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal
 from opsctl.model import Finding, Job, Level
 from opsctl.progress.logline import Iteration
 from opsctl.rundir import Life
-from opsctl.tables import show_span
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
+from opsctl.units import format_duration
 from opsctl.watchdogs import stacks
 from opsctl.watchdogs.lines import new_iterations
 from opsctl.watchdogs.saves import saves
@@ -106,7 +106,10 @@ class Hang:
     def judge(self, seen: Quiet, now: datetime) -> list[Finding]:
         level, summary, remedy = Level.OK, f"{seen.train}: nothing runs", ""
         if seen.since is not None:
-            age, limit = show_span(now - seen.since), f"(limit {show_span(timedelta(seconds=seen.limit_s))})"
+            age, limit = (
+                format_duration(now - seen.since),
+                f"(limit {format_duration(timedelta(seconds=seen.limit_s))})",
+            )
             summary = f"{seen.train}: {seen.phase}, step {seen.step}, last sign of life {age} ago {limit}"
             if seen.is_hang(now):
                 level = Level.CRITICAL

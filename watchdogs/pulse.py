@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from opsctl.launch.reasons import word
 from opsctl.model import Job
 from opsctl.rundir import RunDir
+from opsctl.units import format_duration
 
 
 def lines(train: str, jobs: Sequence[Job], now: datetime) -> list[str]:
@@ -39,17 +40,13 @@ def _tasks(job: Job) -> str:
 
 def _waits(job: Job, now: datetime) -> str:
     if job.start and job.start > now:
-        return f"scheduled to start in {_span(job.start - now)} (at {_time(job.start)})"
+        return f"scheduled to start in {format_duration(max(job.start - now, timedelta(0)))} (at {_time(job.start)})"
     before = "waiting for the previous"
     if word(job) == "JobArrayTaskLimit":
         return f"{before} Job Array job to finish before scheduling a new one"
     if word(job) == "Dependency":
         return f"{before} job to finish before scheduling a new one using the dependency mechanism"
     return "waiting to be scheduled"
-
-
-def _span(span: timedelta) -> str:
-    return str(timedelta(seconds=int(max(0, span.total_seconds()))))
 
 
 def _elapsed(span: timedelta) -> str:

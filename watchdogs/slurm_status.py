@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from opsctl.launch.chain import Seen
 from opsctl.launch.reasons import Wait, wait, why
 from opsctl.model import Finding, Job, JobState, Level
-from opsctl.tables import show_span
+from opsctl.units import format_duration
 from opsctl.watch_tables import WatchSite
 from opsctl.watchdogs import pulse
 from opsctl.watchdogs.scene import Scene, Watched
@@ -129,7 +129,7 @@ def _runs(seen: Queue, now: datetime) -> tuple[Level, str, str]:
         return Level.WARNING, text, f"scontrol resume {job.id}"
     blocked = _minutes(seen.limits.blocked_minutes)
     if job.state is JobState.COMPLETING and job.end and now - job.end > blocked:
-        return Level.WARNING, f"{text} for {show_span(now - job.end)}: a node does not clean up", "opsctl nodes"
+        return Level.WARNING, f"{text} for {format_duration(now - job.end)}: a node does not clean up", "opsctl nodes"
     if never := seen.kinds.get(Wait.NEVER):
         return Level.WARNING, f"{text}, but {never.array} {why(never)}", f"opsctl status {seen.train}"
     return Level.OK, text, ""
@@ -147,12 +147,16 @@ def _waits(seen: Queue, now: datetime) -> tuple[Level, str, str]:
         return Level.OK, text, f"opsctl release {seen.train}"
     exclusive = seen.limits.exclusive_allocation_minutes
     if exclusive is not None and seen.idle_since and now - seen.idle_since >= _minutes(exclusive):
-        waited = show_span(now - seen.idle_since)
+        waited = format_duration(now - seen.idle_since)
         return Level.CRITICAL, f"{text}, though the nodes are ours alone, for {waited}", status
     starts = min((job.start for job in seen.waiting if job.start), default=None)
     if seen.stuck_since and starts is None and now - seen.stuck_since >= _minutes(seen.limits.blocked_minutes):
         level = Level.WARNING if Wait.BLOCKED in kinds else Level.UNKNOWN
-        return level, f"{text}, for {show_span(now - seen.stuck_since)}, and Slurm has no time for its start", status
+        return (
+            level,
+            f"{text}, for {format_duration(now - seen.stuck_since)}, and Slurm has no time for its start",
+            status,
+        )
     return Level.OK, f"{text}, starts about {starts:%Y-%m-%d %H:%M} UTC" if starts else text, ""
 
 

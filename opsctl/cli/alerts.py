@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from datetime import datetime, timedelta
 
@@ -14,23 +13,14 @@ from opsctl.alerts import send
 from opsctl.alerts.outbox import Item
 from opsctl.alerts.state import Entry, Silence, State
 from opsctl.app import App
+from opsctl.cli.options import Duration
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, say
 from opsctl.errors import InputError
 from opsctl.model import Level
 
 STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
-_SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?", re.ASCII)
 
-why_option = click.option("--why", required=True, help="For whoever wonders: it is shown wherever the alert is.")
-
-
-def parse_span(text: str) -> timedelta:
-    """`4h`, `30m`, `2d`, `1d12h`. Raises InputError."""
-    match = _SPAN.fullmatch(text)
-    days, hours, minutes = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
-    if not 0 < days * 1440 + hours * 60 + minutes <= 366 * 1440:
-        raise InputError(f"--for {text!r:.40}: needs to be a time of up to a year, such as 4h, 30m, 2d or 1d12h")
-    return timedelta(days=days, hours=hours, minutes=minutes)
+reason_option = click.option("--reason", required=True, help="For whoever wonders: it is shown wherever the alert is.")
 
 
 @click.group()
@@ -40,8 +30,8 @@ def alerts() -> None:
     \b
     opsctl alerts list                       what is open, silenced, not delivered
     opsctl alerts test                       a message through every channel
-    opsctl alerts silence 'hang/*' --for 4h --why "maintenance"
-    opsctl alerts ack hang/tiny-gpt --why "on it"
+    opsctl alerts silence 'hang/*' --for 4h --reason "maintenance"
+    opsctl alerts ack hang/tiny-gpt --reason "on it"
     """
 
 
@@ -100,30 +90,30 @@ def test_alerts(app: App, *, as_json: bool) -> int:
 
 @alerts.command()
 @click.argument("key")
-@click.option("--for", "span", default="4h", show_default=True, help="For how long, such as 4h, 30m, 2d.")
+@click.option("--for", "span", type=Duration(), default="4h", show_default=True, help="How long the silence lasts.")
 @click.option("--end", is_flag=True, help="End the silence of KEY now.")
-@click.option("--why", default="", help="For whoever wonders: it is shown with the silence.")
+@click.option("--reason", default="", help="For whoever wonders: it is shown with the silence.")
 @dry_run_option
 @json_option
 @click.pass_obj
-def silence(app: App, key: str, *, span: str, end: bool, why: str, dry_run: bool, as_json: bool) -> None:
+def silence(app: App, key: str, *, span: timedelta, end: bool, reason: str, dry_run: bool, as_json: bool) -> None:
     """Tell nobody of KEY, or of the keys that fit it as a pattern, for a while.
 
     What changes meanwhile is told afterwards, if it is still so then.
 
     \b
-    opsctl alerts silence 'hang/*' --for 4h --why "maintenance"
+    opsctl alerts silence 'hang/*' --for 4h --reason "maintenance"
     opsctl alerts silence 'hang/*' --end
     """
-    if not end and not why:
-        raise InputError("--why is needed: somebody will wonder why nobody was told")
+    if not end and not reason:
+        raise InputError("--reason is required; it is recorded with the silence")
     now = app.clock.now()
     if end and key not in (known := [each.pattern for each in app.alerting.ledger.read().in_force(now)]):
         raise InputError(f"no silence of {key!r} is in force; there are: {', '.join(known) or 'none'}")
-    until = now if end else now + parse_span(span)
-    given = Silence(pattern=key, until=until, why=why, by="", at=now)
+    until = now if end else now + span
+    given = Silence(pattern=key, until=until, why=reason, by="", at=now)
     if not dry_run:
-        given = app.alerting.ledger.silence(key, until, why)
+        given = app.alerting.ledger.silence(key, until, reason)
     would = "would be " if dry_run else ""
     if as_json:
         print_json({**asdict(given), "dry_run": dry_run})
@@ -133,18 +123,18 @@ def silence(app: App, key: str, *, span: str, end: bool, why: str, dry_run: bool
 
 @alerts.command()
 @click.argument("key")
-@why_option
+@reason_option
 @dry_run_option
 @json_option
 @click.pass_obj
-def ack(app: App, key: str, *, why: str, dry_run: bool, as_json: bool) -> None:
+def ack(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
     """Say that somebody takes care of KEY: it is not repeated until it is worse, or over.
 
     \b
-    opsctl alerts ack hang/tiny-gpt --why "on it"
+    opsctl alerts ack hang/tiny-gpt --reason "on it"
     """
     ledger = app.alerting.ledger
-    entry = ledger.find(key) if dry_run else ledger.ack(key, why)
+    entry = ledger.find(key) if dry_run else ledger.ack(key, reason)
     if as_json:
         print_json({**_as_data(ledger.read(), entry, app.clock.now()), "dry_run": dry_run})
     else:

@@ -18,8 +18,8 @@ from opsctl.config import read_toml
 from opsctl.errors import InputError, OpsctlError
 from opsctl.rundir import RunDir, check_trusted
 from opsctl.system import run_attached
-from opsctl.tables import show_size
 from opsctl.trainer.manifest import Checkpoint
+from opsctl.units import format_size
 
 
 @click.group()
@@ -53,7 +53,7 @@ def list_(app: App, train: str, *, as_json: bool) -> int:
     for row in rows:
         where = ", ".join(row.offloaded)
         last = row.problem or row.topology
-        known = ("?", "?") if row.is_unread else (show_size(row.size), str(row.consumed_samples))
+        known = ("?", "?") if row.is_unread else (format_size(row.size), str(row.consumed_samples))
         table.add_row(*map(cell, (str(row.step), *known, last, row.kept, where)))
     print_table(table) if rows else say(f"{train}: no checkpoints")
     return code
@@ -116,7 +116,7 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
         print_json({"removed": [each.step for each in gone], "bytes": freed, "dry_run": dry_run, "failed": failed})
     else:
         said = "would remove" if dry_run else "removed"
-        say(f"{run.name}: {said} {steps(gone)}, {show_size(freed)}" if gone else f"{run.name}: nothing to remove")
+        say(f"{run.name}: {said} {steps(gone)}, {format_size(freed)}" if gone else f"{run.name}: nothing to remove")
     if failed:
         raise OpsctlError("\n".join(failed), hint=look_again(run))
 

@@ -6,18 +6,20 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import click
 
 from opsctl import checkpoints, offload
 from opsctl.app import App
+from opsctl.cli.options import Duration
 from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
 from opsctl.errors import InputError, OpsctlError, RunDirError
 from opsctl.lease import Held, lease
 from opsctl.rundir import RunDir
-from opsctl.tables import show_size
 from opsctl.trainer.manifest import Checkpoint
+from opsctl.units import format_size
 
 _KEEP_LEASE_S = 30.0
 
@@ -29,7 +31,7 @@ _KEEP_LEASE_S = 30.0
 @click.option("--sums", default="", help="A command that prints SHA-256 and path of each file that --push has copied.")
 @click.option("--keep-local", type=click.IntRange(min=2), default=2, show_default=True, help="Newest that stay here.")
 @click.option("--copy-only", is_flag=True, help="Remove nothing here.")
-@click.option("--timeout", type=float, default=12.0, show_default=True, help="Hours that one command may take.")
+@click.option("--timeout", type=Duration(), default="12h", show_default=True, help="Time limit for one command.")
 @dry_run_option
 @json_option
 @click.pass_obj
@@ -42,7 +44,7 @@ def offload_(
     sums: str,
     keep_local: int,
     copy_only: bool,
-    timeout: float,
+    timeout: timedelta,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -89,7 +91,7 @@ def offload_(
 
 
 def _destination(
-    app: App, run: RunDir, to: Path | None, *, push: str, sums: str, timeout: float
+    app: App, run: RunDir, to: Path | None, *, push: str, sums: str, timeout: timedelta
 ) -> offload.Destination:
     if (to is None) == (not push):
         raise InputError("needs either --to DIRECTORY, or --push and --sums")
@@ -100,7 +102,7 @@ def _destination(
         sums=tuple(shlex.split(sums)),
         train=run.name,
         runner=app.runner,
-        timeout=timeout * 3600,
+        timeout=timeout.total_seconds(),
     )
 
 
@@ -111,7 +113,7 @@ def _tell_plan(run: RunDir, plan: offload.Plan, *, copy_only: bool, as_json: boo
         would = {"would_copy": [each.step for each in plan.copies], "would_remove": [each.step for each in gone]}
         print_json({**would, "bytes": total})
     else:
-        say(f"{run.name}: would copy {steps(plan.copies)}, {show_size(total)}; would remove {steps(gone)} here")
+        say(f"{run.name}: would copy {steps(plan.copies)}, {format_size(total)}; would remove {steps(gone)} here")
 
 
 def ours(app: App, train: str) -> RunDir:

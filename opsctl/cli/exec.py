@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import timedelta
 
 import click
 
 from opsctl.app import App
 from opsctl.cli.nodeview import NodeView
+from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.nodesets import fold
 from opsctl.ports import Answer
@@ -16,11 +18,11 @@ from opsctl.remote.fanout import Group, grouped
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.option("-w", "--nodes", required=True, help="Such as node[001-064].")
-@click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(min=1), help="Seconds for each node.")
+@click.option("--timeout", type=INTERVAL, default="60s", show_default=True, help="Time limit for one node.")
 @json_option
 @click.argument("command", nargs=-1, required=True)
 @click.pass_obj
-def exec_(app: App, *, nodes: str, timeout: float, command: tuple[str, ...], as_json: bool) -> None:
+def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...], as_json: bool) -> None:
     """Run COMMAND on nodes, through our own jobs, short jobs or ssh, as remote.ways says; group what they answer.
 
     One word is given to a shell there; several are given to the program as they are. It is never run twice. Exit 1 if
@@ -32,7 +34,7 @@ def exec_(app: App, *, nodes: str, timeout: float, command: tuple[str, ...], as_
     """
     view = NodeView(app)
     argv = ("sh", "-c", command[0]) if len(command) == 1 else command
-    answers = view.fanout().run(view.chosen(nodes), argv, timeout=timeout)
+    answers = view.fanout().run(view.chosen(nodes), argv, timeout=timeout.total_seconds())
     if as_json:
         print_json([asdict(each) for each in answers.values()])
     else:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from opsctl.progress.now import LONGEST_S, Progress
+from opsctl.progress.now import Progress
 from opsctl.progress.spark import sparkline
+from opsctl.units import format_count, format_duration
 
 CURVE_WIDTH = 32
 TOLD = 0.02
 """A pace that is closer to the run's median is the usual one."""
-_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 def progress_lines(seen: Progress, now: datetime, *, is_running: bool, ramp: str) -> list[tuple[str, str]]:
@@ -31,11 +31,11 @@ def _step(seen: Progress, now: datetime, *, is_running: bool) -> str:
     if seen.last_step:
         parts = [f"step {seen.step} of {seen.last_step}", f"{100 * seen.step / seen.last_step:.3g} %"]
     if seen.tokens:
-        parts.append(f"{count(seen.tokens)} tokens")
+        parts.append(f"{format_count(seen.tokens)} tokens")
     if is_running and seen.phase not in ("", "train"):
         parts.append(f"in {seen.phase}")
     if is_running and seen.at and (now - seen.at).total_seconds() > 60:
-        parts.append(f"last sign of life {duration((now - seen.at).total_seconds())} ago")
+        parts.append(f"last sign of life {format_duration((now - seen.at).total_seconds())} ago")
     return " · ".join(parts)
 
 
@@ -67,11 +67,11 @@ def _against(lately: float, usual: float | None) -> str:
 
 
 def _checkpoint(seen: Progress, now: datetime, *, is_running: bool) -> str:
-    ago = f", {duration((now - seen.checkpoint_at).total_seconds())} ago" if seen.checkpoint_at else ""
+    ago = f", {format_duration((now - seen.checkpoint_at).total_seconds())} ago" if seen.checkpoint_at else ""
     parts = [f"at step {seen.checkpoint_step}{ago}"] if seen.checkpoint_step is not None else []
     if is_running and seen.next_save:
         steps = seen.next_save - seen.step
-        when = f", in {duration(seen.next_save_s)}" if seen.next_save_s else ""
+        when = f", in {format_duration(seen.next_save_s)}" if seen.next_save_s else ""
         parts.append(f"next at {seen.next_save}, in {steps} step{'s' * (steps != 1)}{when}")
     return "; ".join(parts) or ("none yet" if is_running else "")
 
@@ -80,7 +80,7 @@ def _left(seen: Progress, now: datetime) -> str:
     if seen.left is None or not seen.left.likely:
         return ""
     left = seen.left
-    text = f"{duration(left.likely)}, until {_at(now, left.likely)}"
+    text = f"{format_duration(left.likely)}, until {_at(now, left.likely)}"
     if left.late - left.early >= 60:
         text += f" ({_at(now, left.early)} to {_at(now, left.late)} in 8 of 10 cases)"
     if left.lives:
@@ -91,20 +91,3 @@ def _left(seen: Progress, now: datetime) -> str:
 
 def _at(now: datetime, seconds: float) -> str:
     return f"{(now + timedelta(seconds=seconds)).astimezone():%Y-%m-%d %H:%M}"
-
-
-def count(number: float) -> str:
-    """`1.23B`, as tokens are counted."""
-    for unit, letter in _UNITS:
-        if number >= unit:
-            return f"{number / unit:.3g}{letter}"
-    return f"{number:.0f}"
-
-
-def duration(seconds: float) -> str:
-    """The two largest units: `2d 3h`, `4m 10s`."""
-    left = timedelta(seconds=round(min(abs(seconds), LONGEST_S)))
-    hours, rest = divmod(left.seconds, 3600)
-    units = [(left.days, "d"), (hours, "h"), (rest // 60, "m"), (rest % 60, "s")]
-    shown = [f"{n}{unit}" for n, unit in units if n][:2]
-    return " ".join(shown) or "0s"

@@ -19,7 +19,7 @@ from opsctl.report import words
 from opsctl.report.page import render_page
 from opsctl.report.train import report_train
 from opsctl.rundir import RunDir, all_trains, may_act
-from opsctl.tables import show_size
+from opsctl.units import format_size
 
 
 @click.command()
@@ -101,7 +101,7 @@ def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run:
     for each in done:
         changed = [item for item in each.items if item.action in ("copied", "would copy")]
         unchanged = sum(item.action == "unchanged" for item in each.items)
-        size = show_size(sum(item.size for item in changed))
+        size = format_size(sum(item.size for item in changed))
         word = "would copy" if dry_run else "copied"
         detail = f"; {each.detail}" if each.detail else ""
         files = f"{len(changed)} file{'s' * (len(changed) != 1)}"
@@ -114,10 +114,10 @@ def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run:
 def _about(item: Item) -> str:
     if item.action == "refused":
         return f"not published: {item.why}"
-    size = "made as it is copied" if item.action == "would copy" and item.name in REPORTS else show_size(item.size)
+    size = "made as it is copied" if item.action == "would copy" and item.name in REPORTS else format_size(item.size)
     parts = [size] if item.action != "unchanged" else []
     if item.left_out and parts:
-        parts.append(f"the first {show_size(item.left_out)} left out")
+        parts.append(f"the first {format_size(item.left_out)} left out")
     if item.struck and parts:
         parts.append(f"{item.struck} secret{'s' * (item.struck != 1)} struck out")
     return ", ".join(parts)

@@ -15,12 +15,12 @@ from opsctl.health.quarantine import has_changed, plan_reboot
 
 @click.command()
 @click.argument("nodes")
-@click.option("--why", default="asked for by hand", show_default=True, help="Becomes the reason that Slurm shows.")
+@click.option("--reason", default="asked for by hand", show_default=True, help="Becomes the reason that Slurm shows.")
 @click.option("--max", "most", metavar="N|%", default="", help="Lower than the site's own limits.")
 @dry_run_option
 @json_option
 @click.pass_obj
-def reboot(app: App, nodes: str, *, why: str, most: str, dry_run: bool, as_json: bool) -> None:
+def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool, as_json: bool) -> None:
     """Boot NODES anew as soon as their jobs have ended, and put them back into service then: scontrol reboot ASAP.
 
     Until then they get no new job. Never more than health.drain_max and drain_percent allow, and never one that
@@ -28,11 +28,11 @@ def reboot(app: App, nodes: str, *, why: str, most: str, dry_run: bool, as_json:
     refused.
 
     \b
-    opsctl nodes reboot node[003-004] --why "Xid 79" --dry-run
+    opsctl nodes reboot node[003-004] --reason "Xid 79" --dry-run
     """
     view = NodeView(app)
     excluded = frozenset(each.node for each in app.exclusions.now())
-    plan = plan_reboot(view.chosen(nodes), view.nodes, app.site.health, why=why, excluded=excluded, most=most)
+    plan = plan_reboot(view.chosen(nodes), view.nodes, app.site.health, why=reason, excluded=excluded, most=most)
     done: dict[str, str] = {}
     for step in () if dry_run else plan.steps:
         now = next((node for node in app.scheduler.nodes() if node.name == step.node), None)

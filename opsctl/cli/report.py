@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from opsctl.cli.options import Since
 from opsctl.cli.output import console, json_option, optional_train, print_json, say
 from opsctl.errors import InputError, OpsctlError, cannot_write
 from opsctl.journal import replay
@@ -21,6 +23,7 @@ from opsctl.report.model import Report
 from opsctl.report.sacct import Ran, ran, read_sacct
 from opsctl.report.train import report_train
 from opsctl.trainer.contract import write_atomic
+from opsctl.units import format_duration, format_percent
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -33,7 +36,7 @@ BAR = 40
 @optional_train
 @click.option("--log", type=click.Path(path_type=Path), help="Of any Megatron-style log instead, such as main_log.txt.")
 @click.option("--sacct", type=click.Path(path_type=Path), help="When its jobs ran, as sacct printed it.")
-@click.option("--since", help="Only from then on: 2026-03-01, '2026-03-01 12:00', or as long ago as 3d or 12h.")
+@click.option("--since", type=Since(), help="Start of the report: 2026-03-01, '2026-03-01 12:00', 3d or 12h ago.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write one page of HTML that needs nothing else.")
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @json_option
@@ -44,7 +47,7 @@ def report(
     *,
     log: Path | None,
     sacct: Path | None,
-    since: str | None,
+    since: datetime | None,
     html: Path | None,
     markdown: bool,
     as_json: bool,
@@ -76,15 +79,14 @@ def report(
         console().print(page(found))
 
 
-def made(app: App, train: str, sacct: Path | None, since: str | None) -> Report:
+def made(app: App, train: str, sacct: Path | None, since: datetime | None) -> Report:
     """The report that was asked for. Raises InputError."""
     now = app.clock.now()
-    moment = words.parse_since(since, now) if since is not None else None
     run = app.find(train)
     events = app.journal(run).events()
     arrays = list(replay(events).arrays)
     jobs = jobs_of(read_sacct(sacct), arrays, train) if sacct else remembered_jobs(app, arrays)
-    return report_train(run, events, now, since=moment, jobs=jobs)
+    return report_train(run, events, now, since=since, jobs=jobs)
 
 
 def jobs_of(jobs: list[Ran], arrays: list[str], train: str) -> list[Ran]:
@@ -109,11 +111,10 @@ def reading() -> AbstractContextManager[object]:
     return terminal.status("reading the log …") if terminal.is_terminal else nullcontext()
 
 
-def foreign(app: App, log: Path, sacct: Path | None, since: str | None) -> Report:
+def foreign(app: App, log: Path, sacct: Path | None, since: datetime | None) -> Report:
     """The report on somebody's log. Raises InputError."""
     now = app.clock.now()
-    moment = words.parse_since(since, now) if since is not None else None
-    return report_log(log, read_sacct(sacct) if sacct else None, now, since=moment)
+    return report_log(log, read_sacct(sacct) if sacct else None, now, since=since)
 
 
 def write(found: Report, path: Path) -> None:
@@ -148,7 +149,7 @@ def _shares(found: Report) -> Table:
     for bucket, spent, share in words.shares(found):
         style = "green" if bucket is Bucket.EFFECTIVE else "red"
         bar = Text("█" * round(BAR * share) or "▏", style=style)
-        table.add_row(Text(f"  {bucket}"), words.duration(spent), words.percent(share), bar)
+        table.add_row(Text(f"  {bucket}"), format_duration(spent), format_percent(share), bar)
     return table
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -16,9 +16,10 @@ from rich.text import Text
 
 from opsctl.alerts.brief import Brief, open_alerts
 from opsctl.app import App
+from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import cell, console, finite, in_json, json_option, optional_train, print_json
 from opsctl.cli.owner import keep_cron
-from opsctl.cli.progress import duration, progress_lines
+from opsctl.cli.progress import progress_lines
 from opsctl.errors import Unreachable
 from opsctl.model import Job
 from opsctl.progress.spark import ASCII, BLOCKS
@@ -26,6 +27,7 @@ from opsctl.rundir import all_trains
 from opsctl.sitedir import SiteDir
 from opsctl.status import Status
 from opsctl.status import status as look
+from opsctl.units import format_duration
 
 SLURM = "slurm/site"
 """What the watch finds when Slurm does not answer."""
@@ -43,10 +45,10 @@ STYLES = {
 @click.command()
 @optional_train
 @click.option("--watch", is_flag=True, help="Look again every --every seconds until Ctrl-C.")
-@click.option("--every", type=click.FloatRange(min=1), default=10, show_default=True, help="Seconds between two looks.")
+@click.option("--every", type=INTERVAL, default="10s", show_default=True, help="Time between two refreshes.")
 @json_option
 @click.pass_obj
-def status(app: App, train: str | None, *, watch: bool, every: float, as_json: bool) -> int:
+def status(app: App, train: str | None, *, watch: bool, every: timedelta, as_json: bool) -> int:
     """What runs, what waits and why, step, loss, speed, next checkpoint, time left; of TRAIN, or of every train.
 
     While Slurm does not answer: what the run directories know, and exit 75.
@@ -55,11 +57,11 @@ def status(app: App, train: str | None, *, watch: bool, every: float, as_json: b
     opsctl status
     opsctl status tiny-gpt --watch
     opsctl status --json | jq '.[].progress.step'
-    opsctl status --json --watch --every 60 >> status.jsonl
+    opsctl status --json --watch --every 1m >> status.jsonl
     """
     terminal = console()
     if watch:
-        _watch(app, train, terminal, every, as_json=as_json)
+        _watch(app, train, terminal, every.total_seconds(), as_json=as_json)
     statuses = _statuses(app, train)
     away = next((each.slurm for each in statuses if each.slurm), "")
     if not as_json:
@@ -164,11 +166,11 @@ def _lines(each: Status, now: datetime, ramp: str) -> list[tuple[str, str]]:
 
 
 def _for(since: datetime | None, now: datetime) -> str:
-    return duration((now - since).total_seconds()) if since else "?"
+    return format_duration((now - since).total_seconds()) if since else "?"
 
 
 def _until(end: datetime | None, now: datetime) -> str:
-    return f", {duration((end - now).total_seconds())} until its limit" if end and end > now else ""
+    return f", {format_duration((end - now).total_seconds())} until its limit" if end and end > now else ""
 
 
 def _from(start: datetime | None) -> str:

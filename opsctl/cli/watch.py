@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import timedelta
 
 import click
 
 from opsctl.app import App
+from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import complete_trains, json_option, print_json, say
 from opsctl.cli.owner import keep_cron
 from opsctl.errors import OpsctlError
@@ -20,18 +21,6 @@ WORST = (Level.CRITICAL, Level.WARNING, Level.UNKNOWN, Level.OK)
 STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
 NOTICE = 60.0
 """Seconds between two looks of a resident watch at whether cron still ticks: where it does not, Slurm is asked."""
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-
-
-def _span(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """`10s`, `5m`, `1h`, or a number of seconds; at least one."""
-    if value is None:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", value)
-    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if seconds < 1:
-        raise click.BadParameter(f"{value!r} is not a time of at least a second, such as 10s, 5m or 1h", ctx, param)
-    return seconds
 
 
 @click.command()
@@ -45,13 +34,13 @@ def _span(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
     help="Only this train; may be said several times.",
 )
 @click.option("--once", is_flag=True, help="Look once, which is what it does without --every.")
-@click.option("--every", callback=_span, metavar="SPAN", help="Look again and again, until Ctrl-C: 10s, 5m.")
+@click.option("--every", type=INTERVAL, help="Repeat until Ctrl-C, such as every 10s or 5m.")
 @click.option("--dry-run", is_flag=True, help="Only look: settle, cancel and send nothing.")
 @click.option("--nagios", is_flag=True, help="Only look, and say it as a Nagios plugin does: exit 0, 1, 2 or 3.")
 @json_option
 @click.pass_obj
 def watch(
-    app: App, names: Sequence[str], trains: Sequence[str], *, once: bool, every: float | None, dry_run: bool,
+    app: App, names: Sequence[str], trains: Sequence[str], *, once: bool, every: timedelta | None, dry_run: bool,
     nagios: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Look at every train, the file systems and cron, settle what ended, and tell people what has changed.
@@ -82,7 +71,7 @@ def watch(
         print_json(asdict(report)) if as_json else _show(report, is_short=every is not None)
         if every is None:
             return 1 if report.problems else 0
-        app.clock.sleep(max(0.0, every - report.seconds))
+        app.clock.sleep(max(0.0, every.total_seconds() - report.seconds))
 
 
 def _show(report: Report, *, is_short: bool) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from opsctl.health.history import Incident, Record
 from opsctl.health.model import Health, Severity
 from opsctl.nodesets import fold
+from opsctl.units import format_duration
 
 SHOWN = 6
 """Nodes, or cards, of which so many are told."""
@@ -28,7 +29,7 @@ def of_node(record: Record, cards: Mapping[str, Sequence[Incident]], *, at: date
         )
     lines += _standing(record, stamp)
     if later := min((each for each in record.incidents if each.at > stamp), key=lambda each: each.at, default=None):
-        lines.append(f"{record.node}, {_span(later.at - stamp)} after: {_words(later)}")
+        lines.append(f"{record.node}, {format_duration(later.at - stamp)} after: {_words(later)}")
     return [*lines, *_elsewhere(record, cards, stamp - days * 24 * HOUR)]
 
 
@@ -62,7 +63,7 @@ def _standing(record: Record, stamp: float) -> Iterator[str]:
     last = [each for each in found if newest - min(each.last, stamp) < HOUR]
     worst = next((each for each in last if each.severity == Severity.FAULTY.value), last[0])
     lasts = worst.last >= stamp
-    when = f"since {_day(worst.at)}" if lasts else f"when looked at {_span(stamp - worst.last)} before"
+    when = f"since {_day(worst.at)}" if lasts else f"when looked at {format_duration(stamp - worst.last)} before"
     yield f"{record.node} was already {worst.severity}, {when}: {_words(worst)}"
 
 
@@ -96,8 +97,3 @@ def _words(incident: Incident) -> str:
 
 def _day(stamp: float) -> str:
     return f"{datetime.fromtimestamp(stamp, UTC):%Y-%m-%d %H:%M}"
-
-
-def _span(seconds: float) -> str:
-    hours = seconds / HOUR
-    return f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.0f} h" if hours >= 2 else f"{seconds / 60:.0f} min"

@@ -14,6 +14,7 @@ from opsctl.render import templates_dir
 from opsctl.report import words
 from opsctl.report.model import Buckets, LifeReport, Report
 from opsctl.report.scales import Scale, Tick, even, loss_scale, moments
+from opsctl.units import format_duration, format_percent, format_time
 
 WIDTH, HEIGHT = 1000.0, 100.0
 """Of drawings, in their own units: they are stretched to what place there is. Text is HTML and is not stretched."""
@@ -69,11 +70,11 @@ def render_page(report: Report) -> str:
         headline=words.headline(report),
         facts=[(name, value) for name, value in words.facts(report) if name not in ratios],
         ratio=main,
-        queueless=words.percent(report.ettr_without_queue) if report.buckets[Bucket.QUEUE] else "",
-        shares=[(slug(bucket), bucket.value, words.duration(spent), words.percent(share), words.MEANING[bucket])
+        queueless=format_percent(report.ettr_without_queue) if report.buckets[Bucket.QUEUE] else "",
+        shares=[(slug(bucket), bucket.value, format_duration(spent), format_percent(share), words.MEANING[bucket])
                 for bucket, spent, share in words.shares(report)],
         split=list(split(report.buckets)),
-        period=words.duration(report.periods[0].seconds) if report.periods else "",
+        period=format_duration(report.periods[0].seconds) if report.periods else "",
         columns=boxes,
         column_ticks=ticks,
         lives=list(timeline(report)),
@@ -82,7 +83,7 @@ def render_page(report: Report) -> str:
         names=words.LIFE_COLUMNS,
         rows=[(row, list(split(life.buckets)), ending(life)) for row, life in rows[-MOST_LIVES:]],
         earlier=max(0, len(rows) - MOST_LIVES),
-        made=words.moment(report.made),
+        made=format_time(report.made),
     )  # fmt: skip
 
 
@@ -168,4 +169,4 @@ def loss_curve(report: Report) -> LossCurve | None:
 
 
 def _title(bucket: Bucket, seconds: float, total: float) -> str:
-    return f"{bucket}: {words.duration(seconds)}, {words.percent(seconds / total)}"
+    return f"{bucket}: {format_duration(seconds)}, {format_percent(seconds / total)}"

@@ -21,8 +21,8 @@ from opsctl.report.lives import Known, lives_of, with_jobs
 from opsctl.report.model import Named, Report, Window, add_up
 from opsctl.report.sacct import Ran
 from opsctl.report.waits import waits
-from opsctl.report.words import duration
 from opsctl.rundir import RunDir
+from opsctl.units import format_duration
 
 MOST_RANKS = 4096
 """Logs of ranks that are asked when they were written last."""
@@ -61,7 +61,7 @@ def _silent(report: Report) -> Iterator[str]:
     """A last life that is held to hang may be long over: then nobody has settled it."""
     last = report.lives[-1] if report.lives else None
     if last and not last.outcome and last.buckets[Bucket.HANG]:
-        silence = duration(last.buckets[Bucket.HANG])
+        silence = format_duration(last.buckets[Bucket.HANG])
         yield f"{last.life} has told of no step for {silence}: opsctl status says whether it runs"
 
 

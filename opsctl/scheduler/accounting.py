@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from opsctl.model import Accounting, Association, Qos
-from opsctl.scheduler.words import limit_of, listed, minutes_of
+from opsctl.scheduler.words import limit_of, listed
+from opsctl.units import parse_slurm_minutes
 
 SHARED = ("MaxWall", "MaxTRES", "MaxTRESPerNode", "MaxTRESMins", "GrpTRES", "GrpTRESRunMins", "GrpJobs", "GrpSubmit")
 """Limits that a QOS and an association may have. Named as in sacctmgr's own table."""
@@ -70,5 +71,5 @@ def _bounds(row: dict[str, str], names: Sequence[str]) -> dict[str, int]:
             pairs = (each.partition("=") for each in listed(row[name]))
             found |= {f"{name} {resource}": limit_of(amount) for resource, _, amount in pairs}
         else:
-            found[name] = minutes_of(row[name]) if name == "MaxWall" else limit_of(row[name])
+            found[name] = parse_slurm_minutes(row[name]) if name == "MaxWall" else limit_of(row[name])
     return {name: most for name, most in found.items() if most is not None}

@@ -22,12 +22,12 @@ from opsctl.scheduler.words import (
     exit_code_of,
     limit_of,
     listed,
-    minutes_of,
     number_of,
     tasks_of,
     text_of,
     time_of,
 )
+from opsctl.units import parse_slurm_minutes
 
 T = TypeVar("T")
 
@@ -150,7 +150,7 @@ def parse_partitions(text: str) -> list[Partition]:
             is_up=line.get("State") == "UP",
             nodes=count_of(line.get("TotalNodes", "")),
             max_nodes=limit_of(line.get("MaxNodes", "")),
-            max_minutes=minutes_of(line.get("MaxTime", "")),
+            max_minutes=parse_slurm_minutes(line.get("MaxTime", "")),
             qos=text_of(line.get("QoS", "")),
         )
         for line in lines

@@ -11,7 +11,6 @@ NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "No
 LARGEST_TASK = 4_000_000
 """The largest array index that any Slurm allows."""
 TASKS = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::([1-9]\d{0,6}))?)?", re.ASCII)
-TIME_LIMIT = re.compile(r"(?:(\d{1,6})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
 
 
 def text_of(word: str) -> str:
@@ -66,18 +65,3 @@ def exit_code_of(word: str) -> str:
 def limit_of(word: str) -> int | None:
     """A number that limits something; None where nothing does."""
     return int(word) if is_number(word) else None
-
-
-def minutes_of(word: str) -> int | None:
-    """A time limit, such as `30:00`, `01:30:00` or `2-00:00:00`, in whole minutes; None where there is none."""
-    match = TIME_LIMIT.fullmatch(word)
-    if match is None:
-        return None
-    days, *clock = match.groups()
-    numbers = [int(group) for group in clock if group is not None]
-    if days is not None:  # D-HH, D-HH:MM, D-HH:MM:SS
-        hours, minutes = [*numbers, 0][:2]
-        return (int(days) * 24 + hours) * 60 + minutes
-    if len(numbers) == 3:  # HH:MM:SS
-        return numbers[0] * 60 + numbers[1]
-    return numbers[0]  # MM or MM:SS

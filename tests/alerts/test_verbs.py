@@ -63,7 +63,7 @@ def test_nothing_is_open(shell):
 
 def test_what_is_open_is_listed_with_who_takes_care_of_it(shell):
     shell.see(Level.CRITICAL)
-    shell.opsctl("alerts", "ack", "hang/gpt", "--why", "on it")
+    shell.opsctl("alerts", "ack", "hang/gpt", "--reason", "on it")
     line = shell.opsctl("alerts", "list").splitlines()[1]
     assert line.split()[:2] == ["hang/gpt", "critical"]
     assert "no step for 30 min" in line
@@ -73,7 +73,7 @@ def test_what_is_open_is_listed_with_who_takes_care_of_it(shell):
 
 
 def test_a_silence_is_listed_holds_and_can_be_ended(shell):
-    said = shell.opsctl("alerts", "silence", "hang/*", "--for", "1d12h", "--why", "maintenance")
+    said = shell.opsctl("alerts", "silence", "hang/*", "--for", "1d12h", "--reason", "maintenance")
     assert said.startswith("hang/*: silenced until ")
     assert shell.see(Level.CRITICAL) == []
     assert ": maintenance\n" in shell.opsctl("alerts", "list")
@@ -83,15 +83,15 @@ def test_a_silence_is_listed_holds_and_can_be_ended(shell):
 
 def test_a_dry_run_changes_nothing(shell):
     shell.see(Level.CRITICAL)
-    shell.opsctl("alerts", "silence", "hang/*", "--why", "maintenance", "--dry-run")
-    assert shell.opsctl("alerts", "ack", "hang/gpt", "--why", "x", "--dry-run").startswith("hang/gpt: would be ack")
+    shell.opsctl("alerts", "silence", "hang/*", "--reason", "maintenance", "--dry-run")
+    assert shell.opsctl("alerts", "ack", "hang/gpt", "--reason", "x", "--dry-run").startswith("hang/gpt: would be ack")
     listed = json.loads(shell.opsctl("alerts", "list", "--json"))
     assert (listed["silences"], listed["open"][0]["acknowledged"]) == ([], None)
 
 
 @pytest.mark.parametrize("span", ["4", "h", "4 hours", "0h", "-1h", "999d", ""])
 def test_a_time_that_is_none_is_refused(shell, span):
-    said = shell.opsctl("alerts", "silence", "x", "--why", "y", f"--for={span}", code=2)
+    said = shell.opsctl("alerts", "silence", "x", "--reason", "y", f"--for={span}", code=2)
     assert said.splitlines()[0] == (
         f"opsctl: --for {span!r}: needs to be a time of up to a year, such as 4h, 30m, 2d or 1d12h"
     )
@@ -99,17 +99,17 @@ def test_a_time_that_is_none_is_refused(shell, span):
 
 def test_nobody_is_silenced_without_a_reason(shell):
     said = shell.opsctl("alerts", "silence", "x", code=2)
-    assert said == "opsctl: --why is needed: somebody will wonder why nobody was told\n"
+    assert said == "opsctl: --reason is needed: somebody will wonder why nobody was told\n"
 
 
 def test_a_silence_that_is_not_in_force_cannot_be_ended(shell):
-    shell.opsctl("alerts", "silence", "hang/*", "--why", "maintenance")
+    shell.opsctl("alerts", "silence", "hang/*", "--reason", "maintenance")
     said = shell.opsctl("alerts", "silence", "hagn/*", "--end", code=2)
     assert said == "opsctl: no silence of 'hagn/*' is in force; there are: hang/*\n"
 
 
 def test_what_is_not_open_cannot_be_acknowledged(shell):
-    assert "no alert 'hang/gpt'" in shell.opsctl("alerts", "ack", "hang/gpt", "--why", "x", code=2)
+    assert "no alert 'hang/gpt'" in shell.opsctl("alerts", "ack", "hang/gpt", "--reason", "x", code=2)
 
 
 def test_a_test_goes_through_every_channel_and_says_how_it_went(shell):

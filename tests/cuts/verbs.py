@@ -20,8 +20,8 @@ FILES: dict[str, Callable[[], Any]] = {
     "kill-switch arm --pause": partial(Place, words=("kill-switch", "arm", "t", "--pause", "--reason", "x")),
     "save-switch": partial(Place, words=("save-switch", "t")),
     "kill-switch disarm": partial(Place, words=("kill-switch", "disarm", "t"), prepare=files.armed(Switch.KILL)),
-    "alerts silence": partial(Place, words=("alerts", "silence", "hang/*", "--why", "known")),
-    "alerts ack": partial(Place, words=("alerts", "ack", "hang/t", "--why", "mine"), prepare=files.told_of),
+    "alerts silence": partial(Place, words=("alerts", "silence", "hang/*", "--reason", "known")),
+    "alerts ack": partial(Place, words=("alerts", "ack", "hang/t", "--reason", "mine"), prepare=files.told_of),
     "checkpoint prune": partial(Place, words=("checkpoint", "prune", "t", "--keep-last", "2"), prepare=files.saved),
     "checkpoint offload": partial(
         Place, words=("checkpoint", "offload", "t", "--to", "{root}/archive"), prepare=files.saved

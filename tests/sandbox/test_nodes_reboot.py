@@ -51,10 +51,10 @@ def test_a_busy_node_is_to_boot_when_its_job_has_ended_and_no_second_one_beyond_
     wait_until(lambda: state(opsctl.sandbox, "node002") == "ALLOCATED")
     assert (
         "node002: would boot: opsctl: reboot: Xid 79"
-        in opsctl("reboot", "node002", "--why", "Xid 79", "--dry-run").output
+        in opsctl("reboot", "node002", "--reason", "Xid 79", "--dry-run").output
     )
     assert state(opsctl.sandbox, "node002") == "ALLOCATED"
-    assert opsctl("reboot", "node002", "--why", "Xid 79").exit_code == 0
+    assert opsctl("reboot", "node002", "--reason", "Xid 79").exit_code == 0
     assert "REBOOT_REQUESTED" in state(opsctl.sandbox, "node002")
     again = opsctl("reboot", "node[001-002]")
     assert again.exit_code == 1

@@ -128,7 +128,7 @@ def test_a_partition_that_is_down_is_told_when_it_lasts(
         assert status(cycle(app))[0] is Level.OK
         clock.ahead = timedelta(minutes=31)
         level, summary = status(cycle(app))
-        assert (level, "the partition is down, for 31 min" in summary) == (Level.WARNING, True)
+        assert (level, "the partition is down, for 31m" in summary) == (Level.WARNING, True)
     finally:
         slurm_says(slurm, "scontrol", "update", "partition=main", "state=up")
     until(lambda: runs(trains))
@@ -141,7 +141,7 @@ def test_on_an_exclusive_allocation_waiting_is_wrong(trains: Trains, clock: Forw
     assert status(cycle(app))[0] is Level.OK
     clock.ahead = timedelta(minutes=6)
     level, summary = status(cycle(app))
-    assert (level, "though the nodes are ours alone, for 6 min" in summary) == (Level.CRITICAL, True)
+    assert (level, "though the nodes are ours alone, for 6m" in summary) == (Level.CRITICAL, True)
 
 
 def test_a_train_that_somebody_cancelled_is_no_alarm(trains: Trains, app: CountedApp) -> None:

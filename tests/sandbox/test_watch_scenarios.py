@@ -103,7 +103,7 @@ def test_the_hang_that_cost_eighteen_hours_while_slurm_said_running(make, slurm,
     report = cycle(app)
     assert told(report) == [("hang/gpt", Level.CRITICAL)]
     finding = found(report, "hang/gpt")
-    assert finding.summary == f"{array}_1.0 hangs: training, step 10, no sign of life for 11 min (limit 10 min)"
+    assert finding.summary == f"{array}_1.0 hangs: training, step 10, no sign of life for 11m (limit 10m)"
     node = train.task(1).nodes
     assert re.match(rf"1 rank \(node {node}: 1\) in read_batch at", finding.evidence[0])
     assert re.match(rf"2 ranks \(node {node}: 0,2\) in all_reduce at", finding.evidence[1])

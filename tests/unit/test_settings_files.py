@@ -225,7 +225,7 @@ def test_state_lies_where_the_user_says(monkeypatch):
             {"cron": {"time_zone": "Mars/Olympus"}},
             "[cron] time_zone: 'Mars/Olympus' is not a time zone, such as Europe/Paris",
         ),
-        ({"publish": {"max_file": "9" * 400}}, f"[publish] max_file: '{'9' * 39} is more than there is"),
+        ({"publish": {"max_file": "9" * 400}}, f"[publish] max_file: '{'9' * 39} is too large a size"),
         (
             {"remote": {"known_hosts": []}},
             "[remote] known_hosts: Tuple should have at least 1 item after validation, not 0",

@@ -14,7 +14,6 @@ from opsctl.alert_tables import AlertSite
 from opsctl.alerts.brief import open_alerts
 from opsctl.alerts.ledger import Ledger
 from opsctl.cli.output import finite
-from opsctl.cli.progress import duration
 from opsctl.cli.status import status_block
 from opsctl.guard.record import Start, write_start
 from opsctl.journal import Journal, Kind
@@ -25,6 +24,7 @@ from opsctl.status import Status, status
 from opsctl.switches import Switch, Verb
 from opsctl.system import SystemClock
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
+from opsctl.units import format_duration
 
 NOW = datetime(2026, 11, 20, 3, 0, tzinfo=UTC)
 LINE = "[n1:3]:  iteration {:8d}/     150 | elapsed time per iteration (s): 0.500 | lm loss: 2.5E+00 | TFLOPs: 149.2 |"
@@ -329,4 +329,4 @@ def test_what_is_no_number_is_null_in_json() -> None:
     ("seconds", "text"), [(0, "0s"), (59, "59s"), (61, "1m 1s"), (3600, "1h"), (90061, "1d 1h"), (-5, "5s")]
 )
 def test_a_duration_has_its_two_largest_units(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text

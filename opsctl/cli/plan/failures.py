@@ -15,7 +15,8 @@ from opsctl.calc.effective import renewal
 from opsctl.calc.simulate import CAUSES, Outcome, Setup
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.cli.plan.options import failures_option, plot_option
-from opsctl.cli.plan.show import Curve, draw, duration, facts, listing, percent
+from opsctl.cli.plan.show import Curve, draw, facts, listing
+from opsctl.units import format_duration, format_percent
 
 
 @click.command()
@@ -51,7 +52,7 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, plo
         return
     facts({
         "failures a week": f"{figures['failures_per_week']:.1f}",
-        "one every": duration(figures["mtbf_hours"] * 3600),
+        "one every": format_duration(figures["mtbf_hours"] * 3600),
         "in repair": f"{expected:.1f} nodes on average",
         "spares": f"{wanted} ({wanted / nodes:.1%}), enough at any moment with {confidence:.4g}",
     })  # fmt: skip
@@ -138,8 +139,8 @@ def _show(setup: Setup, summary: calc.Summary) -> None:
         "effective time": f"{summary.mean:.1%}, {summary.low:.1%} to {summary.high:.1%} in 8 of 10 trains",
         **({} if exact is None else {"closed form": f"{exact:.1%}"}),
         "without the queue": f"{summary.without_queue:.1%}",
-        **{f"  {cause}": percent(summary.lost[cause]) for cause in CAUSES},
-        "failures": f"{summary.failures:.1f}, one every {duration(setup.mtbf_h * 3600)} of running",
+        **{f"  {cause}": format_percent(summary.lost[cause]) for cause in CAUSES},
+        "failures": f"{summary.failures:.1f}, one every {format_duration(setup.mtbf_h * 3600)} of running",
         "tasks": f"{summary.lives:.1f}",
         "nodes taken out": f"{summary.removed:.1f}",
     })  # fmt: skip

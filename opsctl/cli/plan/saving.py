@@ -13,7 +13,8 @@ from opsctl.calc.checks import given, negative, not_positive, not_share, refuse
 from opsctl.calc.spares import mtbf_hours
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.cli.plan.options import failures_option, plot_option, size_options
-from opsctl.cli.plan.show import Curve, draw, duration, facts, listing, percent
+from opsctl.cli.plan.show import Curve, draw, facts, listing
+from opsctl.units import format_duration, format_percent
 
 
 @click.command()
@@ -71,7 +72,7 @@ def checkpoint(
             "intervals": {name: asdict(each) | {"total": each.total} for name, each in found.items()},
         })  # fmt: skip
         return
-    say(f"{size / 1e12:.2f} TB, saved in {duration(save_s)}; a failure every {duration(mtbf_s)}\n")
+    say(f"{size / 1e12:.2f} TB, saved in {format_duration(save_s)}; a failure every {format_duration(mtbf_s)}\n")
     _show(found, size, step)
 
 
@@ -80,9 +81,14 @@ def _show(found: dict[str, calc.Cost], size: float, step: float | None) -> None:
         steps = f"{calc.in_steps(each.interval_s, step)}" if step else "-"
         written = stores.per_day(size, each.interval_s) / 1e12
         return [
-            name, duration(each.interval_s), steps, percent(each.saving), duration(each.lost_per_failure_s),
-            percent(each.total), f"{written:.1f}",
-        ]  # fmt: skip
+            name,
+            format_duration(each.interval_s),
+            steps,
+            format_percent(each.saving),
+            format_duration(each.lost_per_failure_s),
+            format_percent(each.total),
+            f"{written:.1f}",
+        ]
 
     columns = ("", "every", "steps", "saving", "a failure costs", "lost in all", "TB a day")
     listing(columns, [row(*each) for each in found.items()], left=("",))

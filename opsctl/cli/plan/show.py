@@ -57,15 +57,3 @@ def draw(path: str, *, title: str, x: str, y: str, curves: Sequence[Curve]) -> N
         figure.savefig(path)
     except OSError as error:
         raise OpsctlError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def percent(share: float) -> str:
-    return f"{share:.2%}" if abs(share) < 0.1 else f"{share:.1%}"
-
-
-def duration(seconds: float) -> str:
-    """In the largest unit of which there is more than one."""
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.2f} {unit}"
-    return f"{seconds:.1f} s"

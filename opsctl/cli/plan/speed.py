@@ -24,7 +24,8 @@ from opsctl.cli.plan.options import (
     size_options,
     takes_shape,
 )
-from opsctl.cli.plan.show import Curve, draw, duration, facts, listing, percent
+from opsctl.cli.plan.show import Curve, draw, facts, listing
+from opsctl.units import format_duration, format_percent
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -152,9 +153,9 @@ def _label(name: str) -> str:
 
 def _say(name: str, value: Any) -> str:
     if name in ("mfu", "hfu"):
-        return percent(value)
+        return format_percent(value)
     if name.endswith("_left") or name in ("step_s", "earliest", "latest", "likely", "mean_wait"):
-        return duration(value)
+        return format_duration(value)
     return f"{value:,.2f}" if isinstance(value, float) else str(value)
 
 

@@ -26,7 +26,8 @@ from opsctl.cli.plan.options import (
     takes_shape,
     zero_option,
 )
-from opsctl.cli.plan.show import Curve, draw, listing, percent
+from opsctl.cli.plan.show import Curve, draw, listing
+from opsctl.units import format_percent
 
 
 @click.command()
@@ -102,7 +103,7 @@ def _show(shown: list[calc.Candidate]) -> None:
         laid = each.topology
         return [
             str(laid.tp), str(laid.pp), str(laid.dp), str(laid.micro_batch), f"{each.seconds:.1f}",
-            f"{each.tflops:.0f}", percent(each.bubble), f"{each.memory_gib:.0f}",
+            f"{each.tflops:.0f}", format_percent(each.bubble), f"{each.memory_gib:.0f}",
             "; ".join([f"NO: {problem}" for problem in each.problems] or each.notes),
         ]  # fmt: skip
 

@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
-from opsctl.model import JobSpec, slurm_minutes
+from opsctl.model import JobSpec
 from opsctl.preflight.allowed import Bound, in_force, named, own
 from opsctl.preflight.checks.slurm import as_slurm, asked
 from opsctl.preflight.facts import Cluster, Facts
 from opsctl.preflight.model import Finding, Order, error, warning
+from opsctl.units import parse_slurm_minutes
 
 EXACT = frozenset({"node", "gres/gpu"})
 """CPUs may become more: of a node that is taken whole, or where Slurm gives out cores."""
@@ -92,7 +93,7 @@ def _beyond(spec: JobSpec, bounds: Mapping[str, Bound]) -> Iterator[Finding]:
 
 def _of_jobs(spec: JobSpec, limit: str, most: int) -> tuple[str, str, str] | None:
     """What is asked for, what stands against it, and what to do; None where it is within the limit."""
-    minutes, tasks = slurm_minutes(spec.time_limit), f"tasks = {spec.tasks}"
+    minutes, tasks = parse_slurm_minutes(spec.time_limit), f"tasks = {spec.tasks}"
     if limit == "MaxWall" and minutes is not None and minutes > most:
         short = f"allows {as_slurm(most)} at the most"
         return f"time_limit = {spec.time_limit}", short, "a shorter time_limit, and more tasks; or another QOS"
@@ -110,7 +111,7 @@ def _of_resource(spec: JobSpec, limit: str, resource: str, most: int) -> tuple[s
         return None
     amount = need // spec.nodes if limit == "MaxTRESPerNode" else need
     if limit.endswith("Mins"):
-        amount *= slurm_minutes(spec.time_limit) or 0
+        amount *= parse_slurm_minutes(spec.time_limit) or 0
     setting = {"node": "", "gres/gpu": f" of {need // spec.nodes} GPUs", "cpu": f" of {need // spec.nodes} CPUs"}
     asked_for = f"nodes = {spec.nodes}{setting[resource]}"
     unit = "" if amount == spec.nodes else f", {resource}={amount}"

@@ -13,7 +13,7 @@ from typing import Any
 from opsctl.nodesets import fold
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.model import Finding, Level, Order, note, warning
-from opsctl.tables import show_size
+from opsctl.units import format_size
 
 SHM = 2**30
 """Bytes of shared memory for each rank: NCCL's buffers, and the batches that DataLoader workers hand over."""
@@ -25,8 +25,8 @@ def shm(order: Order, facts: Facts) -> Iterator[Finding]:
     small = {each.node: each.shm_kb * 1024 for each in facts.seen if each.shm_kb is not None}
     if few := {node: size for node, size in small.items() if size < wanted and order.has_gpus}:
         yield warning(
-            f"shared memory (/dev/shm) of {fold(few)} has {show_size(min(few.values()))} or more, and"
-            f" {order.spec.processes_per_node} ranks want {show_size(wanted)}: DataLoader workers die of a bus error",
+            f"shared memory (/dev/shm) of {fold(few)} has {format_size(min(few.values()))} or more, and"
+            f" {order.spec.processes_per_node} ranks want {format_size(wanted)}: DataLoader workers die of a bus error",
             "have it mounted larger, or --num-workers 0",
         )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from opsctl.model import Reservation, slurm_minutes
+from opsctl.model import Reservation
 from opsctl.nodesets import fold, nodeset
 from opsctl.preflight.facts import Cluster, Facts
 from opsctl.preflight.model import Finding, Order, error, warning
+from opsctl.units import parse_slurm_minutes
 
 
 def reservation(order: Order, facts: Facts) -> Iterator[Finding]:
@@ -85,7 +86,7 @@ def _owners(found: Reservation) -> str:
 
 
 def _limit(order: Order) -> timedelta | None:
-    minutes = slurm_minutes(order.spec.time_limit)
+    minutes = parse_slurm_minutes(order.spec.time_limit)
     return timedelta(minutes=minutes) if minutes else None
 
 

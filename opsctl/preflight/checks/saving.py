@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 
 from opsctl.calc import checkpoint as calc
 from opsctl.calc.spares import mtbf_hours
-from opsctl.model import slurm_minutes
 from opsctl.preflight.facts import Facts, Saved
 from opsctl.preflight.model import Finding, Order, error, warning
 from opsctl.preflight.pace import in_words, pace
-from opsctl.tables import show_size
 from opsctl.trainer import footprint, manifest
+from opsctl.units import format_size, parse_slurm_minutes
 
 FAILURES = 6.5
 """Per 1000 node-days (Meta's RSC-1, arXiv 2410.21680)."""
@@ -26,7 +25,7 @@ SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
 
 
 def interval(order: Order, facts: Facts) -> Iterator[Finding]:
-    recipe, limit_s = order.recipe, 60.0 * (slurm_minutes(order.spec.time_limit) or 0)
+    recipe, limit_s = order.recipe, 60.0 * (parse_slurm_minutes(order.spec.time_limit) or 0)
     name = recipe.name("save_every")
     if recipe.save_every == 0:
         yield warning(
@@ -82,7 +81,7 @@ def _stall_s(order: Order, save_s: float, every_s: float) -> float:
 
 def space(order: Order, facts: Facts) -> Iterator[Finding]:
     if facts.room and (size := _size(order, facts.saved)):
-        yield from _enough(order, facts, each=size, free=facts.room.free, show=show_size)
+        yield from _enough(order, facts, each=size, free=facts.room.free, show=format_size)
 
 
 def inodes(order: Order, facts: Facts) -> Iterator[Finding]:

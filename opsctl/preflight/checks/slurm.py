@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 
-from opsctl.model import Accounting, JobSpec, Partition, slurm_minutes
+from opsctl.model import Accounting, JobSpec, Partition
 from opsctl.nodesets import fold, nodeset, union
 from opsctl.preflight.allowed import both_qos
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.model import Finding, Order, error, note, warning
 from opsctl.render import directives
+from opsctl.units import parse_slurm_minutes
 
 OURS = frozenset({"comment", "error", "open-mode", "output", "parsable", "requeue", "test-only", "wait", "wrap"})
 """sbatch options that opsctl sets itself, or that would keep it from learning what was submitted."""
@@ -62,7 +63,7 @@ def _one_partition(
         yield error(
             f"[slurm] nodes = {spec.nodes}: partition {name!r} lets a job have {most}", "fewer nodes, or another one"
         )
-    minutes, allowed = slurm_minutes(spec.time_limit), partition.max_minutes
+    minutes, allowed = parse_slurm_minutes(spec.time_limit), partition.max_minutes
     if minutes is not None and allowed is not None and minutes > allowed and "PartitionTimeLimit" not in lifted:
         yield error(
             f"[slurm] time_limit = {spec.time_limit}: partition {name!r} allows {as_slurm(allowed)} at the most",

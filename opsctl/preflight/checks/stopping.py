@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from opsctl.model import slurm_minutes
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.flags import number
 from opsctl.preflight.model import Finding, Order, error, note, warning
 from opsctl.preflight.pace import pace
+from opsctl.units import parse_slurm_minutes
 
 ASKED = ("stop_request", "minutes_left", "deadline_file", "kill_switch", "pause_switch")
 """Placeholders by which a command learns that it should stop."""
@@ -22,7 +22,7 @@ USUAL_S = 600.0
 def signal(order: Order, facts: Facts) -> Iterator[Finding]:
     """The embedded trainer plans its end by the job's own."""
     spec = order.spec
-    minutes = slurm_minutes(spec.time_limit) or 0
+    minutes = parse_slurm_minutes(spec.time_limit) or 0
     if minutes == 0:
         yield error(
             f"[slurm] time_limit = {spec.time_limit}: Slurm takes 0 for no limit", "say how long a task may run"
@@ -75,7 +75,7 @@ def _is_told(order: Order, facts: Facts, *placeholders: str) -> bool:
 
 def deadline(order: Order, facts: Facts) -> Iterator[Finding]:
     """What is kept free before the end: twice (step + save) and the margin; of the rest something must be left."""
-    limit_s = 60 * (slurm_minutes(order.spec.time_limit) or 0)
+    limit_s = 60 * (parse_slurm_minutes(order.spec.time_limit) or 0)
     if not limit_s:
         return
     speed = pace(order, facts)

@@ -219,7 +219,7 @@ def test_what_health_knew_of_the_first_causes_node_is_told_beside_it(world: Worl
     world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1, after=3 * 3600)
     assert ask(world, "gpt")["also"] == [
         "node002 has had 1 finding (remapped_rows 1) in the 28 days before",
-        "node002 was already degraded, when looked at 3 h before: remapped_rows: 1 row pending",
+        "node002 was already degraded, when looked at 3h before: remapped_rows: 1 row pending",
     ]
     assert "  also   node002 has had 1 finding" in call(world, "gpt").stdout
 
@@ -233,7 +233,7 @@ def test_where_no_log_names_a_cause_the_nodes_of_that_life_are_told_of(world: Wo
     found = ask(world, "gpt")
     assert (found["cause"], found["suspects"]) == ("nothing", [])
     assert found["also"] == [
-        "node003 was already degraded, when looked at 10 min before: remapped_rows: 1 row pending",
+        "node003 was already degraded, when looked at 10m before: remapped_rows: 1 row pending",
         "health had found nothing wrong with node001 then",
         "nobody had looked at node002; opsctl health node002",
     ]

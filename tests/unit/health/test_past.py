@@ -42,7 +42,7 @@ def test_a_node_that_was_degraded_at_the_last_look_was_so_already() -> None:
     row = incident(-9 * HOUR, -3 * HOUR, check="remapped_rows", severity="degraded", evidence="1 pending", gpu="GPU-7")
     assert told(record(row, looked=-3 * HOUR)) == [
         "n1 has had 1 finding (remapped_rows 1) in the 28 days before",
-        "n1 was already degraded, when looked at 3 h before: remapped_rows: GPU-7 1 pending",
+        "n1 was already degraded, when looked at 3h before: remapped_rows: GPU-7 1 pending",
     ]
 
 
@@ -60,7 +60,7 @@ def test_what_was_passed_since_or_is_long_ago_while_others_have_looked_is_not_to
 
 
 def test_what_was_found_only_afterwards_says_so() -> None:
-    assert told(record(incident(120.0), incident(HOUR), looked=HOUR)) == ["n1, 2 min after: xid: Xid 79"]
+    assert told(record(incident(120.0), incident(HOUR), looked=HOUR)) == ["n1, 2m after: xid: Xid 79"]
 
 
 def test_the_same_card_is_known_under_another_nodes_name() -> None:
@@ -77,7 +77,7 @@ def test_without_a_cause_each_of_the_lifes_nodes_is_told_of() -> None:
     well = [replace(record(health="healthy"), node=node) for node in ("n2", "n3")]
     since = replace(record(health="healthy", looked=HOUR), node="n5")
     assert of_nodes([*well, bad, Record(node="n4"), since], at=NOW) == [
-        "n1 was already faulty, when looked at 60 min before: xid: Xid 79",
+        "n1 was already faulty, when looked at 1h before: xid: Xid 79",
         "health had found nothing wrong with n[2-3] then",
         "nobody had looked at n4; opsctl health n4",
     ]

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsctl.scheduler import parse
-from opsctl.scheduler.words import exit_code_of, minutes_of, tasks_of, time_of
+from opsctl.scheduler.words import exit_code_of, tasks_of, time_of
+from opsctl.units import parse_slurm_minutes
 
 MARK = "\x1fmark"
 WORD = st.one_of(
@@ -35,7 +36,7 @@ def test_no_listing_raises(text):
 @settings(deadline=None)  # as above
 @given(word=WORD)
 def test_no_word_raises(word):
-    for meaning in (tasks_of, time_of, minutes_of, exit_code_of):
+    for meaning in (tasks_of, time_of, parse_slurm_minutes, exit_code_of):
         meaning(word)
 
 

@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from opsctl.scheduler.words import exit_code_of, minutes_of, tasks_of, text_of, time_of
+from opsctl.scheduler.words import exit_code_of, tasks_of, text_of, time_of
+from opsctl.units import parse_slurm_minutes
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_what_is_no_time_is_none(word):
     ],
 )
 def test_a_time_limit_is_in_minutes(word, minutes):
-    assert minutes_of(word) == minutes
+    assert parse_slurm_minutes(word) == minutes
 
 
 @pytest.mark.parametrize(("word", "code"), [("0", "0:0"), ("1792", "7:0"), ("15", "0:15"), ("7:0", "7:0"), ("", "")])

@@ -22,7 +22,7 @@ from opsctl.errors import ConfigError
 from opsctl.model import Finding, Level
 from opsctl.storage import NotMeasured, Space
 from opsctl.system import SystemRunner
-from opsctl.tables import parse_size, show_size
+from opsctl.units import format_size, parse_size
 from opsctl.watch_tables import Filesystem
 from opsctl.watchdogs.fs_quota import FsQuota, Measured
 from opsctl.watchdogs.growth import Growth, observed
@@ -296,7 +296,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 def test_sizes_are_shown_short() -> None:
-    assert [show_size(each) for each in (0, 1023, 1024, 2.3 * TIB, 5e18)] == [
+    assert [format_size(each) for each in (0, 1023, 1024, 2.3 * TIB, 5e18)] == [
         "0 B", "1023 B", "1 KiB", "2.3 TiB", "4.34 EiB"
     ]  # fmt: skip
 

@@ -65,7 +65,7 @@ def test_each_phase_has_the_time_that_its_heartbeat_says(running: Stage, phase: 
     assert running.look("hang", after=minutes(29)).level is Level.OK
     found = running.look("hang", after=minutes(2))
     assert (found.level, found.summary) == (
-        Level.CRITICAL, f"7_1.0 hangs: {phase}, step 9, no sign of life for 31 min (limit 30 min)"
+        Level.CRITICAL, f"7_1.0 hangs: {phase}, step 9, no sign of life for 31m (limit 30m)"
     )  # fmt: skip
     assert found.remedy == "opsctl stacks gpt; opsctl cancel gpt_1"
 

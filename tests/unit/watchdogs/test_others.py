@@ -190,7 +190,7 @@ def test_pulse_lines_are_those_of_the_chronicles() -> None:
     said = [line.partition("PULSE: ")[2] for line in pulse.lines("tr1", (later, runs, held), T0)]
     start = later.start.astimezone() if later.start else when
     assert said == [
-        f"tr1-13B-round3 is scheduled to start in 3 days, 7:00:00 (at {start:%Y-%m-%dT%H:%M:%S})"
+        f"tr1-13B-round3 is scheduled to start in 3d 7h (at {start:%Y-%m-%dT%H:%M:%S})"
         " (682842_[1-5%1] on 'gpu_p13' partition)",
         f"tr1 is running for 2-15:00:00 since {when - timedelta(days=2, hours=15):%Y-%m-%dT%H:%M:%S}"
         " (7_1 on 'gpu' partition (node-[1-63])",

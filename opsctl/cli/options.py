@@ -1,0 +1,49 @@
+"""Types of options that several commands share."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import click
+
+from opsctl.system import SystemClock
+from opsctl.units import parse_duration, parse_time
+
+
+class Since(click.ParamType):  # type: ignore[type-arg]  # click is generic only in its newest versions
+    """The start of a period: a date, a local time, or how long ago (`3d`); the command gets an aware datetime."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        clock = ctx.obj.clock if ctx is not None and ctx.obj is not None else SystemClock()
+        try:
+            return parse_time(str(value), clock.now())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # as above: generic only in newest
+    """A duration such as `90s`, `10m`, `1h30m` or `2d`, of at least `minimum`; the command gets a timedelta."""
+
+    name = "duration"
+
+    def __init__(self, *, minimum: timedelta = timedelta(0)) -> None:
+        self.minimum = minimum
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        try:
+            duration = parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if duration < self.minimum:
+            self.fail(f"{value!r:.40} is less than {self.minimum.total_seconds():g}s", param, ctx)
+        return duration
+
+
+INTERVAL = Duration(minimum=timedelta(seconds=1))
+"""Time between two refreshes, or a time limit: at least a second."""
