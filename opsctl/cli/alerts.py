@@ -90,7 +90,14 @@ def test_alerts(app: App, *, as_json: bool) -> int:
 
 @alerts.command()
 @click.argument("key")
-@click.option("--for", "span", type=Duration(), default="4h", show_default=True, help="How long the silence lasts.")
+@click.option(
+    "--for",
+    "span",
+    type=Duration(maximum=timedelta(days=366)),
+    default="4h",
+    show_default=True,
+    help="How long the silence lasts.",
+)
 @click.option("--end", is_flag=True, help="End the silence of KEY now.")
 @click.option("--reason", default="", help="For whoever wonders: it is shown with the silence.")
 @dry_run_option

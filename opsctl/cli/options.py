@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import click
 
 from opsctl.system import SystemClock
-from opsctl.units import parse_duration, parse_time
+from opsctl.units import MAX_DURATION, format_duration, parse_duration, parse_time
 
 
 class Since(click.ParamType):  # type: ignore[type-arg]  # click is generic only in its newest versions
@@ -26,12 +26,13 @@ class Since(click.ParamType):  # type: ignore[type-arg]  # click is generic only
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # as above: generic only in newest
-    """A duration such as `90s`, `10m`, `1h30m` or `2d`, of at least `minimum`; the command gets a timedelta."""
+    """A duration such as `90s`, `10m`, `1h30m` or `2d`, within bounds; the command gets a timedelta."""
 
     name = "duration"
 
-    def __init__(self, *, minimum: timedelta = timedelta(0)) -> None:
+    def __init__(self, *, minimum: timedelta = timedelta(0), maximum: timedelta = MAX_DURATION) -> None:
         self.minimum = minimum
+        self.maximum = maximum
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         if isinstance(value, timedelta):
@@ -41,7 +42,9 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # as above: generic 
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if duration < self.minimum:
-            self.fail(f"{value!r:.40} is less than {self.minimum.total_seconds():g}s", param, ctx)
+            self.fail(f"{value!r:.40} is less than {format_duration(self.minimum)}", param, ctx)
+        if duration > self.maximum:
+            self.fail(f"{value!r:.40} is more than {format_duration(self.maximum)}", param, ctx)
         return duration
 
 
