@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from other_users import open_to_other_users
 
 from opsctl.errors import MissingProgram
 from opsctl.sandbox.cluster import Sandbox
@@ -18,6 +19,12 @@ from opsctl.sandbox.record import Places
 from opsctl.system import SystemClock, SystemRunner
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _open_to_other_users() -> None:
+    if os.geteuid() == 0:
+        open_to_other_users()
 
 
 @pytest.fixture(scope="session")

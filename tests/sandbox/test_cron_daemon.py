@@ -57,7 +57,8 @@ def test_a_daemon_ticks_alone_until_it_is_told_to_leave(daemons: Daemons) -> Non
     assert second.returncode == 2
     first.send_signal(signal.SIGTERM)
     said = first.communicate(timeout=100)[1]
-    assert (first.returncode, said.splitlines()) == (
+    lines = [line for line in said.splitlines() if "echo" not in line]  # the job, if a minute begins meanwhile
+    assert (first.returncode, lines) == (
         0, ["opsctl cron: ticking every 1 s until Ctrl-C", "opsctl cron: leaving when the tick at work is over"]
     )  # fmt: skip
     assert read_wanted(daemons.place) is None

@@ -142,7 +142,7 @@ def errors(facts: Facts, asked: JobSpec) -> list[str]:
 
 def sbatch(asked: JobSpec, *more: str) -> subprocess.CompletedProcess[str]:
     argv = ("sbatch", "--parsable", "--output=/dev/null", *directives(asked), *more, "--wrap=true")
-    return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
 
 
 def test_what_a_limit_forbids_slurm_never_starts_and_what_it_allows_slurm_starts(
@@ -170,8 +170,8 @@ def test_what_a_limit_forbids_slurm_never_starts_and_what_it_allows_slurm_starts
             job: state if state != "PENDING" else why for job, state, why in (line.split("|")[:3] for line in lines)
         }
 
-    until(lambda: {job: now().get(job) for job in reasons} == reasons, seconds=30)
-    until(lambda: {now().get(job, "") for job in fine} == {"COMPLETED"}, seconds=30)
+    until(lambda: {job: now().get(job) for job in reasons} == reasons, seconds=150)
+    until(lambda: {now().get(job, "") for job in fine} == {"COMPLETED"}, seconds=150)
     slurm_says(limited, "scancel", "--name=probe")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from other_users import skip_unless_others_may_run
 
 from opsctl.errors import SandboxError
 from opsctl.sandbox.cluster import Sandbox
@@ -42,18 +42,10 @@ def nobody(_programs: None) -> Iterator[Callable[..., subprocess.CompletedProces
 
 
 @pytest.fixture
-def opsctl(nobody: Callable[..., subprocess.CompletedProcess[str]]) -> tuple[str, ...]:
-    """`opsctl sandbox` for that user: the same Python may lie in root's home, where nobody else may go."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for python in filter(None, (sys.executable, shutil.which(version, path="/usr/local/bin:/usr/bin"))):
-        # Running it is the only question that takes every directory on the way into account.
-        try:
-            done = nobody(python, "-c", "import opsctl, click, psutil, pydantic_core")
-        except PermissionError:
-            continue
-        if done.returncode == 0:
-            return (python, "-m", "opsctl", "sandbox")
-    pytest.skip(f"no {version} here that an ordinary user may run")
+def opsctl() -> tuple[str, ...]:
+    """`opsctl sandbox` for that user."""
+    skip_unless_others_may_run()
+    return (sys.executable, "-m", "opsctl", "sandbox")
 
 
 def test_an_ordinary_user_has_a_sandbox_of_its_own(

@@ -303,7 +303,7 @@ def test_a_watchdog_that_is_switched_off_takes_its_alert_with_it(
 def test_a_log_that_cannot_be_read_to_its_end_stops_nothing_else(
     trains: Trains, clock: ForwardClock, slurm: Sandbox
 ) -> None:
-    app = app_of(trains, clock, slurm, "timeout_seconds = 4")
+    app = app_of(trains, clock, slurm, "timeout_seconds = 10")
     for name in ("a", "b"):
         trains.opsctl("launch", trains.toml(name))
     log = trains.run("a").main_log
@@ -312,9 +312,9 @@ def test_a_log_that_cannot_be_read_to_its_end_stops_nothing_else(
         watching = Watch(world=app)
         for _ in range(2):
             report = watching.cycle()
-            assert found(report, "loss/a").summary == "loss could not look at a: no answer within 4 s"
+            assert found(report, "loss/a").summary == "loss could not look at a: no answer within 10 s"
             assert {found(report, key).level for key in ("loss/b", "slurm_status/a", "slurm_status/b")} == {Level.OK}
-            assert report.seconds < 60
+            assert report.seconds < 100
     finally:
         os.close(os.open(log, os.O_WRONLY | os.O_NONBLOCK))
 

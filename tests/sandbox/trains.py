@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from other_users import skip_unless_others_may_run
 
 from opsctl.app import App, build
 from opsctl.cli import cli
@@ -107,6 +108,7 @@ def until(holds: Callable[[], Any], *, seconds: float = 100) -> Any:
 
 def as_user(uid: int, gid: int, do: Callable[[], str]) -> str:
     """What `do` returns, or the message and hint that it raises, as another user of this machine."""
+    skip_unless_others_may_run()
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         code = 1

@@ -144,7 +144,8 @@ def test_a_holder_in_a_container_of_the_same_host_is_not_taken_for_dead(tmp_path
         "with lease(Path(sys.argv[1]), SystemClock()): print('held', flush=True); sys.stdin.read()"
     )
     words = [sys.executable, "-c", program, str(tmp_path)]
-    contained = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *words]
+    as_user = [] if os.geteuid() == 0 else ["--user", "--map-current-user"]
+    contained = ["unshare", *as_user, "--pid", "--fork", "--kill-child", "--mount-proc", *words]
     holder = subprocess.Popen(contained, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         if holder.stdout.readline() != b"held\n":

@@ -22,6 +22,8 @@ from opsctl.trainer.manifest import FileRecord, Manifest
 KILLED_AMID_A_COPY = Path(__file__).with_name("killed_amid_a_copy.py")
 SUMS = "sh -c 'cd \"$0\" && find . -type f -print0 | xargs -0 sha256sum' {place}/{{train}}/{{name}}"
 
+needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="no rsync here: apt-get install rsync")
+
 
 def opsctl(*words: object, code: int = 0) -> str:
     done = CliRunner().invoke(cli, ["checkpoint", *map(str, words)], standalone_mode=False, prog_name="opsctl")
@@ -338,6 +340,7 @@ def rsync(place: Path) -> tuple[str, ...]:
     return ("--push", push, "--sums", SUMS.format(place=place))
 
 
+@needs_rsync
 def test_a_program_copies_and_what_it_copied_is_verified(run, tmp_path):
     place = tmp_path / "archive"
     done = json.loads(opsctl("offload", "tiny", *rsync(place), "--json"))
@@ -346,6 +349,7 @@ def test_a_program_copies_and_what_it_copied_is_verified(run, tmp_path):
     assert json.loads(opsctl("offload", "tiny", *rsync(place), "--json"))["copied"] == []
 
 
+@needs_rsync
 def test_a_program_that_copies_wrongly_makes_no_checkpoint_there(run, tmp_path):
     place = tmp_path / "archive"
     spoils = tmp_path / "spoils"

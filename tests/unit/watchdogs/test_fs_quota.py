@@ -203,9 +203,11 @@ def test_du_measures_in_the_background_and_names_the_biggest(stage: Stage) -> No
     assert stage.look("fs_quota", filesystem).level in (Level.UNKNOWN, Level.WARNING)  # du may be quicker than the look
     found = measure(stage, filesystem)
     assert found.level is Level.WARNING
-    assert re.search(r"90\.\d\d% bytes usage, warning at 85% \(9\.\d* MiB of 10 MiB\)", found.summary)
-    assert "8 MiB, 2 inodes, most in" in found.evidence[0]
-    assert len(found.evidence) == (2 if os.geteuid() == 0 else 1)
+    assert re.search(r"90\.\d\d% bytes usage, warning at 85% \(9[\d.]* MiB of 10 MiB\)", found.summary)
+    # Only root can give a directory to a second owner. Directories take some KiB or none.
+    owners = ["8 MiB, 2 inodes", "1 MiB, 2 inodes"] if os.geteuid() == 0 else ["9 MiB, 4 inodes"]
+    shown = [re.search(r": (\d+)[\d.]*( MiB, \d inodes), most in", line).expand(r"\1\2") for line in found.evidence]
+    assert shown == owners
 
 
 def test_two_du_are_not_begun_at_once(tmp_path: Path) -> None:
