@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from opsctl.errors import SandboxError
 from opsctl.ports import Clock, Completed, Runner, TimedOut
 from opsctl.processes import ProcessId
 from opsctl.sandbox.config import Auth
+from opsctl.sandbox.loopback import is_listening
 from opsctl.sandbox.processes import MARKER, NODE
 from opsctl.sandbox.record import Daemon, Places, Record
 from opsctl.system import spawn
@@ -37,10 +38,19 @@ def start(record: Record, name: str, argv: tuple[str, ...]) -> Daemon:
     env["MYSQL_UNIX_PORT"] = str(record.site.home / "mysql.socket")
     if name in record.spec.node_names:
         env[NODE] = name
+    env |= confinement(record)
     process = ProcessId.of(spawn(argv, log=log, env=env).pid)
     if process is None:
         raise failed(record, f"{name} did not start", name)
     return Daemon(name=name, argv=argv, process=process)
+
+
+def confinement(record: Record) -> dict[str, str]:
+    """The environment that keeps a daemon, and what slurmd starts of Slurm, on loopback. Jobs do not inherit it."""
+    if not record.site.network.confined:
+        return {}
+    library = next(path for path in record.site.libraries if path.exists())
+    return {"LD_PRELOAD": ":".join(filter(None, (str(library), os.environ.get("LD_PRELOAD"))))}
 
 
 def log_of(record: Record, name: str) -> Path:
@@ -73,12 +83,6 @@ def wait_for(record: Record, clock: Clock, ready: Callable[[], bool], *names: st
         clock.sleep(0.02)
 
 
-def listens(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 def ask(record: Record, runner: Runner, *argv: str, timeout: float = 30) -> Completed:
     """Ask this sandbox's Slurm; no answer in time reads as a failed command."""
     try:
@@ -97,9 +101,12 @@ def start_munged(record: Record, tools: Tools) -> Record:
     site = record.site
     if site.auth is not Auth.MUNGE:
         return record
+    # munged refuses a socket that not everybody can reach, unless it is forced to take it. Without an origin it looks
+    # up the host name, and waits for as long as DNS takes.
+    force = () if site.shared else ("--force",)
     argv = (
-        tools.programs["munged"], "--foreground", "--num-threads=4", f"--socket={site.munge_socket}",
-        f"--key-file={site.home}/munge.key", f"--pid-file={site.home}/munged.pid",
+        tools.programs["munged"], *force, "--origin=127.0.0.1", "--foreground", "--num-threads=4",
+        f"--socket={site.munge_socket}", f"--key-file={site.home}/munge.key", f"--pid-file={site.home}/munged.pid",
         f"--seed-file={site.home}/munged.seed",
     )  # fmt: skip
     record = started(record, MUNGED, argv)
@@ -135,4 +142,5 @@ def started(record: Record, name: str, argv: tuple[str, ...]) -> Record:
 
 
 def wait_listening(record: Record, clock: Clock, name: str, port: int) -> None:
-    wait_for(record, clock, lambda: listens(port), name, limit=60, what=f"{name} does not listen")
+    address = record.site.network.address
+    wait_for(record, clock, lambda: is_listening(address, port), name, limit=60, what=f"{name} does not listen")

@@ -14,6 +14,7 @@ from opsctl.config import state_home
 from opsctl.errors import InputError
 from opsctl.processes import ProcessId
 from opsctl.sandbox.config import Auth, Site, Spec, check_name
+from opsctl.sandbox.loopback import Network
 from opsctl.trainer.contract import write_atomic
 
 
@@ -89,7 +90,15 @@ def parse_record(given: dict[str, Any]) -> Record:
     paths = {"home": Path(site["home"]), "run": Path(site["run"])}
     return Record(
         spec=Spec(**given["spec"]),
-        site=Site(**{**site, **paths, "version": tuple(site["version"]), "auth": Auth(site["auth"])}),
+        site=Site(
+            **{
+                **site,
+                **paths,
+                "version": tuple(site["version"]),
+                "auth": Auth(site["auth"]),
+                "network": Network(**{**site["network"], "parameters": tuple(site["network"]["parameters"])}),
+            }
+        ),
         started=datetime.fromisoformat(given["started"]),
         complete=given["complete"],
         daemons=tuple(
