@@ -132,7 +132,10 @@ def clean(places: Places, name: str, clock: Clock, *, grace: float) -> Ended:
     home, run = places.home(name), places.run_directory(name)
     ended = end_members(run, read_record(home), clock, grace=grace)
     if ended.remaining:
-        raise SandboxError(f"sandbox {name!r}: still there after SIGKILL: {', '.join(ended.remaining)}")
+        raise SandboxError(
+            f"sandbox {name!r}: {ended.describe_remaining()}",
+            hint="a process that hangs in the kernel ends when its disk or network answers; then repeat this command",
+        )
     remove_run_directory(run)
     if home.exists():
         shutil.rmtree(home)

@@ -61,7 +61,7 @@ def crash(record: Record, target: str, daemon: Daemon, clock: Clock) -> None:
         return
     ended = end_members(record.site.run, record, clock, grace=0, node=target)
     if ended.remaining:
-        raise SandboxError(f"{target}: still there after SIGKILL: {', '.join(ended.remaining)}")
+        raise SandboxError(f"{target}: {ended.describe_remaining()}")
 
 
 def restart(record: Record, daemon: Daemon, clock: Clock) -> None:

@@ -85,8 +85,9 @@ def choose_library_path(paths: Sequence[Path]) -> Path:
     for path in paths:
         if not os.statvfs(path.parent).f_flag & os.ST_NOEXEC and not set(str(path)) & set(" :"):
             return path
+    directories = " or ".join(str(path.parent) for path in paths)
     raise SandboxError(
-        f"no program may load code from {' or '.join(str(path.parent) for path in paths)} (mounted noexec, or a path with a space or a colon)",
+        f"no program may load code from {directories} (mounted noexec, or a path with a space or a colon)",
         hint="set XDG_STATE_HOME to a directory on a file system mounted without noexec",
     )
 
