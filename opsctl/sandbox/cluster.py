@@ -45,10 +45,11 @@ class Sandbox:
         places: Places | None = None,
         auth: Auth = Auth.MUNGE,
         private: bool = False,
+        patience_s: float = 60,
     ) -> Sandbox:
         """Bring it up: every node is idle when this returns. What an interrupted `up` left is cleaned away first.
 
-        Other users reach only root's, and not with `private`.
+        Other users reach only root's, and not with `private`. A daemon that takes longer than `patience_s` fails.
         """
         places = places or Places.default()
         programs = find_programs(os.environ.get("PATH", ""), accounting=spec.accounting)
@@ -57,7 +58,7 @@ class Sandbox:
             was_up = record is not None and is_up(record)
             if record is None or not was_up:
                 clean(places, spec.name, clock, grace=1.0)
-                tools = Tools(clock=clock, runner=runner, places=places, programs=programs)
+                tools = Tools(clock=clock, runner=runner, places=places, programs=programs, patience_s=patience_s)
                 record = bring_up(spec, tools, auth, shared=os.geteuid() == 0 and not private)
             elif record.spec != spec:
                 raise SandboxError(

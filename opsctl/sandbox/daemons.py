@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.errors import SandboxError
 from opsctl.ports import Clock, Completed, Runner, TimedOut
 from opsctl.processes import ProcessId
 from opsctl.sandbox.config import Auth
+from opsctl.sandbox.failures import check_loopback, failed, find_misplaced, find_taken
 from opsctl.sandbox.loopback import is_listening
 from opsctl.sandbox.processes import MARKER, NODE
-from opsctl.sandbox.record import Daemon, Places, Record
+from opsctl.sandbox.record import CONTROLLER, MUNGED, Daemon, Places, Record
 from opsctl.system import spawn
 
 
@@ -25,9 +25,8 @@ class Tools:
     runner: Runner
     places: Places
     programs: Mapping[str, str]
-
-
-MUNGED, DATABASE, SLURMDBD, CONTROLLER = "munged", "mariadbd", "slurmdbd", "slurmctld"
+    patience_s: float = 60
+    """What a daemon may take until it can be used, at most."""
 
 
 def start(record: Record, name: str, argv: tuple[str, ...]) -> Daemon:
@@ -56,19 +55,6 @@ def confinement(record: Record) -> dict[str, str]:
 def log_of(record: Record, name: str) -> Path:
     """Where a daemon's own output goes; Slurm's daemons write most to their LogFile beside it."""
     return record.site.home / "log" / f"{name}.out"
-
-
-def failed(record: Record, message: str, *names: str) -> SandboxError:
-    """An error that ends with what the daemons' logs end with."""
-    logs = record.site.home / "log"
-    tails = [
-        f"{path.name}: {line}" for name in names for path in sorted(logs.glob(f"*{name}.*")) for line in tail(path)
-    ]
-    return SandboxError("\n  ".join([message, *tails]), hint=f"all logs: {logs}")
-
-
-def tail(path: Path, lines: int = 5) -> list[str]:
-    return path.read_text(errors="replace").splitlines()[-lines:]
 
 
 def wait_for(record: Record, clock: Clock, ready: Callable[[], bool], *names: str, limit: float, what: str) -> None:
@@ -110,13 +96,20 @@ def start_munged(record: Record, tools: Tools) -> Record:
         f"--seed-file={site.home}/munged.seed",
     )  # fmt: skip
     record = started(record, MUNGED, argv)
-    wait_for(record, tools.clock, site.munge_socket.exists, MUNGED, limit=15, what="munged has no socket")
+    wait_for(
+        record,
+        tools.clock,
+        site.munge_socket.exists,
+        MUNGED,
+        limit=min(15, tools.patience_s),
+        what="munged has no socket",
+    )
     return record
 
 
 def start_controller(record: Record, tools: Tools) -> Record:
     record = started(record, CONTROLLER, (tools.programs["slurmctld"], "-D", "-f", str(record.site.conf)))
-    wait_listening(record, tools.clock, CONTROLLER, record.site.controller_port)
+    wait_listening(record, tools.clock, CONTROLLER, record.site.controller_port, limit=tools.patience_s)
     return record
 
 
@@ -129,8 +122,9 @@ def start_nodes(record: Record, tools: Tools) -> Record:
     def idle() -> bool:
         return set(node_states(record, tools.runner).values()) == {"idle"}
 
-    limit = 60 + record.spec.nodes / 4
+    limit = tools.patience_s + record.spec.nodes / 4
     wait_for(record, tools.clock, idle, CONTROLLER, *names, limit=limit, what="not every node is idle")
+    check_loopback(record)
     return record
 
 
@@ -141,6 +135,18 @@ def started(record: Record, name: str, argv: tuple[str, ...]) -> Record:
     return record
 
 
-def wait_listening(record: Record, clock: Clock, name: str, port: int) -> None:
+def wait_listening(record: Record, clock: Clock, name: str, port: int, *, limit: float = 60) -> None:
+    """Until a daemon accepts connections on its port. Raises at once if it listens on another address."""
     address = record.site.network.address
-    wait_for(record, clock, lambda: is_listening(address, port), name, limit=60, what=f"{name} does not listen")
+
+    def ready() -> bool:
+        # A daemon that listens elsewhere stays there, and a taken port stays taken: nothing is gained by waiting.
+        if elsewhere := find_misplaced(record, name, port):
+            raise failed(record, f"{name} {elsewhere}", name)
+        if not is_listening(address, port):
+            return False
+        if find_taken(record, name, port):
+            raise failed(record, f"{name} cannot listen on {address}:{port}", name)
+        return True
+
+    wait_for(record, clock, ready, name, limit=limit, what=f"{name} does not listen on {address}:{port}")

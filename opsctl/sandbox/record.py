@@ -17,6 +17,9 @@ from opsctl.sandbox.config import Auth, Site, Spec, check_name
 from opsctl.sandbox.loopback import Network
 from opsctl.trainer.contract import write_atomic
 
+MUNGED, DATABASE, SLURMDBD, CONTROLLER = "munged", "mariadbd", "slurmdbd", "slurmctld"
+"""The names of the daemons that are no node's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
