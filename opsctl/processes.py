@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +26,8 @@ class ProcessId:
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
         """The process that has this number now, or None. A zombie is no process."""
-        try:
-            # The name, in brackets, may hold anything: what counts comes behind the last one.
-            state, *rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        except (OSError, ValueError):
-            return None
-        return None if state in "ZX" else cls(pid=pid, started=int(rest[18]))
+        row = _read_stat(pid)
+        return None if row is None else row.identity
 
     @property
     def is_alive(self) -> bool:
@@ -50,18 +46,52 @@ def own_process() -> ProcessId:
     return me
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stat:
+    """What /proc/<pid>/stat says of a process that is not a zombie."""
+
+    identity: ProcessId
+    parent: int
+    name: str
+
+
+def _read_stat(pid: int) -> _Stat | None:
+    try:
+        # The name, in brackets, may hold anything: what counts comes behind the last one.
+        head, _, tail = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
+        state, parent, *rest = tail.split()
+    except (OSError, ValueError):
+        return None
+    if state in "ZX":
+        return None
+    return _Stat(identity=ProcessId(pid=pid, started=int(rest[17])), parent=int(parent), name=head.partition("(")[2])
+
+
 def find_processes(belongs: Callable[[Mapping[str, str]], bool]) -> dict[ProcessId, str]:
     """Every process whose environment, as it was when it started, `belongs`, and all below those, with their names.
 
-    Never this process. Those of other users, which we may not read, are not found.
+    Never this process. Those of other users, which we may not read, are found only below one that belongs. Takes one
+    pass over /proc, and reads two files of each process.
     """
-    found: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and belongs(_environment(process.pid)):
-                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
-    found.pop(os.getpid(), None)
-    return dict(_named(found.values()))
+    own = os.getpid()
+    stats: dict[int, _Stat] = {}
+    children: dict[int, list[int]] = {}
+    waiting: list[int] = []
+    for pid in psutil.pids():
+        if pid == own or (stat := _read_stat(pid)) is None:
+            continue
+        stats[pid] = stat
+        children.setdefault(stat.parent, []).append(pid)
+        with contextlib.suppress(OSError):
+            if belongs(_environment(pid)):
+                waiting.append(pid)
+    found: dict[ProcessId, str] = {}
+    while waiting:
+        stat = stats[waiting.pop()]
+        if stat.identity not in found:
+            found[stat.identity] = stat.name
+            waiting += children.get(stat.identity.pid, ())
+    return found
 
 
 def _environment(pid: int) -> dict[str, str]:
@@ -69,13 +99,6 @@ def _environment(pid: int) -> dict[str, str]:
     # where psutil stops reading.
     rows = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).split("\0")
     return dict(row.split("=", 1) for row in rows if "=" in row)
-
-
-def _named(processes: Iterable[psutil.Process]) -> Iterator[tuple[ProcessId, str]]:
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            if (identity := ProcessId.of(process.pid)) is not None:
-                yield identity, process.name()
 
 
 def memory_of(processes: Iterable[ProcessId]) -> int:

@@ -106,14 +106,22 @@ def _slurm(app: App) -> Iterator[Line]:
 
 def _sandbox(app: App) -> Iterator[Line]:
     from opsctl.sandbox.programs import find_programs  # noqa: PLC0415 (as above)
+    from opsctl.sandbox.trial import try_start  # noqa: PLC0415 (as above)
 
+    level: Level = "missing" if app.site.engine == "sandbox" else "optional"
     try:
         find_programs(os.environ.get("PATH", ""), accounting=False)
     except OpsctlError as error:
-        level: Level = "missing" if app.site.engine == "sandbox" else "optional"
         yield Line("sandbox", level, error.message, error.hint or "")
         return
     yield Line("sandbox", "ok", "slurmctld, slurmd and munge are installed")
+    try:
+        trial = try_start(clock=app.clock, runner=app.runner)
+    except OpsctlError as error:
+        yield Line("sandbox start", level, error.message, error.hint or "")
+        return
+    version = ".".join(f"{part:02}" for part in trial.version)
+    yield Line("sandbox start", "ok", f"Slurm {version}: 1 node up on {trial.address} in {trial.seconds:.1f} s")
 
 
 def _alerts(app: App) -> Iterator[Line]:

@@ -79,10 +79,13 @@ def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
     about = f"sandbox {name!r}: {made.record.spec.describe()}"
     took = app.clock.monotonic() - begun
     if as_json:
-        print_json({**asdict(made.record.spec), "was_up": made.was_up, "seconds": took, "env": made.env()})
+        facts = {"was_up": made.was_up, "seconds": took, "env": made.env(), "shared": made.record.site.shared}
+        print_json({**asdict(made.record.spec), **facts})
         return
     say(f"{about}; it was up already" if made.was_up else f"{about}; up in {took:.1f} s")
     say(f'to use it from this shell:  eval "$(opsctl sandbox env{for_name(name)})"')
+    if made.record.site.shared:
+        say(f"other users of this machine may submit jobs to it:  export SLURM_CONF={made.conf}")
 
 
 @sandbox.command()

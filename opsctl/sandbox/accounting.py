@@ -10,9 +10,10 @@ from pathlib import Path
 
 from opsctl.errors import SandboxError
 from opsctl.sandbox.config import ACCOUNT, CLUSTER
-from opsctl.sandbox.daemons import DATABASE, SLURMDBD, Tools, ask, failed, started, wait_for, wait_listening
+from opsctl.sandbox.daemons import Tools, ask, started, wait_for, wait_listening
+from opsctl.sandbox.failures import failed
 from opsctl.sandbox.processes import wait_ended
-from opsctl.sandbox.record import Record
+from opsctl.sandbox.record import DATABASE, SLURMDBD, Record
 
 SMALL = (
     "--innodb-log-file-size=4M",

@@ -37,9 +37,20 @@ class Sandbox:
 
     @classmethod
     def up(
-        cls, spec: Spec, *, clock: Clock, runner: Runner, places: Places | None = None, auth: Auth = Auth.MUNGE
+        cls,
+        spec: Spec,
+        *,
+        clock: Clock,
+        runner: Runner,
+        places: Places | None = None,
+        auth: Auth = Auth.MUNGE,
+        private: bool = False,
+        patience_s: float = 60,
     ) -> Sandbox:
-        """Bring it up: every node is idle when this returns. What an interrupted `up` left is cleaned away first."""
+        """Bring it up: every node is idle when this returns. What an interrupted `up` left is cleaned away first.
+
+        Other users reach only root's, and not with `private`. A daemon that takes longer than `patience_s` fails.
+        """
         places = places or Places.default()
         programs = find_programs(os.environ.get("PATH", ""), accounting=spec.accounting)
         with working_on(places, spec.name):
@@ -47,8 +58,8 @@ class Sandbox:
             was_up = record is not None and is_up(record)
             if record is None or not was_up:
                 clean(places, spec.name, clock, grace=1.0)
-                tools = Tools(clock=clock, runner=runner, places=places, programs=programs)
-                record = bring_up(spec, tools, auth)
+                tools = Tools(clock=clock, runner=runner, places=places, programs=programs, patience_s=patience_s)
+                record = bring_up(spec, tools, auth, shared=os.geteuid() == 0 and not private)
             elif record.spec != spec:
                 raise SandboxError(
                     f"sandbox {spec.name!r} is up already, with {record.spec.describe()}",
@@ -122,17 +133,20 @@ def clean(places: Places, name: str, clock: Clock, *, grace: float) -> Ended:
     home, run = places.home(name), places.run_directory(name)
     ended = end_members(run, read_record(home), clock, grace=grace)
     if ended.remaining:
-        raise SandboxError(f"sandbox {name!r}: still there after SIGKILL: {', '.join(ended.remaining)}")
+        raise SandboxError(
+            f"sandbox {name!r}: {ended.describe_remaining()}",
+            hint="a process that hangs in the kernel ends when its disk or network answers; then repeat this command",
+        )
     remove_run_directory(run)
     if home.exists():
         shutil.rmtree(home)
     return ended
 
 
-def bring_up(spec: Spec, tools: Tools, auth: Auth) -> Record:
+def bring_up(spec: Spec, tools: Tools, auth: Auth, *, shared: bool) -> Record:
     with claimed_ports(ports_needed(spec)) as first_port:
         version = slurm_version(tools.runner, tools.programs["slurmctld"])
-        site = new_site(spec, tools.places, version, first_port, auth)
+        site = new_site(spec, tools.places, version, first_port, auth, shared=shared)
         record = Record(spec=spec, site=site, started=tools.clock.now())
         try:
             make_directories(record)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from opsctl.errors import InputError
+from opsctl.sandbox.loopback import Network
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 MOST_NODES = 512
@@ -67,12 +68,15 @@ class Site:
     home: Path
     """Private to the owner: keys, logs, the controller's state, the database."""
     run: Path
-    """Readable by everybody: what other users' commands and jobs must reach."""
+    """What commands and jobs must reach."""
     host: str
     user: str
     version: tuple[int, int]
     first_port: int
     auth: Auth
+    network: Network
+    shared: bool
+    """Other users of this machine reach it. Only root's jobs run as those users, so only root's may be shared."""
 
     @property
     def conf(self) -> Path:
@@ -81,6 +85,11 @@ class Site:
     @property
     def munge_socket(self) -> Path:
         return self.run / "munge.socket"
+
+    @property
+    def libraries(self) -> tuple[Path, Path]:
+        """Where the library that confines the daemons to loopback may lie; it lies in one of them, where needed."""
+        return self.run / "loopback.so", self.home / "loopback.so"
 
     @property
     def controller_port(self) -> int:
@@ -119,12 +128,11 @@ def slurm_conf(spec: Spec, site: Site) -> str:
     gres = f" Gres=gpu:{spec.gpus_per_node}" if spec.gpus_per_node else ""
     return f"""\
 ClusterName={CLUSTER}
-SlurmctldHost={site.host}(127.0.0.1)
+SlurmctldHost={site.host}({site.network.address})
 SlurmctldPort={site.controller_port}
 SlurmUser={site.user}
 SlurmdUser={site.user}
-CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
-{_auth(spec, site)}
+{_communication(site)}{_auth(spec, site)}
 StateSaveLocation={site.home}/state
 SlurmdSpoolDir={site.run}/spool/%n
 SlurmctldPidFile={site.home}/slurmctld.pid
@@ -150,11 +158,16 @@ ReturnToService=2
 CompleteWait=0
 TreeWidth=65533
 {FAST if spec.fast else ""}{_accounting(spec, site)}{"GresTypes=gpu" if gres else ""}
-NodeName={_span(spec)} NodeHostname={site.host} NodeAddr=127.0.0.1 Port={_port_span(spec, site)} \
+NodeName={_span(spec)} NodeHostname={site.host} NodeAddr={site.network.address} Port={_port_span(spec, site)} \
 CPUs=16 RealMemory=65536{gres} State=UNKNOWN
 PartitionName=main Default=YES Nodes=ALL MaxTime=1-00:00:00 State=UP
 PartitionName=cpu Nodes={spec.node_names[0]} MaxTime=01:00:00 State=UP
 """
+
+
+def _communication(site: Site) -> str:
+    parameters = ",".join(site.network.parameters)
+    return f"CommunicationParameters={parameters}\n" if parameters else ""
 
 
 def _auth(spec: Spec, site: Site) -> str:
@@ -173,7 +186,7 @@ def _accounting(spec: Spec, site: Site) -> str:
     counted = "AccountingStorageTRES=gres/gpu\n" if spec.gpus_per_node else ""
     return f"""\
 AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=127.0.0.1
+AccountingStorageHost={site.network.address}
 AccountingStoragePort={site.dbd_port}
 {password}{counted}JobAcctGatherType=jobacct_gather/linux
 """
@@ -209,7 +222,7 @@ def slurmdbd_conf(site: Site) -> str:
     return f"""\
 {auth}
 DbdHost={site.host}
-DbdAddr=127.0.0.1
+DbdAddr={site.network.address}
 DbdPort={site.dbd_port}
 SlurmUser={site.user}
 LogFile={site.home}/log/slurmdbd.log

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import socket
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.errors import SandboxError
 from opsctl.ports import Clock, Completed, Runner, TimedOut
 from opsctl.processes import ProcessId
 from opsctl.sandbox.config import Auth
+from opsctl.sandbox.failures import check_loopback, failed, find_misplaced, find_taken
+from opsctl.sandbox.loopback import is_listening
 from opsctl.sandbox.processes import MARKER, NODE
-from opsctl.sandbox.record import Daemon, Places, Record
+from opsctl.sandbox.record import CONTROLLER, MUNGED, Daemon, Places, Record
 from opsctl.system import spawn
 
 
@@ -24,9 +25,8 @@ class Tools:
     runner: Runner
     places: Places
     programs: Mapping[str, str]
-
-
-MUNGED, DATABASE, SLURMDBD, CONTROLLER = "munged", "mariadbd", "slurmdbd", "slurmctld"
+    patience_s: float = 60
+    """What a daemon may take until it can be used, at most."""
 
 
 def start(record: Record, name: str, argv: tuple[str, ...]) -> Daemon:
@@ -37,28 +37,24 @@ def start(record: Record, name: str, argv: tuple[str, ...]) -> Daemon:
     env["MYSQL_UNIX_PORT"] = str(record.site.home / "mysql.socket")
     if name in record.spec.node_names:
         env[NODE] = name
+    env |= confinement(record)
     process = ProcessId.of(spawn(argv, log=log, env=env).pid)
     if process is None:
         raise failed(record, f"{name} did not start", name)
     return Daemon(name=name, argv=argv, process=process)
 
 
+def confinement(record: Record) -> dict[str, str]:
+    """The environment that keeps a daemon, and what slurmd starts of Slurm, on loopback. Jobs do not inherit it."""
+    if not record.site.network.confined:
+        return {}
+    library = next(path for path in record.site.libraries if path.exists())
+    return {"LD_PRELOAD": ":".join(filter(None, (str(library), os.environ.get("LD_PRELOAD"))))}
+
+
 def log_of(record: Record, name: str) -> Path:
     """Where a daemon's own output goes; Slurm's daemons write most to their LogFile beside it."""
     return record.site.home / "log" / f"{name}.out"
-
-
-def failed(record: Record, message: str, *names: str) -> SandboxError:
-    """An error that ends with what the daemons' logs end with."""
-    logs = record.site.home / "log"
-    tails = [
-        f"{path.name}: {line}" for name in names for path in sorted(logs.glob(f"*{name}.*")) for line in tail(path)
-    ]
-    return SandboxError("\n  ".join([message, *tails]), hint=f"all logs: {logs}")
-
-
-def tail(path: Path, lines: int = 5) -> list[str]:
-    return path.read_text(errors="replace").splitlines()[-lines:]
 
 
 def wait_for(record: Record, clock: Clock, ready: Callable[[], bool], *names: str, limit: float, what: str) -> None:
@@ -71,12 +67,6 @@ def wait_for(record: Record, clock: Clock, ready: Callable[[], bool], *names: st
         if clock.monotonic() > deadline:
             raise failed(record, f"{what} after {limit:g} s", *names[:3])
         clock.sleep(0.02)
-
-
-def listens(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def ask(record: Record, runner: Runner, *argv: str, timeout: float = 30) -> Completed:
@@ -97,19 +87,29 @@ def start_munged(record: Record, tools: Tools) -> Record:
     site = record.site
     if site.auth is not Auth.MUNGE:
         return record
+    # munged refuses a socket that not everybody can reach, unless it is forced to take it. Without an origin it looks
+    # up the host name, and waits for as long as DNS takes.
+    force = () if site.shared else ("--force",)
     argv = (
-        tools.programs["munged"], "--foreground", "--num-threads=4", f"--socket={site.munge_socket}",
-        f"--key-file={site.home}/munge.key", f"--pid-file={site.home}/munged.pid",
+        tools.programs["munged"], *force, "--origin=127.0.0.1", "--foreground", "--num-threads=4",
+        f"--socket={site.munge_socket}", f"--key-file={site.home}/munge.key", f"--pid-file={site.home}/munged.pid",
         f"--seed-file={site.home}/munged.seed",
     )  # fmt: skip
     record = started(record, MUNGED, argv)
-    wait_for(record, tools.clock, site.munge_socket.exists, MUNGED, limit=15, what="munged has no socket")
+    wait_for(
+        record,
+        tools.clock,
+        site.munge_socket.exists,
+        MUNGED,
+        limit=min(15, tools.patience_s),
+        what="munged has no socket",
+    )
     return record
 
 
 def start_controller(record: Record, tools: Tools) -> Record:
     record = started(record, CONTROLLER, (tools.programs["slurmctld"], "-D", "-f", str(record.site.conf)))
-    wait_listening(record, tools.clock, CONTROLLER, record.site.controller_port)
+    wait_listening(record, tools.clock, CONTROLLER, record.site.controller_port, limit=tools.patience_s)
     return record
 
 
@@ -122,8 +122,9 @@ def start_nodes(record: Record, tools: Tools) -> Record:
     def idle() -> bool:
         return set(node_states(record, tools.runner).values()) == {"idle"}
 
-    limit = 60 + record.spec.nodes / 4
+    limit = tools.patience_s + record.spec.nodes / 4
     wait_for(record, tools.clock, idle, CONTROLLER, *names, limit=limit, what="not every node is idle")
+    check_loopback(record)
     return record
 
 
@@ -134,5 +135,18 @@ def started(record: Record, name: str, argv: tuple[str, ...]) -> Record:
     return record
 
 
-def wait_listening(record: Record, clock: Clock, name: str, port: int) -> None:
-    wait_for(record, clock, lambda: listens(port), name, limit=60, what=f"{name} does not listen")
+def wait_listening(record: Record, clock: Clock, name: str, port: int, *, limit: float = 60) -> None:
+    """Until a daemon accepts connections on its port. Raises at once if it listens on another address."""
+    address = record.site.network.address
+
+    def ready() -> bool:
+        # A daemon that listens elsewhere stays there, and a taken port stays taken: nothing is gained by waiting.
+        if elsewhere := find_misplaced(record, name, port):
+            raise failed(record, f"{name} {elsewhere}", name)
+        if not is_listening(address, port):
+            return False
+        if find_taken(record, name, port):
+            raise failed(record, f"{name} cannot listen on {address}:{port}", name)
+        return True
+
+    wait_for(record, clock, ready, name, limit=limit, what=f"{name} does not listen on {address}:{port}")

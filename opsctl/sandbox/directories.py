@@ -13,18 +13,25 @@ from pathlib import Path
 
 from opsctl.errors import SandboxError
 from opsctl.sandbox.config import Auth, Site, Spec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
+from opsctl.sandbox.loopback import choose_library_path, choose_network
+from opsctl.sandbox.loopback_library import build_library
 from opsctl.sandbox.record import Places, Record
 
 
-def new_site(spec: Spec, places: Places, version: tuple[int, int], first_port: int, auth: Auth) -> Site:
+def new_site(
+    spec: Spec, places: Places, version: tuple[int, int], first_port: int, auth: Auth, *, shared: bool
+) -> Site:
+    full_name = socket.gethostname()
     return Site(
         home=places.home(spec.name).absolute(),
         run=places.run_directory(spec.name),
-        host=socket.gethostname().partition(".")[0],
+        host=full_name.partition(".")[0],
         user=user_name(),
         version=version,
         first_port=first_port,
         auth=auth,
+        network=choose_network(full_name),
+        shared=shared,
     )
 
 
@@ -44,7 +51,7 @@ def make_directories(record: Record) -> None:
     make_private(site.home)
     for name in ("log", "state"):
         (site.home / name).mkdir()
-    make_run_directory(site.run)
+    make_run_directory(site.run, mode=0o755 if site.shared else 0o700)
     for name in spec.node_names:
         (site.run / "spool" / name).mkdir(parents=True)
     (site.run / "gres").mkdir()
@@ -58,6 +65,8 @@ def make_directories(record: Record) -> None:
     if spec.accounting:
         # slurmdbd looks for it beside slurm.conf and wants it to be its owner's alone.
         write(site.run / "slurmdbd.conf", slurmdbd_conf(site), mode=0o600)
+    if site.network.confined:
+        write(choose_library_path(site.libraries), build_library(site.network.six))
 
 
 def write(path: Path, data: str | bytes, *, mode: int = 0o644) -> None:
@@ -73,17 +82,17 @@ def make_private(home: Path) -> None:
     home.chmod(0o700)
 
 
-def make_run_directory(run: Path) -> None:
+def make_run_directory(run: Path, *, mode: int) -> None:
     """Its name can be foreseen and its parent is everybody's, so it must be new, and then it is ours."""
     try:
-        run.mkdir()
+        run.mkdir(mode=0o700)
     except FileExistsError:
         raise SandboxError(
             f"{run} is there already and is not this sandbox's", hint="remove it, or choose another --name"
         ) from None
     for directory in (run, run / "spool"):
         directory.mkdir(exist_ok=True)
-        directory.chmod(0o755)
+        directory.chmod(mode)
 
 
 def remove_run_directory(run: Path) -> None:

@@ -7,9 +7,10 @@ from enum import StrEnum
 
 from opsctl.errors import InputError, SandboxError
 from opsctl.ports import Clock
-from opsctl.sandbox.daemons import CONTROLLER, start, wait_listening
+from opsctl.sandbox.daemons import start, wait_listening
+from opsctl.sandbox.failures import port_of
 from opsctl.sandbox.processes import end_members, wait_ended
-from opsctl.sandbox.record import Daemon, Record
+from opsctl.sandbox.record import CONTROLLER, Daemon, Record
 
 
 class Action(StrEnum):
@@ -61,7 +62,7 @@ def crash(record: Record, target: str, daemon: Daemon, clock: Clock) -> None:
         return
     ended = end_members(record.site.run, record, clock, grace=0, node=target)
     if ended.remaining:
-        raise SandboxError(f"{target}: still there after SIGKILL: {', '.join(ended.remaining)}")
+        raise SandboxError(f"{target}: {ended.describe_remaining()}")
 
 
 def restart(record: Record, daemon: Daemon, clock: Clock) -> None:
@@ -72,6 +73,6 @@ def restart(record: Record, daemon: Daemon, clock: Clock) -> None:
             kill(daemon, clock)
     record = record.with_daemon(start(record, daemon.name, daemon.argv))
     record.save()
-    site, names = record.site, record.spec.node_names
-    port = site.controller_port if daemon.name == CONTROLLER else site.node_port + names.index(daemon.name)
+    port = port_of(record, daemon.name)
+    assert port is not None, "only nodes and the controller are restarted"
     wait_listening(record, clock, daemon.name, port)

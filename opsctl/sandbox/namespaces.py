@@ -61,7 +61,7 @@ def run_in_background(spec: Spec, command: Sequence[str], directory: Path, clock
     places = replace(Places.default(), state=directory)
     sandbox = None
     try:
-        sandbox = Sandbox.up(spec, places=places, clock=clock, runner=runner)
+        sandbox = Sandbox.up(spec, places=places, clock=clock, runner=runner, private=True)
         # Marked as a daemon is, so that `down` ends also what the command leaves running.
         marked = {MARKER: str(sandbox.record.site.run)}
         return run_attached(command, env=command_env(os.environ, sandbox) | marked)

@@ -14,14 +14,24 @@ from opsctl.sandbox.record import Record
 MARKER = "OPSCTL_SANDBOX_OF"
 """In the environment of every daemon, with the run directory: slurmstepds inherit it and outlive their slurmd."""
 NODE = "OPSCTL_SANDBOX_NODE"
+KILL_TIMEOUT_S = 10.0
+"""What a process that was sent KILL may take to end."""
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What `down` did: how many processes there were, and which are still there (`name (pid)`)."""
+    """What `down` did: how many processes there were, and which are still alive after SIGKILL (`name (pid)`)."""
 
     count: int
     remaining: tuple[str, ...] = ()
+
+    def describe_remaining(self) -> str:
+        """`7 of 570 processes are still alive after SIGKILL: ...`."""
+        more = len(self.remaining) - MAX_NAMED
+        named = ", ".join(self.remaining[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+        verb = "is" if len(self.remaining) == 1 else "are"
+        return f"{len(self.remaining)} of {self.count} processes {verb} still alive after SIGKILL: {named}"
 
 
 def members(run: Path, record: Record | None, *, node: str | None = None) -> dict[ProcessId, str]:
@@ -41,20 +51,28 @@ def members(run: Path, record: Record | None, *, node: str | None = None) -> dic
 
 
 def end_members(run: Path, record: Record | None, clock: Clock, *, grace: float, node: str | None = None) -> Ended:
-    """End them: TERM, and KILL after `grace` seconds, again while new ones appear, for ten seconds at most."""
-    seen: set[ProcessId] = set()
+    """End them: TERM, and KILL `grace` seconds after the first TERM, again while new ones appear.
+
+    `remaining` are those that were sent KILL and are alive KILL_TIMEOUT_S later. While new ones appear, twice as long.
+    """
+    found = members(run, record, node=node)
+    seen, asked, killed = dict(found), set[ProcessId](), set[ProcessId]()
     soft = clock.monotonic() + grace
-    hard = soft + 10
-    told: set[ProcessId] = set()
-    while (found := members(run, record, node=node)) and clock.monotonic() < hard:
-        seen |= found.keys()
+    while found:
+        late = clock.monotonic() >= soft
         for process in found:
-            if clock.monotonic() >= soft:
+            if late:
                 process.send(signal.SIGKILL)
-            elif process not in told:
-                told.add(process)
+                killed.add(process)
+            elif process not in asked:
                 process.send(signal.SIGTERM)
-        wait_ended(found, clock, until=soft if clock.monotonic() < soft else clock.monotonic() + 0.5)
+                asked.add(process)
+        wait_ended(found, clock, until=clock.monotonic() + 0.5 if late else soft)
+        found = members(run, record, node=node)
+        seen |= found
+        overdue = clock.monotonic() - soft - KILL_TIMEOUT_S
+        if late and (overdue >= KILL_TIMEOUT_S or (overdue >= 0 and killed.issuperset(found))):
+            break
     return Ended(count=len(seen), remaining=tuple(f"{name} ({process.pid})" for process, name in found.items()))
 
 

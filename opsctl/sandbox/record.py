@@ -14,7 +14,11 @@ from opsctl.config import state_home
 from opsctl.errors import InputError
 from opsctl.processes import ProcessId
 from opsctl.sandbox.config import Auth, Site, Spec, check_name
+from opsctl.sandbox.loopback import Network
 from opsctl.trainer.contract import write_atomic
+
+MUNGED, DATABASE, SLURMDBD, CONTROLLER = "munged", "mariadbd", "slurmdbd", "slurmctld"
+"""The names of the daemons that are no node's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +93,15 @@ def parse_record(given: dict[str, Any]) -> Record:
     paths = {"home": Path(site["home"]), "run": Path(site["run"])}
     return Record(
         spec=Spec(**given["spec"]),
-        site=Site(**{**site, **paths, "version": tuple(site["version"]), "auth": Auth(site["auth"])}),
+        site=Site(
+            **{
+                **site,
+                **paths,
+                "version": tuple(site["version"]),
+                "auth": Auth(site["auth"]),
+                "network": Network(**{**site["network"], "parameters": tuple(site["network"]["parameters"])}),
+            }
+        ),
         started=datetime.fromisoformat(given["started"]),
         complete=given["complete"],
         daemons=tuple(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from opsctl.ports import Clock, Runner
 from opsctl.processes import memory_of
-from opsctl.sandbox.daemons import CONTROLLER, node_states
+from opsctl.sandbox.daemons import node_states
 from opsctl.sandbox.processes import members
-from opsctl.sandbox.record import Record
+from opsctl.sandbox.record import CONTROLLER, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pwd
+import secrets
+import stat
 import subprocess
 import sys
 import tempfile
@@ -11,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from other_users import skip_unless_others_may_run
+from slurms import OPSCTL, wait_until
 
 from opsctl.errors import SandboxError
 from opsctl.sandbox.cluster import Sandbox
@@ -18,6 +23,8 @@ from opsctl.sandbox.config import Spec
 from opsctl.sandbox.record import Places
 
 NOBODY = 65534
+STRANGER = pwd.getpwnam("daemon")
+"""Another ordinary user that every Debian, Ubuntu and RHEL has."""
 
 pytestmark = [
     pytest.mark.root,
@@ -92,3 +99,124 @@ def test_a_run_directory_that_somebody_else_made_is_refused(
         assert run.exists()
     finally:
         run.rmdir()
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def stranger(_programs: None) -> Iterator[Run]:
+    """Runs a command as another ordinary user, in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="opsctl-stranger-") as home:
+        os.chown(home, STRANGER.pw_uid, STRANGER.pw_gid)
+        base = {"HOME": home, "PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "SLURM_TIMEOUT": "5"}
+
+        def run(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                argv, user=STRANGER.pw_uid, group=STRANGER.pw_gid, extra_groups=[], cwd=home, env=base | (env or {}),
+                capture_output=True, text=True, timeout=100, check=False,
+            )  # fmt: skip
+
+        yield run
+
+
+@pytest.fixture
+def users_conf(nobody: Run, opsctl: tuple[str, ...]) -> Iterator[Path]:
+    """The slurm.conf of an ordinary user's sandbox that is up."""
+    up = nobody(*opsctl, "up", "--nodes", "1", "--fast", "--json")
+    assert up.returncode == 0, up.stderr
+    yield Path(json.loads(up.stdout)["env"]["SLURM_CONF"])
+    nobody(*opsctl, "down")
+
+
+def test_other_user_cannot_use_an_ordinary_users_sandbox(users_conf: Path, nobody: Run, stranger: Run) -> None:
+    env = {"SLURM_CONF": str(users_conf)}
+    assert nobody("srun", "id", "-un", env=env).stdout == "nobody\n"
+    done = stranger("timeout", "5", "srun", "-n1", "id", env=env)  # srun asks for a configuration for a minute
+    assert (done.returncode != 0, done.stdout) == (True, "")
+    for path in (users_conf, users_conf.parent / "munge.socket", users_conf.parent / "spool"):
+        assert stranger("ls", str(path)).returncode != 0
+    assert stat.S_IMODE(users_conf.parent.stat().st_mode) == 0o700
+
+
+def steal(stranger: Run, conf: Path, *argv: str, auth: str) -> subprocess.CompletedProcess[str]:
+    """Run a Slurm command as the stranger, with the owner's own slurm.conf but for its credentials."""
+    lines = [
+        line for line in conf.read_text().splitlines() if not line.startswith(("AuthType", "CredType", "AuthInfo"))
+    ]
+    text = "\n".join((*lines, auth, ""))
+    home = Path(stranger("pwd").stdout.strip())
+    (home / "slurm.conf").write_text(text)
+    (home / "cgroup.conf").write_text("")
+    (home / "gres.conf").write_text("")
+    (home / "slurm.conf").chmod(0o644)
+    return stranger(*argv, env={"SLURM_CONF": str(home / "slurm.conf")})
+
+
+COMMANDS = (("srun", "-n1", "id"), ("sinfo",), ("scontrol", "ping"), ("scontrol", "shutdown"), ("sbatch", "--wrap=id"))
+
+
+@pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
+def test_guessed_configuration_without_credentials_is_refused(
+    argv: tuple[str, ...], users_conf: Path, nobody: Run, stranger: Run
+) -> None:
+    done = steal(stranger, users_conf, *argv, auth="AuthType=auth/none\nCredType=cred/none")
+    assert "uid=" not in done.stdout
+    assert "idle" not in done.stdout
+    assert done.returncode != 0 or "DOWN" in done.stdout, done.stdout + done.stderr
+    assert nobody("srun", "id", "-un", env={"SLURM_CONF": str(users_conf)}).stdout == "nobody\n"
+
+
+@pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
+def test_guessed_configuration_with_another_munge_is_refused(
+    argv: tuple[str, ...], users_conf: Path, nobody: Run, stranger: Run
+) -> None:
+    home = Path(stranger("pwd").stdout.strip())
+    (home / "key").write_bytes(secrets.token_bytes(128))
+    (home / "key").chmod(0o600)
+    os.chown(home / "key", STRANGER.pw_uid, STRANGER.pw_gid)
+    munged = subprocess.Popen(
+        [
+            "munged", "--foreground", "--force", "--origin=127.0.0.1", f"--socket={home}/socket",
+            f"--key-file={home}/key", f"--pid-file={home}/pid", f"--seed-file={home}/seed",
+        ],
+        user=STRANGER.pw_uid, group=STRANGER.pw_gid, extra_groups=[], stderr=subprocess.DEVNULL,
+        env={"PATH": "/usr/sbin:/usr/bin"},
+    )  # fmt: skip
+    try:
+        wait_until((home / "socket").exists, 10)
+        auth = f"AuthType=auth/munge\nCredType=cred/munge\nAuthInfo=socket={home}/socket"
+        done = steal(stranger, users_conf, *argv, auth=auth)
+    finally:
+        munged.terminate()
+        munged.wait(10)
+    assert "uid=" not in done.stdout
+    assert "idle" not in done.stdout
+    assert done.returncode != 0 or "DOWN" in done.stdout, done.stdout + done.stderr
+    assert nobody("srun", "id", "-un", env={"SLURM_CONF": str(users_conf)}).stdout == "nobody\n"
+
+
+def test_sandbox_of_run_has_a_network_that_nobody_else_is_in(nobody: Run, opsctl: tuple[str, ...]) -> None:
+    script = "grep -o '^AuthType=.*' $SLURM_CONF; readlink /proc/self/ns/net"
+    done = nobody(*opsctl, "run", "--nodes", "1", "--", "sh", "-c", script)
+    auth, network = done.stdout.split()
+    assert auth == "AuthType=auth/none"
+    assert Path(network) != Path("/proc/self/ns/net").readlink()
+
+
+def test_sandbox_of_run_without_namespaces_is_its_owners_alone(
+    nobody: Run, opsctl: tuple[str, ...], tmp_path: Path, slurm: Sandbox
+) -> None:
+    refuses = Path(nobody("pwd").stdout.strip()) / "unshare"
+    refuses.write_text("#!/bin/sh\nexit 1\n")
+    refuses.chmod(0o755)
+    script = "stat -c %a $(dirname $SLURM_CONF); grep -o '^AuthType=.*' $SLURM_CONF"
+    env = {"PATH": f"{refuses.parent}:/usr/bin:/bin"}
+    done = nobody(*opsctl, "run", "--nodes", "1", "--", "sh", "-c", script, env=env)
+    assert done.stdout.split() == ["700", "AuthType=auth/munge"], done.stderr
+    as_root = subprocess.run(
+        [*OPSCTL, "run", "--nodes", "1", "--", "sh", "-c", script],
+        env={**os.environ, "PATH": f"{refuses.parent}:{os.environ['PATH']}"},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert as_root.stdout.split() == ["700", "AuthType=auth/munge"], as_root.stderr

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from opsctl.errors import InputError
 from opsctl.sandbox.config import Auth, Site, Spec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
+from opsctl.sandbox.loopback import Network
 
-SITE = Site(home=Path("/h"), run=Path("/r"), host="here", user="me", version=(22, 5), first_port=21000, auth=Auth.MUNGE)
+NETWORK = Network(address="127.0.0.1", parameters=(), confined=True)
+SITE = Site(
+    home=Path("/h"), run=Path("/r"), host="here", user="me", version=(22, 5), first_port=21000, auth=Auth.MUNGE,
+    network=NETWORK, shared=False,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", "-x", "A", "a b", "a\n", "é", "x" * 33, "$(id)", ".", "a;b"])
@@ -47,7 +53,7 @@ def test_one_node_without_gpus_needs_no_brackets_and_no_gres() -> None:
 
 
 def test_without_munge_nobody_is_asked_for_a_key() -> None:
-    site = Site(home=Path("/h"), run=Path("/r"), host="here", user="me", version=(22, 5), first_port=1, auth=Auth.NONE)
+    site = replace(SITE, auth=Auth.NONE)
     text = slurm_conf(Spec(accounting=True), site)
     assert "AuthType=auth/none\nCredType=cred/none\n" in text
     assert "munge" not in text + slurmdbd_conf(site)

@@ -19,6 +19,7 @@ from opsctl.sandbox.claims import Taken, claimed
 from opsctl.sandbox.cluster import working_on
 from opsctl.sandbox.config import Auth, Site, Spec
 from opsctl.sandbox.directories import remove_run_directory
+from opsctl.sandbox.loopback import Network
 from opsctl.sandbox.namespaces import options
 from opsctl.sandbox.portrange import BLOCK, claimed_ports, is_free, take
 from opsctl.sandbox.programs import find_programs, install_hint
@@ -31,7 +32,11 @@ def places(tmp_path: Path) -> Places:
 
 
 def make_record(home: Path) -> Record:
-    site = Site(home=home, run=home / "r", host="h", user="u", version=(22, 5), first_port=20000, auth=Auth.MUNGE)
+    network = Network(address="::1", parameters=("EnableIPv6", "DisableIPv4"), confined=True)
+    site = Site(
+        home=home, run=home / "r", host="h", user="u", version=(22, 5), first_port=20000, auth=Auth.MUNGE,
+        network=network, shared=True,
+    )  # fmt: skip
     daemon = Daemon(name="slurmctld", argv=("slurmctld", "-D"), process=ProcessId(pid=2, started=3))
     started = datetime(2026, 1, 2, tzinfo=UTC)
     return Record(spec=Spec(nodes=2, fast=True), site=site, started=started, daemons=(daemon,))

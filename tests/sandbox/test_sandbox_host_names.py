@@ -1,0 +1,95 @@
+"""A sandbox starts whatever the host name is and resolves to, as root and as a user, and listens on loopback alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+CASE = Path(__file__).with_name("host_name_case.py")
+LOCALHOST = "127.0.0.1 localhost\n"
+ETH = "ip address add 10.9.8.7/24 dev lo"
+"""An address that is not loopback's, on the one device that a new network namespace has."""
+ETH6 = "ip address add fd00::7/64 dev lo nodad"
+NO_IPV6 = "echo 1 > /proc/sys/net/ipv6/conf/lo/disable_ipv6"
+SILENT_DNS = f"""{ETH}; mount --bind resolv.conf /etc/resolv.conf
+{sys.executable} -c 'import socket,time; s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)
+s.bind(("10.9.8.7",53)); time.sleep(60)' & sleep 0.2"""
+
+CASES = {
+    "127.0.0.1": ("here", f"{LOCALHOST}127.0.0.1 here\n", ETH),
+    "127.0.1.1, as Debian writes": ("here", f"{LOCALHOST}127.0.1.1 here\n", ETH),
+    "127.0.1.1 with its domain": ("here", f"{LOCALHOST}127.0.1.1 here.example.org here\n", f"{ETH}; {ETH6}"),
+    "the address of an interface": ("here", f"{LOCALHOST}10.9.8.7 here\n", ETH),
+    "an address that is not here": ("here", f"{LOCALHOST}10.1.2.3 here\n", ETH),
+    "IPv6 first": ("here", f"::1 here localhost\n{LOCALHOST}127.0.1.1 here\n", f"{ETH}; {ETH6}"),
+    "IPv6 only": ("here", f"{LOCALHOST}::1 localhost\nfd00::7 here\n", f"{ETH}; {ETH6}"),
+    "a machine of IPv6 only": ("here", "::1 localhost\nfd00::7 here\n", ETH6),
+    "a machine of IPv6 only, host name on ::1": ("here", "::1 localhost here\n", ETH6),
+    "no entry": ("here", LOCALHOST, ETH),
+    "an empty file": ("here", "", ETH),
+    "dots and capitals": ("Here.Example.ORG", LOCALHOST, ETH),
+    "dots and capitals on 127.0.0.1": ("Here.Example.ORG", "127.0.0.1 localhost here.example.org Here\n", ETH),
+    "no network but loopback": ("here", f"{LOCALHOST}127.0.1.1 here\n", "true"),
+    "no network but loopback, 127.0.0.1": ("here", f"{LOCALHOST}127.0.0.1 here\n", "true"),
+    "no network, no IPv6, no entry": ("here", LOCALHOST, NO_IPV6),
+    "a name server that never answers": ("here", LOCALHOST, SILENT_DNS),
+}
+
+
+@pytest.fixture(scope="session")
+def unshare(_programs: None) -> tuple[str, ...]:
+    """The command that enters a host name, a network and mounts of its own; skipped where that is not allowed."""
+    argv = ("unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount another /etc/hosts")
+    done = subprocess.run([*argv, "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"this machine makes no namespaces: {done.stderr.strip()}")
+    return argv
+
+
+@pytest.fixture
+def start(unshare: tuple[str, ...], tmp_path: Path) -> Callable[..., dict[str, object]]:
+    """Brings a sandbox up on a machine with this host name and /etc/hosts, as this user, and says how it went."""
+
+    def run(host: str, hosts: str, setup: str, user: str) -> dict[str, object]:
+        for name, text in (("hosts", hosts), ("resolv.conf", "nameserver 10.9.8.7\n")):
+            (tmp_path / name).write_text(text)
+        # pytest's directories are their owner's alone: here the user's files lie below a new /tmp instead.
+        script = f"""set -e; ip link set lo up; mount --bind hosts /etc/hosts; {setup}
+        mount -t tmpfs -o mode=1777 none /tmp; mkdir -m 1777 /tmp/case
+        {sys.executable} {CASE} {user} /tmp/case {host}"""
+        env = {name: value for name, value in os.environ.items() if name != "SLURM_CONF"}
+        done = subprocess.run(
+            [*unshare, "sh", "-c", script],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        answer: dict[str, object] = json.loads(done.stdout)
+        return answer
+
+    return run
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("user", ["root", "nobody"])
+@pytest.mark.parametrize("case", CASES)
+def test_sandbox_starts_on_loopback(case: str, user: str, start: Callable[..., dict[str, object]]) -> None:
+    seen = start(*CASES[case], user)
+    assert seen["srun"] == [f"node001 {user} none", f"node002 {user} none"], seen
+    assert seen["batch"] == ["node001", "node002"], seen
+    assert seen["errors"] == "", seen
+    assert len(seen["listening"]) == 3  # type: ignore[arg-type]  # a controller and two nodes
+    assert set(seen["listening"]) <= {seen["address"], f"::ffff:{seen['address']}"}, seen  # type: ignore[call-overload]
+    assert seen["address"] in ("127.0.0.1", "::1")
