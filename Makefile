@@ -19,7 +19,7 @@ check: $(VENV)/ready  ## before every commit
 
 test: check  ## all that CI runs
 	@.ci/packages tests
-	$(BIN)/pytest -n 2 --dist loadfile tests/golden tests/shell tests/alerts tests/browser tests/sandbox
+	$(BIN)/pytest -n 2 --dist loadfile tests/packaging tests/golden tests/shell tests/alerts tests/browser tests/sandbox
 	$(BIN)/pytest tests/trainer  # its ranks want both cores
 
 prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in docs/
