@@ -38,7 +38,7 @@ $(VENV)/ready: pyproject.toml requirements/dev.txt .ci/packages .ci/torch
 	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m venv --clear $(VENV)  # of another Python: anew
 	$(BIN)/pip install -q --require-hashes -r requirements/dev.txt
 	@.ci/torch $(VENV) $(TORCH)
-	$(BIN)/pip install -q --no-build-isolation "deepspeed==$(DEEPSPEED)"
+	$(BIN)/pip install -q --use-pep517 --no-build-isolation "deepspeed==$(DEEPSPEED)"
 	$(BIN)/pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
