@@ -1,11 +1,11 @@
 PYTHON ?= python3
 TORCH ?= 2.13.0
-DEEPSPEED ?= deepspeed>=0.19
+DEEPSPEED ?= 0.19.8
 VENV := .venv
 BIN := $(VENV)/bin
 export PYTHON
 
-.PHONY: demo test check prove bench clean
+.PHONY: demo test check prove bench lock lowest clean
 
 demo: $(VENV)/ready  ## a private Slurm, a train over several tasks, a summary
 	@$(BIN)/python examples/demo.py
@@ -20,7 +20,7 @@ check: $(VENV)/ready  ## before every commit
 test: $(VENV)/ready  ## all that CI runs
 	@.ci/packages tests  # before the check, whose tests skip what is not installed
 	@$(MAKE) --no-print-directory check
-	$(BIN)/pytest -n 2 --dist loadfile tests/golden tests/shell tests/alerts tests/browser tests/sandbox
+	$(BIN)/pytest -n 2 --dist loadfile tests/packaging tests/golden tests/shell tests/alerts tests/browser tests/sandbox
 	$(BIN)/pytest tests/trainer  # its ranks want both cores
 
 prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in docs/
@@ -33,14 +33,37 @@ bench: $(VENV)/ready  ## ratios within one run
 	$(BIN)/python -P benchmarks/report.py
 	$(BIN)/python benchmarks/trainer.py
 
-# The CPU build of torch where the index has one: it is a tenth of the size.
-$(VENV)/ready: pyproject.toml .ci/packages
+# requirements/README.md says why torch and deepspeed are outside the lock.
+$(VENV)/ready: pyproject.toml requirements/dev.txt .ci/packages .ci/torch
 	@.ci/packages
 	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m venv --clear $(VENV)  # of another Python: anew
-	$(BIN)/pip install -q "torch==$(TORCH)+cpu" || $(BIN)/pip install -q "torch==$(TORCH)"
-	$(BIN)/pip install -q "$(DEEPSPEED)"
-	$(BIN)/pip install -q -e '.[trainer,export,dev]'
+	$(BIN)/pip install -q --require-hashes -r requirements/dev.txt
+	@.ci/torch $(VENV) $(TORCH)
+	$(BIN)/pip install -q --use-pep517 --no-build-isolation "deepspeed==$(DEEPSPEED)"
+	$(BIN)/pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
+
+UV := build/uv/bin/uv
+$(UV):
+	$(PYTHON) -m venv build/uv
+	build/uv/bin/pip install -q uv
+
+# What torch brings of CUDA is not locked, since the CPU build brings none of it.
+CUDA := $(foreach name,cublas cuda-cccl cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cufile curand cusolver \
+	cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx,nvidia-$(name)) triton cuda-bindings \
+	cuda-pathfinder cuda-toolkit
+lock: $(UV)  ## every package anew, as new as pyproject.toml allows
+	@mkdir -p build
+	@printf 'torch==%s\ndeepspeed==%s\n' '$(TORCH)' '$(DEEPSPEED)' >build/constraints.txt
+	@$(UV) pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	    $(foreach name,torch deepspeed $(CUDA),--no-emit-package $(name)) --constraint build/constraints.txt \
+	    --extra all --extra dev --extra export --extra trainer pyproject.toml -o requirements/dev.txt
+
+lowest: $(UV)  ## the unit tests with the lowest versions that pyproject.toml allows
+	$(UV) venv -q --clear --python $(PYTHON) build/lowest
+	$(UV) pip install -q --python build/lowest/bin/python --resolution lowest-direct '.[all,dev]'
+	$(UV) pip install -q --python build/lowest/bin/python --no-deps --no-build-isolation -e .
+	build/lowest/bin/python -P -m pytest -q -n 2 -m 'not torch' tests/unit
 
 clean:  ## everything that make made, the sandbox of the demo too
 	-[ -x $(BIN)/opsctl ] && $(BIN)/opsctl sandbox down --name demo

@@ -44,7 +44,7 @@ def opsctl(*words: str, quiet: bool = False) -> str:
     if not quiet:
         console.print(f"[dim]$[/dim] opsctl {' '.join(words)}")
     done = subprocess.run(
-        [sys.executable, "-m", "opsctl", *words], env=ENV, cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-m", "opsctl", *words], env=ENV, cwd=ROOT, capture_output=True, text=True, check=False
     )
     if done.returncode:
         console.print(done.stdout + done.stderr, markup=False)
@@ -62,7 +62,8 @@ def prepare() -> None:
     (HOME / "site.toml").write_text(site)
     library = sysconfig.get_paths()["stdlib"]
     sources = [str(path) for path in sorted(Path(library).glob("*.py"))]
-    words = [sys.executable, "-m", "opsctl.trainer.prepare", "--input", *sources, "--output", str(HOME / "corpus")]
+    prepare_argv = [sys.executable, "-P", "-m", "opsctl.trainer.prepare"]
+    words = [*prepare_argv, "--input", *sources, "--output", str(HOME / "corpus")]
     console.print(f"[dim]$[/dim] python -m opsctl.trainer.prepare   [dim]({len(sources)} files of {library})[/dim]")
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -125,7 +126,7 @@ def summary(took: float) -> None:
 
 def main() -> None:
     began = time.monotonic()
-    subprocess.run([sys.executable, "-m", "opsctl", "sandbox", "down", "--name", "demo"], env=ENV, cwd=ROOT,
+    subprocess.run([sys.executable, "-P", "-m", "opsctl", "sandbox", "down", "--name", "demo"], env=ENV, cwd=ROOT,
                    capture_output=True, check=False)  # fmt: skip
     prepare()
     try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from opsctl import rundir
 from opsctl.config import Site, find_site, load_site, state_home
-from opsctl.errors import OpsctlError
+from opsctl.errors import MissingPackage, OpsctlError
 from opsctl.journal import Journal
 from opsctl.launch.chain import Chain
 from opsctl.ports import Clock, Runner, Scheduler, Shell
@@ -153,8 +153,14 @@ class App:
         return Fanout(shells=[makers[way]() for way in remote.ways], parallel=remote.parallel)
 
     def _ssh(self) -> Shell:
-        from opsctl.remote.ssh import Ssh  # noqa: PLC0415 (paramiko, for those who use ssh)
+        from opsctl.extras import required  # noqa: PLC0415 (as above)
+        from opsctl.remote.absent import Absent  # noqa: PLC0415 (as above)
 
+        try:
+            with required("ssh"):
+                from opsctl.remote.ssh import Ssh  # noqa: PLC0415 (paramiko, for those who use ssh)
+        except MissingPackage as error:  # the other ways may lead there
+            return Absent(name="ssh", problem=f"{error.message}: {error.hint}")
         return Ssh.of(self.site.remote, self.clock)
 
     def place(self, run: RunDir, user: str) -> Place:

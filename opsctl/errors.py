@@ -5,6 +5,7 @@ OpsctlError            1   expected: the user reads the message, not a traceback
 │   └── ConfigError    2   a file of the user's, with every problem in it at once
 ├── RunDirError        1   the run directory is missing, not writable, full, or not to be trusted
 ├── MissingProgram     1   a program that is not installed
+├── MissingPackage     1   a Python package of an extra that is not installed
 ├── SchedulerError     1   Slurm refused
 │   ├── NotAllowed     1   Slurm refused, because the job is someone else's
 │   └── Unreachable   75   Slurm did not answer: nothing is known; safe to try again
@@ -61,6 +62,10 @@ def cannot_read(path: Path, error: OSError) -> RunDirError:
 
 class MissingProgram(OpsctlError):
     """A program that is not installed, or not on PATH."""
+
+
+class MissingPackage(OpsctlError):
+    """A Python package of an extra is not installed; the hint is the command that installs it."""
 
 
 class SchedulerError(OpsctlError):

@@ -98,7 +98,7 @@ def flush(alerting: Alerting) -> list[Attempt]:
 
 def ping(alerting: Alerting) -> None:
     """Tell the dead-man's switch that a cycle was complete. Call it only then. Raises OpsctlError if it is not told."""
-    from opsctl.alerts.channels.ping import fetch  # noqa: PLC0415 (httpx, for those who have one)
+    from opsctl.alerts.channels.ping import fetch  # noqa: PLC0415 (for those who have one)
 
     if url := reveal(alerting.rules, "ping_url"):
         fetch(url)
@@ -106,7 +106,7 @@ def ping(alerting: Alerting) -> None:
 
 def check_ping(alerting: Alerting) -> bool:
     """Whether there is a dead-man's switch. Raises Undelivered if its address cannot be had or is none."""
-    from opsctl.alerts.channels.ping import check  # noqa: PLC0415 (httpx, for those who have one)
+    from opsctl.alerts.channels.ping import check  # noqa: PLC0415 (for those who have one)
 
     if not (url := reveal(alerting.rules, "ping_url")):
         return False

@@ -165,7 +165,8 @@ def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:
     if run.is_ours:  # what another user's train names is not ours to run
         check_trusted([run.config], root=app.root if app.site.trust_parents else None)
         python = str(read_toml(run.config).get("python") or python)
-    return run_attached([python, "-m", "opsctl.trainer.checkpoint", *words, *(["--json"] * as_json)], env=os.environ)
+    argv = [python, "-P", "-m", "opsctl.trainer.checkpoint", *words, *(["--json"] * as_json)]
+    return run_attached(argv, env=os.environ)
 
 
 def _of_step(run: RunDir, step: int | None) -> list[Checkpoint]:

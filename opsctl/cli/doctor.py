@@ -19,6 +19,7 @@ from rich.text import Text
 from opsctl.app import App
 from opsctl.cli.output import cell, json_option, print_json, print_table
 from opsctl.errors import MissingProgram, OpsctlError
+from opsctl.extras import EXTRAS, install_command
 from opsctl.rundir import check_trusted
 from opsctl.sitedir import SiteDir
 
@@ -168,13 +169,13 @@ def _cron(app: App) -> Iterator[Line]:
 
 
 def _extras(_: App) -> Iterator[Line]:
-    for name, extra, purpose in (
-        ("torch", "trainer", "the embedded trainer"),
-        ("deepspeed", "trainer", "the embedded trainer"),
-    ):
-        here = importlib.util.find_spec(name) is not None
-        yield Line(name, "ok" if here else "optional", f"{'for' if here else 'needed by'} {purpose}",
-                   "" if here else f"pip install 'opsctl[{extra}]'")  # fmt: skip
+    for name, extra in EXTRAS.items():
+        missing = [module for module in extra.modules if importlib.util.find_spec(module) is None]
+        if missing:
+            found = f"{', '.join(missing)} not installed; needed by {extra.purpose}"
+            yield Line(f"extra {name}", "optional", found, install_command(name))
+        else:
+            yield Line(f"extra {name}", "ok", f"for {extra.purpose}")
 
 
 def _programs(_: App) -> Iterator[Line]:

@@ -49,7 +49,7 @@ def logs(
     if url and picks_ranks:
         raise click.UsageError("--task, --rank and --node choose among TRAIN's files; there are none with --from.")
     if url:
-        from opsctl.logs.http import connect  # noqa: PLC0415 (httpx takes long to import)
+        from opsctl.logs.http import connect  # noqa: PLC0415 (for addresses alone)
 
         source: Source = connect(url, app.clock)
     else:

@@ -12,6 +12,10 @@ below them, so that whichever of the two is killed, the other one ends all that 
 
 from __future__ import annotations
 
+from opsctl.search_path import put_user_directories_last
+
+put_user_directories_last()  # before anything else is imported
+
 import contextlib
 import ctypes
 import os

@@ -17,7 +17,10 @@ from opsctl.rundir import Life, RunDir
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|PRIVATE|AUTH|WEBHOOK|DSN", re.IGNORECASE)
 LOGIN = re.compile(r"(\w[\w+.-]*://)[^/\s@]+@")
 HIDDEN = "(hidden)"
-LIST = (
+INSTALLED_ONLY = "import sys; sys.path[:] = [place for place in sys.path if place]; "
+"""The working directory is no package directory. For Pythons of any version: `-P` came with 3.11."""
+FREEZE = f"{INSTALLED_ONLY}import runpy; sys.argv[:] = ['pip', 'freeze']; runpy.run_module('pip', run_name='__main__')"
+LIST = INSTALLED_ONLY + (
     r"import importlib.metadata as m; print('\n'.join(sorted({f'{d.name}=={d.version}' for d in m.distributions()})))"
 )
 """For environments without pip."""
@@ -54,7 +57,7 @@ def _keep(run: RunDir, path: Path, text: str, is_over: Callable[[], bool]) -> No
 
 def _packages(runner: Runner, run: RunDir) -> str:
     python = _python(run)
-    return _said(runner, [python, "-m", "pip", "freeze"], 120) or _said(runner, [python, "-c", LIST], 60)
+    return _said(runner, [python, "-c", FREEZE], 120) or _said(runner, [python, "-c", LIST], 60)
 
 
 def _python(run: RunDir) -> str:

@@ -6,15 +6,18 @@ import re
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-
-import httpx
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+from http.client import HTTPResponse, IncompleteRead
+from urllib.request import OpenerDirector
 
 from opsctl.errors import InputError, OpsctlError
 from opsctl.logs.lines import LineBuffer
 from opsctl.ports import Clock
+from opsctl.web import FAILURES, Address, describe, fetch, open_session, parse_address
 
 ATTEMPTS = 6
+CHUNK = 1 << 16
+FIRST_WAIT = 0.5
+"""Seconds before the second attempt; twice as long before each further one."""
 LONGEST_WAIT = 60.0
 TIMEOUT = 20.0
 OVERLAP = 64
@@ -23,7 +26,6 @@ an ETag cannot: it changes with every line, and If-Range would fetch the whole l
 
 _RANGE = re.compile(r"bytes (\d+)-\d+/")
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-_BACK_OFF = wait_exponential(multiplier=0.5, max=LONGEST_WAIT)
 
 
 class _TryAgain(Exception):
@@ -34,11 +36,6 @@ class _TryAgain(Exception):
         self.wait = min(wait, LONGEST_WAIT)
 
 
-def _wait(state: RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    return max(_BACK_OFF(state), error.wait if isinstance(error, _TryAgain) else 0)
-
-
 @dataclass(slots=True)
 class RemoteLog:
     """Follows one URL. A dropped connection is resumed where it broke; a log that was replaced is read from its start.
@@ -46,8 +43,8 @@ class RemoteLog:
     A server that knows no ranges sends the whole log each time, and what we have is skipped.
     """
 
-    url: httpx.URL
-    client: httpx.Client
+    address: Address
+    client: OpenerDirector
     clock: Clock
     poll_seconds: float = 5.0
     _begin: int = 0
@@ -83,15 +80,7 @@ class RemoteLog:
         """
         is_complete = False
         while not is_complete:
-            try:
-                for attempt in self._attempts():
-                    with attempt:
-                        is_complete = yield from self._request()
-            except _TryAgain as error:
-                raise OpsctlError(
-                    f"{self.what}: no answer after {ATTEMPTS} attempts: {error}",
-                    hint="is the server up and the address right?",
-                ) from error
+            is_complete = yield from self._persist()
 
     def rest(self) -> list[bytes]:
         """A last line that has no end, if there is one. It is given up: what completes it comes as another line."""
@@ -100,13 +89,22 @@ class RemoteLog:
     @property
     def what(self) -> str:
         """The address without what may be secret in it."""
-        return str(self.url.copy_with(userinfo=b"", query=None, fragment=None))
+        return self.address.shown
 
-    def _attempts(self) -> Retrying:
-        return Retrying(
-            retry=retry_if_exception_type(_TryAgain), stop=stop_after_attempt(ATTEMPTS), wait=_wait,
-            sleep=self.clock.sleep, reraise=True,
-        )  # fmt: skip
+    def _persist(self) -> Generator[bytes, None, bool]:
+        """One request, as `_request`, with so many attempts."""
+        for attempt in range(ATTEMPTS - 1):
+            try:
+                return (yield from self._request())
+            except _TryAgain as error:
+                self.clock.sleep(max(error.wait, min(FIRST_WAIT * 2**attempt, LONGEST_WAIT)))
+        try:
+            return (yield from self._request())
+        except _TryAgain as error:
+            raise OpsctlError(
+                f"{self.what}: no answer after {ATTEMPTS} attempts: {error}",
+                hint="is the server up and the address right?",
+            ) from error
 
     def _restart(self) -> None:
         self._begin = self._offset = self._window = 0
@@ -118,11 +116,11 @@ class RemoteLog:
         """One request: its new lines. Whether all is read; if not, the next request gets further."""
         before = self._offset
         try:
-            with self.client.stream("GET", self.url, headers=self._headers()) as response:
+            with fetch(self.client, self.address, timeout=TIMEOUT, headers=self._headers()) as response:
                 return (yield from self._receive(response))
-        except httpx.RequestError as error:
+        except FAILURES as error:
             if self._offset == before:
-                raise _TryAgain(str(error) or type(error).__name__) from error
+                raise _TryAgain(describe(error)) from error
             self.clock.sleep(1)
             return False
 
@@ -132,10 +130,10 @@ class RemoteLog:
         headers = {"Range": f"bytes={span}", "Accept-Encoding": "identity"}
         return headers | ({"If-None-Match": self._etag} if self._etag else {})
 
-    def _receive(self, response: httpx.Response) -> Generator[bytes, None, bool]:
-        if response.status_code == 304:
+    def _receive(self, response: HTTPResponse) -> Generator[bytes, None, bool]:
+        if response.status == 304:
             return True
-        if response.status_code == 416:
+        if response.status == 416:
             return self._nothing_there()
         self._check(response)
         if not (yield from self._take(response, self._to_skip(response))):
@@ -154,18 +152,18 @@ class RemoteLog:
             self._restart()
         return is_empty
 
-    def _check(self, response: httpx.Response) -> None:
-        what = f"{response.status_code} {response.reason_phrase}".strip()
-        if response.status_code in _TRY_AGAIN:
+    def _check(self, response: HTTPResponse) -> None:
+        what = f"{response.status} {response.reason}".strip()
+        if response.status in _TRY_AGAIN:
             wait = response.headers.get("Retry-After", "")
             raise _TryAgain(what, float(wait) if wait.isdecimal() else 0)
-        if response.status_code not in (200, 206):
+        if response.status not in (200, 206):
             raise OpsctlError(f"{self.what}: {what}", hint="does `curl -I` find the log at this address?")
 
-    def _to_skip(self, response: httpx.Response) -> int:
+    def _to_skip(self, response: HTTPResponse) -> int:
         """How much of the answer lies before what we asked for."""
         sent = 0
-        if response.status_code == 206:
+        if response.status == 206:
             match = _RANGE.match(response.headers.get("Content-Range", ""))
             if match is None:
                 raise OpsctlError(f"{self.what}: sends a part of the log without saying which")
@@ -178,10 +176,10 @@ class RemoteLog:
             raise _TryAgain("sent another part of the log than asked for")
         return skip
 
-    def _take(self, response: httpx.Response, skip: int) -> Generator[bytes, None, bool]:
+    def _take(self, response: HTTPResponse, skip: int) -> Generator[bytes, None, bool]:
         """The new lines of an answer. False if it is not a continuation of what we have."""
         known = self._seen
-        for data in response.iter_bytes():
+        for data in _received(response):
             skipped, rest = data[:skip], data[skip:]
             skip -= len(skipped)
             again, new = rest[: len(known)], rest[len(known) :]
@@ -197,9 +195,15 @@ class RemoteLog:
 def connect(url: str, clock: Clock) -> RemoteLog:
     """Nothing is sent yet. Raises InputError for what is no URL."""
     try:
-        address = httpx.URL(url)
-    except (httpx.InvalidURL, UnicodeError):
-        address = httpx.URL()
-    if address.scheme not in ("http", "https") or not address.host:
-        raise InputError("--from: needs an address that starts with http:// or https://")
-    return RemoteLog(address, httpx.Client(timeout=TIMEOUT, follow_redirects=True), clock)
+        address = parse_address(url)
+    except ValueError:
+        raise InputError("--from: needs an address that starts with http:// or https://") from None
+    return RemoteLog(address, open_session(), clock)
+
+
+def _received(response: HTTPResponse) -> Iterator[bytes]:
+    """The body as it arrives. Raises IncompleteRead where the connection ends before the body does."""
+    while data := response.read1(CHUNK):
+        yield data
+    if response.length:
+        raise IncompleteRead(b"", response.length)

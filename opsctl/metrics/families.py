@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from opsctl.extras import required
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -58,7 +60,8 @@ class Sample:
 
 def exposition(samples: Iterable[Sample]) -> str:
     """As Prometheus reads it, families in the order above; one without samples is left out."""
-    from prometheus_client import generate_latest  # noqa: PLC0415 (a quarter of a second, for those who want metrics)
+    with required("metrics"):
+        from prometheus_client import generate_latest  # noqa: PLC0415 (a quarter of a second, for those who want it)
 
     return generate_latest(Collected(tuple(samples))).decode()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opsctl.errors import InputError, OpsctlError
+from opsctl.extras import required
 from opsctl.metrics.families import Collected, Sample
 from opsctl.ports import Clock
 
@@ -55,7 +56,8 @@ class Fresh:
 
 def listen(address: tuple[str, int], registry: Fresh) -> tuple[Any, str]:
     """A server in a thread of its own, and its URL. Raises OpsctlError where the port is taken."""
-    from prometheus_client import start_http_server  # noqa: PLC0415 (a quarter of a second, for those who serve)
+    with required("metrics"):
+        from prometheus_client import start_http_server  # noqa: PLC0415 (a quarter of a second, for those who serve)
 
     host, port = address
     try:

@@ -29,7 +29,7 @@ def versions(train: Train, run: RunDir, runner: Runner) -> dict[str, str]:
         return _named(_of_last_life(run))
     if train.python and train.python != sys.executable:
         with contextlib.suppress(OpsctlError, TimedOut, ValueError):
-            done = runner.run((train.python, "-c", ASK, *NAMES), timeout=10)
+            done = runner.run((train.python, "-P", "-c", ASK, *NAMES), timeout=10)
             return _named(json.loads(done.out)) if done.code == 0 else {}
         return {}
     found = {}

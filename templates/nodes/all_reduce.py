@@ -6,10 +6,13 @@ python - '{..., "rank": 0, "world": 4, "master": "node001", "port": 29555, "devi
 It prints JSON, one object a line: `begun` as soon as torch is there, then what it found or the `error`.
 """
 
+import sys
+
+sys.path[:] = [place for place in sys.path if place]  # nothing of the working directory; `-P` came with Python 3.11
+
 import json
 import os
 import signal
-import sys
 import time
 from datetime import timedelta
 

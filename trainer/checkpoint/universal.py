@@ -34,7 +34,7 @@ def reshape(source: Path, directory: Path, *, workers: int = 2) -> Path:
 
 
 def _convert(source: Path, target: Path, *, workers: int) -> None:
-    argv = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
+    argv = [sys.executable, "-P", "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     argv += ["--input_folder", str(source.absolute()), "--output_folder", str(target.absolute())]
     argv += ["--num_extract_workers", str(workers), "--num_merge_workers", str(workers)]
     environ = {**os.environ, "DS_ACCELERATOR": "cpu"}  # it only moves what is in files

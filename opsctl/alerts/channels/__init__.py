@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 from opsctl.alert_tables import ChannelTable
 from opsctl.alerts.message import Message
+from opsctl.alerts.outbox import Undelivered
+from opsctl.errors import MissingPackage
+from opsctl.extras import required
 from opsctl.ports import Runner
 
 CHANNELS: dict[str, str] = {
@@ -30,7 +33,12 @@ class Channel(Protocol):
 
 
 def open_channel(table: ChannelTable, runner: Runner) -> Channel:
-    """Nothing is sent yet. Raises Undelivered for a secret that cannot be had, or an address that is none."""
+    """Nothing is sent yet. Raises Undelivered for a secret or a package that is missing, or an address that is none."""
     module, _, name = CHANNELS[table.kind].partition(":")
-    channel: Channel = getattr(importlib.import_module(module), name)(table, runner)
+    try:
+        with required("alerts"):
+            make = getattr(importlib.import_module(module), name)
+    except MissingPackage as error:
+        raise Undelivered(f"{error.message}: {error.hint}", is_permanent=True) from error
+    channel: Channel = make(table, runner)
     return channel

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from opsctl.cli.output import print_table
 from opsctl.errors import InputError, OpsctlError
+from opsctl.extras import required
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +40,11 @@ def listing(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequ
 
 
 def draw(path: str, *, title: str, x: str, y: str, curves: Sequence[Curve]) -> None:
-    """Write a picture. Says what to install where matplotlib is missing."""
+    """Write a picture. Raises MissingPackage where matplotlib is missing."""
     if Path(path).suffix not in (".png", ".svg"):
         raise InputError(f"--plot {path}: needs to end in .png or .svg")
-    try:
+    with required("plot"):
         from matplotlib.figure import Figure  # noqa: PLC0415 (an extra, and slow to import)
-    except ImportError as error:
-        raise OpsctlError("--plot needs matplotlib", hint="pip install 'opsctl[plot]'") from error
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot(title=title, xlabel=x, ylabel=y)
     for curve in curves:

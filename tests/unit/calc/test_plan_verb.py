@@ -75,7 +75,9 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as if it were not installed
     error = plan("spares", "--nodes", "48", "--plot", "a.png").exception
     assert isinstance(error, OpsctlError)
-    assert (error.message, error.hint) == ("--plot needs matplotlib", "pip install 'opsctl[plot]'")
+    assert (error.message, error.hint) == (
+        "matplotlib is not installed; opsctl plan --plot needs the extra [plot]", "pip install 'opsctl-slurm[plot]'",
+    )  # fmt: skip
 
 
 def test_a_picture_that_cannot_be_written_is_told(tmp_path: Path) -> None:

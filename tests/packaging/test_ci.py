@@ -1,0 +1,68 @@
+"""The workflow, the Containerfile and the lock, as far as they can be read without running them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import tomllib
+
+import pytest
+import yaml
+
+from tests.packaging.conftest import ROOT
+
+WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+LOCK = (ROOT / "requirements" / "dev.txt").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_workflow_covers_what_is_supported():
+    jobs = WORKFLOW["jobs"]
+    pythons = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)}
+    assert set(jobs["check"]["strategy"]["matrix"]["python"]) == pythons
+    assert jobs["test"]["strategy"]["matrix"]["image"] == ["debian:12", "debian:13", "ubuntu:24.04"]
+
+
+def test_workflow_types_targets_that_exist():
+    steps = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
+    assert all(("run" in step) != ("uses" in step) for step in steps)
+    lines = [line for step in steps for line in step.get("run", "").splitlines()]
+    typed = {shlex.split(line)[1] for line in lines if line.startswith("make ")}
+    assert typed == {"check", "test", "demo", "lowest"}
+    assert typed <= TARGETS
+
+
+@pytest.mark.parametrize("line", [step["run"] for job in WORKFLOW["jobs"].values() for step in job["steps"]
+                                  if "run" in step])  # fmt: skip
+def test_workflow_script_is_shell(line):
+    subprocess.run(["bash", "-n"], input=line, text=True, check=True, timeout=10)
+
+
+def test_containerfile_copies_what_is_there():
+    text = (ROOT / "Containerfile").read_text().replace("\\\n", " ")
+    words = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    assert {word for word, _ in words} <= {"FROM", "RUN", "COPY", "USER", "WORKDIR", "CMD"}
+    for word, rest in words:
+        if word == "COPY":
+            assert (ROOT / rest.split()[0]).exists()
+        if word == "RUN":
+            subprocess.run(["bash", "-n"], input=rest, text=True, check=True, timeout=10)
+
+
+def test_lock_names_no_index():
+    assert re.findall(r"(?m)^--?[a-z].*|\w+://\S+", LOCK) == []
+
+
+def test_every_locked_package_has_hashes():
+    entries = re.split(r"\n(?=[a-z0-9])", LOCK.strip())
+    assert len(entries) > 50
+    assert [entry.partition(" ")[0] for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+def test_lock_holds_what_the_core_requires():
+    locked = set(re.findall(r"(?m)^([a-z0-9-]+)==", LOCK))
+    wanted = {re.split(r"[<>=!~;\[ ]", line)[0].lower().replace("_", "-") for line in PROJECT["dependencies"]}
+    assert wanted <= locked
+    assert not {"torch", "deepspeed", "triton"} & locked
