@@ -221,7 +221,7 @@ def slurmdbd_conf(site: Site) -> str:
         auth = "AuthType=auth/none"
     return f"""\
 {auth}
-DbdHost={site.host}
+{_communication(site)}DbdHost={site.host}
 DbdAddr={site.network.address}
 DbdPort={site.dbd_port}
 SlurmUser={site.user}

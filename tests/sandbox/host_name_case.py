@@ -1,6 +1,7 @@
 """Bring a sandbox up as user `argv[1]` with its files below `argv[2]`, run a job, and print what was seen as JSON.
 
-Runs in namespaces of its own, which a test made; `argv[3]` is their host name.
+Runs in namespaces of its own, which a test made; `argv[3]` is their host name, and `argv[4]`, if
+there is one, asks for accounting.
 """
 
 from __future__ import annotations
@@ -45,12 +46,14 @@ def listening() -> list[str]:
 
 
 def main() -> None:
-    user, root, host = sys.argv[1:]
+    user, root, host, *extra = sys.argv[1:]
     socket.sethostname(host)
     become(user)
     os.chdir(root)
     places = Places(state=Path(root, "state"), cache=Path(root, "cache"), run=Path(root))
-    sandbox = Sandbox.up(Spec(nodes=2, fast=True), places=places, clock=SystemClock(), runner=SystemRunner())
+    sandbox = Sandbox.up(
+        Spec(nodes=2, fast=True, accounting=bool(extra)), places=places, clock=SystemClock(), runner=SystemRunner()
+    )
     try:
         seen = {"listening": listening(), "address": sandbox.record.site.network.address}
         env = {**os.environ, **sandbox.env()}

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.errors import MissingProgram
+from opsctl.sandbox.programs import find_programs
+
 CASE = Path(__file__).with_name("host_name_case.py")
 LOCALHOST = "127.0.0.1 localhost\n"
 ETH = "ip address add 10.9.8.7/24 dev lo"
@@ -58,13 +61,13 @@ def unshare(_programs: None) -> tuple[str, ...]:
 def start(unshare: tuple[str, ...], tmp_path: Path) -> Callable[..., dict[str, object]]:
     """Brings a sandbox up on a machine with this host name and /etc/hosts, as this user, and says how it went."""
 
-    def run(host: str, hosts: str, setup: str, user: str) -> dict[str, object]:
+    def run(host: str, hosts: str, setup: str, user: str, extra: str = "") -> dict[str, object]:
         for name, text in (("hosts", hosts), ("resolv.conf", "nameserver 10.9.8.7\n")):
             (tmp_path / name).write_text(text)
         # pytest's directories are their owner's alone: here the user's files lie below a new /tmp instead.
         script = f"""set -e; ip link set lo up; mount --bind hosts /etc/hosts; {setup}
         mount -t tmpfs -o mode=1777 none /tmp; mkdir -m 1777 /tmp/case
-        {sys.executable} {CASE} {user} /tmp/case {host}"""
+        {sys.executable} {CASE} {user} /tmp/case {host} {extra}"""
         env = {name: value for name, value in os.environ.items() if name != "SLURM_CONF"}
         done = subprocess.run(
             [*unshare, "sh", "-c", script],
@@ -93,3 +96,16 @@ def test_sandbox_starts_on_loopback(case: str, user: str, start: Callable[..., d
     assert len(seen["listening"]) == 3  # type: ignore[arg-type]  # a controller and two nodes
     assert set(seen["listening"]) <= {seen["address"], f"::ffff:{seen['address']}"}, seen  # type: ignore[call-overload]
     assert seen["address"] in ("127.0.0.1", "::1")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("case", ["127.0.0.1", "127.0.1.1, as Debian writes", "a machine of IPv6 only"])
+def test_accounting_listens_on_loopback_too(case: str, start: Callable[..., dict[str, object]]) -> None:
+    try:
+        find_programs(os.environ.get("PATH", ""), accounting=True)
+    except MissingProgram as missing:
+        pytest.skip(missing.message)
+    seen = start(*CASES[case], "root", "accounting")
+    assert seen["srun"] == ["node001 root none", "node002 root none"], seen
+    assert len(seen["listening"]) == 4  # type: ignore[arg-type]  # slurmdbd as well
+    assert set(seen["listening"]) == {seen["address"]}, seen  # type: ignore[call-overload]
