@@ -258,10 +258,10 @@ def tape_questions() -> list[tuple[str, tuple[str, ...]]]:
     return list(questions("root", "sandbox").items())
 
 
-SCENES: dict[str, tuple[dict[str, bool], tuple[Callable[[Recorder], None], ...]]] = {
+SCENES: dict[str, tuple[dict[str, int], tuple[Callable[[Recorder], None], ...]]] = {
     "hostile": ({}, (hostile,)),
     "queue": ({}, (queue, endings, nodes, lost_node, munge_down, controller_down)),
-    "accounting": ({"accounting": True}, (accounting,)),
+    "accounting": ({"accounting": True, "gpus_per_node": 2}, (accounting,)),
 }
 """Each on a Slurm of its own, whose job numbers begin at 1."""
 
