@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
-VERSIONS = sorted(path.name for path in (CORPUS / "squeue").iterdir())
+
+
+def versions_of(program: str) -> list[str]:
+    """The versions of which there is output of a program: sacct's and sacctmgr's need a database that starts."""
+    return sorted(path.name for path in (CORPUS / program).iterdir())
+
+
+VERSIONS = versions_of("squeue")
 
 
 def recorded(program: str, version: str, case: str) -> str:

@@ -1,4 +1,4 @@
-"""Record what Slurm's commands print: python -m tests.matrix.record DIRECTORY
+"""Record what Slurm's commands print: python -m tests.matrix.record DIRECTORY [SCENE ...]
 
 Brings up private Slurms of opsctl's own, puts jobs and nodes in states that the parsers must read, and writes the
 output to DIRECTORY/<program>/<case>.txt. Every question is asked by opsctl's own code, with a fixed mark between
@@ -31,16 +31,16 @@ HOSTILE = "new\nline | \"quoted\" $(touch owned) 'x'; é漢字 🚂\ttab"
 LIKE_A_ROW = "12\x1f12\x1fN/A\x1fCOMPLETED\x1e12\x1f"
 NOBODY = 65534
 ACCOUNTS = """\
-add account team parent=root GrpTRES=cpu=20,mem=100G,node=2 GrpTRESRunMins=cpu=9999 GrpJobs=7 GrpSubmit=70
+add account team parent=root GrpTRES=cpu=20,mem=100G,node=2 GrpTRESRunMins=cpu=9999 GrpJobs=7 GrpSubmitJobs=70
 add qos long Flags=OverPartQOS,PartitionTimeLimit MaxWall=2-00:00:00 MaxTRESPerNode=gres/gpu=2 \
-MaxTRESMins=cpu=100000,gres/gpu=6000 GrpTRES=cpu=64 GrpTRESRunMins=cpu=200000 GrpJobs=4 GrpSubmit=50 \
-MaxTRESPA=node=3 MaxJobsPA=9 MaxSubmitPA=40
-add qos short MaxWall=10 MaxTRESPU=gres/gpu=2,node=2 MaxSubmitPU=5
-add qos prod MinTRES=node=3
+MaxTRESMinsPerJob=cpu=100000,gres/gpu=6000 GrpTRES=cpu=64 GrpTRESRunMins=cpu=200000 GrpJobs=4 GrpSubmitJobs=50 \
+MaxTRESPerAccount=node=3 MaxJobsPerAccount=9 MaxSubmitJobsPerAccount=40
+add qos short MaxWall=10 MaxTRESPerUser=gres/gpu=2,node=2 MaxSubmitJobsPerUser=5
+add qos prod MinTRESPerJob=node=3
 add qos part
-add qos deny Flags=DenyOnLimit MaxTRES=node=1
-add qos closed MaxJobsPU=0
-add account llm parent=team MaxWall=30 MaxTRES=node=3 MaxSubmit=8 QOS=closed,deny,long,normal,prod,short
+add qos deny Flags=DenyOnLimit MaxTRESPerJob=node=1
+add qos closed MaxJobsPerUser=0
+add account llm parent=team MaxWall=30 MaxTRES=node=3 MaxSubmitJobs=8 QOS=closed,deny,long,normal,prod,short
 add user root account=llm MaxJobs=3 DefaultQOS=normal
 add user root account=train partition=cpu MaxWall=15
 """
@@ -97,7 +97,8 @@ class Recorder:
             group=user, extra_groups=[] if user else None,
         )  # fmt: skip
         if done.returncode and user is None:
-            raise SystemExit(f"{' '.join(argv)[:200]}: exit code {done.returncode}: {done.stderr.strip()}")
+            words = f"{done.stderr.strip()} {done.stdout.strip()}"
+            raise SystemExit(f"{' '.join(argv)[:200]}: exit code {done.returncode}: {words}")
         self.tape.last = Completed(argv=tuple(argv), code=done.returncode, out=done.stdout, err=done.stderr)
         return done.stdout.strip()
 
@@ -266,12 +267,13 @@ SCENES: dict[str, tuple[dict[str, int], tuple[Callable[[Recorder], None], ...]]]
 """Each on a Slurm of its own, whose job numbers begin at 1."""
 
 
-def main(out: Path) -> None:
+def main(out: Path, scenes: Sequence[str]) -> None:
     clock, runner = SystemClock(), SystemRunner()
     with tempfile.TemporaryDirectory(prefix="opsctl-record-") as name:
         Path(name).chmod(0o755)
         places = Places(state=Path(name) / "state", cache=Path(name) / "cache")
-        for scene, (options, steps) in SCENES.items():
+        for scene in scenes or SCENES:
+            options, steps = SCENES[scene]
             spec = Spec(name=scene, nodes=4, fast=True, **options)  # type: ignore[arg-type]  # what a Spec takes
             sandbox = Sandbox.up(spec, places=places, clock=clock, runner=runner)
             try:
@@ -284,4 +286,4 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -7,10 +7,10 @@ from opsctl.errors import Unreachable
 from opsctl.model import Association, Qos
 from opsctl.scheduler import accounting
 from opsctl.scheduler.slurm import Slurm
-from tests.versions import VERSIONS, recorded
+from tests.versions import recorded, versions_of
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=versions_of("sacctmgr"))
 def version(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -23,7 +23,7 @@ def found(version):
 def test_a_users_association_is_read_with_what_accounts_above_set_for_it(found):
     assert found.default_account == "root"
     assert found.accounts == ["llm", "root", "train"]
-    assert found.associations[0] == Association(
+    assert next(each for each in found.associations if each.account == "llm") == Association(
         account="llm", user="root", parent="llm", qos=("closed", "deny", "long", "normal", "prod", "short"),
         default_qos="normal", bounds={"MaxWall": 30, "MaxTRES node": 3, "MaxJobs": 3, "MaxSubmit": 8},
     )  # fmt: skip
@@ -31,7 +31,7 @@ def test_a_users_association_is_read_with_what_accounts_above_set_for_it(found):
 
 def test_an_association_for_one_partition_is_told_from_that_for_all(found):
     mine = [(each.partition, each.bounds) for each in found.associations if each.user and each.account == "train"]
-    assert mine == [("cpu", {"MaxWall": 15}), ("", {})]
+    assert sorted(mine) == [("", {}), ("cpu", {"MaxWall": 15})]
 
 
 def test_an_account_is_read_with_its_parent_and_without_amounts_of_memory(found):

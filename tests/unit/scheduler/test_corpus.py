@@ -12,7 +12,7 @@ import pytest
 
 from opsctl.model import Job, JobState, Limits, Node, Partition, Reason, Reservation
 from opsctl.scheduler import parse
-from tests.versions import VERSIONS, recorded
+from tests.versions import VERSIONS, recorded, versions_of
 
 MARK = "\x1fmark"
 HOSTILE = "new\nline | \"quoted\" $(touch owned) 'x'; é漢字 🚂\ttab"
@@ -97,12 +97,14 @@ def test_the_end_is_that_of_the_task_that_runs(version):
     assert parse.parse_end(recorded("squeue", version, "end"), MARK) == running.end
 
 
+@pytest.mark.parametrize("version", versions_of("sacct"))
 def test_every_life_of_a_requeued_job_is_remembered(version):
     lives = [job for job in parse.parse_past(recorded("sacct", version, "lives"), MARK) if job.name == "again"]
     assert [(job.state, job.restarts) for job in lives] == [(JobState.REQUEUED, 0), (JobState.CANCELLED, 1)]
     assert len({job.id for job in lives}) == 1
 
 
+@pytest.mark.parametrize("version", versions_of("sacct"))
 def test_what_never_ran_had_no_nodes(version):
     past = parse.parse_past(recorded("sacct", version, "lives"), MARK)
     [waiting] = [job for job in past if job.name == "waiting"]
@@ -170,7 +172,7 @@ def test_reservations_are_read_field_by_field(version):
     maintenance, mine = parse.parse_reservations(recorded("scontrol", version, "reservations"))
     assert replace(maintenance, start=NOW, end=NOW) == Reservation(
         name="maint", start=NOW, end=NOW, nodes="node[001-002]", node_count=2, users=("root",),
-        flags=("MAINT", "IGNORE_JOBS", "SPEC_NODES", "ALL_NODES"),
+        flags=("MAINT", "IGNORE_JOBS", "SPEC_NODES"),
     )  # fmt: skip
     assert maintenance.start is not None and maintenance.end == maintenance.start + timedelta(hours=1)
     assert (mine.name, mine.nodes, mine.accounts) == ("mine", "node001", ())
