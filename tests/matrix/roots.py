@@ -35,6 +35,7 @@ WORK = "/opt/opsctl"
 BUILD_LIMIT_S = 1800
 PRIVATE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--ipc", "--uts")
 """Namespaces whose processes and mounts end together with the one process that we started."""
+SCRIPTS = Path("/usr/share/debootstrap/scripts")
 ROLLING = ("sid", "forky", "testing", "unstable")
 
 ENTER = """\
@@ -197,6 +198,8 @@ def build(root: Root, *, log: Path) -> None:
     uri = mirror.archive(found, machine)
     # debootstrap mounts /proc in the root: in namespaces of its own, or an interrupted one leaves it mounted here.
     argv = [*PRIVATE, "debootstrap", "--variant=minbase", root.suite, str(root.path), uri]
+    if not (SCRIPTS / root.suite).exists():  # a suite that is newer than this machine's debootstrap
+        argv.append(str(SCRIPTS / "sid"))
     code = bounded(argv, env=dict(os.environ), limit_s=BUILD_LIMIT_S, output=log)
     refuse(code, f"debootstrap {root.suite}", log)
     root.name_host()
