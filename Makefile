@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHON
 
-.PHONY: demo test check prove bench lock lowest clean
+.PHONY: demo test check prove matrix bench lock lowest clean
 
 demo: $(VENV)/ready  ## a private Slurm, a train over several tasks, a summary
 	@$(BIN)/python examples/demo.py
@@ -25,6 +25,9 @@ test: $(VENV)/ready  ## all that CI runs
 
 prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in docs/
 	$(BIN)/pytest --timeout 1800 tests/prove
+
+matrix: $(VENV)/ready  ## as root: the tests on every Slurm of the archive, each in a root of its own
+	$(BIN)/python -m tests.matrix
 
 bench: $(VENV)/ready  ## ratios within one run
 	$(BIN)/python benchmarks/verbs.py

@@ -94,6 +94,22 @@ def find_processes(belongs: Callable[[Mapping[str, str]], bool]) -> dict[Process
     return found
 
 
+def find_with_open_file(name: str, is_ours: Callable[[str], bool]) -> dict[ProcessId, str]:
+    """Every process of that name that has a file open whose path `is_ours`, and all below those, with their names."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.name() == name and any(map(is_ours, _open_files(process.pid))):
+                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
+    return dict(_named(found.values()))
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed since
+            yield str(descriptor.readlink())
+
+
 def _environment(pid: int) -> dict[str, str]:
     # Not psutil's: a program that writes its title over its arguments, as slurmstepd does, leaves a gap at the start,
     # where psutil stops reading.

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
+from opsctl.capabilities import Capability, parse_version
 from opsctl.cli.output import cell, json_option, print_json, print_table
 from opsctl.errors import MissingProgram, OpsctlError
 from opsctl.extras import EXTRAS, install_command
@@ -99,6 +100,8 @@ def _slurm(app: App) -> Iterator[Line]:
         return
     yield Line("slurm", "ok", f"{limits.version}, cluster {limits.cluster}, {limits.priority}")
     yield Line("reader", "ok", why)
+    if (version := parse_version(limits.version)) is not None:
+        yield Line("metrics", "ok", Capability.METRICS.choose(version))
     if limits.accounting:
         yield Line("accounting", "ok", "sacct answers")
     else:

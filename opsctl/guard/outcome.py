@@ -185,9 +185,14 @@ def _by_trainer(seen: Evidence) -> tuple[Outcome, str] | None:
 def _by_request(seen: Evidence) -> tuple[Outcome, str] | None:
     if seen.request and (outcome := _REQUESTS.get(seen.request.reason)):
         return outcome, seen.request.why
-    if seen.stop:
-        return Outcome.STOPPED, seen.request.why if seen.request else "the trainer was asked to stop"
-    return None
+    return _stopped(seen) if seen.stop else None
+
+
+def _stopped(seen: Evidence) -> tuple[Outcome, str]:
+    """It left because it was asked to. Slurm asks the rest of a job to end after it has lost a node of it."""
+    if seen.state is JobState.NODE_FAIL:
+        return Outcome.NODE_FAILED, f"Slurm says {seen.state.value}"
+    return Outcome.STOPPED, seen.request.why if seen.request else "the trainer was asked to stop"
 
 
 def _by_log(seen: Evidence) -> tuple[Outcome, str] | None:
@@ -199,7 +204,7 @@ def _by_body(seen: Evidence) -> tuple[Outcome, str] | None:
     if seen.code != 0:
         return None
     if seen.request:
-        return Outcome.STOPPED, seen.request.why
+        return _stopped(seen)
     return Outcome.EXITED, "the body exited with 0"
 
 

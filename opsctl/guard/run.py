@@ -10,7 +10,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from opsctl import switches
 from opsctl.config import Guard
@@ -21,12 +21,13 @@ from opsctl.guard.deadline import Deadline
 from opsctl.guard.nodecheck import check_nodes
 from opsctl.guard.nodes import NodeCare
 from opsctl.guard.outcome import Action, Ended
-from opsctl.guard.settle import settle, settle_ended
+from opsctl.guard.settle import is_of, settle, settle_ended
 from opsctl.guard.signals import Signals
 from opsctl.guard.stop import Stop, read_stop_request, request_stop
 from opsctl.guard.stragglers import Stragglers
 from opsctl.journal import Kind
 from opsctl.launch.chain import Chain
+from opsctl.model import Job, JobState
 from opsctl.nodesets import fold
 from opsctl.ports import Clock, Runner
 from opsctl.processes import adopt_orphans, count_descendants, end_descendants
@@ -34,6 +35,8 @@ from opsctl.rundir import Life, RunDir
 from opsctl.switches import Switch
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
+NODE_LOST = "NodeDown"
+"""Slurm's reason of a job one of whose nodes is down; the same in 22.05, 24.11 and 26.05."""
 RANKS_GRACE = 3.0
 """Seconds between TERM and KILL for what the body left behind."""
 SRUN_GRACE = 0.5
@@ -263,9 +266,21 @@ class Supervisor:
 
     # --- the end
 
+    def _lost_node(self) -> Job | None:
+        """This life's job, if Slurm ends it for a node that it has lost: while the others complete, only the reason of
+        the job says so."""
+        asked = read_stop_request(self.life)
+        if asked is None or asked.reason is not Stop.TERM:
+            return None
+        own = [job for job in self.chain.scheduler.jobs() if is_of(job, self.life) and job.reason == NODE_LOST]
+        return replace(own[0], state=JobState.NODE_FAIL) if own else None
+
     def _settle_own(self) -> None:
+        job: Job | None = None
+        with self.tolerated("asking why Slurm ends the job"):
+            job = self._lost_node()
         with self.tolerated("settling this life"):
-            ended = settle(self.chain, self.rules, self.life, care=self.care)
+            ended = settle(self.chain, self.rules, self.life, job=job, care=self.care)
             self.say(f"{ended.outcome.value}, {ended.action.value}: {ended.why}")
             for each in ended.done:
                 self.say(each)

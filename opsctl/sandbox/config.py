@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from opsctl.capabilities import Capability
 from opsctl.errors import InputError
 from opsctl.sandbox.loopback import Network
 
@@ -210,7 +211,7 @@ def gres_conf(spec: Spec, site: Site) -> str:
 
 def cgroup_conf(version: tuple[int, int]) -> str:
     """Without this file slurmd does not start where there is no cgroup tree; 24.05 learned to do without."""
-    return f"CgroupPlugin={'disabled' if version >= (24, 5) else 'cgroup/v1'}\n"
+    return Capability.NO_CGROUPS.choose(version) + "\n"
 
 
 def slurmdbd_conf(site: Site) -> str:

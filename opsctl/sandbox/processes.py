@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from opsctl.ports import Clock
-from opsctl.processes import ProcessId, find_processes
+from opsctl.processes import ProcessId, find_processes, find_with_open_file
 from opsctl.sandbox.record import Record
 
 MARKER = "OPSCTL_SANDBOX_OF"
@@ -43,11 +44,22 @@ def members(run: Path, record: Record | None, *, node: str | None = None) -> dic
         job = env.get("SLURM_CONF") == str(run / "slurm.conf") and "SLURMD_NODENAME" in env
         return daemon or (job and node in (None, env.get("SLURMD_NODENAME")))
 
-    found = find_processes(belongs)
+    # The slurmstepds first: one that sees its tasks end before it does reports them, as no power cut lets it.
+    found = find_with_open_file("slurmstepd", partial(is_log_of, record, node)) | find_processes(belongs)
     for daemon in record.daemons if record else ():
         if daemon.process.is_alive and node in (None, daemon.name):
             found.setdefault(daemon.process, daemon.name)
     return found
+
+
+def is_log_of(record: Record | None, node: str | None, path: str) -> bool:
+    """Whether `path` is the log of one of the sandbox's slurmds: from 24.11 on a slurmstepd clears its environment, and
+    its node's log, which it keeps open, is what tells whose it is."""
+    log = Path(path)
+    if record is None or log.parent != record.site.home / "log":
+        return False
+    nodes = record.spec.node_names if node is None else (node,)
+    return log.name in {f"slurmd-{name}.log" for name in nodes}
 
 
 def end_members(run: Path, record: Record | None, clock: Clock, *, grace: float, node: str | None = None) -> Ended:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 
+from opsctl.capabilities import parse_version
 from opsctl.errors import MissingProgram, SandboxError
 from opsctl.ports import Runner
 
@@ -43,6 +43,7 @@ def install_hint(*, accounting: bool) -> str:
 def slurm_version(runner: Runner, slurmctld: str) -> tuple[int, int]:
     """Such as (22, 5)."""
     said = runner.run([slurmctld, "-V"], timeout=10).out
-    if not (match := re.search(r"(\d+)\.(\d+)", said)):
+    version = parse_version(said)
+    if version is None:
         raise SandboxError(f"{slurmctld} -V says {said.strip()!r}, which names no version")
-    return int(match[1]), int(match[2])
+    return version

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from opsctl.capabilities import OLDEST, name_of
 from opsctl.errors import NotAllowed, SchedulerError, Unreachable
 from opsctl.ports import Completed
 
@@ -49,7 +50,7 @@ def check(done: Completed, *, fine: Iterable[re.Pattern[str]] = ()) -> Completed
         unknown = UNKNOWN_FIELD.search(done.err)
         if unknown:
             raise SchedulerError(
-                f"{name} does not know the field {unknown[2]}", hint="opsctl needs Slurm 22.05 or newer"
+                f"{name} does not know the field {unknown[2]}", hint=f"opsctl needs Slurm {name_of(OLDEST)} or newer"
             )
         return done
     lines = [PREFIX.sub("", line.strip()) for line in done.err.splitlines() if line.strip()]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+from opsctl.capabilities import parse_version
 from opsctl.errors import OpsctlError, Unreachable
 from opsctl.model import Job, Node
 from opsctl.ports import Runner, Scheduler, TimedOut
@@ -34,7 +35,7 @@ def find(runner: Runner) -> tuple[Any, str]:
     if getattr(runner, "env", None):  # pyslurm would ask the Slurm of this process's own environment
         return None, "this Slurm is reached through an environment of its own"
     running = version(runner)
-    if made_for.split(".")[:2] != running.split(".")[:2]:
+    if parse_version(running) is None or parse_version(made_for) != parse_version(running):
         return None, f"pyslurm {made_for} is not for Slurm {running}"
     try:
         return importlib.import_module("pyslurm"), f"pyslurm {made_for}"

@@ -85,6 +85,16 @@ def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_swi
         (Evidence(code=85), Outcome.CRASHED, "the body exited with 85"),
         (Evidence(code=0, request=asked(Stop.TERM)), Outcome.STOPPED, "because of term"),
         (Evidence(code=0, request=asked(Stop.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
+        (
+            Evidence(code=0, request=asked(Stop.TERM), state=JobState.NODE_FAIL),
+            Outcome.NODE_FAILED,
+            "Slurm says NODE_FAIL",
+        ),
+        (
+            Evidence(code=143, request=asked(Stop.KILL), state=JobState.NODE_FAIL),
+            Outcome.KILLED,
+            "because of kill",
+        ),
         (Evidence(code=1, request=asked(Stop.TIME_LIMIT)), Outcome.CRASHED, "the body exited with 1"),
         (Evidence(code=143, request=asked(Stop.TERM)), Outcome.CANCELLED, "because of term"),
         (Evidence(code=143, request=asked(Stop.TERM), at_its_limit=True), Outcome.TIMED_OUT, "because of term"),

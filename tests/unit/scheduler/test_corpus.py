@@ -1,77 +1,90 @@
-"""Real output of real commands of Slurm 22.05.8, with `\\x1fmark` as the mark, and what it must be read as."""
+"""Real output of real commands of each recorded Slurm, with `\\x1fmark` as the mark, and what it must be read as.
+
+`make matrix` records it: tests/matrix/record.py says what was in the queue and which nodes were in which state.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
-from opsctl.model import Job, JobState, Limits, Node, Partition, Reservation
+import pytest
+
+from opsctl.model import Job, JobState, Limits, Node, Partition, Reason, Reservation
 from opsctl.scheduler import parse
+from tests.versions import VERSIONS, recorded, versions_of
 
-CORPUS = Path(__file__).parents[2] / "corpus"
 MARK = "\x1fmark"
 HOSTILE = "new\nline | \"quoted\" $(touch owned) 'x'; é漢字 🚂\ttab"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def real(tool: str, case: str) -> str:
-    with (CORPUS / tool / "22.05.8" / f"{case}.txt").open(encoding="utf-8", newline="") as file:
-        return file.read()
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
-def queue(case: str) -> dict[str, Job]:
-    return {job.id: job for job in parse.parse_jobs(real("squeue", case), MARK)}
+def queue(version: str, case: str) -> dict[str, Job]:
+    return {job.id: job for job in parse.parse_jobs(recorded("squeue", version, case), MARK)}
 
 
-def test_a_running_task_is_read_field_by_field():
-    jobs = [job for job in queue("arrays").values() if job.array == "1" and job.tasks == (1,)]
-    began = datetime(2026, 11, 21, 0, 25, 14, tzinfo=UTC)
-    assert jobs == [
-        Job(
-            id=jobs[0].id, array="1", tasks=(1,), name="train", user="root", state=JobState.RUNNING, nodes="node001",
-            node_count=1, partition="train", comment="opsctl:train:n1", start=began,
-            end=datetime(2026, 11, 21, 0, 35, 14, tzinfo=UTC), submitted=jobs[0].submitted, accrued=jobs[0].accrued,
-            exit_code="0:0",
-        )
-    ]  # fmt: skip
-    assert jobs[0].id != "1"
+def named(version: str, case: str, name: str) -> list[Job]:
+    return [job for job in queue(version, case).values() if job.name == name]
 
 
-def test_all_waiting_tasks_of_an_array_are_one_row():
-    job = queue("arrays")["1"]
+def test_a_running_task_is_read_field_by_field(version):
+    [job] = [job for job in named(version, "arrays", "train") if job.state is JobState.RUNNING]
+    assert replace(job, id="", start=NOW, end=NOW, submitted=NOW, accrued=NOW) == Job(
+        id="", array="1", tasks=(1,), name="train", user="root", state=JobState.RUNNING, nodes="node001",
+        node_count=1, partition="main", comment="opsctl:train:n1", start=NOW, end=NOW, submitted=NOW, accrued=NOW,
+        exit_code="0:0",
+    )  # fmt: skip
+    assert job.id != "1"
+    assert job.start is not None and job.submitted is not None
+    assert job.submitted <= job.start
+    assert job.end == job.start + timedelta(minutes=10)
+
+
+def test_all_waiting_tasks_of_an_array_are_one_row(version):
+    job = queue(version, "arrays")["1"]
     assert (job.array, job.tasks, job.state, job.reason) == ("1", (2, 3, 4), JobState.PENDING, "JobArrayTaskLimit")
 
 
-def test_a_list_with_steps_is_read_whole():
-    assert queue("arrays")["2"].tasks == (1, 3, *range(5, 91, 3))
+def test_a_list_with_steps_is_read_whole(version):
+    assert queue(version, "arrays")["2"].tasks == (1, 3, *range(5, 91, 3))
 
 
-def test_a_row_in_which_only_some_tasks_are_held_is_not_held():
-    mixed = next(job for job in queue("arrays").values() if job.name == "mixed" and job.state is JobState.PENDING)
-    assert "JobHeld" in mixed.reason
+def test_a_row_in_which_only_some_tasks_are_held_is_not_held(version):
+    [mixed] = [job for job in named(version, "arrays", "mixed") if 2 in job.tasks]
     assert not mixed.is_held
 
 
-def test_a_held_array_is_held():
-    assert queue("arrays")["2"].is_held
+def test_a_held_array_is_held(version):
+    assert queue(version, "arrays")["2"].is_held
 
 
-def test_endings_are_told_apart():
-    ends = {job.name: (job.state, job.exit_code, job.restarts) for job in queue("ended").values()}
+def test_endings_are_told_apart(version):
+    ends = {job.name: (job.state, job.exit_code, job.restarts) for job in queue(version, "ended").values()}
     assert ends["fails"] == (JobState.FAILED, "7:0", 0)
     assert ends["killed"] == (JobState.CANCELLED, "0:15", 0)
     assert ends["again"] == (JobState.RUNNING, "0:0", 1)
 
 
-def test_names_are_carried_word_for_word():
-    jobs = queue("hostile")
+def test_a_job_that_lost_its_node_is_final(version):
+    [lost] = named(version, "node-failed", "lost")
+    assert (lost.state, lost.nodes, lost.state.is_final) == (JobState.NODE_FAIL, "node002", True)
+
+
+def test_names_are_carried_word_for_word(version):
+    jobs = queue(version, "hostile")
     assert [jobs[number].name for number in "12345"] == [
         HOSTILE, "n" * 300, "12\x1f12\x1fN/A\x1fCOMPLETED\x1e12\x1f", "\ufffd\ufffdbad", " "
     ]  # fmt: skip
     assert [jobs[number].comment for number in "135"] == [HOSTILE, "\x1fmar", ""]
 
 
-def test_what_the_queued_tasks_must_not_get_is_folded():
-    assert parse.parse_excluded(real("squeue", "excluded"), MARK) == "node003"
+def test_what_the_queued_tasks_must_not_get_is_folded(version):
+    assert parse.parse_excluded(recorded("squeue", version, "excluded"), MARK) == "node003"
 
 
 def test_exclusions_of_single_tasks_are_added_up():
@@ -79,23 +92,27 @@ def test_exclusions_of_single_tasks_are_added_up():
     assert parse.parse_excluded(text, MARK) == "node[001-003]"
 
 
-def test_the_end_is_that_of_the_task_that_runs():
-    assert parse.parse_end(real("squeue", "end"), MARK) == datetime(2026, 11, 21, 0, 35, 14, tzinfo=UTC)
+def test_the_end_is_that_of_the_task_that_runs(version):
+    [running] = [job for job in named(version, "arrays", "train") if job.state is JobState.RUNNING]
+    assert parse.parse_end(recorded("squeue", version, "end"), MARK) == running.end
 
 
-def test_every_life_of_a_requeued_job_is_remembered():
-    lives = [job for job in parse.parse_past(real("sacct", "lives"), MARK) if job.name == "again"]
+@pytest.mark.parametrize("version", versions_of("sacct"))
+def test_every_life_of_a_requeued_job_is_remembered(version):
+    lives = [job for job in parse.parse_past(recorded("sacct", version, "lives"), MARK) if job.name == "again"]
     assert [(job.state, job.restarts) for job in lives] == [(JobState.REQUEUED, 0), (JobState.CANCELLED, 1)]
     assert len({job.id for job in lives}) == 1
 
 
-def test_what_never_ran_had_no_nodes():
-    waiting = next(job for job in parse.parse_past(real("sacct", "lives"), MARK) if job.name == "waiting")
+@pytest.mark.parametrize("version", versions_of("sacct"))
+def test_what_never_ran_had_no_nodes(version):
+    past = parse.parse_past(recorded("sacct", version, "lives"), MARK)
+    [waiting] = [job for job in past if job.name == "waiting"]
     assert (waiting.nodes, waiting.tasks, waiting.start) == ("", tuple(range(1, 10)), None)
 
 
-def test_nodes_are_read_once_with_all_their_flags():
-    assert parse.parse_nodes(real("sinfo", "drained-and-down"), MARK) == [
+def test_nodes_are_read_once_with_all_their_flags(version):
+    assert parse.parse_nodes(recorded("sinfo", version, "drained-and-down"), MARK) == [
         Node(name="node001", state="IDLE", address="127.0.0.1"),
         Node(name="node002", state="IDLE", address="127.0.0.1"),
         Node(name="node003", state="IDLE+DRAIN", address="127.0.0.1", reason='opsctl: gpu: "q" | new\nline é'),
@@ -103,9 +120,19 @@ def test_nodes_are_read_once_with_all_their_flags():
     ]
 
 
-def test_partitions_are_read():
-    assert parse.parse_partitions(real("scontrol", "partitions")) == [
-        Partition(name="train", is_default=True, is_up=True, nodes=4, max_nodes=None, max_minutes=None),
+def test_reasons_are_read_with_who_gave_them(version):
+    reasons = parse.parse_reasons(recorded("sinfo", version, "reasons"), MARK)
+    assert [replace(reason, at=None) for reason in reasons] == [
+        Reason(node="node003", text='opsctl: gpu: "q" | new\nline é', by="root", at=None),
+        Reason(node="node004", text="Kill task failed", by="root", at=None),
+    ]
+    assert None not in [reason.at for reason in reasons]
+
+
+def test_partitions_are_read(version):
+    assert parse.parse_partitions(recorded("scontrol", version, "partitions")) == [
+        Partition(name="main", is_default=True, is_up=True, nodes=4, max_nodes=None, max_minutes=1440),
+        Partition(name="cpu", is_default=False, is_up=True, nodes=1, max_nodes=None, max_minutes=60),
         Partition(name="short", is_default=False, is_up=True, nodes=2, max_nodes=1, max_minutes=30),
         Partition(name="off", is_default=False, is_up=False, nodes=1, max_nodes=None, max_minutes=None),
     ]
@@ -124,30 +151,30 @@ def test_what_accounting_binds_is_read():
     assert said == {"limits,qos": ("limits", "qos"), "none": ()}
 
 
-def test_limits_are_read():
-    assert parse.parse_limits(real("scontrol", "config")) == Limits(
-        version="22.05.8", cluster="probe", max_array_size=1001, priority="priority/multifactor", accounting=False
+def test_limits_are_read(version):
+    assert parse.parse_limits(recorded("scontrol", version, "config")) == Limits(
+        version=version, cluster="sandbox", max_array_size=1001, priority="priority/multifactor", accounting=False
     )
 
 
-def test_the_name_of_a_cluster_before_the_first_row_does_not_hide_it():
-    text = "CLUSTER: big\n" + real("squeue", "hostile")
+def test_the_name_of_a_cluster_before_the_first_row_does_not_hide_it(version):
+    text = "CLUSTER: big\n" + recorded("squeue", version, "hostile")
     assert len(parse.parse_jobs(text, MARK)) == 5
 
 
-def test_a_row_that_makes_no_sense_does_not_hide_the_others():
-    good = real("squeue", "hostile")
+def test_a_row_that_makes_no_sense_does_not_hide_the_others(version):
+    good = recorded("squeue", version, "hostile")
     bad = MARK.join(["x"] * len(parse.SQUEUE_FIELDS)) + MARK
     assert len(parse.parse_jobs(bad + "\n" + good, MARK)) == 5
 
 
-def test_reservations_are_read_field_by_field():
-    maintenance, mine = parse.parse_reservations(real("scontrol", "reservations"))
-    assert maintenance == Reservation(
-        name="maint", start=datetime(2026, 11, 21, 7, 36, 52, tzinfo=UTC),
-        end=datetime(2026, 11, 21, 8, 36, 52, tzinfo=UTC), nodes="node[001-002]", node_count=2, users=("root",),
-        flags=("MAINT", "IGNORE_JOBS", "SPEC_NODES", "ALL_NODES"),
+def test_reservations_are_read_field_by_field(version):
+    maintenance, mine = parse.parse_reservations(recorded("scontrol", version, "reservations"))
+    assert replace(maintenance, start=NOW, end=NOW) == Reservation(
+        name="maint", start=NOW, end=NOW, nodes="node[001-002]", node_count=2, users=("root",),
+        flags=("MAINT", "IGNORE_JOBS", "SPEC_NODES"),
     )  # fmt: skip
+    assert maintenance.start is not None and maintenance.end == maintenance.start + timedelta(hours=1)
     assert (mine.name, mine.nodes, mine.accounts) == ("mine", "node001", ())
 
 

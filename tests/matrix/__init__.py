@@ -1,0 +1,1 @@
+"""`make matrix`: opsctl's tests on every Slurm of the archive, each in a minimal root of its own."""

@@ -1,0 +1,289 @@
+"""Record what Slurm's commands print: python -m tests.matrix.record DIRECTORY [SCENE ...]
+
+Brings up private Slurms of opsctl's own, puts jobs and nodes in states that the parsers must read, and writes the
+output to DIRECTORY/<program>/<case>.txt. Every question is asked by opsctl's own code, with a fixed mark between
+fields.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opsctl.errors import OpsctlError
+from opsctl.model import JobSpec, Plan
+from opsctl.ports import Completed
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.config import Spec
+from opsctl.sandbox.faults import Action
+from opsctl.sandbox.record import Places
+from opsctl.scheduler.slurm import Slurm
+from opsctl.system import SystemClock, SystemRunner
+
+MARK = "\x1fmark"
+HOSTILE = "new\nline | \"quoted\" $(touch owned) 'x'; é漢字 🚂\ttab"
+LIKE_A_ROW = "12\x1f12\x1fN/A\x1fCOMPLETED\x1e12\x1f"
+NOBODY = 65534
+ACCOUNTS = """\
+add account team parent=root GrpTRES=cpu=20,mem=100G,node=2 GrpTRESRunMins=cpu=9999 GrpJobs=7 GrpSubmitJobs=70
+add qos long Flags=OverPartQOS,PartitionTimeLimit MaxWall=2-00:00:00 MaxTRESPerNode=gres/gpu=2 \
+MaxTRESMinsPerJob=cpu=100000,gres/gpu=6000 GrpTRES=cpu=64 GrpTRESRunMins=cpu=200000 GrpJobs=4 GrpSubmitJobs=50 \
+MaxTRESPerAccount=node=3 MaxJobsPerAccount=9 MaxSubmitJobsPerAccount=40
+add qos short MaxWall=10 MaxTRESPerUser=gres/gpu=2,node=2 MaxSubmitJobsPerUser=5
+add qos prod MinTRESPerJob=node=3
+add qos part
+add qos deny Flags=DenyOnLimit MaxTRESPerJob=node=1
+add qos closed MaxJobsPerUser=0
+add account llm parent=team MaxWall=30 MaxTRES=node=3 MaxSubmitJobs=8 QOS=closed,deny,long,normal,prod,short
+add user root account=llm MaxJobs=3 DefaultQOS=normal
+add user root account=train partition=cpu MaxWall=15
+"""
+
+
+@dataclass
+class Tape:
+    """A Runner that keeps the last answer."""
+
+    runner: SystemRunner
+    last: Completed = field(default_factory=lambda: Completed(argv=("",), code=0, out="", err=""))
+
+    def run(
+        self, argv: Sequence[str], *, timeout: float, stdin: str = "", env: Mapping[str, str | None] | None = None
+    ) -> Completed:
+        self.last = self.runner.run(argv, timeout=timeout * 3, stdin=stdin, env=env)
+        return self.last
+
+
+@dataclass
+class Recorder:
+    """One Slurm and the directory for what its commands print."""
+
+    sandbox: Sandbox
+    out: Path
+
+    def __post_init__(self) -> None:
+        self.env = {**os.environ, **self.sandbox.env()}
+        self.tape = Tape(SystemRunner(env=self.sandbox.env()))
+        self.slurm = Slurm(self.tape, mark=MARK)
+
+    def keep(self, program: str, case: str, ask: Callable[[], object]) -> None:
+        """Write what the command printed with which opsctl asked."""
+        ask()
+        self._write(program, case, self.tape.last.out)
+
+    def refused(self, case: str, ask: Callable[[], object]) -> None:
+        """Write what the command said on stderr, which opsctl may take as an error or not."""
+        try:
+            ask()
+        except OpsctlError as error:
+            print(f"  {case}: {error.message}")
+        self._write("stderr", case, self.tape.last.err)
+
+    def _write(self, program: str, case: str, text: str) -> None:
+        path = self.out / program / f"{case}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+
+    def do(self, *argv: str, user: int | None = None) -> str:
+        """What a command prints; it must succeed, unless another user types it."""
+        done = subprocess.run(
+            argv, env=self.env, capture_output=True, text=True, errors="replace", timeout=120, check=False, user=user,
+            group=user, extra_groups=[] if user else None,
+        )  # fmt: skip
+        if done.returncode and user is None:
+            words = f"{done.stderr.strip()} {done.stdout.strip()}"
+            raise SystemExit(f"{' '.join(argv)[:200]}: exit code {done.returncode}: {words}")
+        self.tape.last = Completed(argv=tuple(argv), code=done.returncode, out=done.stdout, err=done.stderr)
+        return done.stdout.strip()
+
+    def submit(self, name: str, *options: str, command: str = "sleep 600") -> str:
+        argv = ("sbatch", "--parsable", f"--job-name={name}", "--output=/dev/null", "--time=10", "--mem=10", *options)
+        return self.do(*argv, f"--wrap={command}")
+
+    def until(self, state: str, job: str, *, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while state not in self.do("squeue", "-hr", "--states=all", "-j", job, "-o%T").split():
+            if time.monotonic() > deadline:
+                raise SystemExit(f"job {job} was not {state} in {seconds:g} s: {self.do('squeue', '--states=all')}")
+            time.sleep(0.1)
+
+
+def queue(tape: Recorder) -> None:
+    """Arrays, held, mixed and running; then what may be done to them and what may not."""
+    train = tape.submit("train", "--array=1-4%1", "--comment=opsctl:train:n1", "--nodelist=node001")
+    odd = tape.submit("odd", "--array=1,3,5-90:3%2", "--hold")
+    mixed = tape.submit("mixed", "--array=1-6%1", "--nodelist=node001")
+    tape.until("RUNNING", train)
+    tape.until("RUNNING", mixed)
+    tape.do("scontrol", "hold", f"{mixed}_3")
+    time.sleep(2)  # until the scheduler has said why the others wait
+    tape.keep("squeue", "arrays", tape.slurm.jobs)
+    tape.keep("squeue", "end", lambda: tape.slurm.end_time(train))
+    tape.refused("exclude-while-a-task-runs", lambda: tape.slurm.exclude(train, "node003"))
+    tape.refused("exclude-unknown-node", lambda: tape.slurm.exclude(train, "node999"))
+    tape.keep("squeue", "excluded", lambda: tape.slurm.excluded(train))
+    tape.refused("hold-not-owner", lambda: tape.do("scontrol", "hold", odd, user=NOBODY))
+    tape.refused("cancel-not-owner", lambda: tape.do("scancel", odd, user=NOBODY))
+    tape.refused("hold-unknown-id", lambda: tape.slurm.hold("999"))
+    tape.refused("cancel-unknown-id", lambda: tape.slurm.cancel("999", queued_only=True))
+    tape.refused("past-without-accounting", lambda: tape.slurm.past([train]))
+    tape.refused("accounts-without-accounting", lambda: tape.slurm.accounting("root", "sandbox"))
+    tape.refused("squeue-unknown-field", lambda: tape.tape.run(("squeue", "-h", "--Format=Nosuch"), timeout=10))
+    tape.refused("sbatch-bad-partition", lambda: bad_partition(tape))
+    tape.do("scancel", "--user=root")
+
+
+def bad_partition(tape: Recorder) -> None:
+    spec = JobSpec(
+        name="t", nodes=1, processes_per_node=1, cpus_per_process=1, time_limit="5", tasks=1, memory_per_node="10"
+    )  # fmt: skip
+    script = tape.out / "bad.slurm"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text("#!/bin/bash\n#SBATCH --partition=nope\ntrue\n")
+    plan = Plan(train="t", spec=spec, wrapper="", body="", nonce="n1")
+    try:
+        tape.slurm.submit(plan, script=str(script), output="/dev/null")
+    finally:
+        script.unlink()
+
+
+def endings(tape: Recorder) -> None:
+    fails = tape.submit("fails", command="exit 7")
+    killed = tape.submit("killed")
+    again = tape.submit("again", "--requeue")
+    gone = tape.submit("gone", "--array=1-3", command="exit 7")
+    tape.until("FAILED", fails)
+    tape.until("RUNNING", killed)
+    tape.do("scancel", killed)
+    tape.until("CANCELLED", killed)
+    tape.until("RUNNING", again)
+    tape.do("scontrol", "requeue", again)
+    tape.until("PENDING", again)
+    tape.until("RUNNING", again, seconds=180)
+    tape.keep("squeue", "ended", tape.slurm.jobs)
+    tape.until("FAILED", gone)
+    tape.refused("hold-finished", lambda: tape.slurm.hold(gone))
+    tape.do("scancel", "--user=root")
+
+
+def hostile(tape: Recorder) -> None:
+    tape.submit(HOSTILE, "--hold", f"--comment={HOSTILE}")
+    tape.submit("n" * 300, "--hold")
+    tape.submit(LIKE_A_ROW, "--hold", "--comment=\x1fmar")
+    tape.submit("\udcff\udcfebad", "--hold")
+    tape.submit(" ", "--hold")
+    tape.keep("squeue", "hostile", tape.slurm.jobs)
+    tape.do("scancel", "--user=root")
+
+
+def nodes(tape: Recorder) -> None:
+    tape.do("scontrol", "create", "PartitionName=short", "Nodes=node[001-002]", "MaxNodes=1", "MaxTime=30", "State=UP")
+    tape.do("scontrol", "create", "PartitionName=off", "Nodes=node001", "State=DOWN")
+    tape.keep("scontrol", "partitions", tape.slurm.partitions)
+    tape.keep("scontrol", "config", tape.slurm.limits)
+    tape.do("scontrol", "create", "ReservationName=maint", "StartTime=now+7hours", "Duration=60", "Users=root",
+            "Nodes=node[001-002]", "Flags=MAINT,IGNORE_JOBS")  # fmt: skip
+    tape.do("scontrol", "create", "ReservationName=mine", "StartTime=now", "Duration=30", "Users=root", "Nodes=node001")
+    tape.keep("scontrol", "reservations", tape.slurm.reservations)
+    for name in ("maint", "mine"):
+        tape.do("scontrol", "delete", f"ReservationName={name}")
+    tape.slurm.drain("node003", 'opsctl: gpu: "q" | new\nline é')
+    tape.do("scontrol", "update", "NodeName=node004", "State=DOWN", "Reason=Kill task failed")
+    time.sleep(1)
+    tape.keep("sinfo", "drained-and-down", tape.slurm.nodes)
+    tape.keep("sinfo", "reasons", tape.slurm.reasons)
+
+
+def lost_node(tape: Recorder) -> None:
+    """A node loses power while a task runs on it: the states of its job until the job is over."""
+    job = tape.submit("lost", "--no-requeue", "--nodelist=node002")
+    tape.until("RUNNING", job)
+    tape.sandbox.fault("node002", Action.CRASH)
+    tape.do("scontrol", "update", "NodeName=node002", "State=DOWN", "Reason=dead")
+    tape.until("NODE_FAIL", job)
+    tape.keep("squeue", "node-failed", tape.slurm.jobs)
+    tape.keep("sinfo", "node-failed", tape.slurm.nodes)
+
+
+def controller_down(tape: Recorder) -> None:
+    tape.sandbox.fault("controller", Action.KILL)
+    tape.refused("squeue-controller-down", tape.slurm.jobs)
+    tape.refused("sinfo-controller-down", tape.slurm.nodes)
+    tape.refused("scancel-controller-down", lambda: tape.slurm.cancel("3"))
+    tape.refused("scontrol-hold-controller-down", lambda: tape.slurm.hold("3"))
+    tape.refused("scontrol-update-controller-down", lambda: tape.slurm.exclude("3", "node001"))
+    tape.refused("sbatch-controller-down", lambda: bad_partition(tape))
+
+
+def munge_down(tape: Recorder) -> None:
+    conf = Path(tape.sandbox.env()["SLURM_CONF"])
+    text = conf.read_text()
+    conf.write_text(text.replace("munge.socket", "munge.nosocket"))
+    tape.refused("squeue-munge-down", tape.slurm.jobs)
+    conf.write_text(text)
+
+
+def accounting(tape: Recorder) -> None:
+    for line in ACCOUNTS.splitlines():
+        tape.do("sacctmgr", "--immediate", *line.split())
+    tape.slurm.accounting("root", "sandbox")
+    for name, argv in tape_questions():
+        tape.keep("sacctmgr", name, lambda argv=argv: tape.tape.run(argv, timeout=10))  # type: ignore[misc]  # bound now
+    again = tape.submit("again", "--requeue", "--comment=opsctl:t:n", "--account=train")
+    tape.until("RUNNING", again)
+    tape.do("scontrol", "requeue", again)
+    failed = tape.submit(HOSTILE, "--array=1-2", "--account=train", command="exit 7")
+    waiting = tape.submit("waiting", "--array=1-9", "--hold", "--account=train")
+    tape.until("RUNNING", again, seconds=180)
+    tape.do("scancel", again)
+    tape.until("CANCELLED", again)
+    tape.until("FAILED", failed)
+    time.sleep(3)  # until slurmdbd has been told
+    tape.keep("sacct", "lives", lambda: tape.slurm.past([again, failed, waiting]))
+    slurmdbd = tape.sandbox.record.daemon("slurmdbd")
+    assert slurmdbd is not None
+    slurmdbd.process.send(9)
+    tape.refused("sacct-database-down", lambda: tape.slurm.past([again]))
+    tape.refused("accounts-database-down", lambda: tape.slurm.accounting("root", "sandbox"))
+
+
+def tape_questions() -> list[tuple[str, tuple[str, ...]]]:
+    from opsctl.scheduler.accounting import questions  # noqa: PLC0415 - its module has this function's name
+
+    return list(questions("root", "sandbox").items())
+
+
+SCENES: dict[str, tuple[dict[str, int], tuple[Callable[[Recorder], None], ...]]] = {
+    "hostile": ({}, (hostile,)),
+    "queue": ({}, (queue, endings, nodes, lost_node, munge_down, controller_down)),
+    "accounting": ({"accounting": True, "gpus_per_node": 2}, (accounting,)),
+}
+"""Each on a Slurm of its own, whose job numbers begin at 1."""
+
+
+def main(out: Path, scenes: Sequence[str]) -> None:
+    clock, runner = SystemClock(), SystemRunner()
+    with tempfile.TemporaryDirectory(prefix="opsctl-record-") as name:
+        Path(name).chmod(0o755)
+        places = Places(state=Path(name) / "state", cache=Path(name) / "cache")
+        for scene in scenes or SCENES:
+            options, steps = SCENES[scene]
+            spec = Spec(name=scene, nodes=4, fast=True, **options)  # type: ignore[arg-type]  # what a Spec takes
+            sandbox = Sandbox.up(spec, places=places, clock=clock, runner=runner)
+            try:
+                recorder = Recorder(sandbox, out)
+                for step in steps:
+                    print(f"{scene}: {step.__name__}", flush=True)
+                    step(recorder)
+            finally:
+                sandbox.down(grace=0.2)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

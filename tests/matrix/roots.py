@@ -1,0 +1,237 @@
+"""Minimal roots of a distribution's suites: built once by debootstrap, kept as tarballs, entered in namespaces."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from opsctl.processes import die_with_parent
+from tests.matrix import mirror
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGES = (
+    "adduser", "ca-certificates", "git", "iproute2", "mariadb-server", "munge", "openssh-client", "openssh-server",
+    "procps", "python3", "python3-venv", "slurm-client", "slurm-wlm-basic-plugins", "slurm-wlm-mysql-plugin",
+    "slurmctld", "slurmd", "slurmdbd", "util-linux",
+)  # fmt: skip
+CHECKERS = ("import-linter", "mypy", "ruff", "types-")
+"""Development packages that no test in a root needs."""
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+VENV = "/opt/venv"
+WORK = "/opt/opsctl"
+BUILD_LIMIT_S = 1800
+PRIVATE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--ipc", "--uts")
+"""Namespaces whose processes and mounts end together with the one process that we started."""
+SCRIPTS = Path("/usr/share/debootstrap/scripts")
+ROLLING = ("sid", "forky", "testing", "unstable")
+
+ENTER = """\
+set -e
+root=$1 host=$2; shift 2
+hostname "$host"
+mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sysfs "$root/sys"
+mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+for device in null zero full random urandom tty; do
+    : >"$root/dev/$device"
+    mount --bind "/dev/$device" "$root/dev/$device"
+done
+mkdir "$root/dev/pts" "$root/dev/shm"
+mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts"
+mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+ln -s pts/ptmx "$root/dev/ptmx"; ln -s /proc/self/fd "$root/dev/fd"
+ln -s /proc/self/fd/0 "$root/dev/stdin"; ln -s /proc/self/fd/1 "$root/dev/stdout"
+ln -s /proc/self/fd/2 "$root/dev/stderr"
+if [ -n "$PRIVATE_NETWORK" ]; then ip link set lo up; ip addr add 10.77.0.1/32 dev lo; fi
+for path in $BINDS; do
+    if [ -d "$path" ]; then mkdir -p "$root$path"; else mkdir -p "$root${path%/*}"; : >>"$root$path"; fi
+    mount --bind -o ro "$path" "$root$path"
+done
+chroot "$root" /bin/sh -c 'cd "$1" && shift && "$@"' sh "$DIRECTORY" "$@"
+"""
+
+
+def requirements() -> list[str]:
+    """What pip installs in each root: the core of opsctl, its build backend and what its tests import. No torch."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    dev = project["project"]["optional-dependencies"]["dev"]
+    tests = [name for name in dev if not name.startswith(CHECKERS)]
+    return sorted([*project["build-system"]["requires"], "editables", *project["project"]["dependencies"], *tests])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """The root of one suite, unpacked in a directory."""
+
+    suite: str
+    path: Path
+
+    def run(
+        self, argv: Sequence[str], *, limit_s: float | None, network: bool = False, directory: str = "/",
+        output: Path | None = None, binds: Sequence[Path] = (), env: dict[str, str] | None = None,
+    ) -> int:  # fmt: skip
+        """The exit code of `argv` inside. Its processes and mounts end with it; 124 if it took too long."""
+        inside = {
+            "PATH": PATH, "HOME": "/root", "USER": "root", "LOGNAME": "root", "LANG": "C.UTF-8", "TZ": "UTC",
+            "TERM": os.environ.get("TERM", "dumb"), "DEBIAN_FRONTEND": "noninteractive", "DIRECTORY": directory,
+            "PRIVATE_NETWORK": "" if network else "1", "BINDS": " ".join(map(str, binds)), **(env or {}),
+        }  # fmt: skip
+        enter = [*PRIVATE, *(() if network else ("--net",)), "sh", "-c", ENTER, "sh"]
+        command = [*enter, str(self.path), f"matrix-{self.suite}", *argv]
+        return bounded(command, env=inside, limit_s=limit_s, output=output)
+
+    def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
+        target = self.path / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        target.write_text(text)
+        target.chmod(mode)
+
+    def name_host(self) -> None:
+        """/etc/hosts as Debian's installer writes it for a machine with this name."""
+        host = f"matrix-{self.suite}"
+        self.write("/etc/hostname", f"{host}\n")
+        self.write("/etc/hosts", f"127.0.0.1\tlocalhost {host}\n::1\tlocalhost ip6-localhost\n")
+
+    def copy_tree(self) -> None:
+        """The working tree: tracked files and untracked ones that git does not ignore, as they are now."""
+        argv = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        names = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.split("\0")
+        for name in filter(None, names):
+            source, target = REPOSITORY / name, self.path / WORK.lstrip("/") / name
+            if source.is_symlink() or source.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target, follow_symlinks=False)
+
+    def slurm_version(self) -> str:
+        """Such as 24.11.5, as its packages say."""
+        argv = ["dpkg-query", f"--admindir={self.path}/var/lib/dpkg", "-W", "-f", "${Version}", "slurmctld"]
+        found = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
+        return re.split(r"[-+~]", found.rpartition(":")[2])[0]
+
+
+def cache() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "opsctl" / "matrix"
+
+
+def tarball(suite: str) -> Path:
+    """Named by the suite and by what is installed: other packages make another tarball."""
+    recipe = "\n".join([suite, platform.machine(), *PACKAGES, *requirements()])
+    suffix = "tar.zst" if shutil.which("zstd") else "tar.gz"
+    return cache() / f"{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.{suffix}"
+
+
+@contextmanager
+def unpacked(suite: str, *, log: Path) -> Iterator[Root]:
+    """A fresh root of `suite`, built if the cache has none. Removed at the end."""
+    packed = tarball(suite)
+    directory = Path(tempfile.mkdtemp(prefix=f"opsctl-matrix-{suite}-"))
+    directory.chmod(0o755)
+    root = Root(suite=suite, path=directory / "root")
+    try:
+        if packed.exists():
+            root.path.mkdir()
+            subprocess.run(["tar", "-xpf", str(packed), "-C", str(root.path)], check=True, timeout=BUILD_LIMIT_S)
+        else:
+            build(root, log=log)
+            pack(root, packed)
+        root.name_host()
+        yield root
+    finally:
+        remove(directory)
+
+
+def bounded(argv: Sequence[str], *, env: dict[str, str], limit_s: float | None, output: Path | None) -> int:
+    """The exit code; 124 if it took too long. It dies with this process too."""
+    stream = output.open("ab") if output else None
+    dying = partial(die_with_parent, signal.SIGKILL)
+    child = subprocess.Popen(argv, env=env, stdout=stream, stderr=stream, preexec_fn=dying)  # noqa: PLW1509 (no threads)
+    try:
+        return child.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return 124
+    finally:
+        if child.poll() is None:  # --kill-child ends everything inside with it
+            child.kill()
+            child.wait()
+        if stream:
+            stream.close()
+
+
+def remove(directory: Path) -> None:
+    """Remove a root. Raises CannotBuild if something is mounted in it: what is mounted is not ours to remove."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    if found := [mount for mount in mounts if Path(mount).is_relative_to(directory)]:
+        raise mirror.CannotBuild(f"{directory} is left in place: {', '.join(found)} is mounted in it")
+    shutil.rmtree(directory)
+
+
+def pack(root: Root, packed: Path) -> None:
+    packed.parent.mkdir(parents=True, exist_ok=True)
+    half = packed.with_name(f".{os.getpid()}-{packed.name}")
+    try:
+        argv = ["tar", "-caf", str(half), "-C", str(root.path), "."]
+        subprocess.run(argv, check=True, timeout=BUILD_LIMIT_S)
+        half.rename(packed)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def build(root: Root, *, log: Path) -> None:
+    """debootstrap, then packages, then a virtual environment. Raises CannotBuild with the end of the log."""
+    machine = mirror.machine_suite()
+    found = mirror.sources()
+    uri = mirror.archive(found, machine)
+    # debootstrap mounts /proc in the root: in namespaces of its own, or an interrupted one leaves it mounted here.
+    argv = [*PRIVATE, "debootstrap", "--variant=minbase", root.suite, str(root.path), uri]
+    if not (SCRIPTS / root.suite).exists():  # a suite that is newer than this machine's debootstrap
+        argv.append(str(SCRIPTS / "sid"))
+    code = bounded(argv, env=dict(os.environ), limit_s=BUILD_LIMIT_S, output=log)
+    refuse(code, f"debootstrap {root.suite}", log)
+    root.name_host()
+    root.write("/etc/resolv.conf", Path("/etc/resolv.conf").read_text())
+    root.write("/etc/apt/sources.list", mirror.sources_list(found, machine=machine, suite=root.suite, rolling=ROLLING))
+    root.write("/etc/apt/apt.conf.d/99archive", mirror.apt_conf())
+    root.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n", mode=0o755)  # no service is started
+    for key in {source.signed_by for source in found if source.signed_by}:
+        if not (root.path / key.lstrip("/")).exists():
+            root.write(key, "")
+            shutil.copy(key, root.path / key.lstrip("/"))
+    pip_conf, binds = mirror.pip_conf(sys.executable)
+    steps = [
+        ["apt-get", "update", "-q"],
+        ["apt-get", "install", "-qy", "--no-install-recommends", *PACKAGES],
+        ["apt-get", "clean"],
+        ["python3", "-m", "venv", VENV],
+        [f"{VENV}/bin/pip", "install", "-q", *requirements()],
+        ["sh", "-c", "rm -rf /etc/pip.conf /root/.cache /var/lib/apt/lists/*"],
+    ]
+    root.write("/etc/pip.conf", pip_conf)
+    for step in steps:
+        shared = binds if step[0].endswith("pip") else ()  # no package may find its own file to be a mount
+        code = root.run(step, limit_s=BUILD_LIMIT_S, network=True, output=log, binds=shared, env=proxies())
+        refuse(code, f"{' '.join(step)[:60]} in {root.suite}", log)
+
+
+def proxies() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+
+
+def refuse(code: int, step: str, log: Path) -> None:
+    if code:
+        end = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        raise mirror.CannotBuild(f"{step}: exit code {code}\n{end}\nthe whole log: {log}")
