@@ -13,7 +13,20 @@ import pytest
 from opsctl.guard.repro import FREEZE, LIST
 from tests.packaging.conftest import ROOT, Installed
 
-MODULES = ("csv", "json", "logging", "dataclasses", "click", "rich", "jinja2", "pydantic", "psutil", "utils", "errors")
+MODULES = (
+    "csv",
+    "ctypes",
+    "json",
+    "logging",
+    "dataclasses",
+    "click",
+    "rich",
+    "jinja2",
+    "pydantic",
+    "psutil",
+    "utils",
+    "errors",
+)
 PACKAGES = ("trainer", "watchdogs", "templates", "cron", "launch")
 COMMANDS = (["--help"], ["status"], ["watch", "--once"], ["doctor"])
 UNPROTECTED = re.compile(r"""(?<!"-P", )"-m", "(?:opsctl|deepspeed|pip)\b""")
