@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,11 +67,37 @@ def _read_stat(pid: int) -> _Stat | None:
     return _Stat(identity=ProcessId(pid=pid, started=int(rest[17])), parent=int(parent), name=head.partition("(")[2])
 
 
-def find_processes(belongs: Callable[[Mapping[str, str]], bool]) -> dict[ProcessId, str]:
-    """Every process whose environment, as it was when it started, `belongs`, and all below those, with their names.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One running process, for a predicate of `find_processes`. What it reads of /proc, it reads when asked."""
 
-    Never this process. Those of other users, which we may not read, are found only below one that belongs. Takes one
-    pass over /proc, and reads two files of each process.
+    pid: int
+    name: str
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment as it was when the process started; empty where this user may not read it."""
+        # Not psutil's: a program that writes its title over its arguments, as slurmstepd does, leaves a gap at the
+        # start, where psutil stops reading.
+        try:
+            rows = os.fsdecode(Path(f"/proc/{self.pid}/environ").read_bytes()).split("\0")
+        except OSError:
+            return {}
+        return dict(row.split("=", 1) for row in rows if "=" in row)
+
+    def open_files(self) -> list[str]:
+        """Return the paths of the open files; empty where this user may not read them."""
+        paths = []
+        with contextlib.suppress(OSError):
+            for descriptor in Path(f"/proc/{self.pid}/fd").iterdir():
+                with contextlib.suppress(OSError):  # closed since
+                    paths.append(str(descriptor.readlink()))
+        return paths
+
+
+def find_processes(belongs: Callable[[Candidate], bool]) -> dict[ProcessId, str]:
+    """Return every process that `belongs` and all processes below those, with their names; never this process.
+
+    Takes one pass over /proc. Processes of other users are found only below one that belongs.
     """
     own = os.getpid()
     stats: dict[int, _Stat] = {}
@@ -82,39 +108,15 @@ def find_processes(belongs: Callable[[Mapping[str, str]], bool]) -> dict[Process
             continue
         stats[pid] = stat
         children.setdefault(stat.parent, []).append(pid)
-        with contextlib.suppress(OSError):
-            if belongs(_environment(pid)):
-                waiting.append(pid)
-    found: dict[ProcessId, str] = {}
+        if belongs(Candidate(pid=pid, name=stat.name)):
+            waiting.append(pid)
+    members: dict[ProcessId, str] = {}
     while waiting:
         stat = stats[waiting.pop()]
-        if stat.identity not in found:
-            found[stat.identity] = stat.name
+        if stat.identity not in members:
+            members[stat.identity] = stat.name
             waiting += children.get(stat.identity.pid, ())
-    return found
-
-
-def find_with_open_file(name: str, is_ours: Callable[[str], bool]) -> dict[ProcessId, str]:
-    """Every process of that name that has a file open whose path `is_ours`, and all below those, with their names."""
-    found: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.name() == name and any(map(is_ours, _open_files(process.pid))):
-                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
-    return dict(_named(found.values()))
-
-
-def _open_files(pid: int) -> Iterator[str]:
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed since
-            yield str(descriptor.readlink())
-
-
-def _environment(pid: int) -> dict[str, str]:
-    # Not psutil's: a program that writes its title over its arguments, as slurmstepd does, leaves a gap at the start,
-    # where psutil stops reading.
-    rows = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).split("\0")
-    return dict(row.split("=", 1) for row in rows if "=" in row)
+    return members
 
 
 def memory_of(processes: Iterable[ProcessId]) -> int:

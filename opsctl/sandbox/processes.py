@@ -5,11 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from opsctl.ports import Clock
-from opsctl.processes import ProcessId, find_processes, find_with_open_file
+from opsctl.processes import Candidate, ProcessId, find_processes
 from opsctl.sandbox.record import Record
 
 MARKER = "OPSCTL_SANDBOX_OF"
@@ -38,18 +37,21 @@ class Ended:
 def members(run: Path, record: Record | None, *, node: str | None = None) -> dict[ProcessId, str]:
     """Every process of the sandbox at `run`: daemons, what they started, jobs. With `node`, only that node's."""
 
-    def belongs(env: Mapping[str, str]) -> bool:
+    def belongs(process: Candidate) -> bool:
+        if process.name == "slurmstepd" and any(is_log_of(record, node, path) for path in process.open_files()):
+            return True
+        env = process.environment()
         # A user's own shell has our SLURM_CONF too, but only inside a job does it also have a node's name.
         daemon = env.get(MARKER) == str(run) and node in (None, env.get(NODE))
         job = env.get("SLURM_CONF") == str(run / "slurm.conf") and "SLURMD_NODENAME" in env
         return daemon or (job and node in (None, env.get("SLURMD_NODENAME")))
 
-    # The slurmstepds first: one that sees its tasks end before it does reports them, as no power cut lets it.
-    found = find_with_open_file("slurmstepd", partial(is_log_of, record, node)) | find_processes(belongs)
+    found = find_processes(belongs)
     for daemon in record.daemons if record else ():
         if daemon.process.is_alive and node in (None, daemon.name):
             found.setdefault(daemon.process, daemon.name)
-    return found
+    # The slurmstepds first: one that sees its tasks end before it does reports them, as no power cut lets it.
+    return dict(sorted(found.items(), key=lambda item: item[1] != "slurmstepd"))
 
 
 def is_log_of(record: Record | None, node: str | None, path: str) -> bool:

@@ -10,7 +10,7 @@ from slurms import slurm_says
 from trains import Trains, trains_on, until
 
 from opsctl.nodesets import expand
-from opsctl.processes import find_with_open_file
+from opsctl.processes import Candidate, find_processes
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import Action
 
@@ -49,7 +49,11 @@ def test_down_leaves_no_slurmstepd(fresh_slurm: Callable[..., Sandbox]) -> None:
     sandbox = fresh_slurm(nodes=2)
     home = str(sandbox.record.site.home)
     slurm_says(sandbox, "sbatch", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 300")
-    steps = until(lambda: len(found := find_with_open_file("slurmstepd", lambda path: home in path)) >= 6 and found)
+
+    def is_step(process: Candidate) -> bool:
+        return process.name == "slurmstepd" and any(home in path for path in process.open_files())
+
+    steps = until(lambda: len(found := find_processes(is_step)) >= 6 and found)
     assert list(steps.values()).count("slurmstepd") == 3
     sandbox.down(grace=0.2)
     assert [process for process in steps if process.is_alive] == []

@@ -49,7 +49,7 @@ def test_crowd_is_found_in_one_pass_over_proc(crowd: Callable[..., Path]) -> Non
     opened: list[str] = []
     listening = [True]  # an audit hook stays for as long as the process
     sys.addaudithook(lambda event, args: opened.append(str(args[0])) if listening and event == "open" else None)
-    found = find_processes(lambda env: env.get(MARKER) == str(run))
+    found = find_processes(lambda process: process.environment().get(MARKER) == str(run))
     listening.clear()
     of_proc = [path for path in opened if path.startswith("/proc/")]
     assert len(found) == COUNT
