@@ -218,7 +218,7 @@ def build(root: Root, *, log: Path) -> None:
         ["apt-get", "clean"],
         ["python3", "-m", "venv", VENV],
         [f"{VENV}/bin/pip", "install", "-q", *requirements()],
-        ["sh", "-c", "rm -rf /etc/pip.conf /root/.cache /var/lib/apt/lists/*"],
+        ["sh", "-c", "rm -rf /etc/pip.conf ~/.cache /var/lib/apt/lists/*"],
     ]
     root.write("/etc/pip.conf", pip_conf)
     for step in steps:
