@@ -50,6 +50,5 @@ def test_down_leaves_no_slurmstepd(fresh_slurm: Callable[..., Sandbox]) -> None:
     home = str(sandbox.record.site.home)
     slurm_says(sandbox, "sbatch", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 300")
     steps = until(lambda: len(found := find_with_open_file("slurmstepd", lambda path: home in path)) >= 6 and found)
-    assert list(steps.values()).count("slurmstepd") == 3
     sandbox.down(grace=0.2)
     assert [process for process in steps if process.is_alive] == []
