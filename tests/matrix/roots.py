@@ -42,6 +42,7 @@ ENTER = """\
 set -e
 root=$1 host=$2; shift 2
 hostname "$host"
+mount --bind "$root" "$root"  # or no mount namespace could be made inside
 mount -t proc proc "$root/proc"
 mount -t sysfs -o ro sysfs "$root/sys"
 mount -t tmpfs -o mode=755 tmpfs "$root/dev"

@@ -66,11 +66,21 @@ connect_seconds = 60.0
             "KbdInteractiveAuthentication no", "MaxStartups 200", "LogLevel ERROR",
             *(f"Port {port}" for port in self.ports.values()),
         ]  # fmt: skip
+        if knows("PerSourcePenalties=no"):  # since 9.8: whoever is refused once is not answered for a while
+            settings.append("PerSourcePenalties no")
         for node, port in self.ports.items():
             settings += [f"Match LocalPort {port}", f"SetEnv SLURMD_NODENAME={node} HOME={self.place} PATH={path}"]
         made = self.place / "sshd_config"
         made.write_text("\n".join(settings) + "\n")
         return made
+
+
+def knows(setting: str) -> bool:
+    """Whether this sshd has a setting; what else it lacks in order to start is told apart by its words."""
+    done = subprocess.run(
+        (str(SSHD), "-t", "-f", "/dev/null", "-o", setting), capture_output=True, text=True, check=False
+    )
+    return "Bad configuration option" not in done.stderr
 
 
 @contextmanager

@@ -70,6 +70,7 @@ def test_a_fio_that_hangs_is_left_and_its_file_removed(tmp_path: Path) -> None:
     assert list(directory.iterdir()) == []
 
 
+@pytest.mark.skipif(shutil.which("fio") is None, reason="no fio here: apt-get install fio")
 def test_a_place_without_room_is_not_filled_up(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free >> 20
     if free // 4 + 2000 > 65_536:

@@ -54,6 +54,5 @@ def test_down_leaves_no_slurmstepd(fresh_slurm: Callable[..., Sandbox]) -> None:
         return process.name == "slurmstepd" and any(home in path for path in process.open_files())
 
     steps = until(lambda: len(found := find_processes(is_step)) >= 6 and found)
-    assert list(steps.values()).count("slurmstepd") == 3
     sandbox.down(grace=0.2)
     assert [process for process in steps if process.is_alive] == []

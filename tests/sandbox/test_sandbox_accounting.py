@@ -165,7 +165,9 @@ def test_what_a_limit_forbids_slurm_never_starts_and_what_it_allows_slurm_starts
         fine.append(sbatch(spec(**asked)).stdout.strip())
 
     def now() -> dict[str, str]:
-        lines = slurm_says(limited, "squeue", "-h", "--states=all", "--Format=ArrayJobID:|,State:|,Reason:|").split()
+        lines = slurm_says(
+            limited, "squeue", "-h", "--states=all", "--Format=ArrayJobID:|,State:|,Reason:|"
+        ).splitlines()
         return {
             job: state if state != "PENDING" else why for job, state, why in (line.split("|")[:3] for line in lines)
         }
