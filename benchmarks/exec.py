@@ -17,10 +17,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "sandbox")]
 
 from sshds import MOST_PORTS, sshd  # noqa: E402 (found by the path above)
 
-from opsctl.health_tables import RemoteSite  # noqa: E402 (as above)
-from opsctl.remote.fanout import Fanout  # noqa: E402 (as above)
-from opsctl.remote.ssh import Ssh  # noqa: E402 (as above)
-from opsctl.system import SystemClock  # noqa: E402 (as above)
+from opsctl.host.system import SystemClock  # noqa: E402 (as above)
+from opsctl.nodes.remote.fanout import Fanout  # noqa: E402 (as above)
+from opsctl.nodes.remote.ssh import Ssh  # noqa: E402 (as above)
+from opsctl.settings.health import RemoteSite  # noqa: E402 (as above)
 
 NODES = [f"node{number:03}" for number in range(1, 65)]
 

@@ -25,8 +25,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from opsctl.guard.outcome import ACTIONS, Outcome
-from opsctl.journal import Event, Kind
-from opsctl.rundir import RunDir
+from opsctl.state.journal import Event, Kind
+from opsctl.state.run_dir import RunDir
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 DAYS, STEP_S, TASK_S, SAVE_EVERY, SAVE_S = 90, 13.5, 20 * 3600, 800, 40.0

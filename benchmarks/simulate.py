@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from opsctl.calc.effective import renewal
-from opsctl.calc.knobs import knobs, run, summary
-from opsctl.calc.simulate import Setup
+from opsctl.calc.closed_form import renewal
+from opsctl.calc.sensitivity import knobs, run, summary
+from opsctl.calc.simulation import Setup
 
 SEEDS = 200
 LARGE = Setup(

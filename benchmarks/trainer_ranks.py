@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from opsctl.trainer.parallel import choose_accelerator
+from opsctl.trainer.process_groups import choose_accelerator
 
 choose_accelerator()
 
@@ -25,21 +25,21 @@ import torch  # noqa: E402 - DeepSpeed looks for its accelerator when it is impo
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from opsctl.trainer import model, parallel, process, tensor  # noqa: E402
-from opsctl.trainer.checkpoint.saving import open_checkpoints  # noqa: E402
+from opsctl.trainer import gpt, process_groups, rank_process, tensor_parallel  # noqa: E402
+from opsctl.trainer.batches import Batches, open_data  # noqa: E402
+from opsctl.trainer.checkpoint.save import open_checkpoints  # noqa: E402
 from opsctl.trainer.config import TrainerConfig  # noqa: E402
 from opsctl.trainer.contract import Env, Phase  # noqa: E402
-from opsctl.trainer.data import Batches, open_data  # noqa: E402
 from opsctl.trainer.engine import Engine  # noqa: E402
 from opsctl.trainer.flops import step_flops  # noqa: E402
-from opsctl.trainer.hooks import Hooks  # noqa: E402
-from opsctl.trainer.layout import layout  # noqa: E402
-from opsctl.trainer.memory import Memory  # noqa: E402
-from opsctl.trainer.metrics import Metrics  # noqa: E402
-from opsctl.trainer.report import Pulse  # noqa: E402
-from opsctl.trainer.spikes import Spikes  # noqa: E402
-from opsctl.trainer.state import State  # noqa: E402
-from opsctl.trainer.steplog import StepLog  # noqa: E402
+from opsctl.trainer.heartbeats import Pulse  # noqa: E402
+from opsctl.trainer.loss_spikes import Spikes  # noqa: E402
+from opsctl.trainer.memory_usage import Memory  # noqa: E402
+from opsctl.trainer.metrics_log import Metrics  # noqa: E402
+from opsctl.trainer.rank_layout import layout  # noqa: E402
+from opsctl.trainer.run_state import State  # noqa: E402
+from opsctl.trainer.step_log import StepLog  # noqa: E402
+from opsctl.trainer.stop_hooks import Hooks  # noqa: E402
 
 RATE = 1e-4
 
@@ -65,23 +65,23 @@ def config(directory: Path, *, pipeline: int = 1, batch: int = 16) -> TrainerCon
 class Plain(nn.Module):
     """The same layers as the pipeline's, one after the other."""
 
-    def __init__(self, given: TrainerConfig, part: tensor.Slice) -> None:
+    def __init__(self, given: TrainerConfig, part: tensor_parallel.Slice) -> None:
         super().__init__()
-        specs = model.layers(given.model, seed=1, part=part)
+        specs = gpt.layers(given.model, seed=1, part=part)
         self.embedding = specs[0].build()
         self.middle = nn.Sequential(*(spec.build() for spec in specs[1:-1]))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return model.logits(self.embedding, self.middle(self.embedding(tokens)))
+        return gpt.logits(self.embedding, self.middle(self.embedding(tokens)))
 
 
 class Loop:
     """What one would write without DeepSpeed: accumulate, clip, step; DDP where there are several ranks."""
 
-    def __init__(self, given: TrainerConfig, part: tensor.Slice, *, ranks: int) -> None:
+    def __init__(self, given: TrainerConfig, part: tensor_parallel.Slice, *, ranks: int) -> None:
         plain = Plain(given, part)
         self.module = nn.parallel.DistributedDataParallel(plain) if ranks > 1 else plain
-        self.optimizer = torch.optim.AdamW(list(model.parameter_groups(plain, weight_decay=0.1)), lr=RATE)
+        self.optimizer = torch.optim.AdamW(list(gpt.parameter_groups(plain, weight_decay=0.1)), lr=RATE)
 
     def step(self, batches: Iterator[tuple[Tensor, Tensor]], *, accumulation: int) -> float:
         total = 0.0
@@ -105,14 +105,14 @@ class Bench:
         self.directory, self.rounds = directory, rounds
         self.worked: list[float] = []
         self.config = given
-        self.process = process.from_environment(os.environ)
-        self.control = parallel.connect(self.process, timeout_s=120)
+        self.process = rank_process.from_environment(os.environ)
+        self.control = process_groups.connect(self.process, timeout_s=120)
         self.cut = layout(self.config, self.process.world_size)
         self.engine = Engine(self.config, self.cut, self.process.rank)
         self.batches: Batches = open_data(self.config).training(
             self.config, data_rank=self.cut.data_rank(self.process.rank), data_ranks=self.cut.data
         )
-        self.part = tensor.slice_of(self.cut, self.process.rank)
+        self.part = tensor_parallel.slice_of(self.cut, self.process.rank)
 
     def ours(self, batch: int = 0) -> float:
         batch = batch or self.config.batch.global_batch
@@ -244,11 +244,11 @@ def config_gpu(directory: Path, shape: dict[str, int]) -> TrainerConfig:
 class Compiled:
     """Plain torch as one would write it for a GPU: weights in fp32, autocast to bf16, torch.compile, fused AdamW."""
 
-    def __init__(self, given: TrainerConfig, part: tensor.Slice, device: torch.device) -> None:
+    def __init__(self, given: TrainerConfig, part: tensor_parallel.Slice, device: torch.device) -> None:
         self.device = device
         plain = Plain(given, part).to(device)
         self.module = torch.compile(plain) if device.type == "cuda" else plain
-        groups = list(model.parameter_groups(plain, weight_decay=0.1))
+        groups = list(gpt.parameter_groups(plain, weight_decay=0.1))
         self.optimizer = torch.optim.AdamW(groups, lr=RATE, fused=device.type == "cuda")
 
     def step(self, batches: Iterator[tuple[Tensor, Tensor]], *, accumulation: int) -> float:
@@ -341,7 +341,7 @@ def main() -> None:
         figures = measure(bench)
     if bench.process.is_first:
         (directory / f"{what}.json").write_text(json.dumps(figures))
-    parallel.leave(bench.control, 0)
+    process_groups.leave(bench.control, 0)
 
 
 if __name__ == "__main__":

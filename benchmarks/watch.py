@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from opsctl.app import App
-from opsctl.config import Site
-from opsctl.journal import Journal, Kind
-from opsctl.progress.logline import Iteration
-from opsctl.rundir import RunDir
-from opsctl.system import SystemClock, SystemRunner
-from opsctl.watch import Watch
-from opsctl.watchdogs.curve import Curve, Shape, advance, shape
-from opsctl.watchdogs.lines import new_iterations
+from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.monitor.watch_cycle import Watch
+from opsctl.settings.loader import Site
+from opsctl.state.journal import Journal, Kind
+from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.progress.iteration_lines import Iteration
+from opsctl.watchdogs.loss_curve import Curve, Shape, advance, shape
+from opsctl.watchdogs.new_lines import new_iterations
 
 LINE = (
     " iteration {step:8d}/ 9999999 | elapsed time per iteration (s): 1.0 | lm loss: {loss:.6E} | TFLOPs: {rate:.2f} |\n"

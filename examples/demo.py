@@ -20,10 +20,10 @@ from ClusterShell.NodeSet import NodeSet
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from opsctl.journal import Journal, Kind
-from opsctl.progress.logline import parse
-from opsctl.rundir import RunDir
-from opsctl.system import SystemClock
+from opsctl.host.system import SystemClock
+from opsctl.state.journal import Journal, Kind
+from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.progress.iteration_lines import parse
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "build" / "demo"

@@ -13,25 +13,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from opsctl import rundir
-from opsctl.config import Site, find_site, load_site, state_home
 from opsctl.errors import MissingPackage, OpsctlError
-from opsctl.journal import Journal
-from opsctl.launch.chain import Chain
+from opsctl.host.system import SystemClock, SystemRunner, hostname
+from opsctl.launch.train_arrays import Chain
 from opsctl.ports import Clock, Runner, Scheduler, Shell
-from opsctl.rundir import RunDir
-from opsctl.sitedir import SiteDir
-from opsctl.system import SystemClock, SystemRunner, hostname
+from opsctl.settings.loader import Site, find_site, load_site, state_home
+from opsctl.state import run_dir
+from opsctl.state.journal import Journal
+from opsctl.state.run_dir import RunDir
+from opsctl.state.site_dir import SiteDir
 
 if TYPE_CHECKING:
-    from opsctl.alerts.send import Alerting
-    from opsctl.cron.drivers.slurm import SlurmDriver
-    from opsctl.cron.world import Cron
-    from opsctl.guard.nodes import NodeCare
-    from opsctl.health.exclusions import Exclusions
-    from opsctl.health.history import History
-    from opsctl.preflight.gather import Place
-    from opsctl.remote.fanout import Fanout
+    from opsctl.alerts.dispatch import Alerting
+    from opsctl.cron.context import Cron
+    from opsctl.cron.drivers.slurm_job import SlurmDriver
+    from opsctl.guard.node_care import NodeCare
+    from opsctl.nodes.exclusions import Exclusions
+    from opsctl.nodes.history import History
+    from opsctl.nodes.remote.fanout import Fanout
+    from opsctl.preflight.gather_facts import Place
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class App:
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        from opsctl.scheduler.library import choose  # noqa: PLC0415 (the parsers, for those who ask Slurm)
+        from opsctl.scheduler.pyslurm_reader import choose  # noqa: PLC0415 (the parsers, for those who ask Slurm)
 
         return choose(self.engine_runner)[0]
 
@@ -75,7 +75,7 @@ class App:
     @property
     def alerting(self) -> Alerting:
         """The site's alerts. While the root cannot be written they are carried on in this user's own directory."""
-        from opsctl.alerts.send import Alerting  # noqa: PLC0415 (templates and more, for those who alert)
+        from opsctl.alerts.dispatch import Alerting  # noqa: PLC0415 (templates and more, for those who alert)
 
         spare = state_home() / "alerts" / hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
         return Alerting(
@@ -86,8 +86,8 @@ class App:
     @cached_property
     def cron(self) -> Cron:
         """What is done while nobody looks."""
-        from opsctl.cron.place import CronDir  # noqa: PLC0415 (APScheduler and all, for those who tick)
-        from opsctl.cron.world import Cron  # noqa: PLC0415 (as above)
+        from opsctl.cron.context import Cron  # noqa: PLC0415 (as above)
+        from opsctl.cron.cron_dir import CronDir  # noqa: PLC0415 (APScheduler and all, for those who tick)
 
         env = dict(os.environ)
         with contextlib.suppress(OpsctlError):  # a sandbox that is gone is for the entries to find out
@@ -102,7 +102,7 @@ class App:
     @cached_property
     def slurm_cron(self) -> SlurmDriver:
         """Cron's driver that is a job which submits itself."""
-        from opsctl.cron.drivers.slurm import SlurmDriver  # noqa: PLC0415 (as above)
+        from opsctl.cron.drivers.slurm_job import SlurmDriver  # noqa: PLC0415 (as above)
 
         return SlurmDriver(
             cron=self.cron, scheduler=self.scheduler, runner=self.engine_runner, defaults=self.site.slurm,
@@ -112,21 +112,21 @@ class App:
     @property
     def history(self) -> History:
         """What is remembered of nodes."""
-        from opsctl.health.history import History  # noqa: PLC0415 (for those who look at nodes)
+        from opsctl.nodes.history import History  # noqa: PLC0415 (for those who look at nodes)
 
         return History(site=SiteDir.of(self.root), clock=self.clock)
 
     @property
     def exclusions(self) -> Exclusions:
         """The nodes that our trains are kept from."""
-        from opsctl.health.exclusions import Exclusions  # noqa: PLC0415 (as above)
+        from opsctl.nodes.exclusions import Exclusions  # noqa: PLC0415 (as above)
 
         return Exclusions(site=SiteDir.of(self.root), clock=self.clock)
 
     @property
     def node_care(self) -> NodeCare:
         """What settlements may do about nodes."""
-        from opsctl.guard.nodes import NodeCare  # noqa: PLC0415 (for those who settle)
+        from opsctl.guard.node_care import NodeCare  # noqa: PLC0415 (for those who settle)
 
         return NodeCare(
             site=self.site.health, history=self.history, exclusions=self.exclusions, clock=self.clock,
@@ -135,9 +135,9 @@ class App:
 
     def fanout(self, *, jobs: Mapping[str, str], idle: Collection[str]) -> Fanout:
         """The ways to nodes: `jobs` has for a node a running job of ours, `idle` those that a short job may have."""
-        from opsctl.remote.fanout import Fanout  # noqa: PLC0415 (as above)
-        from opsctl.remote.local import Local  # noqa: PLC0415 (as above)
-        from opsctl.remote.srun import InJob, ShortJob  # noqa: PLC0415 (as above)
+        from opsctl.nodes.remote.fanout import Fanout  # noqa: PLC0415 (as above)
+        from opsctl.nodes.remote.local import Local  # noqa: PLC0415 (as above)
+        from opsctl.nodes.remote.srun import InJob, ShortJob  # noqa: PLC0415 (as above)
 
         remote, slurm = self.site.remote, self.site.slurm
         here = {os.environ.get("SLURMD_NODENAME") or hostname()}
@@ -154,18 +154,18 @@ class App:
 
     def _ssh(self) -> Shell:
         from opsctl.extras import required  # noqa: PLC0415 (as above)
-        from opsctl.remote.absent import Absent  # noqa: PLC0415 (as above)
+        from opsctl.nodes.remote.absent import Absent  # noqa: PLC0415 (as above)
 
         try:
             with required("ssh"):
-                from opsctl.remote.ssh import Ssh  # noqa: PLC0415 (paramiko, for those who use ssh)
+                from opsctl.nodes.remote.ssh import Ssh  # noqa: PLC0415 (paramiko, for those who use ssh)
         except MissingPackage as error:  # the other ways may lead there
             return Absent(name="ssh", problem=f"{error.message}: {error.hint}")
         return Ssh.of(self.site.remote, self.clock)
 
     def place(self, run: RunDir, user: str) -> Place:
         """Where preflight looks before `run` is launched by `user` from the working directory."""
-        from opsctl.preflight.gather import Place  # noqa: PLC0415 (for those who launch)
+        from opsctl.preflight.gather_facts import Place  # noqa: PLC0415 (for those who launch)
 
         return Place(
             run=run, base=Path.cwd(), filesystems=self.site.filesystem, history=self.history.all(), user=user,
@@ -174,7 +174,7 @@ class App:
 
     def find(self, train: str) -> RunDir:
         """The train of that name or path. Raises InputError."""
-        return rundir.find(self.root, train)
+        return run_dir.find(self.root, train)
 
     def journal(self, run: RunDir) -> Journal:
         return Journal(run, self.clock)
@@ -185,7 +185,7 @@ class App:
     def check_trusted(self, run: RunDir) -> None:
         """Refuse to act on a run directory that others could have written to. Raises RunDirError."""
         root = self.root if self.site.trust_parents else None
-        rundir.check_trusted((run.config, run.body, run.wrapper, run.journal), root=root)
+        run_dir.check_trusted((run.config, run.body, run.wrapper, run.journal), root=root)
 
 
 def _say(text: str) -> None:

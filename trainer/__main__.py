@@ -16,13 +16,13 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
-from opsctl.trainer import config, dryrun, process, stacks, trace
+from opsctl.trainer import config, dry_run, rank_process, stack_requests, trace
 from opsctl.trainer.errors import Refused
 
 
 def main() -> NoReturn:
     """Run this rank to its end, and end the process: a rank that failed must not linger among its threads."""
-    process.die_with_parent()
+    rank_process.die_with_parent()
     try:
         _run(sys.argv[1:])
     except ValidationError as error:
@@ -38,15 +38,15 @@ def main() -> NoReturn:
 def _run(arguments: Sequence[str]) -> NoReturn:
     given = _parser().parse_args(arguments)
     if given.dry_run:
-        _leave(dryrun.main(given.config, processes=given.processes, environ=os.environ), "")
-    me = process.from_environment(os.environ)
-    stacks.answer_requests(os.environ, me)
+        _leave(dry_run.main(given.config, processes=given.processes, environ=os.environ), "")
+    me = rank_process.from_environment(os.environ)
+    stack_requests.answer_requests(os.environ, me)
     try:
         settings = config.read(given.config, skip_samples=given.skip_samples)
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"config {given.config} cannot be read: {error}") from error
 
-    from opsctl.trainer.parallel import choose_accelerator  # noqa: PLC0415 - takes seconds: a wrong config is told first
+    from opsctl.trainer.process_groups import choose_accelerator  # noqa: PLC0415 - takes seconds: a wrong config is told first
 
     choose_accelerator()
     from opsctl.trainer.loop import run  # noqa: PLC0415 - DeepSpeed looks for its accelerator when it is imported

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.config_tables import CorpusConfig
 from opsctl.trainer.errors import Refused
-from opsctl.trainer.indexed import Corpus
-from opsctl.trainer.order import Order
-from opsctl.trainer.tables import CorpusConfig
+from opsctl.trainer.indexed_corpus import Corpus
+from opsctl.trainer.sample_order import Order
 
 CYCLE = 10_000
 """Samples after which the pattern of corpora comes again: so exact are the weights."""

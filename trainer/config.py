@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from opsctl.trainer import schedule
-from opsctl.trainer.tables import (
+from opsctl.trainer.config_tables import (
     BatchConfig,
     CorpusConfig,
     Count,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.layout import Layout
-from opsctl.trainer.order import mix
+from opsctl.trainer.rank_layout import Layout
+from opsctl.trainer.sample_order import mix
 
 BASE = 1 << 20
 """More than there are layers: DeepSpeed hands over BASE x (turn + 2) + layer.

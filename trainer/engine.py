@@ -20,9 +20,9 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch.utils.checkpoint import checkpoint
 
-from opsctl.trainer import dropout, model, tensor
+from opsctl.trainer import dropout, gpt, tensor_parallel
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.layout import Layout
+from opsctl.trainer.rank_layout import Layout
 
 _BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding", "blocks": "type:Block"}
 
@@ -35,14 +35,14 @@ class Engine:
             torch.set_num_threads(config.threads)
         self._seeds = dropout.Seeds(config, layout, rank)
         with _quiet_stdout():
-            self.deepspeed = self._build(config, layout, tensor.slice_of(layout, rank))
+            self.deepspeed = self._build(config, layout, tensor_parallel.slice_of(layout, rank))
 
-    def _build(self, config: TrainerConfig, layout: Layout, part: tensor.Slice) -> Any:
+    def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice) -> Any:
         assert config.seed is not None  # drawn, if it was not given
         module = PipelineModule(
-            model.layers(config.model, seed=config.seed, part=part),
+            gpt.layers(config.model, seed=config.seed, part=part),
             topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
-            loss_fn=partial(tensor.cross_entropy, part=part),
+            loss_fn=partial(tensor_parallel.cross_entropy, part=part),
             partition_method=_BALANCE[config.parallel.balance],
             seed_layers=config.model.dropout > 0,
             seed_fn=self._seeds,
@@ -52,10 +52,10 @@ class Engine:
             checkpointable_layers=["Block"],
         )
         accumulation = layout.accumulation(micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch)
-        module.universal_checkpoint_info = model.universal_info(config.model)  # goes into every checkpoint
+        module.universal_checkpoint_info = gpt.universal_info(config.model)  # goes into every checkpoint
         optimizer = config.optimizer
         adamw = torch.optim.AdamW(
-            list(model.parameter_groups(module, weight_decay=optimizer.weight_decay)),
+            list(gpt.parameter_groups(module, weight_decay=optimizer.weight_decay)),
             lr=optimizer.lr,
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.eps,

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from opsctl.trainer.data import Batches, Data
+from opsctl.trainer.batches import Batches, Data
 from opsctl.trainer.engine import Engine
-from opsctl.trainer.layout import Layout
+from opsctl.trainer.rank_layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from opsctl.trainer import flops
 from opsctl.trainer.config import ModelConfig, TrainerConfig
-from opsctl.trainer.layout import Layout
+from opsctl.trainer.rank_layout import Layout
 
 GIB = 2**30
 _OVERHEAD = 1.25

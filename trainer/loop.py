@@ -9,24 +9,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from opsctl.trainer import flops, nanguard, schedule
-from opsctl.trainer.checkpoint.resuming import foresee
-from opsctl.trainer.checkpoint.saving import Checkpoints, open_checkpoints
+from opsctl.trainer import flops, nan_search, schedule
+from opsctl.trainer.batches import Batches
+from opsctl.trainer.checkpoint.resume import foresee
+from opsctl.trainer.checkpoint.save import Checkpoints, open_checkpoints
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.contract import Env, Phase, Reason
-from opsctl.trainer.data import Batches
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.evaluate import Evaluation, evaluation, line
 from opsctl.trainer.footprint import model_parameters
-from opsctl.trainer.hooks import Decision, Hooks
-from opsctl.trainer.metrics import Metrics
-from opsctl.trainer.parallel import Control, connect, leave
-from opsctl.trainer.process import Process
-from opsctl.trainer.report import Pulse, say, stamp, write_stop_reason
-from opsctl.trainer.spikes import Spikes
-from opsctl.trainer.start import checked, compare_data, device_name, memory_limits, settle_randomness, settle_seed
-from opsctl.trainer.state import State
-from opsctl.trainer.steplog import Interval, StepLog
+from opsctl.trainer.heartbeats import Pulse, say, stamp, write_stop_reason
+from opsctl.trainer.loss_spikes import Spikes
+from opsctl.trainer.metrics_log import Metrics
+from opsctl.trainer.process_groups import Control, connect, leave
+from opsctl.trainer.rank_process import Process
+from opsctl.trainer.run_state import State
+from opsctl.trainer.startup_checks import (
+    checked,
+    compare_data,
+    device_name,
+    memory_limits,
+    settle_randomness,
+    settle_seed,
+)
+from opsctl.trainer.step_log import Interval, StepLog
+from opsctl.trainer.stop_hooks import Decision, Hooks
 
 
 def run(config: TrainerConfig, process: Process, environ: Mapping[str, str]) -> NoReturn:
@@ -154,7 +161,7 @@ def _step(run: Run) -> None:
     loss, grad_norm = run.engine.step(batches, batch=batch, rate=rate, consumed=state.consumed_samples)
     if math.isnan(grad_norm):
         again = run.batches.step(state.consumed_samples, batch)
-        state.fault = nanguard.where(run.engine, again, consumed=state.consumed_samples, control=run.control)
+        state.fault = nan_search.where(run.engine, again, consumed=state.consumed_samples, control=run.control)
     seconds = time.monotonic() - started
     state.advance(samples=after - state.consumed_samples, loss=loss, grad_norm=grad_norm, step_s=seconds)
     _tell(run, run.log.add(state, rate=rate, batch=batch))

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opsctl.trainer.contract import fsync_directory, write_atomic
+from opsctl.trainer.atomic_files import fsync_directory, write_atomic
 
 MANIFEST = "manifest.json"
 COMPLETE = "COMPLETE"

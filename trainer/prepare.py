@@ -23,7 +23,7 @@ from typing import Any
 import numpy.typing as npt
 
 from opsctl.trainer.errors import Refused
-from opsctl.trainer.indexed import write_corpus
+from opsctl.trainer.indexed_corpus import write_corpus
 from opsctl.trainer.tokens import END_OF_DOCUMENT, Encode, Tokenizer, byte_level
 
 _CHUNK = 64

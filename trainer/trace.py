@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from opsctl.trainer.contract import Env
 from opsctl.trainer.errors import Refused
-from opsctl.trainer.process import Process
+from opsctl.trainer.rank_process import Process
 
 
 def trace_file(environ: Mapping[str, str], process: Process) -> Path:

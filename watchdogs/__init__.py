@@ -9,6 +9,7 @@ from typing import Any
 
 from opsctl.ports import Watchdog
 from opsctl.watchdogs.checkpoint import Checkpoint
+from opsctl.watchdogs.context import Scene
 from opsctl.watchdogs.cron_alive import CronAlive
 from opsctl.watchdogs.failures import Failures
 from opsctl.watchdogs.fs_quota import FsQuota
@@ -16,7 +17,6 @@ from opsctl.watchdogs.hang import Hang
 from opsctl.watchdogs.held import Held
 from opsctl.watchdogs.loss import Loss
 from opsctl.watchdogs.node_health import NodeHealth
-from opsctl.watchdogs.scene import Scene
 from opsctl.watchdogs.slurm_status import SlurmStatus
 from opsctl.watchdogs.throughput import Throughput
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Literal
 
+from opsctl.checkpoints.discovery import Save, saves, size_of
 from opsctl.errors import OpsctlError
 from opsctl.model import Finding, Level
-from opsctl.progress.eta import median_step_s
-from opsctl.progress.logline import recent_iterations
+from opsctl.telemetry.progress.eta import median_step_s
+from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.trainer.manifest import read_manifest, verify
 from opsctl.units import format_size
-from opsctl.watchdogs.saves import Save, saves, size_of
-from opsctl.watchdogs.scene import Scene, Watched
+from opsctl.watchdogs.context import Scene, Watched
 
 LATE = 3.0
 """So many intervals without a checkpoint are too many, and GRACE_S more for loading and saving."""

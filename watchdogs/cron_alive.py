@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
-from opsctl.cron.place import CronDir
+from opsctl.cron.cron_dir import CronDir
 from opsctl.model import Finding, Level
-from opsctl.sitedir import SiteDir
-from opsctl.watchdogs.scene import Scene
+from opsctl.state.site_dir import SiteDir
+from opsctl.watchdogs.context import Scene
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

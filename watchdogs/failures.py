@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
-from opsctl.journal import Event, Kind
 from opsctl.model import Finding, Level
 from opsctl.nodesets import nodeset
-from opsctl.watchdogs.scene import Scene, Watched
+from opsctl.state.journal import Event, Kind
+from opsctl.watchdogs.context import Scene, Watched
 
 OVER = frozenset({Kind.SUBMITTED, Kind.RELEASED})
 """After these a hold is over: somebody has decided. So it is once everything is cancelled."""

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 
-from opsctl import storage
 from opsctl.errors import OpsctlError
+from opsctl.host import disk_usage
+from opsctl.host.disk_usage import Space, User
 from opsctl.model import Finding, Level
-from opsctl.storage import Space, User
+from opsctl.settings.watch import Filesystem
 from opsctl.units import format_size
-from opsctl.watch_tables import Filesystem
-from opsctl.watchdogs.growth import Growth, growth_of, observed
-from opsctl.watchdogs.scene import Scene
+from opsctl.watchdogs.context import Scene
+from opsctl.watchdogs.fill_rate import Growth, growth_of, observed
 
 SAMPLES = 300
 BIGGEST_EVERY = timedelta(hours=6)
@@ -45,7 +45,7 @@ class FsQuota:
     def probe(self, scene: Scene, thing: Filesystem) -> Measured:
         filesystem, keep = thing, scene.memory.directory / self.name
         try:
-            space = storage.read(filesystem, scene.runner, keep=keep, now=scene.now)
+            space = disk_usage.read(filesystem, scene.runner, keep=keep, now=scene.now)
         except OpsctlError as error:
             return Measured(filesystem=filesystem, problem=str(error))
         except OSError as error:
@@ -68,9 +68,9 @@ class FsQuota:
         filesystem, keep = measured.filesystem, scene.memory.directory / self.name
         if _judged(measured, scene.now)[0] not in BAD or not scene.acts:
             return measured
-        path = storage.measure(filesystem.path, keep=keep, name=filesystem.name, now=scene.now, every=BIGGEST_EVERY)
+        path = disk_usage.measure(filesystem.path, keep=keep, name=filesystem.name, now=scene.now, every=BIGGEST_EVERY)
         until = scene.clock.monotonic() + 2.0
-        while not (users := storage.biggest(path, filesystem.path)) and scene.clock.monotonic() < until:
+        while not (users := disk_usage.biggest(path, filesystem.path)) and scene.clock.monotonic() < until:
             scene.clock.sleep(0.1)
         return Measured(
             filesystem=filesystem, space=measured.space, trains=measured.trains, seen_rate=measured.seen_rate,

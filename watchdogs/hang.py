@@ -12,15 +12,15 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, ClassVar, Literal
 
+from opsctl.checkpoints.discovery import saves
 from opsctl.model import Finding, Job, Level
-from opsctl.progress.logline import Iteration
-from opsctl.rundir import Life
+from opsctl.state.run_dir import Life
+from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 from opsctl.units import format_duration
-from opsctl.watchdogs import stacks
-from opsctl.watchdogs.lines import new_iterations
-from opsctl.watchdogs.saves import saves
-from opsctl.watchdogs.scene import Scene, Watched
+from opsctl.watchdogs import hang_stacks
+from opsctl.watchdogs.context import Scene, Watched
+from opsctl.watchdogs.new_lines import new_iterations
 
 FLOOR_S = 900.0
 """A rhythm that was learnt never makes the limit shorter than this."""
@@ -96,9 +96,9 @@ class Hang:
         target = life.path / "evidence" / f"hang-{scene.now:%Y%m%dT%H%M%S}"
         ranks, said = thing.config.world_size, []
         try:
-            stacks.ask(life, target, ranks=ranks, seconds=watch.stacks_seconds, clock=scene.clock)
-            problems = stacks.py_spy(watch.py_spy, job, life, target, scene.runner) if watch.py_spy else ()
-            said = [*stacks.summary(target, ranks=ranks), *problems]
+            hang_stacks.ask(life, target, ranks=ranks, seconds=watch.stacks_seconds, clock=scene.clock)
+            problems = hang_stacks.py_spy(watch.py_spy, job, life, target, scene.runner) if watch.py_spy else ()
+            said = [*hang_stacks.summary(target, ranks=ranks), *problems]
         except OSError as error:
             said.append(f"stacks could not be kept: {error}")
         return {"since": since, "lines": said}

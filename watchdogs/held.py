@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from opsctl import switches
 from opsctl.model import Finding, Level
-from opsctl.switches import Switch
-from opsctl.watchdogs.scene import Scene, Watched
+from opsctl.state import switches
+from opsctl.state.switches import Switch
+from opsctl.watchdogs.context import Scene, Watched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

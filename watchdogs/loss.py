@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import ClassVar, Literal
 
 from opsctl.model import Finding, Level
-from opsctl.watchdogs.curve import Curve, Shape, advance, shape
-from opsctl.watchdogs.lines import new_iterations
-from opsctl.watchdogs.scene import Scene, Watched
+from opsctl.watchdogs.context import Scene, Watched
+from opsctl.watchdogs.loss_curve import Curve, Shape, advance, shape
+from opsctl.watchdogs.new_lines import new_iterations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

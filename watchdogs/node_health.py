@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from opsctl.health.history import History, Record
 from opsctl.model import Finding, Level, Node
+from opsctl.nodes.history import History, Record
 from opsctl.nodesets import union
-from opsctl.sitedir import SiteDir
-from opsctl.watchdogs.scene import Scene, Watched
+from opsctl.state.site_dir import SiteDir
+from opsctl.watchdogs.context import Scene, Watched
 
 BAD = {
     "DOWN": Level.CRITICAL,

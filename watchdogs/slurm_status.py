@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
-from opsctl.launch.chain import Seen
-from opsctl.launch.reasons import Wait, wait, why
+from opsctl.launch.train_arrays import Seen
+from opsctl.launch.wait_reasons import Wait, wait, why
 from opsctl.model import Finding, Job, JobState, Level
+from opsctl.settings.watch import WatchSite
 from opsctl.units import format_duration
-from opsctl.watch_tables import WatchSite
-from opsctl.watchdogs import pulse
-from opsctl.watchdogs.scene import Scene, Watched
+from opsctl.watchdogs import pulse_log
+from opsctl.watchdogs.context import Scene, Watched
 
 CUT_OFF = timedelta(minutes=10)
 """So long it may be unknown whether a submission arrived."""
@@ -88,7 +88,7 @@ class SlurmStatus:
         if not (scene.acts and is_due and thing.run.is_ours) or (queue.ended and not queue.jobs):
             return written
         with contextlib.suppress(OSError):  # a full disk has a watchdog of its own
-            pulse.append(thing.run, pulse.lines(thing.name, queue.jobs, scene.now))
+            pulse_log.append(thing.run, pulse_log.lines(thing.name, queue.jobs, scene.now))
         return {"pulse": scene.now.isoformat(), "state": state}
 
     def judge(self, seen: Queue, now: datetime) -> list[Finding]:

@@ -9,10 +9,10 @@ from statistics import median
 from typing import Any, ClassVar, Literal
 
 from opsctl.model import Finding, Level
-from opsctl.progress.logline import Iteration
+from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.trainer.contract import read_heartbeat
-from opsctl.watchdogs.lines import new_iterations
-from opsctl.watchdogs.scene import Scene, Watched
+from opsctl.watchdogs.context import Scene, Watched
+from opsctl.watchdogs.new_lines import new_iterations
 
 WINDOW = 200
 """Log lines that make the run's own median."""

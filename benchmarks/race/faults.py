@@ -15,10 +15,10 @@ from pathlib import Path
 
 import psutil
 
+from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import Action
 from opsctl.sandbox.record import Places
-from opsctl.system import SystemClock, SystemRunner
 
 SCHEDULE = {"gpu": 0.075, "rank": 0.20, "disk": 0.32, "hang": 0.45, "node": 0.62, "bug": 0.97}
 """gpu: each rank on node002 dies of it, now and in every later life.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from opsctl.alert_tables import AlertSite, ChannelTable
-from opsctl.alerts import route
+from opsctl.alerts import routes
+from opsctl.alerts.ledger_state import Batch, Noted, State, Thread
 from opsctl.alerts.message import Message, single, storm
 from opsctl.alerts.outbox import Item
-from opsctl.alerts.state import Batch, Noted, State, Thread
+from opsctl.settings.alerts import AlertSite, ChannelTable
 
 Row = tuple[Noted, datetime | None]
 """Something to tell, and not before when."""
@@ -22,7 +22,7 @@ def items(state: State, batch: Batch, rules: AlertSite, channels: Mapping[str, C
     """
     by_channel: dict[str, list[Row]] = {}
     for noted in batch.noted:
-        for channel, when in route.destinations(noted, rules, channels, state.threads.get(noted.incident)).items():
+        for channel, when in routes.destinations(noted, rules, channels, state.threads.get(noted.incident)).items():
             by_channel.setdefault(channel, []).append((noted, when))
     for channel, rows in by_channel.items():
         if len(rows) >= rules.storm:
@@ -44,7 +44,7 @@ def _together(state: State, batch: Batch, channel: str, rows: list[Row]) -> Item
     for noted, _ in rows:
         _remember(state, noted, channel, message)
     return Item(
-        message=message, channel=channel, number=batch.number, not_before=route.sooner(*(when for _, when in rows))
+        message=message, channel=channel, number=batch.number, not_before=routes.sooner(*(when for _, when in rows))
     )
 
 

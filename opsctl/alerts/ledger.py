@@ -17,16 +17,16 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
 
-from opsctl.alert_tables import AlertSite
-from opsctl.alerts.judge import look
-from opsctl.alerts.state import SEVERITY, Ack, Batch, Entry, Noted, Silence, State, dump, parse
+from opsctl.alerts.ledger_state import SEVERITY, Ack, Batch, Entry, Noted, Silence, State, dump, parse
+from opsctl.alerts.transitions import look
 from opsctl.errors import InputError, OpsctlError, RunDirError, cannot_read
-from opsctl.journal import actor, append_line
-from opsctl.lease import lease
+from opsctl.host.system import hostname
 from opsctl.model import Finding, Level, Transition
 from opsctl.ports import Clock
-from opsctl.sitedir import SiteDir
-from opsctl.system import hostname
+from opsctl.settings.alerts import AlertSite
+from opsctl.state.journal import actor, append_line
+from opsctl.state.lease import lease
+from opsctl.state.site_dir import SiteDir
 
 FORGET = timedelta(days=30)
 """Nobody looked at it for so long: it is gone, as a train is that was removed."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from opsctl.alerts.state import SEVERITY, Batch, Noted
+from opsctl.alerts.ledger_state import SEVERITY, Batch, Noted
 from opsctl.model import Level
 from opsctl.render import render
 

@@ -18,9 +18,9 @@ from pydantic import TypeAdapter
 
 from opsctl.alerts.message import Message
 from opsctl.errors import OpsctlError, RunDirError, cannot_write
-from opsctl.lease import Busy, Held, lease
 from opsctl.ports import Clock
-from opsctl.sitedir import SiteDir
+from opsctl.state.lease import Busy, Held, lease
+from opsctl.state.site_dir import SiteDir
 
 FIRST_WAIT = timedelta(seconds=30)
 LONGEST_WAIT = timedelta(hours=1)

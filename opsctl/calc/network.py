@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opsctl.calc.checks import not_positive, refuse
+from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.throughput import passes
 from opsctl.errors import InputError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from opsctl.calc.checks import negative, not_positive, refuse
+from opsctl.calc.argument_checks import negative, not_positive, refuse
 
 
 def failures_per_week(nodes: int, per_1000_node_days: float) -> float:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, pstdev
 
-from opsctl.calc.checks import negative, not_positive, refuse
-from opsctl.calc.model import Shape
+from opsctl.calc.argument_checks import negative, not_positive, refuse
+from opsctl.calc.gpt_size import Shape
 from opsctl.trainer import flops
 
 

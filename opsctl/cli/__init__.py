@@ -25,16 +25,16 @@ VERBS: dict[str, tuple[str, str]] = {
     "why": ("opsctl.cli.why:why", "What ended a task, on which node and rank, and what to do."),
     "stacks": ("opsctl.cli.stacks:stacks", "Where every rank is: which are the odd ones."),
     "nccl": ("opsctl.cli.nccl:nccl", "Who could not connect to whom, which rank is behind."),
-    "hold": ("opsctl.cli.chain:hold", "Keep what is queued from starting, and its place in the queue."),
-    "release": ("opsctl.cli.chain:release", "Let a held train go on."),
-    "cancel": ("opsctl.cli.chain:cancel", "Cancel a train, or one task of it."),
+    "hold": ("opsctl.cli.queue:hold", "Keep what is queued from starting, and its place in the queue."),
+    "release": ("opsctl.cli.queue:release", "Let a held train go on."),
+    "cancel": ("opsctl.cli.queue:cancel", "Cancel a train, or one task of it."),
     "edit": ("opsctl.cli.edit:edit", "Change what the next task will run."),
     "kill-switch": ("opsctl.cli.switches:kill_switch", "Stop a train cleanly: save, leave, cancel what is queued."),
     "save-switch": ("opsctl.cli.switches:save_switch", "Have a train save a checkpoint now and go on."),
     "guard": ("opsctl.cli.guard:guard", "What a batch job becomes: runs the body, honours switches, settles."),
     "watch": ("opsctl.cli.watch:watch", "Look at trains, nodes, disks and cron; tell people what has changed."),
     "health": ("opsctl.cli.health:health", "How nodes are, with the evidence."),
-    "test-nodes": ("opsctl.cli.nodetest:test_nodes", "Do nodes work together, and if not, which is it?"),
+    "test-nodes": ("opsctl.cli.test_nodes:test_nodes", "Do nodes work together, and if not, which is it?"),
     "nodes": ("opsctl.cli.nodes:nodes", "State, reason, whose drain, since when, which train, lemon score."),
     "drain-bad-nodes": ("opsctl.cli.nodes:drain_bad_nodes", "Take bad nodes out of service, or keep trains from them."),
     "undrain-good-nodes": ("opsctl.cli.nodes:undrain_good_nodes", "Put nodes back that are well again."),
@@ -146,7 +146,7 @@ def main() -> None:
 
 
 def _complain(message: str) -> None:
-    from opsctl.logs.lines import for_terminal  # noqa: PLC0415 (only where something is wrong)
+    from opsctl.telemetry.logs.log_lines import for_terminal  # noqa: PLC0415 (only where something is wrong)
 
     lines = message.split("\n")
     if sys.stderr.isatty():

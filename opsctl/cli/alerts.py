@@ -9,9 +9,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from opsctl.alerts import send
+from opsctl.alerts import dispatch
+from opsctl.alerts.ledger_state import Entry, Silence, State
 from opsctl.alerts.outbox import Item
-from opsctl.alerts.state import Entry, Silence, State
 from opsctl.app import App
 from opsctl.cli.options import Duration
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, say
@@ -49,7 +49,7 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
     now, state = app.clock.now(), alerting.ledger.read()
     entries = [each for each in state.entries.values() if show_all or {each.level, each.seen} != {Level.OK}]
     silences = state.in_force(now)
-    waiting, lost = send.undelivered(alerting), send.given_up(alerting)
+    waiting, lost = dispatch.undelivered(alerting), dispatch.given_up(alerting)
     if as_json:
         print_json({"open": [_as_data(state, each, now) for each in entries],
                     "silences": [asdict(each) for each in silences],
@@ -77,13 +77,13 @@ def test_alerts(app: App, *, as_json: bool) -> int:
     opsctl alerts test
     """
     results = []
-    for channel, error in send.test(app.alerting):
+    for channel, error in dispatch.test(app.alerting):
         results.append({"channel": channel, "delivered": error is None, "error": error.message if error else ""})
         if not as_json:
             say(f"{channel}: {f'not delivered: {error.message}' if error else 'delivered'}")
     if as_json:
         print_json(results)
-    for place, path in send.exposed_secrets(app.alerting):
+    for place, path in dispatch.exposed_secrets(app.alerting):
         click.echo(f"opsctl: {place}: others can read {path}\n        chmod 600 {path}", err=True)
     return 0 if all(each["delivered"] for each in results) else 1
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from opsctl import checkpoints, offload
 from opsctl.app import App
+from opsctl.checkpoints import catalog, offload
 from opsctl.cli.checkpoint_offload import leased, look_again, offload_, ours, steps
 from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, say, train_argument
-from opsctl.config import read_toml
 from opsctl.errors import InputError, OpsctlError
-from opsctl.rundir import RunDir, check_trusted
-from opsctl.system import run_attached
+from opsctl.host.system import run_attached
+from opsctl.settings.loader import read_toml
+from opsctl.state.run_dir import RunDir, check_trusted
 from opsctl.trainer.manifest import Checkpoint
 from opsctl.units import format_size
 
@@ -44,7 +44,7 @@ def list_(app: App, train: str, *, as_json: bool) -> int:
     \b
     opsctl checkpoint list tiny-gpt --json
     """
-    rows = checkpoints.listed(app.find(train).checkpoints)
+    rows = catalog.listed(app.find(train).checkpoints)
     code = int(any(row.is_unread for row in rows))
     if as_json:
         print_json([asdict(row) for row in rows])
@@ -74,7 +74,7 @@ def verify(context: click.Context, train: str, *, step: int | None, as_json: boo
     verdicts = []
     for each in _of_step(app.find(train), step):
         try:
-            found = checkpoints.problems(each.path)
+            found = catalog.problems(each.path)
             verdict = "damaged" if found else "verified"
         except (OSError, ValueError) as error:
             found, verdict = [str(error)], "unknown"
@@ -105,11 +105,11 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
     """
     run = ours(app, train)
     with leased(run, app):
-        gone, failed = checkpoints.superfluous(run.checkpoints, keep_last=keep_last, keep_every=keep_every)
+        gone, failed = catalog.superfluous(run.checkpoints, keep_last=keep_last, keep_every=keep_every)
         sizes = {each: offload.size(each) for each in gone}
         if not dry_run:
-            failed += checkpoints.sweep(run.checkpoints)
-            gone, stay = checkpoints.remove(gone)
+            failed += catalog.sweep(run.checkpoints)
+            gone, stay = catalog.remove(gone)
             failed += stay
     freed = sum(sizes[each] for each in gone)
     if as_json:
@@ -170,7 +170,7 @@ def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:
 
 
 def _of_step(run: RunDir, step: int | None) -> list[Checkpoint]:
-    found = checkpoints.found(run.checkpoints)
+    found = catalog.found(run.checkpoints)
     if step is None:
         return found
     if chosen := [each for each in found if each.step == step]:

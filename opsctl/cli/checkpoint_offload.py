@@ -11,13 +11,13 @@ from pathlib import Path
 
 import click
 
-from opsctl import checkpoints, offload
 from opsctl.app import App
+from opsctl.checkpoints import catalog, offload
 from opsctl.cli.options import Duration
 from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
 from opsctl.errors import InputError, OpsctlError, RunDirError
-from opsctl.lease import Held, lease
-from opsctl.rundir import RunDir
+from opsctl.state.lease import Held, lease
+from opsctl.state.run_dir import RunDir
 from opsctl.trainer.manifest import Checkpoint
 from opsctl.units import format_size
 
@@ -70,16 +70,16 @@ def offload_(
     copied: list[Checkpoint] = []
     failed: list[OpsctlError] = []
     with leased(run, app) as held, _progress(sum(offload.size(each) for each in plan.copies)) as told:
-        stay = checkpoints.sweep(run.checkpoints)
+        stay = catalog.sweep(run.checkpoints)
         refreshed = _refreshing(held, app, told)
         for each in plan.copies:
             try:
                 offload.offload(each, destination, app.clock, refreshed)
                 copied.append(each)
-            except (offload.NotCopied, checkpoints.Damaged) as error:
+            except (offload.NotCopied, catalog.Damaged) as error:
                 failed.append(error)
         planned = [] if copy_only else offload.removable(plan, destination.label)
-        gone, left = checkpoints.remove(planned)
+        gone, left = catalog.remove(planned)
     failures = [*(error.message for error in failed), *stay, *left]
     if as_json:
         done = {"copied": [each.step for each in copied], "removed": [each.step for each in gone]}

@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 from opsctl.cli.output import print_json, say
-from opsctl.cli.reference import markdown
-from opsctl.config import Site, Train, load_site, load_train, read_toml
+from opsctl.cli.settings_reference import markdown
 from opsctl.errors import ConfigError, InputError, cannot_write
-from opsctl.launch.plan import body
+from opsctl.launch.launch_plan import body
 from opsctl.render import templates_dir
-from opsctl.rundir import RunDir
+from opsctl.settings.loader import Site, Train, load_site, load_train, read_toml
+from opsctl.state.files import write_atomic
+from opsctl.state.run_dir import RunDir
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.contract import write_atomic
 
 STARTERS = ("train.toml", "site.toml")
 

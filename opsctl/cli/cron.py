@@ -18,10 +18,10 @@ from opsctl.cron.drivers import daemon as daemons
 from opsctl.cron.drivers import export as exported_lines
 from opsctl.cron.drivers.daemon import Daemon
 from opsctl.cron.drivers.export import FORMATS
-from opsctl.cron.output import sweep
+from opsctl.cron.entry_output import sweep
 from opsctl.cron.tick import Round
 from opsctl.errors import ConfigError, InputError, MissingProgram, OpsctlError, SchedulerError, Unreachable
-from opsctl.lease import Busy
+from opsctl.state.lease import Busy
 
 DRIVERS = ("slurm", "daemon")
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from opsctl.app import App
 from opsctl.cli.output import console, json_option, print_json, print_table
-from opsctl.cron.status import CronStatus, EntryStatus, look
+from opsctl.cron.cron_status import CronStatus, EntryStatus, look
 
 STYLES = {"ok": "green", "running": "cyan", "": "dim"}
 

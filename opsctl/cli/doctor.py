@@ -21,8 +21,8 @@ from opsctl.capabilities import Capability, parse_version
 from opsctl.cli.output import cell, json_option, print_json, print_table
 from opsctl.errors import MissingProgram, OpsctlError
 from opsctl.extras import EXTRAS, install_command
-from opsctl.rundir import check_trusted
-from opsctl.sitedir import SiteDir
+from opsctl.state.run_dir import check_trusted
+from opsctl.state.site_dir import SiteDir
 
 Level = Literal["ok", "missing", "unknown", "optional"]
 STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unknown": "magenta", "optional": "dim"}
@@ -87,7 +87,7 @@ def _root(app: App) -> Iterator[Line]:
 
 
 def _slurm(app: App) -> Iterator[Line]:
-    from opsctl.scheduler.library import choose  # noqa: PLC0415 (doctor should start even where this is broken)
+    from opsctl.scheduler.pyslurm_reader import choose  # noqa: PLC0415 (doctor should start even where this is broken)
 
     try:
         scheduler, why = choose(app.engine_runner)
@@ -129,8 +129,8 @@ def _sandbox(app: App) -> Iterator[Line]:
 
 
 def _alerts(app: App) -> Iterator[Line]:
-    from opsctl.alerts.secrets import exposed  # noqa: PLC0415 (as above)
-    from opsctl.alerts.send import check, check_ping, given_up  # noqa: PLC0415 (as above)
+    from opsctl.alerts.channel_secrets import exposed  # noqa: PLC0415 (as above)
+    from opsctl.alerts.dispatch import check, check_ping, given_up  # noqa: PLC0415 (as above)
 
     if not app.site.alerts.channels:
         yield Line("alerts", "optional", "no channel: they go to a file that nobody is told of",
@@ -153,7 +153,7 @@ def _alerts(app: App) -> Iterator[Line]:
 
 
 def _cron(app: App) -> Iterator[Line]:
-    from opsctl.cron.status import look  # noqa: PLC0415 (as above)
+    from opsctl.cron.cron_status import look  # noqa: PLC0415 (as above)
 
     try:
         seen = look(app.cron)

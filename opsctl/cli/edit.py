@@ -10,14 +10,14 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
-from opsctl.cli.owner import attend
-from opsctl.config import Train, load_train
+from opsctl.cli.owner_tasks import attend
 from opsctl.errors import ConfigError, RunDirError
-from opsctl.launch import plan as planning
-from opsctl.launch.edit import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
-from opsctl.lease import lease
+from opsctl.launch import launch_plan as planning
+from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
 from opsctl.preflight.checks.settings import SECRET
-from opsctl.rundir import RunDir
+from opsctl.settings.loader import Train, load_train
+from opsctl.state.lease import lease
+from opsctl.state.run_dir import RunDir
 
 
 @click.command()

@@ -8,12 +8,12 @@ from datetime import timedelta
 import click
 
 from opsctl.app import App
-from opsctl.cli.nodeview import NodeView
+from opsctl.cli.node_view import NodeView
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import json_option, print_json, say
+from opsctl.nodes.remote.fanout import Group, grouped
 from opsctl.nodesets import fold
 from opsctl.ports import Answer
-from opsctl.remote.fanout import Group, grouped
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import click
 
-from opsctl import rundir
 from opsctl.app import App
-from opsctl.cli.owner import keep_cron
-from opsctl.config import Guard, parse, read_toml
+from opsctl.cli.owner_tasks import keep_cron
 from opsctl.errors import ConfigError
-from opsctl.guard.nodes import NodeCare
-from opsctl.guard.record import life_name, nodes_of
-from opsctl.guard.run import Supervisor
-from opsctl.isolation import Failed, Isolation
+from opsctl.guard.attempt_record import life_name, nodes_of
+from opsctl.guard.node_care import NodeCare
+from opsctl.guard.supervisor import Supervisor
+from opsctl.host.isolation import Failed, Isolation
+from opsctl.host.system import replace_process
 from opsctl.model import Level
-from opsctl.rundir import RunDir
-from opsctl.system import replace_process
+from opsctl.settings.loader import Guard, parse, read_toml
+from opsctl.state import run_dir as rundir
+from opsctl.state.run_dir import RunDir
 
 TELL_SECONDS = 20.0
 """What telling people may take. What is not told by then is told by the next cycle of `opsctl watch`."""
@@ -72,7 +72,7 @@ def care_of(app: App, env: Mapping[str, str]) -> NodeCare:
 def tell(app: App, train: RunDir) -> None:
     """Tell people of failures at once, where the site's alerts are ours; if not, whoever keeps them does. Raises
     OpsctlError."""
-    from opsctl.alerts import send  # noqa: PLC0415 (templates and more, for a life that has ended)
+    from opsctl.alerts import dispatch  # noqa: PLC0415 (templates and more, for a life that has ended)
     from opsctl.watchdogs.failures import failures  # noqa: PLC0415 (as above)
 
     site = app.alerting.site.path
@@ -82,7 +82,7 @@ def tell(app: App, train: RunDir) -> None:
 
     def record() -> None:
         app.alerting.ledger.record(found)
-        send.alert(app.alerting)
+        dispatch.alert(app.alerting)
 
     failed = Isolation[str, None](app.clock, TELL_SECONDS).run({"tell": record})["tell"]
     if isinstance(failed, Failed):

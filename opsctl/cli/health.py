@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
-from opsctl.cli.nodeview import NodeView, all_option, partition_option, train_option
+from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
 from opsctl.cli.output import cell, json_option, print_json, print_table, say
-from opsctl.health.history import node_score
-from opsctl.health.look import Looked
-from opsctl.health.model import Health, Result, Severity, Verdict
+from opsctl.nodes.health.node_checker import Looked
+from opsctl.nodes.health.node_state import Health, Result, Severity, Verdict
+from opsctl.nodes.history import node_score
 from opsctl.nodesets import fold
 
 STYLES = {Health.HEALTHY: "green", Health.DEGRADED: "yellow", Health.FAULTY: "red", Health.UNKNOWN: "magenta"}

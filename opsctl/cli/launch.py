@@ -9,20 +9,20 @@ from pathlib import Path
 
 import click
 
-from opsctl import rundir
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, print_json, say
-from opsctl.cli.owner import attend
+from opsctl.cli.owner_tasks import attend
 from opsctl.cli.preflight import findings
-from opsctl.config import Train, load_train
 from opsctl.errors import ConfigError
-from opsctl.launch import plan as planning
-from opsctl.launch.edit import Files, syntax_problems
+from opsctl.launch import launch_plan as planning
+from opsctl.launch.revisions import Files, syntax_problems
 from opsctl.launch.submit import Launch, Launched, check_owner, new_nonce
 from opsctl.model import JobSpec, Plan
 from opsctl.nodesets import fold, nodeset
-from opsctl.preflight.model import Finding, Level
-from opsctl.rundir import RunDir
+from opsctl.preflight.problem import Finding, Level
+from opsctl.settings.loader import Train, load_train
+from opsctl.state import run_dir
+from opsctl.state.run_dir import RunDir
 
 
 @click.command()
@@ -103,7 +103,7 @@ def _check_place(app: App, run: RunDir) -> None:
     there = next(path for path in (run.path, *run.path.parents) if path.exists())
     if app.site.trust_parents and there not in (run.path, app.root):
         return
-    rundir.check_trusted([there], root=app.root if app.site.trust_parents else None)
+    run_dir.check_trusted([there], root=app.root if app.site.trust_parents else None)
 
 
 def _show(plan: Plan, *, as_json: bool) -> None:

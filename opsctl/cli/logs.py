@@ -11,8 +11,8 @@ import click
 
 from opsctl.cli.output import json_option, optional_train
 from opsctl.errors import OpsctlError, RunDirError
-from opsctl.logs.lines import for_terminal, read_line
-from opsctl.logs.train import RankLogs, Source, TrainLog
+from opsctl.telemetry.logs.log_lines import for_terminal, read_line
+from opsctl.telemetry.logs.train_logs import RankLogs, Source, TrainLog
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -49,7 +49,7 @@ def logs(
     if url and picks_ranks:
         raise click.UsageError("--task, --rank and --node choose among TRAIN's files; there are none with --from.")
     if url:
-        from opsctl.logs.http import connect  # noqa: PLC0415 (for addresses alone)
+        from opsctl.telemetry.logs.remote_log import connect  # noqa: PLC0415 (for addresses alone)
 
         source: Source = connect(url, app.clock)
     else:

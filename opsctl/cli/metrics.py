@@ -12,11 +12,11 @@ import click
 from opsctl.app import App
 from opsctl.cli.output import complete_trains, json_option, print_json, say
 from opsctl.errors import InputError, cannot_write
+from opsctl.metrics.collect import effective, gather
 from opsctl.metrics.families import FAMILIES, exposition
-from opsctl.metrics.gather import effective, gather
 from opsctl.metrics.serve import EFFECTIVE_EVERY_S, Fresh, listen, parse_address
-from opsctl.rundir import RunDir
-from opsctl.trainer.contract import write_atomic
+from opsctl.state.files import write_atomic
+from opsctl.state.run_dir import RunDir
 
 ENDS_IN = ".prom"
 """node_exporter reads no other names."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from opsctl.cli.output import json_option, print_json, say
-from opsctl.diagnosis.nccl import read, told
+from opsctl.diagnosis.nccl_debug import read, told
 
 
 @click.command()

@@ -10,15 +10,15 @@ from rich.table import Table
 
 from opsctl.app import App
 from opsctl.cli.health import show
-from opsctl.cli.nodeview import NodeView, all_option, partition_option, train_option
+from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
+from opsctl.cli.nodes_reboot import reboot
 from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, say
-from opsctl.cli.reboot import reboot
 from opsctl.errors import OpsctlError
-from opsctl.health import ghosts
-from opsctl.health.history import node_score
-from opsctl.health.look import Looked
-from opsctl.health.quarantine import PREFIX, NodePlan, Wants, is_listed, is_ours, is_out, plan_drain, plan_undrain
-from opsctl.quarantine import Done, Quarantine, keep_report, report, wants
+from opsctl.nodes.drain import Done, Quarantine, keep_report, report, wants
+from opsctl.nodes.drain_plan import PREFIX, NodePlan, Wants, is_listed, is_ours, is_out, plan_drain, plan_undrain
+from opsctl.nodes.health import end_orphans
+from opsctl.nodes.health.node_checker import Looked
+from opsctl.nodes.history import node_score
 
 MOST_NAMED = 3
 """Trains of one node that a table names; JSON has them all."""
@@ -199,9 +199,9 @@ def _end_ghosts(app: App, view: NodeView, looked: Looked, *, quiet: bool) -> boo
     ended = False
     idle = {node.name for node in view.nodes if node.name not in view.trains_on and "DRAINING" not in node.state}
     for name, seen in looked.snapshots.items():
-        found = ghosts.held_by(seen, app.site.health)
+        found = end_orphans.held_by(seen, app.site.health)
         if name in idle and found:
-            answer = ghosts.end(view.fanout(), seen, found)
+            answer = end_orphans.end(view.fanout(), seen, found)
             ended = ended or bool(answer.out.split())
             if not quiet:
                 which = ", ".join(answer.out.split()) or "nothing"

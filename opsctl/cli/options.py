@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import click
 
-from opsctl.system import SystemClock
+from opsctl.host.system import SystemClock
 from opsctl.units import MAX_DURATION, format_duration, parse_duration, parse_time
 
 

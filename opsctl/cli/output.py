@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.errors import OpsctlError
-from opsctl.logs.lines import for_terminal
+from opsctl.telemetry.logs.log_lines import for_terminal
 
 F = TypeVar("F", bound=Callable[..., Any])
 BLANKS = re.compile(r" +$", re.MULTILINE)
@@ -29,7 +29,7 @@ dry_run_option: Callable[[F], F] = click.option("--dry-run", is_flag=True, help=
 def complete_trains(ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
     """For the shell: the trains whose names begin so; none where the settings do not hold."""
     from opsctl.app import build  # noqa: PLC0415 (pydantic and all, which --help can do without)
-    from opsctl.rundir import all_trains  # noqa: PLC0415 (as above)
+    from opsctl.state.run_dir import all_trains  # noqa: PLC0415 (as above)
 
     try:
         root = build(ctx.find_root().params.get("site")).root

@@ -13,17 +13,17 @@ from rich.text import Text
 
 from opsctl.app import App
 from opsctl.cli.output import json_option, print_json, print_table, say
-from opsctl.config import Train, load_train
 from opsctl.errors import ConfigError, OpsctlError
-from opsctl.journal import actor
-from opsctl.launch.edit import syntax_problems
-from opsctl.launch.plan import body, job_spec
+from opsctl.launch.launch_plan import body, job_spec
+from opsctl.launch.revisions import syntax_problems
 from opsctl.model import JobSpec
 from opsctl.preflight.checks import CHECKS
-from opsctl.preflight.gather import cluster, gather
-from opsctl.preflight.model import Finding, Level, Order, error, judge
+from opsctl.preflight.gather_facts import cluster, gather
+from opsctl.preflight.problem import Finding, Level, Order, error, judge
 from opsctl.preflight.recipe import recipe
-from opsctl.rundir import RunDir
+from opsctl.settings.loader import Train, load_train
+from opsctl.state.journal import actor
+from opsctl.state.run_dir import RunDir
 
 STYLES = {Level.ERROR: "red", Level.WARNING: "yellow", Level.NOTE: "dim"}
 

@@ -10,15 +10,15 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, optional_train, print_json, say
-from opsctl.config import Train, parse, read_toml
 from opsctl.errors import InputError, OpsctlError
-from opsctl.publish import secrets
-from opsctl.publish.stage import Deadline, Item
-from opsctl.publish.train import REPORTS, Published, Publisher
-from opsctl.report import words
-from opsctl.report.page import render_page
-from opsctl.report.train import report_train
-from opsctl.rundir import RunDir, all_trains, may_act
+from opsctl.publish import redaction
+from opsctl.publish.publisher import REPORTS, Published, Publisher
+from opsctl.publish.staging import Deadline, Item
+from opsctl.report import formats
+from opsctl.report.html_page import render_page
+from opsctl.report.train_report import report_train
+from opsctl.settings.loader import Train, parse, read_toml
+from opsctl.state.run_dir import RunDir, all_trains, may_act
 from opsctl.units import format_size
 
 
@@ -82,7 +82,7 @@ def _publisher(app: App, run: RunDir, deadline: Deadline) -> Publisher | None:
     app.check_trusted(run)  # its [publish] may name a command
     if config.publish:
         deadline = Deadline.within(app.clock, table.timeout_seconds)
-    known = secrets.gather(app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ)
+    known = redaction.gather(app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ)
     return Publisher(
         run=run, table=table, root=app.root, secrets=known, reports=lambda: _reports(app, run), runner=app.runner,
         clock=app.clock, deadline=deadline,
@@ -94,7 +94,7 @@ def _reports(app: App, run: RunDir) -> Mapping[str, str]:
         made = report_train(run, app.journal(run).events(), app.clock.now())
     except OpsctlError:
         return {}
-    return {"report.md": words.markdown(made), "report.html": render_page(made)}
+    return {"report.md": formats.markdown(made), "report.html": render_page(made)}
 
 
 def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run: bool) -> Iterator[str]:

@@ -15,14 +15,14 @@ from rich.text import Text
 from opsctl.cli.options import Since
 from opsctl.cli.output import console, json_option, optional_train, print_json, say
 from opsctl.errors import InputError, OpsctlError, cannot_write
-from opsctl.journal import replay
-from opsctl.progress.effective import Bucket
-from opsctl.report import words
-from opsctl.report.foreign import report_log
-from opsctl.report.model import Report
+from opsctl.report import formats
+from opsctl.report.contents import Report
+from opsctl.report.log_report import report_log
 from opsctl.report.sacct import Ran, ran, read_sacct
-from opsctl.report.train import report_train
-from opsctl.trainer.contract import write_atomic
+from opsctl.report.train_report import report_train
+from opsctl.state.files import write_atomic
+from opsctl.state.journal import replay
+from opsctl.telemetry.progress.effective_time import Bucket
 from opsctl.units import format_duration, format_percent
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ def report(
     if html:
         write(found, html)
     if as_json:
-        print_json(words.to_json(found))
+        print_json(formats.to_json(found))
     elif markdown:
-        say(words.markdown(found))
+        say(formats.markdown(found))
     elif html:
-        say(f"{html}: {words.headline(found)}")
+        say(f"{html}: {formats.headline(found)}")
     else:
         console().print(page(found))
 
@@ -119,7 +119,7 @@ def foreign(app: App, log: Path, sacct: Path | None, since: datetime | None) -> 
 
 def write(found: Report, path: Path) -> None:
     """Raises RunDirError where that cannot be."""
-    from opsctl.report.page import render_page  # noqa: PLC0415 (jinja2, for those who want a page)
+    from opsctl.report.html_page import render_page  # noqa: PLC0415 (jinja2, for those who want a page)
 
     try:
         write_atomic(path, render_page(found))
@@ -128,7 +128,7 @@ def write(found: Report, path: Path) -> None:
 
 
 def page(found: Report) -> RenderableType:
-    parts: list[RenderableType] = [Text(f"{found.train}: {words.headline(found)}", style="bold"), _facts(found)]
+    parts: list[RenderableType] = [Text(f"{found.train}: {formats.headline(found)}", style="bold"), _facts(found)]
     parts += [Text(""), _shares(found)]
     if found.lives:
         parts += [Text(""), _lives(found)]
@@ -137,7 +137,7 @@ def page(found: Report) -> RenderableType:
 
 def _facts(found: Report) -> Table:
     table = Table.grid(padding=(0, 2))
-    for name, value in words.facts(found):
+    for name, value in formats.facts(found):
         table.add_row(Text(f"  {name}", style="dim"), Text(value))
     return table
 
@@ -146,7 +146,7 @@ def _shares(found: Report) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name, justify in (("  where it went", "left"), ("time", "right"), ("share", "right"), ("", "left")):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # rich's own words for it
-    for bucket, spent, share in words.shares(found):
+    for bucket, spent, share in formats.shares(found):
         style = "green" if bucket is Bucket.EFFECTIVE else "red"
         bar = Text("█" * round(BAR * share) or "▏", style=style)
         table.add_row(Text(f"  {bucket}"), format_duration(spent), format_percent(share), bar)
@@ -154,7 +154,7 @@ def _shares(found: Report) -> Table:
 
 
 def _lives(found: Report) -> Table:
-    table = Table(*words.LIFE_COLUMNS, box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for row in words.life_rows(found):
+    table = Table(*formats.LIFE_COLUMNS, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for row in formats.life_rows(found):
         table.add_row(*map(Text, row))
     return table

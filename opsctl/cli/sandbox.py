@@ -15,11 +15,11 @@ import click
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.ports import Clock, Runner
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.config import Spec
 from opsctl.sandbox.faults import Action
 from opsctl.sandbox.namespaces import run_inside, run_private
 from opsctl.sandbox.record import Places
-from opsctl.sandbox.status import Status
+from opsctl.sandbox.sandbox_status import Status
+from opsctl.sandbox.slurm_conf import Spec
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.nodeview import NodeView
+from opsctl.cli.node_view import NodeView
 from opsctl.cli.output import json_option, optional_train, print_json, say
-from opsctl.config import Train, parse, read_toml
-from opsctl.diagnosis import ask
-from opsctl.diagnosis.pyspy import look
-from opsctl.diagnosis.ranks import speaker_of_file
-from opsctl.diagnosis.stacks import Stack, grouped, told
-from opsctl.diagnosis.stacks import parse as parse_stacks
+from opsctl.diagnosis import request_stacks
+from opsctl.diagnosis.py_spy import look
+from opsctl.diagnosis.speakers import speaker_of_file
+from opsctl.diagnosis.stack_dumps import Stack, grouped, told
+from opsctl.diagnosis.stack_dumps import parse as parse_stacks
 from opsctl.errors import InputError, OpsctlError, cannot_write
-from opsctl.launch import chain
+from opsctl.launch import train_arrays
 from opsctl.model import Job
 from opsctl.nodesets import expand
-from opsctl.rundir import Life, RunDir
+from opsctl.settings.loader import Train, parse, read_toml
+from opsctl.state.run_dir import Life, RunDir
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -68,10 +68,14 @@ def stacks(
     target = life.path / "stacks" / f"asked-{app.clock.now():%Y%m%dT%H%M%S}"
     notes, text = [], ""
     try:
-        ask.ask(life, target, ranks=ranks, seconds=seconds, clock=app.clock)
+        request_stacks.ask(life, target, ranks=ranks, seconds=seconds, clock=app.clock)
         if signal:
             logs, runner = run.life_logs(life.name), app.engine_runner
-            notes.append(ask.by_signal(job, logs, target, ranks=ranks, seconds=seconds, runner=runner, clock=app.clock))
+            notes.append(
+                request_stacks.by_signal(
+                    job, logs, target, ranks=ranks, seconds=seconds, runner=runner, clock=app.clock
+                )
+            )
     except OSError as error:
         if not py_spy:
             raise cannot_write(target, error) from error
@@ -82,11 +86,11 @@ def stacks(
         with suppress(OSError):  # what is somebody else's is shown, and not kept
             looked.keep(target)
     notes += [f"all of them: {target}"] if target.exists() else []
-    _show(ask.answers(target, text), ranks=ranks, as_json=as_json, notes=[*filter(None, notes)])
+    _show(request_stacks.answers(target, text), ranks=ranks, as_json=as_json, notes=[*filter(None, notes)])
 
 
 def _running(app: App, run: RunDir) -> tuple[Job, Life]:
-    jobs = [job for job in chain.look(run, app.journal(run), app.scheduler.jobs()).jobs if job.state.is_active]
+    jobs = [job for job in train_arrays.look(run, app.journal(run), app.scheduler.jobs()).jobs if job.state.is_active]
     if not jobs:
         raise InputError(f"{run.name}: nothing runs", hint=f"opsctl why {run.name} says what ended the last task")
     return jobs[0], run.life(jobs[0].life)

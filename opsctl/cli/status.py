@@ -14,19 +14,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from opsctl.alerts.brief import Brief, open_alerts
+from opsctl.alerts.open_alerts import Brief, open_alerts
 from opsctl.app import App
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import cell, console, finite, in_json, json_option, optional_train, print_json
-from opsctl.cli.owner import keep_cron
-from opsctl.cli.progress import progress_lines
+from opsctl.cli.owner_tasks import keep_cron
+from opsctl.cli.progress_lines import progress_lines
 from opsctl.errors import Unreachable
 from opsctl.model import Job
-from opsctl.progress.spark import ASCII, BLOCKS
-from opsctl.rundir import all_trains
-from opsctl.sitedir import SiteDir
-from opsctl.status import Status
-from opsctl.status import status as look
+from opsctl.monitor.status import Status
+from opsctl.monitor.status import status as look
+from opsctl.state.run_dir import all_trains
+from opsctl.state.site_dir import SiteDir
+from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
 from opsctl.units import format_duration
 
 SLURM = "slurm/site"

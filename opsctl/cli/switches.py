@@ -9,9 +9,9 @@ import click
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
 from opsctl.errors import RunDirError, cannot_write
-from opsctl.journal import Kind, actor
-from opsctl.rundir import RunDir
-from opsctl.switches import Armed, Switch, arm, disarm, note, read
+from opsctl.state.journal import Kind, actor
+from opsctl.state.run_dir import RunDir
+from opsctl.state.switches import Armed, Switch, arm, disarm, note, read
 
 EFFECT = {
     Switch.KILL: "the running task saves and stops; what is queued is cancelled",

@@ -11,10 +11,10 @@ import click
 from opsctl.app import App
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import complete_trains, json_option, print_json, say
-from opsctl.cli.owner import keep_cron
+from opsctl.cli.owner_tasks import keep_cron
 from opsctl.errors import OpsctlError
 from opsctl.model import Finding, Level
-from opsctl.watch import Report, Watch
+from opsctl.monitor.watch_cycle import Report, Watch
 
 NAGIOS = {Level.OK: 0, Level.WARNING: 1, Level.CRITICAL: 2, Level.UNKNOWN: 3}
 WORST = (Level.CRITICAL, Level.WARNING, Level.UNKNOWN, Level.OK)

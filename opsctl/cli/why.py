@@ -11,21 +11,21 @@ import click
 
 from opsctl.cli.output import json_option, optional_train, print_json, say
 from opsctl.diagnosis.causes import Class
-from opsctl.diagnosis.ends import End, by_slurm, by_trainer
-from opsctl.diagnosis.first import Diagnosis
-from opsctl.diagnosis.hang import diagnose_hang
-from opsctl.diagnosis.life import Lived, diagnose_life, diagnose_logs
+from opsctl.diagnosis.diagnose_attempt import Lived, diagnose_life, diagnose_logs
+from opsctl.diagnosis.exit_reasons import End, by_slurm, by_trainer
+from opsctl.diagnosis.hang_cause import diagnose_hang
+from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import InputError, Unreachable
-from opsctl.guard.beside import with_past
+from opsctl.guard.attempt_record import read_start
 from opsctl.guard.diagnose import SLURM_SAID, asked_why, lived
-from opsctl.guard.evidence import gather
+from opsctl.guard.exit_evidence import gather
+from opsctl.guard.finalize import is_of, read_end, remembered
+from opsctl.guard.node_evidence import with_past
 from opsctl.guard.outcome import Outcome
-from opsctl.guard.record import read_start
-from opsctl.guard.settle import is_of, read_end, remembered
-from opsctl.guard.stop import Stop, read_stop_request
-from opsctl.journal import replay
+from opsctl.guard.stop_request import Stop, read_stop_request
 from opsctl.model import JobState
-from opsctl.rundir import Life, RunDir
+from opsctl.state.journal import replay
+from opsctl.state.run_dir import Life, RunDir
 from opsctl.trainer.contract import read_stop_reason
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from opsctl.errors import Unreachable
 from opsctl.ports import Runner, TimedOut
-from opsctl.scheduler.answers import HINT, check
 from opsctl.scheduler.slurm import NO_FILTER, TIMEOUT
+from opsctl.scheduler.slurm_errors import HINT, check
 
 
 def foreign_to_us(env: Mapping[str, str]) -> dict[str, None]:

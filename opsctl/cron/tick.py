@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from opsctl.cron.ledger import Ledger, Ran, Result, Tick, read_ledger, write_ledger
-from opsctl.cron.outcome import judged, submitted
-from opsctl.cron.output import KEEP_BYTES, keep_output, prune
-from opsctl.cron.schedule import Entry, due
-from opsctl.cron.world import Cron, entry_env
+from opsctl.cron.context import Cron, entry_env
+from opsctl.cron.crontab import Entry, due
+from opsctl.cron.entry_output import KEEP_BYTES, keep_output, prune
+from opsctl.cron.entry_result import judged, submitted
+from opsctl.cron.run_history import Ledger, Ran, Result, Tick, read_ledger, write_ledger
 from opsctl.errors import OpsctlError, RunDirError
-from opsctl.lease import Held, lease
-from opsctl.system import hostname, run_bounded
+from opsctl.host.system import hostname, run_bounded
+from opsctl.state.lease import Held, lease
 
 SIGN_OF_LIFE = 20.0
 """Seconds between two that a tick gives while it works: of a lease, nobody waits for longer than two minutes."""

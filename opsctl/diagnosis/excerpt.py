@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from opsctl.diagnosis.causes import UNEXPLAINED
-from opsctl.diagnosis.ranks import Speaker, split
-from opsctl.diagnosis.scan import LONGEST, Event
-from opsctl.logs.lines import time_of
+from opsctl.diagnosis.scan_logs import LONGEST, Event
+from opsctl.diagnosis.speakers import Speaker, split
+from opsctl.telemetry.logs.log_lines import time_of
 
 NEARBY = 128 << 10
 """Bytes around a line in which what belongs to it is looked for."""

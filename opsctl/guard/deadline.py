@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from opsctl.ports import Clock, Scheduler
-from opsctl.rundir import Life, RunDir
+from opsctl.state.run_dir import Life, RunDir
 
 LONGEST, SHORTEST = 60.0, 5.0
 NO_LIMIT = 525_600

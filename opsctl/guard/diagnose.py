@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from opsctl.config import Train, parse, read_toml
 from opsctl.diagnosis.causes import Class
-from opsctl.diagnosis.ends import End, by_slurm, by_trainer
-from opsctl.diagnosis.first import Diagnosis
-from opsctl.diagnosis.hang import diagnose_hang
-from opsctl.diagnosis.life import Lived, diagnose_life
+from opsctl.diagnosis.diagnose_attempt import Lived, diagnose_life
+from opsctl.diagnosis.exit_reasons import End, by_slurm, by_trainer
+from opsctl.diagnosis.hang_cause import diagnose_hang
+from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import ConfigError
-from opsctl.guard import record
+from opsctl.guard import attempt_record
 from opsctl.guard.outcome import Outcome
-from opsctl.guard.stop import read_stop_request
-from opsctl.isolation import Failed, Isolation
-from opsctl.journal import Event, Journal, Kind, replay
+from opsctl.guard.stop_request import read_stop_request
+from opsctl.host.isolation import Failed, Isolation
 from opsctl.model import JobState
-from opsctl.rundir import Life, RunDir
+from opsctl.settings.loader import Train, parse, read_toml
+from opsctl.state.journal import Event, Journal, Kind, replay
+from opsctl.state.run_dir import Life, RunDir
 from opsctl.trainer.contract import read_stop_reason
 
 SLURM_SAID = {
@@ -62,8 +62,8 @@ def asked_why(life: Life) -> str:
 def lived(run: RunDir, name: str, started: Sequence[str], said: End | None) -> Lived:
     """What is known of a life from outside its logs; `started` are all lives in their order."""
     later = started[started.index(name) + 1 :] if name in started else ()
-    began = record.read_start(run.life(name))
-    following = record.read_start(run.life(later[0])) if later else None
+    began = attempt_record.read_start(run.life(name))
+    following = attempt_record.read_start(run.life(later[0])) if later else None
     return Lived(
         life=name, begin=began.main_log if began else 0, end=(following.main_log or None) if following else None,
         said=said, ranks=_ranks(run),

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from opsctl.config import Guard
 from opsctl.diagnosis.causes import Class
-from opsctl.guard.stop import Stop, StopRequest
+from opsctl.guard.stop_request import Stop, StopRequest
 from opsctl.model import JobState
+from opsctl.settings.loader import Guard
 from opsctl.trainer.contract import Reason, StopReason
 
 

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import NoReturn
 
-from opsctl.guard.output import Copier, Lines, Log, Stdout, read_number, say
+from opsctl.guard.rank_output import Copier, Lines, Log, Stdout, read_number, say
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGCONT)
 KILL_SECONDS = 5.0  # a process that outlives SIGKILL for so long hangs in the kernel

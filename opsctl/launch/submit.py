@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from opsctl.errors import InputError, OpsctlError, RunDirError, SchedulerError, Unreachable
-from opsctl.journal import Kind
-from opsctl.launch.chain import Chain, Seen
-from opsctl.launch.edit import Files, read_files, swap
-from opsctl.lease import lease
+from opsctl.host.system import user_name
+from opsctl.launch.revisions import Files, read_files, swap
+from opsctl.launch.train_arrays import Chain, Seen
 from opsctl.model import Plan
 from opsctl.ports import Clock
-from opsctl.rundir import RunDir
-from opsctl.switches import Switch, read
-from opsctl.system import user_name
+from opsctl.state.journal import Kind
+from opsctl.state.lease import lease
+from opsctl.state.run_dir import RunDir
+from opsctl.state.switches import Switch, read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

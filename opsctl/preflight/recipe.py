@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from opsctl.calc.model import Shape, parameters
-from opsctl.calc.stages import Topology
-from opsctl.config import Train
+from opsctl.calc.gpt_size import Shape, parameters
+from opsctl.calc.parallel_layout import Topology
 from opsctl.errors import InputError
-from opsctl.preflight.flags import flags, number, whole
+from opsctl.preflight.command_flags import flags, number, whole
+from opsctl.settings.loader import Train
 from opsctl.trainer.config import TrainerConfig
 
 

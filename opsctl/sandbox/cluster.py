@@ -12,17 +12,17 @@ from pathlib import Path
 from opsctl.errors import InputError, SandboxError
 from opsctl.ports import Clock, Runner
 from opsctl.sandbox import daemons
-from opsctl.sandbox.accounting import start_accounting
-from opsctl.sandbox.claims import Taken, claimed
-from opsctl.sandbox.config import Auth, Spec, ports_needed
+from opsctl.sandbox.accounting_daemons import start_accounting
 from opsctl.sandbox.daemons import Tools
 from opsctl.sandbox.directories import make_directories, new_site, remove_run_directory
 from opsctl.sandbox.faults import Action, inject
-from opsctl.sandbox.portrange import claimed_ports
-from opsctl.sandbox.processes import Ended, end_members
+from opsctl.sandbox.members import Ended, end_members
+from opsctl.sandbox.name_claims import Taken, claimed
+from opsctl.sandbox.port_range import claimed_ports
 from opsctl.sandbox.programs import find_programs, slurm_version
 from opsctl.sandbox.record import Places, Record, read_record
-from opsctl.sandbox.status import Status, is_up, look
+from opsctl.sandbox.sandbox_status import Status, is_up, look
+from opsctl.sandbox.slurm_conf import Auth, Spec, ports_needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.host.processes import ProcessId
+from opsctl.host.system import spawn
 from opsctl.ports import Clock, Completed, Runner, TimedOut
-from opsctl.processes import ProcessId
-from opsctl.sandbox.config import Auth
 from opsctl.sandbox.failures import check_loopback, failed, find_misplaced, find_taken
 from opsctl.sandbox.loopback import is_listening
-from opsctl.sandbox.processes import MARKER, NODE
+from opsctl.sandbox.members import MARKER, NODE
 from opsctl.sandbox.record import CONTROLLER, MUNGED, Daemon, Places, Record
-from opsctl.system import spawn
+from opsctl.sandbox.slurm_conf import Auth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

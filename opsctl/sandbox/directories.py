@@ -12,10 +12,10 @@ import stat
 from pathlib import Path
 
 from opsctl.errors import SandboxError
-from opsctl.sandbox.config import Auth, Site, Spec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
 from opsctl.sandbox.loopback import choose_library_path, choose_network
 from opsctl.sandbox.loopback_library import build_library
 from opsctl.sandbox.record import Places, Record
+from opsctl.sandbox.slurm_conf import Auth, Site, Spec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
 
 
 def new_site(

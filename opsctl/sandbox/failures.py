@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from opsctl.errors import SandboxError
-from opsctl.sandbox.config import ports_needed
 from opsctl.sandbox.failure_causes import causes_in_log
 from opsctl.sandbox.record import CONTROLLER, SLURMDBD, Record
+from opsctl.sandbox.slurm_conf import ports_needed
 from opsctl.sandbox.sockets import holders_of, listening_sockets, sockets_of
 
 TAIL_LINES = 5

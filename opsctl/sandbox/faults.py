@@ -9,7 +9,7 @@ from opsctl.errors import InputError, SandboxError
 from opsctl.ports import Clock
 from opsctl.sandbox.daemons import start, wait_listening
 from opsctl.sandbox.failures import port_of
-from opsctl.sandbox.processes import end_members, wait_ended
+from opsctl.sandbox.members import end_members, wait_ended
 from opsctl.sandbox.record import CONTROLLER, Daemon, Record
 
 

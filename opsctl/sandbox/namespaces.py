@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from opsctl.errors import MissingProgram, SandboxError
+from opsctl.host.system import run_attached
 from opsctl.ports import Clock, Runner, TimedOut
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.config import Auth, Spec
-from opsctl.sandbox.processes import MARKER
+from opsctl.sandbox.members import MARKER
 from opsctl.sandbox.record import Places
-from opsctl.system import run_attached
+from opsctl.sandbox.slurm_conf import Auth, Spec
 
 PRIVATE = ("--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 AS_USER = ("--user", "--map-current-user", "--keep-caps")

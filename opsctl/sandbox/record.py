@@ -10,12 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from opsctl.config import state_home
 from opsctl.errors import InputError
-from opsctl.processes import ProcessId
-from opsctl.sandbox.config import Auth, Site, Spec, check_name
+from opsctl.host.processes import ProcessId
 from opsctl.sandbox.loopback import Network
-from opsctl.trainer.contract import write_atomic
+from opsctl.sandbox.slurm_conf import Auth, Site, Spec, check_name
+from opsctl.settings.loader import state_home
+from opsctl.state.files import write_atomic
 
 MUNGED, DATABASE, SLURMDBD, CONTROLLER = "munged", "mariadbd", "slurmdbd", "slurmctld"
 """The names of the daemons that are no node's."""

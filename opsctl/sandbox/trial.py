@@ -9,8 +9,8 @@ from pathlib import Path
 from opsctl.errors import SandboxError
 from opsctl.ports import Clock, Runner
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.config import Spec
 from opsctl.sandbox.record import Places
+from opsctl.sandbox.slurm_conf import Spec
 
 PATIENCE_S = 10.0
 """Ten times what the slowest machine takes that has been seen."""

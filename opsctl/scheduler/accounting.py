@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from opsctl.model import Accounting, Association, Qos
-from opsctl.scheduler.words import limit_of, listed
+from opsctl.scheduler.field_values import limit_of, listed
 from opsctl.units import parse_slurm_minutes
 
 SHARED = ("MaxWall", "MaxTRES", "MaxTRESPerNode", "MaxTRESMins", "GrpTRES", "GrpTRESRunMins", "GrpJobs", "GrpSubmit")

@@ -13,8 +13,7 @@ from opsctl.errors import InputError, Unreachable
 from opsctl.model import Accounting, Job, Limits, Node, Partition, Plan, Reason, Reservation
 from opsctl.ports import Completed, Runner, TimedOut
 from opsctl.scheduler import accounting
-from opsctl.scheduler.answers import GONE, HINT, NOT_PENDING, UNKNOWN_ID, check
-from opsctl.scheduler.parse import (
+from opsctl.scheduler.parse_output import (
     END_FIELDS,
     REASON_FIELDS,
     SACCT_FIELDS,
@@ -31,6 +30,7 @@ from opsctl.scheduler.parse import (
     parse_reasons,
     parse_reservations,
 )
+from opsctl.scheduler.slurm_errors import GONE, HINT, NOT_PENDING, UNKNOWN_ID, check
 
 TIMEOUT = 10.0
 """Seconds for one command. With slurmctld down, Slurm's own programs give up after nine."""

@@ -16,7 +16,13 @@ from tests.matrix.mirror import CannotBuild
 from tests.matrix.roots import REPOSITORY, VENV, WORK, Root, unpacked
 
 SUITES = ("bookworm", "trixie", "sid")
-TESTS = ("tests/golden", "tests/shell", "tests/unit/scheduler", "tests/unit/sandbox", "tests/sandbox")
+TESTS = (
+    "tests/integration/shell/golden",
+    "tests/integration/shell",
+    "tests/unit/scheduler",
+    "tests/unit/sandbox",
+    "tests/integration/slurm",
+)
 TEST_LIMIT_S = 3600
 PROGRAMS = ("debootstrap", "unshare", "chroot", "tar", "git", "ip")
 

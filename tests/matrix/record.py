@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opsctl.errors import OpsctlError
+from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.model import JobSpec, Plan
 from opsctl.ports import Completed
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.config import Spec
 from opsctl.sandbox.faults import Action
 from opsctl.sandbox.record import Places
+from opsctl.sandbox.slurm_conf import Spec
 from opsctl.scheduler.slurm import Slurm
-from opsctl.system import SystemClock, SystemRunner
 
 MARK = "\x1fmark"
 HOSTILE = "new\nline | \"quoted\" $(touch owned) 'x'; é漢字 🚂\ttab"

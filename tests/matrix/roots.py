@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from opsctl.processes import die_with_parent
+from opsctl.host.processes import die_with_parent
 from tests.matrix import mirror
 
 REPOSITORY = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.guard.repro import FREEZE, LIST
+from opsctl.guard.reproduction import FREEZE, LIST
 from tests.packaging.conftest import ROOT, Installed
 
 MODULES = (

@@ -16,8 +16,19 @@ from tests.packaging.conftest import ROOT, Installed
 
 MOST_DISTRIBUTIONS = 20
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-CORE = ("opsctl.app", "opsctl.cli.launch", "opsctl.watch", "opsctl.cli.guard", "opsctl.cli.cron", "opsctl.cli.metrics",
-        "opsctl.cli.health", "opsctl.logs.http", "opsctl.alerts.send", "opsctl.report", "opsctl.publish")  # fmt: skip
+CORE = (
+    "opsctl.app",
+    "opsctl.cli.launch",
+    "opsctl.monitor.watch_cycle",
+    "opsctl.cli.guard",
+    "opsctl.cli.cron",
+    "opsctl.cli.metrics",
+    "opsctl.cli.health",
+    "opsctl.telemetry.logs.remote_log",
+    "opsctl.alerts.dispatch",
+    "opsctl.report",
+    "opsctl.publish",
+)
 
 
 def core_distributions() -> set[str]:

@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opsctl.render import PLACEHOLDER
-from tests.shell.conftest import Bench, bench
+from tests.integration.shell.conftest import Bench, bench
 
 __all__ = ["bench"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opsctl.trainer.atomic_files import write_atomic
 from opsctl.trainer.checkpoint.rewrite import new_directory, verified
 from opsctl.trainer.checkpoint.weights import Weights
 from opsctl.trainer.config import ModelConfig
-from opsctl.trainer.contract import write_atomic
 
 _GPT2 = {
     "norm1": "ln_1",
@@ -120,7 +120,7 @@ def compare(checkpoint: Path, exported: Path, *, samples: int = 2) -> float:
     """The largest difference between our logits and those of transformers, in fp32, over random samples of tokens."""
     from transformers import AutoModelForCausalLM  # noqa: PLC0415 - of the `export` extra
 
-    from opsctl.trainer.checkpoint.single import logits  # noqa: PLC0415 - DeepSpeed, which exporting can do without
+    from opsctl.trainer.checkpoint.single_process import logits  # noqa: PLC0415 - DeepSpeed, which exporting can do without
 
     weights = Weights(checkpoint, verified(checkpoint))
     generator = torch.Generator().manual_seed(0)

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from opsctl.trainer import manifest
-from opsctl.trainer.checkpoint.snapshot import HostCopies, tensors_in
-from opsctl.trainer.contract import fsync_directory
+from opsctl.trainer.atomic_files import fsync_directory
+from opsctl.trainer.checkpoint.host_copy import HostCopies, tensors_in
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import FileRecord, Manifest
 

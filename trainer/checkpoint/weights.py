@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from opsctl.trainer import manifest, model
+from opsctl.trainer import gpt, manifest
 from opsctl.trainer.checkpoint.rewrite import load
 from opsctl.trainer.config import ModelConfig
 from opsctl.trainer.errors import Refused
@@ -41,7 +41,7 @@ class Weights:
         return {name: self._whole(f"{number}.{name}", [part[name] for part in parts]) for name in parts[0]}
 
     def _whole(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
-        info = model.universal_info(self.config)
+        info = gpt.universal_info(self.config)
         if len(parts) == 1 or _named(name, info["tp_replicated_parameter_patterns"]):
             return parts[0]
         return torch.cat(parts, dim=1 if _named(name, info["parameter_with_row_parallelism_patterns"]) else 0)

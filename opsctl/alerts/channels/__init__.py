@@ -1,23 +1,23 @@
-"""The ways to people. Adding one is a file here, a line in CHANNELS and a table in opsctl/alert_tables.py."""
+"""The ways to people. Adding one is a file here, a line in CHANNELS and a table in opsctl/settings/alerts.py."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any, Protocol
 
-from opsctl.alert_tables import ChannelTable
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.errors import MissingPackage
 from opsctl.extras import required
 from opsctl.ports import Runner
+from opsctl.settings.alerts import ChannelTable
 
 CHANNELS: dict[str, str] = {
     "email": "opsctl.alerts.channels.email:Email",
     "slack": "opsctl.alerts.channels.slack:Slack",
-    "apprise": "opsctl.alerts.channels.by_url:ByUrl",
-    "file": "opsctl.alerts.channels.text:ToFile",
-    "stdout": "opsctl.alerts.channels.text:ToStdout",
+    "apprise": "opsctl.alerts.channels.apprise_url:ByUrl",
+    "file": "opsctl.alerts.channels.plain_text:ToFile",
+    "stdout": "opsctl.alerts.channels.plain_text:ToStdout",
 }
 """By kind: where it lives. Imported when it is used, for some take long."""
 

@@ -10,12 +10,12 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
 
-from opsctl.alert_tables import EmailTable
+from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.alerts.secrets import mask, reveal
 from opsctl.errors import MissingProgram
 from opsctl.ports import Runner, TimedOut
+from opsctl.settings.alerts import EmailTable
 
 LEADING_DOT = re.compile(rb"^\.", re.MULTILINE)
 PORTS = {"none": 25, "starttls": 587, "tls": 465}

@@ -12,11 +12,11 @@ from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.webhook import WebhookClient
 
-from opsctl.alert_tables import SlackTable
+from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.alerts.secrets import mask, reveal
 from opsctl.ports import Runner
+from opsctl.settings.alerts import SlackTable
 
 TIMEOUT = 15
 LONGEST = 3500

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
+from opsctl.cli.plan.checkpoints import checkpoint, storage
 from opsctl.cli.plan.failures import simulate, spares
-from opsctl.cli.plan.saving import checkpoint, storage
-from opsctl.cli.plan.sizes import memory, model
-from opsctl.cli.plan.speed import network, throughput
+from opsctl.cli.plan.model_size import memory, model
 from opsctl.cli.plan.topologies import topology
+from opsctl.cli.plan.training_time import network, throughput
 
 
 @click.group()

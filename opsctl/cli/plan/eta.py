@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from opsctl.calc.throughput import time_left
 from opsctl.errors import InputError, OpsctlError
-from opsctl.journal import replay
-from opsctl.progress.eta import median_step_s, waits_seen
-from opsctl.progress.logline import recent_iterations
+from opsctl.state.journal import replay
+from opsctl.telemetry.progress.eta import median_step_s, waits_seen
+from opsctl.telemetry.progress.iteration_lines import recent_iterations
 
 if TYPE_CHECKING:
     from opsctl.app import App

@@ -8,14 +8,14 @@ from itertools import islice
 
 import click
 
-from opsctl.calc import knobs as calc
+from opsctl.calc import sensitivity as calc
 from opsctl.calc import spares as counts
-from opsctl.calc.checks import negative, not_positive, refuse
-from opsctl.calc.effective import renewal
-from opsctl.calc.simulate import CAUSES, Outcome, Setup
+from opsctl.calc.argument_checks import negative, not_positive, refuse
+from opsctl.calc.closed_form import renewal
+from opsctl.calc.simulation import CAUSES, Outcome, Setup
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.cli.plan.options import failures_option, plot_option
-from opsctl.cli.plan.show import Curve, draw, facts, listing
+from opsctl.cli.plan.plots import Curve, draw, facts, listing
 from opsctl.units import format_duration, format_percent
 
 

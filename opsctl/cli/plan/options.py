@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from opsctl.calc.accelerators import ACCELERATORS
-from opsctl.calc.checks import not_positive, refuse
-from opsctl.calc.memory import PRECISIONS
-from opsctl.calc.model import PUBLISHED, Shape, parameters
+from opsctl.calc.argument_checks import not_positive, refuse
+from opsctl.calc.gpt_size import PUBLISHED, Shape, parameters
+from opsctl.calc.gpu_memory import PRECISIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
 WIDEST_HEAD = 512

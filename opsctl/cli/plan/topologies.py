@@ -9,11 +9,11 @@ from dataclasses import asdict
 
 import click
 
-from opsctl.calc import topology as calc
+from opsctl.calc import topology_search as calc
 from opsctl.calc.accelerators import accelerator, unknown
-from opsctl.calc.checks import not_positive, refuse
-from opsctl.calc.model import Shape
-from opsctl.calc.stages import Cluster, not_a_cluster, not_a_ramp, ramp_sizes
+from opsctl.calc.argument_checks import not_positive, refuse
+from opsctl.calc.gpt_size import Shape
+from opsctl.calc.parallel_layout import Cluster, not_a_cluster, not_a_ramp, ramp_sizes
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.cli.plan.options import (
     batch_option,
@@ -26,7 +26,7 @@ from opsctl.cli.plan.options import (
     takes_shape,
     zero_option,
 )
-from opsctl.cli.plan.show import Curve, draw, listing
+from opsctl.cli.plan.plots import Curve, draw, listing
 from opsctl.units import format_percent
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from opsctl.cron.drivers.export import NAME as EXPORT
-from opsctl.cron.drivers.slurm import NAME as SLURM
-from opsctl.cron.drivers.slurm import SlurmDriver
-from opsctl.cron.drivers.wanted import read_wanted
+from opsctl.cron.drivers.selected_driver import read_wanted
+from opsctl.cron.drivers.slurm_job import NAME as SLURM
+from opsctl.cron.drivers.slurm_job import SlurmDriver
 
 
 def revive(driver: SlurmDriver) -> str:

@@ -10,15 +10,15 @@ from datetime import UTC, datetime
 from apscheduler.schedulers.blocking import BlockingScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
+from opsctl.cron.context import Cron
 from opsctl.cron.drivers.export import NAME as EXPORT
-from opsctl.cron.drivers.wanted import Wanted, read_wanted, write_wanted
-from opsctl.cron.world import Cron
+from opsctl.cron.drivers.selected_driver import Wanted, read_wanted, write_wanted
 from opsctl.errors import InputError, OpsctlError
-from opsctl.journal import actor
-from opsctl.lease import lease
+from opsctl.host.processes import ProcessId, own_process
+from opsctl.host.system import hostname
 from opsctl.ports import Runner, TimedOut
-from opsctl.processes import ProcessId, own_process
-from opsctl.system import hostname
+from opsctl.state.journal import actor
+from opsctl.state.lease import lease
 
 NAME = "daemon"
 GRID = datetime(2000, 1, 1, tzinfo=UTC)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 
-from opsctl.cron.drivers.wanted import Wanted, read_wanted, write_wanted
-from opsctl.cron.world import Cron
-from opsctl.cron_tables import CronSite
-from opsctl.journal import actor
+from opsctl.cron.context import Cron
+from opsctl.cron.drivers.selected_driver import Wanted, read_wanted, write_wanted
+from opsctl.host.system import hostname
 from opsctl.render import render
-from opsctl.system import hostname
+from opsctl.settings.cron import CronSite
+from opsctl.state.journal import actor
 
 NAME = "export"
 FLAG = "--exported"

@@ -7,6 +7,7 @@ from opsctl.preflight.checks import (
     accounting,
     command,
     data,
+    duplicates,
     layout,
     memory,
     nodes,
@@ -15,9 +16,8 @@ from opsctl.preflight.checks import (
     settings,
     slurm,
     stopping,
-    twice,
 )
-from opsctl.preflight.model import Check
+from opsctl.preflight.problem import Check
 
 CHECKS: dict[str, Check] = {
     "partition": Check(look=slurm.partition, source="Slurm lets a job wait for ever that is beyond its partition"),
@@ -36,9 +36,11 @@ CHECKS: dict[str, Check] = {
     "gpus": Check(look=settings.gpus, source="one rank a GPU; NCCL: Duplicate GPU detected"),
     "launcher": Check(look=settings.launcher, source="ML Engineering book, only 1 task per dist per node"),
     "leftovers": Check(look=settings.leftovers, source="ML Engineering book, NCCL Environment Variables and NVLink"),
-    "nodes": Check(look=twice.nodes, source="ML Engineering book, Mismatching nodes number"),
-    "ranks": Check(look=twice.ranks, source="ML Engineering book, Mismatching nodes number"),
-    "batch-twice": Check(look=twice.batch_twice, source="DeepSpeed, configuration JSON, batch size related parameters"),
+    "nodes": Check(look=duplicates.nodes, source="ML Engineering book, Mismatching nodes number"),
+    "ranks": Check(look=duplicates.ranks, source="ML Engineering book, Mismatching nodes number"),
+    "batch-twice": Check(
+        look=duplicates.batch_twice, source="DeepSpeed, configuration JSON, batch size related parameters"
+    ),
     "files": Check(look=command.files, source="tasks start in their run directory, not where they were launched"),
     "processes": Check(look=layout.processes, source="tr1-13B chronicles, DP_SIZE"),
     "heads": Check(look=layout.heads, source="Shoeybi et al. 2019, section 3; prequel of tr11, 14400 / 64"),
@@ -57,10 +59,10 @@ CHECKS: dict[str, Check] = {
     "evaluation": Check(look=saving.evaluation, source="tr1-13B chronicles, Reduced evaluation iterations"),
     "space": Check(look=saving.space, source="ML Engineering book, Low disk space alerts"),
     "inodes": Check(look=saving.inodes, source="ML Engineering book, Low disk space alerts"),
-    "resume": Check(look=saving.resume, source="opsctl.trainer.checkpoint.resuming"),
+    "resume": Check(look=saving.resume, source="opsctl.trainer.checkpoint.resume"),
     "finished": Check(look=saving.finished, source="opsctl.trainer.manifest"),
-    "data": Check(look=data.data, source="opsctl.trainer.indexed"),
-    "tokens": Check(look=data.tokens, source="opsctl.trainer.indexed, refuse_vocabulary"),
+    "data": Check(look=data.data, source="opsctl.trainer.indexed_corpus"),
+    "tokens": Check(look=data.tokens, source="opsctl.trainer.indexed_corpus, refuse_vocabulary"),
     "tokenizer": Check(look=data.tokenizer, source="opsctl.trainer.prepare"),
     "shm": Check(look=nodes.shm, source="tr1-13B chronicles, bus error in worker"),
     "driver": Check(look=nodes.driver, source="opsctl health, versions"),

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
 from opsctl.model import JobSpec
-from opsctl.preflight.allowed import Bound, in_force, named, own
 from opsctl.preflight.checks.slurm import as_slurm, asked
+from opsctl.preflight.effective_limits import Bound, in_force, named, own
 from opsctl.preflight.facts import Cluster, Facts
-from opsctl.preflight.model import Finding, Order, error, warning
+from opsctl.preflight.problem import Finding, Order, error, warning
 from opsctl.units import parse_slurm_minutes
 
 EXACT = frozenset({"node", "gres/gpu"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opsctl.preflight.facts import Corpus, Facts
-from opsctl.preflight.model import Finding, Order, error, warning
+from opsctl.preflight.problem import Finding, Order, error, warning
 
 
 def data(order: Order, facts: Facts) -> Iterator[Finding]:

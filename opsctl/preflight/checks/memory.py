@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.calc import memory as calc
+from opsctl.calc import gpu_memory as calc
 from opsctl.calc.accelerators import accelerator
 from opsctl.errors import InputError
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.model import Finding, Order, error, warning
+from opsctl.preflight.problem import Finding, Order, error, warning
 from opsctl.trainer import footprint
-from opsctl.trainer.layout import check_layout, layout
+from opsctl.trainer.rank_layout import check_layout, layout
 
 WITHIN = 0.084
 """Nine of ten of the prequel's measurements are within this of what is reckoned (docs/plan.md)."""

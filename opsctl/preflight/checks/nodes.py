@@ -12,7 +12,7 @@ from typing import Any
 
 from opsctl.nodesets import fold
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.model import Finding, Level, Order, note, warning
+from opsctl.preflight.problem import Finding, Level, Order, note, warning
 from opsctl.units import format_size
 
 SHM = 2**30

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from opsctl.model import Reservation
 from opsctl.nodesets import fold, nodeset
 from opsctl.preflight.facts import Cluster, Facts
-from opsctl.preflight.model import Finding, Order, error, warning
+from opsctl.preflight.problem import Finding, Order, error, warning
 from opsctl.units import parse_slurm_minutes
 
 

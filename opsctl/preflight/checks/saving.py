@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from opsctl.calc import checkpoint as calc
+from opsctl.calc import save_interval as calc
 from opsctl.calc.spares import mtbf_hours
 from opsctl.preflight.facts import Facts, Saved
-from opsctl.preflight.model import Finding, Order, error, warning
-from opsctl.preflight.pace import in_words, pace
+from opsctl.preflight.problem import Finding, Order, error, warning
+from opsctl.preflight.step_estimate import in_words, pace
 from opsctl.trainer import footprint, manifest
 from opsctl.units import format_size, parse_slurm_minutes
 

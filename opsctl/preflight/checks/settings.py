@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from opsctl.preflight.command_flags import assigned, number, whole, words
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.flags import assigned, number, whole, words
-from opsctl.preflight.model import Finding, Order, error, warning
+from opsctl.preflight.problem import Finding, Order, error, warning
 
 SHOWN = 40
 """Columns that the BLOOM team's slurm-status.py gives a name; squeue by itself gives it 8."""

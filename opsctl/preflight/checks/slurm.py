@@ -8,9 +8,9 @@ from difflib import get_close_matches
 
 from opsctl.model import Accounting, JobSpec, Partition
 from opsctl.nodesets import fold, nodeset, union
-from opsctl.preflight.allowed import both_qos
+from opsctl.preflight.effective_limits import both_qos
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.model import Finding, Order, error, note, warning
+from opsctl.preflight.problem import Finding, Order, error, note, warning
 from opsctl.render import directives
 from opsctl.units import parse_slurm_minutes
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from opsctl.preflight.command_flags import number
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.flags import number
-from opsctl.preflight.model import Finding, Order, error, note, warning
-from opsctl.preflight.pace import pace
+from opsctl.preflight.problem import Finding, Order, error, note, warning
+from opsctl.preflight.step_estimate import pace
 from opsctl.units import parse_slurm_minutes
 
 ASKED = ("stop_request", "minutes_left", "deadline_file", "kill_switch", "pause_switch")

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from opsctl.alert_tables import AlertSite
+from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger import Ledger
-from opsctl.alerts.send import Alerting
+from opsctl.host.system import SystemRunner
 from opsctl.model import Finding, Level
-from opsctl.sitedir import SiteDir
-from opsctl.system import SystemRunner
+from opsctl.settings.alerts import AlertSite
+from opsctl.state.site_dir import SiteDir
 
 LEVELS = {".": Level.OK, "?": Level.UNKNOWN, "w": Level.WARNING, "C": Level.CRITICAL}
 

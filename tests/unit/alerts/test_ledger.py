@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from opsctl.alerts import send
+from opsctl.alerts import dispatch
 from opsctl.errors import InputError, RunDirError
-from opsctl.lease import lease
 from opsctl.model import Level
+from opsctl.state.lease import lease
 from tests.unit.alerts.conftest import Clock, World, finding, said
 
 
@@ -187,7 +187,7 @@ def test_silences_and_acknowledgements_are_journalled(world):
 def test_a_transition_is_journalled_by_whoever_hands_it_on_once_at_least(world):
     world.see("C")
     [batch] = world.ledger.read().pending
-    send.alert(world.alerting)
+    dispatch.alert(world.alerting)
     [journal] = world.site.alerts.glob("journal-*.jsonl")
     rows = [json.loads(line) for line in journal.read_text().splitlines()]
     assert [row["id"] for row in rows if row["kind"] == "transition"] == [batch.noted[0].transition.id]

@@ -8,8 +8,8 @@ import pytest
 
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import LEAST_TRIES, LONGEST_WAIT, Item, Outbox, Undelivered
-from opsctl.lease import lease
 from opsctl.model import Level
+from opsctl.state.lease import lease
 from tests.unit.alerts.conftest import Clock
 
 

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from opsctl.alert_tables import AlertSite
-from opsctl.alerts.route import channels, destinations, fallback
-from opsctl.alerts.state import Noted, Thread
+from opsctl.alerts.ledger_state import Noted, Thread
+from opsctl.alerts.routes import channels, destinations, fallback
 from opsctl.model import Level, Transition
-from opsctl.sitedir import SiteDir
+from opsctl.settings.alerts import AlertSite
+from opsctl.state.site_dir import SiteDir
 from tests.unit.alerts.conftest import finding
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from opsctl.calc import memory, throughput
-from opsctl.calc.model import Shape, block_parameters, parameters
-from tests.unit.calc.prequel import Row, rows
+from opsctl.calc import gpu_memory, throughput
+from opsctl.calc.gpt_size import Shape, block_parameters, parameters
+from tests.support.prequel import Row, rows
 
 TIMED = [row for row in rows() if row.seconds and row.tflops]
 BY_LINE = {row.line: row for row in rows()}
@@ -108,7 +108,9 @@ def test_line_670_was_measured_on_the_branch_with_the_old_formula_as_its_remark_
 
 
 def test_memory_is_reckoned_within_5_percent_of_what_was_measured_in_the_median() -> None:
-    errors = [memory.fullest(r.shape, r.topology, batch=r.batch).gib / r.memory_gb - 1 for r in rows() if r.memory_gb]
+    errors = [
+        gpu_memory.fullest(r.shape, r.topology, batch=r.batch).gib / r.memory_gb - 1 for r in rows() if r.memory_gb
+    ]
     assert len(errors) == 103
     assert statistics.median(map(abs, errors)) < 0.05
     assert sorted(map(abs, errors))[92] < 0.1
@@ -121,7 +123,7 @@ def test_line_634_must_be_a_misprint_for_it_has_more_memory_with_half_the_micro_
 
 def test_what_ran_out_of_memory_is_known_beforehand_five_times_of_six() -> None:
     foreseen = {
-        row.line: memory.fullest(row.shape, row.topology, batch=row.batch).gib > 80
+        row.line: gpu_memory.fullest(row.shape, row.topology, batch=row.batch).gib > 80
         for row in rows() if row.note == "OOM"
     }  # fmt: skip
     assert foreseen == {793: True, 806: True, 807: True, 917: True, 918: True, 957: False}
@@ -130,6 +132,6 @@ def test_what_ran_out_of_memory_is_known_beforehand_five_times_of_six() -> None:
 def test_what_ran_is_foreseen_to_fit_but_for_two_rows_that_filled_the_gpu() -> None:
     wrong = {
         row.line: row.memory_gb for row in rows()
-        if row.memory_gb and memory.fullest(row.shape, row.topology, batch=row.batch).gib > 80
+        if row.memory_gb and gpu_memory.fullest(row.shape, row.topology, batch=row.batch).gib > 80
     }  # fmt: skip
     assert wrong == {511: 75, 660: 80}

@@ -1,6 +1,6 @@
 """The simulation against closed forms and published figures. `pytest tests/unit/calc/test_simulation.py`
 
-The long ones are in tests/prove/test_simulate.py.
+The long ones are in tests/endurance/test_simulate.py.
 """
 
 import math
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from opsctl.calc.effective import renewal
-from opsctl.calc.knobs import Summary, knobs, run, summary
-from opsctl.calc.simulate import Setup, simulate
+from opsctl.calc.closed_form import renewal
+from opsctl.calc.sensitivity import Summary, knobs, run, summary
+from opsctl.calc.simulation import Setup, simulate
 from opsctl.errors import InputError
 
 PLAIN = Setup(

@@ -1,4 +1,4 @@
-"""What `opsctl doctor` says of cron. Of Slurm and of alerts: tests/sandbox and tests/alerts."""
+"""What `opsctl doctor` says of cron. Of Slurm and of alerts: tests/integration/slurm and tests/integration/alerts."""
 
 import json
 import os
@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from opsctl.cli import cli
-from opsctl.cron.drivers.wanted import Wanted, write_wanted
-from opsctl.cron.place import CronDir
-from opsctl.sitedir import SiteDir
+from opsctl.cron.cron_dir import CronDir
+from opsctl.cron.drivers.selected_driver import Wanted, write_wanted
+from opsctl.state.site_dir import SiteDir
 
 
 @pytest.fixture

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from opsctl import switches
-from opsctl.alert_tables import AlertSite
 from opsctl.alerts.ledger import Ledger
 from opsctl.cli import cli
 from opsctl.errors import Unreachable
-from opsctl.guard.record import Start, write_start
-from opsctl.journal import Journal, Kind
+from opsctl.guard.attempt_record import Start, write_start
+from opsctl.host.system import SystemClock
 from opsctl.model import Finding, Level
-from opsctl.rundir import RunDir
-from opsctl.sitedir import SiteDir
-from opsctl.switches import Switch
-from opsctl.system import SystemClock
+from opsctl.settings.alerts import AlertSite
+from opsctl.state import switches
+from opsctl.state.journal import Journal, Kind
+from opsctl.state.run_dir import RunDir
+from opsctl.state.site_dir import SiteDir
+from opsctl.state.switches import Switch
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
 
 pytestmark = pytest.mark.skipif(not shutil.which("squeue"), reason="needs Slurm's commands")

@@ -3,7 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cron_world import CronWorld
+
+from tests.support.cron_context import CronWorld
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.diagnosis.causes import UNEXPLAINED, causes, classify
-from opsctl.diagnosis.ranks import split
-from opsctl.diagnosis.scan import GATE
+from opsctl.diagnosis.scan_logs import GATE
+from opsctl.diagnosis.speakers import split
 
 LINES = Path(__file__).parents[2] / "corpus" / "diagnosis" / "lines"
 

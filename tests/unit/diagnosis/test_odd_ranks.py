@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.diagnosis.hang import judge_hang
-from opsctl.diagnosis.stacks import Frame, Stack, parse
-from tests.unit.diagnosis.test_stacks import hang
+from opsctl.diagnosis.hang_cause import judge_hang
+from opsctl.diagnosis.stack_dumps import Frame, Stack, parse
+from tests.unit.diagnosis.test_stack_dumps import hang
 
 HOMES = {rank: f"n{rank // 4}" for rank in range(16)}
 

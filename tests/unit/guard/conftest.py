@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from settled_world import World, a_world
+
+from tests.support.finalized_trains import World, a_world
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from settled_world import BEGIN, World
 
 from opsctl.errors import Unreachable
 from opsctl.guard.deadline import NO_LIMIT, Deadline
 from opsctl.trainer.contract import read_time
+from tests.support.finalized_trains import BEGIN, World
 
 
 @pytest.fixture

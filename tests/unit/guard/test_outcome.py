@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from opsctl.config import Guard
 from opsctl.guard.outcome import ACTIONS, BURNING, Action, Ended, Evidence, Outcome, crash_loop, judge
-from opsctl.guard.stop import Stop, StopRequest
+from opsctl.guard.stop_request import Stop, StopRequest
 from opsctl.model import JobState
+from opsctl.settings.loader import Guard
 from opsctl.trainer.contract import Reason, StopReason
 
 RULES = Guard(short_lives=3, short_life_minutes=20)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from settled_world import World
 
 from opsctl.guard.stragglers import Stragglers
+from tests.support.finalized_trains import World
 
 
 @pytest.fixture

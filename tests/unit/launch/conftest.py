@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from opsctl.config import Site, Train, parse
-from opsctl.launch.plan import job_spec
+from opsctl.launch.launch_plan import job_spec
 from opsctl.model import JobSpec
+from opsctl.settings.loader import Site, Train, parse
 
 Make = Callable[..., Train]
 

@@ -11,11 +11,11 @@ import pytest
 
 from opsctl.app import App, build
 from opsctl.errors import Unreachable
-from opsctl.journal import Journal, Kind
+from opsctl.host.system import SystemClock
 from opsctl.model import Finding, Job, JobState, Level
-from opsctl.rundir import RunDir
-from opsctl.sitedir import SiteDir
-from opsctl.system import SystemClock
+from opsctl.state.journal import Journal, Kind
+from opsctl.state.run_dir import RunDir
+from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
 
 LINE = (

@@ -3,9 +3,9 @@
 from collections import Counter
 
 import pytest
-from broken import BASE, Case, cases, deepcopy, facts
 
 from opsctl.preflight.checks import CHECKS
+from tests.support.broken_trains import BASE, Case, cases, deepcopy, facts
 
 ALL = cases()
 GOOD = {

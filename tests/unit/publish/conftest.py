@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from opsctl.publish.secrets import Secrets
-from opsctl.publish.stage import Deadline
-from opsctl.publish.train import Published, Publisher
-from opsctl.publish_tables import PublishTable
-from opsctl.rundir import RunDir
-from opsctl.system import SystemClock, SystemRunner
+from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.publish.publisher import Published, Publisher
+from opsctl.publish.redaction import Secrets
+from opsctl.publish.staging import Deadline
+from opsctl.settings.publish import PublishTable
+from opsctl.state.run_dir import RunDir
 
 EVENTS = b"\x18\0\0\0\0\0\0\0\xa3\x7f" + bytes(range(256)) * 20
 """As binary as TensorBoard's."""

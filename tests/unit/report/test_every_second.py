@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opsctl.progress.effective import Bucket, Ending, Lived, Wait, ledger
-from opsctl.progress.told import Part, Told
+from opsctl.telemetry.progress.effective_time import Bucket, Ending, Lived, Wait, ledger
+from opsctl.telemetry.progress.log_summary import Part, Told
 
 NUMBERS = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True), st.floats(0, 5000), st.sampled_from([math.nan, math.inf, 0.0, -1.0])

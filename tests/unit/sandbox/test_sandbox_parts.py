@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import MissingProgram, SandboxError
-from opsctl.processes import ProcessId
-from opsctl.sandbox.claims import Taken, claimed
+from opsctl.host.processes import ProcessId
 from opsctl.sandbox.cluster import working_on
-from opsctl.sandbox.config import Auth, Site, Spec
 from opsctl.sandbox.directories import remove_run_directory
 from opsctl.sandbox.loopback import Network
+from opsctl.sandbox.name_claims import Taken, claimed
 from opsctl.sandbox.namespaces import options
-from opsctl.sandbox.portrange import BLOCK, claimed_ports, is_free, take
+from opsctl.sandbox.port_range import BLOCK, claimed_ports, is_free, take
 from opsctl.sandbox.programs import find_programs, install_hint
 from opsctl.sandbox.record import Daemon, Places, Record, read_record
+from opsctl.sandbox.slurm_conf import Auth, Site, Spec
 
 
 @pytest.fixture

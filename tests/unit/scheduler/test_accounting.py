@@ -1,12 +1,12 @@
 """Real output of each recorded sacctmgr, and what it must be read as."""
 
 import pytest
-from test_slurm_commands import Scripted
 
 from opsctl.errors import Unreachable
 from opsctl.model import Association, Qos
 from opsctl.scheduler import accounting
 from opsctl.scheduler.slurm import Slurm
+from tests.unit.scheduler.test_slurm import Scripted
 from tests.versions import recorded, versions_of
 
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from opsctl.model import Job, JobState, Limits, Node, Partition, Reason, Reservation
-from opsctl.scheduler import parse
+from opsctl.scheduler import parse_output
 from tests.versions import VERSIONS, recorded, versions_of
 
 MARK = "\x1fmark"
@@ -25,7 +25,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 def queue(version: str, case: str) -> dict[str, Job]:
-    return {job.id: job for job in parse.parse_jobs(recorded("squeue", version, case), MARK)}
+    return {job.id: job for job in parse_output.parse_jobs(recorded("squeue", version, case), MARK)}
 
 
 def named(version: str, case: str, name: str) -> list[Job]:
@@ -84,35 +84,35 @@ def test_names_are_carried_word_for_word(version):
 
 
 def test_what_the_queued_tasks_must_not_get_is_folded(version):
-    assert parse.parse_excluded(recorded("squeue", version, "excluded"), MARK) == "node003"
+    assert parse_output.parse_excluded(recorded("squeue", version, "excluded"), MARK) == "node003"
 
 
 def test_exclusions_of_single_tasks_are_added_up():
     text = f"PENDING{MARK}node[001-002]{MARK}\nPENDING{MARK}node003{MARK}\nRUNNING{MARK}node007{MARK}\n"
-    assert parse.parse_excluded(text, MARK) == "node[001-003]"
+    assert parse_output.parse_excluded(text, MARK) == "node[001-003]"
 
 
 def test_the_end_is_that_of_the_task_that_runs(version):
     [running] = [job for job in named(version, "arrays", "train") if job.state is JobState.RUNNING]
-    assert parse.parse_end(recorded("squeue", version, "end"), MARK) == running.end
+    assert parse_output.parse_end(recorded("squeue", version, "end"), MARK) == running.end
 
 
 @pytest.mark.parametrize("version", versions_of("sacct"))
 def test_every_life_of_a_requeued_job_is_remembered(version):
-    lives = [job for job in parse.parse_past(recorded("sacct", version, "lives"), MARK) if job.name == "again"]
+    lives = [job for job in parse_output.parse_past(recorded("sacct", version, "lives"), MARK) if job.name == "again"]
     assert [(job.state, job.restarts) for job in lives] == [(JobState.REQUEUED, 0), (JobState.CANCELLED, 1)]
     assert len({job.id for job in lives}) == 1
 
 
 @pytest.mark.parametrize("version", versions_of("sacct"))
 def test_what_never_ran_had_no_nodes(version):
-    past = parse.parse_past(recorded("sacct", version, "lives"), MARK)
+    past = parse_output.parse_past(recorded("sacct", version, "lives"), MARK)
     [waiting] = [job for job in past if job.name == "waiting"]
     assert (waiting.nodes, waiting.tasks, waiting.start) == ("", tuple(range(1, 10)), None)
 
 
 def test_nodes_are_read_once_with_all_their_flags(version):
-    assert parse.parse_nodes(recorded("sinfo", version, "drained-and-down"), MARK) == [
+    assert parse_output.parse_nodes(recorded("sinfo", version, "drained-and-down"), MARK) == [
         Node(name="node001", state="IDLE", address="127.0.0.1"),
         Node(name="node002", state="IDLE", address="127.0.0.1"),
         Node(name="node003", state="IDLE+DRAIN", address="127.0.0.1", reason='opsctl: gpu: "q" | new\nline é'),
@@ -121,7 +121,7 @@ def test_nodes_are_read_once_with_all_their_flags(version):
 
 
 def test_reasons_are_read_with_who_gave_them(version):
-    reasons = parse.parse_reasons(recorded("sinfo", version, "reasons"), MARK)
+    reasons = parse_output.parse_reasons(recorded("sinfo", version, "reasons"), MARK)
     assert [replace(reason, at=None) for reason in reasons] == [
         Reason(node="node003", text='opsctl: gpu: "q" | new\nline é', by="root", at=None),
         Reason(node="node004", text="Kill task failed", by="root", at=None),
@@ -130,7 +130,7 @@ def test_reasons_are_read_with_who_gave_them(version):
 
 
 def test_partitions_are_read(version):
-    assert parse.parse_partitions(recorded("scontrol", version, "partitions")) == [
+    assert parse_output.parse_partitions(recorded("scontrol", version, "partitions")) == [
         Partition(name="main", is_default=True, is_up=True, nodes=4, max_nodes=None, max_minutes=1440),
         Partition(name="cpu", is_default=False, is_up=True, nodes=1, max_nodes=None, max_minutes=60),
         Partition(name="short", is_default=False, is_up=True, nodes=2, max_nodes=1, max_minutes=30),
@@ -140,36 +140,37 @@ def test_partitions_are_read(version):
 
 def test_a_partition_has_a_qos_or_none():
     line = "PartitionName={} AllowQos=ALL Default=NO QoS={} MaxNodes=UNLIMITED MaxTime=01:00:00 State=UP TotalNodes=1\n"
-    found = parse.parse_partitions(line.format("a", "part") + line.format("b", "N/A"))
+    found = parse_output.parse_partitions(line.format("a", "part") + line.format("b", "N/A"))
     assert [each.qos for each in found] == ["part", ""]
 
 
 def test_what_accounting_binds_is_read():
     said = {
-        word: parse.parse_limits(f"AccountingStorageEnforce = {word}\n").enforced for word in ("limits,qos", "none")
+        word: parse_output.parse_limits(f"AccountingStorageEnforce = {word}\n").enforced
+        for word in ("limits,qos", "none")
     }
     assert said == {"limits,qos": ("limits", "qos"), "none": ()}
 
 
 def test_limits_are_read(version):
-    assert parse.parse_limits(recorded("scontrol", version, "config")) == Limits(
+    assert parse_output.parse_limits(recorded("scontrol", version, "config")) == Limits(
         version=version, cluster="sandbox", max_array_size=1001, priority="priority/multifactor", accounting=False
     )
 
 
 def test_the_name_of_a_cluster_before_the_first_row_does_not_hide_it(version):
     text = "CLUSTER: big\n" + recorded("squeue", version, "hostile")
-    assert len(parse.parse_jobs(text, MARK)) == 5
+    assert len(parse_output.parse_jobs(text, MARK)) == 5
 
 
 def test_a_row_that_makes_no_sense_does_not_hide_the_others(version):
     good = recorded("squeue", version, "hostile")
-    bad = MARK.join(["x"] * len(parse.SQUEUE_FIELDS)) + MARK
-    assert len(parse.parse_jobs(bad + "\n" + good, MARK)) == 5
+    bad = MARK.join(["x"] * len(parse_output.SQUEUE_FIELDS)) + MARK
+    assert len(parse_output.parse_jobs(bad + "\n" + good, MARK)) == 5
 
 
 def test_reservations_are_read_field_by_field(version):
-    maintenance, mine = parse.parse_reservations(recorded("scontrol", version, "reservations"))
+    maintenance, mine = parse_output.parse_reservations(recorded("scontrol", version, "reservations"))
     assert replace(maintenance, start=NOW, end=NOW) == Reservation(
         name="maint", start=NOW, end=NOW, nodes="node[001-002]", node_count=2, users=("root",),
         flags=("MAINT", "IGNORE_JOBS", "SPEC_NODES"),
@@ -179,4 +180,4 @@ def test_reservations_are_read_field_by_field(version):
 
 
 def test_where_nothing_is_reserved_there_is_no_reservation():
-    assert parse.parse_reservations("No reservations in the system\n") == []
+    assert parse_output.parse_reservations("No reservations in the system\n") == []

@@ -7,7 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from stage import Stage
+
+from tests.support.watch_context import Stage
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from stage import T0, Stage
 
 from opsctl.model import Level
 from opsctl.trainer.manifest import FileRecord, Manifest, directory_name, write_manifest
+from tests.support.watch_context import T0, Stage
 
 Hours = Callable[[float], timedelta]
 

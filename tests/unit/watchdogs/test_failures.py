@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.journal import Kind
 from opsctl.model import Finding, Level
+from opsctl.state.journal import Kind
 from opsctl.watchdogs.failures import failures
-from tests.unit.watchdogs.stage import T0, Stage
+from tests.support.watch_context import T0, Stage
 
 LIFE = "7_1.0"
 CAUSE = {

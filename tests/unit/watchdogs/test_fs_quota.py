@@ -14,18 +14,18 @@ from typing import Any
 
 import psutil
 import pytest
-from stage import T0, Stage
 
-from opsctl import storage
-from opsctl.config import Site, parse
 from opsctl.errors import ConfigError
+from opsctl.host import disk_usage
+from opsctl.host.disk_usage import NotMeasured, Space
+from opsctl.host.system import SystemRunner
 from opsctl.model import Finding, Level
-from opsctl.storage import NotMeasured, Space
-from opsctl.system import SystemRunner
+from opsctl.settings.loader import Site, parse
+from opsctl.settings.watch import Filesystem
 from opsctl.units import format_size, parse_size
-from opsctl.watch_tables import Filesystem
+from opsctl.watchdogs.fill_rate import Growth, observed
 from opsctl.watchdogs.fs_quota import FsQuota, Measured
-from opsctl.watchdogs.growth import Growth, observed
+from tests.support.watch_context import T0, Stage
 
 TIB = 1 << 40
 Minutes = Callable[[float], timedelta]
@@ -121,8 +121,8 @@ def test_no_figure_at_all_is_unknown() -> None:
 
 
 def test_statvfs_says_what_df_says(tmp_path: Path) -> None:
-    ours = storage.by_statvfs(tmp_path)
-    df = storage.read(Filesystem(name="x", path=str(tmp_path), by="df"), SystemRunner(), keep=tmp_path, now=T0)
+    ours = disk_usage.by_statvfs(tmp_path)
+    df = disk_usage.read(Filesystem(name="x", path=str(tmp_path), by="df"), SystemRunner(), keep=tmp_path, now=T0)
     assert ours.limit is not None and df.limit is not None and ours.used is not None and df.used is not None
     assert abs(ours.limit - df.limit) + abs(ours.used - df.used) < 0.01 * ours.limit
     assert (df.inodes_limit is None) == (ours.inodes_limit is None)
@@ -131,11 +131,11 @@ def test_statvfs_says_what_df_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "Used Avail\n", "Used Avail IUsed IFree\n1 2\n", "a b c d\n1 2 3 4\n5 6 7 8\n"])
 def test_a_df_that_says_something_else_is_no_figure(text: str) -> None:
     with pytest.raises(NotMeasured):
-        storage.by_df(text)
+        disk_usage.by_df(text)
 
 
 def test_a_file_system_without_inodes_has_no_limit_of_them() -> None:
-    assert storage.by_df("Used Avail IUsed IFree\n100 300 - -\n") == Space(used=100, limit=400)
+    assert disk_usage.by_df("Used Avail IUsed IFree\n100 300 - -\n") == Space(used=100, limit=400)
 
 
 IDRQUOTA = """WORK: 4.2T / 5.0T (84.00%)
@@ -146,7 +146,7 @@ PATTERN = r"\((?P<percent>[\d.]+)%\)(?s:.*)\((?P<inodes_percent>[\d.]+)%\)"
 def quota(text: str, pattern: str, tmp_path: Path) -> Space:
     command = (sys.executable, "-c", f"print({text!r})")
     filesystem = Filesystem(name="work", path="/work", by="command", command=command, pattern=pattern)
-    return storage.read(filesystem, SystemRunner(), keep=tmp_path, now=T0)
+    return disk_usage.read(filesystem, SystemRunner(), keep=tmp_path, now=T0)
 
 
 def test_a_quota_command_that_says_percentages(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_quota_command_that_is_missing_or_fails_is_unknown(stage: Stage) -> No
 def measure(stage: Stage, filesystem: Filesystem) -> Finding:
     """What is found once du has measured, which it does in the background, with the real clock."""
     stage.clock.time = datetime.now(UTC)
-    path = storage.measure(
+    path = disk_usage.measure(
         filesystem.path, keep=stage.place / ".site/watch/fs_quota", name=filesystem.name, now=stage.clock.time,
         every=timedelta(days=1),
     )  # fmt: skip
@@ -214,7 +214,7 @@ def test_two_du_are_not_begun_at_once(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "du-x.running").touch()
     before = set(psutil.Process().children())
-    storage.measure(str(tmp_path / "x"), keep=tmp_path, name="x", now=datetime.now(UTC), every=timedelta(days=1))
+    disk_usage.measure(str(tmp_path / "x"), keep=tmp_path, name="x", now=datetime.now(UTC), every=timedelta(days=1))
     assert set(psutil.Process().children()) <= before  # one of another test may have ended meanwhile
 
 

@@ -7,11 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from stage import LINE, T0, Stage, job, waiting
 
 from opsctl.model import JobState, Level
-from opsctl.trainer.contract import Heartbeat, Phase, to_json, write_atomic
-from opsctl.watchdogs import stacks
+from opsctl.state.files import write_atomic
+from opsctl.trainer.contract import Heartbeat, Phase, to_json
+from opsctl.watchdogs import hang_stacks
+from tests.support.watch_context import LINE, T0, Stage, job, waiting
 
 Minutes = Callable[[float], timedelta]
 TICK = timedelta(minutes=10)
@@ -215,7 +216,7 @@ def test_a_look_leaves_no_trace_where_it_may_not(running: Stage, minutes: Minute
 
 DUMP = """at 3.0
 Current thread 0x1 (most recent call first):
-  File "trainer/stacks.py", line 47 in _dump
+  File "trainer/stack_requests.py", line 47 in _dump
   File "threading.py", line 982 in run
 
 Thread 0x2 (most recent call first):
@@ -228,7 +229,7 @@ def test_ranks_are_grouped_by_where_they_are_the_odd_one_first(tmp_path: Path) -
     for rank in range(4):
         (tmp_path / f"node-a-{rank}.txt").write_text(DUMP)
     (tmp_path / "node-a-2.txt").write_text(DUMP.replace("in barrier", "in read").replace("2420", "7"))
-    assert stacks.summary(tmp_path, ranks=5) == [
+    assert hang_stacks.summary(tmp_path, ranks=5) == [
         "1 rank (node node-a: 2) in read at loop.py:91",
         "3 ranks (node node-a: 0-1,3) in barrier at loop.py:91",
         "1 of 5 ranks did not answer",
@@ -239,4 +240,4 @@ def test_ranks_are_grouped_by_where_they_are_the_odd_one_first(tmp_path: Path) -
 @pytest.mark.parametrize("dump", ["", "Thread 0x", "\x00\xff", "Thread 0x1 (most recent call first):\n"])
 def test_a_dump_that_was_cut_off_is_nowhere(tmp_path: Path, dump: str) -> None:
     (tmp_path / "n1-0.txt").write_text(dump)
-    assert stacks.summary(tmp_path, ranks=1)[0] == "1 rank (node n1: 0) nowhere that can be told"
+    assert hang_stacks.summary(tmp_path, ranks=1)[0] == "1 rank (node n1: 0) nowhere that can be told"

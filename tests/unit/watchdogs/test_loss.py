@@ -6,9 +6,8 @@ import math
 import os
 from pathlib import Path
 
-from stage import LINE, Stage
-
 from opsctl.model import Level
+from tests.support.watch_context import LINE, Stage
 
 ROOT = Path(__file__).parents[3]
 TR1 = (ROOT / "tests/corpus/logs/tr1-13b.txt").read_text().splitlines()

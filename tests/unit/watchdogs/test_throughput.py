@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from stage import Stage, job, waiting
 
-from opsctl.journal import Kind
 from opsctl.model import Level
-from opsctl.trainer.contract import Heartbeat, Phase, to_json, write_atomic
+from opsctl.state.files import write_atomic
+from opsctl.state.journal import Kind
+from opsctl.trainer.contract import Heartbeat, Phase, to_json
+from tests.support.watch_context import Stage, job, waiting
 
 LINE = " iteration {step:8d}/ 1000 | elapsed time per iteration (s): {s:.3f} | global batch size: {batch} | {more}"
 

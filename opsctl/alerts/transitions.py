@@ -1,0 +1,107 @@
+"""What one look means for what people were told. Pure: of what was remembered, what was seen and what time it is.
+
+Worse must hold for some looks, except what is critical. Better holds at once, unless it keeps coming back. UNKNOWN
+takes nothing back, and is told when it lasts.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from opsctl.alerts.ledger_state import SEVERITY, Entry, Noted
+from opsctl.model import Finding, Level, Transition
+from opsctl.settings.alerts import AlertSite
+
+MOST_LOOKS = 16
+"""However often it came back: found to be better so many times in a row, it is."""
+
+
+def look(
+    entry: Entry | None, finding: Finding, now: datetime, rules: AlertSite, *, is_silenced: bool = False
+) -> tuple[Entry, Noted | None]:
+    """What is to be remembered, and what is to be told if anything. While silenced, nothing is: it stays to be told."""
+    entry = _not_after(now, entry) if entry else Entry(key=finding.key, since=now, seen=finding.level, looked=now)
+    entry = replace(entry, seen=finding.level, looked=now)
+    if finding.level is entry.level:
+        entry = replace(entry, finding=finding, other_looks=0, other_since=None)
+        return _still(entry, finding, now, rules, is_silenced=is_silenced)
+    if finding.level is Level.UNKNOWN and entry.finding and entry.level is not Level.OK:
+        blind = replace(entry.finding, evidence=(*entry.finding.evidence, f"now it is unknown: {finding.summary}"))
+        return _still(entry, blind, now, rules, is_silenced=is_silenced)
+    entry = _counted(entry, finding.level, now)
+    if is_silenced or not (finding.is_certain or _holds(entry, finding.level, now, rules)):
+        return entry, None
+    return _changed(entry, finding, now, rules)
+
+
+def _not_after(now: datetime, entry: Entry) -> Entry:
+    """Another host's clock may be ahead of ours: nothing has happened later than now."""
+    stamps = {
+        name: at for name in ("since", "looked", "other_since", "opened", "told_at") if (at := getattr(entry, name))
+    }
+    return replace(entry, **{name: min(at, now) for name, at in stamps.items()})
+
+
+def _counted(entry: Entry, seen: Level, now: datetime) -> Entry:
+    is_worse = SEVERITY[seen] > SEVERITY[entry.level]
+    goes_on = entry.other_since is not None and entry.other_is_worse is is_worse
+    return replace(
+        entry,
+        other_is_worse=is_worse,
+        other_since=entry.other_since if goes_on else now,
+        other_looks=(entry.other_looks if goes_on else 0) + (seen is not Level.UNKNOWN),
+    )
+
+
+def _holds(entry: Entry, seen: Level, now: datetime, rules: AlertSite) -> bool:
+    age = (now - (entry.other_since or now)).total_seconds()
+    if not entry.other_is_worse:
+        return entry.other_looks >= min(1 << entry.flaps, MOST_LOOKS)
+    if seen is Level.UNKNOWN:
+        return age >= rules.unknown_minutes * 60
+    if seen is Level.CRITICAL:
+        return entry.other_looks >= rules.critical_looks
+    return entry.other_looks >= rules.warning_looks and age >= rules.hold_seconds
+
+
+def _changed(entry: Entry, finding: Finding, now: datetime, rules: AlertSite) -> tuple[Entry, Noted]:
+    is_worse = entry.other_is_worse
+    comes_back = is_worse and entry.has_improved and now - entry.since <= timedelta(minutes=rules.flap_minutes)
+    if entry.level is Level.OK and not comes_back:
+        entry = replace(entry, incident=uuid.uuid4().hex[:12], opened=now, told=0, flaps=0)
+    told = replace(
+        entry,
+        level=finding.level,
+        since=now,
+        finding=finding,
+        other_looks=0,
+        other_since=None,
+        told=entry.told + 1,
+        told_at=now,
+        repeats=0,
+        has_improved=not is_worse,
+        flaps=entry.flaps + comes_back,
+        acknowledged=None if is_worse or finding.level is Level.OK else entry.acknowledged,
+    )
+    return told, _noted(told, finding, before=entry, now=now)
+
+
+def _still(
+    entry: Entry, finding: Finding, now: datetime, rules: AlertSite, *, is_silenced: bool
+) -> tuple[Entry, Noted | None]:
+    """Say again that it is critical, ever more seldom."""
+    quiet = is_silenced or entry.acknowledged or entry.told_at is None or not rules.repeat_hours
+    if entry.level is not Level.CRITICAL or quiet or entry.told_at is None:
+        return entry, None
+    hours = rules.repeat_hours[min(entry.repeats, len(rules.repeat_hours) - 1)]
+    if now - entry.told_at < timedelta(hours=hours):
+        return entry, None
+    told = replace(entry, told=entry.told + 1, told_at=now, repeats=entry.repeats + 1)
+    return told, _noted(told, finding, before=entry, now=now)
+
+
+def _noted(told: Entry, finding: Finding, *, before: Entry, now: datetime) -> Noted:
+    transition = Transition(id=f"{told.incident}.{told.told}", finding=finding, before=before.level, at=now)
+    return Noted(transition=transition, opened=told.opened or now, was=before.finding.summary if before.finding else "")

@@ -1,0 +1,85 @@
+"""How many parameters a GPT has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opsctl.calc.argument_checks import not_positive, refuse
+from opsctl.trainer import flops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A decoder of equal blocks, whose output shares the weights of its embedding."""
+
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int
+    sequence: int = 2048
+    positions: bool = True
+    """Learnt positions; without them (ALiBi, rotary) there is no table of sequence x hidden."""
+    embedding_norm: bool = False
+    """A layer norm after the embedding, as BLOOM has."""
+
+    def __post_init__(self) -> None:
+        problems = list(
+            not_positive(
+                layers=self.layers,
+                hidden=self.hidden,
+                heads=self.heads,
+                vocabulary=self.vocabulary,
+                sequence=self.sequence,
+            )
+        )
+        if not problems and self.hidden % self.heads:
+            problems.append(f"hidden {self.hidden} does not divide by {self.heads} heads")
+        refuse("model", problems)
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden // self.heads
+
+    @property
+    def ratio(self) -> float:
+        """Width over depth: 150-200 is usual beyond 100B (prequel of tr11, "Size")."""
+        return self.hidden / self.layers
+
+
+PUBLISHED: dict[str, Shape] = {
+    "tr8-104b": Shape(layers=32, hidden=16384, heads=32, vocabulary=50257),
+    "104b": Shape(layers=64, hidden=11600, heads=80, vocabulary=50257),
+    "megatron-145b": Shape(layers=80, hidden=12288, heads=96, vocabulary=50257),
+    "gpt-3": Shape(layers=96, hidden=12288, heads=96, vocabulary=50257),
+    "megatron-310b": Shape(layers=96, hidden=16384, heads=128, vocabulary=50257),
+    "mt-nlg-530b": Shape(layers=105, hidden=20480, heads=128, vocabulary=50257),
+    "bloom": Shape(
+        layers=70, hidden=14336, heads=112, vocabulary=250880, positions=False, embedding_norm=True
+    ),
+}  # fmt: skip
+"""Shapes of the README of tr8, of the prequel's table of sizes, and BLOOM's. Heads of Megatron's: Narayanan 2021."""
+
+
+def parameters(shape: Shape) -> int:
+    """Exact: l·(12h² + 13h) + V·h + s·h + 2h (prequel of tr11, "Size"); the last 2h is the final layer norm."""
+    count = flops.parameters(
+        layers=shape.layers, hidden=shape.hidden, sequence=shape.sequence, vocabulary=shape.vocabulary
+    )
+    if not shape.positions:
+        count -= shape.sequence * shape.hidden
+    return count + 2 * shape.hidden * shape.embedding_norm
+
+
+def approximate_parameters(shape: Shape) -> int:
+    """Without the final layer norm: l·(12h² + 13h) + V·h + s·h (README of tr8; Narayanan et al. 2021, eq. 2)."""
+    return shape.layers * block_parameters(shape) + (shape.vocabulary + shape.sequence) * shape.hidden
+
+
+def block_parameters(shape: Shape) -> int:
+    """One transformer block: 12h² + 13h (prequel of tr11, "104B topology / memory usage")."""
+    return 12 * shape.hidden**2 + 13 * shape.hidden
+
+
+def embedding_parameters(shape: Shape) -> int:
+    """The word embedding, without positions: V·h (prequel of tr11, same place)."""
+    return shape.vocabulary * shape.hidden

@@ -1,0 +1,103 @@
+"""The same trains with one figure changed: which change gains most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, quantiles, stdev
+
+from opsctl.calc.save_interval import with_restart
+from opsctl.calc.simulation import CAUSES, Outcome, Setup, simulate
+from opsctl.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Effective time over all seeds."""
+
+    seeds: int
+    mean: float
+    low: float
+    """A tenth of the trains does worse."""
+    high: float
+    """A tenth of the trains does better."""
+    spread: float
+    """Standard deviation from train to train."""
+    without_queue: float
+    failures: float
+    lives: float
+    removed: float
+    lost: dict[str, float]
+    """Share of the wall-clock by cause."""
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        return self.spread / math.sqrt(self.seeds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One change, and what it gains in effective time; `error` is that of the gain, train by train."""
+
+    change: str
+    gain: float
+    error: float
+
+
+def run(setup: Setup, seeds: int, *, first: int = 0) -> list[Outcome]:
+    if seeds < 1:
+        raise InputError(f"seeds is {seeds}, needs to be above 0")
+    return [simulate(setup, seed=seed) for seed in range(first, first + seeds)]
+
+
+def summary(outcomes: Sequence[Outcome]) -> Summary:
+    shares = [each.share for each in outcomes]
+    tenths = quantiles(shares, n=10, method="inclusive") if len(shares) > 1 else shares * 9
+    return Summary(
+        seeds=len(shares), mean=fmean(shares), low=tenths[0], high=tenths[-1],
+        spread=stdev(shares) if len(shares) > 1 else 0.0,
+        without_queue=fmean(each.share_without_queue for each in outcomes),
+        failures=fmean(each.failures for each in outcomes), lives=fmean(each.lives for each in outcomes),
+        removed=fmean(each.removed for each in outcomes),
+        lost={cause: fmean(each.lost[cause] / each.wall_h for each in outcomes) for cause in CAUSES},
+    )  # fmt: skip
+
+
+def knobs(setup: Setup, outcomes: Sequence[Outcome]) -> list[Knob]:
+    """Every change that there is to make, tried on the same seeds as `outcomes`; the best first."""
+    found = []
+    for change, changed in changes(setup):
+        tried = run(changed, len(outcomes))
+        gains = [after.share - before.share for after, before in zip(tried, outcomes, strict=True)]
+        error = stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
+        found.append(Knob(change=change, gain=fmean(gains), error=error))
+    return sorted(found, key=lambda knob: -knob.gain)
+
+
+def changes(setup: Setup) -> Iterator[tuple[str, Setup]]:
+    """Halve what costs; double what helps; and the chain guard the other way round."""
+    yield ("without the chain guard" if setup.guard else "with the chain guard"), replace(setup, guard=not setup.guard)
+    for what, halved in _HALVED.items():
+        if (changed := halved(setup)) != setup:
+            yield f"half the {what}", changed
+    if setup.lemons:
+        yield "no lemons", replace(setup, lemons=0)
+    if setup.per_1000_node_days and setup.broken:
+        yield "twice the spares", replace(setup, spares=2 * max(setup.spares, 1))
+    if math.isfinite(setup.task_h):
+        yield "tasks twice as long", replace(setup, task_h=2 * setup.task_h)
+    if setup.save_h and math.isfinite(setup.mtbf_h):
+        best = with_restart(setup.save_h, setup.mtbf_h, setup.start_up_h)
+        yield f"a checkpoint every {best * 60:.0f} min", replace(setup, interval_h=best)
+
+
+_HALVED: dict[str, Callable[[Setup], Setup]] = {
+    "failures": lambda setup: replace(setup, per_1000_node_days=setup.per_1000_node_days / 2),
+    "time until a hang is noticed": lambda setup: replace(setup, notice_h=setup.notice_h / 2),
+    "start-up time": lambda setup: replace(setup, start_up_h=setup.start_up_h / 2),
+    "time of a save": lambda setup: replace(setup, save_h=setup.save_h / 2),
+    "wait in the queue": lambda setup: replace(setup, queue_h=setup.queue_h / 2),
+    "repair time": lambda setup: replace(setup, repair_days=setup.repair_days / 2),
+}

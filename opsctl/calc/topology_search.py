@@ -1,0 +1,134 @@
+"""Every way to lay a model out over GPUs, what rules it out, and how fast the rest will be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from opsctl.calc import gpu_memory, step_time, throughput
+from opsctl.calc.gpt_size import Shape
+from opsctl.calc.parallel_layout import Cluster, Topology
+
+MICRO_BATCHES = (1, 2, 4, 8)
+TILE = 128
+"""Columns of a matrix that one thread block computes (NVIDIA, "Matrix Multiplication Background", tiles)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One topology, judged."""
+
+    topology: Topology
+    problems: tuple[str, ...]
+    """What rules it out; empty for one that can run."""
+    notes: tuple[str, ...]
+    """What makes it slower than it need be."""
+    memory_gib: float
+    seconds: float
+    tflops: float
+    bubble: float
+
+
+def candidates(
+    shape: Shape, cluster: Cluster, *, batch: int, ramp: Sequence[int] = (), zero: int = 1, precision: str = "bf16",
+    micro_batches: Sequence[int] = MICRO_BATCHES, recompute: bool = True,
+) -> list[Candidate]:  # fmt: skip
+    """Every (TP, PP, DP, micro batch) that uses all GPUs: what can run first, the fastest before the others."""
+    judged = [
+        judge(shape, cluster, topology, batch=batch, ramp=ramp)
+        for topology in _topologies(shape, cluster, zero, precision, micro_batches, recompute=recompute)
+    ]
+    return sorted(judged, key=lambda each: (len(each.problems) > 0, each.seconds))
+
+
+def _topologies(
+    shape: Shape, cluster: Cluster, zero: int, precision: str, micro_batches: Sequence[int], *, recompute: bool
+) -> Iterator[Topology]:
+    """TP up to twice a node, so that it is seen why not more; PP up to one layer a stage."""
+    gpus = cluster.gpus
+    for tp in _divisors(gpus, most=2 * cluster.gpus_per_node):
+        for pp in _divisors(gpus // tp, most=shape.layers):
+            for micro_batch in micro_batches:
+                yield Topology(
+                    tp=tp, pp=pp, dp=gpus // tp // pp, micro_batch=micro_batch, zero=zero, precision=precision,
+                    embedding_slots=gives_embedding_slots(shape, pp), recompute=recompute,
+                )  # fmt: skip
+
+
+def gives_embedding_slots(shape: Shape, pp: int) -> bool:
+    """The embedding and the output as a layer each, where layers + 2 divide evenly (prequel, "Rebalancing layers")."""
+    return pp > 2 and (shape.layers + 2) % pp == 0
+
+
+def judge(shape: Shape, cluster: Cluster, topology: Topology, *, batch: int, ramp: Sequence[int] = ()) -> Candidate:
+    """What one topology would need and do. Its figures are there even where a rule rules it out."""
+    stage = gpu_memory.fullest(shape, topology, batch=batch)
+    seconds = sum(step_time.predict(shape, topology, cluster, batch=batch).values())
+    problems = [*_indivisible(shape, cluster, topology), *_batch_problems(topology, batch, ramp)]
+    if stage.gib > cluster.gpu.memory_gb:
+        problems.append(f"memory: {stage.gib:.0f} GiB on stage {stage.stage}, a GPU has {cluster.gpu.memory_gb:g}")
+    return Candidate(
+        topology=topology, problems=tuple(problems), notes=tuple(_slower(shape, cluster, topology, batch, ramp)),
+        memory_gib=stage.gib, seconds=seconds, bubble=topology.bubble(batch),
+        tflops=throughput.tflops(
+            shape, batch=batch, seconds=seconds, gpus=topology.gpus, recompute=topology.recompute
+        ),
+    )  # fmt: skip
+
+
+def _indivisible(shape: Shape, cluster: Cluster, topology: Topology) -> Iterator[str]:
+    tp, pp = topology.tp, topology.pp
+    if topology.gpus > cluster.gpus:
+        yield f"size: {topology.gpus} GPUs needed, {cluster.gpus} there"
+    if tp > cluster.gpus_per_node:
+        yield f"node: TP {tp} crosses nodes of {cluster.gpus_per_node} GPUs"
+    if shape.heads % tp:
+        yield f"heads: {shape.heads} heads do not divide by TP {tp}"
+    if shape.hidden % tp:
+        yield f"hidden: {shape.hidden} does not divide by TP {tp}"
+    if pp > shape.layers:
+        yield f"stages: {pp} stages for {shape.layers} layers"
+    elif shape.layers % pp and (shape.layers + 2) % pp:
+        yield f"stages: neither {shape.layers} nor, with the embedding, {shape.layers + 2} layers divide by PP {pp}"
+
+
+def _batch_problems(topology: Topology, batch: int, ramp: Sequence[int]) -> Iterator[str]:
+    """The global batch, and the first step of the ramp that does not divide."""
+    unit = topology.dp * topology.micro_batch
+    of = f"DP {topology.dp} x micro batch {topology.micro_batch}"
+    if batch % unit:
+        yield f"batch: {batch} does not divide by {of}"
+        return
+    broken = next((size for size in ramp if size % unit), None)
+    if broken is not None:
+        yield f"ramp: {broken} does not divide by {of}"
+
+
+def _slower(shape: Shape, cluster: Cluster, topology: Topology, batch: int, ramp: Sequence[int]) -> Iterator[str]:
+    """Head size by the prequel's own rows: 14400 / 64 and 13824 / 128 cost a third, what 864·c was blamed for."""
+    first = min([batch, *ramp])
+    if topology.micro_batches(first) < topology.pp:
+        yield f"bubble: {topology.micro_batches(first)} micro batches do not fill {topology.pp} stages at batch {first}"
+    if shape.head_size % 8:
+        yield f"head size: {shape.head_size} is not a multiple of 8, and tensor cores want one"
+    if shape.hidden // topology.tp % 64:
+        yield f"tile: hidden / TP = {shape.hidden / topology.tp:g} is not a multiple of 64"
+    if (filled := wave_efficiency(shape, cluster, topology)) < 0.9:
+        yield f"wave: {1 - filled:.0%} of the processors idle in the last wave of tiles"
+
+
+def wave_efficiency(shape: Shape, cluster: Cluster, topology: Topology) -> float:
+    """Share of the processors that the four products of a layer keep busy (NVIDIA, same guide, wave quantisation)."""
+    rows = topology.micro_batch * shape.sequence
+    hidden, share = shape.hidden, shape.hidden / topology.tp
+    needed = used = 0.0
+    for columns, depth in ((3 * share, hidden), (hidden, share), (4 * share, hidden), (hidden, 4 * share)):
+        tiles = -(-rows // (2 * TILE)) * -(-columns // TILE)
+        waves = -(-tiles // cluster.gpu.processors)
+        needed += rows * columns * depth
+        used += waves * cluster.gpu.processors * 2 * TILE * TILE * depth
+    return needed / used
+
+
+def _divisors(number: int, *, most: int) -> list[int]:
+    return [n for n in range(1, min(number, most) + 1) if number % n == 0]

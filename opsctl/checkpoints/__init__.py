@@ -1,0 +1,1 @@
+"""The checkpoints of a train: find, verify, prune, offload."""

@@ -1,0 +1,60 @@
+"""`opsctl nodes reboot`: boot nodes anew once their jobs have ended."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from opsctl.app import App
+from opsctl.cli.node_view import NodeView
+from opsctl.cli.output import dry_run_option, json_option, print_json, say
+from opsctl.errors import SchedulerError, Unreachable
+from opsctl.nodes.drain_plan import has_changed, plan_reboot
+
+
+@click.command()
+@click.argument("nodes")
+@click.option("--reason", default="asked for by hand", show_default=True, help="Becomes the reason that Slurm shows.")
+@click.option("--max", "most", metavar="N|%", default="", help="Lower than the site's own limits.")
+@dry_run_option
+@json_option
+@click.pass_obj
+def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool, as_json: bool) -> None:
+    """Boot NODES anew as soon as their jobs have ended, and put them back into service then: scontrol reboot ASAP.
+
+    Until then they get no new job. Never more than health.drain_max and drain_percent allow, and never one that
+    somebody else took out of service. Needs a RebootProgram in slurm.conf, and an operator's rights. Exit 1 if one was
+    refused.
+
+    \b
+    opsctl nodes reboot node[003-004] --reason "Xid 79" --dry-run
+    """
+    view = NodeView(app)
+    excluded = frozenset(each.node for each in app.exclusions.now())
+    plan = plan_reboot(view.chosen(nodes), view.nodes, app.site.health, why=reason, excluded=excluded, most=most)
+    done: dict[str, str] = {}
+    for step in () if dry_run else plan.steps:
+        now = next((node for node in app.scheduler.nodes() if node.name == step.node), None)
+        done[step.node] = has_changed(step, now) or _reboot(app, step.node, step.reason)
+    if as_json:
+        print_json({"plan": asdict(plan), "done": [{"node": n, "error": error} for n, error in done.items()]})
+    else:
+        for step in plan.steps:
+            error = done.get(step.node, "")
+            word = "would boot" if dry_run else "left alone" if error else "boots when its jobs have ended"
+            say(f"{step.node}: {word}: {error or step.reason}")
+        for left in plan.left:
+            say(f"leave {left.node}: {left.why}")
+    if any(done.values()) or (plan.left and not plan.steps):
+        click.get_current_context().exit(1)
+
+
+def _reboot(app: App, node: str, reason: str) -> str:
+    try:
+        app.scheduler.reboot(node, reason)
+    except Unreachable:
+        raise
+    except SchedulerError as error:
+        return error.message
+    return ""

@@ -1,0 +1,217 @@
+"""`opsctl plan throughput` and `opsctl plan network`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opsctl.calc import network as networks
+from opsctl.calc import throughput as calc
+from opsctl.calc.accelerators import accelerator, unknown
+from opsctl.calc.argument_checks import given, negative, not_positive, refuse
+from opsctl.calc.gpt_size import Shape, parameters
+from opsctl.cli.output import complete_trains, json_option, print_json
+from opsctl.cli.plan.eta import eta_of
+from opsctl.cli.plan.options import (
+    gpu_option,
+    needed,
+    plot_option,
+    recompute_option,
+    size_options,
+    takes_shape,
+)
+from opsctl.cli.plan.plots import Curve, draw, facts, listing
+from opsctl.units import format_duration, format_percent
+
+if TYPE_CHECKING:
+    from opsctl.app import App
+
+LABELS = {
+    "step_s": "time of a step", "tflops": "TFLOP/s", "estimated_tflops": "estimated TFLOP/s", "mfu": "MFU",
+    "hfu": "HFU", "tokens_per_s": "tokens/s", "gpu_hours": "GPU-hours",
+}  # fmt: skip
+"""Figures that people call otherwise than JSON does."""
+
+
+@click.command()
+@takes_shape
+@click.option("--gpus", type=int, help="GPUs that train.")
+@gpu_option
+@click.option("--batch", type=int, help="Global batch: samples in a step.")
+@click.option("--seconds", type=float, help="Time of a step, for its TFLOP/s.")
+@click.option("--tflops", type=float, help="TFLOP/s of each GPU, for the time of a step.")
+@recompute_option
+@click.option("--tokens", type=float, help="Billions of tokens to train on.")
+@click.option("--price", type=float, help="Of one GPU for an hour.")
+@click.option(
+    "--train",
+    shell_complete=complete_trains,
+    help="When this train will be done, from its log and the waits it has had.",
+)
+@click.option("--log", type=click.Path(path_type=Path), help="The same for a log of its own.")
+@click.option("--task", type=float, help="Hours that a task may run, for --train and --log.")
+@click.option("--start-up", type=float, default=5.0, show_default=True, help="Minutes until a task trains.")
+@click.option("--wait", type=float, multiple=True, help="Hours that a task waited in the queue; give it several times.")
+@plot_option
+@json_option
+@click.pass_obj
+def throughput(
+    app: App, shape: Shape | None, *, gpus: int | None, gpu: str, batch: int | None, seconds: float | None,
+    tflops: float | None, recompute: bool, tokens: float | None, price: float | None, train: str | None,
+    log: Path | None, task: float | None, start_up: float, wait: tuple[float, ...], plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """TFLOP/s from the time of a step and back; days, GPU-hours and cost; when a running train will be done.
+
+    \b
+    opsctl plan throughput --model bloom --gpus 384 --batch 2048 --seconds 105 --tokens 366
+    opsctl plan throughput --train tr11 --task 20
+    """
+    refuse("throughput", [
+        *(["give either --train or --log"] if train and log else []), *unknown(gpu),
+        *not_positive(**given(gpus=gpus, batch=batch, seconds=seconds, tflops=tflops, tokens=tokens, task=task)),
+        *negative(**given(price=price), start_up=start_up, wait=min(wait, default=0)),
+        *(f"--{name} needs --tokens" for name, value in (("price", price), ("plot", plot)) if value and not tokens),
+        *([] if train or log else _missing(seconds, tflops, gpus, batch)),
+    ])  # fmt: skip
+    figures: dict[str, Any] = {}
+    if train or log:
+        figures |= eta_of(app, train=train, log=log, task_h=task, start_up_min=start_up, waits_h=wait)
+        seconds, batch = seconds or (None if tflops else figures["step_s"]), batch or figures["batch"]
+    if shape or not figures:
+        refuse("throughput", _missing(seconds, tflops, gpus, batch))
+        assert gpus is not None
+        assert batch is not None
+        figures |= _speed(
+            needed(shape), gpus=gpus, batch=batch, seconds=seconds, tflops=tflops, peak=accelerator(gpu).tflops,
+            recompute=recompute,
+        )  # fmt: skip
+        if tokens:
+            figures |= _training(
+                needed(shape), gpus=gpus, tflops=figures["tflops"], tokens=tokens, price=price, recompute=recompute
+            )
+            if plot:
+                _draw_days(plot, needed(shape), gpus, tokens, recompute=recompute)
+    if as_json:
+        print_json(figures)
+    else:
+        facts({_label(name): _say(name, value) for name, value in figures.items() if value is not None})
+
+
+def _missing(seconds: float | None, tflops: float | None, gpus: int | None, batch: int | None) -> Iterator[str]:
+    if (seconds is None) == (tflops is None):
+        yield "give either --seconds or --tflops"
+    yield from (f"--{name} is not given" for name, value in (("gpus", gpus), ("batch", batch)) if value is None)
+
+
+def _speed(
+    shape: Shape, *, gpus: int, batch: int, seconds: float | None, tflops: float | None, peak: float, recompute: bool
+) -> dict[str, Any]:
+    if seconds is None:
+        assert tflops is not None
+        seconds = calc.seconds_per_step(shape, batch=batch, tflops=tflops, gpus=gpus, recompute=recompute)
+    reached = calc.tflops(shape, batch=batch, seconds=seconds, gpus=gpus, recompute=recompute)
+    used = calc.utilisation(shape, batch=batch, seconds=seconds, gpus=gpus, peak=peak, recompute=recompute)
+    estimate = calc.estimated_tflops(
+        billions=parameters(shape) / 1e9, sequence=shape.sequence, batch=batch, seconds=seconds, gpus=gpus,
+        recompute=recompute,
+    )  # fmt: skip
+    tokens_s = batch * shape.sequence / seconds
+    return {
+        "step_s": seconds, "tflops": reached, "estimated_tflops": estimate, "mfu": used.mfu, "hfu": used.hfu,
+        "tokens_per_s": tokens_s,
+    }  # fmt: skip
+
+
+def _training(
+    shape: Shape, *, gpus: int, tflops: float, tokens: float, price: float | None, recompute: bool
+) -> dict[str, Any]:
+    size = parameters(shape) / 1e9
+    hours = calc.gpu_hours(billions=size, tokens_billions=tokens, tflops=tflops, recompute=recompute)
+    return {"days": hours / gpus / 24, "gpu_hours": hours, "cost": None if price is None else hours * price}
+
+
+def _draw_days(path: str, shape: Shape, gpus: int, tokens: float, *, recompute: bool) -> None:
+    size = parameters(shape) / 1e9
+
+    def days(tflops: float) -> float:
+        return calc.training_days(
+            billions=size, tokens_billions=tokens, gpus=gpus, tflops=tflops, recompute=recompute
+        )  # fmt: skip
+
+    points = [(float(reached), days(reached)) for reached in range(20, 620, 10)]
+    draw(path, title=f"{size:.0f}B, {tokens:g}B tokens, {gpus} GPUs", x="TFLOP/s of each GPU", y="days",
+         curves=[Curve(name="without pauses", points=points)])  # fmt: skip
+
+
+def _label(name: str) -> str:
+    return LABELS.get(name, name.replace("_", " "))
+
+
+def _say(name: str, value: Any) -> str:
+    if name in ("mfu", "hfu"):
+        return format_percent(value)
+    if name.endswith("_left") or name in ("step_s", "earliest", "latest", "likely", "mean_wait"):
+        return format_duration(value)
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)
+
+
+@click.command()
+@size_options
+@click.option("--gpus", type=int, required=True, help="GPUs that train.")
+@gpu_option
+@click.option("--batch", type=int, required=True, help="Global batch: samples in a step.")
+@click.option("--sequence", type=int, default=2048, show_default=True, help="Tokens in a sample.")
+@click.option("--gb-s", type=float, required=True, help="GB/s of a node's network, as a benchmark shows it.")
+@click.option("--bytes", "bytes_each", type=float, default=2.0, show_default=True, help="Of each parameter sent.")
+@click.option("--accumulation", type=int, default=1, show_default=True, help="Gradient accumulation steps.")
+@click.option("--tflops", type=float, help="Of a GPU that does not wait; three quarters of its peak if not given.")
+@recompute_option
+@plot_option
+@json_option
+def network(
+    *, billions: float, gpus: int, gpu: str, batch: int, sequence: int, gb_s: float, bytes_each: float,
+    accumulation: int, tflops: float | None, recompute: bool, plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Communication of DDP and ZeRO-1, -2, -3 against compute, and the bandwidth that a run needs.
+
+    \b
+    opsctl plan network --billions 80 --gpus 512 --batch 3584 --sequence 1024 --gb-s 42.5 --tflops 250
+    """
+    refuse("network", [
+        *unknown(gpu),
+        *not_positive(**given(
+            gpus=gpus, batch=batch, sequence=sequence, gb_s=gb_s, bytes=bytes_each, accumulation=accumulation,
+            tflops=tflops,
+        )),
+    ])  # fmt: skip
+    alone = 0.75 * accelerator(gpu).tflops if tflops is None else tflops
+    found = {
+        zero: networks.traffic(
+            billions=billions, zero=zero, gb_s=gb_s, sequence=sequence, batch=batch, gpus=gpus, tflops=alone,
+            bytes_each=bytes_each, accumulation=accumulation, recompute=recompute,
+        )
+        for zero in networks.TRANSMISSIONS
+    }  # fmt: skip
+    if plot:
+        widths = [gb_s * 2 ** (k / 4 - 3) for k in range(25)]
+        curves = [
+            Curve(name=f"ZeRO-{zero}", points=[(w, each.sent_gb / w) for w in widths])
+            for zero, each in found.items() if zero in (1, 3)
+        ]  # fmt: skip
+        curves.append(Curve(name="compute", points=[(w, found[0].compute_s) for w in widths]))
+        draw(plot, title=f"{billions:.0f}B on {gpus} GPUs", x="GB/s", y="seconds a step", curves=curves)
+    if as_json:
+        print_json(
+            [{"zero": zero, **asdict(each), "network_bound": each.network_bound} for zero, each in found.items()]
+        )
+        return
+    rows = [
+        [f"ZeRO-{zero}" if zero else "DDP", f"{each.sent_gb:.0f}", f"{each.communication_s:.1f}",
+         f"{each.compute_s:.1f}", f"{each.balance_gb_s:.1f}", "network" if each.network_bound else "compute"]
+        for zero, each in found.items()
+    ]  # fmt: skip
+    listing(("", "GB sent", "communication s", "compute s", "GB/s needed", "bound by"), rows, left=("", "bound by"))

@@ -1,0 +1,185 @@
+"""`opsctl hold`, `release`, `cancel`: every array of a train at once, by its owner or on behalf of the group."""
+
+from __future__ import annotations
+
+import click
+
+from opsctl.app import App
+from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, say, train_argument
+from opsctl.cli.owner_tasks import attend
+from opsctl.cli.switches import looked_at, take_away
+from opsctl.errors import InputError, NotAllowed
+from opsctl.launch.train_arrays import Chain, Seen
+from opsctl.nodesets import nodeset
+from opsctl.state.run_dir import RunDir
+from opsctl.state.switches import Switch, Verb, arm, request
+
+
+@click.command()
+@train_argument
+@click.option("--reason", default="", help="Why, for the journal and for whoever looks.")
+@dry_run_option
+@json_option
+@click.pass_obj
+def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
+    """Keep what is queued of TRAIN from starting. What runs goes on.
+
+    If the job is not yours to hold, the pause switch is armed instead, where you may write to the run directory: the
+    running task then saves and stops, and holds what is queued.
+
+    \b
+    opsctl hold tiny-gpt --reason "bad loss since step 4000"
+    """
+    run = app.find(train)
+    attend(app, run, dry_run=dry_run)
+    chain = app.chain(run)
+    seen = chain.look()
+    if not seen.waiting:
+        raise InputError(f"{run.name}: nothing is queued, so there is nothing to hold", hint=_instead(run, seen))
+    arrays = _arrays(seen)
+    if dry_run:
+        _report(run, {"would": "hold", "arrays": arrays}, f"would hold {_list(arrays)}", as_json=as_json)
+        return
+    try:
+        held = chain.hold(reason or "opsctl hold")
+    except NotAllowed:
+        arm(run, Switch.PAUSE, why=reason or "opsctl hold by somebody who does not own the job")
+        said = (
+            "the job is not yours to hold, so the pause switch is armed instead: the running task, or else the next"
+            f" one, saves, stops and holds the rest; opsctl release {run.name} takes it back"
+        )
+        _report(run, {"done": "pause-switch", "arrays": []}, said, as_json=as_json)
+        return
+    said = f"held {_list(held)}; {_age(app)}; opsctl release {run.name} lets it go on"
+    _report(run, {"done": "held", "arrays": held}, said, as_json=as_json)
+
+
+@click.command()
+@train_argument
+@click.option("--exclude", metavar="NODES", default="", help="Keep these nodes, besides earlier ones, from the train.")
+@dry_run_option
+@json_option
+@click.pass_obj
+def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool) -> None:
+    """Let what is queued of TRAIN start again, and take back the pause switch if it is armed.
+
+    If the job is not yours to release, a request is left, which the owner's next `opsctl watch` or verb carries out.
+
+    \b
+    opsctl release tiny-gpt
+    opsctl release tiny-gpt --exclude node[003-004]
+    """
+    run = app.find(train)
+    attend(app, run, dry_run=dry_run)
+    nodeset(exclude)
+    chain = app.chain(run)
+    seen = chain.look()
+    paused = looked_at(run, Switch.PAUSE)
+    # One that is held by the journal alone was released by somebody who was cut off before they could say so.
+    if not (seen.waiting or paused or seen.history.held):
+        raise InputError(f"{run.name}: nothing is queued, so there is nothing to release", hint=_instead(run, seen))
+    if dry_run:
+        also = f", with {exclude} excluded" if exclude else ""
+        first = f"disarm the pause switch of {paused.by} and " if paused else ""
+        arrays = _arrays(seen)
+        said = f"would {first}release {_list(arrays) or 'nothing that is queued'}{also}"
+        would = {"would": "release", "arrays": arrays, "disarms": bool(paused), "excludes": exclude}
+        _report(run, would, said, as_json=as_json)
+        return
+    parts = []
+    if paused:
+        take_away(app, run, Switch.PAUSE)
+        parts.append("the pause switch is disarmed")
+    try:
+        excluded = _exclude(chain, seen, exclude)
+        released = chain.release()
+    except NotAllowed:
+        request(run, Verb.RELEASE, exclude=exclude)
+        parts.append("the job is not yours to release, so a request is left: the owner's next `opsctl watch`, or"
+                     f" any opsctl verb of theirs for {run.name}, carries it out")  # fmt: skip
+        _report(run, {"done": "request", "arrays": []}, "; ".join(parts), as_json=as_json)
+        return
+    parts += [f"excluded now: {excluded}"] if excluded else []
+    parts += [f"released {_list(released)}"] if released else ["nothing is queued"]
+    _report(run, {"done": "released", "arrays": released, "excluded": excluded}, "; ".join(parts), as_json=as_json)
+
+
+@click.command()
+@click.argument("train", metavar="TRAIN[_TASK]", shell_complete=complete_trains)
+@click.option("--queued-only", is_flag=True, help="Leave alone what runs.")
+@click.option("--reason", default="opsctl cancel", help="Why, for the journal.")
+@dry_run_option
+@json_option
+@click.pass_obj
+def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: bool, as_json: bool) -> None:
+    """Cancel TRAIN, all its arrays, or with _TASK one task of it. Its place in the queue is lost: see `opsctl hold`.
+
+    What runs is ended by Slurm, without the time to save that the kill switch gives.
+
+    \b
+    opsctl cancel tiny-gpt
+    opsctl cancel tiny-gpt_4
+    """
+    run, task = _train_and_task(app, train)
+    attend(app, run, dry_run=dry_run)
+    chain = app.chain(run)
+    seen = chain.look()
+    ours = seen.waiting if queued_only else [*seen.waiting, *seen.active]
+    arrays = sorted({job.array for job in ours}, key=int, reverse=True)
+    if not arrays and not seen.history.cancelling:
+        raise InputError(f"{run.name}: nothing to cancel is queued or running", hint=f"opsctl status {run.name}")
+    if dry_run:
+        said = f"would cancel {_list(arrays) or 'nothing that is queued' if task is None else f'task {task}'}"
+        _report(run, {"would": "cancel", "arrays": arrays, "task": task}, said, as_json=as_json)
+        return
+    try:
+        ended = chain.cancel(reason, queued_only=queued_only) if task is None else [chain.cancel_task(task, reason)]
+    except NotAllowed as error:
+        raise NotAllowed(
+            f"{run.name}: the job is not yours to cancel",
+            hint=f"opsctl kill-switch arm {run.name} --reason ... has it save, leave and cancel what is queued",
+        ) from error
+    _report(run, {"done": "cancelled", "jobs": ended}, f"cancelled {', '.join(ended)}", as_json=as_json)
+
+
+def _train_and_task(app: App, text: str) -> tuple[RunDir, int | None]:
+    """A train may be called `gpt_3` itself; that one is meant, where there is one."""
+    name, _, task = text.rpartition("_")
+    try:
+        return app.find(text), None
+    except InputError:
+        if not (name and task.isascii() and task.isdigit()):
+            raise
+    return app.find(name), int(task)
+
+
+def _exclude(chain: Chain, seen: Seen, nodes: str) -> str:
+    if not nodes:
+        return ""
+    return chain.exclude(nodes, needed=max((job.node_count for job in seen.waiting), default=1))
+
+
+def _arrays(seen: Seen) -> list[str]:
+    return sorted({job.array for job in seen.waiting}, key=int, reverse=True)
+
+
+def _list(arrays: list[str]) -> str:
+    return f"array{'s' if len(arrays) > 1 else ''} {', '.join(arrays)}" if arrays else ""
+
+
+def _instead(run: RunDir, seen: Seen) -> str:
+    return f"opsctl kill-switch arm {run.name} --pause stops what runs" if seen.active else f"opsctl status {run.name}"
+
+
+def _age(app: App) -> str:
+    """What a hold costs, which depends on how this Slurm makes its queue."""
+    if app.scheduler.limits().priority == "priority/multifactor":
+        return "its age in the queue is kept"
+    return "this Slurm keeps no age, so once released it starts from the back of the queue"
+
+
+def _report(run: RunDir, data: dict[str, object], said: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"train": run.name, **data})
+    else:
+        say(f"{run.name}: {said}")

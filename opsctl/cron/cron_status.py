@@ -1,0 +1,84 @@
+"""What cron did, does and will do, from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from opsctl.cron.context import Cron
+from opsctl.cron.crontab import Entry
+from opsctl.cron.drivers.daemon import alive, describe
+from opsctl.cron.run_history import Ran, Result, read_ledger
+from opsctl.errors import OpsctlError
+
+AT_WORK = 60.0
+"""Seconds: a tick that works gives a sign of life more often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryStatus:
+    """One line of `cron status`."""
+
+    id: str
+    when: str
+    started: datetime | None
+    seconds: float
+    result: str
+    """Empty if it has not run yet; `cut off` if the tick that ran it was killed."""
+    detail: str
+    output: str
+    next: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronStatus:
+    driver: str
+    """Who ticks, in words; empty if nobody is to."""
+    last_tick: datetime | None
+    is_overdue: bool
+    every: int
+    directory: str
+    ticks: int
+    """How many the ledger remembers."""
+    entries: tuple[EntryStatus, ...]
+    problems: tuple[str, ...]
+    """Lines that make no sense, entries that will not be run."""
+
+
+def look(cron: Cron) -> CronStatus:
+    """Asks Slurm nothing."""
+    now, ledger, schedule, wanted = cron.clock.now(), read_ledger(cron.place), cron.schedule(), alive(cron)
+    last = cron.place.ticked()
+    works = last is not None and (now - last).total_seconds() < AT_WORK
+    return CronStatus(
+        driver=describe(wanted) if wanted else "",
+        last_tick=last,
+        is_overdue=cron.place.is_overdue(cron.settings.every, now),
+        every=cron.settings.every,
+        directory=str(cron.directory),
+        ticks=len(ledger.ticks),
+        entries=tuple(_entry(each, ledger.entries.get(each.id, Ran(since=now)), works=works)
+                      for each in schedule.entries),
+        problems=(*schedule.problems, *_refused(cron, schedule.entries)),
+    )  # fmt: skip
+
+
+def _refused(cron: Cron, entries: tuple[Entry, ...]) -> Iterator[str]:
+    """What a tick would not run, said before it is due."""
+    for entry in entries:
+        try:
+            cron.check_trusted(entry)
+        except OpsctlError as error:
+            yield f"{entry.id}: {error.message}"
+        else:
+            if entry.refused:
+                yield f"{entry.id}: {entry.refused}"
+
+
+def _entry(entry: Entry, ran: Ran, *, works: bool) -> EntryStatus:
+    result = "cut off" if ran.result is Result.RUNNING and not works else str(ran.result or "")
+    return EntryStatus(
+        id=entry.id, when=entry.when.text, started=ran.started, seconds=ran.seconds, result=result, detail=ran.detail,
+        output=ran.output, next=entry.when.after(ran.since),
+    )  # fmt: skip

@@ -1,0 +1,136 @@
+"""What is to be done and when: the lines of a crontab, and what lies in the drop-in directories beside it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
+from pathlib import Path
+
+from opsctl.cron.cron_times import When, parse_when
+
+DROP_INS = {"cron.hourly": "0 * * * *", "cron.daily": "0 5 * * *", "cron.weekly": "0 5 * * 1"}
+"""Directories, and when what lies in them is due."""
+NOT_SCRIPTS = re.compile(r"\..*|.*(~|\.bak|\.disabled|\.md|\.orig|\.swp|\.txt)", re.DOTALL)
+"""Names that people and editors leave lying about."""
+SETTING = re.compile(r"([A-Za-z_]\w*)\s*=\s*(.*)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One thing to do, again and again."""
+
+    id: str
+    """The same at each tick, printable and without line feeds: the crontab's command, or `cron.daily/NAME`."""
+    when: When
+    source: Path
+    """The file that it comes from, which nobody else may write."""
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    """What the crontab sets for it."""
+    is_batch: bool = False
+    """A batch script, to be submitted."""
+    refused: str = ""
+    """Why it cannot be run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    entries: tuple[Entry, ...]
+    problems: tuple[str, ...]
+    """Lines that make no sense, files that cannot be read: told, and no reason not to run the rest."""
+
+
+def shipped() -> Path:
+    """Return the directory of the default crontab: in a checkout, a link to the repository's `cron/`."""
+    return Path(__file__).parent / "crontabs"
+
+
+def read_schedule(directory: Path, zone: tzinfo) -> Schedule:
+    """The crontab in `directory`, then its drop-in directories. Any of them may be missing, but not all."""
+    entries: dict[str, Entry] = {}
+    problems: list[str] = []
+    if not directory.is_dir():
+        return Schedule(entries=(), problems=(f"{directory}: no such directory",))
+    for found in (*_crontab(directory / "crontab", zone), *_drop_ins(directory, zone)):
+        if isinstance(found, str):
+            problems.append(found)
+        elif found.id in entries:
+            problems.append(f"{found.source}: {found.id!r} is there twice; only the first is run")
+        else:
+            entries[found.id] = found
+    return Schedule(entries=tuple(entries.values()), problems=tuple(problems))
+
+
+def _crontab(path: Path, zone: tzinfo) -> Iterator[Entry | str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        yield f"{path}: {error}"
+        return
+    env: dict[str, str] = {}
+    for number, line in enumerate((each.strip() for each in lines), 1):
+        if not line or line.startswith("#"):
+            continue
+        if match := SETTING.fullmatch(line):
+            if match[1] == "CRON_TZ":
+                yield f"{path}:{number}: CRON_TZ is not known; set `time_zone` in [cron] of site.toml"
+            env[match[1]] = match[2].strip("\"'") if match[2][:1] in ("'", '"') else match[2]
+            continue
+        try:
+            yield _line(path, line, dict(env), zone)
+        except ValueError as error:
+            yield f"{path}:{number}: {error}"
+
+
+def _line(path: Path, line: str, env: dict[str, str], zone: tzinfo) -> Entry:
+    count = 1 if line.startswith("@") else 5
+    words = line.split(maxsplit=count)
+    if len(words) <= count:
+        raise ValueError(f"{line!r:.80}: needs {'a macro' if count == 1 else 'five fields'} and a command")
+    command = words[count]
+    when = parse_when(" ".join(words[:count]), zone)
+    shell = env.pop("SHELL", "/bin/sh")
+    return Entry(id=printable(command), when=when, source=path, argv=(shell, "-c", command), env=env)
+
+
+def _drop_ins(directory: Path, zone: tzinfo) -> Iterator[Entry | str]:
+    for name, times in DROP_INS.items():
+        when = parse_when(times, zone)
+        try:
+            files = sorted((directory / name).iterdir())
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            yield f"{directory / name}: {error.strerror}"
+            continue
+        for path in files:
+            if path.is_dir() or NOT_SCRIPTS.fullmatch(path.name):
+                continue
+            yield _drop_in(path, when)
+
+
+def _drop_in(path: Path, when: When) -> Entry:
+    is_batch = path.name.endswith(".slurm")
+    refused = "" if is_batch or os.access(path, os.X_OK) else "not executable: chmod +x it"
+    argv = ("sbatch", "--parsable", str(path)) if is_batch else (str(path),)
+    return Entry(
+        id=printable(f"{path.parent.name}/{path.name}"), when=when, source=path, argv=argv, is_batch=is_batch,
+        refused=refused,
+    )  # fmt: skip
+
+
+def printable(text: str) -> str:
+    """The text for a terminal and for a ledger, whatever bytes a file's name is made of."""
+    text = os.fsencode(text).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def due(entry: Entry, since: datetime, now: datetime) -> bool:
+    """Whether one of its times has come, however many did: a tick runs each entry at most once."""
+    next_time = entry.when.after(since)
+    return next_time is not None and next_time <= now

@@ -1,0 +1,86 @@
+"""Asking the ranks of a running life for their stacks: by a file of the run directory, by a signal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from opsctl.diagnosis.py_spy import FILE
+from opsctl.diagnosis.speakers import NOBODY, speaker_of_file
+from opsctl.diagnosis.stack_dumps import Stack, parse
+from opsctl.errors import OpsctlError
+from opsctl.model import Job
+from opsctl.ports import Clock, Runner, TimedOut
+from opsctl.state.run_dir import Life
+
+SIGNAL_SECONDS = 10.0
+
+
+def ask(life: Life, target: Path, *, ranks: int, seconds: float, clock: Clock) -> None:
+    """Ask every rank for its stacks, wait for them, and keep what came in `target`. Raises OSError."""
+    stacks = life.path / "stacks"
+    before = _sizes(stacks.glob("*.txt"))
+    life.stacks_request.touch()
+    _keep_what_comes(lambda: stacks.glob("*.txt"), before, target, ranks=ranks, seconds=seconds, clock=clock)
+
+
+def by_signal(job: Job, logs: Path, target: Path, *, ranks: int, seconds: float, runner: Runner, clock: Clock) -> str:
+    """Send USR2 to every process of the job's steps, and keep in `target` what they write to their own logs; why that
+    was not possible, if it was not. It ends a process that does not handle the signal. Raises OSError."""
+    before = _sizes(logs.glob("*.log"))
+    try:
+        done = runner.run(("scancel", "--signal=USR2", job.id), timeout=SIGNAL_SECONDS)
+    except (OpsctlError, TimedOut) as error:
+        return f"USR2: {error}"
+    if done.code:
+        return f"USR2: {done.err.strip()[-200:]}"
+    _keep_what_comes(lambda: logs.glob("*.log"), before, target, ranks=ranks, seconds=seconds, clock=clock)
+    return ""
+
+
+def answers(target: Path, looked: str = "") -> list[Stack]:
+    """What was kept: of each rank the newest; where py-spy and the rank itself tell, py-spy. `looked` is what it
+    printed, if that is not kept there."""
+    found: dict[tuple[str, int | None, int | None], Stack] = {}
+    own = sorted(path for path in target.glob("*.txt") if path.name != FILE)
+    said = [(path.read_bytes(), speaker_of_file(f"{path.stem}.log")) for path in own]
+    kept = target / FILE
+    said.append((kept.read_bytes() if kept.exists() else looked.encode(), NOBODY))
+    for text, known in said:
+        for stack in parse(text, known):
+            key = (stack.node, stack.rank, None if stack.rank is not None else stack.pid)
+            if stack.frames or key not in found:
+                found[key] = stack
+        if known.rank is not None:
+            found.setdefault((known.node, known.rank, None), Stack(node=known.node, rank=known.rank))
+    return list(found.values())
+
+
+def _keep_what_comes(
+    paths: Callable[[], Iterable[Path]], before: dict[str, int], target: Path, *, ranks: int, seconds: float,
+    clock: Clock,
+) -> None:  # fmt: skip
+    until = clock.monotonic() + seconds
+    while clock.monotonic() < until:
+        clock.sleep(0.25)
+        grown = [name for name, size in _sizes(paths()).items() if size > before.get(name, 0)]
+        if len(grown) >= ranks:
+            clock.sleep(0.25)  # the last one may still be writing
+            break
+    target.mkdir(parents=True, exist_ok=True)
+    for path in paths():
+        known = before.get(path.name, 0)
+        with path.open("rb") as file:
+            file.seek(known)
+            if new := file.read():
+                (target / f"{path.stem}.txt").write_bytes(new)
+
+
+def _sizes(paths: Iterable[Path]) -> dict[str, int]:
+    found = {}
+    for path in paths:
+        try:
+            found[path.name] = path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return found

@@ -1,0 +1,167 @@
+"""Reads logs of any size for lines that may tell why a life ended, from the end backwards.
+
+A training step needs every rank, so where two iterations were still reported after a line, it was no end. What is read
+is what comes after that, or everything where no iteration is reported.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opsctl.diagnosis.causes import Cause, classify
+from opsctl.diagnosis.speakers import NOBODY, Speaker, split
+from opsctl.errors import cannot_read
+from opsctl.telemetry.progress.iteration_lines import parse
+
+CHUNK = 4 << 20
+LONGEST = 4000
+"""Of a line, so much is looked at: the rest of a longer one is a dump of something."""
+SHAPES = 20_000
+"""So many kinds of lines are remembered."""
+GATE = re.compile(
+    rb"A(?:ddress already|ssertion)|B(?:us error|roken pipe)|C(?:UDA|ANCELLED|annot s|onnect|all to)"
+    rb"|D(?:ataLoader|isk quota|etected|ist|UE TO)|E(?:rr(?:no|or)|RROR|xcept|ADDR|xited)|F(?:atal|loating)"
+    rb"|I(?:llegal|nput/)|Kill|N(?:VRM|aN|CCL WARN|o (?:space|module)|ode fail|ET/IB)|O(?:ut [oO]f|OM)|Pytorch"
+    rb"|Refused by|S(?:tale|egment|TEPD|ome NCCL|ocket)|T(?:raceback|CPStore|ransport|imed)|Unable|W(?:ARN|atchdog)|Xid"
+)
+"""Cheap, and true of every line that matters: it begins with few letters, all of them rare in a log of numbers."""
+
+_SHAPE = re.compile(rb"0x[0-9a-f]+|\d{4,}")
+_ITERATION = re.compile(rb"iteration\s+\d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """The first line with which one speaker told one thing."""
+
+    cause: Cause
+    speaker: Speaker
+    text: str
+    path: Path
+    offset: int
+    """Of the line, in its log: within one log, this is the order."""
+    peer: str = ""
+    """Whom it is about, by name or address."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Scan:
+    """What was found in one log, in order."""
+
+    events: list[Event] = field(default_factory=list)
+    iteration: int | None = None
+    """The last one that was reported."""
+
+
+def scan(path: Path, *, begin: int = 0, end: int | None = None, known: Speaker = NOBODY) -> Scan:
+    """Read a log between two offsets. A missing one tells nothing. Raises RunDirError for one that may not be read."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            begin = begin if begin <= size else 0  # the log was replaced by another since
+            end = size if end is None or end > size or end < begin else end
+            return _Reader(path, known).read(file.fileno(), begin, end)
+    except FileNotFoundError:
+        return Scan()
+    except OSError as error:
+        raise cannot_read(path, error) from error
+
+
+@dataclass(slots=True)
+class _Reader:
+    path: Path
+    known: Speaker
+    iterations: list[int] = field(default_factory=list)
+    """Offsets, the last one first; no more than two are needed."""
+    last: int | None = None
+    kinds: dict[bytes, Cause | None] = field(default_factory=dict)
+    found: dict[tuple[str, Speaker], Event] = field(default_factory=dict)
+
+    def read(self, handle: int, begin: int, end: int) -> Scan:
+        for at, chunk in _chunks_from_end(handle, begin, end):
+            if len(self.iterations) < 2:
+                self._look_for_iterations(at, chunk)
+            self._look_for_events(at, chunk)
+            if len(self.iterations) == 2 and at <= self.iterations[1]:
+                break
+        healthy = self.iterations[-1] if self.iterations else begin
+        events = sorted(self.found.values(), key=lambda event: event.offset)
+        return Scan(events=[event for event in events if event.offset >= healthy], iteration=self.last)
+
+    def _look_for_iterations(self, at: int, chunk: bytes) -> None:
+        end = len(chunk)
+        while len(self.iterations) < 2 and (found := chunk.rfind(b"iteration", 0, end)) >= 0:
+            end = found
+            if not _ITERATION.match(chunk, found):
+                continue
+            start, stop = _line_around(chunk, found)
+            if seen := parse(chunk[start:stop].decode(errors="replace")):
+                self.last = seen.step if self.last is None else self.last
+                self.iterations.append(at + start)
+                end = start
+
+    def _look_for_events(self, at: int, chunk: bytes) -> None:
+        """In the order of the chunk; of what an earlier chunk tells again, the earlier one stays."""
+        here: dict[tuple[str, Speaker], Event] = {}
+        position = 0
+        while gate := GATE.search(chunk, position):
+            start, stop = _line_around(chunk, gate.start())
+            position = stop
+            line = chunk[start : min(stop, start + LONGEST)]
+            cause = self._classify(line)
+            if cause is None:
+                continue
+            event = self._event(cause, line, at + start)
+            here.setdefault((cause.name, event.speaker), event)
+        self.found |= here
+
+    def _classify(self, line: bytes) -> Cause | None:
+        """Lines that differ only in large numbers say the same, and most lines of a crash are said by every rank."""
+        shape = _SHAPE.sub(b"#", line)
+        if shape not in self.kinds:
+            if len(self.kinds) > SHAPES:
+                self.kinds.clear()
+            self.kinds[shape] = classify(split(line)[1].decode(errors="replace"))
+        return self.kinds[shape]
+
+    def _event(self, cause: Cause, line: bytes, offset: int) -> Event:
+        speaker, text = split(line, self.known)
+        said = text.decode(errors="replace").rstrip()
+        match = cause.pattern.search(said)
+        groups = {name: value for name, value in (match.groupdict() if match else {}).items() if value}
+        if "node" in groups:
+            speaker = Speaker(node=groups["node"], rank=_first_rank(groups.get("ranks")))
+        if "gpu" in groups:
+            speaker = Speaker(node=speaker.node, rank=speaker.rank, gpu=groups["gpu"])
+        return Event(
+            cause=cause, speaker=speaker, text=said, path=self.path, offset=offset, peer=groups.get("peer", "")
+        )
+
+
+def _first_rank(ranks: str | None) -> int | None:
+    found = re.match(r"\d{1,7}", ranks or "")
+    return int(found[0]) if found else None
+
+
+def _chunks_from_end(handle: int, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Pieces of whole lines, the last one first, each with its offset. A line longer than a piece is cut."""
+    rest = b""
+    while end > begin:
+        at = max(begin, end - CHUNK)
+        data = os.pread(handle, end - at, at) + rest
+        end, rest = at, b""
+        if at > begin:
+            cut = data.find(b"\n") + 1
+            if 0 < cut < LONGEST * 16:
+                rest, data, at = data[:cut], data[cut:], at + cut
+        yield at, data
+
+
+def _line_around(chunk: bytes, position: int) -> tuple[int, int]:
+    start = chunk.rfind(b"\n", 0, position) + 1
+    stop = chunk.find(b"\n", position)
+    return start, len(chunk) if stop < 0 else stop

@@ -1,0 +1,58 @@
+"""Who says a line: the prefixes that launchers, torch and NCCL put before it, and what the names of logs tell."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from opsctl.telemetry.logs.log_lines import read_line
+
+_TORCH = re.compile(rb"\[rank(\d{1,7})\]:|\[Rank (\d{1,7})\]|\bRank (\d{1,7})\]")
+_LOCAL = re.compile(rb"\[default(\d{1,3})\]: ?")
+_SRUN = re.compile(rb" *(\d{1,7}): ")
+_NCCL = re.compile(rb"\b([\w.-]+):\d+:\d+ \[(\d{1,2})\] ")
+_FILE = re.compile(r"(?P<node>.+)-(?P<rank>\d{1,7})\.log|.*-\d+(?:_\d+)?-(?P<host>[^-].*)\.(?:out|err|log|txt)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speaker:
+    """A rank, as far as a line and its log tell; all empty where nobody can tell."""
+
+    node: str = ""
+    rank: int | None = None
+    gpu: str = ""
+    """Its number on the node, or its PCI address."""
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.node) or self.rank is not None
+
+
+NOBODY = Speaker()
+
+
+def speaker_of_file(name: str) -> Speaker:
+    """`<node>-<rank>.log`, as opsctl writes them, or `%x-%j-%N.out`, a log for each node."""
+    match = _FILE.fullmatch(name)
+    if match is None:
+        return NOBODY
+    if match["host"]:
+        return Speaker(node=match["host"])
+    return Speaker(node=match["node"], rank=int(match["rank"]))
+
+
+def split(line: bytes, known: Speaker = NOBODY) -> tuple[Speaker, bytes]:
+    """Who says it, and what, without the launcher's prefix. What is `known` of its log goes before what it claims."""
+    said = read_line(line)
+    speaker, text = known, said.text
+    if said.rank is not None and said.node:
+        speaker = Speaker(node=said.node, rank=said.rank)
+    elif local := _LOCAL.match(text):
+        speaker, text = replace(speaker, gpu=local[1].decode()), text[local.end() :]
+    elif number := _SRUN.match(text):
+        speaker, text = replace(speaker, rank=int(number[1])), text[number.end() :]
+    if speaker.rank is None and (torch := _TORCH.search(text, 0, 300)):
+        speaker = replace(speaker, rank=int(torch[1] or torch[2] or torch[3]))
+    if nccl := _NCCL.match(text):
+        speaker = replace(speaker, node=speaker.node or nccl[1].decode(errors="replace"), gpu=nccl[2].decode())
+    return speaker, text

@@ -1,0 +1,137 @@
+"""What a life writes down when it begins: where it runs, and what there was before it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from opsctl.errors import InputError
+from opsctl.nodesets import expand
+from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.site_dir import SiteDir
+from opsctl.state.switches import Switch, path_of
+from opsctl.trainer.contract import Env
+from opsctl.trainer.manifest import newest_complete
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """start.json"""
+
+    life: str
+    job: str
+    """Slurm's own number, which an array task has too."""
+    nodes: str
+    node_count: int
+    gpus: str
+    """Those of the first node, as Slurm hands them out."""
+    node: str
+    """Where the guard runs."""
+    at: datetime
+    checkpoint: int
+    """A mark that is larger as soon as there is a new checkpoint."""
+    main_log: int = 0
+    """How long main_log was: what comes after it is of this life."""
+
+
+def life_name(env: Mapping[str, str]) -> str:
+    """`<array>_<task>.<restart>`, or `<job>.<restart>`. Raises InputError outside a job."""
+    job = env.get("SLURM_JOB_ID")
+    if not job:
+        raise InputError("this is not a batch job: SLURM_JOB_ID is not set", hint="opsctl launch submits trains")
+    if task := env.get("SLURM_ARRAY_TASK_ID"):
+        job = f"{env['SLURM_ARRAY_JOB_ID']}_{task}"
+    return f"{job}.{env.get('SLURM_RESTART_COUNT') or 0}"
+
+
+def nodes_of(env: Mapping[str, str]) -> list[str]:
+    """The nodes of a batch job, as far as they can be understood."""
+    try:
+        return expand(env.get("SLURM_JOB_NODELIST", ""))
+    except InputError:
+        return []
+
+
+def start_of(run: RunDir, life: Life, env: Mapping[str, str], now: datetime) -> Start:
+    return Start(
+        life=life.name,
+        job=env["SLURM_JOB_ID"],
+        nodes=env.get("SLURM_JOB_NODELIST", ""),
+        node_count=int(env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or 1),
+        gpus=env.get("SLURM_JOB_GPUS") or env.get("CUDA_VISIBLE_DEVICES", ""),
+        node=env.get("SLURMD_NODENAME", ""),
+        at=now,
+        checkpoint=newest_checkpoint(run),
+        main_log=_size(run.main_log),
+    )
+
+
+def write_start(run: RunDir, life: Life, start: Start) -> None:
+    """Make the life's directory and start.json. Raises RunDirError.
+
+    A controller that was killed uses ids again, so there may be a life of this name: its directory is set aside.
+    """
+    if life.start.exists():
+        life.path.rename(life.path.with_name(f"{life.name}.before-{start.at:%Y%m%dT%H%M%S}"))
+    for each in (life.path, run.life_logs(life.name)):
+        run.make(each)
+    run.write(life.start, json.dumps(asdict(start), default=str, indent=1) + "\n")
+
+
+def read_start(life: Life) -> Start | None:
+    try:
+        given = json.loads(life.start.read_text())
+        return Start(**{**given, "at": datetime.fromisoformat(given["at"])})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def newest_checkpoint(run: RunDir) -> int:
+    """The step of the newest complete checkpoint; for a foreign trainer, when it last wrote into the directory.
+
+    Compared with what it was before, on the same file system, so that no clock is trusted.
+    """
+    if run.trainer_config.exists():
+        newest = newest_complete(run.checkpoints)
+        return newest.step if newest else -1
+    return max((_changed(entry) for entry in run.checkpoints.glob("[!.]*")), default=-1)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return -1
+
+
+def body_env(run: RunDir, life: Life, env: Mapping[str, str], *, minutes_left: int) -> dict[str, str]:
+    """The environment of the body: that of the job, and all that the contract with trainers names."""
+    contract = {
+        Env.RUN_DIR: run.path,
+        Env.LIFE: life.name,
+        Env.KILL_SWITCH: path_of(run, Switch.KILL),
+        Env.PAUSE_SWITCH: path_of(run, Switch.PAUSE),
+        Env.SAVE_SWITCH: path_of(run, Switch.SAVE),
+        Env.STOP_REQUEST: life.stop_request,
+        Env.STACKS_REQUEST: life.stacks_request,
+        Env.DEADLINE: life.deadline,
+        Env.STOP_REASON: life.stop_reason,
+        Env.HEARTBEAT_DIR: run.heartbeat,
+        Env.CHECKPOINT_DIR: run.checkpoints,
+        Env.LAST_TICK: SiteDir.of(run.path.parent).last_tick,
+        Env.NODE: env.get("SLURMD_NODENAME") or os.uname().nodename,
+        "TRAIN_LIFE_LOGS": run.life_logs(life.name),
+        "TRAIN_MINUTES_LEFT": minutes_left,
+    }
+    return {**env, **{str(name): str(value) for name, value in contract.items()}}

@@ -1,0 +1,280 @@
+"""Settlement: the one idempotent step that turns an ended life into an outcome, and acts on it.
+
+Anyone who owns the train may settle: the guard of the life itself, that of the next one, a cron tick, a verb. Killed at
+any line, it is done again from the start by whoever comes next: acting twice changes nothing, and end.json, which says
+that nothing is left to do, is written last.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from functools import partial
+
+from opsctl.diagnosis import hang_cause
+from opsctl.diagnosis.causes import Class
+from opsctl.diagnosis.root_cause import Diagnosis
+from opsctl.errors import OpsctlError, Unreachable
+from opsctl.guard import attempt_record
+from opsctl.guard.diagnose import diagnose, diagnosed, recalled, to_event, told
+from opsctl.guard.exit_evidence import gather
+from opsctl.guard.node_care import NodeCare, suspects_of
+from opsctl.guard.outcome import (
+    ACTIONS,
+    BY_CLASS,
+    Action,
+    Ended,
+    Outcome,
+    follow,
+    is_burning,
+    judge,
+    wants_diagnosis,
+)
+from opsctl.launch.train_arrays import Chain, Seen
+from opsctl.model import Job
+from opsctl.nodes.health.node_state import Verdict
+from opsctl.ports import Scheduler
+from opsctl.settings.loader import Guard
+from opsctl.state.journal import Event, Kind, replay
+from opsctl.state.lease import lease
+from opsctl.state.run_dir import Life, RunDir
+
+LIFE = re.compile(r"(\d+)(?:_(\d+))?\.(\d+)", re.ASCII)
+_ANEW = {Kind.SUBMITTED, Kind.RELEASED, Kind.EDITED}
+"""After these, earlier crashes say nothing: somebody has looked at it."""
+
+
+def settle(chain: Chain, rules: Guard, life: Life, *, job: Job | None = None, care: NodeCare | None = None) -> Ended:
+    """Settle an ended life, or say how it was settled. `job` is what Slurm said of it when it was over, if anything;
+    without `care` nothing is done about nodes.
+
+    Raises OpsctlError if it could not act or not write it down; then the life is as unsettled as before.
+    """
+    journal = chain.journal
+    if done := read_end(life):
+        return done
+    # It may take a while, so before the lease.
+    asked = _ask(chain, rules, life, job, care)
+    with lease(chain.run.path, journal.clock):
+        if done := read_end(life):
+            return done
+        if asked.found and diagnosed(journal.events(), life.name) is None:
+            journal.append(Kind.DIAGNOSED, **to_event(asked.found, asked.suspects))
+        events = journal.events()
+        ended = _decide(chain, rules, life, job, events)
+        said = replay(events).settled.get(life.name)
+        if said is None:
+            ended = _act(chain, ended, asked, care)
+            journal.append(Kind.LIFE_SETTLED, life=life.name, outcome=ended.outcome, action=ended.action, why=ended.why)
+        else:
+            ended = replace(
+                ended, outcome=Outcome(said.data["outcome"]), action=Action(said.data["action"]), why=said.data["why"],
+                done=_note_hang(chain, ended, asked, care) or _quarantined(events, life),
+            )  # fmt: skip
+        chain.run.make(life.path)
+        chain.run.write(life.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
+    return ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was found out about an end before anything is decided."""
+
+    found: Diagnosis | None = None
+    """None where nobody needs to know."""
+    suspects: tuple[str, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+
+
+def _ask(chain: Chain, rules: Guard, life: Life, job: Job | None, care: NodeCare | None) -> Asked:
+    """Why it ended, and how the suspects are. Raises Unreachable where Slurm does not say which nodes there are: the
+    suspects are written down only once."""
+    events = chain.journal.events()
+    said = diagnosed(events, life.name)
+    if said is not None:
+        found, suspects = recalled(said), tuple(said.data["suspects"])
+    else:
+        ended = _bare(chain, life, job, events)
+        if not wants_diagnosis(ended.outcome, is_short=is_burning(ended, rules)):
+            return Asked()
+        allocated = _allocated(life, job)
+        also = partial(care.remember, allocated=allocated, at=ended.ended) if care else _nothing_more
+        found = diagnose(chain.journal, life, ended.outcome, seconds=rules.diagnosis_seconds, also=also)
+        suspects = _suspects(chain, allocated, found) if care and _may_exclude(found) else ()
+    if care is None or not _may_exclude(found):
+        return Asked(found=found)
+    verdicts = care.look(chain.scheduler, suspects, seconds=rules.node_check_seconds)
+    return Asked(found=found, suspects=suspects, verdicts=verdicts)
+
+
+def _nothing_more(found: Diagnosis) -> Diagnosis:
+    return found
+
+
+def _allocated(life: Life, job: Job | None) -> str:
+    began = attempt_record.read_start(life)
+    return began.nodes if began else job.nodes if job else ""
+
+
+def _suspects(chain: Chain, allocated: str, found: Diagnosis) -> tuple[str, ...]:
+    try:
+        return suspects_of(found, allocated, chain.scheduler.nodes()) if allocated else ()
+    except Unreachable:
+        raise
+    except OpsctlError:
+        return ()
+
+
+def _may_exclude(found: Diagnosis) -> bool:
+    return BY_CLASS.get(found.kind) is Action.EXCLUDE_NODES
+
+
+def _act(chain: Chain, ended: Ended, asked: Asked, care: NodeCare | None) -> Ended:
+    """Do what was decided; the end, with what came of it."""
+    ended = replace(ended, done=_note_hang(chain, ended, asked, care))
+    if ended.suspects and asked.found and care:
+        taken = care.take_out(chain, asked.found, ended.suspects, asked.verdicts)
+        chain.note(
+            Kind.QUARANTINED, life=ended.life, nodes=taken.nodes, until=taken.until.isoformat(),
+            excluded=taken.is_excluded, why=told(asked.found), done=taken.done,
+        )  # fmt: skip
+        ended = replace(ended, done=taken.done)
+        if not taken.is_excluded and ended.action is Action.EXCLUDE_NODES:
+            ended = replace(ended, action=Action.CONTINUE, why=f"{ended.why}; {taken.done[0]}")
+    elif ended.action is Action.EXCLUDE_NODES:
+        ended = replace(ended, action=Action.CONTINUE)
+    why = f"{ended.life} {ended.outcome.value}: {ended.why}"
+    if ended.action is Action.CANCEL_QUEUED:
+        chain.cancel(why, queued_only=True)
+    elif ended.action is Action.HOLD_QUEUED:
+        chain.hold(ended.why)
+    return ended
+
+
+def _note_hang(chain: Chain, ended: Ended, asked: Asked, care: NodeCare | None) -> tuple[str, ...]:
+    if asked.found and asked.found.cause == hang_cause.CAUSE and asked.found.node and care:
+        return care.note_hang(chain.run.name, ended.life, asked.found.node, ended.ended)
+    return ()
+
+
+def _quarantined(events: Sequence[Event], life: Life) -> tuple[str, ...]:
+    """What was done about nodes when it was settled, by somebody who was cut off before end.json."""
+    found = [each.data["done"] for each in events if each.kind is Kind.QUARANTINED and each.data["life"] == life.name]
+    return tuple(found[-1]) if found else ()
+
+
+def read_end(life: Life) -> Ended | None:
+    """How the life was settled, or None if it was not."""
+    try:
+        given = json.loads(life.end.read_text())
+        made = {
+            **{key: datetime.fromisoformat(given[key]) for key in ("started", "ended")},
+            **{key: tuple(given.get(key, ())) for key in ("suspects", "done")},
+            "outcome": Outcome(given["outcome"]), "action": Action(given["action"]),
+            "kind": Class(given.get("kind", Class.UNKNOWN)),
+        }  # fmt: skip
+        return Ended(**{**given, **made})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _decide(chain: Chain, rules: Guard, life: Life, job: Job | None, events: Sequence[Event]) -> Ended:
+    ended = _bare(chain, life, job, events)
+    if said := diagnosed(events, life.name):
+        found = recalled(said)
+        suspects = tuple(said.data["suspects"]) if _may_exclude(found) else ()
+        ended = replace(
+            ended, kind=found.kind, cause=found.cause, suspects=suspects,
+            why=f"{ended.why}; {told(found)}" if found.cause != "nothing" else ended.why,
+        )  # fmt: skip
+    if _is_overtaken(ended, events):
+        return replace(ended, action=Action.CONTINUE, why=f"{ended.why}; launched or released again since")
+    return follow(ended, _lately(chain.run, ended, events), rules)
+
+
+def _bare(chain: Chain, life: Life, job: Job | None, events: Sequence[Event]) -> Ended:
+    """How it ended, without why."""
+    run, now = chain.run, chain.journal.clock.now()
+    evidence, at = gather(run, life, job)
+    outcome, why = judge(evidence)
+    began = attempt_record.read_start(life)
+    started = began.at if began else replay(list(events)).started.get(life.name, at or now)
+    return Ended(
+        life=life.name, outcome=outcome, action=ACTIONS[outcome], why=why, started=started, ended=at or now,
+        new_checkpoint=began is not None and attempt_record.newest_checkpoint(run) > began.checkpoint,
+    )  # fmt: skip
+
+
+def _is_overtaken(ended: Ended, events: Sequence[Event]) -> bool:
+    """Whether somebody has decided since the life ended: what they launched is not to be cancelled, nor held again."""
+    began = max((e.number for e in events if e.kind is Kind.LIFE_STARTED and e.data["life"] == ended.life), default=0)
+    later = {event.kind for event in events if event.number > began and event.when > ended.ended}
+    if ended.action is Action.HOLD_QUEUED:
+        return bool(later & {Kind.SUBMITTED, Kind.RELEASED})
+    return ended.action is Action.CANCEL_QUEUED and Kind.SUBMITTED in later
+
+
+def _lately(run: RunDir, ended: Ended, events: Sequence[Event]) -> list[Ended]:
+    """The lives settled since somebody last looked after the train, and this one, in the order in which they began."""
+    since = max((event.number for event in events if event.kind in _ANEW), default=0)
+    settled = {event.data["life"] for event in events if event.kind is Kind.LIFE_SETTLED and event.number > since}
+    began = [life for life in replay(list(events)).started if life in settled - {ended.life}]
+    earlier = [done for life in began if (done := read_end(run.life(life)))]
+    return sorted([*earlier, ended], key=lambda each: each.started) if began else [ended]
+
+
+def settle_ended(
+    chain: Chain, rules: Guard, seen: Seen, *, own: str = "", past: Sequence[Job] | None = None,
+    care: NodeCare | None = None,
+) -> list[Ended]:  # fmt: skip
+    """Settle every life that is over and that nobody settled, in the order in which they began; never `own`.
+
+    `past` is what accounting says of those that the queue has forgotten, if that was asked already.
+    """
+    over = [life for life in _over(chain.run, seen) if life.name != own]
+    past = remembered(chain.scheduler, vanished(chain.run, seen) if over else []) if past is None else past
+    return [settle(chain, rules, life, job=_final(life, [*seen.jobs, *past]), care=care) for life in over]
+
+
+def unsettled(run: RunDir, seen: Seen) -> list[Life]:
+    """The lives without a settlement, in the order of the journal; at the end those that the journal does not know."""
+    began = [name for name in seen.history.started if name not in seen.history.settled]
+    lying = sorted(life.name for life in run.lives() if LIFE.fullmatch(life.name) and not life.end.exists())
+    return [run.life(name) for name in dict.fromkeys([*began, *lying])]
+
+
+def _is_over(life: Life, jobs: Sequence[Job]) -> bool:
+    """Slurm answered, and does not have the life's job, or only a later life of it, or says that it ended."""
+    rows = [job for job in jobs if is_of(job, life)]
+    return all(job.restarts > life.restart or job.state.is_final or job.state.is_waiting for job in rows)
+
+
+def is_of(job: Job, life: Life) -> bool:
+    """Whether a row of the queue is that of the life's job: of this life, or of one before or after a requeue."""
+    return job.array == life.array and (job.id == life.array if life.task is None else life.task in job.tasks)
+
+
+def _final(life: Life, jobs: Sequence[Job]) -> Job | None:
+    """What Slurm says of this very life, not of a later one of the same job."""
+    own = (job for job in jobs if is_of(job, life) and job.restarts == life.restart and job.state.is_final)
+    return next(own, None)
+
+
+def vanished(run: RunDir, seen: Seen) -> list[str]:
+    """The arrays of ended lives that nobody settled and of which the queue says nothing any more."""
+    return list(dict.fromkeys(life.array for life in _over(run, seen) if _final(life, seen.jobs) is None))
+
+
+def remembered(scheduler: Scheduler, arrays: Sequence[str]) -> list[Job]:
+    """One question to accounting for all of them; nothing where it does not answer."""
+    try:
+        return scheduler.past(arrays) if arrays else []
+    except Unreachable:
+        return []
+
+
+def _over(run: RunDir, seen: Seen) -> list[Life]:
+    return [life for life in unsettled(run, seen) if _is_over(life, seen.jobs)]

@@ -1,0 +1,168 @@
+"""What the guard does about nodes: look at them, keep the train from them, have them taken out of service."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from opsctl.diagnosis.causes import Class
+from opsctl.diagnosis.root_cause import Diagnosis
+from opsctl.errors import InputError, OpsctlError, SchedulerError, Unreachable
+from opsctl.guard.node_evidence import with_past
+from opsctl.host.isolation import Failed, Isolation
+from opsctl.launch.train_arrays import Chain
+from opsctl.model import Node
+from opsctl.nodes.drain import Quarantine, keep_report, report, wants
+from opsctl.nodes.drain_plan import NodePlan, Step, as_reason, busy, is_out, plan_drain, reason_for, words
+from opsctl.nodes.exclusions import Exclusions
+from opsctl.nodes.health.node_checker import Looked, Looker
+from opsctl.nodes.health.node_state import Verdict
+from opsctl.nodes.history import History
+from opsctl.nodes.remote.fanout import Fanout
+from opsctl.nodesets import expand, fold
+from opsctl.ports import Clock, Scheduler
+from opsctl.settings.health import HealthSite
+
+Reach = Callable[[Mapping[str, str], Collection[str]], Fanout]
+"""The ways to nodes: for a node a running job of ours, and the nodes that are idle."""
+SPARE_SECONDS = 5.0
+"""What a look may take beyond its slowest question."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOut:
+    """What was done about suspects."""
+
+    nodes: str
+    """As Slurm folds them."""
+    until: datetime
+    is_excluded: bool
+    """Whether the train is kept from them. If not, `done` says why."""
+    done: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCare:
+    """The site's nodes, as far as the guard may act on them."""
+
+    site: HealthSite
+    history: History
+    exclusions: Exclusions
+    reach: Reach
+    clock: Clock
+    jobs: Mapping[str, str] = field(default_factory=dict)
+    """For nodes a running job of ours that has them."""
+
+    def look(self, scheduler: Scheduler, nodes: Sequence[str], *, seconds: float, gpus: int = 0) -> tuple[Verdict, ...]:
+        """A verdict on each. What is late, or fails, has none. Raises nothing."""
+        if not nodes:
+            return ()
+        found = Isolation[str, Looked](self.clock, seconds + SPARE_SECONDS).run(
+            {"nodes": lambda: self._looker(scheduler, seconds).look(nodes, gpus=gpus)}
+        )["nodes"]
+        return () if isinstance(found, Failed) else found.verdicts
+
+    def _looker(self, scheduler: Scheduler, seconds: float) -> Looker:
+        site = self.site.model_copy(update={"section_seconds": min(seconds, self.site.section_seconds)})
+        known = scheduler.nodes()
+        idle = [node.name for node in known if words(node) == {"IDLE"} and node.name not in self.jobs]
+        return Looker(
+            fanout=self.reach(self.jobs, idle), history=self.history, site=site, clock=self.clock, busy=busy(known)
+        )
+
+    def remember(self, found: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
+        """`found`, and what was known of the nodes."""
+        return with_past(found, self.history, allocated, at=at, days=self.site.lemon_days)
+
+    def note_hang(self, train: str, life: str, node: str, at: datetime) -> tuple[str, ...]:
+        """Remember the node whose ranks were the odd ones of a hang; what was done. That alone takes nothing out."""
+        try:
+            count = self.history.note_hang(node, f"{train}/{life}", at, days=self.site.lemon_days)
+        except (OpsctlError, OSError) as error:
+            return (f"could not record {node} as the odd one: {error}",)
+        return (f"recorded {node} as the odd one of a hang, {count} in {self.site.lemon_days:g} days",)
+
+    def take_out(
+        self, chain: Chain, found: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]
+    ) -> TakenOut:
+        """Keep the train from the suspects, if enough nodes remain for it, and have those drained in which a look has
+        found the fault too. Doing it again changes nothing. Raises Unreachable."""
+        nodes = chain.scheduler.nodes()
+        until = self.clock.now() + timedelta(hours=self.site.exclude_hours)
+        told = fold(suspects)
+        try:
+            out = self.out_of_service(nodes, suspects)
+            chain.exclude(told, needed=wants(chain).nodes, until=until, out=out)
+        except Unreachable:
+            raise
+        except (InputError, SchedulerError) as error:
+            return TakenOut(nodes=told, until=until, is_excluded=False, done=(f"{told} was not excluded: {error}",))
+        said = [f"excluded {told} from what is queued and from later launches, until {until:%Y-%m-%d %H:%M} UTC"]
+        bad = [each for each in verdicts if each.is_bad and each.node in suspects]
+        reasons = {node: _reason(found, bad, node) for node in suspects}
+        try:
+            self.exclusions.add(list(reasons.items()), hours=self.site.exclude_hours)
+        except (OpsctlError, OSError) as error:
+            said.append(f"later launches may have it again: {error}")
+        said += self._drain(chain.scheduler, nodes, bad, suspects, reasons)
+        return TakenOut(nodes=told, until=until, is_excluded=True, done=tuple(said))
+
+    def out_of_service(self, nodes: Sequence[Node], suspects: Sequence[str]) -> frozenset[str]:
+        """The other nodes that no job can have now."""
+        return frozenset(node.name for node in nodes if is_out(node)) - set(suspects)
+
+    def _drain(
+        self, scheduler: Scheduler, nodes: Sequence[Node], bad: Sequence[Verdict], suspects: Sequence[str],
+        reasons: Mapping[str, str],
+    ) -> list[str]:  # fmt: skip
+        acts = Quarantine(
+            scheduler=scheduler, history=self.history, exclusions=self.exclusions, site=self.site, chains=()
+        )
+        ours = frozenset(each.node for each in self.exclusions.now())
+        plan = plan_drain(bad, nodes, self.site, scores={}, excluded=ours - set(suspects))
+        done = acts.drain(plan)
+        said = [f"drained {each.node}: {each.why}" for each in done if each.action == "drained"]
+        said += [f"did not drain {each.node}: {each.why}" for each in plan.left]
+        said += [f"did not drain {each.node}: {each.why}" for each in done if each.action == "left"]
+        drained = {each.node for each in done if each.action == "drained"}
+        if left := [node for node in nodes if node.name in suspects and node.name not in drained and not is_out(node)]:
+            said.append(self._report(left, reasons))
+        return said
+
+    def _report(self, nodes: Sequence[Node], reasons: Mapping[str, str]) -> str:
+        steps = tuple(Step(node=node.name, reason=reasons[node.name], seen=node) for node in nodes)
+        records = [self.history.read(node.name) for node in nodes]
+        told = fold(node.name for node in nodes)
+        try:
+            path = keep_report(self.history.site, report(NodePlan(steps=steps), records, self.clock.now()))
+        except (OpsctlError, OSError) as error:
+            return f"{told} is not drained, and the report for the administrators could not be written: {error}"
+        return f"{told} is not drained; the report for the administrators is in {path}"
+
+
+def suspects_of(found: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Those of the suspects that were nodes of the life, by Slurm's names: logs have host names and addresses too.
+
+    Where Slurm lost a node and no log tells which, it is the only one of the life that is down.
+    """
+    try:
+        own = set(expand(allocated))
+    except InputError:
+        return ()
+    shared = Counter(address for address, _ in {(node.address, node.name) for node in nodes})
+    called = {node.address: node.name for node in nodes if node.name in own and shared[node.address] == 1}
+    called |= {node.name: node.name for node in nodes if node.name in own}
+    named = (called.get(each) or called.get(each.partition(".")[0], "") for each in found.suspects)
+    if told := tuple(dict.fromkeys(name for name in named if name)):
+        return told
+    down = [node.name for node in nodes if node.name in own and words(node) & {"DOWN", "NOT_RESPONDING"}]
+    return tuple(down) if found.kind is Class.NODE and not found.suspects and len(down) == 1 else ()
+
+
+def _reason(found: Diagnosis, bad: Sequence[Verdict], node: str) -> str:
+    """By what the node itself says; if it says nothing, by what the log says of it."""
+    verdict = next((each for each in bad if each.node == node and each.evidence), None)
+    line = found.evidence[-1] if found.evidence else ""
+    return reason_for(verdict) if verdict else as_reason(f"{found.cause}: {found.says}{': ' if line else ''}{line}")

@@ -1,0 +1,56 @@
+"""Why a life is to stop: the one file that a foreign trainer polls, and what settlement later reads the wish from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+
+from opsctl.state.run_dir import Life, RunDir
+
+
+class Stop(StrEnum):
+    """Of several wishes the one further up stands."""
+
+    REFUSED = "refused"
+    """What would be run could have been written by others. The body was not started."""
+    SKIPPED = "skipped"
+    """How an earlier life was settled leaves nothing to do. The body was not started."""
+    NODE_REFUSED = "node-refused"
+    """A node of the allocation is faulty. The body was not started."""
+    KILL = "kill"
+    PAUSE = "pause"
+    HUNG = "hung"
+    """It hangs, and is about to be cancelled for that."""
+    TERM = "term"
+    """Slurm ends the job: cancelled, preempted, or out of time."""
+    TIME_LIMIT = "time-limit"
+    """The limit is near, and there is time left to save."""
+
+    def is_above(self, other: Stop) -> bool:
+        order = list(Stop)
+        return order.index(self) < order.index(other)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequest:
+    reason: Stop
+    why: str
+
+
+def read_stop_request(life: Life) -> StopRequest | None:
+    """What this life was asked, or None for nothing that can be understood."""
+    try:
+        given = json.loads(life.stop_request.read_text())
+        return StopRequest(reason=Stop(given["reason"]), why=str(given["why"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def request_stop(run: RunDir, life: Life, reason: Stop, why: str) -> bool:
+    """Ask the trainer of this life to save and stop; whether that is new. A weaker wish changes nothing."""
+    before = read_stop_request(life)
+    if before is not None and not reason.is_above(before.reason):
+        return False
+    run.write(life.stop_request, json.dumps({"reason": reason.value, "why": why}) + "\n")
+    return True

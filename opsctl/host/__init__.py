@@ -1,0 +1,1 @@
+"""The local machine: clocks, processes, threads with deadlines, disk usage."""

@@ -1,0 +1,93 @@
+"""From a train's settings to a complete submission. Pure: a dry run is the first half of a real launch."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+from opsctl.model import JobSpec, Plan
+from opsctl.nodesets import nodeset
+from opsctl.render import command_line, directives, render
+from opsctl.settings.loader import Site, Train
+from opsctl.state.run_dir import RunDir
+from opsctl.trainer.config_tables import DataConfig
+
+
+def job_spec(
+    train: Train, site: Site, *, tasks: int | None = None, after: str = "", exclude: str = "", nice: int | None = None
+) -> JobSpec:
+    """What is asked of Slurm: the train's own table, the site's defaults where that is silent, options above both.
+
+    Raises InputError.
+    """
+    table, default = train.slurm, site.slurm
+    return JobSpec(
+        name=train.name,
+        nodes=table.nodes,
+        processes_per_node=table.processes_per_node,
+        cpus_per_process=table.cpus_per_process,
+        gpus_per_node=table.gpus_per_node,
+        time_limit=table.time_limit,
+        tasks=table.tasks if tasks is None else tasks,
+        partition=table.partition or default.partition,
+        account=table.account or default.account,
+        qos=table.qos or default.qos,
+        constraint=table.constraint or default.constraint,
+        reservation=table.reservation,
+        memory_per_node=table.memory_per_node,
+        exclusive=table.exclusive,
+        nice=table.nice if nice is None else nice,
+        exclude=str(nodeset(table.exclude) | nodeset(exclude)),
+        after=after,
+        signal_seconds=table.signal_seconds,
+        extra=table.extra,
+    )
+
+
+def trainer_json(train: Train, base: Path) -> str:
+    """What the embedded trainer reads, or nothing where any other one runs.
+
+    A corpus named by a relative path lies below `base`: the trainer runs elsewhere.
+    """
+    if train.trainer is None:
+        return ""
+    data = train.trainer.get("data", {})
+    prefix = data.get("prefix", DataConfig().prefix)
+    placed = {**data, "prefix": str(base / prefix)}
+    if "blend" in data:
+        placed["blend"] = [{**part, "prefix": str(base / part["prefix"])} for part in data["blend"]]
+    settings = {**train.trainer, "data": placed}
+    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+
+
+def body(train: Train, run: RunDir, *, python: str) -> str:
+    """The script of the work itself. `python` runs opsctl. Raises ConfigError for a placeholder that is unknown."""
+    trainers = train.python or python
+    if train.command:
+        command = command_line(train.command, {"python": trainers, "train": train.name})
+    else:
+        command = shlex.join((trainers, "-P", "-m", "opsctl.trainer", str(run.trainer_config)))
+    return render(
+        "slurm/body.sh.j2",
+        name=train.name,
+        run_dir=run.path,
+        python=python,
+        directory=train.setup.directory,
+        modules=train.setup.modules,
+        environment=train.environment,
+        lines=train.setup.lines,
+        command=command,
+    )
+
+
+def plan(train: Train, spec: JobSpec, run: RunDir, *, nonce: str, python: str, site_file: Path | None) -> Plan:
+    """The submission that `spec` asks for. Raises ConfigError."""
+    wrapper = render(
+        "slurm/wrapper.slurm.j2",
+        directives=directives(spec),
+        run_dir=str(run.path),
+        python=python,
+        site_file=str(site_file or ""),
+    )
+    return Plan(train=train.name, spec=spec, wrapper=wrapper, body=body(train, run, python=python), nonce=nonce)

@@ -1,0 +1,1 @@
+"""One pass over all trains: reconcile, run the watchdogs, report the status."""

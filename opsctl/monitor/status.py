@@ -1,0 +1,213 @@
+"""What a train is doing now, from one look at the queue and the files of its run directory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from opsctl.alerts.open_alerts import Brief
+from opsctl.errors import OpsctlError
+from opsctl.guard.attempt_record import read_start
+from opsctl.launch.train_arrays import Seen, look
+from opsctl.launch.wait_reasons import Wait, is_limit, wait, why, word
+from opsctl.model import Job, JobState
+from opsctl.settings.loader import read_toml
+from opsctl.state.journal import Journal
+from opsctl.state.run_dir import RunDir
+from opsctl.state.switches import Armed, Request, armed
+from opsctl.state.switches import requests as waiting_requests
+from opsctl.telemetry.progress.eta import waits_seen
+from opsctl.telemetry.progress.run_progress import Pace, Progress, progress
+from opsctl.units import parse_slurm_minutes
+
+STATES = ("running", "queued", "held", "ended", "finished", "not submitted", "unknown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Queued tasks of one array that wait for the same reason."""
+
+    array: str
+    tasks: int
+    reason: str
+    why: str
+    start: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    job: str
+    state: str
+    nodes: str
+    since: datetime | None
+    ends: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A life that began, by its own word, and that nobody has seen the end of."""
+
+    life: str
+    nodes: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastLife:
+    """The last task that ended."""
+
+    life: str
+    outcome: str
+    action: str
+    why: str
+    at: datetime
+    advice: str = ""
+    """What to do about the cause, where it was looked for and found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """All that `opsctl status` says of one train."""
+
+    train: str
+    state: str
+    """One of STATES."""
+    slurm: str
+    """Why nothing is known of the queue; empty where Slurm has answered."""
+    running: tuple[Running, ...] | None
+    """None where Slurm has not answered."""
+    waiting: tuple[Waiting, ...] | None
+    begun: Begun | None
+    progress: Progress | None
+    last_life: LastLife | None
+    switches: tuple[Armed, ...]
+    requests: tuple[Request, ...]
+    alerts: tuple[Brief, ...]
+    """Open ones that are about it, the worst first."""
+    notes: tuple[str, ...]
+    """What somebody should look at."""
+
+
+def status(
+    run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datetime, alerts: Sequence[Brief] = (), *,
+    away: str = "",
+) -> Status:  # fmt: skip
+    """The status of `run`, given the whole queue and what is open of all trains. Where there is no queue, `away` says
+    why, and it is what the run's own files know."""
+    seen = look(run, journal, jobs or ())
+    last, begun = _last_life(seen), _begun(run, seen)
+    state = _state(seen, last)
+    if jobs is None and state != "not submitted":
+        state = "unknown"  # what has left the queue and what nobody could be asked about look the same
+    found = _seen_progress(run, seen, state, now) if jobs is not None else _told_progress(run, begun)
+    return Status(
+        train=run.name,
+        state=state,
+        slurm=away,
+        running=None if jobs is None else tuple(_running(job) for job in seen.active),
+        waiting=None if jobs is None else tuple(_waiting(job) for job in seen.waiting),
+        begun=begun,
+        progress=found,
+        last_life=last,
+        switches=tuple(armed(run)),
+        requests=tuple(waiting_requests(run)),
+        alerts=tuple(each for each in alerts if each.train == run.name),
+        notes=() if jobs is None else (*_notes(run, seen), *_shortage(run, seen, found)),
+    )
+
+
+def _state(seen: Seen, last: LastLife | None) -> str:
+    if seen.active:
+        return "running"
+    if seen.waiting:
+        return "held" if all(job.is_held for job in seen.waiting) else "queued"
+    if last and last.outcome == "finished":
+        return "finished"
+    history = seen.history
+    if history.pending or set(history.started) - set(history.settled):
+        return "unknown"
+    return "ended" if history.arrays or history.started else "not submitted"
+
+
+def _running(job: Job) -> Running:
+    return Running(job=job.full_id, state=job.state.value, nodes=job.nodes, since=job.start, ends=job.end)
+
+
+def _waiting(job: Job) -> Waiting:
+    return Waiting(array=job.array, tasks=len(job.tasks) or 1, reason=word(job), why=why(job), start=job.start)
+
+
+def _last_life(seen: Seen) -> LastLife | None:
+    if not seen.history.settled:
+        return None
+    event = list(seen.history.settled.values())[-1]
+    texts = {key: str(event.data[key]) for key in ("life", "outcome", "action", "why")}
+    found = seen.history.diagnosed.get(texts["life"])
+    return LastLife(at=event.when, advice=str(found.data["advice"]) if found else "", **texts)
+
+
+def _begun(run: RunDir, seen: Seen) -> Begun | None:
+    life = next((each for each in reversed(seen.history.started) if each not in seen.history.settled), None)
+    if life is None:
+        return None
+    start = read_start(run.life(life))
+    return Begun(life=life, nodes=start.nodes if start else "", at=seen.history.started[life])
+
+
+def _told_progress(run: RunDir, begun: Begun | None) -> Progress | None:
+    start = read_start(run.life(begun.life)) if begun else None
+    return progress(run, life=begun.life if begun else "", begin=start.main_log if start else 0)
+
+
+def _seen_progress(run: RunDir, seen: Seen, state: str, now: datetime) -> Progress | None:
+    active = next((job for job in seen.active if job.state is JobState.RUNNING), None)
+    life = active.life if active else ""
+    start = read_start(run.life(life)) if life else None
+    pace = _pace(run, seen, active, now) if state in {"running", "queued"} else None
+    return progress(run, life=life, begin=start.main_log if start else 0, pace=pace)
+
+
+def _pace(run: RunDir, seen: Seen, active: Job | None, now: datetime) -> Pace:
+    running_s = (active.end - now).total_seconds() if active and active.end else math.inf if active else 0.0
+    return Pace(
+        task_s=_limit_s(run.config), running_s=max(0.0, running_s), waits_s=tuple(waits_seen(seen.history))
+    )  # fmt: skip
+
+
+def _limit_s(config: Path) -> float:
+    """How long a task may take; without end where the settings cannot be read."""
+    try:
+        minutes = parse_slurm_minutes(str(read_toml(config)["slurm"]["time_limit"]))
+    except (OpsctlError, KeyError, TypeError):
+        minutes = None
+    return minutes * 60.0 if minutes else math.inf
+
+
+def _notes(run: RunDir, seen: Seen) -> list[str]:
+    notes = [
+        f"array {job.array} is not this train's any more: Slurm has used the id again for {job.name!r} of {job.user}"
+        for job in seen.strangers
+    ]
+    if seen.history.pending and not seen.adopted:
+        notes.append("a submission was cut off and is not in the queue: `opsctl launch` again settles it")
+    if seen.waiting and any(wait(job) is Wait.NEVER for job in seen.waiting):
+        notes.append("something queued will never start: see the reason above")
+    if any(is_limit(job) for job in seen.waiting):
+        notes.append(
+            f"opsctl preflight {run.config} says which limits it is beyond by itself, if it is: then change it there,"
+            f" opsctl cancel {run.name} and launch it again; else its turn comes when other jobs end"
+        )
+    return notes
+
+
+def _shortage(run: RunDir, seen: Seen, found: Progress | None) -> list[str]:
+    """That the queue will be empty before the last step, as far as that can be foreseen."""
+    queued = sum(len(job.tasks) or 1 for job in seen.waiting)
+    needed = found.left.lives if found and found.left else 0
+    if needed <= queued:
+        return []
+    more = f"opsctl launch {run.config} --after {seen.jobs[-1].array} --tasks {needed - queued}"
+    return [f"at this pace, tasks still needed: {needed}, queued: {queued}; {more}"]

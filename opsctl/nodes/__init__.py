@@ -1,0 +1,1 @@
+"""Nodes: health, remote commands, collective tests, draining, history."""

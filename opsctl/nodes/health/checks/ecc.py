@@ -1,0 +1,37 @@
+"""Errors of GPU memory: since the driver was loaded, and over the life of the card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from opsctl.nodes.health.node_state import Given, Gpu, Result, Severity, Snapshot
+from opsctl.settings.health import HealthSite
+
+
+def ecc(seen: Snapshot, given: Given) -> Iterator[Result]:
+    for gpu in seen.smi.gpus if seen.smi else ():
+        if not gpu.ecc:
+            yield _result(gpu, Severity.UNKNOWN, "no ECC counters: N/A")
+            continue
+        yield from _uncorrectable(gpu, given.site)
+        for kind, limit in (("sram", given.site.sram_corrected), ("dram", given.site.dram_corrected)):
+            if (fixed := gpu.ecc.get(f"volatile.{kind}_correctable", 0)) > limit:
+                yield _result(gpu, Severity.DEGRADED, f"{fixed} corrected {kind.upper()} errors, more than {limit}")
+
+
+def _uncorrectable(gpu: Gpu, site: HealthSite) -> Iterator[Result]:
+    """Errors of DRAM over the card's life are history: their rows were replaced."""
+    if sram := gpu.ecc.get("volatile.sram_uncorrectable", 0):
+        said = f"{sram} uncorrectable SRAM errors since the driver was loaded"
+        yield _result(gpu, Severity.FAULTY, said, "reset the GPU")
+    if dram := gpu.ecc.get("volatile.dram_uncorrectable", 0):
+        said = f"{dram} uncorrectable DRAM errors since the driver was loaded"
+        yield _result(gpu, Severity.DEGRADED, said, "reset the GPU when it is free")
+    ever = gpu.ecc.get("aggregate.sram_uncorrectable", 0)
+    if gpu.sram_threshold or ever > site.sram_uncorrected_ever:
+        said = f"{ever} uncorrectable SRAM errors over its life: beyond what is allowed"
+        yield _result(gpu, Severity.FAULTY, said, "replace the card")
+
+
+def _result(gpu: Gpu, severity: Severity, evidence: str, remedy: str = "") -> Result:
+    return Result(check="ecc", severity=severity, gpu=gpu.uuid, evidence=evidence, remedy=remedy)

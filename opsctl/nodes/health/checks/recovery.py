@@ -1,0 +1,35 @@
+"""What the driver itself says that a card needs: the one field that replaces most others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from opsctl.nodes.health.node_state import Given, Result, Severity, Snapshot
+
+ACTIONS = {
+    "none": None,
+    "reset": Severity.FAULTY,
+    "gpu reset": Severity.FAULTY,
+    "gpu reset required": Severity.FAULTY,
+    "reboot": Severity.FAULTY,
+    "node reboot": Severity.FAULTY,
+    "node reboot required": Severity.FAULTY,
+    "drain and reset": Severity.DEGRADED,
+    "drain p2p": Severity.DEGRADED,
+}
+"""nvidia-smi's words, of several versions, for NVML's GPU recovery action."""
+
+
+def recovery(seen: Snapshot, given: Given) -> Iterator[Result]:  # noqa: ARG001 (every check has the same form)
+    for gpu in (each for each in (seen.smi.gpus if seen.smi else ()) if each.maker == "nvidia"):
+        word = (gpu.recovery or "").lower()
+        severity = ACTIONS.get(word)
+        if severity is not None:
+            said = f"the driver asks for: {gpu.recovery}"
+            yield Result(check="recovery", severity=severity, gpu=gpu.uuid, evidence=said, remedy="do as it asks")
+        elif gpu.reset_required:
+            yield Result(check="recovery", severity=Severity.FAULTY, gpu=gpu.uuid, remedy="reset the GPU",
+                         evidence="the driver asks for a reset")  # fmt: skip
+        elif word not in ACTIONS and gpu.reset_required is None:
+            said = f"a word that is not known: {gpu.recovery!r}" if word else "this driver does not say"
+            yield Result(check="recovery", severity=Severity.UNKNOWN, gpu=gpu.uuid, evidence=said)

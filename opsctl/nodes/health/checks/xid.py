@@ -1,0 +1,139 @@
+"""Xid lines of the kernel log since boot, and what the table says of them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from opsctl.nodes.health.checks.recovery import ACTIONS
+from opsctl.nodes.health.node_state import Given, Gpu, KernelLine, Result, Severity, Snapshot
+from opsctl.nodes.health.nvidia_smi import bus_of
+
+LINE = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{1,20})[^)]*\): (\d{1,4}),? ?(.*)", re.ASCII)
+CHANGED = re.compile(r"recovery action changed from .* to 0x[0-9a-f]{1,4} \(([^)]{1,60})\)", re.IGNORECASE)
+TABLE = Path(__file__).parent.parent / "xid.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What the table says of a code."""
+
+    code: int
+    meaning: str
+    action: str
+    drain: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One Xid line."""
+
+    bus: str
+    code: int
+    text: str
+    line: str
+
+
+@cache
+def table() -> dict[int, Row]:
+    """xid.toml, by code."""
+    given = tomllib.loads(TABLE.read_text(encoding="utf-8"))["xid"]
+    return {
+        code: Row(code=code, meaning=row["meaning"], action=row["action"], drain=row["drain"], source=row["source"])
+        for row in given
+        for code in row["codes"]
+    }
+
+
+def xid(seen: Snapshot, given: Given) -> Iterator[Result]:
+    if seen.kernel is None:
+        yield from _unread(seen)
+        return
+    for bus, events in events_by_card(seen, given).items():
+        gpu = next((each for each in (seen.smi.gpus if seen.smi else ()) if bus and each.bus == bus), None)
+        for code in dict.fromkeys(event.code for event in events):
+            same = [event for event in events if event.code == code]
+            yield from _judge(same, gpu, bus, given)
+    if any("fallen off the bus" in line.text and "Xid" not in line.text for line in recent(seen, given)):
+        yield Result(
+            check="xid",
+            severity=Severity.FAULTY,
+            remedy="reboot the node",
+            evidence="the kernel log says that a GPU has fallen off the bus",
+        )
+
+
+def _unread(seen: Snapshot) -> Iterator[Result]:
+    gpus = seen.smi.gpus if seen.smi else ()
+    if (seen.on_bus == 0 and not gpus) or seen.gpu_tool[0] == "amd-smi":
+        return  # Xids are NVIDIA's
+    # The driver's recovery action says the same, where there is one.
+    told = gpus and all(gpu.recovery is not None for gpu in gpus)
+    why = seen.section("kernel").why or "cannot be read"
+    yield Result(check="xid", severity=Severity.NOTE if told else Severity.UNKNOWN, evidence=f"kernel log: {why}",
+                 remedy="let users read it (kernel.dmesg_restrict=0), or run as one who may")  # fmt: skip
+
+
+def recent(seen: Snapshot, given: Given) -> list[KernelLine]:
+    """The lines that count: young enough, and after the node was put back into service."""
+    limit = given.site.xid_hours * 3600
+    if given.prior.cleared is not None:
+        limit = min(limit, (seen.at - given.prior.cleared).total_seconds())
+    return [line for line in seen.kernel or () if line.age is None or line.age <= limit]
+
+
+def events_by_card(seen: Snapshot, given: Given) -> dict[str, list[Event]]:
+    """The Xid lines of each card. Those before the driver said that it needs no recovery any more do not count."""
+    found: dict[str, list[Event]] = {}
+    for line in recent(seen, given):
+        match = LINE.search(line.text)
+        if match is None:
+            continue
+        bus, code, text = bus_of(match[1]), int(match[2]), match[3].strip()
+        changed = CHANGED.search(text) if code == 154 else None
+        if changed and changed[1].lower() == "none":
+            found.pop(bus, None)
+            continue
+        found.setdefault(bus, []).append(Event(bus=bus, code=code, text=text, line=" ".join(line.text.split())))
+    return found
+
+
+def _judge(events: list[Event], gpu: Gpu | None, bus: str, given: Given) -> Iterator[Result]:
+    last = events[-1]
+    row = table().get(last.code)
+    times = f"{len(events)} x " if len(events) > 1 else ""
+    said = (
+        f"{times}Xid {last.code} ({row.meaning if row else 'not in the table'}) on {bus or 'a GPU'}: {last.line[:120]}"
+    )
+    severity = _severity(row, events, gpu, given)
+    if severity is not None:
+        yield Result(check="xid", severity=severity, gpu=gpu.uuid if gpu else "", evidence=said,
+                     remedy=row.action if row else "look it up: docs.nvidia.com/deploy/xid-errors")  # fmt: skip
+
+
+def _severity(row: Row | None, events: list[Event], gpu: Gpu | None, given: Given) -> Severity | None:
+    drain = row.drain if row else "report"
+    repeats = len(events) >= given.site.xid_repeats
+    needs_none = gpu is not None and (gpu.recovery or "").lower() == "none"
+    return {
+        "yes": Severity.NOTE if needs_none else Severity.FAULTY,
+        "yes-stays": Severity.FAULTY,
+        "after-job": Severity.NOTE if needs_none else Severity.DEGRADED,
+        "repeat": Severity.DEGRADED if repeats else Severity.NOTE,
+        "repeat-note": Severity.NOTE if repeats else None,
+        "if-fatal": Severity.FAULTY if any(re.search(r"\bFatal\b", each.text) for each in events) else Severity.NOTE,
+        "follow": _followed(events[-1].text, needs_none=needs_none),
+        "report": Severity.NOTE,
+    }.get(drain)
+
+
+def _followed(text: str, *, needs_none: bool) -> Severity | None:
+    """What an Xid 154 itself asks for; nothing is assumed of words that are not known."""
+    changed = CHANGED.search(text)
+    severity = ACTIONS.get(changed[1].lower()) if changed else None
+    return Severity.NOTE if severity is None or needs_none else severity

@@ -1,0 +1,31 @@
+"""Ending processes that hold a card though the node has no job: by id, and only those very ones."""
+
+from __future__ import annotations
+
+from opsctl.nodes.health.node_state import Process, Snapshot
+from opsctl.nodes.remote.fanout import Fanout
+from opsctl.ports import Answer
+from opsctl.settings.health import HealthSite
+
+END = r"""
+for each in "$@"; do
+    pid=${each%:*}
+    # The time of its start, behind the name in brackets: a later process with the same number is another one.
+    now=$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d' ' -f20)
+    [ "$now" = "${each#*:}" ] && kill -9 "$pid" && echo "$pid"
+done
+exit 0
+"""
+
+
+def held_by(seen: Snapshot, site: HealthSite) -> list[Process]:
+    """The users' processes that hold a card there."""
+    on_cards = {each.pid for gpu in (seen.smi.gpus if seen.smi else ()) for each in gpu.processes}
+    users = [each for each in seen.processes or () if each.uid >= site.user_uid_min and each.state not in "ZX"]
+    return [each for each in users if each.pid in on_cards]
+
+
+def end(fanout: Fanout, seen: Snapshot, ghosts: list[Process]) -> Answer:
+    """End them; the ids of those that were ended are what it prints."""
+    which = [f"{each.pid}:{each.started}" for each in ghosts]
+    return fanout.one(seen.node, ("sh", "-c", END, "end", *which), timeout=20)

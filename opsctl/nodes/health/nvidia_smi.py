@@ -1,0 +1,164 @@
+"""From nvidia-smi's words to cards. Pure; whatever it is fed, nothing is raised, and what is not said is None.
+
+Versions differ in words (`Yes`, `1`, `Enabled`) and in fields; what a driver lacks reads `N/A`, `[N/A]`,
+`Requested functionality has been deprecated`, or is not there at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from xml.etree import ElementTree as ET
+
+from opsctl.nodes.health.node_state import Gpu, GpuProcess, Smi
+
+YES = frozenset({"yes", "1", "enabled", "active"})
+NO = frozenset({"no", "0", "disabled", "not active"})
+NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,6})?", re.ASCII)
+BUS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.\d)?", re.ASCII)
+UNCORRECTABLE = ("sram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded")
+LINK = re.compile(r"^\s*Link (\d{1,3}): (.*)$", re.ASCII)
+CARD = re.compile(r"^\s*GPU \d+:.*\(UUID: ([^)\s]{1,100})\)")
+
+
+def parse_smi(text: str) -> Smi | None:
+    """`nvidia-smi -q -x`; None if it makes no whole."""
+    start, end = text.find("<nvidia_smi_log"), text.rfind("</nvidia_smi_log>")
+    if start < 0 or end < 0 or "<!ENTITY" in text:
+        return None
+    end += len("</nvidia_smi_log>")
+    try:
+        root = ET.fromstring(text[start:end])  # noqa: S314 (as above)
+    except (ET.ParseError, ValueError, RecursionError):
+        return None
+    around = re.sub(r"<[?!][^>]*>", "", text[:start] + text[end:])
+    attached = whole(said(root, "attached_gpus"))
+    if attached is None:  # every version says it: what lacks it was put together of pieces, and counts no cards
+        return None
+    gpus = tuple(_gpu(each) for each in root.findall("gpu"))
+    return Smi(
+        driver=said(root, "driver_version") or "", attached=attached, gpus=gpus, said=" ".join(around.split())
+    )  # fmt: skip
+
+
+def _gpu(card: ET.Element) -> Gpu:
+    return Gpu(
+        uuid=said(card, "uuid") or "",
+        serial=said(card, "serial") or "",
+        bus=bus_of(said(card, "pci/pci_bus_id") or card.get("id") or ""),
+        name=said(card, "product_name") or "",
+        persistence=truth(said(card, "persistence_mode")),
+        mig=truth(said(card, "mig_mode/current_mig")),
+        ecc=dict(_ecc(card)),
+        sram_threshold=truth(said(card, "ecc_errors/aggregate/sram_threshold_exceeded")),
+        rows_pending=truth(said(card, "remapped_rows/remapped_row_pending")),
+        rows_failed=truth(said(card, "remapped_rows/remapped_row_failure")),
+        rows_used_up=whole(said(card, "remapped_rows/row_remapper_histogram/row_remapper_histogram_none")),
+        reset_required=truth(said(card, "gpu_reset_status/reset_required")),
+        recovery=said(card, "gpu_recovery_action"),
+        clocks=_clocks(card),
+        temperature=whole(said(card, "temperature/gpu_temp")),
+        slow_at=whole(said(card, "temperature/gpu_temp_slow_threshold")),
+        margin=whole(said(card, "temperature/gpu_temp_tlimit")),
+        slow_margin=whole(said(card, "temperature/gpu_temp_slow_tlimit_threshold")),
+        power_limit=_power(card, "current_power_limit", "power_limit"),
+        default_power_limit=_power(card, "default_power_limit", "default_power_limit"),
+        width=whole(said(card, "pci/pci_gpu_link_info/link_widths/current_link_width")),
+        max_width=whole(said(card, "pci/pci_gpu_link_info/link_widths/max_link_width")),
+        replays=whole(said(card, "pci/replay_counter")),
+        use=whole(said(card, "utilization/gpu_util")),
+        processes=tuple(_processes(card)),
+    )
+
+
+def said(card: ET.Element, path: str) -> str | None:
+    """The text there, or None where there is nothing, or where it says that there is nothing."""
+    text = (card.findtext(path) or "").strip()
+    lacks = text.strip("[]").lower() in {"", "n/a", "not supported", "unknown error", "unknown"}
+    return None if lacks or "deprecated" in text or "not supported" in text.lower() else text
+
+
+def truth(text: str | None) -> bool | None:
+    word = (text or "").lower()
+    return True if word in YES else False if word in NO else None
+
+
+def number(text: str | None) -> float | None:
+    """The number that it begins with: `500.00 W`, `16x`, `-2 C`."""
+    match = NUMBER.match(text or "")
+    return float(match[0]) if match else None
+
+
+def whole(text: str | None) -> int | None:
+    found = number(text)
+    return None if found is None else int(found)
+
+
+def bus_of(text: str) -> str:
+    """`0000:10:1c` from `00000000:10:1C.0` and `PCI:0000:10:1c`; empty for what is no place on a bus."""
+    match = BUS.fullmatch(text.strip().lower().removeprefix("pci:"))
+    if match is None:
+        return ""
+    domain, bus, device = (int(part or "0", 16) for part in match.groups())
+    return f"{domain:04x}:{bus:02x}:{device:02x}"
+
+
+def _ecc(card: ET.Element) -> Iterator[tuple[str, int]]:
+    for span in ("volatile", "aggregate"):
+        for name in ("sram_correctable", "dram_correctable", "dram_uncorrectable"):
+            if (count := whole(said(card, f"ecc_errors/{span}/{name}"))) is not None:
+                yield f"{span}.{name}", count
+        parts = [whole(said(card, f"ecc_errors/{span}/{name}")) for name in UNCORRECTABLE]
+        known = [part for part in parts if part is not None]
+        if known:
+            yield f"{span}.sram_uncorrectable", sum(known)
+
+
+def _clocks(card: ET.Element) -> frozenset[str] | None:
+    """By drivers before 535 called throttle reasons."""
+    for word in ("event", "throttle"):
+        table = card.find(f"clocks_{word}_reasons")
+        if table is not None:
+            start = f"clocks_{word}_reason_"
+            return frozenset(each.tag.removeprefix(start) for each in table if truth(each.text) is True)
+    return None
+
+
+def _power(card: ET.Element, new: str, old: str) -> float | None:
+    found = number(said(card, f"gpu_power_readings/{new}"))
+    return found if found is not None else number(said(card, f"power_readings/{old}"))
+
+
+def _processes(card: ET.Element) -> Iterator[GpuProcess]:
+    for each in card.findall("processes/process_info"):
+        pid = whole(said(each, "pid"))
+        if pid is not None and pid > 0:
+            yield GpuProcess(pid=pid, kind=said(each, "type") or "", name=said(each, "process_name") or "")
+
+
+def parse_links(text: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+    """`nvidia-smi nvlink --status`: by UUID the links that are up, and those that are not."""
+    up: dict[str, tuple[int, ...]] = {}
+    down: dict[str, tuple[int, ...]] = {}
+    card = ""
+    for line in text.splitlines():
+        if found := CARD.match(line):
+            card = found[1]
+            up[card], down[card] = (), ()
+        elif card and (link := LINK.match(line)):
+            into = up if "GB/s" in link[2] else down if "inactive" in link[2].lower() else {}
+            if card in into:
+                into[card] = (*into[card], int(link[1]))
+    return up, down
+
+
+def parse_link_errors(text: str) -> dict[str, int]:
+    """`nvidia-smi nvlink -e`: by UUID the sum of what has only been counted since the driver was loaded."""
+    sums: dict[str, int] = {}
+    card = ""
+    for line in text.splitlines():
+        if found := CARD.match(line):
+            card = found[1]
+        elif card and (count := re.search(r"Errors?: (\d{1,15})\s*$", line, re.ASCII)):
+            sums[card] = sums.get(card, 0) + int(count[1])
+    return sums

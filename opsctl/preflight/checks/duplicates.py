@@ -1,0 +1,93 @@
+"""Numbers that stand in two places, and must be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from opsctl.preflight.command_flags import assigned, directives, number, whole
+from opsctl.preflight.facts import Facts
+from opsctl.preflight.problem import Finding, Order, error
+
+NODES = ("NNODES", "NUM_NODES", "N_NODES")
+RANKS = ("GPUS_PER_NODE", "NPROC_PER_NODE")
+WORLD = ("WORLD_SIZE", "NGPUS", "N_GPUS")
+
+
+def nodes(order: Order, facts: Facts) -> Iterator[Finding]:
+    """In flags, in variables, and in `#SBATCH` lines of a script that is now run by a job."""
+    spec = order.spec
+    said = [
+        *_flagged(order, "nnodes", "num-nodes"),
+        *_set(order, facts, NODES),
+        *_directive(facts, "--nodes"),
+    ]
+    for where, count in said:
+        if count != spec.nodes:
+            yield error(
+                f"{where} is {count}, and [slurm] nodes = {spec.nodes}: the ranks would wait for each other for ever",
+                "derive it: {{ nodes }} in the command, $NNODES in scripts",
+            )
+
+
+def ranks(order: Order, facts: Facts) -> Iterator[Finding]:
+    spec = order.spec
+    world = spec.nodes * spec.processes_per_node
+    for where, count in [
+        *_flagged(order, "nproc-per-node", "num-gpus", "gpus-per-node"),
+        *_set(order, facts, RANKS),
+    ]:
+        if count != (wanted := _ranks_of_a_node(order)):
+            yield error(f"{where} is {count}, and a node has {wanted} ranks", "the same number, or derive it")
+    for where, count in [*_flagged(order, "world-size"), *_set(order, facts, WORLD)]:
+        if spec.processes_per_node > 1 and count != world:
+            yield error(
+                f"{where} is {count}, and there are {spec.nodes} x {spec.processes_per_node} = {world} ranks",
+                "derive it: {{ world_size }} in the command, $WORLD_SIZE in scripts",
+            )
+
+
+def _ranks_of_a_node(order: Order) -> int:
+    """A launcher that is run once per node starts one for each GPU."""
+    spec = order.spec
+    return spec.processes_per_node if spec.processes_per_node > 1 else spec.gpus_per_node or 1
+
+
+def batch_twice(order: Order, facts: Facts) -> Iterator[Finding]:
+    """DeepSpeed's file beside the command's flags."""
+    recipe = order.recipe
+    for ours, theirs in (
+        ("micro_batch", "train_micro_batch_size_per_gpu"),
+        ("global_batch", "train_batch_size"),
+    ):
+        here, there = getattr(recipe, ours), facts.deepspeed.get(theirs)
+        if isinstance(there, int) and here is not None and here != there:
+            yield error(
+                f"{recipe.name(ours)} is {here}, and DeepSpeed's file has {theirs} = {there}", "the same in both"
+            )
+    zero = facts.deepspeed.get("zero_optimization", {})
+    stage, said = zero.get("stage") if isinstance(zero, dict) else None, number(recipe.said, "zero-stage")
+    if isinstance(stage, int) and said is not None and said != stage:
+        yield error(f"--zero-stage is {said}, and DeepSpeed's file has stage = {stage}", "the same in both")
+
+
+def _flagged(order: Order, *names: str) -> Iterator[tuple[str, int]]:
+    for name in names:
+        if (count := number(order.recipe.said, name)) is not None:
+            yield f"command: --{name}", count
+
+
+def _set(order: Order, facts: Facts, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    texts = {
+        "command": "\n".join(order.train.command), "[setup] lines": "\n".join(order.train.setup.lines), **facts.scripts
+    }  # fmt: skip
+    for name in names:
+        if (given := whole(order.train.environment.get(name, ""))) is not None:
+            yield f"[environment] {name}", given
+        for where, text in texts.items():
+            yield from ((f"{where}: {name}", count) for count in assigned(text, name))
+
+
+def _directive(facts: Facts, name: str) -> Iterator[tuple[str, int]]:
+    for where, text in facts.scripts.items():
+        if (given := whole(directives(text).get(name, ""))) is not None:
+            yield f"{where}: #SBATCH {name}", given

@@ -1,0 +1,250 @@
+"""Looking, once, for all that checks want to know. Only `cluster` asks Slurm; what cannot be found out is unknown."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from opsctl.errors import OpsctlError
+from opsctl.host import disk_usage
+from opsctl.model import Accounting, JobSpec, Limits
+from opsctl.nodes.history import Record
+from opsctl.nodesets import nodeset
+from opsctl.ports import Runner, Scheduler
+from opsctl.preflight import corpus_files
+from opsctl.preflight.checks.slurm import asked
+from opsctl.preflight.command_flags import words
+from opsctl.preflight.facts import Armed, Cluster, Corpus, Facts, Room, Saved, Seen, Stray
+from opsctl.preflight.gpu_kinds import gpu_kind
+from opsctl.preflight.package_versions import versions
+from opsctl.preflight.problem import Order
+from opsctl.settings.watch import Filesystem
+from opsctl.state.run_dir import RunDir
+from opsctl.state.switches import Switch, read
+from opsctl.telemetry.progress.eta import median_step_s
+from opsctl.telemetry.progress.iteration_lines import recent_iterations
+from opsctl.trainer import manifest
+
+LARGEST_SCRIPT = 1 << 20
+SCRIPTS = (".py", ".sh", ".bash")
+CONTAINERS = {"apptainer", "singularity", "docker", "podman", "enroot", "ch-run", "sarus", "shifter"}
+"""Within these, paths are others than here."""
+_PLACEHOLDER = re.compile(r"\{\{.*?\}\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where to look."""
+
+    run: RunDir
+    base: Path
+    """What relative paths of the embedded trainer's corpora start from."""
+    filesystems: Sequence[Filesystem]
+    measured: Path
+    """Where the watch keeps what it has measured of file systems."""
+    history: Iterable[Record]
+    runner: Runner
+    user: str
+    now: datetime
+
+
+def cluster(scheduler: Scheduler, spec: JobSpec, user: str) -> Cluster:
+    """Ask Slurm all that checks want to know. Raises SchedulerError."""
+    partitions, limits = tuple(scheduler.partitions()), scheduler.limits()
+    known = {each.name for each in partitions}
+    members = {node for name in asked(spec, partitions) if name in known for node in scheduler.members(name)}
+    accounting, unasked = _accounting(scheduler, spec, user, limits)
+    return Cluster(
+        partitions=partitions, limits=limits, accounting=accounting, unasked=unasked,
+        nodes=tuple(scheduler.nodes()), members=tuple(sorted(members)), jobs=tuple(scheduler.jobs()),
+        reservations=tuple(scheduler.reservations()),
+    )  # fmt: skip
+
+
+def _accounting(
+    scheduler: Scheduler, spec: JobSpec, user: str, limits: Limits
+) -> tuple[Accounting | None, dict[str, str]]:
+    """What sacctmgr knows. Slurm runs jobs while it does not answer, so that keeps nothing from being launched."""
+    asked_of = "account, QOS and their limits"
+    try:
+        found = scheduler.accounting(user, limits.cluster)
+    except OpsctlError as refusal:
+        return None, {asked_of: refusal.message}
+    if found is None and (spec.account or spec.qos):
+        return None, {asked_of: "this Slurm keeps no accounts, and takes any name for one"}
+    return found, {}
+
+
+def gather(order: Order, place: Place, slurm: Cluster | None, unknown: Mapping[str, str]) -> Facts:
+    """Everything that is to be known, with what `unknown` says already."""
+    why = {**unknown, **(slurm.unasked if slurm else {})}
+    seen = _seen(order, place, slurm)
+    if order.has_gpus and not any(each.driver or each.shm_kb for each in seen):
+        why["shared memory and drivers"] = "opsctl health has looked at none of the nodes yet"
+    named = [name for each in seen for name in each.gpus] or [*order.spec.extra, order.spec.constraint]
+    gpu = gpu_kind(named) if order.has_gpus else ""
+    if order.has_gpus and not gpu and order.recipe.shape():
+        why["memory and the time of a step"] = "which GPUs these are is known neither from opsctl health nor from" \
+            " a constraint or gres that names them"  # fmt: skip
+    return Facts(
+        now=place.now, user=place.user, cluster=slurm, switches=_switches(place.run, why),
+        room=_room(order, place, why), corpora=tuple(_corpora(order, place)),
+        tokenizers={path: corpus_files.tokenizer_size(_at(order, place, path)) for path in order.recipe.tokenizers},
+        files=_files(order, place), strays=tuple(_strays(order, place)),
+        scripts=_scripts(order, place), deepspeed=_deepspeed(order, place), seen=seen, gpu=gpu,
+        saved=_saved(order, place.run, why), step_s=median_step_s(recent_iterations(place.run.main_log, 20)),
+        versions=versions(order.train, place.run, place.runner), unknown=why,
+    )  # fmt: skip
+
+
+def _at(order: Order, place: Place, path: str) -> Path:
+    """What a path is to the trainer."""
+    return place.run.path / order.train.setup.directory / path
+
+
+def _switches(run: RunDir, unknown: dict[str, str]) -> tuple[Armed, ...]:
+    found = []
+    for switch in (Switch.KILL, Switch.PAUSE):
+        try:
+            if armed := read(run, switch):
+                found.append(Armed(switch=switch.value, by=armed.by, since=armed.since, why=armed.why))
+        except OSError as error:
+            unknown[f"the {switch.value} switch"] = str(error)
+    return tuple(found)
+
+
+def _room(order: Order, place: Place, unknown: dict[str, str]) -> Room | None:
+    said = next(iter(order.recipe.said.get("save", ())), "{{")
+    target = place.run.checkpoints if "{{" in said or "$" in said else _at(order, place, said)
+    there = next((path for path in (target, *target.parents) if _is_there(path)), Path("/"))
+    chosen = _filesystem(there, place.filesystems)
+    try:
+        if chosen.by == "du" and not any(place.measured.glob("du-*")):
+            raise disk_usage.NotMeasured("the watch has not measured it yet")
+        # Whatever its age, the last measurement will do: looking starts none.
+        space = disk_usage.read(
+            chosen.model_copy(update={"every_minutes": 1e9}), place.runner, keep=place.measured, now=place.now
+        )
+    except (OpsctlError, OSError) as error:
+        unknown[f"what is left of {chosen.name}"] = str(error)
+        return None
+    limit = space.limit if space.limit is not None else chosen.limit
+    if limit is None or space.used is None:
+        unknown[f"what is left of {chosen.name}"] = "its figures are percentages"
+        return None
+    inodes = space.inodes_limit if space.inodes_limit is not None else chosen.inode_limit
+    return Room(
+        filesystem=chosen.name, free=max(0, int(limit * chosen.reliable_percent / 100) - space.used),
+        inodes_free=None if inodes is None or space.inodes_used is None else inodes - space.inodes_used,
+    )  # fmt: skip
+
+
+def _filesystem(path: Path, known: Sequence[Filesystem]) -> Filesystem:
+    """The one of the site's that holds it: the innermost directory, or else any on the same device."""
+    above = [each for each in known if path.is_relative_to(each.path)]
+    beside = [each for each in known if _is_beside(path, Path(each.path))]
+    return max(above or beside, key=lambda each: len(each.path), default=Filesystem(name=str(path), path=str(path)))
+
+
+def _is_beside(path: Path, other: Path) -> bool:
+    try:
+        return path.stat().st_dev == other.stat().st_dev
+    except OSError:
+        return False
+
+
+def _is_there(path: Path) -> bool | None:
+    """None where that may not be told, or nothing can have such a name."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _corpora(order: Order, place: Place) -> Iterable[Corpus]:
+    for prefix in order.recipe.corpora:
+        path = place.base / prefix if order.recipe.is_embedded else _at(order, place, prefix)
+        if order.recipe.is_embedded or not _is_there(path):  # some trainers take a directory
+            yield corpus_files.read(path, prefix)
+
+
+def _files(order: Order, place: Place) -> dict[str, bool]:
+    named = [*order.recipe.tokenizers, *order.recipe.said.get("kill-switch-path", ())[:1]]
+    named += filter(None, [order.train.setup.directory])
+    looked = {path: _is_there(_at(order, place, path)) for path in named}
+    return {path: there for path, there in looked.items() if there is not None}
+
+
+def _strays(order: Order, place: Place) -> Iterator[Stray]:
+    """What placeholders, the shell and containers make of a path is not known."""
+    given = words(_PLACEHOLDER.sub("$", word) for word in order.train.command)
+    if any("cd " in line for line in order.train.setup.lines) or _is_contained(given, order.spec.extra):
+        return
+    for word in given:
+        path = word.partition("=")[2] if word.startswith("-") else word
+        if "$" in path or _is_there(_at(order, place, path)) is not False:
+            continue
+        if path.endswith(SCRIPTS) or (Path(path).suffix and (place.base / path).is_file()):
+            yield Stray(path=path, here=str(place.base) if _is_there(place.base / path) else "")
+
+
+def _is_contained(command: Sequence[str], extra: Sequence[str]) -> bool:
+    return any(Path(word).name in CONTAINERS for word in command) or any("--container" in each for each in extra)
+
+
+def _scripts(order: Order, place: Place) -> dict[str, str]:
+    found = {}
+    for word in words(order.train.command):
+        if word.endswith((".sh", ".bash", ".slurm", ".sbatch")) and "{{" not in word:
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                if (path := _at(order, place, word)).stat().st_size < LARGEST_SCRIPT:
+                    found[word] = path.read_text(encoding="utf-8")
+    return found
+
+
+def _deepspeed(order: Order, place: Place) -> dict[str, Any]:
+    for path in order.recipe.said.get("deepspeed-config", ())[:1]:
+        with contextlib.suppress(OSError, ValueError):
+            given = json.loads(_at(order, place, path).read_text(encoding="utf-8"))
+            return given if isinstance(given, dict) else {}
+    return {}
+
+
+def _seen(order: Order, place: Place, slurm: Cluster | None) -> tuple[Seen, ...]:
+    """Of the nodes that the train may get, those that were ever looked at."""
+    wanted, excluded = set(slurm.members) if slurm and slurm.members else None, nodeset(order.spec.exclude)
+    return tuple(
+        Seen(
+            node=each.node, gpus=tuple(card.name for card in each.cards if card.name), driver=each.driver,
+            shm_kb=each.shm_kb,
+        )
+        for each in place.history
+        if each.node not in excluded and (wanted is None or each.node in wanted)
+    )  # fmt: skip
+
+
+def _saved(order: Order, run: RunDir, unknown: dict[str, str]) -> Saved | None:
+    if not order.recipe.is_embedded:
+        return None
+    try:
+        found = manifest.checkpoints(run.checkpoints)
+        if not found:
+            return None
+        held = manifest.read_manifest(found[-1].path)
+    except (OSError, ValueError) as error:
+        unknown["the newest checkpoint"] = str(error)
+        return None
+    return Saved(
+        step=held.step, kind=held.kind, topology=held.topology, model=held.model, precision=held.precision,
+        count=len(found), size=sum(each.size for each in held.files.values()), files=len(held.files) + 3,
+        save_s=held.save_s, slowest_step_s=held.slowest_step_s,
+    )  # fmt: skip

@@ -1,0 +1,60 @@
+"""How long a step and a save take: as measured in the train's last life, else as foreseen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opsctl.calc import step_time
+from opsctl.calc.accelerators import accelerator
+from opsctl.calc.parallel_layout import Cluster
+from opsctl.preflight.facts import Facts
+from opsctl.preflight.problem import Order
+from opsctl.trainer import flops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds; None is not known."""
+
+    step_s: float | None
+    save_s: float | None
+
+    @property
+    def stop_s(self) -> float | None:
+        """To finish a step and save, twice over, for safety."""
+        return 2 * (self.step_s + self.save_s) if self.step_s is not None and self.save_s is not None else None
+
+
+def in_words(seconds: float) -> str:
+    """`0.52 s`, `102 s`, `42 min`, `8.5 h`."""
+    if seconds < 600:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def pace(order: Order, facts: Facts) -> Pace:
+    saved = facts.saved
+    return Pace(
+        step_s=facts.step_s or (saved.slowest_step_s if saved else 0) or _foreseen_step_s(order, facts),
+        save_s=(saved.save_s if saved else 0) or _foreseen_save_s(order),
+    )
+
+
+def _foreseen_step_s(order: Order, facts: Facts) -> float | None:
+    """By the prequel's measurements (docs/plan.md). Only for a layout that can run, on GPUs that are known."""
+    recipe, shape, spec = order.recipe, order.recipe.shape(), order.spec
+    world = spec.nodes * spec.processes_per_node
+    if (
+        not (shape and facts.gpu and recipe.global_batch)
+        or recipe.pipeline > shape.layers
+        or world % recipe.model_ranks
+    ):
+        return None
+    cluster = Cluster(nodes=spec.nodes, gpus_per_node=spec.processes_per_node, gpu=accelerator(facts.gpu))
+    return sum(step_time.predict(shape, recipe.topology(world), cluster, batch=recipe.global_batch).values())
+
+
+def _foreseen_save_s(order: Order) -> float | None:
+    count = order.recipe.parameters()
+    ranks = order.spec.nodes * order.spec.processes_per_node
+    return flops.assumed_save_s(total_parameters=count, ranks=ranks) if count else None

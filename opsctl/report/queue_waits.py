@@ -1,0 +1,91 @@
+"""Why nothing ran between the lives of a train, from its journal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from opsctl.state.journal import Event, Kind
+from opsctl.telemetry.progress.effective_time import Bucket, Wait
+
+
+def waits(events: Sequence[Event], *, end: float) -> list[Wait]:
+    """What the train waited for at each time from its first submission to `end`, as if nothing had ever run."""
+    return list(_waits(events, end))
+
+
+def _waits(events: Iterable[Event], end: float) -> Iterator[Wait]:
+    queue, begin, bucket = _Queue(), None, Bucket.NOT_QUEUED
+    for event in events:
+        queue.take(event)
+        # Clocks differ: the order is the journal's, and time does not go back.
+        at = event.when.timestamp() if begin is None else max(begin, event.when.timestamp())
+        if begin is not None and queue.bucket is not bucket:
+            yield Wait(begin=begin, end=at, bucket=bucket)
+            begin, bucket = at, queue.bucket
+        elif begin is None and queue.bucket is not Bucket.NOT_QUEUED:
+            begin, bucket = at, queue.bucket
+    if begin is not None and end > begin:
+        yield Wait(begin=begin, end=end, bucket=bucket)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What of the train is in Slurm's queue."""
+
+    pending: dict[str, int] = field(default_factory=dict)
+    """Tasks, by the nonce of a submission that is not known to have arrived."""
+    arrays: dict[str, int] = field(default_factory=dict)
+    """Tasks that have not started."""
+    started: set[str] = field(default_factory=set)
+    is_held: bool = False
+
+    @property
+    def bucket(self) -> Bucket:
+        if not any(self.arrays.values()) and not self.pending:
+            return Bucket.NOT_QUEUED
+        return Bucket.HELD if self.is_held else Bucket.QUEUE
+
+    def take(self, event: Event) -> None:
+        data = event.data
+        match event.kind:
+            case Kind.SUBMITTING:
+                self.pending[str(data["nonce"])] = _count(data["tasks"])
+            case Kind.SUBMITTED:
+                known = self.arrays.get(str(data["array"]), 1)
+                self.arrays[str(data["array"])] = self.pending.pop(str(data["nonce"]), known)
+                self.is_held = False
+            case Kind.SUBMIT_REFUSED:
+                self.pending.pop(str(data["nonce"]), None)
+            case Kind.ARRAY_LOST:
+                self.arrays.pop(str(data["array"]), None)
+            case Kind.LIFE_STARTED:
+                self._start(str(data["life"]))
+            case Kind.HELD | Kind.RELEASED:
+                self.is_held = event.kind is Kind.HELD
+            case Kind.CANCELLED:
+                self._cancel(str(data["job"]))
+            case _:
+                pass
+
+    def _start(self, life: str) -> None:
+        job = life.rpartition(".")[0]
+        array = job.partition("_")[0]
+        if array not in self.arrays and len(self.pending) == 1:
+            self.arrays[array] = self.pending.popitem()[1]
+        if job not in self.started and self.arrays.get(array):
+            self.arrays[array] -= 1
+        self.started.add(job)
+
+    def _cancel(self, jobs: str) -> None:
+        for job in jobs.split(","):
+            array, _, task = job.partition("_")
+            left = self.arrays.get(array, 0)
+            self.arrays[array] = max(0, left - 1) if task and job not in self.started else left if task else 0
+
+
+def _count(tasks: object) -> int:
+    try:
+        return max(1, int(str(tasks)))
+    except ValueError:
+        return 1

@@ -1,0 +1,1 @@
+"""The state of a train and of a site on the shared file system."""

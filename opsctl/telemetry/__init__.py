@@ -1,0 +1,1 @@
+"""Read what a running train writes: logs, and the progress that logs show."""

@@ -1,0 +1,35 @@
+"""How long a run still takes, if it goes on as it did lately."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import pairwise
+from statistics import median
+
+from opsctl.state.journal import History
+from opsctl.telemetry.progress.iteration_lines import Iteration
+
+SAME_MOMENT_S = 10.0
+"""A settlement and a start that are no further apart are one guard's doing."""
+
+
+def median_step_s(recent: Iterable[Iteration]) -> float | None:
+    """The usual time of a step: a median, for the step after a save takes many times as long. None if unknown."""
+    known = [
+        each.step_s for each in recent if each.step_s is not None and math.isfinite(each.step_s) and each.step_s > 0
+    ]
+    return median(known) if known else None
+
+
+def waits_seen(history: History) -> list[float]:
+    """Seconds from the end of each life to the start of the next. A hold counts: it happened.
+
+    A life that was settled only when the next one began tells nothing of its end, and so of no wait.
+    """
+    lives = sorted(history.started.items(), key=lambda life: life[1])
+    waits = []
+    for (life, _), (_, start) in pairwise(lives):
+        if ended := history.settled.get(life):
+            waits.append((start - ended.when).total_seconds())
+    return [wait for wait in waits if wait > SAME_MOMENT_S]

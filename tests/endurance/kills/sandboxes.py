@@ -1,0 +1,51 @@
+"""A sandbox that comes up and goes down."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from opsctl.sandbox.members import members
+from opsctl.sandbox.record import Places, read_record
+from tests.endurance.kills.files import Place
+from tests.endurance.kills.kill_proof import Runs
+from tests.endurance.kills.state import State
+
+SIZE = ("--name", "cut", "--nodes", "2", "--fast")
+
+
+@dataclass(kw_only=True)
+class Private(Place):
+    """A place that has no sandbox yet, or with `is_up` one that is up."""
+
+    runs: Runs
+    is_up: bool = False
+
+    def make_train(self) -> None:
+        super().make_train()
+        self.env["XDG_STATE_HOME"], self.env["XDG_CACHE_HOME"] = (str(self.root / each) for each in ("state", "cache"))
+        if self.is_up:
+            code, _, said = self.runs.run(self, ["sandbox", "up", *SIZE])
+            assert code == 0, said
+
+    @property
+    def argv(self) -> list[str]:
+        return list(self.words)
+
+    @property
+    def places(self) -> Places:
+        return Places(state=self.root / "state" / "opsctl" / "sandbox", cache=self.root / "cache")
+
+    def state(self) -> State:
+        """What `status` says of it, the names of its processes, and whether a directory is left."""
+        home, run = self.places.home("cut"), self.places.run_directory("cut")
+        record = read_record(home)
+        found = sorted(name for name in members(run, record).values())
+        code, _, said = self.runs.run(self, ["sandbox", "status", "--json"])
+        seen = json.loads(said) if code == 0 else said
+        nodes = [each["nodes"] for each in seen] if isinstance(seen, list) else seen
+        return {"processes": found, "nodes": nodes, "home": home.exists(), "run": run.exists()}
+
+    def close(self) -> None:
+        self.runs.run(self, ["sandbox", "down", "--name", "cut"])
+        super().close()

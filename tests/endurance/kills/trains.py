@@ -1,0 +1,157 @@
+"""Verbs on a real Slurm: each cut finds a train of its own there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from opsctl.guard.attempt_record import Start, write_start
+from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.faults import Action
+from opsctl.sandbox.record import Places
+from opsctl.sandbox.slurm_conf import Spec
+from opsctl.scheduler.slurm import Slurm
+from opsctl.state.journal import Journal, Kind, replay
+from opsctl.state.run_dir import RunDir
+from opsctl.trainer.contract import Reason, StopReason, to_json
+from tests.endurance.kills.files import Place
+from tests.endurance.kills.kill_proof import Runs
+from tests.endurance.kills.state import State, nodes, queue
+from tests.support.trains import until
+
+NUMBERS = itertools.count(1)
+HELD = "extra = ['--hold']"
+
+
+@contextmanager
+def slurm_of(place: Path, name: str, *, many: int = 4) -> Iterator[Sandbox]:
+    """A Slurm that ends with the block."""
+    place.chmod(0o755)
+    places = Places(state=place / "sandbox", cache=place / "cache")
+    spec = Spec(name=name, nodes=many, gpus_per_node=2, fast=True)
+    sandbox = Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner())
+    try:
+        _count_from(sandbox, 70_001)
+        yield sandbox
+    finally:
+        sandbox.down(grace=0.2)
+
+
+def _count_from(sandbox: Sandbox, first: int) -> None:
+    """Ids of jobs that cannot be taken for other numbers."""
+    conf = sandbox.record.site.conf
+    conf.write_text(f"{conf.read_text()}\nFirstJobId={first}\n")
+    for action in (Action.KILL, Action.RESTART):
+        sandbox.fault("controller", action)
+    until(lambda: {node.state for node in Slurm(SystemRunner(env=sandbox.env())).nodes()} == {"IDLE"})
+
+
+@dataclass(kw_only=True)
+class Train(Place):
+    """A train that `before` has made something of: launched, held, ended."""
+
+    sandbox: Sandbox
+    runs: Runs
+    slurm: str = HELD
+    command: str = "['true']"
+    tasks: int = 3
+    before: Sequence[Sequence[str]] = ()
+    """Verbs that were typed before."""
+    happened: Callable[[Any], object] = lambda _: True
+    """What came after those."""
+    wait: Callable[[Any], object] = lambda _: True
+    """What must be so before the verb is typed, and again before anything is compared."""
+    then: Callable[[Any], object] = lambda _: True
+    ending: Sequence[str] = ()
+    """A verb that takes back what the others did, if it is not the train's."""
+    name: str = field(default="")
+
+    def __post_init__(self) -> None:
+        self.name = f"t{next(NUMBERS):05}x"
+        super().__post_init__()
+
+    def make_train(self) -> None:
+        self.env |= self.sandbox.env()
+        self.scheduler = Slurm(SystemRunner(env=self.sandbox.env()))
+        self.run = RunDir(self.trains / self.name)
+        for file, memory in (("first", 10), ("changed", 10), ("second", 11)):
+            note = "# changed\n" if file != "first" else ""
+            self.write_train(file, f"memory_per_node = '{memory}'\n{note}", "30" if file != "first" else "10")
+        for words in self.before:
+            code, _, said = self.runs.run(self, self.typed(words))
+            assert code == 0, said
+        self.happened(self)
+        until(lambda: self.wait(self))
+
+    def write_train(self, file: str, more: str, seconds: str) -> None:
+        (self.root / f"{file}.toml").write_text(
+            f"name = '{self.name}'\ncommand = {self.command}\n[slurm]\nnodes = 1\ntime_limit = '5'\n"
+            f"tasks = {self.tasks}\n{self.slurm}\n{more}[guard]\npoll_seconds = 0.1\nstop_grace_seconds = {seconds}\n"
+        )
+
+    def typed(self, words: Sequence[str]) -> list[str]:
+        given = {"{root}": str(self.root), "{t}": self.name, "{array}": self.arrays[-1] if self.arrays else ""}
+        for sign, text in given.items():
+            words = [word.replace(sign, text) for word in words]
+        return ["--site", str(self.site), *words]
+
+    @property
+    def argv(self) -> list[str]:
+        return self.typed(self.words)
+
+    @property
+    def arrays(self) -> list[str]:
+        known = replay(self.journal.events()).arrays if self.run.journal.exists() else {}
+        there = {job.array for job in self.scheduler.jobs() if job.name == self.name}
+        return sorted({*known, *there}, key=int)
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.run, SystemClock())
+
+    @property
+    def names(self) -> dict[str, str]:
+        arrays = {array: f"A{number}" for number, array in enumerate(self.arrays)}
+        return {**super().names, self.name: "t", **arrays}
+
+    def state(self) -> State:
+        until(lambda: self.then(self))
+        said = super().state()
+        return {**said, "queue": queue(self.scheduler, self.name), "nodes": nodes(self.scheduler)}
+
+    def lived(self, *, code: int, log: str = "", stop: Reason | None = None) -> None:
+        """A task of it has run on node002 and has ended without a settlement."""
+        life, now = self.run.life(f"{self.arrays[-1]}_1.0"), datetime.now(UTC)
+        begin = now - timedelta(minutes=1)
+        write_start(self.run, life, Start(life=life.name, job=self.arrays[-1], nodes="node002", node_count=1, gpus="",
+                                          node="node002", at=begin, checkpoint=-1, main_log=0))  # fmt: skip
+        self.journal.append(Kind.LIFE_STARTED, life=life.name, nodes="node002")
+        (self.run.life_logs(life.name) / "node002-3.log").write_text(f"Traceback\n  at train.py:7\n{log}\n")
+        if stop:
+            life.stop_reason.write_text(to_json(StopReason(reason=stop, step=9, at=now.timestamp())))
+        life.body_exit.write_text(f"{code}\n")
+
+    def kinds(self) -> State:
+        """What was journalled, in whatever order: a life that starts at once writes too."""
+        return {"journal": sorted({event.kind.value for event in self.journal.events()})}
+
+    def runs_on(self) -> bool:
+        """Its guard has begun."""
+        return bool(replay(self.journal.events()).started)
+
+    def rows(self) -> list[Any]:
+        return [job for job in self.scheduler.jobs() if job.name == self.name and not job.state.is_final]
+
+    def close(self) -> None:
+        if self.ending:
+            self.runs.run(self, self.typed(self.ending))
+        for array in self.arrays:
+            self.scheduler.cancel(array)
+        until(lambda: not self.rows())
+        super().close()

@@ -1,0 +1,139 @@
+"""What really goes wrong with trains, and what people should be told: each once, and once that it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.endurance.soak.soak_cluster import LONG, WAITING, Field, until
+
+RESTS = 10
+"""Cycles before the same may happen to the same train again: sooner, it would be a flap, which is told later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    key: str
+    word: str
+    begin: Callable[[], None]
+    end: Callable[[], None]
+    needs_slurm: bool = True
+    """Nobody can see it while Slurm does not answer."""
+    looks: int = 1
+    """So many cycles in which it can be seen it takes until it is told,"""
+    after: int = 0
+    """and so many cycles must have passed since it was first seen."""
+    train: str = ""
+
+
+@dataclass
+class Open:
+    """A trouble that is there."""
+
+    trouble: Trouble
+    seen: int = 0
+    first: int | None = None
+    """The cycle in which it was first seen."""
+
+    def look(self, cycle: int, *, slurm_answers: bool) -> None:
+        if slurm_answers or not self.trouble.needs_slurm:
+            self.first = cycle if self.first is None else self.first
+            self.seen += cycle >= self.first + self.trouble.after
+
+    @property
+    def was_seen(self) -> bool:
+        return self.seen >= self.trouble.looks
+
+
+def gone(field: Field, name: str) -> Trouble:
+    """Nothing of the train is queued: the evening of the chronicles."""
+    return Trouble(
+        key=f"slurm_status/{name}", word="CRITICAL", train=name,
+        begin=lambda: field.cancel(name), end=lambda: field.launch(name),
+    )  # fmt: skip
+
+
+def silent(field: Field, name: str) -> Trouble:
+    """A hang while Slurm says RUNNING."""
+    return Trouble(
+        key=f"hang/{name}", word="CRITICAL", train=name, looks=4,
+        begin=lambda: field.silent.add(name), end=lambda: field.silent.discard(name),
+    )  # fmt: skip
+
+
+def no_number(field: Field, name: str) -> Trouble:
+    return Trouble(
+        key=f"loss/{name}", word="CRITICAL", train=name, needs_slurm=False,
+        begin=lambda: field.nans.add(name), end=lambda: field.nans.discard(name),
+    )  # fmt: skip
+
+
+def slow(field: Field, name: str) -> Trouble:
+    return Trouble(
+        key=f"throughput/{name}", word="CRITICAL", train=name, needs_slurm=False,
+        begin=lambda: field.slow.add(name), end=lambda: field.slow.discard(name),
+    )  # fmt: skip
+
+
+def drained(field: Field, name: str) -> Trouble:
+    node = field.node_of(name) or "none"
+
+    return Trouble(
+        key=f"node_health/{name}/{node}", word="WARNING", train=name, looks=2,
+        begin=lambda: _update(field, node, "state=drain", "reason=soak"), end=resuming(field, node),
+    )  # fmt: skip
+
+
+def resuming(field: Field, node: str) -> Callable[[], None]:
+    """What puts `node` back into service; Slurm has to have heard of it: after its own restart that takes a while."""
+
+    def is_back() -> bool:
+        # Slurm refuses it of a node that is not drained, and of one that it has not heard of since its own restart.
+        with contextlib.suppress(subprocess.CalledProcessError):
+            _update(field, node, "state=resume")
+        state = field.program("sinfo", "--noheader", "--nodes", node, "--format=%T").upper()
+        return "DRAIN" not in state and "*" not in state
+
+    return lambda: until(is_back)
+
+
+def _update(field: Field, node: str, *what: str) -> None:
+    field.program("scontrol", "update", f"nodename={node}", *what)
+
+
+def held(field: Field, name: str) -> Trouble:
+    """By hand, and forgotten for three hours."""
+
+    def control(verb: str, *, is_held: bool) -> None:
+        for array in {job.array for job in field.jobs(name)}:
+            field.program("scontrol", verb, array)
+        until(lambda: all(job.is_held is is_held for job in field.jobs(name)))
+
+    return Trouble(
+        key=f"held/{name}", word="WARNING", train=name, after=18, looks=3,
+        begin=lambda: control("uhold", is_held=True), end=lambda: control("release", is_held=False),
+    )  # fmt: skip
+
+
+def unreadable(field: Field, name: str) -> Trouble:
+    config, kept = field.run(name).config, field.run(name).config.read_text()
+    return Trouble(
+        key=f"train/{name}", word="WARNING", train=name, needs_slurm=False, looks=2,
+        begin=lambda: config.write_text("name = ") and None, end=lambda: config.write_text(kept) and None,
+    )  # fmt: skip
+
+
+def full(disk: Path) -> Trouble:
+    filler = disk / "filler"
+    return Trouble(
+        key="fs_quota/scratch", word="CRITICAL", needs_slurm=False,
+        begin=lambda: filler.write_bytes(bytes(31 << 20)) and None, end=filler.unlink,
+    )  # fmt: skip
+
+
+OF_RUNNING = (gone, silent, no_number, slow, drained, unreadable)
+OF_WAITING = (gone, held, unreadable)
+KINDS = [(kind, LONG) for kind in OF_RUNNING] + [(kind, WAITING) for kind in OF_WAITING]

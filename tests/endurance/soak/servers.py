@@ -1,0 +1,164 @@
+"""A mail server and a Slack that have moods, and what they took: the ends of the line, where alerts are counted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+import json
+import re
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from email import message_from_bytes, policy
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+
+from aiosmtpd.controller import Controller
+
+from tests.support.ports import HeldPort
+
+ROW = re.compile(
+    r"^(?:\d\S+ \S+ )?(?:\[opsctl\] )?((?:BETTER: |STILL )?(?:RESOLVED|UNKNOWN|WARNING|CRITICAL)): (\S+): "
+)
+IDENT = re.compile(r"message (\S+)\s*$")
+
+
+def rows(subject: str, body: str) -> list[tuple[str, str]]:
+    """The words and keys that a message tells of: one, or those of a storm."""
+    lines = body.splitlines() if "changes at once" in subject else [subject]
+    return [(match[1], match[2]) for line in lines if (match := ROW.match(line.strip()))]
+
+
+@dataclass
+class Inbox:
+    """What one end of the line has taken."""
+
+    mood: str = "well"
+    taken: Counter[str] = field(default_factory=Counter)
+    """How often, by the id of the message."""
+    cut_off: Counter[str] = field(default_factory=Counter)
+    """How often it was taken, and whoever sent it was not told so."""
+    recent: list[str] = field(default_factory=list)
+    """What was taken lately, by id: as if cut off, where the sender is killed before it can note the answer."""
+    told: list[tuple[str, str]] = field(default_factory=list)
+    """What is new to whoever reads it, in order."""
+
+    def take(self, subject: str, body: str, *, is_cut_off: bool) -> None:
+        ident = IDENT.search(body)[1]
+        if not self.taken[ident]:
+            self.told += rows(subject, body)
+        self.taken[ident] += 1
+        self.recent.append(ident)
+        self.cut_off[ident] += is_cut_off
+
+    @property
+    def doubled(self) -> int:
+        return sum(times - 1 for times in self.taken.values())
+
+    @property
+    def doubled_unasked(self) -> Counter[str]:
+        """Taken again though the sender was told that it had been taken."""
+        return Counter({k: n - 1 - self.cut_off[k] for k, n in self.taken.items() if n - 1 > self.cut_off[k]})
+
+
+class Mail(Inbox):
+    """SMTP on loopback."""
+
+    MOODS = ("down", "refuses", "refuses for good", "slow", "late", "drops", "hangs up")
+    LATE = 11.0
+    """Seconds: the sender has given up by then, and gets no answer to a mail that was taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held = HeldPort()
+        self.port = self._held.number
+        self._controller: Controller | None = None
+        self.feel("well")
+
+    def feel(self, mood: str) -> None:
+        self.mood = mood
+        if mood == "down":
+            self._stop()
+        elif self._controller is None:
+            self._controller = Controller(self, hostname="127.0.0.1", port=self.port, ready_timeout=60)
+            self._controller.start()
+
+    def close(self) -> None:
+        self._stop()
+        self._held.let_go()
+
+    def _stop(self) -> None:
+        if self._controller:
+            self._controller.stop()
+            self._controller = None
+
+    async def handle_RCPT(self, server, session, envelope, address, options):
+        if self.mood == "hangs up":
+            server.transport.abort()
+        if self.mood.startswith("refuses"):
+            return "550 nobody here" if self.mood == "refuses for good" else "451 later"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server, session, envelope):
+        mood, mail = self.mood, message_from_bytes(envelope.content, policy=policy.default)
+        if mood == "slow":
+            await asyncio.sleep(1)
+        self.take(mail["Subject"], mail.get_content(), is_cut_off=mood in {"drops", "late"})
+        if mood == "late":
+            await asyncio.sleep(self.LATE)
+        if mood == "drops":
+            server.transport.abort()
+        return "250 taken"
+
+
+class Slack(Inbox):
+    """chat.postMessage on loopback."""
+
+    MOODS = ("429", "500", "garbage", "drops", "hangs up")
+
+    def __init__(self) -> None:
+        super().__init__()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                outer.answer(self)
+
+            def log_message(self, *_):
+                pass
+
+        self._server, self._numbers = ThreadingHTTPServer(("127.0.0.1", 0), Handler), count(1)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/api/"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def feel(self, mood: str) -> None:
+        self.mood = mood
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        given = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        mood, number = self.mood, next(self._numbers)
+        if mood in {"well", "garbage", "drops"}:
+            subject, _, body = html.unescape(given["text"]).partition("*\n```\n")
+            self.take(subject.removeprefix("*"), body.removesuffix("```"), is_cut_off=mood != "well")
+        code, headers, text = {
+            "well": (200, {}, json.dumps({"ok": True, "ts": f"{time.time():.0f}.{number}"})),
+            "429": (429, {"Retry-After": "1200"}, json.dumps({"ok": False, "error": "ratelimited"})),
+            "500": (500, {}, "oops"),
+            "garbage": (200, {}, "<html>\x00 welcome to this network"),
+        }.get(mood, (0, {}, ""))
+        handler.close_connection = True
+        if not code:
+            return
+        with contextlib.suppress(OSError):
+            handler.send_response(code)
+            for name, value in {"Content-Length": str(len(text.encode())), **headers}.items():
+                handler.send_header(name, value)
+            handler.end_headers()
+            handler.wfile.write(text.encode())
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,155 @@
+"""Twenty trains on a real Slurm: eight that run, of which two in short lives, and twelve that wait in the queue."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from opsctl.host.system import SystemRunner
+from opsctl.model import Job, JobState
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.scheduler.slurm import Slurm
+from opsctl.state.files import write_atomic
+from opsctl.state.run_dir import RunDir
+from opsctl.trainer.contract import Heartbeat, Phase, to_json
+
+LONG, SHORT, WAITING = (tuple(f"{kind}{n}" for n in range(many)) for kind, many in (("l", 6), ("s", 2), ("w", 12)))
+NODES = len(LONG) + len(SHORT)
+LINES = 12
+LINE = " iteration {step:8d}/ 9999999 | elapsed time per iteration (s): 1.0 | lm loss: {loss:.6E} | TFLOPs: {speed} |"
+TRAIN = """name = "{name}"
+command = ["bash", "-c", '''{command}''']
+[slurm]
+nodes = 1
+time_limit = "600"
+tasks = {tasks}
+memory_per_node = "10"
+extra = {extra}
+[watch]
+off = {off}
+hang_minutes = 25
+stacks_seconds = 0
+"""
+SLEEP = "exec sleep 100000"
+LIFE = 'mkdir -p "$TRAIN_CHECKPOINT_DIR/global_step$SLURM_ARRAY_TASK_ID"; sleep 20'
+
+
+@dataclass
+class Field:
+    place: Path
+    sandbox: Sandbox
+    site: Path
+    dice: random.Random
+    ahead: timedelta = timedelta()
+    """Of the watchers' clocks."""
+    silent: set[str] = field(default_factory=set)
+    """Trains that run and write nothing."""
+    nans: set[str] = field(default_factory=set)
+    slow: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    """Trains that are not in the queue."""
+    steps: Counter[str] = field(default_factory=Counter)
+    inside: dict[str, int] = field(default_factory=dict)
+    """Run directories that are read-only for all but who has this descriptor of them."""
+
+    changed: float = 0.0
+    """When the controller was last given something that it must not forget."""
+
+    def run(self, name: str) -> RunDir:
+        return RunDir(self.place / "trains" / name)
+
+    def program(self, *argv: str) -> str:
+        """What one of Slurm's programs prints, without the faults that watchers meet."""
+        if argv[0] != "squeue":
+            self.changed = time.monotonic()
+        env = {**os.environ, **self.sandbox.env()}
+        return subprocess.run(argv, env=env, check=True, capture_output=True, text=True, timeout=250).stdout
+
+    def jobs(self, name: str) -> list[Job]:
+        rows = Slurm(SystemRunner(env=self.sandbox.env())).jobs()
+        return [job for job in rows if job.name == name and not job.state.is_final]
+
+    def launch(self, name: str) -> None:
+        command, tasks, extra, off = SLEEP, 2, ["--exclusive"], ["checkpoint"]
+        if name in SHORT:
+            # A life's guard writes into its log by the machine's clock, which the watchers' is hours ahead of.
+            command, tasks, off = LIFE, 300, ["checkpoint", "hang"]
+        elif name in WAITING:
+            extra = ["--begin=now+30days"]
+        path = self.place / f"{name}.toml"
+        path.write_text(TRAIN.format(name=name, command=command, tasks=tasks, extra=extra, off=off))
+        self.program(sys.executable, "-m", "opsctl", "--site", str(self.site), "launch", str(path))
+        if name in LONG:
+            # What begins to run in the seconds before the controller is killed, it would not know any more.
+            until(lambda: self.node_of(name) or self._resume())
+            self.changed = time.monotonic()
+        self.gone.discard(name)
+
+    def _resume(self) -> None:
+        """Put the nodes back that Slurm drained because a process did not end in time: there are none to spare."""
+        rows = self.program("sinfo", "--noheader", "--Node", "--format=%N %E").splitlines()
+        for node in {row.split()[0] for row in rows if row.endswith("Kill task failed")}:
+            with contextlib.suppress(subprocess.CalledProcessError):  # not before its processes have ended
+                self.program("scontrol", "update", f"nodename={node}", "state=resume")
+
+    def cancel(self, name: str) -> None:
+        """Behind opsctl's back."""
+        self.program("scancel", *{job.array for job in self.jobs(name)})
+        until(lambda: not self.jobs(name))
+        self.gone.add(name)
+
+    def node_of(self, name: str) -> str:
+        return next((job.nodes for job in self.jobs(name) if job.state is JobState.RUNNING), "")
+
+    def say(self) -> None:
+        """Every train that runs writes its lines, and two of them a heartbeat, by clocks that are 90 s off."""
+        now = time.time() + self.ahead.total_seconds()
+        for name in set(LONG + SHORT) - self.silent - self.gone:
+            lines = "".join(self._line(name) for _ in range(LINES))
+            self.append(name, lines.encode())
+            with self.here(name) as run:
+                # By the watchers' clock, which is ahead of the machine's.
+                os.utime(run / "logs/main_log.txt", (now, now))
+                if name in LONG[:2]:
+                    self._beat(run, name, now)
+
+    def _line(self, name: str) -> str:
+        self.steps[name] += 1
+        loss = float("nan") if name in self.nans else 2 * (1 + self.dice.gauss(0, 0.005))
+        # A log that was emptied and is as long as before, to the byte, looks like one to which nothing was added.
+        more = " " * self.dice.randint(0, 99)
+        return LINE.format(step=self.steps[name], loss=loss, speed=80 if name in self.slow else 149) + more + "\n"
+
+    def _beat(self, run: Path, name: str, now: float) -> None:
+        lives = sorted((run / "lives").glob("*"), key=lambda life: life.stat().st_mtime)
+        if lives:
+            beat = Heartbeat(
+                life=lives[-1].name, node="n", rank=0, phase=Phase.TRAIN, step=self.steps[name],
+                at=now + self.dice.choice((-90, 90)), limit_s=1500,
+            )  # fmt: skip
+            write_atomic(run / "heartbeat/train.json", to_json(beat))
+
+    def append(self, name: str, data: bytes) -> None:
+        with self.here(name) as run, (run / "logs/main_log.txt").open("ab") as log:
+            log.write(data)
+
+    @contextlib.contextmanager
+    def here(self, name: str) -> Iterator[Path]:
+        """The run directory as a node sees it that may write there."""
+        yield Path(f"/proc/self/fd/{self.inside[name]}") if name in self.inside else self.run(name).path
+
+
+def until(holds, *, seconds: float = 250) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.1)

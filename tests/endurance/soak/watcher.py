@@ -1,0 +1,47 @@
+"""A process that watches: a cycle for each line it is given, and a line of answer. `python -m
+tests.endurance.soak.watcher`"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+
+from opsctl.host.system import SystemRunner
+from opsctl.monitor.watch_cycle import Watch
+from opsctl.settings.loader import load_site
+from tests.support.watched_trains import CountedApp, CountingRunner, ForwardClock
+
+
+def main(site: Path, programs: str) -> None:
+    clock = ForwardClock()
+    app = CountedApp(site=load_site(site), site_path=site, clock=clock, runner=SystemRunner())
+    counting = CountingRunner(env={"PATH": f"{programs}:{os.environ['PATH']}"})
+    object.__setattr__(app, "counting", counting)
+    watching = Watch(world=app)
+    for line in sys.stdin:
+        clock.ahead = timedelta(seconds=json.loads(line))
+        counting.programs.clear()
+        said = cycle(watching)
+        said |= {"programs": counting.programs, "memory": psutil.Process().memory_info().rss}
+        print(json.dumps(said, default=str), flush=True)  # noqa: T201 (this is how it answers)
+
+
+def cycle(watching: Watch) -> dict[str, object]:
+    try:
+        report = watching.cycle()
+    except BaseException:  # noqa: BLE001 (whatever it died of is what is to be told)
+        return {"died": traceback.format_exc()}
+    told = [(each.finding.key, each.before, each.finding.level, each.finding.summary) for each in report.transitions]
+    failed = [each.summary for each in report.findings if "a bug in opsctl" in each.summary]
+    wrong = [each.error for each in report.attended if each.error]
+    return {"told": told, "problems": [*report.problems, *wrong], "bugs": failed, "seconds": report.seconds}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

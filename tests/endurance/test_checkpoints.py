@@ -1,0 +1,171 @@
+"""Checkpoints over topologies, precisions and families: reshaped, exported, killed while saving, and timed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from opsctl.trainer import manifest
+from tests.integration.trainer.conftest import ROOT, tiny
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("deepspeed")
+
+FAMILIES = ("gpt2", "bloom")
+TOPOLOGIES = {  # pipeline, tensor, data
+    "pp2.tp2": (2, 2, 1),
+    "pp2.dp2": (2, 1, 2),
+    "tp2.dp2": (1, 2, 2),
+    "pp4": (4, 1, 1),
+    "dp2": (1, 1, 2),
+    "one": (1, 1, 1),
+}
+
+
+def tool(*words) -> str:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    argv = [sys.executable, "-m", "opsctl.trainer.checkpoint", *map(str, words)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def config(topology: str, *, family: str = "gpt2", precision: str = "fp32", **changes) -> dict:
+    pipeline, tensor, _ = TOPOLOGIES[topology]
+    return tiny(
+        precision=precision,
+        model={"family": family, "layers": 6, "hidden": 32, "heads": 4, "sequence": 32},
+        parallel={"pipeline": pipeline, "tensor": tensor},
+        **changes,
+    )
+
+
+def world(topology: str) -> int:
+    pipeline, tensor, data = TOPOLOGIES[topology]
+    return pipeline * tensor * data
+
+
+@pytest.fixture(scope="module")
+def written(trains):
+    """Trains of twenty steps by topology, family and precision, each run once."""
+    made: dict[tuple, object] = {}
+
+    def of(topology: str, family: str = "gpt2", precision: str = "fp32"):
+        key = (topology, family, precision)
+        if key not in made:
+            made[key] = trains(**config(topology, family=family, precision=precision))
+            life = made[key].start(world=world(topology))
+            assert life.finish() == [0] * world(topology), life.log
+        return made[key]
+
+    return of
+
+
+CHANGES = [
+    *[("pp2.tp2", to, "gpt2") for to in ("one", "pp2.dp2", "tp2.dp2", "pp4", "dp2")],
+    *[("pp2.dp2", to, "gpt2") for to in ("one", "pp2.tp2", "dp2")],
+    ("dp2", "pp2.tp2", "gpt2"),
+    ("pp2.tp2", "one", "bloom"),
+    ("pp2.tp2", "pp2.dp2", "bloom"),
+]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("change", CHANGES, ids=" ".join)
+def test_another_topology_goes_on_with_the_same_losses(written, train, change, precision, capsys):
+    before, after, family = change
+    source = written(before, family, precision)
+    run = train(**config(after, family=family, precision=precision))
+    tool("reshape", source.checkpoints / "step-0000010", run.checkpoints)
+    life = run.start(world=world(after))
+    assert life.finish() == [0] * world(after), life.log
+    whole = source.lives[0].losses
+    assert sorted(life.losses) == list(range(11, 21))
+    largest = max(abs(float(loss) - float(whole[step])) for step, loss in life.losses.items())
+    with capsys.disabled():
+        print(f"\n{family} {precision} {before} to {after}: losses differ by {largest:.1e} at most")  # noqa: T201 - figures
+    assert largest <= (2e-6 if precision == "fp32" else 2e-3)
+
+
+def test_precision_may_change_with_the_topology(written, train):
+    source = written("pp2.dp2", "gpt2", "fp32")
+    run = train(**config("one", precision="bf16"))
+    tool("reshape", source.checkpoints / "step-0000010", run.checkpoints)
+    life = run.start(world=1)
+    assert life.finish() == [0], life.log
+    whole = source.lives[0].losses
+    assert max(abs(float(loss) - float(whole[step])) for step, loss in life.losses.items()) < 0.02
+
+
+@pytest.mark.parametrize("topology", ["one", "pp2.tp2", "pp2.dp2"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_exported_to_transformers_every_logit_is_the_same(written, tmp_path, topology, family, capsys):
+    pytest.importorskip("transformers")
+    source = written(topology, family)
+    said = tool("export", source.checkpoints / "step-0000020", tmp_path / family, "--compare", "--json")
+    difference = json.loads(said)[0]["difference"]
+    with capsys.disabled():
+        print(f"\n{family} {topology}: logits differ by {difference:.1e} at most")  # noqa: T201 - figures
+    assert difference < 5e-6
+
+
+def test_bf16_of_what_was_exported_loads_too(written, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    source = written("pp2.tp2", "bloom")
+    tool("export", source.checkpoints / "step-0000020", tmp_path / "whole")
+    tool("bf16", tmp_path / "whole", tmp_path / "half")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "half", dtype="auto")
+    assert {str(parameter.dtype) for parameter in model.parameters()} == {"torch.bfloat16"}
+
+
+HEAVY = {"layers": 4, "hidden": 512, "heads": 4, "sequence": 32}  # 12.7 M parameters, 180 MB
+SAVED = r"saved checkpoint \S+ in ([\d.]+) s; training stood still for ([\d.]+) s"
+
+
+def test_a_background_save_stalls_training_for_a_tenth_of_a_synchronous_one(train, capsys):
+    """The first save of a life also waits for memory, so the second and third count."""
+    stalls = {}
+    for background in (False, True):
+        run = train(
+            **tiny(
+                steps=12,
+                precision="bf16",
+                model=HEAVY,
+                parallel={"pipeline": 1},
+                batch={"micro_batch": 4, "global_batch": 16},
+                checkpoint={"every": 3, "keep_last": 2, "background": background},
+            )
+        )
+        life = run.start(world=1)
+        assert life.finish(timeout=300) == [0], life.log
+        stalls[background] = [float(stall) for _, stall in re.findall(SAVED, life.log)][:3]
+    ratio = min(stalls[True][1:]) / min(stalls[False][1:])
+    with capsys.disabled():
+        print(f"\nstalls: in the background {stalls[True]}, synchronous {stalls[False]}: {ratio:.1%}")  # noqa: T201 - figures
+    assert ratio <= 0.10
+
+
+def test_killed_in_the_midst_of_a_save_the_one_before_is_resumed(train):
+    run = train(**tiny(steps=1000, precision="bf16", model=HEAVY, checkpoint={"every": 0}))
+    life = run.start(world=2)
+    life.wait_for_step(1)
+    save = run.arm("save")
+    life.wait_for(lambda: not save.exists(), "the first save")
+    [first] = manifest.checkpoints(run.checkpoints)
+    run.arm("save")
+    life.wait_for(lambda: any(run.checkpoints.glob(".saving-*/*")), "the second save to write")
+    os.kill(life.pids[time.time_ns() % 2], signal.SIGKILL)
+    life.finish(timeout=60)
+    assert manifest.checkpoints(run.checkpoints) == [first]
+
+    run.config["steps"] = first.step + 2
+    (run.run_dir / "save").unlink(missing_ok=True)
+    life = run.start(world=2)
+    assert life.finish() == [0, 0], life.log
+    assert f"resumed from checkpoint {first.path.name}" in life.log
+    assert not list(run.checkpoints.glob(".saving-*"))

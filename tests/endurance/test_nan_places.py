@@ -1,0 +1,40 @@
+"""Numbers that are none, planted where the core of the tests does not look."""
+
+import pytest
+
+pytest.importorskip("deepspeed")
+
+from tests.integration.trainer.conftest import tiny
+from tests.integration.trainer.test_nan import MODEL
+from tests.support.trainer_ranks import run_ranks
+
+pytestmark = pytest.mark.torch
+
+CUTS = {
+    "pp2": (2, {"pipeline": 2}),
+    "tp2": (2, {"tensor": 2}),
+    "pp2-tp2": (4, {"pipeline": 2, "tensor": 2}),
+    "dp2": (2, {}),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    ("plant", "words"),
+    [
+        ({"precision": "bf16", "layer": 3, "what": "weight"}, "layer 3 (Block) already: its up.weight"),
+        ({"precision": "bf16", "layer": 2, "what": "backward"}, "backward pass of layer 2 (Block)"),
+        ({"precision": "fp32", "layer": 2, "what": "forward"}, "layer 2 (Block), out of up, from numbers up to "),
+        ({"precision": "bf16", "layer": 3, "what": "once"}, "no layer by itself"),
+    ],
+)
+def test_each_cut_names_the_place_and_takes_no_step(corpus, tmp_path, cut, plant, words):
+    world, parallel = CUTS[cut]
+    place = {"step": 3} | plant
+    config = tiny(
+        steps=4, model=MODEL, precision=place.pop("precision"), parallel=parallel, data={"prefix": str(corpus)}
+    )
+    ranks = run_ranks(tmp_path, world, config, plant=place)
+    assert len({rank["fault"] for rank in ranks}) == 1
+    assert all(rank["untouched"] and rank["step"] == 3 for rank in ranks)
+    assert ranks[0]["fault"].startswith(words)

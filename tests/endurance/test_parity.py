@@ -1,0 +1,75 @@
+"""However the model, its matrices and its batches are cut: the losses of one plain torch loop, step by step."""
+
+import pytest
+
+from tests.integration.trainer.conftest import tiny
+
+pytest.importorskip("deepspeed")
+
+from opsctl.trainer.config import TrainerConfig
+from tests.support.plain_trainer import train as train_plainly
+from tests.support.trainer_ranks import run_ranks
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+
+MODEL = {"layers": 6, "hidden": 32, "heads": 4, "sequence": 32}
+FAMILIES = ("gpt2", "bloom")
+CUTS = {
+    "pp1": (1, {}),
+    "pp2": (2, {"pipeline": 2}),
+    "pp4": (4, {"pipeline": 4}),
+    "dp2": (2, {}),
+    "tp2": (2, {"tensor": 2}),
+    "tp4": (4, {"tensor": 4}),
+    "pp2-tp2": (4, {"pipeline": 2, "tensor": 2}),
+    "pp2-dp2": (4, {"pipeline": 2}),
+    "tp2-dp2": (4, {"tensor": 2}),
+    "pp2-tp2-dp2": (8, {"pipeline": 2, "tensor": 2}),
+}
+STEPS = 10
+SUMS_IN_ANOTHER_ORDER = 1e-6
+"""Two units in the last place of these losses."""
+
+
+def given(corpus, family, **changes):
+    data, optimizer = {"prefix": str(corpus)}, {"clip": 0.3}
+    return tiny(steps=STEPS, model=MODEL | {"family": family}, data=data, optimizer=optimizer, parallel={}) | changes
+
+
+@pytest.fixture(scope="module")
+def plain(corpus):
+    return {family: train_plainly(TrainerConfig.model_validate(given(corpus, family))) for family in FAMILIES}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cut", CUTS)
+def test_losses_and_norms_of_each_cut_are_those_of_a_plain_loop(plain, corpus, tmp_path, cut, family):
+    world, parallel = CUTS[cut]
+    losses, norms = plain[family]
+    ranks = run_ranks(tmp_path, world, given(corpus, family, parallel=parallel))
+    assert len({tuple(rank["losses"]) for rank in ranks}) == 1
+    assert min(norms) > 0.3  # and clipped at 0.3
+    furthest = max(abs(a - b) for a, b in zip(ranks[0]["losses"], losses, strict=True))
+    apart = max(abs(a / b - 1) for a, b in zip(ranks[0]["norms"], norms, strict=True))
+    print(f"\n{cut} {family}: losses within {furthest:.2g}, norms within {apart:.2g} of themselves")  # noqa: T201 - the figure
+    assert furthest <= SUMS_IN_ANOTHER_ORDER
+    assert apart <= 1e-6
+
+
+@pytest.mark.parametrize("cut", ["pp1", "pp2", "tp2", "pp2-tp2"])
+def test_recomputed_activations_are_the_same_to_the_bit(corpus, tmp_path, cut):
+    world, parallel = CUTS[cut]
+    config = given(corpus, "gpt2", parallel=parallel, model=MODEL | {"dropout": 0.1})
+    kept = run_ranks(tmp_path / "kept", world, config)
+    again = run_ranks(tmp_path / "again", world, config | {"recompute": True})
+    assert [rank["last"] for rank in again] == [rank["last"] for rank in kept]
+
+
+def test_dropout_does_not_depend_on_stages_or_data_parallel_ranks(corpus, tmp_path):
+    config = given(corpus, "gpt2", model=MODEL | {"dropout": 0.1})
+    cuts = ("pp1", "pp2", "dp2", "pp2-dp2")
+    seen = {cut: run_ranks(tmp_path / cut, CUTS[cut][0], config | {"parallel": CUTS[cut][1]}) for cut in cuts}
+    for cut in cuts:
+        furthest = max(abs(a - b) for a, b in zip(seen[cut][0]["losses"], seen["pp1"][0]["losses"], strict=True))
+        print(f"\n{cut} with dropout: losses within {furthest:.2g} of one process")  # noqa: T201 - the figure
+        assert furthest <= SUMS_IN_ANOTHER_ORDER

@@ -1,0 +1,85 @@
+"""Twenty steps are ten, a restart and ten, to the bit, and as many as there were before a kill: for every cut."""
+
+import os
+import random
+import shutil
+import signal
+
+import pytest
+
+from opsctl.trainer import manifest
+from tests.integration.trainer.conftest import tiny
+
+pytest.importorskip("deepspeed")
+
+from tests.support.trainer_ranks import run_ranks
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+
+CUTS = {
+    "pp1": (1, {}),
+    "pp2": (2, {"pipeline": 2}),
+    "pp4": (4, {"pipeline": 4}),
+    "dp2": (2, {}),
+    "tp2": (2, {"tensor": 2}),
+    "pp2-tp2": (4, {"pipeline": 2, "tensor": 2}),
+    "pp2-dp2": (4, {"pipeline": 2}),
+    "tp2-dp2": (4, {"tensor": 2}),
+}
+RAMP = {"micro_batch": 2, "global_batch": 16, "rampup": [4, 4, 96]}
+"""The batch grows four times, the last after the restart."""
+
+
+def given(cut, precision, **changes):
+    family = "bloom" if precision == "bf16" else "gpt2"
+    model = {"family": family, "layers": 6, "hidden": 32, "heads": 4, "sequence": 32, "dropout": 0.1}
+    return tiny(precision=precision, model=model, batch=RAMP, parallel=CUTS[cut][1], **changes)
+
+
+def files(run):
+    return manifest.read_manifest(run.checkpoints / manifest.directory_name(20)).files
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("cut", CUTS)
+def test_twenty_steps_are_ten_and_ten_and_any_kill_between(trains, train, cut, precision):
+    world = CUTS[cut][0]
+    whole = trains(**given(cut, precision))
+    life = whole.start(world)
+    assert life.finish() == [0] * world, life.log
+    expected = life.losses
+    assert sorted(expected) == list(range(1, 21))
+
+    resumed = train(**given(cut, precision))
+    resumed.adopt(whole)
+    shutil.rmtree(resumed.checkpoints / manifest.directory_name(20))
+    life = resumed.start(world)
+    assert life.finish() == [0] * world, life.log
+    assert life.losses == {step: expected[step] for step in range(11, 21)}
+    assert files(resumed) == files(whole)
+
+    killed = train(**given(cut, precision, checkpoint={"every": 3}))
+    life = killed.start(world)
+    life.wait_for_step(random.randint(1, 15))
+    os.kill(random.choice(life.pids), signal.SIGKILL)
+    assert 0 not in life.finish(timeout=60)
+    again = killed.start(world)
+    assert again.finish() == [0] * world, again.log
+    assert life.losses | again.losses == expected
+    assert files(killed) == files(whole)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("cut", CUTS)
+def test_weights_and_optimizer_of_every_rank_are_loaded_as_they_were_saved(corpus, tmp_path, cut, precision):
+    """By hash of what is in memory: a loss that jumps after a restart has no other way in."""
+    world, parallel = CUTS[cut]
+    config = given(cut, precision, data={"prefix": str(corpus)})
+    saved = run_ranks(tmp_path, world, config, steps=5, save=True)
+    loaded = run_ranks(tmp_path, world, config, steps=1, resume=True)
+    assert [rank["first"] for rank in loaded] == [rank["last"] for rank in saved]
+    ends = parallel.get("pipeline", 1) > 1
+    per_stage = world // parallel.get("pipeline", 1)
+    for first, last in zip(loaded[:per_stage], loaded[-per_stage:], strict=True) if ends else ():
+        for when in ("first", "last"):  # as loaded, and a step later
+            assert first[when]["tied_modules.embedding.weight"] == last[when]["tied_modules.embedding.weight"]

@@ -1,0 +1,34 @@
+"""Five hundred watch cycles over twenty trains, with faults at random. `pytest -s tests/endurance/test_soak.py` shows
+the
+figures of docs/reliability.md; about ten minutes, and not more than fifteen.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from opsctl.sandbox.record import Places
+from tests.endurance.soak.run_soak import report, soaking, story_of
+
+CYCLES = int(os.environ.get("SOAK_CYCLES", "500"))
+SEED = int(os.environ.get("SOAK_SEED", "7"))
+
+
+@pytest.mark.timeout(1500)
+def test_no_alert_is_lost_no_cycle_dies_and_nothing_healthy_is_called_dead(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    places = Places(state=tmp_path / "sandbox", cache=tmp_path / "cache")
+    with soaking(tmp_path, places, cycles=CYCLES, seed=SEED, seconds=800) as soak:
+        soak.go()
+        said = report(soak)
+    print(*story_of(soak, said), sep="\n")  # noqa: T201 (for whoever wants to know why)
+    print(*(f"{name}: {figure}" for name, figure in said.items()), sep="\n")  # noqa: T201 (the figures are for the docs)
+    assert said["lost"] == {}
+    assert said["false"] == {"mail": {}, "slack": {}}
+    assert said["doubled though answered"] == {"mail": {}, "slack": {}}
+    assert (said["cycles that died"], said["bugs"], said["left in outboxes"]) == ([], [], 0)
+    memory = said["memory after each quarter, MiB"]
+    assert memory[-1] < memory[0] + 40

@@ -1,0 +1,176 @@
+"""`opsctl alerts`, as it is typed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opsctl.alerts import dispatch
+from opsctl.app import build
+from opsctl.model import Finding, Level
+
+SITE = """
+root = "{root}"
+[alerts.channels.file]
+kind = "file"
+path = "{root}/told"
+[alerts.channels.mail]
+kind = "email"
+to = ["me@example.org"]
+sender = "opsctl@example.org"
+port = 1
+"""
+
+
+class Shell:
+    def __init__(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        self.root = tmp_path / "trains"
+        self.root.mkdir()
+        self.site = tmp_path / "site.toml"
+        self.site.write_text(SITE.format(root=self.root))
+
+    def opsctl(self, *argv, code=0):
+        program = Path(sys.executable).parent / "opsctl"
+        done = subprocess.run(
+            [program, "--site", self.site, *argv], capture_output=True, text=True, check=False, env=os.environ
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout if code == 0 else done.stdout + done.stderr
+
+    def see(self, level):
+        found = Finding(key="hang/gpt", level=level, summary="no step for 30 min", train="gpt")
+        return build(self.site).alerting.ledger.record([found])
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    return Shell(tmp_path, monkeypatch)
+
+
+def test_nothing_is_open(shell):
+    assert shell.opsctl("alerts", "list") == "nothing is open\n"
+    assert json.loads(shell.opsctl("alerts", "list", "--json")) == {
+        "open": [],
+        "silences": [],
+        "undelivered": [],
+        "given_up": [],
+    }
+
+
+def test_what_is_open_is_listed_with_who_takes_care_of_it(shell):
+    shell.see(Level.CRITICAL)
+    shell.opsctl("alerts", "ack", "hang/gpt", "--reason", "on it")
+    line = shell.opsctl("alerts", "list").splitlines()[1]
+    assert line.split()[:2] == ["hang/gpt", "critical"]
+    assert "no step for 30 min" in line
+    assert ": on it" in line
+    [entry] = json.loads(shell.opsctl("alerts", "list", "--json"))["open"]
+    assert (entry["key"], entry["level"], entry["acknowledged"]["why"]) == ("hang/gpt", "critical", "on it")
+
+
+def test_a_silence_is_listed_holds_and_can_be_ended(shell):
+    said = shell.opsctl("alerts", "silence", "hang/*", "--for", "1d12h", "--reason", "maintenance")
+    assert said.startswith("hang/*: silenced until ")
+    assert shell.see(Level.CRITICAL) == []
+    assert ": maintenance\n" in shell.opsctl("alerts", "list")
+    assert shell.opsctl("alerts", "silence", "hang/*", "--end") == "hang/*: no longer silenced\n"
+    assert len(shell.see(Level.CRITICAL)) == 1
+
+
+def test_a_dry_run_changes_nothing(shell):
+    shell.see(Level.CRITICAL)
+    shell.opsctl("alerts", "silence", "hang/*", "--reason", "maintenance", "--dry-run")
+    assert shell.opsctl("alerts", "ack", "hang/gpt", "--reason", "x", "--dry-run").startswith("hang/gpt: would be ack")
+    listed = json.loads(shell.opsctl("alerts", "list", "--json"))
+    assert (listed["silences"], listed["open"][0]["acknowledged"]) == ([], None)
+
+
+@pytest.mark.parametrize("duration", ["4", "h", "4 hours", "0h", "-1h", ""])
+def test_bad_duration_is_refused(shell, duration):
+    message = shell.opsctl("alerts", "silence", "x", "--reason", "y", f"--for={duration}", code=2)
+    assert f"'--for': {duration!r} is not a duration, such as 90s, 10m, 1h30m or 2d" in message
+
+
+def test_silence_of_over_a_year_is_refused(shell):
+    message = shell.opsctl("alerts", "silence", "x", "--reason", "y", "--for=999d", code=2)
+    assert "'--for': '999d' is more than 366d" in message
+
+
+def test_nobody_is_silenced_without_a_reason(shell):
+    said = shell.opsctl("alerts", "silence", "x", code=2)
+    assert said == "opsctl: --reason is required; it is recorded with the silence\n"
+
+
+def test_a_silence_that_is_not_in_force_cannot_be_ended(shell):
+    shell.opsctl("alerts", "silence", "hang/*", "--reason", "maintenance")
+    said = shell.opsctl("alerts", "silence", "hagn/*", "--end", code=2)
+    assert said == "opsctl: no silence of 'hagn/*' is in force; there are: hang/*\n"
+
+
+def test_what_is_not_open_cannot_be_acknowledged(shell):
+    assert "no alert 'hang/gpt'" in shell.opsctl("alerts", "ack", "hang/gpt", "--reason", "x", code=2)
+
+
+def test_a_test_goes_through_every_channel_and_says_how_it_went(shell):
+    said = shell.opsctl("alerts", "test", code=1).splitlines()
+    assert said == ["file: delivered", "mail: not delivered: localhost:1: [Errno 111] Connection refused"]
+    assert "[opsctl] TEST: this is how alerts reach you by file" in (shell.root / "told").read_text()
+    results = json.loads(shell.opsctl("alerts", "test", "--json", code=1))
+    assert [each["delivered"] for each in results] == [True, False]
+
+
+def test_a_test_is_delivered_before_anything_else_was_done_here(shell):
+    shell.site.write_text(f'root = "{shell.root}/new"\n')
+    assert shell.opsctl("alerts", "test") == "log: delivered\n"
+
+
+def test_what_is_not_delivered_is_listed(shell):
+    shell.see(Level.CRITICAL)
+    dispatch.alert(build(shell.site).alerting)
+    assert (
+        "not delivered by mail: [opsctl] CRITICAL: hang/gpt: no step for 30 min "
+        "(1 attempt: localhost:1: [Errno 111] Connection refused)\n"
+    ) in shell.opsctl("alerts", "list")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ('ping_url_file = "/nowhere"', "ping_url_file: /nowhere: No such file or directory"),
+        ('ping_url = "hc.example.org/sekret"', "ping_url: is not an address that starts with https://"),
+    ],
+)
+def test_doctor_finds_a_dead_mans_switch_that_cannot_work(shell, given, says):
+    shell.site.write_text(f'root = "{shell.root}"\n[alerts]\n{given}\n')
+    shell.site.chmod(0o600)
+    said = shell.opsctl("doctor", code=1)
+    assert says in said
+    assert "sekret" not in said
+
+
+def test_doctor_finds_a_wrong_address_and_does_not_show_it(shell):
+    shell.site.write_text(
+        SITE.format(root=shell.root) + '[alerts.channels.team]\nkind = "slack"\nwebhook = "hooks.slack.com/sekret"\n'
+    )
+    shell.site.chmod(0o600)
+    said = shell.opsctl("doctor", code=1)
+    assert "webhook: is not an address that starts with https://" in said
+    assert "sekret" not in said
+
+
+def test_a_secret_that_others_can_read_is_told_once_by_the_test_and_used_all_the_same(shell, tmp_path):
+    url = tmp_path / "url"
+    url.write_text("json://127.0.0.1:1/sesame")
+    url.chmod(0o644)
+    text = f'kind = "apprise"\nurl_file = "{url}"\n'
+    shell.site.write_text(f'root = "{shell.root}"\n[alerts.channels.a]\n{text}[alerts.channels.b]\n{text}')
+    said = shell.opsctl("alerts", "test", code=1)
+    assert said.count(f"others can read {url}\n        chmod 600 {url}\n") == 1
+    assert said.count("not delivered: ") == 2
+    assert "sesame" not in said
+    url.chmod(0o600)
+    assert list(dispatch.exposed_secrets(build(shell.site).alerting)) == []

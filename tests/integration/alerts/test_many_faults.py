@@ -1,0 +1,67 @@
+"""Hundreds of looks over many trains while channels fail in every way: nothing lost, twice only what was cut off."""
+
+import random
+from collections import Counter
+from typing import ClassVar
+
+import pytest
+
+from opsctl.alerts import dispatch
+from opsctl.alerts.channels import CHANNELS
+from opsctl.alerts.outbox import Undelivered
+from opsctl.model import Level
+from tests.unit.alerts.conftest import finding
+
+TRAINS, LOOKS = 6, 80
+
+
+class Weather:
+    """A channel that fails by chance, before or after it has taken a message."""
+
+    chance = random.Random()
+    taken: ClassVar[list] = []
+    cut_off: ClassVar[Counter] = Counter()
+    is_down = False
+
+    def __init__(self, table, runner): ...
+
+    def dispatch(self, message, *, reply_to=""):
+        draw = self.chance.random()
+        if self.is_down or draw < 0.2:
+            raise Undelivered("down", retry_after=self.chance.choice([0, 0, 300]))
+        if draw < 0.25:
+            raise Undelivered("refused", is_permanent=True)
+        self.taken.append(message)
+        if draw < 0.35:
+            self.cut_off[message.id] += 1
+            raise Undelivered("cut off", is_ambiguous=True)
+        if draw < 0.38:
+            self.cut_off[message.id] += 1
+            raise RuntimeError("a bug")
+        return ""
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_is_lost_and_only_what_was_cut_off_comes_twice(site, monkeypatch, seed):
+    monkeypatch.setitem(CHANNELS, "stdout", f"{__name__}:Weather")
+    Weather.chance, Weather.taken, Weather.cut_off = random.Random(seed), [], Counter()
+    world = site({"sky": {"kind": "stdout"}}, storm=1000)
+    chance, noted = random.Random(seed), []
+    for _ in range(LOOKS):
+        Weather.is_down = chance.random() < 0.1
+        levels = chance.choices([Level.OK, Level.CRITICAL, Level.WARNING, Level.UNKNOWN], [6, 2, 2, 1], k=TRAINS)
+        noted += world.ledger.record([finding(level, f"hang/{n}") for n, level in enumerate(levels)])
+        if chance.random() < 0.9:  # else it died before it could tell
+            dispatch.alert(world.alerting)
+        world.clock.forward(minutes=chance.choice([1, 10, 60]))
+        world.clock.forward(seconds=chance.choice([0, 90, -90]))
+    Weather.is_down = False
+    for _ in range(50):
+        dispatch.alert(world.alerting)
+        world.clock.forward(hours=3)
+    taken = Counter(message.id for message in Weather.taken)
+    assert set(taken) == {each.id for each in noted}
+    assert {ident for ident, times in taken.items() if times > 1} <= set(Weather.cut_off)
+    assert all(times <= 1 + Weather.cut_off[ident] for ident, times in taken.items())
+    assert dispatch.undelivered(world.alerting) == []
+    assert len(noted) > 50

@@ -1,0 +1,139 @@
+"""What apprise reaches, files, the terminal, and the dead-man's switch."""
+
+import apprise
+import pytest
+
+from opsctl.alerts import dispatch
+from opsctl.alerts.channels import CHANNELS, open_channel
+from opsctl.alerts.channels.apprise_url import ByUrl
+from opsctl.alerts.channels.heartbeat_url import fetch
+from opsctl.alerts.message import Message
+from opsctl.alerts.outbox import Undelivered
+from opsctl.host.system import SystemRunner
+from opsctl.model import Level
+from opsctl.settings.alerts import AlertSite, AppriseTable, FileTable
+from tests.unit.alerts.conftest import Clock
+
+MESSAGE = Message(id="abc.2", root="abc.1", at=Clock().now(), level=Level.OK, subject="it runs", body="task 4\n")
+
+
+def by_url(url):
+    return ByUrl(AppriseTable.model_validate({"kind": "apprise", "url": url}), SystemRunner())
+
+
+def test_a_webhook_by_apprise(web):
+    by_url(f"json://joe:hunter2@{web.host}/hook").send(MESSAGE)
+    [said] = web.bodies
+    assert (said["title"], said["message"].strip(), said["type"]) == ("it runs", "task 4", "success")
+
+
+@pytest.mark.parametrize("answer", [(500, {}, b""), (404, {}, b""), (None, {}, b"")])
+def test_what_apprise_could_not_send_says_why_without_the_secret(web, answer):
+    web.answers = [answer]
+    with pytest.raises(Undelivered) as caught:
+        by_url(f"json://joe:hunter2@{web.host}/long-secret-path").send(MESSAGE)
+    error = caught.value
+    assert "JSON" in error.message
+    assert not error.is_permanent
+    assert not {"hunter2", "long-secret-path"} & set(error.message.replace("/", " ").replace(":", " ").split())
+
+
+def test_an_address_that_apprise_does_not_know_is_found_and_not_said(caplog):
+    with pytest.raises(Undelivered) as caught:
+        by_url("teems://secret")
+    assert "secret" not in caplog.text
+    assert caught.value.message == "url: apprise knows no such address: the part before :// says the service"
+
+
+@pytest.mark.parametrize(
+    ("service", "key"), [("pagerduty://integration@apikey", "dedup"), ("opsgenie://apikey", "alias")]
+)
+def test_the_good_news_close_the_incident_that_the_bad_news_opened(service, key):
+    channel = by_url(service)
+    address = channel._address(MESSAGE)
+    service = apprise.Apprise.instantiate(address)
+    assert getattr(service, key) == "abc"
+    assert str(service.action) == "map"
+
+
+def test_a_file_gets_every_message_as_a_paragraph(tmp_path):
+    path = tmp_path / "told"
+    channel = open_channel(FileTable(kind="file", path=str(path)), SystemRunner())
+    channel.send(MESSAGE)
+    channel.send(MESSAGE)
+    assert path.read_text() == "2026-01-01 00:00:00 it runs\n    task 4\n\n" * 2
+
+
+def test_a_file_in_a_place_that_is_not_there(tmp_path):
+    with pytest.raises(Undelivered, match=r"/not-there/told: No such file or directory$"):
+        open_channel(FileTable(kind="file", path=f"{tmp_path}/not-there/told"), SystemRunner()).send(MESSAGE)
+
+
+def test_the_terminal(site, capsys):
+    world = site({"here": {"kind": "stdout"}})
+    world.see("C")
+    dispatch.alert(world.alerting)
+    assert capsys.readouterr().out.splitlines()[0] == "2026-01-01 00:00:00 [opsctl] CRITICAL: hang/gpt: it is critical"
+
+
+def test_a_terminal_that_is_gone_loses_nothing(site, monkeypatch):
+    class Gone:
+        def write(self, _):
+            raise BrokenPipeError(32, "Broken pipe")
+
+    world = site({"here": {"kind": "stdout"}})
+    world.see("C")
+    monkeypatch.setattr("sys.stdout", Gone())
+    [attempt] = dispatch.alert(world.alerting)
+    assert attempt.error.message == "stdout: Broken pipe"
+    assert len(dispatch.undelivered(world.alerting)) == 1
+
+
+def test_a_ping_is_fetched(site, web):
+    world = site({}, ping_url=f"{web.url}/ping/secret-id")
+    dispatch.ping(world.alerting)
+    assert [path for path, *_ in web.requests] == ["/ping/secret-id"]
+
+
+def test_without_an_address_nothing_is_pinged(site):
+    dispatch.ping(site({}).alerting)
+
+
+@pytest.mark.parametrize(("code", "is_permanent"), [(404, True), (503, False)])
+def test_a_ping_that_is_not_taken_is_said_without_its_address(web, code, is_permanent):
+    web.answers = [(code, {}, b"")]
+    with pytest.raises(Undelivered) as caught:
+        fetch(f"{web.url}/ping/secret-id")
+    assert (caught.value.message, caught.value.is_permanent) == (f"ping: answered {code}", is_permanent)
+
+
+def test_a_ping_to_nowhere():
+    with pytest.raises(Undelivered, match=r"^ping: .*Connection refused$"):
+        fetch("http://127.0.0.1:1/secret-id")
+    with pytest.raises(Undelivered, match=r"^ping_url: is not an address that starts with https://$"):
+        fetch("no address")
+
+
+def test_a_channel_with_a_bug_loses_nothing_and_says_nothing_secret(site, monkeypatch, tmp_path):
+    monkeypatch.setitem(CHANNELS, "stdout", f"{__name__}:Buggy")
+    world = site({"here": {"kind": "stdout"}, "file": {"kind": "file", "path": str(tmp_path / "told")}})
+    world.see("C")
+    attempts = {each.item.channel: each.error for each in dispatch.alert(world.alerting)}
+    assert attempts["here"].message == "a bug in this channel: ZeroDivisionError"
+    assert attempts["file"] is None
+    assert [item.channel for item in dispatch.undelivered(world.alerting)] == ["here"]
+
+
+class Buggy:
+    def __init__(self, table, runner): ...
+
+    def dispatch(self, message, *, reply_to=""):
+        return 1 / 0
+
+
+def test_every_kind_of_channel_has_its_file():
+    kinds = {
+        kind.model_fields["kind"].annotation.__args__[0]
+        for kind in AlertSite.model_fields["channels"].annotation.__args__[1].__origin__.__args__
+    }
+    assert kinds == set(CHANNELS)

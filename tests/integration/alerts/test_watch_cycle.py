@@ -1,0 +1,117 @@
+"""What a whole cycle sends: the ping of the dead-man's switch, and what could not be delivered."""
+
+import os
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from click.testing import CliRunner
+
+from opsctl.app import build
+from opsctl.cli import cli
+from opsctl.cron.drivers.selected_driver import Wanted, write_wanted
+from opsctl.errors import OpsctlError
+from opsctl.model import Level
+from opsctl.monitor.watch_cycle import Watch
+from opsctl.state.run_dir import RunDir
+from opsctl.watchdogs import WATCHDOGS
+from opsctl.watchdogs.cron_alive import CronAlive
+
+TRAIN = 'name = "gpt"\ncommand = ["x"]\n[slurm]\nnodes = 1\nprocesses_per_node = 1\ntime_limit = "60"\n'
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch, web):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "trains").mkdir()
+    path = tmp_path / "site.toml"
+    path.write_text(f'root = "{tmp_path}/trains"\n[alerts]\nping_url = "{web.url}/ping"\n')
+    path.chmod(0o600)
+    return path
+
+
+def pings(web):
+    return [path for path, *_ in web.requests].count("/ping")
+
+
+def test_a_whole_cycle_pings(site, web):
+    Watch(world=build(site)).cycle()
+    assert pings(web) == 1
+
+
+@pytest.mark.parametrize("part", [{"names": ["fs_quota"]}, {"trains": ["gpt"]}, {"acts": False}])
+def test_a_part_of_a_cycle_does_not(site, web, part):
+    Watch(world=build(site), **part).cycle()
+    assert pings(web) == 0
+
+
+def test_nor_does_one_in_which_a_watchdog_failed(site, web, monkeypatch):
+    class Broken(CronAlive):
+        def probe(self, scene, thing):
+            raise OpsctlError("cannot look")
+
+    monkeypatch.setitem(WATCHDOGS, "cron_alive", Broken())
+    report = Watch(world=build(site)).cycle()
+    assert [each.level for each in report.findings if each.key == "cron_alive/site"] == [Level.UNKNOWN]
+    assert pings(web) == 0
+
+
+def test_nor_does_one_in_which_slurm_did_not_answer(site, web, monkeypatch):
+    run = RunDir(site.parent / "trains" / "gpt")
+    run.create()
+    run.config.write_text(TRAIN)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    report = Watch(world=build(site)).cycle()
+    assert [each.level for each in report.findings if each.key == "slurm/site"] == [Level.UNKNOWN]
+    assert pings(web) == 0
+
+
+def test_nor_does_one_in_which_trains_could_not_be_attended_to(site, web, monkeypatch):
+    run = RunDir(site.parent / "trains" / "gpt")
+    run.create()
+    run.config.write_text(TRAIN)
+    squeue = site.parent / "squeue"
+    squeue.write_text("#!/bin/sh\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{site.parent}:/usr/bin:/bin")
+    Watch(world=build(site)).cycle()
+    assert pings(web) == 1
+
+    def hangs(*_):
+        raise OpsctlError("no answer")
+
+    monkeypatch.setattr("opsctl.monitor.reconcile.attend_all", hangs)
+    assert Watch(world=build(site)).cycle().problems == ("attending to the trains: no answer",)
+    assert pings(web) == 1
+
+
+# --- as it is typed
+
+
+def watch(site, *words):
+    return CliRunner().invoke(cli, ["--site", str(site), "watch", *words], standalone_mode=False)
+
+
+def test_what_is_told_and_cannot_be_delivered_is_said(site):
+    mail = 'kind = "email"\nto = ["me@example.org"]\nsender = "opsctl@example.org"\nport = 1\n'
+    disk = f'[[filesystem]]\nname = "scratch"\npath = "{site.parent}"\nfree = "9P"\n'
+    with site.open("a") as file:
+        file.write(f"[alerts.channels.mail]\n{mail}{disk}")
+    said = watch(site)
+    assert "told: fs_quota/scratch: ok -> critical" in said.output
+    assert "opsctl: not delivered by mail, tried again later: localhost:1: [Errno 111] Connection re" in said.output
+
+
+def test_where_there_is_nothing_to_look_at_that_is_said(site):
+    assert watch(site, "hang").output == "nothing to look at: there is no train here; opsctl launch TRAIN.toml\n"
+
+
+def test_a_cron_that_died_is_noticed_and_a_dry_run_leaves_it(site):
+    app = build(site)
+    app.cron.place.create()
+    ago = datetime.now(UTC) - timedelta(hours=2)
+    write_wanted(app.cron.place, Wanted(driver="daemon", since=ago, by="me"))
+    app.cron.place.touch(ago)
+    os.utime(app.cron.place.wanted, (ago.timestamp(), ago.timestamp()))
+    assert "opsctl cron start daemon brings it back" in watch(site, "fs_quota").output
+    assert "brings it back" not in watch(site, "fs_quota", "--dry-run").output
+    assert "brings it back" not in watch(site, "fs_quota", "--nagios").output

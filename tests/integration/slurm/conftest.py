@@ -1,0 +1,82 @@
+"""A real Slurm for tests: one per pytest process, private to it, ended by id when the tests end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from other_users import open_to_other_users
+
+from opsctl.errors import MissingProgram
+from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.programs import find_programs
+from opsctl.sandbox.record import Places
+from opsctl.sandbox.slurm_conf import Spec
+
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _open_to_other_users() -> None:
+    if os.geteuid() == 0:
+        open_to_other_users()
+
+
+@pytest.fixture(scope="session")
+def places() -> Iterator[Places]:
+    """Directories for this session's sandboxes, which other users may reach where a sandbox's own modes let them."""
+    root = Path(tempfile.mkdtemp(prefix=f"opsctl-test-{WORKER}-"))
+    root.chmod(0o755)
+    yield Places(state=root / "state", cache=root / "cache")
+    shutil.rmtree(root)
+
+
+@pytest.fixture(scope="session")
+def _programs() -> None:
+    """Slurm is installed, or the test is skipped with the reason; where it must be installed, the test fails."""
+    try:
+        find_programs(os.environ.get("PATH", ""), accounting=False)
+    except MissingProgram as missing:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"{missing.message}; {missing.hint}")
+
+
+@pytest.fixture(scope="session")
+def slurm(places: Places, _programs: None) -> Iterator[Sandbox]:
+    """A Slurm of 4 nodes with 2 GPUs each and fast timers. Leave it as you found it: no jobs, no drained nodes."""
+    spec = Spec(name=f"shared-{WORKER}", nodes=4, gpus_per_node=2, fast=True)
+    sandbox = Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner())
+    yield sandbox
+    sandbox.down(grace=0.2)
+
+
+@pytest.fixture
+def fresh_slurm(places: Places, _programs: None) -> Iterator[Callable[..., Sandbox]]:
+    """Brings up Slurms of a test's own, for those that break it: `fresh_slurm(nodes=2)`."""
+    made: list[Sandbox] = []
+
+    def up(**wanted: object) -> Sandbox:
+        spec = Spec(**{"name": f"fresh-{WORKER}-{len(made)}", "nodes": 2, "fast": True, **wanted})  # type: ignore[arg-type]  # what a Spec takes
+        made.append(Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner()))
+        return made[-1]
+
+    yield up
+    for sandbox in made:
+        sandbox.down(grace=0.2)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of the test's own: nothing here may write to the user's."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "SLURM_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    return home

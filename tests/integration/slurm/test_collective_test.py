@@ -1,0 +1,73 @@
+"""`opsctl test-nodes` on a real Slurm: real ranks with torch and gloo, and nodes that do not play along."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.sandbox.cluster import Sandbox
+from tests.support.gpu_nodes import GpuNodes, gpu_nodes
+from tests.support.trains import Trains
+
+pytest.importorskip("torch")
+PYTHON = """#!/bin/sh
+case "$SLURMD_NODENAME $2" in
+{cases}
+esac
+exec {python} "$@"
+"""
+
+
+@pytest.fixture
+def world(slurm: Sandbox) -> Iterator[tuple[Trains, GpuNodes]]:
+    with gpu_nodes(slurm) as made:
+        yield made
+
+
+def python(place: Path, *cases: str) -> Path:
+    """An interpreter that on some nodes, alone or among ranks, is none."""
+    path = place / "python"
+    path.write_text(PYTHON.format(cases="\n".join(cases), python=sys.executable))
+    path.chmod(0o755)
+    return path
+
+
+def run(trains: Trains, *words: object) -> tuple[int, dict]:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "opsctl", "--site", str(trains.site), "test-nodes", *map(str, words), "--json"],
+        capture_output=True, text=True, check=False, timeout=500,
+    )  # fmt: skip
+    assert done.returncode in {0, 1}, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_the_node_that_spoils_the_sum_is_found_and_drained(world: tuple[Trains, GpuNodes], tmp_path: Path) -> None:
+    trains, _ = world
+    broken = python(tmp_path, '*node002*rank*) echo "no route to host" >&2; exit 7 ;;')
+    code, said = run(trains, "node[001-004]", "--python", broken, "--seconds", 8, "--megabytes", 1, "--pairs", 0,
+                     "--drain")  # fmt: skip
+    found = {each["node"]: each for each in said["nodes"]}
+    assert code == 1
+    assert {name: each["health"] for name, each in found.items()} == {
+        "node001": "healthy", "node002": "faulty", "node003": "healthy", "node004": "healthy"
+    }  # fmt: skip
+    evidence = "all-reduce fails with every other node: no route to host"
+    assert found["node002"]["results"][0]["evidence"] == evidence
+    node = next(each for each in trains.app.scheduler.nodes() if each.name == "node002")
+    assert "DRAIN" in node.state
+    assert node.reason == f"opsctl: test-nodes: {evidence}"
+
+
+def test_a_node_without_torch_is_unknown_and_the_others_sum_up(world: tuple[Trains, GpuNodes], tmp_path: Path) -> None:
+    trains, _ = world
+    lacking = python(tmp_path, '*node003*) echo "No module named torch" >&2; exit 1 ;;')
+    code, said = run(trains, "node[001-003]", "--python", lacking, "--megabytes", 1, "--pairs", 1)
+    found = {each["node"]: each["health"] for each in said["nodes"]}
+    assert (code, found) == (0, {"node001": "healthy", "node002": "healthy", "node003": "unknown"})
+    assert [each["passed"] for each in said["rounds"]] == [[True], [True]]
+    assert set(said["gigabytes_per_s"]) == {"node001", "node002"}

@@ -1,0 +1,81 @@
+"""Cron's daemon driver: APScheduler for real, in a process of its own. It needs no Slurm."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.app import build
+from opsctl.cron.drivers.selected_driver import read_wanted
+from opsctl.cron.run_history import read_ledger
+from tests.support.trains import until
+
+
+class Daemons:
+    def __init__(self, path: Path) -> None:
+        self.site = path / "site.toml"
+        (path / "cron").mkdir()
+        (path / "cron" / "crontab").write_text("* * * * * echo >>$HOME/log\n")
+        self.site.write_text(
+            f'root = "{path}/trains"\ntrust_parents = true\n[cron]\ndirectory = "{path}/cron"\ntick_seconds = 1\n'
+        )
+        self.place = build(self.site).cron.place
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(self.site), "cron", "start", "daemon", *words]
+        self.started.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return self.started[-1]
+
+    @property
+    def ticks(self) -> int:
+        return len(read_ledger(self.place).ticks)
+
+
+@pytest.fixture
+def daemons(tmp_path: Path) -> Iterator[Daemons]:
+    made = Daemons(tmp_path)
+    yield made
+    for each in made.started:
+        each.kill()
+        each.communicate()
+
+
+def test_a_daemon_ticks_alone_until_it_is_told_to_leave(daemons: Daemons) -> None:
+    first = daemons.start()
+    until(lambda: daemons.ticks >= 2)
+    second = daemons.start("--json")
+    out, said = second.communicate(timeout=100)
+    assert f"cron is driven already, by the daemon driver with pid {first.pid} on" in said
+    assert out == ""
+    assert second.returncode == 2
+    first.send_signal(signal.SIGTERM)
+    said = first.communicate(timeout=100)[1]
+    lines = [line for line in said.splitlines() if "echo" not in line]  # the job, if a minute begins meanwhile
+    assert (first.returncode, lines) == (
+        0, ["opsctl cron: ticking every 1 s until Ctrl-C", "opsctl cron: leaving when the tick at work is over"]
+    )  # fmt: skip
+    assert read_wanted(daemons.place) is None
+
+
+def test_a_daemon_that_was_killed_is_no_reason_not_to_start_another_which_stop_ends(daemons: Daemons) -> None:
+    first = daemons.start()
+    until(lambda: read_wanted(daemons.place))
+    first.kill()
+    first.wait()
+    second = daemons.start("--json")
+    until(lambda: (wanted := read_wanted(daemons.place)) and wanted.pid == second.pid)
+    argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(daemons.site), "cron", "stop", "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
+    assert json.loads(done.stdout) == {
+        "driver": "daemon", "done": f"told the daemon with pid {second.pid} to leave", "cancelled": []
+    }  # fmt: skip
+    begun = json.loads(second.communicate(timeout=100)[0])
+    assert begun == {"driver": "daemon", "every": 1, "refused": {}, "pid": second.pid}
+    assert second.returncode == 0

@@ -1,0 +1,286 @@
+"""Cron's slurm driver on real Slurms, over many ticks, with what happens to it in bad nights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from opsctl.app import App, build
+from opsctl.cli.owner_tasks import keep_cron
+from opsctl.cli.status import status
+from opsctl.cron.cron_dir import CronDir
+from opsctl.cron.drivers import revive
+from opsctl.cron.drivers.selected_driver import Wanted, read_wanted, write_wanted
+from opsctl.cron.drivers.slurm_job import SlurmDriver
+from opsctl.cron.run_history import Ledger, Ran, Result, Tick, read_ledger, write_ledger
+from opsctl.errors import Unreachable
+from opsctl.model import Job, JobState
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.faults import Action
+from tests.support.slurms import forgetting, slurm_says
+from tests.support.trains import until
+
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+AN_HOUR = 3600
+
+
+class Site:
+    """A site with a crontab of its own, on one sandbox."""
+
+    def __init__(self, path: Path, sandbox: Sandbox, every: int) -> None:
+        self.file, self.sandbox, self.every = path / "site.toml", sandbox, every
+        self.directory = path / "cron"
+        (self.directory / "cron.hourly").mkdir(parents=True)
+        self.file.write_text(
+            f'root = "{path}/trains"\ntrust_parents = true\n[cron]\ndirectory = "{self.directory}"\n'
+            f'tick_seconds = {every}\nmemory = "10"\ntime_limit = "5"\n'
+        )
+
+    @property
+    def app(self) -> App:
+        return build(self.file)
+
+    @property
+    def driver(self) -> SlurmDriver:
+        return self.app.slurm_cron
+
+    @property
+    def place(self) -> CronDir:
+        return self.driver.cron.place
+
+    def overdue(self, *ids: str) -> None:
+        """Have the first tick run these entries."""
+        self.place.create()
+        write_ledger(self.place, Ledger(entries={id: Ran(since=LONG_AGO) for id in ids}))
+
+    def opsctl(self, *words: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(self.file), *words]
+        return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    @property
+    def waiting(self) -> list[Job]:
+        return [job for job in self.driver.jobs() if job.state.is_waiting]
+
+    @property
+    def running(self) -> list[Job]:
+        return [job for job in self.driver.jobs() if job.state is JobState.RUNNING]
+
+    def all_cancelled(self) -> bool:
+        """Cancel every tick; whether none is left. One that runs may just have submitted the next."""
+        for job in self.driver.jobs():
+            self.driver.scheduler.cancel(job.id)
+        return not self.driver.jobs()
+
+    def stands_still(self) -> None:
+        """From now on no job starts, whatever the hour."""
+        slurm_says(self.sandbox, "scontrol", "update", "partition=main", "state=down")
+
+    @property
+    def ticks(self) -> tuple[Tick, ...]:
+        return read_ledger(self.place).ticks
+
+    def wait_for_ticks(self, count: int) -> None:
+        until(lambda: len(self.ticks) >= count, seconds=250)
+
+    def ran(self, id: str) -> Ran:
+        return read_ledger(self.place).entries[id]
+
+
+@pytest.fixture
+def site_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Site]]:
+    made: list[Site] = []
+
+    def site(sandbox: Sandbox, *, every: int) -> Site:
+        monkeypatch.setenv("SLURM_CONF", str(sandbox.conf))
+        made.append(Site(tmp_path, sandbox, every))
+        return made[-1]
+
+    yield site
+    for each in made:
+        if each.sandbox.status().is_up:
+            for job in each.driver.jobs():
+                each.driver.scheduler.cancel(job.id)
+
+
+def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_stops_when_told(
+    fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site]
+) -> None:
+    site = site_on(fresh_slurm(nodes=1), every=2)
+    batch = site.directory / "cron.hourly" / "a report.slurm"
+    batch.write_text("#!/bin/bash\n#SBATCH --mem=10\necho reported\n")
+    (site.directory / "crontab").write_text("0 0 * * * echo $$ >$HOME/hangs; exec sleep 250\n")
+    site.overdue("echo $$ >$HOME/hangs; exec sleep 250", "cron.hourly/a report.slurm")
+    starts = [site.opsctl("cron", "start") for _ in range(2)]
+    said = sorted(start.communicate(timeout=150)[0] for start in starts)
+    assert [start.returncode for start in starts] == [0, 0]
+    assert [line.partition(" every")[0] for line in said] == ["ticks already", "ticks"]
+    (job,) = {line.rpartition("next as job ")[2].split()[0] for line in said}
+    third = json.loads(site.opsctl("cron", "start", "--json").communicate(timeout=150)[0])
+    assert (third["driver"], third["every"], third["was_started"]) == ("slurm", 2, True)
+    assert int(third["job"]) >= int(job)
+
+    first = until(lambda: site.running and (Path.home() / "hangs").exists() and site.waiting and site.running)[0]
+    until(lambda: site.waiting[0].reason == "Dependency")  # it is late, and is waited for
+    assert [job.id for job in site.running] == [first.id]
+    site.driver.scheduler.cancel(first.id)  # in the middle of its entry; its successor is queued already
+    site.wait_for_ticks(1)
+    hung = site.ran("echo $$ >$HOME/hangs; exec sleep 250")
+    assert hung.result in (Result.FAILED, Result.RUNNING)
+    report = site.ran("cron.hourly/a report.slurm")
+    assert report.result is Result.OK
+    number = report.detail.removeprefix("job ")
+    until((site.place.output / f"slurm-{number}.out").exists)
+
+    site.wait_for_ticks(3)
+    ticks = site.ticks
+    slots = [tick.slot for tick in ticks if tick.slot]
+    assert len(slots) == len(set(slots)) == len(ticks)
+    assert all(slot.timestamp() % site.every == 0 for slot in slots)
+    assert len({tick.by for tick in ticks}) == len(slots)
+
+    stop = json.loads(site.opsctl("cron", "stop", "--json").communicate(timeout=150)[0])
+    assert stop["done"].startswith("stopped")
+    assert stop["driver"] == "slurm"
+    until(lambda: not site.driver.jobs())
+    assert read_wanted(site.place) is None
+
+
+def test_a_successor_that_a_killed_slurmctld_forgot_is_submitted_again(
+    fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = fresh_slurm(nodes=1)
+    site = site_on(sandbox, every=3600)
+    monkeypatch.setattr("opsctl.cron.drivers.slurm_job.ON_DISK", 3.0)
+    site.place.create()
+    write_wanted(site.place, Wanted(driver="slurm", since=datetime.now(UTC), by="me"))
+
+    forget = forgetting(sandbox)
+    now = datetime.now(UTC)
+    first = site.driver.ensure(after=now, own="999")
+    submitted = site.waiting[0].submitted
+    night = threading.Timer(0.5, forget)
+    night.start()
+    assert site.driver.follow(now, "999", seconds=150)
+    night.join()
+    (successor,) = site.waiting
+    assert submitted is not None
+    assert successor.submitted is not None
+    assert successor.submitted > submitted, f"job {first} was forgotten, and {successor.id} is another"
+
+
+def test_a_chain_that_died_is_revived_once_by_whoever_notices(
+    fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site], capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = site_on(fresh_slurm(nodes=1), every=AN_HOUR)
+    site.place.create()
+    site.driver.start()
+    assert revive(site.driver) == ""
+    until(site.all_cancelled)
+    site.stands_still()
+    ago = datetime.now(UTC) - timedelta(hours=4)
+    site.place.touch(ago)
+    os.utime(site.place.wanted, (ago.timestamp(), ago.timestamp()))
+    status.main([], obj=site.app, standalone_mode=False)
+    assert "submitted the next one as job" in capsys.readouterr().err
+    keep_cron(site.app)
+    assert capsys.readouterr().err == ""
+    assert len(site.driver.jobs()) == 1
+    site.driver.stop()
+
+
+def test_doubles_and_successors_far_away_are_cancelled(
+    fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USER", "somebody-else")
+    monkeypatch.setenv("LOGNAME", "somebody-else")
+    site = site_on(fresh_slurm(nodes=1), every=AN_HOUR)
+    site.place.create()
+    driver = site.driver
+    driver.start()
+    until(site.all_cancelled)
+    now = datetime.now(UTC)
+    year, first, second = (driver._submit(now + ahead) for ahead in (
+        timedelta(days=365), timedelta(hours=2), timedelta(hours=2)))  # fmt: skip
+    until(lambda: len(site.waiting) == 3)
+    assert driver.ensure(after=now, own="999") == first
+    assert [job.id for job in site.waiting] == [first]
+    assert {year, second} & {job.id for job in site.waiting} == set()
+    subprocess.run(["scontrol", "update", f"JobId={first}", "Comment=the site's own"], check=True)
+    assert driver.ensure(after=now, own="999") == first
+    driver.stop()
+    assert driver.ensure(after=now, own="999") is None
+    assert site.waiting == []
+
+
+def test_a_python_that_is_broken_does_not_end_the_chain(
+    fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site]
+) -> None:
+    site = site_on(fresh_slurm(nodes=1), every=2)
+    site.place.create()
+    broken = replace(site.driver, python="/nowhere/it's python")
+    broken.start()
+    until(lambda: max([int(job.id) for job in site.driver.jobs()], default=0) >= 4)
+    (log,) = site.place.output.iterdir()
+    assert "opsctl: cron does not start with /nowhere/it's python; only the next tick is submitted" in log.read_text()
+    assert site.ticks == ()
+    site.driver.stop()
+    until(lambda: not site.driver.jobs())
+
+
+def test_a_queue_that_is_full_loses_nothing(
+    fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = fresh_slurm(nodes=1)
+    site = site_on(sandbox, every=AN_HOUR)
+    with sandbox.conf.open("a") as conf:
+        conf.write("MaxJobCount=2\nMinJobAge=2\n")
+    sandbox.fault("controller", Action.RESTART)
+    site.stands_still()
+    fillers = ["sbatch", "--parsable", "--hold", "--mem=10", "--output=/dev/null", "--wrap=true"]
+    held = subprocess.run(fillers, capture_output=True, text=True, check=True).stdout.strip()
+    site.place.create()
+    monkeypatch.setattr("opsctl.cron.sbatch.TIMEOUT", 2.0)
+    monkeypatch.setattr("opsctl.cron.drivers.slurm_job.ON_DISK", 1.0)
+    with pytest.raises(Unreachable):
+        site.driver.start()
+    assert read_wanted(site.place) is not None, "whoever notices goes on with it"
+    free = threading.Timer(1, lambda: subprocess.run(["scancel", held], check=True))
+    free.start()
+    assert site.driver.follow(datetime.now(UTC), "", seconds=150)
+    assert len(site.driver.jobs()) == 1
+    site.driver.stop()
+
+
+def test_what_is_shipped_runs(slurm: Sandbox, site_on: Callable[..., Site]) -> None:
+    site = site_on(slurm, every=600)
+    site.file.write_text(f'root = "{site.directory.parent}/trains"\ntrust_parents = true\n')
+    ids = [entry.id for entry in site.driver.cron.schedule().entries]
+    site.overdue(*ids)
+    said = site.opsctl("cron", "tick").communicate(timeout=250)[0]
+    assert {id: site.ran(id).result for id in ids} == dict.fromkeys(ids, Result.OK), said
+
+
+def test_without_slurm_a_tick_still_runs_what_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nTCPTimeout=1\n"
+                    "MessageTimeout=1\nSlurmctldTimeout=1\n")  # fmt: skip
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    site = Site(tmp_path, None, 1)  # type: ignore[arg-type]  # there is none
+    (site.directory / "crontab").write_text("* * * * * echo >>$HOME/log\n")
+    site.overdue("echo >>$HOME/log")
+    site.file.write_text(site.file.read_text().replace('"5"', '"1"'))
+    tick = site.opsctl("cron", "tick", "--slot", str(int(time.time())))
+    assert tick.wait(timeout=250) == 0
+    assert site.ran("echo >>$HOME/log").result is Result.OK
+    assert os.path.getsize(Path.home() / "log") == 1

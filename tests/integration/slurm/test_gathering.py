@@ -1,0 +1,80 @@
+"""The gathering script on this machine: versions of libraries; a real fio, one that hangs, a place that is no place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.nodes.health.node_checker import Looker
+from opsctl.nodes.health.node_state import Result, Severity
+from opsctl.nodes.history import History
+from opsctl.nodes.remote.fanout import Fanout
+from opsctl.nodes.remote.local import Local
+from opsctl.settings.health import HealthSite
+from opsctl.state.site_dir import SiteDir
+
+HANGS = """#!/bin/sh
+for each; do case $each in --filename=*) echo begun | tee "${each#*=}" >"$0.begun" ;; esac; done
+sleep 200
+"""
+
+
+def looker(place: Path, path: str = "", **site: float) -> Looker:
+    clock = SystemClock()
+    runner = SystemRunner(env={"PATH": f"{path}:{os.environ['PATH']}"})
+    return Looker(
+        fanout=Fanout(shells=[Local(runner=runner, names=["node001"])]), clock=clock, busy={},
+        site=HealthSite(section_seconds=30, **site), history=History(site=SiteDir(place / ".site"), clock=clock),
+    )  # fmt: skip
+
+
+def test_versions_of_the_libraries_that_the_linker_finds_are_told(tmp_path: Path) -> None:
+    found = looker(tmp_path).gather(["node001"])["node001"]
+    assert found.section("libraries").code == 0
+    assert found.libraries["libc"]
+
+
+def scan(place: Path, directory: Path, *, path: str = "", **site: float) -> Result:
+    """What the check says of `directory` on this machine."""
+    [verdict] = looker(place, path, **site).look(["node001"], fio=str(directory)).verdicts
+    [result] = [each for each in verdict.results if each.check == "fio"]
+    return result
+
+
+@pytest.mark.skipif(shutil.which("fio") is None, reason="no fio here: apt-get install fio")
+def test_a_directory_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+    directory = tmp_path / "it's a $(place)"
+    directory.mkdir()
+    (directory / "mine").write_text("mine")
+    found = scan(tmp_path, directory, fio_mib=4)
+    assert (found.severity, found.evidence.startswith("write ")) == (Severity.NOTE, True), found
+    assert [path.name for path in directory.iterdir()] == ["mine"]
+
+
+def test_a_fio_that_hangs_is_left_and_its_file_removed(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "fio").write_text(HANGS)
+    (tmp_path / "bin" / "fio").chmod(0o755)
+    directory = tmp_path / "scratch"
+    directory.mkdir()
+    began = time.monotonic()
+    found = scan(tmp_path, directory, path=str(tmp_path / "bin"), fio_mib=4, fio_seconds=1)
+    assert (found.severity, found.evidence) == (Severity.UNKNOWN, "fio did not answer in time")
+    assert time.monotonic() - began < 100
+    assert (tmp_path / "bin" / "fio.begun").exists()
+    assert list(directory.iterdir()) == []
+
+
+@pytest.mark.skipif(shutil.which("fio") is None, reason="no fio here: apt-get install fio")
+def test_a_place_without_room_is_not_filled_up(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free >> 20
+    if free // 4 + 2000 > 65_536:
+        pytest.skip(f"{free} MiB are free: more than any test file needs")
+    found = scan(tmp_path, tmp_path, fio_mib=free // 4 + 2000)  # others use this disk too
+    assert (found.severity, "has no room for four times" in found.evidence) == (Severity.UNKNOWN, True)
+    assert "no such directory" in scan(tmp_path, tmp_path / "nowhere").evidence

@@ -1,0 +1,212 @@
+"""`opsctl launch` on a real slurmctld."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import ConfigError, InputError, RunDirError, SchedulerError
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.state.journal import Kind
+from tests.support.trains import Trains, as_user, trains_on, until
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user or to mount")
+
+
+@pytest.fixture
+def trains(slurm: Sandbox) -> Iterator[Trains]:
+    with trains_on(slurm) as trains:
+        yield trains
+
+
+def test_a_launch_submits_one_array_and_journals_each_step(trains: Trains) -> None:
+    said = json.loads(trains.opsctl("launch", trains.toml(), "--json"))
+    assert trains.arrays() == {said["array"]}
+    assert trains.kinds() == [Kind.CREATED, Kind.SUBMITTING, Kind.SUBMITTED]
+    assert [len(job.tasks) for job in trains.rows()] == [3]
+
+
+def test_options_go_before_the_file(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml(), "--tasks", 2, "--exclude", "node[003-004]", "--nice", 5)
+    assert [len(job.tasks) for job in trains.rows()] == [2]
+    assert trains.app.scheduler.excluded(trains.arrays().pop()) == "node[003-004]"
+
+
+def test_a_dry_run_shows_what_would_be_submitted_and_changes_nothing(trains: Trains) -> None:
+    said = trains.opsctl("launch", trains.toml(), "--dry-run")
+    assert "#SBATCH --array=1-3%1\n" in said
+    assert "srun --kill-on-bad-exit=1" in said
+    assert (trains.root.exists(), trains.arrays()) == (False, set())
+
+
+def test_what_runs_is_what_the_dry_run_showed(trains: Trains) -> None:
+    shown = json.loads(trains.opsctl("launch", trains.toml(), "--dry-run", "--json"))
+    trains.opsctl("launch", trains.toml())
+    assert shown["wrapper"] == trains.run().wrapper.read_text()
+    assert shown["body"] == trains.run().body.read_text()
+
+
+def test_every_problem_is_said_at_once_and_nothing_is_written(trains: Trains) -> None:
+    path = trains.toml(nodes=9, partition="mian", tasks=5000, more="[setup]\nlines = ['if']")
+    error = trains.refusal("launch", path)
+    assert isinstance(error, ConfigError)
+    assert [problem.splitlines()[0] for problem in error.problems[:2]] == [
+        "[slurm] partition: there is no 'mian' here; did you mean 'main'? there are: main, cpu",
+        "[slurm] tasks = 5000: this Slurm takes 1000 in one array at the most",
+    ]
+    assert error.problems[2].startswith("[setup] lines: bash: ")
+    assert not trains.root.exists()
+
+
+def test_a_second_launch_is_refused_with_what_to_do_instead(trains: Trains) -> None:
+    path = trains.toml()
+    trains.opsctl("launch", path)
+    (array,) = trains.arrays()
+    error = trains.refusal("launch", path)
+    assert isinstance(error, InputError)
+    assert error.message == f"t: is queued already, as array {array}"
+    assert error.hint == (
+        f"to add tasks behind it: launch with --after {array}; to change what it runs: opsctl edit; to start over:"
+        " opsctl cancel t"
+    )
+    assert trains.arrays() == {array}
+
+
+def test_after_its_own_last_array_a_train_gets_more_tasks(trains: Trains) -> None:
+    path = trains.toml()
+    first = json.loads(trains.opsctl("launch", path, "--json"))["array"]
+    second = json.loads(trains.opsctl("launch", path, "--after", first, "--json"))["array"]
+    assert trains.arrays() == {first, second}
+    assert f"afterany:{first}" in _scontrol(second)
+    for job in (first, f"{second}_1"):  # with either, two tasks of the train could run at once
+        error = trains.refusal("launch", path, "--after", job)
+        assert error.message == f"t: is queued already, as array {second}"
+
+
+def test_adding_tasks_does_not_change_what_the_queued_ones_run(trains: Trains) -> None:
+    first = json.loads(trains.opsctl("launch", trains.toml(), "--json"))["array"]
+    before = trains.run().body.read_text()
+    error = trains.refusal("launch", trains.toml(command=("false",)), "--after", first)
+    assert error.message == "t: what the queued tasks run would change with this launch"
+    assert error.hint == "opsctl edit t TRAIN.toml changes it for them too; then launch again"
+    assert trains.run().body.read_text() == before
+
+
+def test_waiting_for_a_job_that_is_unknown_is_refused(trains: Trains) -> None:
+    assert trains.refusal("launch", trains.toml(), "--after", "999999").problems == (
+        "--after 999999: no such job is in the queue, so the train would not wait for anything\n"
+        "    -> leave --after out, or look the job up with squeue",
+    )
+
+
+@pytest.mark.parametrize(("flag", "switch"), [((), "kill"), (("--pause",), "pause")])
+def test_a_switch_from_last_time_refuses_the_launch(trains: Trains, flag: tuple[str, ...], switch: str) -> None:
+    path = trains.toml()
+    trains.opsctl("launch", path)
+    trains.opsctl("cancel", "t")
+    trains.opsctl("kill-switch", "arm", "t", "--reason", "bad loss", *flag)
+    error = trains.refusal("launch", path)
+    what, remedy = error.problems[0].splitlines()
+    assert what.startswith(f"t: the {switch} switch is armed since ")
+    assert what.endswith(": bad loss")
+    assert remedy.split() == ["->", "opsctl", "kill-switch", "disarm", "t", *flag]
+    trains.opsctl(*remedy.split()[2:])
+    trains.opsctl("launch", path)
+    assert len(trains.arrays()) == 1
+
+
+def test_a_train_that_has_ended_is_launched_again_and_its_earlier_files_are_kept(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml())
+    trains.opsctl("cancel", "t")
+    until(lambda: not trains.rows())
+    trains.opsctl("launch", trains.toml(command=("false",)))
+    assert len(trains.arrays()) == 1
+    assert "'true'" in (trains.run().revisions / "0001" / "train.toml").read_text()
+
+
+def test_a_refusal_of_slurms_is_journalled_and_leaves_no_doubt(trains: Trains) -> None:
+    path = trains.toml(extra=("--constraint=nosuchfeature",))
+    assert isinstance(trains.refusal("launch", path), SchedulerError)
+    assert trains.kinds() == [Kind.CREATED, Kind.SUBMITTING, Kind.SUBMIT_REFUSED]
+    trains.opsctl("launch", trains.toml())
+    assert len(trains.arrays()) == 1
+
+
+def test_a_root_that_others_may_write_to_is_refused_before_anything_is_written(trains: Trains) -> None:
+    trains.root.mkdir()
+    trains.root.chmod(0o775)
+    error = trains.refusal("launch", trains.toml())
+    assert isinstance(error, RunDirError)
+    assert f"{trains.root}: mode 0775 lets others write" in error.message
+    assert list(trains.root.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a b", "$(id)", "x" * 300, "é"])
+def test_what_is_no_name_is_refused_at_birth(trains: Trains, name: str) -> None:
+    path = trains.toml()
+    path.write_text(path.read_text().replace("'t'", f"'{name}'", 1))
+    assert "is not a name" in trains.refusal("launch", path).message
+
+
+def test_a_root_with_anything_in_its_name_works(slurm: Sandbox, trains: Trains) -> None:
+    trains.root = trains.place / "tr %j ü'$(id)"
+    trains.site.write_text(f'root = "{trains.root}"\n')
+    trains.opsctl("launch", trains.toml(command=("echo", "hello"), extra=(), tasks=1))
+    until(lambda: trains.run().main_log.exists() and "hello" in trains.run().main_log.read_text())
+
+
+@root_only
+def test_a_full_disk_is_said_and_leaves_no_half_written_train(trains: Trains) -> None:
+    trains.root.mkdir(mode=0o755)
+    mount = ("mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs", str(trains.root))
+    if subprocess.run(mount, capture_output=True, timeout=60, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        (trains.root / "filler").write_bytes(b"x" * 60 * 1024)
+        error = trains.refusal("launch", trains.toml(command=("echo", "x" * 30_000)))
+        assert isinstance(error, RunDirError)
+        assert "No space left on device" in error.message
+        assert (trains.run().exists, trains.arrays()) == (False, set())
+        left = {each.parent for each in trains.run().path.rglob("*") if each.is_file()}
+        assert left <= {trains.run().journal}  # what was begun
+    finally:
+        subprocess.run(("umount", str(trains.root)), timeout=60, check=True)
+
+
+@root_only
+def test_a_root_that_is_not_ours_to_write_is_said(trains: Trains) -> None:
+    trains.root.mkdir()
+    path = trains.toml()
+    trains.opsctl("launch", path, "--dry-run")  # so that the other user has nothing left to import
+    said = as_user(65534, 65534, lambda: trains.opsctl("launch", path))
+    assert said.startswith(f"RunDirError: {trains.run().path}: Permission denied | is it there, may you write there")
+    assert not trains.run().path.exists()
+
+
+@root_only
+def test_a_name_that_somebody_else_has_taken_is_refused(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml())
+    os.chown(trains.run().path, 65534, 65534)
+    error = trains.refusal("launch", trains.toml())
+    assert error.message == f"{trains.run().path}: belongs to nobody; only they can launch it"
+    os.chown(trains.run().path, 0, 0)
+
+
+def _scontrol(array: str) -> str:
+    argv = ("scontrol", "show", "job", array)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_a_slurm_that_does_not_answer_changes_nothing(trains: Trains, tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(
+        "ClusterName=gone\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nAuthType=auth/none\n"
+        "SlurmctldTimeout=2\nMessageTimeout=2\nTCPTimeout=1\nNodeName=n1\nPartitionName=main Nodes=n1\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+        error = trains.refusal("launch", trains.toml())
+    assert error.exit_code == 75
+    assert not trains.root.exists()

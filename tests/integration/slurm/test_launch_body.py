@@ -1,0 +1,70 @@
+"""Rendered bodies under the real sbatch and srun, without a guard: exit codes and hostile text, over several ranks."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.launch.launch_plan import body
+from opsctl.model import Job
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.settings.loader import Train, parse
+from opsctl.state.run_dir import RunDir
+from tests.support.trains import Trains, trains_on, until
+
+HOSTILE = [
+    "sp ace",
+    "it's",
+    '"',
+    "$(touch pwned)",
+    "`id`",
+    "new\nline",
+    "x" * 300,
+    "ünïcödé ☃",
+    "%j",
+    "{{",
+    "-n",
+    "",
+    "*",
+]
+RANK_1_FAILS = 'if [ "$RANK" = 1 ]; then sleep 0.3; exit "$1"; fi; exec sleep 600'
+
+
+@pytest.fixture
+def trains(slurm: Sandbox) -> Iterator[Trains]:
+    with trains_on(slurm) as trains:
+        yield trains
+
+
+def submit(trains: Trains, name: str, command: list[str], **top: object) -> str:
+    """Submit the body itself, on two nodes with two ranks each; the job's id."""
+    train = parse(Train, {"name": name, "command": command, "slurm": {"nodes": 2, "time_limit": "5"}, **top}, name)
+    run = RunDir(trains.root / name)
+    run.create()
+    run.body.write_text(body(train, run, python=sys.executable))
+    argv = ("sbatch", "--parsable", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1", "--mem=10", "--time=5",
+            f"--output={run.main_log}", str(run.body))  # fmt: skip
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, cwd=trains.place)
+    return done.stdout.strip()
+
+
+def ended(trains: Trains, job: str) -> Job:
+    rows = lambda: [each for each in trains.app.scheduler.jobs() if each.id == job and each.state.is_final]  # noqa: E731 (said once, here)
+    return until(rows)[0]
+
+
+def test_the_exit_code_of_the_rank_that_failed_is_the_jobs(trains: Trains) -> None:
+    jobs = {code: submit(trains, f"c{code}", ["bash", "-c", RANK_1_FAILS, "x", str(code)]) for code in (1, 85)}
+    jobs[0] = submit(trains, "c0", ["true"])
+    assert {code: ended(trains, job).exit_code for code, job in jobs.items()} == {0: "0:0", 1: "1:0", 85: "85:0"}
+
+
+def test_hostile_words_and_values_reach_every_rank(trains: Trains) -> None:
+    write = 'printf "%s\\0" "$V" "$MASTER_ADDR" "$NNODES" "$WORLD_SIZE" "$@" >"$TRAIN_RUN_DIR/rank-$RANK"'
+    job = submit(trains, "h", ["bash", "-c", write, "x", *HOSTILE], environment={"V": "".join(HOSTILE)})
+    assert ended(trains, job).exit_code == "0:0"
+    written = [(trains.root / "h" / f"rank-{rank}").read_text().split("\0")[:-1] for rank in range(4)]
+    assert written == [["".join(HOSTILE), "127.0.0.1", "2", "4", *HOSTILE]] * 4
+    assert not list(Path(trains.place).rglob("pwned"))

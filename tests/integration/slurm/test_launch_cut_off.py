@@ -1,0 +1,196 @@
+"""A launch that is killed, or that does not learn how it ended: done again, it neither doubles nor loses the train."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from opsctl.app import App
+from opsctl.errors import SchedulerError, Unreachable
+from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.model import Plan
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.scheduler.slurm import Slurm
+from opsctl.state.journal import Event, Journal, Kind
+from opsctl.state.run_dir import RunDir
+from tests.support.slurms import forgetting
+from tests.support.trains import Trains, trains_on, until
+
+
+@pytest.fixture
+def trains(slurm: Sandbox) -> Iterator[Trains]:
+    with trains_on(slurm) as trains:
+        yield trains
+
+
+class CutApp(App):
+    """Everything real, and Ctrl-C after so many effects of a launch."""
+
+    def cut_after(self, effects: int) -> "CutApp":
+        object.__setattr__(self, "left", [effects])
+        return self
+
+    def count(self) -> None:
+        self.left[0] -= 1
+        if self.left[0] < 0:
+            raise KeyboardInterrupt
+
+    def journal(self, run: RunDir) -> Journal:
+        count = self.count
+
+        class CutJournal(Journal):
+            def append(self, kind: Kind, **data: object) -> Event:
+                count()
+                return super().append(kind, **data)
+
+        return CutJournal(run, self.clock)
+
+    @property
+    def scheduler(self) -> Slurm:
+        count = self.count
+
+        class CutSlurm(Slurm):
+            def submit(self, plan: Plan, *, script: str, output: str) -> str:
+                count()
+                return super().submit(plan, script=script, output=output)
+
+        return CutSlurm(self.engine_runner)
+
+
+EFFECTS = ("created", "submitting", "sbatch", "submitted")
+
+
+@pytest.mark.parametrize("effects", range(len(EFFECTS)), ids=[f"before-{each}" for each in EFFECTS])
+def test_a_launch_cut_off_before_any_of_its_steps_can_be_done_again(trains: Trains, effects: int) -> None:
+    path, real = trains.toml(), trains.app
+    cut = CutApp(site=real.site, site_path=real.site_path, clock=real.clock, runner=real.runner).cut_after(effects)
+    with pytest.raises((KeyboardInterrupt, click.Abort)):
+        trains.opsctl("launch", path, app=cut)
+    was_there = bool(trains.arrays())
+    assert was_there == (effects == 3)
+    said = json.loads(trains.opsctl("launch", path, "--json"))
+    assert trains.arrays() == {said["array"]}
+    assert said["already"] == was_there
+    assert said["tasks"] == 3
+    assert trains.kinds().count(Kind.SUBMITTED) == 1
+
+
+def stand_in(trains: Trains, after: str) -> dict[str, str]:
+    """An environment where `sbatch` submits and then does what `after` says."""
+    program = trains.place / "bin" / "sbatch"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/bash\n"{_which("sbatch")}" "$@"\n{after}\n')
+    program.chmod(0o755)
+    return {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+
+def _which(name: str) -> str:
+    argv = ("bash", "-c", f"command -v {name}")
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+
+def test_a_launch_killed_while_sbatch_runs_is_found_by_the_next(trains: Trains) -> None:
+    path = trains.toml()
+    env = {**os.environ, **stand_in(trains, "kill -KILL $PPID")}
+    argv = (sys.executable, "-m", "opsctl", "--site", str(trains.site), "launch", str(path))
+    done = subprocess.run(argv, env=env, capture_output=True, timeout=200, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert trains.kinds() == [Kind.CREATED, Kind.SUBMITTING]
+    (array,) = trains.arrays()
+    said = trains.opsctl("launch", path)
+    assert said.startswith(f"t: was already submitted as array {array}, 3 tasks")
+    assert trains.arrays() == {array}
+
+
+class Hurried(SystemRunner):
+    """Waits for sbatch no longer than six seconds."""
+
+    def run(self, argv, *, timeout, **more):  # type: ignore[no-untyped-def]  # as the port has it
+        return super().run(argv, timeout=6 if argv[0] == "sbatch" else timeout, **more)
+
+
+class HurriedApp(App):
+    @property
+    def engine_runner(self) -> Hurried:
+        return Hurried(env=self.engine_env)
+
+
+def test_an_sbatch_that_answers_too_late_is_found_by_the_next_launch(
+    trains: Trains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real = trains.toml(), trains.app
+    hurried = HurriedApp(site=real.site, site_path=real.site_path, clock=real.clock, runner=real.runner)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", stand_in(trains, "sleep 600")["PATH"])
+        with pytest.raises(Unreachable) as caught:
+            trains.opsctl("launch", path, app=hurried)
+    assert caught.value.exit_code == 75
+    assert caught.value.message == "sbatch did not answer within 6 s: it is unknown whether the train was submitted"
+    assert json.loads(trains.opsctl("launch", path, "--json"))["already"]
+    assert len(trains.arrays()) == 1
+
+
+def pending(trains: Trains) -> str:
+    """The nonce of a submission of which it is not known how it ended."""
+    nonce = "abc"
+    Journal(trains.run(), SystemClock()).append(Kind.SUBMITTING, nonce=nonce, tasks=3, after="")
+    return nonce
+
+
+def test_a_submission_that_is_nowhere_is_submitted_again_under_its_nonce(trains: Trains) -> None:
+    path = trains.toml()
+    trains.run().create()
+    nonce = pending(trains)
+    trains.opsctl("launch", path)
+    assert [job.comment for job in trains.rows()] == [f"opsctl:t:{nonce}"]
+
+
+def test_a_submission_that_arrives_late_all_the_same_is_cancelled(trains: Trains) -> None:
+    path = trains.toml()
+    trains.opsctl("launch", path)
+    (first,) = trains.rows()
+    late = ("sbatch", "--parsable", "--hold", "--job-name=t", f"--comment={first.comment}", "--array=1-3%1", "--mem=10",
+            "--time=5", "--wrap=true")  # fmt: skip
+    subprocess.run(late, check=True, capture_output=True, timeout=60, cwd=trains.place)
+    assert len(trains.arrays()) == 2
+    trains.refusal("launch", path)
+    assert trains.arrays() == {first.array}
+
+
+def test_an_array_whose_comment_somebody_changed_is_not_taken_for_lost(trains: Trains) -> None:
+    path = trains.toml()
+    trains.opsctl("launch", path)
+    (array,) = trains.arrays()
+    argv = ("scontrol", "update", f"JobId={array}", "Comment=x")
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    error = trains.refusal("launch", path)
+    assert isinstance(error, SchedulerError)
+    assert error.message == f"array {array} has this train's name and id, but not the comment that opsctl gave it"
+    subprocess.run(("scancel", array), check=True, timeout=60)
+    until(lambda: not trains.rows())
+
+
+def test_an_id_that_a_killed_controller_gave_to_another_job_is_not_taken_for_ours(
+    fresh_slurm: Callable[..., Sandbox], tmp_path: Path
+) -> None:
+    sandbox = fresh_slurm(nodes=1)
+    with trains_on(sandbox) as trains:
+        path = trains.toml()
+        forget = forgetting(sandbox)
+        lost = json.loads(trains.opsctl("launch", path, "--json"))["array"]
+        forget()
+        theirs = ("sbatch", "--parsable", "--hold", "--job-name=theirs", "--wrap=true")
+        done = subprocess.run(theirs, check=True, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert done.stdout.strip() == lost, "the controller remembered the job: nothing is proved"
+        assert "is not this train's any more" in trains.opsctl("status", "t")
+        said = json.loads(trains.opsctl("launch", path, "--json"))
+        assert said["notes"] == [f"array {lost} of this train was lost: Slurm has given its id to another job"]
+        assert said["array"] != lost
+        assert [job.array for job in trains.rows("theirs")] == [lost]
+        assert Kind.ARRAY_LOST in trains.kinds()

@@ -1,0 +1,58 @@
+"""A node of a job is lost while the others, with the batch step, go on: the same on every Slurm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from opsctl.host.processes import Candidate, find_processes
+from opsctl.nodesets import expand
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.faults import Action
+from tests.support.slurms import slurm_says
+from tests.support.trains import Trains, trains_on, until
+
+Scene = tuple[Trains, Sandbox]
+
+
+@pytest.fixture
+def scene(fresh_slurm: Callable[..., Sandbox]) -> Iterator[Scene]:
+    sandbox = fresh_slurm(nodes=4)
+    with trains_on(sandbox) as trains:
+        yield trains, sandbox
+
+
+def lose_a_node(scene: Scene) -> tuple[dict[str, object], str]:
+    """How the first attempt of a train over two nodes was settled, and which node it lost."""
+    trains, sandbox = scene
+    command = ("sh", "-c", f"echo go >>{trains.place}/began; exec sleep 300")
+    trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=2, extra=()))
+    began = trains.place / "began"
+    until(lambda: began.exists() and len(began.read_text().split()) == 2)
+    nodes = next(row.nodes for row in trains.rows() if row.nodes)
+    lost = expand(nodes)[1]
+    sandbox.fault(lost, Action.CRASH)
+    # Slurm would see it by itself after SlurmdTimeout.
+    trains.app.runner.run(("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=dead"), timeout=60)
+    ends = until(lambda: list(trains.run().path.glob("lives/*_1.0/end.json")))
+    return json.loads(ends[0].read_text()), lost
+
+
+def test_an_attempt_that_lost_a_node_is_not_cancelled(scene: Scene) -> None:
+    end, lost = lose_a_node(scene)
+    assert (end["outcome"], end["kind"], end["suspects"]) == ("node-failed", "node", [lost]), end
+
+
+def test_down_leaves_no_slurmstepd(fresh_slurm: Callable[..., Sandbox]) -> None:
+    sandbox = fresh_slurm(nodes=2)
+    home = str(sandbox.record.site.home)
+    slurm_says(sandbox, "sbatch", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 300")
+
+    def is_step(process: Candidate) -> bool:
+        return process.name == "slurmstepd" and any(home in path for path in process.open_files())
+
+    steps = until(lambda: len(found := find_processes(is_step)) >= 6 and found)
+    sandbox.down(grace=0.2)
+    assert [process for process in steps if process.is_alive] == []

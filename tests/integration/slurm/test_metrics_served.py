@@ -1,0 +1,44 @@
+"""Metrics of trains in a real queue, fetched from a real process over real HTTP."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from opsctl.sandbox.cluster import Sandbox
+from tests.support.trains import Trains, trains_on
+
+
+@pytest.fixture
+def trains(slurm: Sandbox) -> Iterator[Trains]:
+    with trains_on(slurm) as trains:
+        yield trains
+
+
+def test_a_queue_is_served_until_the_process_is_ended(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml(tasks=3))
+    argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(trains.site), "metrics", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen([*argv], stdout=subprocess.PIPE, text=True, env=None) as process:
+        try:
+            assert process.stdout is not None
+            match = re.fullmatch(r"serving (http://127\.0\.0\.1:\d+/metrics) until Ctrl-C\n", process.stdout.readline())
+            assert match is not None
+            with urllib.request.urlopen(match[1], timeout=100) as answer:
+                text = answer.read().decode()
+        finally:
+            process.terminate()
+    found = {
+        (each.name, each.labels.get("state") or each.labels.get("reason")): each.value
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+    }
+    assert found["opsctl_slurm_up", None] == 1
+    assert found["opsctl_train_state", "held"] == 1
+    assert found["opsctl_train_tasks", "waiting"] == 3
+    assert found["opsctl_train_waiting_tasks", "JobHeldUser"] == 3

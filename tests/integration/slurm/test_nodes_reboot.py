@@ -1,0 +1,62 @@
+"""`opsctl nodes reboot` on a real Slurm, which does not boot anything: it only is to, when the job there has ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from opsctl.cli import cli
+from opsctl.host.system import SystemRunner
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.scheduler.slurm import Slurm
+from tests.support.slurms import slurm_says, wait_until
+
+
+@pytest.fixture
+def opsctl(fresh_slurm: Callable[..., Sandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    sandbox = fresh_slurm(nodes=2)
+    for name, value in sandbox.env().items():
+        monkeypatch.setenv(name, value)
+    site = tmp_path / "site.toml"
+    site.write_text(f'root = "{tmp_path}/trains"\ntrust_parents = true\n')
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(cli, ["--site", str(site), "nodes", *words])
+
+    run.sandbox = sandbox
+    return run
+
+
+def state(sandbox: Sandbox, name: str) -> str:
+    nodes = Slurm(SystemRunner(env=sandbox.env())).nodes()
+    return next(node.state for node in nodes if node.name == name)
+
+
+def test_where_slurm_cannot_boot_nodes_it_says_so_and_nothing_changes(opsctl) -> None:
+    done = opsctl("reboot", "node001")
+    assert done.exit_code == 1
+    assert done.output.startswith("node001: left alone: scontrol refused: RebootProgram isn't defined")
+    assert state(opsctl.sandbox, "node001") == "IDLE"
+
+
+def test_a_busy_node_is_to_boot_when_its_job_has_ended_and_no_second_one_beyond_the_cap(opsctl) -> None:
+    with Path(os.environ["SLURM_CONF"]).open("a") as conf:
+        conf.write("RebootProgram=/bin/true\n")
+    slurm_says(opsctl.sandbox, "scontrol", "reconfigure")
+    slurm_says(opsctl.sandbox, "sbatch", "--nodelist=node002", "--exclusive", "--wrap=sleep 1000", "--output=/dev/null")
+    wait_until(lambda: state(opsctl.sandbox, "node002") == "ALLOCATED")
+    assert (
+        "node002: would boot: opsctl: reboot: Xid 79"
+        in opsctl("reboot", "node002", "--reason", "Xid 79", "--dry-run").output
+    )
+    assert state(opsctl.sandbox, "node002") == "ALLOCATED"
+    assert opsctl("reboot", "node002", "--reason", "Xid 79").exit_code == 0
+    assert "REBOOT_REQUESTED" in state(opsctl.sandbox, "node002")
+    again = opsctl("reboot", "node[001-002]")
+    assert again.exit_code == 1
+    assert "leave node001: beyond the cap of 1 nodes" in again.output
+    assert "leave node002: is to be booted already" in again.output

@@ -1,0 +1,53 @@
+"""Nodes on which several trains run, and what is only to be tested: verbs that look and change nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from opsctl.cli.nodes import shortly
+from opsctl.errors import InputError
+from opsctl.sandbox.cluster import Sandbox
+from tests.support.slurms import slurm_says
+from tests.support.trains import Trains, trains_on, until
+
+
+@pytest.fixture
+def trains(slurm: Sandbox) -> Iterator[Trains]:
+    with trains_on(slurm) as trains:
+        yield trains
+
+
+def test_all_trains_of_a_node_are_named_and_each_is_found_there(slurm: Sandbox, trains: Trains) -> None:
+    for name, nodes in (("gpt-b", "node001"), ("gpt-a", "node[001-002]")):
+        slurm_says(
+            slurm, "sbatch", f"--job-name={name}", f"--comment=opsctl:{name}:n", f"--nodelist={nodes}", "--mem=10",
+            f"--nodes={2 - (nodes == 'node001')}", "--ntasks-per-node=1", "--output=/dev/null", "--wrap=sleep 100",
+        )  # fmt: skip
+        trains.run(name).create()
+        trains.run(name).config.write_text("")
+    until(lambda: all(row.state.is_active for name in ("gpt-a", "gpt-b") for row in trains.rows(name)))
+    rows = {row["node"]: row["trains"] for row in json.loads(trains.opsctl("nodes", "--json"))}
+    assert rows == {"node001": ["gpt-a", "gpt-b"], "node002": ["gpt-a"], "node003": [], "node004": []}
+    assert trains.opsctl("nodes", "node001").splitlines()[1].split()[2:4] == ["gpt-a,", "gpt-b"]
+    for name, nodes in (("gpt-a", ["node001", "node002"]), ("gpt-b", ["node001"])):
+        said = trains.opsctl("test-nodes", "--train", name, "--dry-run", "--json")
+        assert json.loads(said) == {"would_test": nodes}
+
+
+def test_of_many_trains_of_a_node_the_first_few_are_named() -> None:
+    assert shortly(["a", "b", "c"]) == "a, b, c"
+    assert shortly(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+
+
+def test_a_test_of_nodes_that_is_not_to_be_done_says_which_and_asks_none_of_them(trains: Trains) -> None:
+    assert json.loads(trains.opsctl("test-nodes", "node[003-004]", "--dry-run", "--json")) == {
+        "would_test": ["node003", "node004"]
+    }
+    said = trains.opsctl("test-nodes", "node[003-004]", "--dry-run")
+    assert said == "would test node[003-004], each alone, then all together; a dry run: nothing was done\n"
+    assert not (trains.root / ".site").exists()
+    with pytest.raises(InputError, match="no such nodes: node009"):
+        trains.opsctl("test-nodes", "node009", "--dry-run", "--json")

@@ -1,0 +1,247 @@
+"""Commands by ssh, to a real sshd: what works, and each way in which it does not."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opsctl.host.system import SystemClock
+from opsctl.model import Node
+from opsctl.nodes.drain_plan import plan_drain
+from opsctl.nodes.health.node_checker import Looker
+from opsctl.nodes.history import History
+from opsctl.nodes.remote.fanout import Fanout, grouped
+from opsctl.nodes.remote.known_hosts import HostKeyChanged, HostUnknown, KnownHosts, parse
+from opsctl.nodes.remote.ssh import Ssh
+from opsctl.ports import Answer
+from opsctl.settings.health import HealthSite, RemoteSite
+from opsctl.state.site_dir import SiteDir
+from tests.support.gpu_nodes import smi
+from tests.support.sshds import Sshd, sshd
+
+NODES = [f"node{number:03}" for number in range(1, 17)]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    with sshd(tmp_path_factory.mktemp("sshd"), NODES) as made:
+        yield made
+
+
+def shell(daemon: Sshd, **changes: Any) -> Ssh:
+    return Ssh.of(RemoteSite(**{**daemon.settings, **changes}), SystemClock())
+
+
+def run(daemon: Sshd, *argv: str, stdin: str = "", timeout: float = 100, **changes: Any) -> Answer:
+    return shell(daemon, **changes).run("node001", argv, timeout=timeout, stdin=stdin)
+
+
+def test_a_command_runs_on_the_node_that_is_meant(daemon: Sshd) -> None:
+    answer = run(daemon, "sh", "-c", 'echo "$SLURMD_NODENAME: $1"; echo oops >&2; exit 3', "sh", "a 'b' $c\n;d")
+    assert answer == Answer(node="node001", by="ssh", code=3, out="node001: a 'b' $c\n;d\n", err="oops\n")
+
+
+def test_what_is_given_on_stdin_arrives_whole(daemon: Sshd) -> None:
+    text = "é漢字 line\n" * 100_000
+    assert run(daemon, "cat", stdin=text).out == text
+
+
+def test_sixteen_nodes_answer_together(daemon: Sshd) -> None:
+    answers = Fanout(shells=[shell(daemon)], parallel=16).run(NODES, ("printenv", "SLURMD_NODENAME"), timeout=100)
+    assert {node: answer.out.strip() for node, answer in answers.items()} == {node: node for node in NODES}
+
+
+def test_the_same_answers_are_shown_once_and_odd_ones_first(daemon: Sshd) -> None:
+    command = ("sh", "-c", 'case $SLURMD_NODENAME in node003|node007) exit 1;; esac; echo "well"')
+    answers = Fanout(shells=[shell(daemon)], parallel=8).run(NODES, command, timeout=100)
+    groups = grouped(answers.values())
+    assert [(group.folded, group.answer.code, group.answer.out) for group in groups] == [
+        ("node[003,007]", 1, ""), ("node[001-002,004-006,008-016]", 0, "well\n")
+    ]  # fmt: skip
+
+
+class Waiting(SystemClock):
+    """Leaps by an hour as soon as there is a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def monotonic(self) -> float:
+        return super().monotonic() + 3600 * self.file.exists()
+
+
+def test_a_command_that_does_not_end_in_time_may_have_run(daemon: Sshd, tmp_path: Path) -> None:
+    far, clock = tmp_path / "so-far", Waiting(tmp_path / "so-far")
+    command = ("sh", "-c", 'echo begun; sleep 1; touch "$0"; sleep 60', str(far))
+    answer = Ssh.of(RemoteSite(**daemon.settings), clock).run("node001", command, timeout=500)
+    assert (answer.code, answer.problem, answer.may_have_run) == (None, "ssh: did not end in time", True)
+    assert answer.out == "begun\n"
+
+
+def test_a_node_that_dies_in_the_middle_has_not_answered(daemon: Sshd) -> None:
+    # The parent of the command's shell is the daemon of this connection.
+    answer = run(daemon, "sh", "-c", "echo half; kill -9 $PPID; sleep 5")
+    assert answer.code is None
+    assert answer.may_have_run
+    assert answer.problem != "ssh: did not end in time"
+
+
+def test_a_port_where_nobody_listens_is_refused_and_nothing_has_run(daemon: Sshd, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host node001\n HostName 127.0.0.1\n Port 1\n")
+    answer = run(daemon, "true", ssh_config=str(config))
+    assert (answer.code, answer.may_have_run) == (None, False)
+    assert answer.problem.endswith(": connection refused")
+
+
+def test_a_host_that_says_nothing_is_given_up(daemon: Sshd, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = tmp_path / "config"
+        config.write_text(f"Host node001\n HostName 127.0.0.1\n Port {silent.getsockname()[1]}\n")
+        began = time.monotonic()
+        answer = run(daemon, "true", ssh_config=str(config), connect_seconds=0.5)
+    assert (answer.code, answer.may_have_run) == (None, False)
+    assert time.monotonic() - began < 60
+
+
+def test_a_user_who_is_not_let_in_has_run_nothing(daemon: Sshd, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(daemon.config.read_text().replace("/user\n", "/other\n"))
+    answer = run(daemon, "true", ssh_config=str(config))
+    assert answer.problem.startswith(f"ssh as {daemon.user}: login refused: ")
+    assert not answer.may_have_run
+
+
+def test_a_host_that_is_not_known_is_refused_unless_new_ones_may_be_believed(daemon: Sshd, tmp_path: Path) -> None:
+    mine = tmp_path / "new" / "known_hosts"
+    answer = run(daemon, "true", known_hosts=(str(mine),))
+    assert answer.problem == f"ssh as {daemon.user}: its host key is in no known_hosts"
+    assert not mine.exists()
+    assert run(daemon, "true", known_hosts=(str(mine),), accept_new=True).code == 0
+    assert mine.read_text().startswith(f"[127.0.0.1]:{daemon.ports['node001']} ssh-ed25519 ")
+    assert run(daemon, "true", known_hosts=(str(mine),)).code == 0
+
+
+@pytest.mark.parametrize("accept_new", [False, True])
+def test_a_host_key_that_has_changed_is_refused_either_way(daemon: Sshd, tmp_path: Path, accept_new: bool) -> None:
+    other = " ".join((daemon.place / "other.pub").read_text().split()[:2])
+    mine = tmp_path / "known_hosts"
+    mine.write_text(f"[127.0.0.1]:{daemon.ports['node001']} {other}\n")
+    answer = run(daemon, "true", known_hosts=(str(mine),), accept_new=accept_new)
+    assert answer.problem.startswith(f"ssh as {daemon.user}: its host key is another than known_hosts has: SHA256:")
+    assert not answer.may_have_run
+
+
+def test_a_jump_host_leads_to_the_node(daemon: Sshd) -> None:
+    assert run(daemon, "printenv", "SLURMD_NODENAME", jump="node009").out == "node001\n"
+    answer = run(daemon, "true", jump="nowhere.invalid")
+    assert (answer.code, answer.may_have_run) == (None, False)
+
+
+def test_known_hosts_has_patterns_hashes_and_revocations(daemon: Sshd, tmp_path: Path) -> None:
+    keys = {
+        name: " ".join((daemon.place / f"{name}.pub").read_text().split()[:2]) for name in ("host", "user", "other")
+    }
+    file = tmp_path / "known_hosts"
+    file.write_text(f"# a comment\nr*i?n*,!r9* {keys['host']}\nplain {keys['user']}\n@revoked plain {keys['other']}\n"
+                    f"@cert-authority * {keys['other']}\nbroken ssh-ed25519 AAAA\n\n")  # fmt: skip
+    subprocess.run(("ssh-keygen", "-q", "-H", "-f", str(file)), check=True, timeout=100, capture_output=True)
+    known = KnownHosts([file])
+    key = {name: parse(f"x {text}")[0].key for name, text in keys.items()}
+    known.check("r10i6n5", key["host"])
+    known.check("plain", key["user"])
+    for name, wrong in (("plain", "host"), ("plain", "other"), ("r10i6n5", "user")):
+        with pytest.raises(HostKeyChanged):
+            known.check(name, key[wrong])
+    for name in ("r9i6n5", "elsewhere", "[r10i6n5]:22"):
+        with pytest.raises(HostUnknown):
+            known.check(name, key["host"])
+
+
+def test_a_way_that_did_not_begin_is_followed_by_the_next_and_one_that_may_have_is_not(daemon: Sshd) -> None:
+    tried: list[str] = []
+
+    class Other:
+        name = "other"
+
+        def __init__(self, *, may_have_run: bool) -> None:
+            self.may_have_run = may_have_run
+
+        def reaches(self, node: str) -> bool:
+            return True
+
+        def run(self, node: str, argv: object, *, timeout: float, stdin: str = "") -> Answer:
+            tried.append(node)
+            return Answer(node=node, by="other", problem="no", may_have_run=self.may_have_run)
+
+    ways = Fanout(shells=[Other(may_have_run=False), shell(daemon)])
+    assert ways.one("node001", ("true",), timeout=100).by == "ssh"
+    ways = Fanout(shells=[Other(may_have_run=True), shell(daemon)])
+    assert ways.one("node001", ("true",), timeout=100).problem == "no"
+    assert tried == ["node001", "node001"]
+
+
+def test_nothing_is_left_running_here(daemon: Sshd) -> None:
+    run(daemon, "true")
+    deadline = time.monotonic() + 100
+    while [each for each in threading.enumerate() if "paramiko" in type(each).__module__]:
+        assert time.monotonic() < deadline, threading.enumerate()
+        time.sleep(0.05)
+
+
+DIES = """#!/bin/sh
+case $SLURMD_NODENAME in
+node001) # goes down: its end of the connection is gone at once
+    pid=$$
+    until [ "$(cat "/proc/$pid/comm")" = sshd ]; do pid=$(sed -n "s/^PPid:[[:space:]]*//p" "/proc/$pid/status"); done
+    kill -9 "$pid" ;;
+node005) echo "<nvidia_smi_log><gpu>"; kill -9 $$ ;;
+*) exec cat "$(dirname "$0")/smi" ;;
+esac
+"""
+
+
+def test_nodes_that_go_down_refuse_or_are_others_now_are_unknown_and_only_the_faulty_one_is_drained(
+    tmp_path: Path,
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(DIES)
+    (tools / "nvidia-smi").chmod(0o755)
+    (tools / "smi").write_text(smi(failure="Yes"))
+    nodes = NODES[:6]
+    clock = SystemClock()
+    with sshd(tmp_path, nodes, path=f"{tools}:/usr/bin:/bin") as daemon:
+        config = daemon.config.read_text().replace(f"Port {daemon.ports['node002']}\n", "Port 1\n")
+        daemon.config.write_text(f"Host node004\n  IdentityFile {tmp_path}/other\n{config.replace('Host *', NOT_4)}")
+        changed = " ".join((tmp_path / "other.pub").read_text().split()[:2])
+        known = daemon.known_hosts.read_text().splitlines()
+        known[2] = f"[127.0.0.1]:{daemon.ports['node003']} {changed}"
+        daemon.known_hosts.write_text("\n".join(known) + "\n")
+        looker = Looker(
+            fanout=Fanout(shells=[shell(daemon)]), site=HealthSite(section_seconds=100), clock=clock, busy={},
+            history=History(site=SiteDir(tmp_path / ".site"), clock=clock),
+        )  # fmt: skip
+        began = time.monotonic()
+        found = looker.look(nodes)
+        assert time.monotonic() - began < 100
+    health = {each.node: each.health.value for each in found.verdicts}
+    assert health == {**dict.fromkeys(nodes[:5], "unknown"), "node006": "faulty"}
+    said = {each.node: each.results[0].evidence for each in found.verdicts}
+    assert "connection" in said["node001"]
+    assert said["node002"].endswith("connection refused")
+    assert "its host key is another than known_hosts has" in said["node003"]
+    assert "login refused" in said["node004"]
+    everywhere = [Node(name=name, state="IDLE", address="") for name in NODES]
+    plan = plan_drain(found.verdicts, everywhere, HealthSite(drain_max=9, drain_percent=100), scores={})
+    assert [step.node for step in plan.steps] == ["node006"]
+
+
+NOT_4 = "Host * !node004"

@@ -1,0 +1,71 @@
+"""`opsctl preflight` against a real Slurm: what it says Slurm would do, Slurm does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opsctl.errors import ConfigError
+from opsctl.sandbox.cluster import Sandbox
+from tests.support.slurms import slurm_says
+from tests.support.trains import Trains, trains_on, until
+
+STOPS = ("echo", "{{ stop_request }}")
+
+
+@pytest.fixture
+def sandbox(fresh_slurm: Any) -> Sandbox:
+    """Two nodes; arrays of 10 tasks and jobs of 60 minutes at most; a maintenance of all nodes in 10 minutes."""
+    found: Sandbox = fresh_slurm(nodes=2)
+    conf = Path(found.env()["SLURM_CONF"])
+    conf.write_text(conf.read_text() + "\nMaxArraySize=11\n")
+    slurm_says(found, "scontrol", "reconfigure")
+    slurm_says(found, "scontrol", "update", "partitionname=main", "maxtime=60")
+    slurm_says(
+        found, "scontrol", "create", "reservation", "reservationname=service", "starttime=now+10minutes",
+        "duration=60", "nodes=ALL", "flags=maint", "users=root",
+    )  # fmt: skip
+    until(lambda: "MaxArraySize            = 11" in slurm_says(found, "scontrol", "show", "config"))
+    return found
+
+
+@pytest.fixture
+def trains(sandbox: Sandbox) -> Iterator[Trains]:
+    with trains_on(sandbox) as trains:
+        yield trains
+
+
+def preflight(trains: Trains, path: Path) -> list[tuple[str, str]]:
+    said = json.loads(trains.opsctl("preflight", path, "--json"))
+    return [(each["level"], each["check"]) for each in said["findings"]]
+
+
+def test_what_preflight_foresees_is_what_slurm_does(trains: Trains, sandbox: Sandbox) -> None:
+    broken = trains.toml(command=STOPS, tasks=11, time_limit="90")
+    assert preflight(trains, broken) == [("error", "partition"), ("error", "array-size"), ("warning", "reservation")]
+    error = trains.refusal("launch", broken)
+    assert isinstance(error, ConfigError)
+    assert [problem.splitlines()[0] for problem in error.problems] == [
+        "[slurm] time_limit = 90: partition 'main' allows 01:00:00 at the most",
+        "[slurm] tasks = 11: this Slurm takes 10 in one array at the most",
+    ]
+    assert not trains.root.exists()
+    refused = subprocess.run(["sbatch", "--array=1-11", "--wrap=true"], capture_output=True, text=True, check=False)
+    assert "Invalid job array specification" in refused.stderr
+
+    late = trains.toml(command=STOPS, tasks=10, time_limit="30", extra=())
+    assert preflight(trains, late) == [("warning", "reservation")]
+    said = trains.opsctl("launch", late, "--dry-run")
+    assert "t: warning: [slurm] time_limit = 30: reservation 'service' takes node[001-002] from" in said
+    said = trains.opsctl("launch", late)
+    assert "of 2 nodes 0 are left, and 1 are needed" in said
+    until(lambda: "maintenance" in slurm_says(sandbox, "squeue", "-h", "-o", "%r"))
+    trains.opsctl("cancel", "t")
+
+    assert preflight(trains, trains.toml(command=STOPS, time_limit="5")) == []
+    assert preflight(trains, trains.toml(command=STOPS, reservation="gone")) == [("error", "reservation")]

@@ -1,0 +1,187 @@
+"""hold, release, cancel and edit on a real slurmctld."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import ConfigError, InputError
+from opsctl.model import JobState
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.state.journal import Kind
+from tests.support.trains import Trains, trains_on, until
+
+
+@pytest.fixture
+def trains(slurm: Sandbox) -> Iterator[Trains]:
+    with trains_on(slurm) as trains:
+        yield trains
+
+
+@pytest.fixture
+def full(slurm: Sandbox, trains: Trains, tmp_path: Path) -> Iterator[None]:
+    """A job that has every node to itself, so that a train waits for its turn and its age counts."""
+    argv = ("sbatch", "--parsable", "--exclusive", "--nodes=4", "--time=5", "--wrap=sleep 300", "--output=/dev/null")
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+    job = done.stdout.strip()
+    queue = trains.app.scheduler
+    until(lambda: [each for each in queue.jobs() if each.id == job and each.state is JobState.RUNNING])
+    yield
+    queue.cancel(job)
+    until(lambda: not [each for each in queue.jobs() if each.id == job and not each.state.is_final])
+
+
+def test_a_train_that_is_held_keeps_its_age_and_goes_on_when_released(trains: Trains, full: None) -> None:
+    trains.opsctl("launch", trains.toml(extra=()))
+    (array,) = trains.arrays()
+    since = until(lambda: trains.rows()[0].accrued)
+    said = trains.opsctl("hold", "t", "--reason", "look at the loss")
+    assert said == f"t: held array {array}; its age in the queue is kept; opsctl release t lets it go on\n"
+    assert all(job.is_held for job in trains.rows())
+    assert trains.opsctl("release", "t") == f"t: released array {array}\n"
+    assert not any(job.is_held for job in trains.rows())
+    assert {job.accrued for job in trains.rows()} == {since}
+    assert trains.kinds()[-2:] == [Kind.HELD, Kind.RELEASED]
+
+
+def test_every_array_is_held_the_last_one_first(trains: Trains) -> None:
+    path = trains.toml(extra=("--begin=now+1hour",))
+    first = json.loads(trains.opsctl("launch", path, "--json"))["array"]
+    second = json.loads(trains.opsctl("launch", path, "--after", first, "--json"))["array"]
+    assert json.loads(trains.opsctl("hold", "t", "--json")) == {
+        "train": "t", "done": "held", "arrays": [second, first]
+    }  # fmt: skip
+    assert [job.is_held for job in trains.rows()] == [True, True]
+
+
+@pytest.mark.parametrize("verb", ["hold", "release", "cancel"])
+def test_a_dry_run_changes_nothing(trains: Trains, verb: str) -> None:
+    trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",)))
+    (array,) = trains.arrays()
+    before = [(job.is_held, job.state) for job in trains.rows()]
+    assert trains.opsctl(verb, "t", "--dry-run") == f"t: would {verb} array {array}\n"
+    would = json.loads(trains.opsctl(verb, "t", "--dry-run", "--json"))
+    assert (would["would"], would["arrays"]) == (verb, [array])
+    assert [(job.is_held, job.state) for job in trains.rows()] == before
+    assert trains.kinds() == [Kind.CREATED, Kind.SUBMITTING, Kind.SUBMITTED]
+
+
+def test_nodes_are_excluded_on_release_besides_earlier_ones(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",), exclude="node001"))
+    (array,) = trains.arrays()
+    trains.opsctl("hold", "t")
+    said = trains.opsctl("release", "t", "--exclude", "node002")
+    assert said == f"t: excluded now: node[001-002]; released array {array}\n"
+    assert trains.app.scheduler.excluded(array) == "node[001-002]"
+
+
+def test_an_exclusion_that_leaves_too_few_nodes_is_refused_and_nothing_is_released(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml(nodes=2))
+    (array,) = trains.arrays()
+    error = trains.refusal("release", "t", "--exclude", "node[001-003]")
+    assert error.message == f"with node[001-003] excluded 1 nodes are left, and array {array} needs 2"
+    assert trains.rows()[0].is_held
+    assert trains.refusal("release", "t", "--exclude", "node9").message == "no such nodes: node9"
+
+
+def test_release_takes_the_pause_switch_back_first(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml())
+    trains.opsctl("kill-switch", "arm", "t", "--pause", "--reason", "x")
+    said = trains.opsctl("release", "t")
+    assert said.endswith(f"t: the pause switch is disarmed; released array {trains.arrays().pop()}\n")
+    assert not (trains.run().switches / "pause").exists()
+
+
+def test_all_arrays_are_cancelled_and_the_run_directory_stays(trains: Trains) -> None:
+    path = trains.toml()
+    first = json.loads(trains.opsctl("launch", path, "--json"))["array"]
+    second = json.loads(trains.opsctl("launch", path, "--after", first, "--json"))["array"]
+    assert trains.opsctl("cancel", "t") == f"t: cancelled {second}, {first}\n"
+    assert trains.arrays() == set()
+    assert trains.run().exists
+
+
+def test_one_task_is_cancelled_by_its_name(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml())
+    (array,) = trains.arrays()
+    assert trains.opsctl("cancel", "t_2") == f"t: cancelled {array}_2\n"
+    assert sorted(task for job in trains.rows() for task in job.tasks) == [1, 3]
+    assert trains.refusal("cancel", "t_9").message == "t: no task 9 is queued or running"
+
+
+def test_a_train_whose_name_ends_like_a_task_is_meant_itself(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml("t"))
+    trains.opsctl("launch", trains.toml("t_2"))
+    trains.opsctl("cancel", "t_2")
+    assert (trains.arrays("t_2"), len(trains.arrays("t"))) == (set(), 1)
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("hold", "nothing is queued, so there is nothing to hold"),
+        ("release", "nothing is queued, so there is nothing to release"),
+        ("cancel", "nothing to cancel is queued or running"),
+    ],
+)
+def test_with_nothing_in_the_queue_there_is_nothing_to_do(trains: Trains, verb: str, said: str) -> None:
+    trains.opsctl("launch", trains.toml())
+    trains.opsctl("cancel", "t")
+    error = trains.refusal(verb, "t")
+    assert (type(error), error.message) == (InputError, f"t: {said}")
+
+
+def test_an_edit_takes_effect_with_the_next_task(trains: Trains) -> None:
+    go = trains.place / "go"
+    script = f'echo "$0" >>{trains.place}/words; until [ -e {go} ]; do sleep 0.1; done'
+    trains.opsctl("launch", trains.toml(command=("bash", "-c", script, "one"), extra=(), tasks=2))
+    words = trains.place / "words"
+    until(words.exists)
+    said = trains.opsctl("edit", "t", trains.toml(command=("bash", "-c", script, "two $(id)"), extra=(), tasks=2))
+    assert said.endswith("t: the next task runs the changed files; the earlier ones are in revisions/0001\n")
+    assert words.read_text() == "one\n"
+    go.touch()
+    until(lambda: words.read_text() == "one\ntwo $(id)\n")
+    assert Kind.EDITED in trains.kinds()
+
+
+def test_what_sbatch_has_frozen_is_refused_by_name(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml())
+    error = trains.refusal("edit", "t", trains.toml(nodes=2, time_limit="9"))
+    assert isinstance(error, ConfigError)
+    assert error.problems == (
+        "[slurm] nodes: 1 -> 2: frozen when the tasks were queued",
+        "[slurm] time_limit: '5' -> '9': frozen when the tasks were queued",
+    )
+
+
+def test_an_edit_that_bash_cannot_read_changes_nothing(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml())
+    before = trains.run().body.read_text()
+    error = trains.refusal("edit", "t", trains.toml(more="[setup]\nlines = ['case']"))
+    assert "[setup] lines: bash: " in error.message
+    assert trains.run().body.read_text() == before
+
+
+def test_a_dry_edit_shows_the_difference(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml())
+    before = trains.run().body.read_text()
+    said = trains.opsctl("edit", "t", trains.toml(command=("false",)), "--dry-run")
+    assert "--- now/body.sh\n+++ next/body.sh\n" in said
+    assert "-    true || code=$?\n+    false || code=$?\n" in said
+    would = json.loads(trains.opsctl("edit", "t", trains.toml(command=("false",)), "--dry-run", "--json"))
+    assert would == {"train": "t", "would_change": True, "diff": said.removesuffix("\n")}
+    assert trains.run().body.read_text() == before
+
+
+def test_an_edit_for_another_train_is_refused(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml())
+    assert trains.refusal("edit", "t", trains.toml("u")).problems == ("name: 'u', and the train is 't'",)
+
+
+def test_an_edit_without_a_change_keeps_no_revision(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml())
+    assert trains.opsctl("edit", "t", trains.toml()) == "t: nothing has changed\n"
+    assert list(trains.run().revisions.iterdir()) == []

@@ -1,0 +1,69 @@
+"""What a round over all trains does, under a real Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import Unreachable
+from opsctl.host.system import SystemClock, SystemRunner, user_name
+from opsctl.launch.train_arrays import Chain
+from opsctl.monitor.reconcile import Attended, cycle
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.scheduler.slurm import Slurm
+from opsctl.state import switches
+from opsctl.state.journal import Journal, Kind
+from opsctl.state.switches import Switch, Verb
+from tests.support.guarded_trains import GuardedTrain
+
+FINISHED = """echo '{"reason": "finished", "step": 40, "at": 1.0}' >"$TRAIN_STOP_REASON" """
+
+
+@pytest.fixture
+def train(tmp_path: Path, slurm: Sandbox) -> Iterator[GuardedTrain]:
+    made = GuardedTrain(tmp_path, slurm)
+    yield made
+    made.clear()
+
+
+def attend(train: GuardedTrain, scheduler: Slurm | None = None) -> list[Attended]:
+    reader = scheduler or train.scheduler
+    return cycle(
+        train.path, reader, lambda run: Chain(run=run, journal=Journal(run, SystemClock()), scheduler=reader)
+    )  # fmt: skip
+
+
+def test_a_round_settles_what_ran_without_a_guard(train: GuardedTrain) -> None:
+    array = train.submit(FINISHED, python="/nowhere/python")
+    train.wait()
+    assert not train.life().end.exists()
+    said = f"settled {array}_1.0: finished, cancel-queued: the trainer left at step 40 (finished)"
+    assert attend(train) == [Attended(train="gpt", done=(said,))]
+    assert attend(train) == []
+
+
+def test_a_round_carries_out_a_release_that_a_team_mate_asked_for(train: GuardedTrain) -> None:
+    switches.arm(train.run, Switch.PAUSE, why="")
+    train.submit("exit 0", tasks=2)
+    train.wait()
+    assert [job.is_held for job in train.waiting] == [True]
+    switches.request(train.run, Verb.RELEASE)
+    [attended] = attend(train)
+    assert attended.error == ""
+    train.wait()
+    assert train.waiting == []
+    assert [event.data["by"] for event in train.events(Kind.REQUEST_DONE)] == [user_name(train.run.path.stat().st_uid)]
+
+
+def test_a_round_without_slurm_changes_nothing(train: GuardedTrain, tmp_path: Path) -> None:
+    life = train.run.life("1_1.0")
+    life.path.mkdir()
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(
+        "ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nMessageTimeout=1\n"
+    )
+    with pytest.raises(Unreachable):
+        attend(train, Slurm(SystemRunner(env={"SLURM_CONF": str(conf)})))
+    assert not life.end.exists()

@@ -1,0 +1,210 @@
+"""slurmdbd and MariaDB, where they are installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import MissingProgram
+from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.model import JobSpec
+from opsctl.preflight.checks import accounting
+from opsctl.preflight.facts import Facts
+from opsctl.preflight.gather_facts import cluster
+from opsctl.preflight.problem import Level, Order
+from opsctl.preflight.recipe import Recipe
+from opsctl.render import directives
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.faults import Action
+from opsctl.sandbox.programs import find_programs
+from opsctl.sandbox.record import Places
+from opsctl.sandbox.slurm_conf import Spec
+from opsctl.state.journal import actor
+from tests.support.slurms import Up, slurm_says, wait_until
+from tests.support.trains import HELD, Trains, trains_on, until
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _accounting(_programs: None) -> None:
+    try:
+        find_programs(os.environ.get("PATH", ""), accounting=True)
+    except MissingProgram as missing:
+        pytest.skip(f"accounting is {missing.message}")
+
+
+def test_sacct_tells_how_a_job_ended_and_the_next_sandbox_starts_from_a_copy(fresh_slurm: Up, places: Places) -> None:
+    first = fresh_slurm(accounting=True)
+    job = slurm_says(first, "sbatch", "--parsable", "--account=train", "--output=/dev/null", "--wrap=exit 3").strip()
+    told = ("sacct", "-nXP", "-j", job, "-o", "Account,State,ExitCode")
+    wait_until(lambda: "FAILED" in slurm_says(first, *told))
+    assert slurm_says(first, *told) == "train|FAILED|3:0\n"
+    first.down()
+    templates = list(places.cache.iterdir())
+    second = fresh_slurm(accounting=True)
+    assert list(places.cache.iterdir()) == templates
+    assert slurm_says(second, "sacct", "-nX") == ""
+    assert "train" in slurm_says(second, "sacctmgr", "-nP", "show", "account", "format=account")
+
+
+# --- limits, and what Slurm makes of a train that is beyond them
+
+LIMITS = """
+add account team parent=root GrpTRES=node=1
+add account llm parent=team MaxWall=30
+add account lone,open parent=root
+add qos quick MaxWall=10
+add qos long,part MaxWall=60
+add qos few MaxSubmitJobsPerUser=2
+add qos gpus MaxTRESPU=gres/gpu=3
+add qos shut MaxJobsPU=0
+add qos deny Flags=DenyOnLimit MaxTRES=node=1
+add qos big MinTRES=node=2
+add qos minutes MaxTRESMins=cpu=20
+add qos theirs
+add user {user} account=llm,open QOS=normal,quick,long,few,gpus,shut,deny,big,minutes
+add user {user} account=lone MaxSubmit=2 MaxTRES=cpu=3
+quit
+"""
+"""Three accounts: `open` has no limits, `lone` has a user's, `llm` has its own and those of the account above it."""
+NEVER = [
+    ({"qos": "quick", "time_limit": "20"}, "QOS 'quick' allows 00:10:00 at the", "QOSMaxWallDurationPerJobLimit"),
+    ({"account": "llm", "time_limit": "40"}, "account 'llm' allows 00:30:00 at the", "AssocMaxWallDurationPerJobLimit"),
+    ({"account": "llm", "nodes": 2}, "account 'team' allows 1 for all its jobs together", "AssocGrpNodeLimit"),
+    ({"account": "lone", "cpus_per_process": 4}, "account 'lone' allows 3 for a job", "AssocMaxCpuPerJobLimit"),
+    ({"qos": "gpus", "nodes": 2, "gpus_per_node": 2}, "allows 3 for all jobs of a user", "QOSMaxGRESPerUser"),
+    ({"qos": "shut"}, "QOS 'shut' lets none of them run", "QOSMaxJobsPerUserLimit"),
+    ({"qos": "big"}, "QOS 'big' wants 2 of a job", "QOSMinNode"),
+    (
+        {"qos": "minutes", "cpus_per_process": 5},
+        "allows 20 for a job, times its minutes",
+        "QOSMaxCpuMinutesPerJobLimit",
+    ),
+]
+REFUSED = [
+    ({"account": "nope"}, "'nope' is not yours to charge", "Invalid account"),
+    ({"qos": "nope"}, "there is no 'nope' here", "Invalid qos"),
+    ({"qos": "theirs"}, "'theirs' is not for you in account 'open'", "Invalid qos"),
+    ({"qos": "few", "tasks": 3}, "QOS 'few' lets 2 be queued at the most", "QOSMaxSubmitJobPerUserLimit"),
+    ({"account": "lone", "tasks": 3}, "account 'lone' lets 2 be queued at the most", "AssocMaxSubmitJobLimit"),
+    ({"qos": "deny", "nodes": 2}, "QOS 'deny' allows 1 for a job (MaxTRES)", "QOSMaxNodePerJobLimit"),
+]
+FINE = [
+    {"account": "llm", "qos": "long", "time_limit": "40"},  # the QOS comes before the association
+    {"qos": "quick", "time_limit": "40", "partition": "cpu"},  # the partition's QOS comes before the job's
+    {"qos": "gpus", "nodes": 2, "gpus_per_node": 1},
+    {"qos": "few", "tasks": 2},
+    {"qos": "quick", "time_limit": "10"},
+]
+
+
+@pytest.fixture(scope="module")
+def limited(places: Places, _programs: None) -> Iterator[Sandbox]:
+    """Two nodes of two GPUs, where accounting binds jobs and LIMITS are set."""
+    spec = Spec(name=f"limited-{os.getpid()}", nodes=2, gpus_per_node=2, accounting=True, fast=True)
+    sandbox = Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner())
+    with sandbox.conf.open("a") as conf:
+        conf.write("AccountingStorageEnforce=limits,qos\n")
+    sandbox.fault("controller", Action.RESTART)
+    argv, env = ("sacctmgr", "--immediate", "--quiet"), {**os.environ, **sandbox.env()}
+    text = LIMITS.format(user=sandbox.record.site.user)
+    done = subprocess.run(argv, input=text, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert not re.search("error|Unknown|Nothing", done.stdout + done.stderr, re.IGNORECASE), done
+    slurm_says(sandbox, "scontrol", "update", "partitionname=cpu", "qos=part")
+    yield sandbox
+    sandbox.down(grace=0.2)
+
+
+@pytest.fixture
+def trains(limited: Sandbox) -> Iterator[Trains]:
+    with trains_on(limited) as trains:
+        yield trains
+
+
+def spec(**changed: object) -> JobSpec:
+    asked: dict[str, object] = {
+        "name": "probe", "nodes": 1, "processes_per_node": 1, "cpus_per_process": 1, "time_limit": "5", "tasks": 1,
+        "account": "open", "memory_per_node": "10",
+    }  # fmt: skip
+    return JobSpec(**{**asked, **changed})  # type: ignore[arg-type]  # what a JobSpec takes
+
+
+def errors(facts: Facts, asked: JobSpec) -> list[str]:
+    order = Order(train=None, spec=asked, recipe=Recipe())  # type: ignore[arg-type]  # these checks look at no train
+    looks = (accounting.account, accounting.qos, accounting.limits)
+    return [each.what for look in looks for each in look(order, facts) if each.level is Level.ERROR]
+
+
+def sbatch(asked: JobSpec, *more: str) -> subprocess.CompletedProcess[str]:
+    argv = ("sbatch", "--parsable", "--output=/dev/null", *directives(asked), *more, "--wrap=true")
+    return subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_what_a_limit_forbids_slurm_never_starts_and_what_it_allows_slurm_starts(
+    trains: Trains, limited: Sandbox
+) -> None:
+    app = trains.app
+    facts = Facts(now=app.clock.now(), user=actor(), cluster=cluster(app.scheduler, spec(), actor()))
+    reasons = {}
+    for changed, said, reason in NEVER:
+        (found,) = errors(facts, spec(**changed))
+        assert said in found
+        reasons[sbatch(spec(**changed)).stdout.strip()] = reason
+    for changed, said, reason in REFUSED:
+        (found,) = errors(facts, spec(**changed))
+        assert said in found
+        assert reason in sbatch(spec(**changed)).stderr
+    fine = []
+    for asked in FINE:
+        assert errors(facts, spec(**asked)) == []
+        fine.append(sbatch(spec(**asked)).stdout.strip())
+
+    def now() -> dict[str, str]:
+        lines = slurm_says(
+            limited, "squeue", "-h", "--states=all", "--Format=ArrayJobID:|,State:|,Reason:|"
+        ).splitlines()
+        return {
+            job: state if state != "PENDING" else why for job, state, why in (line.split("|")[:3] for line in lines)
+        }
+
+    until(lambda: {job: now().get(job) for job in reasons} == reasons, seconds=150)
+    until(lambda: {now().get(job, "") for job in fine} == {"COMPLETED"}, seconds=150)
+    slurm_says(limited, "scancel", "--name=probe")
+
+
+def test_a_queued_train_that_comes_to_be_beyond_a_limit_is_told_in_words(trains: Trains, limited: Sandbox) -> None:
+    path = trains.toml(account="open", extra=HELD)
+    trains.opsctl("launch", path)
+    slurm_says(limited, "sacctmgr", "--immediate", "modify", "account", "open", "set", "MaxJobs=0")
+    trains.opsctl("release", "t")
+    words = "waits for a limit: the running jobs that its account allows a user (AssocMaxJobsLimit)"
+
+    def told_so() -> bool:  # while Slurm looks anew, there is no reason for a moment
+        (status,) = json.loads(trains.opsctl("status", "t", "--json"))
+        advised = any("says which limits it is beyond by itself" in note for note in status["notes"])
+        return [each["why"] for each in status["waiting"]] == [words] and advised
+
+    until(told_so)
+    told = json.loads(trains.opsctl("preflight", path, "--json"))
+    assert [each["what"] for each in told["findings"] if each["check"] == "limits"] == [
+        "[slurm] tasks = 3: account 'open' lets none of them run (MaxJobs)"
+    ]
+
+
+def test_without_slurmdbd_limits_are_unknown_and_a_train_is_launched_all_the_same(
+    trains: Trains, limited: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(re.sub("AccountingStoragePort=.*", "AccountingStoragePort=1", limited.conf.read_text()))
+    monkeypatch.setenv("SLURM_CONF", str(conf))  # where nobody listens for sacctmgr
+    path = trains.toml(account="open", extra=HELD)
+    told = json.loads(trains.opsctl("preflight", path, "--json"))
+    notes = [each["what"] for each in told["findings"] if each["check"] == "unknown"]
+    assert [note for note in notes if "account, QOS and their limits: sacctmgr got no answer" in note]
+    trains.opsctl("launch", path)
+    assert len(trains.rows()) == 1

@@ -1,0 +1,119 @@
+"""A daemon that does not start: the message names the cause that can be found. Real daemons, hurt in known ways."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import SandboxError
+from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.sandbox.daemons import Tools, start_munged, wait_listening
+from opsctl.sandbox.failures import check_loopback
+from opsctl.sandbox.faults import Action
+from opsctl.sandbox.programs import find_programs
+from opsctl.sandbox.record import CONTROLLER, MUNGED, Places
+from opsctl.sandbox.trial import try_start
+from tests.support.slurms import Up, wait_until
+
+
+def test_daemon_that_listens_elsewhere_is_named_with_both_addresses(fresh_slurm: Up) -> None:
+    record = fresh_slurm(nodes=1).record
+    port = record.site.controller_port
+    network = replace(record.site.network, address="127.0.0.2")
+    moved = replace(record, site=replace(record.site, network=network))
+    clock = SystemClock()
+    begun = clock.monotonic()
+    with pytest.raises(SandboxError, match=rf"slurmctld listens on 127\.0\.0\.1:{port}, not on 127\.0\.0\.2"):
+        wait_listening(moved, clock, CONTROLLER, port)
+    assert clock.monotonic() - begun < 5
+
+
+def test_port_that_another_process_took_is_named_with_that_process(fresh_slurm: Up) -> None:
+    sandbox = fresh_slurm(nodes=1)
+    sandbox.fault("controller", Action.KILL)
+    port = sandbox.record.site.controller_port
+    with socket.socket() as thief:
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        thief.bind(("127.0.0.1", port))
+        thief.listen()
+        with pytest.raises(SandboxError, match=rf"cause: port {port} is taken by \S+ \(process \d+\)"):
+            sandbox.fault("controller", Action.RESTART)
+
+
+def test_missing_plugin_is_named_with_the_package(fresh_slurm: Up) -> None:
+    sandbox = fresh_slurm(nodes=1)
+    text = sandbox.conf.read_text()
+    sandbox.conf.write_text(text.replace("SelectType=select/cons_tres", "SelectType=select/absent"))
+    with pytest.raises(SandboxError, match="cause: Slurm's plugin select/absent is missing; install it: apt-get"):
+        sandbox.fault("controller", Action.RESTART)
+    sandbox.conf.write_text(text)
+
+
+@pytest.mark.root
+def test_key_that_munged_refuses_is_named(fresh_slurm: Up, places: Places) -> None:
+    sandbox = fresh_slurm(nodes=1)
+    if not sandbox.record.site.shared:
+        pytest.skip("munged is forced to take its key where it is not root's")
+    (sandbox.record.site.home / "munge.key").chmod(0o644)
+    munged = sandbox.record.daemon(MUNGED)
+    assert munged is not None
+    munged.process.send(9)
+    wait_until(lambda: not munged.process.is_alive)
+    sandbox.record.site.munge_socket.unlink()
+    tools = Tools(
+        clock=SystemClock(), runner=SystemRunner(), places=places, programs=find_programs("/usr/bin", accounting=False)
+    )
+    with pytest.raises(SandboxError, match=r"cause: munged refuses its key: .*munge\.key"):
+        start_munged(sandbox.record, tools)
+
+
+def test_trial_start_leaves_nothing_and_says_how_long_it_took(_programs: None) -> None:
+    trial = try_start(clock=SystemClock(), runner=SystemRunner())
+    assert trial.address in ("127.0.0.1", "::1")
+    assert 0 < trial.seconds < 10
+    assert not list(Places.default().run.glob("opsctl-doctor-*"))
+
+
+def test_port_that_is_open_to_the_network_is_refused(fresh_slurm: Up) -> None:
+    record = fresh_slurm(nodes=1).record
+    check_loopback(record)
+    with socket.socket() as open_to_all:
+        open_to_all.bind(("0.0.0.0", record.site.dbd_port))
+        open_to_all.listen()
+        with pytest.raises(SandboxError, match=rf"listens on 0\.0\.0\.0:{record.site.dbd_port}, which is not loopback"):
+            check_loopback(record)
+
+
+def doctor(path: str, tmp_path: Path) -> tuple[int, dict[str, str]]:
+    """The exit code of `opsctl doctor`, and its line on the start of a sandbox."""
+    site = tmp_path / "site.toml"
+    site.write_text(f'engine = "sandbox"\nroot = "{tmp_path}/trains"\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "opsctl", "--site", str(site), "doctor", "--json"],
+        env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    return done.returncode, next(line for line in json.loads(done.stdout) if line["what"] == "sandbox start")
+
+
+def test_doctor_starts_a_sandbox_and_says_where_it_listens(_programs: None, tmp_path: Path) -> None:
+    _, line = doctor(os.environ["PATH"], tmp_path)
+    assert line["level"] == "ok"
+    assert "1 node up on 127.0.0.1 in" in line["found"] or "1 node up on ::1 in" in line["found"]
+
+
+def test_doctor_reports_why_a_sandbox_does_not_start(_programs: None, tmp_path: Path) -> None:
+    broken = tmp_path / "slurmctld"
+    fatal = "fatal: Can't find plugin for select/cons_tres"
+    broken.write_text(f'#!/bin/sh\ncase $1 in -V) echo slurm 22.05.8;; *) echo "{fatal}"; exit 1;; esac\n')
+    broken.chmod(0o755)
+    code, line = doctor(f"{tmp_path}:{os.environ['PATH']}", tmp_path)
+    assert (code, line["level"]) == (1, "missing")
+    assert line["found"].startswith("slurmctld did not start\n  cause: Slurm's plugin select/cons_tres is missing")
+    assert line["do"] == "opsctl sandbox up --nodes 1 fails alike and keeps all logs"

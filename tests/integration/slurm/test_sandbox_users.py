@@ -1,0 +1,222 @@
+"""Ordinary users: a sandbox of their own, and root's sandbox from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import secrets
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from other_users import skip_unless_others_may_run
+
+from opsctl.errors import SandboxError
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.record import Places
+from opsctl.sandbox.slurm_conf import Spec
+from tests.support.slurms import OPSCTL, wait_until
+
+NOBODY = 65534
+STRANGER = pwd.getpwnam("daemon")
+"""Another ordinary user that every Debian, Ubuntu and RHEL has."""
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user; as one, every other test is this"),
+]
+
+
+@pytest.fixture
+def nobody(_programs: None) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Runs a command as an ordinary user, with a home of its own and a PATH without sbin."""
+    with tempfile.TemporaryDirectory(prefix="opsctl-nobody-") as home:
+        os.chown(home, NOBODY, NOBODY)
+        base = {"HOME": home, "PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+        def run(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                argv, user=NOBODY, group=NOBODY, extra_groups=[], cwd=home, env=base | (env or {}),
+                capture_output=True, text=True, timeout=250, check=False,
+            )  # fmt: skip
+
+        yield run
+
+
+@pytest.fixture
+def opsctl() -> tuple[str, ...]:
+    """`opsctl sandbox` for that user."""
+    skip_unless_others_may_run()
+    return (sys.executable, "-m", "opsctl", "sandbox")
+
+
+def test_an_ordinary_user_has_a_sandbox_of_its_own(
+    nobody: Callable[..., subprocess.CompletedProcess[str]], opsctl: tuple[str, ...]
+) -> None:
+    up = nobody(*opsctl, "up", "--nodes", "2")
+    try:
+        assert up.returncode == 0, up.stderr
+        script = (
+            f"eval \"$({' '.join(opsctl)} env)\"; srun -N2 --gres=gpu:2 sh -c 'echo $(id -un) $CUDA_VISIBLE_DEVICES'"
+        )
+        assert nobody("sh", "-c", script).stdout == "nobody 0,1\nnobody 0,1\n"
+    finally:
+        down = nobody(*opsctl, "down")
+    assert down.stdout == "sandbox 'default' is down: 5 processes ended, none left\n"
+
+
+def test_an_ordinary_user_runs_a_command_on_a_sandbox_in_namespaces(
+    nobody: Callable[..., subprocess.CompletedProcess[str]], opsctl: tuple[str, ...]
+) -> None:
+    done = nobody(*opsctl, "run", "--nodes", "2", "--", "sh", "-c", "srun -N2 id -un; exit 9")
+    assert (done.returncode, done.stdout) == (9, "nobody\nnobody\n"), done.stderr
+
+
+def test_another_user_may_submit_to_roots_sandbox_and_not_read_its_keys(
+    slurm: Sandbox, nobody: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    assert nobody("srun", "-N2", "id", "-un", env=slurm.env()).stdout == "nobody\nnobody\n"
+    job = nobody("sbatch", "--parsable", "--wait", "--output=out", "--wrap=id -un", env=slurm.env())
+    assert job.returncode == 0, job.stderr
+    assert nobody("cat", "out").stdout == "nobody\n"
+    assert nobody("cat", str(slurm.record.site.home / "munge.key")).returncode != 0
+    assert nobody("scontrol", "update", "nodename=node001", "state=drain", "reason=x", env=slurm.env()).returncode != 0
+
+
+def test_a_run_directory_that_somebody_else_made_is_refused(
+    slurm: Sandbox, nobody: Callable[..., subprocess.CompletedProcess[str]], home: Path
+) -> None:
+    run = Places.default().run_directory("squatted")
+    assert nobody("mkdir", str(run)).returncode == 0
+    try:
+        with pytest.raises(SandboxError, match=f"{run} is there already and is not this sandbox's"):
+            Sandbox.up(Spec(name="squatted"), clock=slurm.clock, runner=slurm.runner)
+        assert run.exists()
+    finally:
+        run.rmdir()
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def stranger(_programs: None) -> Iterator[Run]:
+    """Runs a command as another ordinary user, in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="opsctl-stranger-") as home:
+        os.chown(home, STRANGER.pw_uid, STRANGER.pw_gid)
+        base = {"HOME": home, "PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "SLURM_TIMEOUT": "5"}
+
+        def run(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                argv, user=STRANGER.pw_uid, group=STRANGER.pw_gid, extra_groups=[], cwd=home, env=base | (env or {}),
+                capture_output=True, text=True, timeout=100, check=False,
+            )  # fmt: skip
+
+        yield run
+
+
+@pytest.fixture
+def users_conf(nobody: Run, opsctl: tuple[str, ...]) -> Iterator[Path]:
+    """The slurm.conf of an ordinary user's sandbox that is up."""
+    up = nobody(*opsctl, "up", "--nodes", "1", "--fast", "--json")
+    assert up.returncode == 0, up.stderr
+    yield Path(json.loads(up.stdout)["env"]["SLURM_CONF"])
+    nobody(*opsctl, "down")
+
+
+def test_other_user_cannot_use_an_ordinary_users_sandbox(users_conf: Path, nobody: Run, stranger: Run) -> None:
+    env = {"SLURM_CONF": str(users_conf)}
+    assert nobody("srun", "id", "-un", env=env).stdout == "nobody\n"
+    done = stranger("timeout", "5", "srun", "-n1", "id", env=env)  # srun asks for a configuration for a minute
+    assert (done.returncode != 0, done.stdout) == (True, "")
+    for path in (users_conf, users_conf.parent / "munge.socket", users_conf.parent / "spool"):
+        assert stranger("ls", str(path)).returncode != 0
+    assert stat.S_IMODE(users_conf.parent.stat().st_mode) == 0o700
+
+
+def steal(stranger: Run, conf: Path, *argv: str, auth: str) -> subprocess.CompletedProcess[str]:
+    """Run a Slurm command as the stranger, with the owner's own slurm.conf but for its credentials."""
+    lines = [
+        line for line in conf.read_text().splitlines() if not line.startswith(("AuthType", "CredType", "AuthInfo"))
+    ]
+    text = "\n".join((*lines, auth, ""))
+    home = Path(stranger("pwd").stdout.strip())
+    (home / "slurm.conf").write_text(text)
+    (home / "cgroup.conf").write_text("")
+    (home / "gres.conf").write_text("")
+    (home / "slurm.conf").chmod(0o644)
+    return stranger(*argv, env={"SLURM_CONF": str(home / "slurm.conf")})
+
+
+COMMANDS = (("srun", "-n1", "id"), ("sinfo",), ("scontrol", "ping"), ("scontrol", "shutdown"), ("sbatch", "--wrap=id"))
+
+
+@pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
+def test_guessed_configuration_without_credentials_is_refused(
+    argv: tuple[str, ...], users_conf: Path, nobody: Run, stranger: Run
+) -> None:
+    done = steal(stranger, users_conf, *argv, auth="AuthType=auth/none\nCredType=cred/none")
+    assert "uid=" not in done.stdout
+    assert "idle" not in done.stdout
+    assert done.returncode != 0 or "DOWN" in done.stdout, done.stdout + done.stderr
+    assert nobody("srun", "id", "-un", env={"SLURM_CONF": str(users_conf)}).stdout == "nobody\n"
+
+
+@pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
+def test_guessed_configuration_with_another_munge_is_refused(
+    argv: tuple[str, ...], users_conf: Path, nobody: Run, stranger: Run
+) -> None:
+    home = Path(stranger("pwd").stdout.strip())
+    (home / "key").write_bytes(secrets.token_bytes(128))
+    (home / "key").chmod(0o600)
+    os.chown(home / "key", STRANGER.pw_uid, STRANGER.pw_gid)
+    munged = subprocess.Popen(
+        [
+            "munged", "--foreground", "--force", "--origin=127.0.0.1", f"--socket={home}/socket",
+            f"--key-file={home}/key", f"--pid-file={home}/pid", f"--seed-file={home}/seed",
+        ],
+        user=STRANGER.pw_uid, group=STRANGER.pw_gid, extra_groups=[], stderr=subprocess.DEVNULL,
+        env={"PATH": "/usr/sbin:/usr/bin"},
+    )  # fmt: skip
+    try:
+        wait_until((home / "socket").exists, 10)
+        auth = f"AuthType=auth/munge\nCredType=cred/munge\nAuthInfo=socket={home}/socket"
+        done = steal(stranger, users_conf, *argv, auth=auth)
+    finally:
+        munged.terminate()
+        munged.wait(10)
+    assert "uid=" not in done.stdout
+    assert "idle" not in done.stdout
+    assert done.returncode != 0 or "DOWN" in done.stdout, done.stdout + done.stderr
+    assert nobody("srun", "id", "-un", env={"SLURM_CONF": str(users_conf)}).stdout == "nobody\n"
+
+
+def test_sandbox_of_run_has_a_network_that_nobody_else_is_in(nobody: Run, opsctl: tuple[str, ...]) -> None:
+    script = "grep -o '^AuthType=.*' $SLURM_CONF; readlink /proc/self/ns/net"
+    done = nobody(*opsctl, "run", "--nodes", "1", "--", "sh", "-c", script)
+    auth, network = done.stdout.split()
+    assert auth == "AuthType=auth/none"
+    assert Path(network) != Path("/proc/self/ns/net").readlink()
+
+
+def test_sandbox_of_run_without_namespaces_is_its_owners_alone(
+    nobody: Run, opsctl: tuple[str, ...], tmp_path: Path, slurm: Sandbox
+) -> None:
+    refuses = Path(nobody("pwd").stdout.strip()) / "unshare"
+    refuses.write_text("#!/bin/sh\nexit 1\n")
+    refuses.chmod(0o755)
+    script = "stat -c %a $(dirname $SLURM_CONF); grep -o '^AuthType=.*' $SLURM_CONF"
+    env = {"PATH": f"{refuses.parent}:/usr/bin:/bin"}
+    done = nobody(*opsctl, "run", "--nodes", "1", "--", "sh", "-c", script, env=env)
+    assert done.stdout.split() == ["700", "AuthType=auth/munge"], done.stderr
+    as_root = subprocess.run(
+        [*OPSCTL, "run", "--nodes", "1", "--", "sh", "-c", script],
+        env={**os.environ, "PATH": f"{refuses.parent}:{os.environ['PATH']}"},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert as_root.stdout.split() == ["700", "AuthType=auth/munge"], as_root.stderr

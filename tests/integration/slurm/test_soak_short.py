@@ -1,0 +1,22 @@
+"""A few cycles of the soak in tests/endurance, so that it is known to work."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from opsctl.sandbox.record import Places
+from tests.endurance.soak.run_soak import report, soaking, story_of
+
+
+def test_twenty_cycles_with_faults_lose_nothing_and_make_nothing_up(places: Places, home: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="opsctl-soak-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o755)
+        with soaking(Path(name), places, cycles=20, seed=3, seconds=0) as soak:
+            soak.go()
+            said = report(soak)
+    assert said["lost"] == {}, os.linesep.join([*story_of(soak, said), *map(str, said.items())])
+    assert said["false"] == {"mail": {}, "slack": {}}
+    assert said["doubled though answered"] == {"mail": {}, "slack": {}}
+    assert (said["cycles that died"], said["bugs"], said["left in outboxes"]) == ([], [], 0)

@@ -1,0 +1,86 @@
+"""`opsctl status --watch` on a real terminal of 80 columns, and in a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from opsctl.sandbox.cluster import Sandbox
+from tests.support.trains import Trains, trains_on
+
+LINE = "iteration {0}/ 1000 | elapsed time per iteration (s): 2.0 | lm loss: {1} | TFLOPs: 150.0 |\n"
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture
+def trains(slurm: Sandbox) -> Iterator[Trains]:
+    with trains_on(slurm) as trains:
+        trains.opsctl("launch", trains.toml(tasks=3))
+        trains.run().main_log.write_text("".join(LINE.format(n, 10 - n / 100) for n in range(1, 300)))
+        yield trains
+
+
+def watch(trains: Trains, *words: str) -> list[str]:
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "opsctl",
+        "--site",
+        str(trains.site),
+        "status",
+        "--watch",
+        "--every",
+        "1",
+        *words,
+    ]
+
+
+def read_until(handle: int, holds: str, times: int, seconds: float = 100) -> str:
+    said, deadline = "", time.monotonic() + seconds
+    while said.count(holds) < times:
+        assert time.monotonic() < deadline, said
+        if select.select([handle], [], [], 0.1)[0]:
+            said += os.read(handle, 1 << 16).decode()
+    return said
+
+
+def test_a_terminal_shows_one_page_that_changes_until_ctrl_c(trains: Trains) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
+    with subprocess.Popen(watch(trains), stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        said = read_until(ours, "again every 1 s; Ctrl-C ends it", 1)
+        with trains.run().main_log.open("a") as log:
+            log.write(LINE.format(300, 7))
+        said += read_until(ours, "step 300 of 1000", 1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=100) == 130
+    os.close(ours)
+    lines = ESCAPE.sub("", said).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if re.search(r"loss +7\.01  [▁-█]{32} since step 60$", line.rstrip())]
+    assert "held" in said
+
+
+def test_a_pipe_gets_a_line_of_json_for_each_look(trains: Trains) -> None:
+    with subprocess.Popen(watch(trains, "--json"), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        looks = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=100) == 130
+    assert [look[0]["progress"]["step"] for look in looks] == [299, 299]
+    assert len(looks[0][0]["progress"]["losses"]) == 240

@@ -1,0 +1,168 @@
+"""Switches and requests, by the owner and by somebody else of this machine."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.state.journal import Kind
+from tests.support.trains import Trains, as_user, trains_on, until
+
+NOBODY, USERS, NOGROUP = 65534, 100, 65534
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user")
+
+
+@pytest.fixture
+def trains(slurm: Sandbox) -> Iterator[Trains]:
+    with trains_on(slurm) as trains:
+        yield trains
+
+
+@pytest.fixture
+def shared(slurm: Sandbox) -> Iterator[Trains]:
+    """Trains whose switches belong to the group `users`; what a team-mate will import is imported."""
+    with trains_on(slurm, group="users") as trains:
+        trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",)))
+        for verb in ("hold", "release", "cancel"):
+            trains.opsctl(verb, "t", "--dry-run")
+        trains.opsctl("kill-switch", "show", "t")
+        yield trains
+
+
+def test_a_switch_is_armed_shown_and_disarmed(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml())
+    said = trains.opsctl("kill-switch", "arm", "t", "--reason", 'bad "loss" $(id)')
+    assert said == "t: the kill switch is armed: the running task saves and stops; what is queued is cancelled\n"
+    (shown,) = json.loads(trains.opsctl("kill-switch", "show", "t", "--json"))
+    assert (shown["switch"], shown["why"]) == ("kill", 'bad "loss" $(id)')
+    assert trains.opsctl("kill-switch", "arm", "t", "--reason", "again").startswith("t: already armed: kill by ")
+    assert trains.opsctl("kill-switch", "disarm", "t") == "t: the kill switch is disarmed\n"
+    assert trains.opsctl("kill-switch", "disarm", "t") == "t: the kill switch was not armed\n"
+    assert trains.opsctl("kill-switch", "show", "t") == "t: no switch is armed\n"
+    assert trains.kinds()[-2:] == [Kind.ARMED, Kind.DISARMED]
+
+
+def test_the_save_switch_is_armed(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml())
+    said = trains.opsctl("save-switch", "t")
+    assert said == "t: the save switch is armed: the running task saves a checkpoint and goes on\n"
+    assert (trains.run().switches / "save").exists()
+
+
+@pytest.mark.parametrize("words", [("kill-switch", "arm", "t", "--reason", "x"), ("save-switch", "t")])
+def test_a_dry_run_arms_nothing(trains: Trains, words: tuple[str, ...]) -> None:
+    trains.opsctl("launch", trains.toml())
+    assert " would be armed: " in trains.opsctl(*words, "--dry-run")
+    assert list(trains.run().switches.iterdir()) == []
+
+
+@root_only
+def test_a_team_mate_stops_a_train_by_its_kill_switch(shared: Trains) -> None:
+    said = as_user(NOBODY, USERS, lambda: shared.opsctl("kill-switch", "arm", "t", "--reason", "bad loss"))
+    assert said == "t: the kill switch is armed: the running task saves and stops; what is queued is cancelled\n"
+    (shown,) = json.loads(shared.opsctl("kill-switch", "show", "t", "--json"))
+    assert (shown["by"], shown["why"]) == ("nobody", "bad loss")
+    # The owner can take away what a team-mate made, and the other way round.
+    assert shared.opsctl("kill-switch", "disarm", "t") == "t: the kill switch is disarmed\n"
+    shared.opsctl("kill-switch", "arm", "t", "--reason", "x")
+    said = as_user(NOBODY, USERS, lambda: shared.opsctl("kill-switch", "disarm", "t"))
+    assert said == "t: the kill switch is disarmed\n"
+
+
+@root_only
+def test_who_is_not_of_the_group_cannot_arm(shared: Trains) -> None:
+    said = as_user(NOBODY, NOGROUP, lambda: shared.opsctl("kill-switch", "arm", "t", "--reason", "x"))
+    assert said == (
+        f"RunDirError: {shared.run().switches / 'kill'}: Permission denied"
+        " | only root, and the `group` that their site.toml names, may"
+    )
+    assert list(shared.run().switches.iterdir()) == []
+
+
+@root_only
+def test_who_could_not_make_the_sites_directory_only_looks(shared: Trains) -> None:
+    site = shared.root / ".site"
+    shared.opsctl("watch", "fs_quota")  # imports what the other user may not be able to
+    shutil.rmtree(site)
+    said = as_user(NOBODY, NOGROUP, lambda: f"{site.exists()} {shared.opsctl('watch', 'fs_quota')}")
+    assert said.startswith("False ok        fs_quota/root ")
+    assert str(site) not in said
+
+
+@root_only
+def test_who_may_not_look_is_told_that_nothing_is_known(shared: Trains) -> None:
+    shared.run().switches.chmod(0o700)
+    for words in (("kill-switch", "show", "t"), ("release", "t"), ("save-switch", "t")):
+        said = as_user(NOBODY, NOGROUP, lambda words=words: shared.opsctl(*words))
+        assert said == (f"RunDirError: {shared.run().switches}: Permission denied: it is unknown what is armed | None")
+
+
+@root_only
+def test_who_is_not_of_the_group_takes_no_pause_back(shared: Trains) -> None:
+    shared.opsctl("kill-switch", "arm", "t", "--pause", "--reason", "x")
+    said = as_user(NOBODY, NOGROUP, lambda: shared.opsctl("release", "t"))
+    assert said.startswith(f"RunDirError: {shared.run().switches / 'pause'}: Permission denied | ")
+    assert list(shared.run().requests.iterdir()) == []
+
+
+@root_only
+def test_a_hold_by_a_team_mate_becomes_the_pause_switch(shared: Trains) -> None:
+    said = as_user(NOBODY, USERS, lambda: shared.opsctl("hold", "t", "--reason", "wait"))
+    assert said == (
+        "t: the job is not yours to hold, so the pause switch is armed instead: the running task, or else the next"
+        " one, saves, stops and holds the rest; opsctl release t takes it back\n"
+    )
+    (shown,) = json.loads(shared.opsctl("kill-switch", "show", "t", "--json"))
+    assert (shown["switch"], shown["by"], shown["why"]) == ("pause", "nobody", "wait")
+    assert not shared.rows()[0].is_held
+
+
+@root_only
+def test_a_release_by_a_team_mate_is_carried_out_by_the_owners_next_verb(shared: Trains) -> None:
+    shared.opsctl("hold", "t")
+    said = as_user(NOBODY, USERS, lambda: shared.opsctl("release", "t", "--exclude", "node004"))
+    assert said == (
+        "t: the job is not yours to release, so a request is left: the owner's next `opsctl watch`, or any opsctl"
+        " verb of theirs for t, carries it out\n"
+    )
+    assert shared.rows()[0].is_held
+    said = shared.opsctl("hold", "t")  # any verb
+    assert "t: released " in said
+    assert Kind.REQUEST_DONE in shared.kinds()
+    assert shared.app.scheduler.excluded(shared.arrays().pop()) == "node004"
+
+
+@root_only
+def test_a_cancel_by_a_team_mate_names_the_kill_switch(shared: Trains) -> None:
+    said = as_user(NOBODY, USERS, lambda: shared.opsctl("cancel", "t"))
+    assert said == (
+        "NotAllowed: t: the job is not yours to cancel | opsctl kill-switch arm t --reason ... has it save, leave and"
+        " cancel what is queued"
+    )
+    assert len(shared.arrays()) == 1
+
+
+@root_only
+def test_an_edit_by_a_team_mate_is_refused(shared: Trains) -> None:
+    shared.opsctl("edit", "t", shared.toml(extra=("--begin=now+1hour",)), "--dry-run")
+    path = shared.toml(extra=("--begin=now+1hour",), command=("false",))
+    said = as_user(NOBODY, USERS, lambda: shared.opsctl("edit", "t", path))
+    assert said == f"RunDirError: {shared.run().path}: is not yours; only its owner can edit what it runs | None"
+
+
+@root_only
+def test_a_kill_switch_by_a_team_mate_ends_a_running_train(slurm: Sandbox) -> None:
+    with trains_on(slurm, group="users") as trains:
+        wait = 'echo up >"$0"; until [ -e "$TRAIN_STOP_REQUEST" ]; do sleep 0.1; done'
+        command = ("bash", "-c", wait, str(trains.place / "up"))
+        trains.opsctl("launch", trains.toml(command=command, extra=()))
+        trains.opsctl("kill-switch", "show", "t")
+        until((trains.place / "up").exists)
+        said = as_user(NOBODY, USERS, lambda: trains.opsctl("kill-switch", "arm", "t", "--reason", "stop"))
+        assert said.startswith("t: the kill switch is armed")
+        until(lambda: not trains.rows())
+        assert Kind.LIFE_SETTLED in trains.kinds()

@@ -1,0 +1,140 @@
+"""`opsctl why` and `opsctl stacks` on ranks of a real Slurm. `pytest tests/integration/slurm/test_why.py`"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from opsctl.diagnosis.stack_dumps import PTRACE, REFUSED
+from opsctl.nodes.remote.srun import NOT_BEGUN
+from tests.support.sshds import sshd
+from tests.support.trains import as_user, trains_on, until
+
+ROOT = Path(__file__).parents[3]
+CRASH = """
+import os, sys, time
+rank = os.environ["RANK"]
+print(" iteration       10/     100 | elapsed time per iteration (s): 0.5 | lm loss: 2.5E+00 |", flush=True)
+fails = os.environ["TRAIN_RUN_DIR"] + "/rank-1-fails"
+if rank == "1":
+    time.sleep(1)
+    open(fails, "w").close()
+    raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+while not os.path.exists(fails):
+    time.sleep(0.02)
+time.sleep(0.5)
+raise RuntimeError("NCCL error in: NCCLUtils.hpp:268, remote process exited or there was a network error")
+"""
+HANG = """
+import os, sys, time, types
+sys.path.insert(0, sys.argv[1])
+from opsctl.trainer.stack_requests import answer_requests
+rank = os.environ["RANK"]
+answer_requests(os.environ, types.SimpleNamespace(node=os.environ["TRAIN_NODE"], rank=rank))
+open(os.environ["TRAIN_RUN_DIR"] + "/ready-" + rank, "w").close()
+def all_reduce(): time.sleep(600)
+def broadcast(): time.sleep(600)
+(broadcast if rank == "1" else all_reduce)()
+"""
+
+
+@pytest.fixture
+def trains(slurm):
+    with trains_on(slurm) as made:
+        yield made
+
+
+def test_the_rank_that_failed_first_is_found_on_its_node(trains, tmp_path):
+    (tmp_path / "crash.py").write_text(CRASH)
+    command = (sys.executable, str(tmp_path / "crash.py"))
+    trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=1, extra=()))
+    until(lambda: not trains.rows(), seconds=150)
+    found = json.loads(trains.opsctl("why", "t", "--json"))
+    [life] = trains.run().lives()
+    [log] = trains.run().life_logs(life.name).glob("*-1.log")
+    assert (found["kind"], found["cause"], found["rank"]) == ("gpu", "gpu-ecc", 1)
+    assert f"{found['node']}-1.log" == log.name
+    assert found["life"] == life.name
+
+
+def test_every_rank_that_runs_tells_where_it_is(trains, tmp_path):
+    (tmp_path / "hang.py").write_text(HANG)
+    command = (sys.executable, str(tmp_path / "hang.py"), str(ROOT))
+    trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=1, extra=(), processes_per_node=2))
+    until(lambda: len(list(trains.run().path.glob("ready-*"))) == 4, seconds=150)
+    for more in ((), ("--signal",)):
+        lines = trains.opsctl("stacks", "t", "--seconds", "30", *more).splitlines()
+        assert [line.partition(" at ")[0].partition(") in ")[2] for line in lines[:2]] == ["broadcast", "all_reduce"]
+        assert lines[0].startswith("1 rank (node ")
+        assert lines[1].startswith("3 ranks (node ")
+
+
+DEAF = """
+import os, sys, time
+rank = os.environ["RANK"]
+if os.fork() == 0:
+    time.sleep(600)
+open(os.environ["TRAIN_RUN_DIR"] + "/ready-" + rank, "w").close()
+def all_reduce(): time.sleep(600)
+def broadcast(): time.sleep(600)
+(broadcast if rank == "1" else all_reduce)()
+"""
+PY_SPY = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+NO_PTRACE = '#!/bin/sh\nexec setpriv --bounding-set=-sys_ptrace --inh-caps=-all {0} "$@"\n'
+
+
+@pytest.mark.root
+@pytest.mark.skipif(PY_SPY is None, reason="py-spy is not installed")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, who may look at the ranks by ssh")
+def test_ranks_are_seen_through_their_job_else_by_ssh_and_what_is_out_of_reach_is_unknown(trains, tmp_path):
+    (tmp_path / "deaf.py").write_text(DEAF)
+    command = (sys.executable, str(tmp_path / "deaf.py"))
+    refused = trains.place / "refused"
+    refused.write_text(NO_PTRACE.format(PY_SPY))
+    refused.chmod(0o755)
+    with sshd(trains.place, [f"node00{number}" for number in range(1, 5)]) as daemon:
+        (daemon.place / "user").chmod(0o644)  # somebody else's too
+        trains.site.write_text(trains.site.read_text() + daemon.toml)
+        trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=1, extra=(), processes_per_node=2))
+        until(lambda: len(list(trains.run().path.glob("ready-*"))) == 4, seconds=150)
+
+        def ask(program: str | None = PY_SPY, *more: str) -> list[str]:
+            return trains.opsctl("stacks", "t", "--seconds", "0", "--py-spy", program, *more).splitlines()
+
+        through_the_job = ask()
+        odd = re.fullmatch(r"1 rank \(node (\S+): 1\) in broadcast at deaf.py:\d+", through_the_job[0])[1]
+        assert re.fullmatch(r"3 ranks \(.*\) in all_reduce at deaf.py:\d+", through_the_job[1])
+        trains.site.write_text(trains.site.read_text().replace('"srun", "job", ', ""))
+        assert ask(PY_SPY, "--native")[0].startswith(f"1 rank (node {odd}: 1) in ")
+        by_others = as_user(65534, 65534, lambda: "\n".join(ask())).splitlines()
+        assert by_others[:2] == through_the_job[:2]
+        assert by_others[2].startswith("the ranks themselves could not be asked: ")
+
+        said = ask(str(refused))
+        assert re.fullmatch(rf"4 ranks \(.*\) {REFUSED}", said[0])
+        assert said[1] == PTRACE
+        daemon.config.write_text(daemon.config.read_text().replace(f"Port {daemon.ports[odd]}", "Port 1"))
+        said = ask()
+        assert re.fullmatch(r"2 ranks \(node \S+: [0-3,-]+\) in all_reduce at deaf.py:\d+", said[0])
+        assert said[1:3] == [
+            "2 of 4 ranks did not answer",
+            f"{odd} could not be reached: ssh as root: connection refused",
+        ]
+
+
+def test_an_srun_that_does_not_know_the_option_has_begun_nothing(trains):
+    """As that of a Slurm before 20.11 does not know --overlap."""
+    done = trains.app.engine_runner.run(("srun", "--no-such-option", "true"), timeout=60)
+    assert NOT_BEGUN.search(done.err), done.err
+
+
+def test_where_nothing_runs_it_says_so(trains):
+    trains.opsctl("launch", trains.toml())
+    assert trains.refusal("stacks", "t").message == "t: nothing runs"
+    assert trains.refusal("why", "t").message == "t: no life has ended"

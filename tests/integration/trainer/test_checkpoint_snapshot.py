@@ -1,0 +1,85 @@
+"""The copy that a save is written from is the state as it was, and no more of it than is seen."""
+
+import os
+from collections import OrderedDict, namedtuple
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from opsctl.trainer.checkpoint.disk_space import expected_size, shortage  # noqa: E402 - likewise
+from opsctl.trainer.checkpoint.host_copy import HostCopies  # noqa: E402 - torch may be absent
+
+Pair = namedtuple("Pair", "left right")
+
+
+class Scale:
+    """As a loss scaler: an object that training changes."""
+
+    def __init__(self) -> None:
+        self.value, self.history = 1, torch.zeros(2)
+
+
+def test_what_training_does_afterwards_is_not_in_it():
+    state = {"weight": torch.ones(3), "groups": [{"lr": 0.1, "mean": torch.ones(2)}], "scale": Scale()}
+    copied = HostCopies().copy("file", state)
+    state["weight"].zero_()
+    state["groups"][0]["mean"].zero_()
+    state["groups"][0]["lr"] = 0.2
+    state["scale"].value = 2
+    state["scale"].history.fill_(7)
+    assert torch.equal(copied["weight"], torch.ones(3))
+    assert torch.equal(copied["groups"][0]["mean"], torch.ones(2))
+    assert (copied["groups"][0]["lr"], copied["scale"].value) == (0.1, 1)
+    assert torch.equal(copied["scale"].history, torch.zeros(2))
+
+
+def test_a_view_is_copied_without_what_lies_behind_it():
+    flat = torch.arange(1000)
+    copied = HostCopies().copy("file", {"part": flat[10:14]})
+    assert copied["part"].tolist() == [10, 11, 12, 13]
+    assert copied["part"].untyped_storage().nbytes() == 4 * 8
+
+
+def test_the_memory_is_used_again_for_the_same_file_alone():
+    copies = HostCopies()
+    first = copies.copy("one", {"weight": torch.zeros(4)})
+    other = copies.copy("two", {"weight": torch.ones(4)})
+    again = copies.copy("one", {"weight": torch.full((4,), 2.0)})
+    assert again["weight"].data_ptr() == first["weight"].data_ptr() != other["weight"].data_ptr()
+    larger = copies.copy("one", {"weight": torch.zeros(9)})
+    assert larger["weight"].shape == (9,)
+
+
+def test_containers_and_what_is_shared_stay_as_they_are():
+    weight = torch.ones(2)
+    state = OrderedDict(a=Pair(weight, (weight, None)), b=[weight], c="text")
+    copied = HostCopies().copy("file", state)
+    assert isinstance(copied, OrderedDict)
+    assert isinstance(copied["a"], Pair)
+    assert copied["a"].left is copied["b"][0] is copied["a"].right[0]
+    assert copied["a"].left is not weight
+
+
+def test_parameters_keep_their_type_and_leave_their_gradient_behind():
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    copied = HostCopies().copy("file", {"p": parameter})
+    assert torch.equal(copied["p"].detach(), torch.ones(2))
+    assert copied["p"].grad is None
+
+
+@pytest.mark.parametrize(("precision", "least"), [("bf16", 14), ("fp32", 16)])
+def test_the_first_checkpoint_is_expected_as_large_as_it_becomes(tmp_path, precision, least):
+    size, files = expected_size(tmp_path, parameters=10**9, precision=precision, ranks=8)
+    assert least <= size / 1e9 <= least + 1
+    assert files > 8
+
+
+def test_bytes_and_inodes_that_are_lacking_are_told_together(tmp_path):
+    assert shortage(tmp_path, size=0, files=0) == ""
+    lacking = shortage(tmp_path, size=10**18, files=10**18)
+    assert f"not enough space in {tmp_path}: needs about 1000000000000.0 MB, and " in lacking
+    if os.statvfs(tmp_path).f_files:  # some file systems make them as they go
+        assert "; needs about 1000000000000000000 files, and " in lacking

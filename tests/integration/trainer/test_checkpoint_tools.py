@@ -1,0 +1,314 @@
+"""`python -m opsctl.trainer.checkpoint`: on checkpoints that real ranks wrote."""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from opsctl.trainer import manifest
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.manifest import Checkpoint
+from opsctl.trainer.rank_process import Process
+from opsctl.trainer.run_state import State
+from tests.integration.trainer.conftest import ROOT, tiny
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("deepspeed")
+
+
+def tool(*words, code: int = 0) -> str:
+    """What the command prints on stdout, or on stderr where it refuses; it must end with `code`."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    argv = [sys.executable, "-m", "opsctl.trainer.checkpoint", *map(str, words)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=env)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stderr if code == 2 else done.stdout
+
+
+@pytest.fixture
+def copy(uninterrupted, tmp_path):
+    """A checkpoint of two stages by two data-parallel ranks, to be done with as one likes."""
+    return shutil.copytree(uninterrupted.checkpoints / "step-0000020", tmp_path / "step-0000020")
+
+
+def test_list_and_verify_name_each(uninterrupted, copy):
+    rows = json.loads(tool("list", uninterrupted.checkpoints, "--json"))
+    assert [(row["step"], row["kind"]) for row in rows] == [(10, "native"), (20, "native")]
+    assert f"{copy}: step 20, native, " in tool("list", copy)
+    assert "verified" in tool("verify", copy)
+    damaged = copy / "rank-00001.pt"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert "rank-00001.pt has" in tool("verify", copy, code=1)
+    assert "is not a checkpoint and holds none" in tool("list", copy.parent / "nowhere", code=2)
+
+
+def test_every_flipped_byte_is_detected(copy):
+    chance = random.Random(11)
+    for path in sorted(copy.iterdir()):
+        content = path.read_bytes()
+        for place in chance.sample(range(len(content)), 25):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << chance.randrange(8)
+            path.write_bytes(flipped)
+            if flipped.strip() != content.strip():
+                assert len(manifest.verify(copy)) == 1, (path.name, place)
+        path.write_bytes(content)
+    assert manifest.verify(copy) == []
+
+
+def test_prune_says_what_it_would_do_and_does_it(uninterrupted, tmp_path):
+    directory = shutil.copytree(uninterrupted.checkpoints, tmp_path / "checkpoints")
+    shutil.copytree(directory / "step-0000020", directory / "step-0000030")
+    (cut_off := directory / ".removing-step-0000005").mkdir()
+    argv = ("prune", directory, "--keep-last", "2", "--json")
+    assert [row["step"] for row in json.loads(tool(*argv, "--dry-run"))] == [10]
+    assert (len(manifest.checkpoints(directory)), cut_off.exists()) == (3, True)
+    tool(*argv)
+    assert ([c.step for c in manifest.checkpoints(directory)], cut_off.exists()) == ([20, 30], False)
+
+
+def test_shrink_keeps_what_is_seen_and_lets_go_what_is_not(copy):
+    import torch  # noqa: PLC0415 - may be absent
+
+    name = "rank-00000.pt"
+    seen = torch.arange(100_000)[10:20]
+    torch.save({"torch": seen, "again": [seen]}, copy / name)
+    held = manifest.read_manifest(copy)
+    from opsctl.trainer.checkpoint.rewrite import _hashed  # noqa: PLC0415 - torch may be absent
+
+    (copy / "COMPLETE").unlink()
+    (copy / "manifest.json").unlink()
+    manifest.write_manifest(copy, replace(held, files=_hashed(copy)))
+    before = (copy / name).stat().st_size
+
+    assert "799920 bytes in 1 files that no tensor shows (dry run)" in tool("shrink", copy, "--dry-run")
+    assert (copy / name).stat().st_size == before
+    tool("shrink", copy)
+    assert (copy / name).stat().st_size < 3000
+    assert torch.equal(torch.load(copy / name)["again"][0], seen)
+    assert manifest.verify(copy) == []
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+    assert ": 0 bytes in 0 files" in tool("shrink", copy)
+
+
+@pytest.mark.parametrize("named", [lambda copy: copy, lambda copy: copy.parent], ids=["itself", "all"])
+def test_shrinking_that_was_cut_between_two_names_is_finished(copy, named, capsys):
+    from opsctl.trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
+
+    copy.rename(copy.with_name("before-shrinking-step-0000020"))
+    shutil.copytree(copy.with_name("before-shrinking-step-0000020"), copy.with_name("shrunk-step-0000020"))
+    assert main(["shrink", str(named(copy))]) == 0
+    assert manifest.verify(copy) == []
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+    assert str(copy) in capsys.readouterr().out
+
+
+def of_another_version(checkpoint):
+    text = (checkpoint / "manifest.json").read_text().replace('"format": 1', '"format": 7')
+    (checkpoint / "manifest.json").write_text(text)
+    (checkpoint / "COMPLETE").write_text(hashlib.sha256(text.encode()).hexdigest() + "\n")
+
+
+def test_a_manifest_of_another_version_is_unknown_and_neither_resumed_nor_set_aside(copy, capsys):
+    from opsctl.trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
+    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - likewise
+
+    of_another_version(copy)
+    assert main(["verify", str(copy)]) == 1
+    assert f"{copy}: unknown ['{copy}: this is not a manifest of format 1']" in capsys.readouterr().out
+    assert main(["prune", str(copy.parent), "--keep-last", "2"]) == 0
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=Alone())
+    with pytest.raises(Refused, match=r"cannot be verified: .* not a manifest of format 1"):
+        resuming.resume(State())
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+
+
+def test_what_another_rank_cannot_read_stops_all_and_is_no_refusal(copy):
+    """So that it counts as the file system's fault, and not as the config's."""
+    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
+
+    class Beside(Alone):
+        def gather(self, value):
+            return [value, ([], OSError(5, "Input/output error", "x.pt"))]
+
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=Beside())
+    with pytest.raises(OSError, match=r"step-0000020 cannot be verified: \[Errno 5\] Input/output error: 'x.pt'"):
+        resuming.resume(State())
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+
+
+def test_a_damaged_one_that_cannot_be_set_aside_is_refused(copy):
+    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
+
+    (copy / "rank-00001.pt").write_bytes(b"")
+    for number in range(1000):
+        copy.with_name("damaged-step-0000020" + (f".{number}" if number else "")).mkdir()
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=Alone())
+    with pytest.raises(Refused, match=r"is damaged and cannot be set aside: .* a thousand times"):
+        resuming.resume(State())
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "told"),
+    [
+        ("native", {}, ""),
+        ("native", {"precision": "bf16", "model": {"hidden": 64}}, "precision is fp32 there and bf16 here; hidden is"),
+        ("native", {"parallel": {"pipeline": 1}}, "pipeline is 2 there and 1 here"),
+        ("native", {"model": {"dropout": 0.5}, "steps": 99, "seed": 5}, ""),
+        ("universal", {"precision": "bf16", "parallel": {"pipeline": 1}}, ""),
+        ("universal", {"model": {"layers": 4}}, "layers is 2 there and 4 here"),
+        ("weights", {}, "holds weights alone"),
+    ],
+)
+def test_what_a_checkpoint_must_have_in_common_with_the_run(tmp_path, kind, changes, told):
+    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
+
+    def config(**more):
+        given = {**tiny(), **{key: tiny().get(key, {}) | more[key] if key == "model" else more[key] for key in more}}
+        return TrainerConfig.model_validate(given)
+
+    held = manifest.Manifest(
+        step=1,
+        consumed_samples=16,
+        topology={"pipeline": 2},
+        model=config().model.model_dump(),
+        precision="fp32",
+        kind=kind,
+    )
+    here = config(**changes)
+    topology = {"pipeline": here.parallel.pipeline}
+    resuming = Resuming(directory=tmp_path, config=here, topology=topology, engine=None, control=Alone())
+    with pytest.raises(Refused, match=told) if told else contextlib.nullcontext():
+        resuming._refuse_other(Checkpoint(1, tmp_path), held)
+
+
+class Alone:
+    """A group of one rank."""
+
+    process = Process(rank=0, world_size=1, local_rank=0, node="here")
+
+    def gather(self, value):
+        return [value]
+
+    def from_first(self, value):
+        return value
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("prune", "P/gone", "--keep-last", "2"), "P/gone is not a directory"),
+        (("prune", "P", "--keep-last", "1"), "'1' is not a whole number of at least 2"),
+        (("prune", "P", "--keep-last", "2", "--keep-every", "-3"), "'-3' is not a whole number of at least 0"),
+        (("bf16", "P", "P/x"), "is neither a checkpoint nor a directory with .safetensors"),
+        (("export", "P", "P/x"), "not complete"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path, capsys, words, told):
+    from opsctl.trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
+
+    try:
+        code = main([word.replace("P", str(tmp_path)) for word in words])
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
+    assert told.replace("P", str(tmp_path)) in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_exported_model_in_bf16_says_so_and_its_tokens_stay_as_they_are(tmp_path):
+    """A vocabulary may hold a token `dtype`."""
+    import torch  # noqa: PLC0415 - may be absent
+
+    safetensors = pytest.importorskip("safetensors.torch")
+    from opsctl.trainer.checkpoint.rewrite import to_bf16  # noqa: PLC0415 - torch may be absent
+
+    source, target = tmp_path / "whole", tmp_path / "half"
+    source.mkdir()
+    safetensors.save_file({"w": torch.ones(8, 8)}, source / "model-00001-of-00001.safetensors")
+    (source / "config.json").write_text('{"dtype": "float32", "n_layer": 2}')
+    index = {"metadata": {"total_size": 256}, "weight_map": {"w": "model-00001-of-00001.safetensors"}}
+    (source / "model.safetensors.index.json").write_text(json.dumps(index))
+    (source / "vocab.json").write_text('{"dtype": 5, "é": 6}')
+    (source / "added.json").write_text("[]")
+    to_bf16(source, target)
+    assert json.loads((target / "config.json").read_text()) == {"dtype": "bfloat16", "n_layer": 2}
+    assert json.loads((target / "model.safetensors.index.json").read_text())["metadata"]["total_size"] < 256
+    for name in ("vocab.json", "added.json"):
+        assert (target / name).read_bytes() == (source / name).read_bytes()
+    assert safetensors.load_file(target / "model-00001-of-00001.safetensors")["w"].dtype is torch.bfloat16
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["half", "whole"]
+    with pytest.raises(Refused, match="exists already"):
+        to_bf16(source, target)
+
+
+def test_weights_in_bf16_are_not_resumed_by_mistake(copy, train):
+    import torch  # noqa: PLC0415 - may be absent
+
+    run = train(**tiny(steps=30, parallel={"pipeline": 1}))
+    target = run.checkpoints / "step-0000020"
+    tool("bf16", copy, target)
+    whole, half = (torch.load(path / "layer_02-model_00-model_states.pt") for path in (copy, target))
+    assert {tensor.dtype for tensor in half.values()} == {torch.bfloat16}
+    assert all(torch.equal(half[key], tensor.bfloat16()) for key, tensor in whole.items())
+    assert manifest.verify(target) == []
+    assert "exists already" in tool("bf16", copy, target, code=2)
+    life = run.start(world=1)
+    assert life.finish() == [2]
+    assert "holds weights alone" in life.log
+
+
+@pytest.fixture(scope="session")
+def two_ranks(trains):
+    """Data-parallel over two ranks: ten steps, saved, and ten more."""
+    run = trains(**tiny(parallel={"pipeline": 1}))
+    assert run.start(world=2).finish() == [0, 0], run.lives[0].log
+    return run
+
+
+def test_reshaped_to_another_topology_the_run_goes_on_as_it_would_have(two_ranks, train):
+    run = train(**tiny(parallel={"pipeline": 1}))
+    said = tool("reshape", two_ranks.checkpoints / "step-0000010", run.checkpoints)
+    assert "step-0000010: any topology can resume it" in said
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-0000010"]
+    assert manifest.verify(run.checkpoints / "step-0000010") == []
+    life = run.start(world=1)
+    assert life.finish() == [0], life.log
+    assert "(written by another topology)" in life.log
+    whole = two_ranks.lives[0].losses
+    assert sorted(life.losses) == list(range(11, 21))
+    differences = [abs(float(loss) - float(whole[step])) for step, loss in life.losses.items()]
+    assert max(differences) < 2e-6, differences
+    assert "only what training saved can be reshaped" in tool(
+        "reshape", run.checkpoints / "step-0000010", run.run_dir / "more", code=2
+    )
+
+
+def test_by_opsctl_it_is_exported_and_gives_the_same_logits(uninterrupted, tmp_path):
+    """The verb runs the train's own Python, and passes on what it says and how it ends."""
+    pytest.importorskip("transformers")
+    run = tmp_path / "tiny"
+    run.mkdir()
+    slurm = '[slurm]\nnodes = 1\ntime_limit = "9"\n'
+    (run / "train.toml").write_text(f'name = "tiny"\npython = "{sys.executable}"\n{slurm}[trainer]\nsteps = 20\n')
+    (run / "checkpoints").symlink_to(uninterrupted.checkpoints)
+
+    def verb(*words):
+        argv = [sys.executable, "-m", "opsctl", "checkpoint", words[0], str(run), *map(str, words[1:])]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
+
+    done = verb("export", tmp_path / "gpt2", "--compare", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0]["difference"] < 1e-5
+    assert json.loads((tmp_path / "gpt2" / "config.json").read_text())["model_type"] == "gpt2"
+    assert verb("export", tmp_path / "gpt2").returncode == 2
+    assert "step-0000020: 0 bytes in 0 files that no tensor shows (dry run)" in verb("shrink", "--dry-run").stdout

@@ -1,0 +1,150 @@
+"""What a config may say, and what is refused with which words."""
+
+import json
+import tomllib
+
+import pytest
+from pydantic import ValidationError
+
+from opsctl.trainer.config import TrainerConfig, read, told
+from opsctl.trainer.rank_layout import check_layout, layout
+
+
+def config(**tables) -> TrainerConfig:
+    return TrainerConfig.model_validate({"steps": 100, **tables})
+
+
+def refused(**tables) -> str:
+    with pytest.raises(ValidationError) as caught:
+        config(**tables)
+    return str(caught.value)
+
+
+def test_only_steps_must_be_said():
+    assert config().precision == "bf16"
+    assert "steps" in refused(steps=0)
+
+
+def test_frozen_as_json_it_reads_back_the_same(tmp_path):
+    given = config(precision="fp32", optimizer={"lr": 1, "warmup_samples": 5})
+    (tmp_path / "trainer.json").write_text(given.model_dump_json())
+    assert read(tmp_path / "trainer.json") == given
+
+
+def test_samples_to_skip_may_be_said_at_the_start(tmp_path):
+    (tmp_path / "trainer.json").write_text(config(data={"skip_samples": ["1-2"]}).model_dump_json())
+    assert read(tmp_path / "trainer.json", skip_samples=["3-4"]).data.skipped() == [range(1, 5)]
+    with pytest.raises(ValidationError, match="is not a range of samples"):
+        read(tmp_path / "trainer.json", skip_samples=["4"])
+
+
+def test_toml_and_json_are_read_alike():
+    text = "steps = 5\n[model]\ndropout = 0\n[optimizer]\nlr = 1\n[data]\nprefix = 'a b'"
+    given = tomllib.loads(text)
+    assert TrainerConfig.model_validate(given) == TrainerConfig.model_validate_json(json.dumps(given))
+
+
+def test_every_key_is_documented():
+    def undocumented(schema):
+        for name, field in schema["properties"].items():
+            if "description" not in field and "$ref" not in field:
+                yield f"{schema['title']}.{name}"
+
+    schema = TrainerConfig.model_json_schema()
+    assert not [name for part in (schema, *schema["$defs"].values()) for name in undocumented(part)]
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"stepz": 3}, "stepz"),
+        ({"model": {"width": 3}}, "width"),
+        ({"steps": "100"}, "valid integer"),
+        ({"precision": "fp16"}, "bf16"),
+        ({"model": {"hidden": 100, "heads": 3}}, "heads = 3 does not divide hidden = 100"),
+        ({"optimizer": {"lr": 1e-4, "min_lr": 1e-3}}, "min_lr = 0.001 is above lr = 0.0001"),
+        ({"optimizer": {"warmup_samples": 50, "decay_samples": 50}}, "ends before warmup_samples = 50"),
+        ({"optimizer": {"warmup_samples": 1600}}, "takes the whole run of 1600 samples (100 steps of 16)"),
+        ({"optimizer": {"lr": float("inf")}}, "finite number"),
+        ({"optimizer": {"clip": float("nan")}}, "finite number"),
+        ({"parallel": {"timeout_s": 1e13}}, "less than or equal to 100000000"),
+        ({"seed": 1 << 32}, "less than 4294967296"),
+        ({"checkpoint": {"keep_last": 1}}, "leaves nothing to fall back on"),
+        ({"parallel": {"zero_stage": 0}}, "precision = bf16 with zero_stage = 0 cannot sum gradients in fp32"),
+        (
+            {"precision": "fp32", "parallel": {"zero_stage": 0}},
+            "leaves the later stages out of the gradient's norm and clips wrongly, and takes a step with",
+        ),
+    ],
+)
+def test_refused(tables, words):
+    assert words in refused(**tables)
+
+
+def test_every_problem_between_tables_is_told_at_once():
+    found = refused(
+        precision="fp32", parallel={"zero_stage": 0}, optimizer={"warmup_samples": 1600}, evaluation={"every": 1}
+    )
+    for words in ("clips wrongly", "takes the whole run", "has nothing to read: data.held_out is 0"):
+        assert words in found
+
+
+def test_an_unknown_key_is_told_with_what_is_known():
+    with pytest.raises(ValidationError) as caught:
+        config(stepz=1, model={"layerz": 2}, data={"blend": [{"prefix": "x", "wait": 3, "q": 1}]}, seed=-1)
+    assert told(caught.value).split("; ") == [
+        "seed: Input should be greater than or equal to 0",
+        "model.layerz: unknown key",
+        "did you mean 'layers'?",
+        "data.blend.0.wait: unknown key",
+        "did you mean 'weight'?",
+        "data.blend.0.q: unknown key",
+        "known: prefix, weight",
+        "stepz: unknown key",
+        "did you mean 'steps'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tables", "world", "problem"),
+    [
+        ({"parallel": {"pipeline": 2}}, 3, "pipeline = 2 does not divide the 3 processes"),
+        ({"parallel": {"pipeline": 2}}, 0, "does not divide the 0 processes"),
+        ({"parallel": {"pipeline": 4}}, 4, "pipeline = 4 does not divide layers + 2 = 6"),
+        (
+            {"parallel": {"pipeline": 6}},
+            6,
+            "pipeline = 6 leaves stages with nothing but the embedding",
+        ),
+        ({"parallel": {"pipeline": 3, "balance": "blocks"}}, 3, "pipeline = 3 does not divide layers = 4"),
+        ({"parallel": {"pipeline": 2, "tensor": 2}}, 6, "pipeline = 2 x tensor = 2 does not divide the 6 processes"),
+        ({"parallel": {"tensor": 8}}, 8, "tensor = 8 does not divide heads = 4: each rank takes whole heads"),
+        ({"model": {"vocabulary": 257}, "parallel": {"tensor": 4}}, 4, "vocabulary = 257: each rank holds as many"),
+        ({"batch": {"micro_batch": 3}}, 2, "global_batch = 16 is not a multiple of micro_batch x data-parallel ranks"),
+    ],
+)
+def test_layout_refused(tables, world, problem):
+    (found,) = check_layout(config(**tables), world)
+    assert problem in found
+
+
+def test_every_layout_problem_is_told_at_once():
+    assert len(check_layout(config(parallel={"pipeline": 4}, batch={"micro_batch": 3}), 8)) == 2
+
+
+def test_layout():
+    given = config(parallel={"pipeline": 2})
+    assert check_layout(given, 8) == []
+    cut = layout(given, 8)
+    assert (cut.pipeline, cut.data, cut.world) == (2, 4, 8)
+    assert [(cut.stage(r), cut.data_rank(r)) for r in (0, 3, 4, 7)] == [(0, 0), (0, 3), (1, 0), (1, 3)]
+    assert cut.accumulation(micro_batch=2, global_batch=16) == 2
+
+
+def test_tensor_ranks_are_neighbours():
+    given = config(parallel={"pipeline": 2, "tensor": 2})
+    assert check_layout(given, 8) == []
+    cut = layout(given, 8)
+    assert (cut.pipeline, cut.data, cut.tensor, cut.world) == (2, 2, 2, 8)
+    places = [(cut.stage(r), cut.data_rank(r), cut.tensor_rank(r)) for r in range(8)]
+    assert places == [(s, d, t) for s in range(2) for d in range(2) for t in range(2)]

@@ -1,0 +1,258 @@
+"""Corpora in Megatron's indexed format, and the samples that are taken from them."""
+
+import struct
+from collections import Counter
+from functools import partial
+from itertools import chain
+
+import pytest
+
+np = pytest.importorskip("numpy")
+pytest.importorskip("torch")
+
+from opsctl.trainer.batches import Batches, open_data  # noqa: E402
+from opsctl.trainer.blend import CYCLE, Blend, Part, split  # noqa: E402 - after the check that it can be imported
+from opsctl.trainer.config import TrainerConfig  # noqa: E402
+from opsctl.trainer.errors import Refused  # noqa: E402
+from opsctl.trainer.indexed_corpus import Corpus, token_type, write_corpus  # noqa: E402
+from opsctl.trainer.sample_order import Order, taken  # noqa: E402
+from opsctl.trainer.tokens import byte_level  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def write(prefix, *texts, vocabulary=257):
+    return write_corpus(map(byte_level, texts), prefix, vocabulary=vocabulary)
+
+
+def test_the_index_is_megatrons_byte_for_byte(tmp_path):
+    """Laid out by hand after Megatron-LM's MMapIndexedDataset, version 1."""
+    assert write(tmp_path / "x", b"ab", b"c") == (2, 5)
+    assert (tmp_path / "x.bin").read_bytes() == struct.pack("<5H", 97, 98, 256, 99, 256)
+    assert (tmp_path / "x.idx").read_bytes() == (
+        b"MMIDIDX\x00\x00"
+        + struct.pack("<QBQQ", 1, 8, 2, 3)  # version, uint16, sequences, documents + 1
+        + struct.pack("<2i", 3, 2)  # tokens of each sequence
+        + struct.pack("<2q", 0, 6)  # where each starts, in bytes
+        + struct.pack("<3q", 0, 1, 2)  # first sequence of each document, and the end
+    )
+
+
+def test_a_corpus_that_is_not_written_to_its_end_leaves_the_one_before(tmp_path):
+    def cut_off():
+        yield byte_level(b"new")
+        raise Refused("no more")
+
+    write(tmp_path / "x", b"ab", b"c")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(Refused, match="no more"):
+        write_corpus(cut_off(), tmp_path / "x", vocabulary=257)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_large_vocabulary_is_written_in_four_bytes(tmp_path):
+    write_corpus([np.array([70000, 1])], tmp_path / "x", vocabulary=250880)
+    assert (tmp_path / "x.bin").read_bytes() == struct.pack("<2i", 70000, 1)
+    assert Corpus(str(tmp_path / "x")).tokens.tolist() == [70000, 1]
+
+
+def test_two_bytes_hold_a_vocabulary_up_to_megatrons_limit():
+    """Its best_fitting_dtype: a corpus that it goes on writing must not change its type."""
+    assert [token_type(vocabulary)[1] for vocabulary in (65499, 65500)] == [np.uint16, np.int32]
+
+
+def cut_data(prefix):
+    data = prefix.with_suffix(".bin")
+    data.write_bytes(data.read_bytes()[:-2])
+
+
+def cut_index(prefix, missing=1):
+    index = prefix.with_suffix(".idx")
+    index.write_bytes(index.read_bytes()[:-missing])
+
+
+def other_version(prefix):
+    index = prefix.with_suffix(".idx")
+    index.write_bytes(index.read_bytes().replace(struct.pack("<QB", 1, 8), struct.pack("<QB", 2, 8)))
+
+
+def more_sequences(prefix):
+    """More than memory holds: the size tells before they are read."""
+    index = prefix.with_suffix(".idx")
+    index.write_bytes(index.read_bytes().replace(struct.pack("<QQ", 2, 3), struct.pack("<QQ", 1 << 61, 3)))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (cut_data, "has 8 bytes, but its index records 5 tokens of 2 bytes"),
+        (cut_index, "has 81 bytes, and should have 82"),
+        (partial(cut_index, missing=46), "has 36 bytes, and should have 82"),  # amid the lengths
+        (partial(cut_index, missing=70), "has 12 bytes, and its header alone 34"),
+        (other_version, r"is of version 2 \(known is 1\)"),
+        (more_sequences, "should have 27670116110564327482 for 2305843009213693952 sequences"),
+        (lambda prefix: prefix.with_suffix(".idx").write_bytes(b"x" * 100), "not an index in Megatron's format"),
+        (lambda prefix: prefix.with_suffix(".idx").unlink(), "cannot be read"),
+    ],
+)
+def test_a_corpus_that_is_not_whole_is_refused_with_numbers(tmp_path, damage, words):
+    write(tmp_path / "x", b"ab", b"c")
+    damage(tmp_path / "x")
+    with pytest.raises(Refused, match=words):
+        Corpus(str(tmp_path / "x"))
+
+
+def test_a_vocabulary_larger_than_the_models_is_refused(tmp_path):
+    write(tmp_path / "x", b"abc")
+    with pytest.raises(Refused, match="has a vocabulary of 257, and the model's has 200"):
+        Corpus(str(tmp_path / "x")).refuse_vocabulary(200)
+    (tmp_path / "x.json").unlink()  # as Megatron leaves a corpus: then what is there decides
+    with pytest.raises(Refused, match="holds token 256, and the model's vocabulary has 200"):
+        Corpus(str(tmp_path / "x")).refuse_vocabulary(200)
+    Corpus(str(tmp_path / "x")).refuse_vocabulary(257)
+
+
+def numbered(path, first):
+    """100 samples of 4 tokens; the first token of each sample is its number."""
+    write(path, b"".join(bytes([first + number, 200, 201, 202]) for number in range(100)))
+    return Corpus(str(path))
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return numbered(tmp_path / "x", 0)
+
+
+def whole(corpus, weight=1.0):
+    return split(corpus, sequence=4, weight=weight, held_out=0.0)[0]
+
+
+def batches(corpus, **changes):
+    given = {"vocabulary": 257, "micro_batch": 2, "data_rank": 0, "data_ranks": 1}
+    return Batches(blend=Blend([whole(corpus)], sequence=4, seed=3), **(given | changes))
+
+
+def seen(batches, consumed, batch):
+    """Which samples the micro-batches hold."""
+    return [[row[0].item() for row in tokens] for tokens, _ in batches.step(consumed, batch)]
+
+
+def test_labels_are_the_next_tokens(corpus):
+    tokens, labels = next(batches(corpus).step(0, 2))
+    assert tokens.shape == labels.shape == (2, 4)
+    assert (tokens[:, 1:] == labels[:, :-1]).all()
+
+
+def test_a_step_sees_the_same_samples_however_many_ranks_share_it(corpus):
+    alone = set(chain.from_iterable(seen(batches(corpus), 16, 16)))
+    four = [seen(batches(corpus, data_rank=rank, data_ranks=4), 16, 16) for rank in range(4)]
+    assert len(alone) == 16
+    assert [len(each) for each in four] == [2] * 4
+    assert set(chain.from_iterable(chain.from_iterable(four))) == alone
+
+
+def test_an_epoch_sees_each_sample_once_and_then_begins_anew(corpus):
+    order = [number for step in range(25) for micro in seen(batches(corpus), 4 * step, 4) for number in micro]
+    assert sorted(order) == list(range(100))
+    assert seen(batches(corpus), 100, 4) != seen(batches(corpus), 0, 4)
+
+
+def test_one_corpus_comes_in_the_order_of_its_seed(corpus):
+    order = Order(samples=100, seed=3)
+    assert chain.from_iterable(seen(batches(corpus), 0, 50)).__next__() == order.sample(0)
+    assert list(chain.from_iterable(seen(batches(corpus), 90, 20))) == [order.sample(n) for n in range(90, 110)]
+
+
+def test_a_token_outside_of_the_vocabulary_is_refused(corpus):
+    with pytest.raises(Refused, match="holds token 202, and the model's vocabulary has 200"):
+        next(batches(corpus, vocabulary=200).step(0, 2))
+
+
+def test_a_token_below_zero_is_refused(tmp_path):
+    write_corpus([np.array([3, -7, 5, 1, 2])], tmp_path / "x", vocabulary=100000)
+    with pytest.raises(Refused, match="holds token -7"):
+        next(batches(Corpus(str(tmp_path / "x"))).step(0, 2))
+
+
+def test_skipped_samples_are_passed_over_and_the_others_neither_repeated_nor_dropped(corpus):
+    everything, skipped = batches(corpus), batches(corpus, skipped=[range(6, 10), range(30, 31)])
+    consumed, got = 0, []
+    for _ in range(5):
+        got += chain.from_iterable(seen(skipped, consumed, 8))
+        consumed = skipped.after(consumed, 8)
+    assert consumed == 45
+    before = list(chain.from_iterable(seen(everything, 0, 46)))[:45]
+    assert got == before[:6] + before[10:30] + before[31:]
+
+
+def test_a_range_that_is_past_changes_nothing():
+    assert taken(50, 4, [range(10, 20)]) == [50, 51, 52, 53]
+    assert taken(12, 4, [range(10, 20)]) == [20, 21, 22, 23]
+    assert taken(9, 4, [range(10, 20), range(21, 23)]) == [9, 20, 23, 24]
+
+
+def test_a_blend_mixes_by_weight_from_the_first_samples_on(tmp_path):
+    parts = [whole(numbered(tmp_path / "a", 0), 3.0), whole(numbered(tmp_path / "b", 100), 1.0)]
+    blend = Blend(parts, sequence=4, seed=3)
+    for upto in (4, 40, CYCLE):
+        assert Counter(parts.index(blend.source(n)[0]) for n in range(upto)) == {0: upto * 3 // 4, 1: upto // 4}
+
+
+def test_each_part_of_a_blend_has_epochs_of_its_own(tmp_path):
+    """Of 90 samples, so that no epoch ends where a cycle of the blend does."""
+    corpora = [numbered(tmp_path / "a", 0), numbered(tmp_path / "b", 100)]
+    parts = [split(c, sequence=4, weight=w, held_out=0.1)[0] for c, w in zip(corpora, (3.0, 1.0), strict=True)]
+    blend = Blend(parts, sequence=4, seed=3)
+    across = 2 * CYCLE + 1000
+    for part, share in ((parts[0], 3), (parts[1], 1)):
+        samples = [sample for source, sample in map(blend.source, range(across)) if source is part]
+        assert len(samples) == across * share // 4
+        for epoch in range(0, len(samples) - 89, 90):
+            assert sorted(samples[epoch : epoch + 90]) == list(range(90))
+
+
+def test_corpora_of_the_same_size_come_in_different_orders(tmp_path):
+    parts = [whole(numbered(tmp_path / name, 0)) for name in "ab"]
+    blend = Blend(parts, sequence=4, seed=3)
+    orders = [[sample for source, sample in map(blend.source, range(200)) if source is part] for part in parts]
+    assert orders[0] != orders[1]
+
+
+def test_a_weight_too_small_to_be_seen_is_refused(tmp_path, corpus):
+    with pytest.raises(Refused, match="has less than 1 in 10000 of the weights"):
+        Blend([whole(corpus), whole(corpus, 1e-6)], sequence=4, seed=3)
+
+
+def test_what_is_held_out_is_never_trained_on(corpus):
+    trained, held_out = split(corpus, sequence=4, weight=1.0, held_out=0.1)
+    assert (trained.samples, held_out.samples, held_out.first) == (90, 10, 90)
+    for part, numbers in ((trained, range(90)), (held_out, range(90, 100))):
+        blend = Blend([part], sequence=4, seed=7)
+        assert sorted(blend.row(n)[0] for n in range(part.samples)) == list(numbers)
+
+
+def test_evaluations_read_the_same_samples_whatever_the_seed(corpus):
+    def read(seed):
+        config = TrainerConfig.model_validate(
+            {
+                "steps": 1,
+                "seed": seed,
+                "model": {"sequence": 4, "hidden": 8, "heads": 1},
+                "data": {"prefix": corpus.prefix, "held_out": 0.2},
+            }
+        )
+        opened = open_data(config)
+        both = opened.evaluation(data_rank=0, data_ranks=1), opened.training(config, data_rank=0, data_ranks=1)
+        return [list(chain.from_iterable(seen(each, 0, 16))) for each in both]
+
+    (evaluated, trained), (again, otherwise) = read(1), read(2)
+    assert evaluated == again
+    assert trained != otherwise
+
+
+def test_too_little_is_refused_with_numbers(corpus):
+    with pytest.raises(Refused, match="has 401 tokens, too few for one sample of 1000"):
+        split(corpus, sequence=1000, weight=1.0, held_out=0.0)
+    with pytest.raises(Refused, match=r"has 100 samples: held_out = 0\.001 of them is none"):
+        split(corpus, sequence=4, weight=1.0, held_out=0.001)
+    assert isinstance(whole(corpus), Part)

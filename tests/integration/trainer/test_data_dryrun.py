@@ -1,0 +1,122 @@
+"""`--dry-run`: what a run would be, by what its documents measured, and what is wrong with it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opsctl.trainer import dry_run, footprint
+from opsctl.trainer.rank_layout import layout
+from tests.integration.trainer.conftest import ROOT
+
+EXAMPLES = sorted(ROOT.glob("examples/*gpt*.toml"))
+
+
+def show(capsys, path, processes=None):
+    status = dry_run.main(Path(path), processes=processes, environ={})
+    return status, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_passes_its_checks(example, capsys):
+    status, text = show(capsys, example)
+    assert status == 0, text
+    assert "\nchecks     passed\n" in text
+
+
+@pytest.mark.parametrize(
+    ("example", "billions"), [("gpt-1.3b", 1.3), ("gpt-13b", 12.9), ("gpt-104b", 104.0), ("gpt-176b", 176.2)]
+)
+def test_examples_are_as_large_as_they_say(example, billions):
+    config, _ = dry_run.read(ROOT / "examples" / f"{example}.toml")
+    assert footprint.model_parameters(config.model) / 1e9 == pytest.approx(billions, rel=0.02)
+
+
+def test_memory_is_about_what_the_bloom_team_measured():
+    """59 GB a GPU on 48 nodes with tensor 4, pipeline 12, two samples at a time (prequel, tables of February)."""
+    config, processes = dry_run.read(ROOT / "examples" / "gpt-176b.toml")
+    fullest = max(stage.total for stage in footprint.stages(config, layout(config, processes)))
+    assert fullest / 1e9 == pytest.approx(59, rel=0.05)
+
+
+def test_the_stages_hold_the_model_once_and_the_tied_table_twice():
+    config, processes = dry_run.read(ROOT / "examples" / "gpt-176b.toml")
+    cut = layout(config, processes)
+    held = cut.tensor * sum(stage.parameters for stage in footprint.stages(config, cut))
+    table = config.model.vocabulary * config.model.hidden
+    assert held == pytest.approx(footprint.model_parameters(config.model) + table, rel=1e-4)
+    assert sum(stage.blocks for stage in footprint.stages(config, cut)) == 70
+
+
+def test_64_nodes_are_refused_for_13b_as_they_were(capsys):
+    status, text = show(capsys, ROOT / "examples" / "gpt-13b.toml", processes=256)
+    assert status == 2
+    assert "wrong      rampup = [16, 16, 5000000] has batches of 16, 48, 80, 112, 144 and 27 more" in text
+    assert "passed" not in text
+
+
+def test_a_corpus_that_is_not_whole_is_refused_and_an_absent_one_is_unknown(tmp_path, capsys):
+    train = tmp_path / "t.toml"
+    train.write_text(f"[trainer]\nsteps = 1\n[trainer.data]\nprefix = '{tmp_path}/x'\n")
+    status, text = show(capsys, train)
+    assert status == 0
+    assert f"data       {tmp_path}/x: not here, so not checked" in text
+    (tmp_path / "x.idx").write_bytes(b"MMIDIDX\x00\x00")
+    status, text = show(capsys, train)
+    assert status == 2
+    assert re.search(r"^wrong +corpus .*/x cannot be read", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("held_out = 1e-6", "has 100 samples: held_out = 1e-06 of them is none"),
+        ("held_out = 0.1", "held_out = 0.1 leaves 10 samples, less than global_batch = 16"),
+        ("blend = [{prefix = 'P', weight = 1.0}, {prefix = 'P', weight = 1e-6}]", "has less than 1 in 10000 of the"),
+    ],
+)
+def test_data_that_a_run_would_refuse_is_refused(tmp_path, capsys, data, words):
+    pytest.importorskip("numpy")
+    from opsctl.trainer.prepare import main as prepare  # noqa: PLC0415 - numpy may be absent
+
+    (tmp_path / "in.txt").write_text("x" * 12800)
+    prepare(["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "c")])
+    train = tmp_path / "t.toml"
+    given = f"prefix = '{tmp_path}/c'\n{data}".replace("'P'", f"'{tmp_path}/c'")
+    every = int("held_out" in data)
+    train.write_text(f"[trainer]\nsteps = 1\nevaluation.every = {every}\n[trainer.data]\n{given}\n")
+    status, text = show(capsys, train)
+    assert status == 2
+    assert words in text
+    assert "passed" not in text
+
+
+def command(*arguments):
+    argv = [sys.executable, "-m", "opsctl.trainer", *map(str, arguments)]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, timeout=250)
+
+
+def test_the_command_needs_neither_torch_nor_a_gpu():
+    hidden = "import sys; sys.modules['torch'] = None; sys.argv[1:] = ['examples/gpt-13b.toml', '--dry-run'];"
+    argv = [sys.executable, "-c", f"{hidden} import runpy; runpy.run_module('trainer', run_name='__main__')"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert "layout     128 processes = pipeline 4 x tensor 2 x data 16" in done.stdout
+
+
+def test_what_cannot_be_read_is_told_in_a_sentence(tmp_path):
+    (tmp_path / "t.toml").write_text("[trainer]\nstepz = 1\n")
+    (tmp_path / "d.toml").write_text("[trainer]\nsteps = 2020-01-01\n")
+    (tmp_path / "n.toml").write_text("[slurm]\nnodes = 'many'\n[trainer]\nsteps = 1\n")
+    for path, words in (
+        (tmp_path / "t.toml", "stepz"),
+        (tmp_path / "gone.json", "cannot be read"),
+        (tmp_path / "d.toml", "steps: Input should be a valid integer"),
+        (tmp_path / "n.toml", "of [slurm] should be numbers"),
+    ):
+        done = command(path, "--dry-run")
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr

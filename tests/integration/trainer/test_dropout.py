@@ -1,0 +1,34 @@
+"""What is dropped follows from seed, sample and layer, and from nothing else."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from opsctl.trainer import dropout  # noqa: E402 - torch may be absent
+from opsctl.trainer.config import TrainerConfig  # noqa: E402 - likewise
+from opsctl.trainer.rank_layout import Layout  # noqa: E402 - likewise
+
+
+def drawn(*, seed=1, pipeline=1, data=1, rank=0, consumed=0, turn=0, layer=7):
+    """What a layer draws for one micro-batch of two samples."""
+    config = TrainerConfig.model_validate({"steps": 1, "seed": seed})
+    seeds = dropout.Seeds(config, Layout(pipeline=pipeline, data=data), rank)
+    seeds.start(consumed)
+    seeds(dropout.BASE * (turn + 2) + 3)
+    dropout.vary(layer)
+    return torch.rand(4).tolist()
+
+
+def test_it_is_the_same_however_samples_are_dealt_out_and_layers_spread():
+    alone = drawn(consumed=16, turn=3)
+    assert drawn(consumed=16, data=2, rank=1, turn=1) == alone
+    assert drawn(consumed=16, data=4, rank=3, turn=0) == alone
+    assert drawn(consumed=16, pipeline=2, data=4, rank=7, turn=0) == alone
+    assert drawn(consumed=20, turn=1) == alone
+
+
+def test_no_two_layers_samples_or_seeds_drop_the_same():
+    changes = ({}, {"seed": 2}, {"layer": 8}, {"turn": 1}, {"consumed": 16}, {"data": 4, "rank": 3})
+    seen = [tuple(drawn(**change)) for change in changes]
+    assert len(set(seen)) == len(seen)

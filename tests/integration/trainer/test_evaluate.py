@@ -1,0 +1,124 @@
+"""A run with all that changes over it: ramp-up, blend, skipped samples, evaluation, spikes, a drawn seed."""
+
+import json
+import re
+
+import pytest
+
+from opsctl.trainer import manifest
+from opsctl.trainer.config_tables import BatchConfig
+from opsctl.trainer.contract import Phase, Reason
+from tests.integration.trainer.conftest import tiny
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("deepspeed")
+
+RAMP = {"micro_batch": 2, "global_batch": 16, "rampup": [4, 4, 48]}
+DATA = {"held_out": 0.2, "skip_samples": ["10-13", "40-40"]}
+
+
+def rich(**changes) -> dict:
+    """A config with everything on."""
+    return tiny(
+        **{
+            "steps": 10,
+            "seed": None,
+            "batch": RAMP,
+            "checkpoint": {"every": 5},
+            "evaluation": {"every": 4, "batches": 2},
+            "log": {"heartbeat_s": 0.1, "tensorboard": True},
+        }
+        | changes
+    )
+
+
+def blended(train, corpus):
+    """Two corpora by weight: the same one twice, for what is proven is not which."""
+    blend = [{"prefix": str(corpus), "weight": 3.0}, {"prefix": str(corpus), "weight": 1.0}]
+    train.config["data"] = {**DATA, "blend": blend}
+    return train
+
+
+@pytest.fixture(scope="session")
+def whole(trains, corpus):
+    """Ten steps on two stages in one life."""
+    pytest.importorskip("tensorboard")
+    run = blended(trains(**rich()), corpus)
+    assert run.start(world=2).finish() == [0, 0], run.lives[0].log
+    return run
+
+
+def numbers(life, field):
+    return {int(step): value for step, value in re.findall(rf"iteration +(\d+)/.*? {field}: +(\S+)", life.log)}
+
+
+def evaluations(life):
+    return {int(step): loss for step, loss in re.findall(r"validation loss at iteration (\d+) \| .*?: (\S+)", life.log)}
+
+
+def test_the_batch_grows_and_skipped_samples_are_counted(whole):
+    sizes, consumed = numbers(whole.lives[0], "global batch size"), numbers(whole.lives[0], "consumed samples")
+    ramp, at = BatchConfig.model_validate(RAMP).ramp(), 0
+    for step in range(1, 11):
+        assert int(sizes[step]) == ramp.at(at)
+        at = int(consumed[step])
+    assert (sizes[1], sizes[10]) == ("4", "16")
+    assert at == sum(map(int, sizes.values())) + 5
+
+
+def test_evaluation_is_told_and_falls(whole):
+    losses = evaluations(whole.lives[0])
+    assert list(losses) == [4, 8]
+    assert float(losses[8]) < float(losses[4])
+    lines = (whole.run_dir / "metrics" / "metrics.jsonl").read_text().splitlines()
+    kept = [json.loads(line) for line in lines]
+    assert [each["step"] for each in kept if "held_out_loss" in each] == [4, 8]
+    assert [each["step"] for each in kept if "loss" in each] == list(range(1, 11))
+    assert list((whole.run_dir / "metrics" / "tensorboard").iterdir())
+
+
+def test_a_seed_is_drawn_logged_and_kept(whole):
+    (seed,) = re.findall(r"^seed (\d+), drawn at random$", whole.lives[0].log, re.MULTILINE)
+    assert manifest.read_manifest(whole.checkpoints / "step-0000010").seed == int(seed)
+
+
+def test_resumed_within_the_ramp_it_is_as_never_stopped(whole, train, corpus):
+    """The seed is the checkpoint's, and the batch follows from the samples."""
+    run = blended(train(**rich()), corpus)
+    run.adopt(whole)
+    manifest.remove(run.checkpoints / "step-0000010")
+    life = run.start(world=2)
+    assert life.finish() == [0, 0], life.log
+    assert life.losses == {step: loss for step, loss in whole.lives[0].losses.items() if step > 5}
+    assert evaluations(life) == {8: evaluations(whole.lives[0])[8]}
+    held = [manifest.read_manifest(each.checkpoints / "step-0000010") for each in (run, whole)]
+    assert held[0].files == held[1].files
+    assert held[0].consumed_samples == held[1].consumed_samples
+
+
+def test_spikes_are_told_and_the_newest_state_is_kept_and_a_pause_stops_an_evaluation(train):
+    """A rate that goes far too high makes the loss jump; an evaluation that would last minutes ends at the switch."""
+    run = train(
+        **tiny(
+            steps=400,
+            spike={"window": 10, "deviations": 0.5, "keep": 1},
+            optimizer={"lr": 3.0, "warmup_samples": 1600, "clip": 0},
+            evaluation={"every": 40, "batches": 10**6},
+            checkpoint={"every": 0},
+            model={"layers": 2, "hidden": 32, "heads": 2, "sequence": 32},
+        )
+    )
+    run.config["data"] = run.config["data"] | {"held_out": 0.2}
+    life = run.start(world=2)
+    life.wait_for_step(40)
+    life.wait_for(lambda: life.heartbeat("train").phase is Phase.EVAL, "the evaluation")
+    run.arm("pause")
+    assert life.finish() == [0, 0], life.log
+    assert life.stop_reason.reason is Reason.PAUSE
+    assert evaluations(life) == {}
+    told = [note for note in life.stop_reason.notes if "loss spike" in note]
+    assert len(told) > 1
+    step = int(re.match(r"step (\d+): loss spike: ", told[-1])[1])
+    (kept,) = run.checkpoints.glob(f"*/{manifest.KEEP}")
+    assert kept.parent.name == manifest.directory_name(step)
+    assert kept.read_text().startswith("loss spike: ")

@@ -1,0 +1,134 @@
+"""A save that finds the disk full costs nothing but that save."""
+
+import contextlib
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from opsctl.trainer import manifest
+from opsctl.trainer.contract import Reason
+from tests.integration.trainer.conftest import ROOT, tiny
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("deepspeed")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 MB."""
+    if shutil.which("mount") is None:
+        pytest.skip("no mount")
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"needs to mount: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@contextlib.contextmanager
+def filled_when_a_save_begins(disk):
+    """Takes all space that there is from the moment that a save has begun to write."""
+    done = threading.Event()
+
+    def fill() -> None:
+        with (disk / "filler").open("wb", buffering=0) as file:
+            while not done.is_set():
+                while any(disk.glob(".saving-*")):
+                    with contextlib.suppress(OSError):
+                        file.write(bytes(1 << 22))
+
+    filler = threading.Thread(target=fill)
+    filler.start()
+    try:
+        yield
+    finally:
+        done.set()
+        filler.join()
+
+
+def test_the_old_checkpoint_stays_and_training_goes_on(train, small_disk):
+    model = {"layers": 2, "hidden": 256, "heads": 2, "sequence": 32}  # its checkpoints take 24 MB
+    run = train(**tiny(steps=100_000, precision="bf16", model=model, checkpoint={"every": 0}))
+    run.checkpoints.symlink_to(small_disk)
+    life = run.start(world=2)
+    life.wait_for_step(1)
+    save = run.arm("save")
+    life.wait_for(lambda: not save.exists(), "the first save")
+    first = manifest.newest_complete(run.checkpoints)
+
+    with filled_when_a_save_begins(small_disk):
+        run.arm("save")
+        life.wait_for(lambda: "No space left on device" in life.log, "the save to fail")
+    life.wait_for_step(max(life.losses) + 3)
+    assert manifest.checkpoints(run.checkpoints) == [first]
+    assert manifest.verify(first.path) == []
+    assert {p.name for p in small_disk.iterdir()} == {first.path.name, "filler"}
+    life.wait_for(lambda: "No space left on device" in life.heartbeat("train").note, "the note in the heartbeat")
+    assert life.log.count("was not saved") == 1  # not tried again until somebody asks
+
+    with (small_disk / "filler").open("ab", buffering=0) as filler, pytest.raises(OSError, match="No space"):
+        while True:
+            filler.write(bytes(1 << 20))
+    run.arm("save")
+    life.wait_for(lambda: "not enough space in " in life.log, "the save to be refused")
+    assert re.search(r"needs about 2\d\.\d MB, and 0\.\d MB are free", life.log)
+
+    (small_disk / "filler").unlink()
+    run.arm("stop")
+    assert life.finish() == [0, 0]
+    left = life.stop_reason
+    assert left.reason is Reason.STOP_REQUEST
+    assert left.checkpoint_step == left.step
+    assert ["was not saved" in note for note in left.notes] == [True, True]
+    assert manifest.verify(run.checkpoints / manifest.directory_name(left.step)) == []
+
+
+def test_what_one_rank_could_not_write_is_no_checkpoint(train):
+    """Rank 1 alone fails, as with a quota or one bad mount; rank 0, which commits, could write all of its own."""
+    run = train(**tiny(steps=100_000, checkpoint={"every": 0}))
+    life = run.start(world=2)
+    life.wait_for_step(1)
+    no_limit = resource.prlimit(life.pids[1], resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
+    run.arm("save")
+    life.wait_for(lambda: "was not saved" in life.log, "the save to fail")
+    assert "rank 1: zero_pp_rank_0_mp_rank_01_optim_states.pt: File too large" in life.log
+    assert list(run.checkpoints.iterdir()) == []
+
+    resource.prlimit(life.pids[1], resource.RLIMIT_FSIZE, no_limit)
+    save = run.arm("save")  # touched anew, so tried anew
+    life.wait_for(lambda: not save.exists(), "the second save")
+    assert manifest.verify(manifest.newest_complete(run.checkpoints).path) == []
+
+
+SAVE_TOO_MUCH = """
+import sys, torch
+from opsctl.trainer.checkpoint.rank_files import RecordingEngine
+recorder = RecordingEngine()
+recorder.save(state_dict={"small": torch.zeros(10)}, path=sys.argv[1] + "/small.pt")
+recorder.save(state_dict={"big": torch.zeros(10**6)}, path=sys.argv[1] + "/big.pt")
+print(sorted(recorder.files), recorder.errors)
+"""
+
+
+def test_a_file_that_cannot_be_written_is_remembered_and_not_raised(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SAVE_TOO_MUCH, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+    assert done.stdout.splitlines()[-1] == "['small.pt'] ['big.pt: File too large']"
+    assert (tmp_path / "small.pt").exists()
+    assert not (tmp_path / "big.pt").exists()

@@ -1,0 +1,104 @@
+"""How full memory is, of the node and of the job, and that the fullest of all decides."""
+
+import os
+
+import pytest
+
+pytest.importorskip("torch")
+
+from opsctl.trainer import memory_usage
+from opsctl.trainer.contract import Reason
+from opsctl.trainer.memory_usage import Memory, host_percent
+from opsctl.trainer.run_state import State
+from opsctl.trainer.stop_hooks import Hooks
+from tests.integration.trainer.conftest import tiny
+
+pytestmark = pytest.mark.torch
+
+
+class Ranks:
+    """A group in which the other ranks measured `others`."""
+
+    def __init__(self, *others, names=()):
+        self.others, self.names = others, names
+
+    def highest(self, values):
+        flags = values[:-2]
+        return [*flags, *(max(column) for column in zip(values[-2:], *self.others, strict=True))]
+
+    def gather(self, value):
+        return [value, *self.names]
+
+
+def hooks(**limits):
+    return Hooks({}, polls=True, margin_s=0, memory=Memory(where="n1-0", **limits))
+
+
+def test_the_nodes_own_memory_is_measured_in_percent():
+    measured = host_percent()
+    assert 0.5 < measured <= 100.0
+    free = os.sysconf("SC_AVPHYS_PAGES") / os.sysconf("SC_PHYS_PAGES")
+    assert measured <= 100.0 - 100.0 * free + 60  # caches that can go do not count
+
+
+def test_caches_do_not_count(tmp_path):
+    (tmp_path / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 600 kB\n")
+    assert host_percent(meminfo=tmp_path / "meminfo", cgroup=tmp_path / "gone") == 40.0
+
+
+def test_what_cannot_be_read_is_no_reason_to_stop(tmp_path):
+    assert host_percent(meminfo=tmp_path / "gone", cgroup=tmp_path / "gone") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("line", "files"),
+    [
+        ("0::/job_7/step_0", {"job_7/memory.max": "1000", "job_7/memory.current": "950"}),
+        (
+            "9:memory:/job_7/step_0",
+            {"memory/job_7/memory.limit_in_bytes": "1000", "memory/job_7/memory.usage_in_bytes": "950"},
+        ),
+    ],
+)
+def test_a_jobs_own_limit_counts_where_it_is_nearer(tmp_path, monkeypatch, line, files):
+    monkeypatch.setattr(memory_usage, "_ROOT", tmp_path / "cgroup")
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.with_name("memory.stat").write_text("anon 800\ninactive_file 100\nactive_file 50\n")
+    (tmp_path / "self").write_text(f"1:cpu:/x\n{line}\n")
+    assert host_percent(meminfo=tmp_path / "gone", cgroup=tmp_path / "self") == 80.0
+
+
+def test_the_fullest_node_decides_and_is_named():
+    watching = hooks(host_limit=99.9)
+    decision = watching.agree(Ranks((99.95, 0.0), (3.0, 0.0), names=("", "n7-0")), State())
+    assert decision.stop is Reason.MEMORY
+    assert watching.detail == "host memory is 100.0 % full, and the limit is 99.9 % (n7-0)"
+
+
+def test_a_gpu_that_is_full_stops_as_well():
+    watching = hooks(gpu_limit=90.0)
+    assert watching.agree(Ranks((0.0, 91.0)), State()).stop is Reason.MEMORY
+    assert watching.detail.startswith("GPU memory is 91.0 % full, and the limit is 90 %")
+
+
+def test_percent_is_of_a_hundred():
+    """A limit of 95 is not passed by memory that is 1 % or 94 % full."""
+    for full in (1.0, 94.0):
+        assert hooks(gpu_limit=95.0).agree(Ranks((0.0, full)), State()).stop is None
+
+
+def test_without_a_limit_nothing_is_measured():
+    assert Memory().measured() == (0.0, 0.0)
+    assert hooks().agree(Ranks((100.0, 100.0)), State()).stop is None
+
+
+def test_a_run_whose_node_is_full_saves_and_stops_and_says_so(train):
+    """The first question comes before the model is built: nothing to save, then."""
+    run = train(**tiny(limits={"host_memory_percent": 0.01}))
+    life = run.start(world=2)
+    assert life.finish() == [1, 1], life.log
+    assert life.stop_reason.reason is Reason.MEMORY
+    assert "% full, and the limit is 0.01 % (node0-0, node0-1)" in life.stop_reason.detail

@@ -1,0 +1,44 @@
+"""A batch that gives no number: no step is taken, by no rank, and the layer where it began is named."""
+
+import pytest
+
+from tests.integration.trainer.conftest import tiny
+
+pytest.importorskip("deepspeed")
+
+from opsctl.trainer.contract import Reason
+from tests.support.trainer_ranks import run_ranks
+
+pytestmark = pytest.mark.torch
+
+MODEL = {"layers": 2, "hidden": 32, "heads": 4, "sequence": 32}
+
+
+@pytest.mark.parametrize(
+    ("precision", "plant", "words"),
+    [
+        ("fp32", {"layer": 3, "what": "forward"}, "layer 3 (Block), out of up, from numbers up to "),
+        ("bf16", {"layer": 3, "what": "weight"}, "layer 3 (Block) already: its up.weight"),
+        ("bf16", {"layer": 2, "what": "backward"}, "backward pass of layer 2 (Block)"),
+        ("fp32", {"layer": 3, "what": "once"}, "no layer by itself"),
+    ],
+)
+def test_no_rank_takes_the_step_and_all_name_the_layer(corpus, tmp_path, precision, plant, words):
+    config = tiny(steps=4, model=MODEL, precision=precision, data={"prefix": str(corpus)})
+    ranks = run_ranks(tmp_path, 2, config, plant={"step": 3} | plant)
+    assert len({rank["fault"] for rank in ranks}) == 1
+    for rank in ranks:
+        assert rank["step"] == 3
+        assert rank["untouched"]
+        assert rank["fault"].startswith(words)
+
+
+def test_the_stop_reason_says_where(train):
+    """The first step throws the weights far out; the second overflows in them."""
+    run = train(**tiny(precision="bf16", optimizer={"lr": 1e30}, checkpoint={"every": 1}, parallel={"tensor": 2}))
+    life = run.start(world=2)
+    assert life.finish() == [1, 1], life.log
+    left = life.stop_reason
+    assert left.reason is Reason.NAN
+    assert left.checkpoint_step == left.step - 1
+    assert f"at step {left.step}; began in layer 2 (Block), out of norm1, from numbers up to 2" in left.detail

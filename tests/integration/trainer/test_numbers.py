@@ -1,0 +1,80 @@
+"""Schedules, the order of samples, sizes and operations: pure arithmetic."""
+
+import math
+from collections import Counter
+
+import pytest
+
+from opsctl.trainer import flops
+from opsctl.trainer.run_state import State
+from opsctl.trainer.sample_order import Order, permute
+from opsctl.trainer.schedule import Rate, is_due
+
+
+def test_the_rate_rises_then_falls_to_its_least():
+    rate = Rate(peak=1.0, least=0.1, warmup=100, end=1100)
+    assert [rate.at(n) for n in (0, 50, 100, 1100, 5000)] == [0.0, 0.5, 1.0, 0.1, 0.1]
+    assert rate.at(600) == pytest.approx(0.55)
+    falling = [rate.at(n) for n in range(100, 1101)]
+    assert falling == sorted(falling, reverse=True)
+
+
+def test_a_level_rate_stays():
+    assert Rate(peak=2.0, least=0.0, warmup=0, end=None).at(10**9) == 2.0
+
+
+def test_due():
+    assert [step for step in range(10) if is_due(step, 3)] == [3, 6, 9]
+    assert not any(is_due(step, 0) for step in range(10))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 1025])
+def test_each_epoch_is_a_permutation(size):
+    order = Order(samples=size, seed=1234)
+    for epoch in (0, 1, 5):
+        assert sorted(order.sample(epoch * size + n) for n in range(size)) == list(range(size))
+
+
+def test_epochs_and_seeds_differ_and_nothing_stays_in_place():
+    def epoch(seed, number):
+        order = Order(samples=1000, seed=seed)
+        return [order.sample(number * 1000 + n) for n in range(1000)]
+
+    assert epoch(1, 0) != epoch(1, 1) != epoch(2, 1)
+    assert sum(place == sample for place, sample in enumerate(epoch(1, 0))) < 10
+    ascents = sum(a < b for a, b in zip(epoch(1, 0), epoch(1, 0)[1:], strict=False))
+    assert 430 < ascents < 570
+
+
+def test_samples_spread_evenly():
+    """Where sample 0 lands over many keys: no eighth of the epoch is preferred."""
+    places = Counter(permute(0, 1000, key=key) // 125 for key in range(4000))
+    assert all(abs(count - 500) < 5 * math.sqrt(500) for count in places.values())
+
+
+PINNED = [2, 5, 3, 1, 4, 6, 0, 9, 7, 8, 6, 7, 9, 5, 1, 0, 3, 2, 4, 8]
+
+
+def test_the_order_is_the_same_for_ever():
+    """Pinned: another order would repeat and drop samples of a run that is resumed."""
+    order = Order(samples=10, seed=1234)
+    assert [order.sample(n) for n in range(20)] == PINNED
+
+
+def test_sizes_of_gpt2():
+    small = {"layers": 12, "hidden": 768, "sequence": 1024, "vocabulary": 50257}
+    assert flops.parameters(**small) == 124_439_808  # as published for GPT-2
+    plain, again = flops.step_flops(batch=1, **small), flops.step_flops(batch=1, recompute=True, **small)
+    assert 1.2 < again / plain < 4 / 3
+    weights, attention = 12 * 12 * 768**2 + 50257 * 768, 12 * 12 * 768 * 1024
+    assert plain == pytest.approx(1024 * (6 * weights + attention))  # tokens x 6 operations a weight, and attention
+
+
+def test_the_first_step_of_a_life_is_forgotten_once_there_is_another():
+    state = State(slowest_step_s=3.0)
+    slowest = []
+    for seconds in (60.0, 2.0, 5.0, 4.0):
+        state.advance(samples=8, loss=1.0, grad_norm=1.0, step_s=seconds)
+        slowest.append(state.slowest_step_s)
+    assert slowest == [60.0, 2.0, 5.0, 5.0]
+    assert (state.step, state.consumed_samples) == (4, 32)

@@ -1,0 +1,48 @@
+"""Which loss is a spike."""
+
+import random
+
+from opsctl.trainer.config_tables import SpikeConfig
+from opsctl.trainer.loss_spikes import Spikes
+
+NOISE = random.Random(7)
+
+
+def usual(number, level=3.0):
+    return [level + NOISE.uniform(-0.1, 0.1) for _ in range(number)]
+
+
+def told(losses, **given):
+    spikes = Spikes(SpikeConfig(**({"window": 20} | given)))
+    return [number for number, loss in enumerate(losses) if spikes.see(loss)]
+
+
+def test_a_spike_is_told_once_with_numbers():
+    spikes = Spikes(SpikeConfig(window=20))
+    assert not any(map(spikes.see, usual(40)))
+    said = spikes.see(5.0)
+    assert said.startswith("loss spike: 5.0000 is ")
+    assert said.endswith("the mean of the 20 steps before")
+    assert not any(map(spikes.see, (4.9, 4.0, 3.9)))  # the same spike, on its way down
+
+
+def test_the_next_spike_is_told_again():
+    assert told([*usual(40), 5.0, 4.5, *usual(5), 6.0]) == [40, 47]
+
+
+def test_losses_that_stay_high_become_what_is_usual():
+    assert told([*usual(40), *usual(60, level=6.0), 9.0]) == [40, 100]
+
+
+def test_a_falling_loss_and_the_first_steps_are_no_spikes():
+    assert told([9 - 0.05 * n for n in range(150)]) == []
+    assert told([9.0, *usual(5), 9.0, *usual(10)]) == []
+
+
+def test_even_losses_have_room_for_noise():
+    assert told([*[2.0] * 40, 2.05, 2.11, 2.2]) == [42]
+
+
+def test_none_is_told_if_nobody_asks():
+    assert told([*usual(40), 50.0], deviations=0) == []
+    assert told([*usual(40), float("nan"), float("inf")]) == []

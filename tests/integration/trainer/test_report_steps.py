@@ -1,0 +1,183 @@
+"""The log line, its JSON and TensorBoard's events."""
+
+import json
+import math
+import sys
+import threading
+import time
+
+import pytest
+
+from opsctl.trainer import flops
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.config_tables import LogConfig
+from opsctl.trainer.contract import Env
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.metrics_log import Metrics
+from opsctl.trainer.run_state import State
+from opsctl.trainer.step_log import StepLog
+
+
+def config(**tables):
+    return TrainerConfig.model_validate({"steps": 100, "log": {"every": 2}, **tables})
+
+
+def stepped(state, loss, seconds=0.5, samples=16):
+    state.advance(samples=samples, loss=loss, grad_norm=1.2345, step_s=seconds)
+    return state
+
+
+def test_the_line_is_megatrons_and_means_are_over_the_interval():
+    log, state = StepLog(config(), world_size=4), State()
+    assert log.add(stepped(state, 6.0, 0.4), rate=1e-4, batch=16) is None
+    assert log.add(stepped(state, 4.0, 0.6), rate=1e-4, batch=16).line() == (
+        " iteration        2/     100 | consumed samples:           32 | consumed tokens:         4096 | "
+        "elapsed time per iteration (s): 0.500 | learning rate: 1.000E-04 | global batch size:    16 | "
+        "lm loss: 5.000000E+00 | grad norm: 1.234 | num zeros: 0.0 | number of skipped iterations:   0 | "
+        "number of nan iterations:   0 | samples per second: 32.000 | TFLOPs: 0.01 | tokens/s/GPU: 1024.0 |"
+    )
+
+
+def test_a_batch_that_grew_within_the_interval_is_counted_as_it_was():
+    log, state = StepLog(config(), world_size=1), State()
+    log.add(stepped(state, 6.0, samples=8), rate=1e-4, batch=8)
+    told = log.add(stepped(state, 4.0, samples=16), rate=1e-4, batch=16)
+    assert (told.samples_per_s, told.batch, told.consumed_samples) == (24.0, 16, 24)
+
+
+def test_a_loss_that_is_not_a_number_is_counted():
+    log, state = StepLog(config(), world_size=1), State(step=98)
+    log.add(stepped(state, 2.0), rate=1e-4, batch=16)
+    told = log.add(stepped(state, math.nan), rate=1e-4, batch=16)
+    assert "lm loss: NAN |" in told.line()
+    assert "number of nan iterations:   1 |" in told.line()
+
+
+BLOOM = {"layers": 70, "hidden": 14336, "heads": 112, "sequence": 2048, "vocabulary": 250880}
+
+
+def test_operations_are_those_that_the_bloom_team_reported():
+    """384 GPUs took 102.03 s for 2048 samples, which their log called 153.68 TFLOPs (prequel, tables of February)."""
+    log = StepLog(config(model=BLOOM, recompute=True), world_size=384, device="NVIDIA A100-SXM4-80GB")
+    state = State(step=99)
+    told = log.add(stepped(state, 2.0, 102.03, samples=2048), rate=6e-5, batch=2048)
+    assert told.tflops == pytest.approx(153.68, rel=0.005)
+    assert told.model_tflops == pytest.approx(told.tflops * 3 / 4, rel=0.01)
+    assert told.mfu == pytest.approx(told.model_tflops / 312)
+    assert told.line().endswith(f" | model TFLOPs: {told.model_tflops:.2f} | MFU: {told.mfu:.1%} |")
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312.0),
+        ("NVIDIA H100 80GB HBM3", 989.4),
+        ("NVIDIA H100 PCIe", 756.0),
+        ("NVIDIA H200", 989.4),
+        ("NVIDIA H200 NVL", 835.5),
+        ("Tesla V100-SXM2-32GB", 125.0),
+        ("Tesla V100-PCIE-16GB", 112.0),
+        ("NVIDIA A10", 125.0),
+        ("NVIDIA L40S", 362.0),
+        ("NVIDIA A1000", None),
+        ("", None),
+    ],
+)
+def test_a_peak_is_known_by_the_whole_name(device, peak):
+    assert flops.peak_tflops(device) == peak
+
+
+def told(step):
+    log = StepLog(config(log={"every": 1, "peak_tflops": 1.0}), world_size=1)
+    state = State(step=step - 1, consumed_samples=16 * (step - 1))
+    return log.add(stepped(state, 2.5), rate=1e-4, batch=16), state
+
+
+def test_one_json_line_for_each_interval(tmp_path):
+    metrics = Metrics(LogConfig(), {Env.RUN_DIR: str(tmp_path), Env.LIFE: "7_1.0"}, step=0, writes=True)
+    for step in (1, 2):
+        metrics.interval(*told(step))
+    metrics.evaluation(math.inf, batches=3, state=State(step=2))
+    lines = [json.loads(line) for line in (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["life"], line["step"], line.get("loss")) for line in lines] == [
+        ("7_1.0", 1, 2.5),
+        ("7_1.0", 2, 2.5),
+        ("7_1.0", 2, None),
+    ]
+    assert {"mfu", "tflops", "tokens_per_s", "rate", "batch", "grad_norm"} < lines[0].keys()
+    assert (lines[2]["held_out_loss"], lines[2]["held_out_batches"]) == (None, 3)  # JSON knows no infinity
+
+
+def test_nothing_is_kept_by_other_ranks_or_without_a_place(tmp_path):
+    Metrics(LogConfig(), {Env.RUN_DIR: str(tmp_path)}, step=0, writes=False).interval(*told(1))
+    Metrics(LogConfig(), {}, step=0, writes=True).interval(*told(1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_metrics_that_cannot_be_written_are_noted_once_and_stop_nothing(tmp_path):
+    (tmp_path / "file").touch()
+    metrics = Metrics(LogConfig(directory=str(tmp_path / "file" / "x")), {}, step=0, writes=True)
+    interval, state = told(1)
+    metrics.interval(interval, state)
+    metrics.interval(interval, state)
+    (note,) = state.notes
+    assert note == f"metrics {tmp_path}/file/x/metrics.jsonl cannot be written: Not a directory"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it is what is tested
+def test_a_full_disk_ends_the_drawing_and_nothing_else(tmp_path, monkeypatch):
+    """Events are written by a thread of its own, to a disk that fills after the first of them."""
+    disk, before = tmp_path / "disk", set(threading.enumerate())
+    disk.symlink_to(tmp_path / "room")
+    writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
+    real = writer.tf.io.gfile.GFile
+    monkeypatch.setattr(writer.tf.io.gfile, "GFile", lambda _, mode: real(str(disk), mode))
+    metrics = Metrics(LogConfig(directory=str(tmp_path), tensorboard=True), {}, step=0, writes=True)
+    interval, state = told(1)
+    metrics.interval(interval, state)
+    (tmp_path / "full").symlink_to("/dev/full")
+    (tmp_path / "full").replace(disk)
+    end, lines = time.monotonic() + 200, 1
+    while not state.notes and time.monotonic() < end:
+        metrics.interval(interval, state)
+        lines += 1
+    metrics.close()
+    for thread in set(threading.enumerate()) - before:  # its exception is told before the test ends
+        thread.join(100)
+    assert state.notes == ["TensorBoard's events cannot be written: No space left on device"]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == lines
+
+
+def test_a_place_that_is_none_stops_nothing(tmp_path):
+    pytest.importorskip("tensorboard")
+    (tmp_path / "file").touch()
+    metrics = Metrics(LogConfig(directory=str(tmp_path / "file"), tensorboard=True), {}, step=0, writes=True)
+    interval, state = told(1)
+    metrics.interval(interval, state)
+    metrics.interval(interval, state)
+    metrics.close()
+    assert sorted(state.notes) == [
+        f"TensorBoard's events cannot be written below {tmp_path}/file: Not a directory",
+        f"metrics {tmp_path}/file/metrics.jsonl cannot be written: File exists",
+    ]
+
+
+def test_tensorboard_reads_the_events_and_a_new_life_hides_what_it_does_again(tmp_path):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    given = LogConfig(directory=str(tmp_path), tensorboard=True)
+    for life_begins, steps in ((0, (1, 2, 3)), (1, (2, 3, 4))):
+        metrics = Metrics(given, {}, step=life_begins, writes=True)
+        for step in steps:
+            metrics.interval(*told(step))
+        metrics.close()
+    seen = reader.EventAccumulator(str(tmp_path / "tensorboard"))
+    seen.Reload()
+    losses = seen.Scalars("lm-loss-training/lm loss")
+    assert [(event.step, event.value) for event in losses] == [(1, 2.5), (2, 2.5), (3, 2.5), (4, 2.5)]
+    assert "learning-rate/learning-rate" in seen.Tags()["scalars"]
+
+
+def test_tensorboard_without_its_library_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(Refused, match="needs the tensorboard library"):
+        Metrics(LogConfig(directory=str(tmp_path), tensorboard=True), {}, step=0, writes=True)

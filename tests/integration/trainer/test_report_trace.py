@@ -1,0 +1,55 @@
+"""`--trace`: the calls of chosen packages, as they happen, in a file of each rank."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from opsctl.trainer.trace import _Profile
+from tests.integration.trainer.conftest import tiny
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("deepspeed")
+
+
+def test_a_full_disk_is_not_noticed_by_what_is_traced():
+    profile = _Profile(("json",), Path("/dev/full").open("w", buffering=1))  # noqa: SIM115 - closing it would raise
+    sys.setprofile(profile)
+    try:
+        text = json.dumps({"a": 1}, indent=1)
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(None)
+    assert json.loads(text) == {"a": 1}
+
+
+def test_a_package_is_chosen_by_its_whole_name(tmp_path):
+    calls = (tmp_path / "calls").open("w+", buffering=1)
+    profile = _Profile(("json.enc", "json.decoder"), calls)
+    sys.setprofile(profile)
+    json.loads(json.dumps({"a": 1}, indent=1))
+    sys.setprofile(None)
+    calls.seek(0)
+    assert {line.split()[2].rpartition("JSON")[0] for line in calls} == {"json.decoder."}
+
+
+def test_each_rank_logs_its_calls_into_the_chosen_packages_alone(train):
+    run = train(**tiny(steps=2, trace=["opsctl.trainer.loop", "opsctl.trainer.engine"]))
+    life = run.start(world=2)
+    assert life.finish() == [0, 0], life.log
+    for rank in (0, 1):
+        text = (run.run_dir / "lives" / "7_0.0" / "trace" / f"node0-{rank}.log").read_text()
+        lines = [re.fullmatch(r"(\d+\.\d{6}) (\d+) ( *)(\S+) (\S+):(\d+)", line) for line in text.splitlines()]
+        assert all(lines), text
+        names = [line[4] for line in lines]
+        assert names.count("opsctl.trainer.engine.Engine.step") == 2
+        assert {name.split(".")[1] for name in names} == {"loop", "engine"}
+        depth = {line[4]: len(line[3]) for line in lines}
+        assert (
+            depth["opsctl.trainer.engine.Engine.step"]
+            > depth["opsctl.trainer.loop._step"]
+            > depth["opsctl.trainer.loop.train"]
+        )
+    assert json.loads((run.run_dir / "trainer.json").read_text())["trace"]

@@ -1,0 +1,103 @@
+"""The ramp-up of the batch, and what is refused of it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.rank_layout import check_layout
+from opsctl.trainer.schedule import Ramp
+
+
+def config(**tables) -> TrainerConfig:
+    return TrainerConfig.model_validate({"steps": 100, **tables})
+
+
+RAMPS = st.builds(
+    lambda start, increment, increments, samples: Ramp(
+        full=start + increment * increments, start=start, increment=increment, samples=samples
+    ),
+    start=st.integers(1, 64),
+    increment=st.integers(1, 32),
+    increments=st.integers(0, 8),
+    samples=st.integers(8, 5000),
+)
+
+
+def megatrons(ramp: Ramp, consumed: int) -> int:
+    """Megatron-LM's RampupBatchsizeNumMicroBatches.update, with its floating point."""
+    increments = (ramp.full - ramp.start) // ramp.increment
+    if increments == 0 or consumed > ramp.samples:
+        return ramp.full
+    return ramp.start + int(consumed / (ramp.samples / increments)) * ramp.increment
+
+
+@given(ramp=RAMPS, consumed=st.integers(0, 6000))
+def test_the_batch_is_megatrons(ramp, consumed):
+    assert ramp.at(consumed) == megatrons(ramp, consumed)
+
+
+@given(ramp=RAMPS, steps=st.integers(0, 300))
+def test_samples_of_a_run_are_those_of_its_steps(ramp, steps):
+    consumed = 0
+    for _ in range(steps):
+        consumed += ramp.at(consumed)
+    assert ramp.consumed(steps) == consumed
+
+
+@given(ramp=RAMPS, steps=st.integers(0, 100))
+def test_no_step_has_a_size_that_was_not_checked(ramp, steps):
+    consumed, sizes = 0, set(ramp.sizes())
+    for _ in range(steps):
+        assert ramp.at(consumed) in sizes
+        consumed += ramp.at(consumed)
+
+
+def test_the_104b_ramps_as_its_documents_say():
+    """--rampup-batch-size 16 16 6_000_000 --global-batch-size 2048."""
+    ramp = config(batch={"micro_batch": 1, "global_batch": 2048, "rampup": [16, 16, 6_000_000]}).batch.ramp()
+    assert len(ramp.sizes()) == 128
+    assert [ramp.at(n) for n in (0, 47_244, 47_245, 6_000_000, 10**9)] == [16, 16, 32, 2048, 2048]
+
+
+def test_the_decay_ends_with_the_last_step_ramp_included():
+    given = config(batch={"global_batch": 16, "rampup": [2, 2, 70]}, optimizer={"min_lr": 1e-5})
+    assert given.samples() == given.batch.ramp().consumed(100) < 1600
+    assert given.rate().at(given.samples()) == pytest.approx(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ({"rampup": [4, 5, 100]}, "rampup from 4 by 5 does not reach global_batch = 16 exactly"),
+        ({"rampup": [32, 8, 100]}, "rampup from 32 by 8 does not reach"),
+        ({"rampup": [2, 2, 3]}, "rampup over 3 samples is shorter than its 7 steps up"),
+        ({"rampup": [2, 2]}, "at least 3 items"),
+    ],
+)
+def test_a_ramp_that_cannot_be_climbed_is_refused(batch, words):
+    with pytest.raises(ValidationError, match=words):
+        config(batch=batch)
+
+
+def test_a_ramp_must_divide_at_every_step_of_it():
+    (problem,) = check_layout(config(batch={"rampup": [4, 2, 100]}), 2)
+    assert problem == (
+        "rampup = [4, 2, 100] has batches of 6, 10, 14, which are not multiples of micro_batch x data-parallel ranks = "
+        "2 x 2 = 4"
+    )
+    (problem,) = check_layout(config(batch={"rampup": [4, 1, 100], "micro_batch": 4}), 1)
+    assert "5, 6, 7, 9, 10 and 4 more" in problem
+    assert check_layout(config(batch={"rampup": [4, 4, 100]}), 2) == []
+
+
+@pytest.mark.parametrize("text", ["5", "7-3", "a-b", "-3", "1-2-3"])
+def test_what_is_no_range_of_samples_is_refused(text):
+    with pytest.raises(ValidationError, match="is not a range of samples A-B with A up to B"):
+        config(data={"skip_samples": [text]})
+
+
+def test_ranges_of_samples_that_touch_are_one():
+    skipped = config(data={"skip_samples": ["20-20", "3-5", "6-9", "4-7"]}).data.skipped()
+    assert skipped == [range(3, 10), range(20, 21)]

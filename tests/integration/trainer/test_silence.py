@@ -1,0 +1,40 @@
+"""The trainer's last word where nobody watches it."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.contract import Env, Phase
+from opsctl.trainer.heartbeats import Pulse, warn_of_silence
+from opsctl.trainer.rank_process import Process
+from opsctl.trainer.run_state import State
+
+
+def test_a_scheduler_that_has_been_silent_for_long_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tick, state = tmp_path / "last-tick", State(save_s=1.0)
+    warn_of_silence(tick, state)
+    tick.write_text(f"{time.time() - 3600:.0f}\n")
+    warn_of_silence(tick, state)
+    assert state.notes == []
+    tick.write_text("4000\n")
+    for _ in range(2):
+        warn_of_silence(tick, state)
+    (said,) = capsys.readouterr().out.splitlines()
+    assert said == f"nobody watches this run: the last tick of cron was at {time.ctime(4000)} ({tick})"
+    assert state.notes == [said]
+
+
+def test_the_first_rank_looks_with_its_heartbeats_and_no_other_does(tmp_path: Path) -> None:
+    tick = tmp_path / "last-tick"
+    tick.write_text("4000\n")
+    told = []
+    for rank in range(2):
+        process, state = Process(rank=rank, world_size=2, local_rank=rank, node="n1"), State(save_s=1.0)
+        config = TrainerConfig.model_validate({"steps": 9})
+        Pulse({Env.LAST_TICK: str(tick)}, process, config).beat(Phase.TRAIN, state)
+        told.append(len(state.notes))
+    assert told == [1, 0]

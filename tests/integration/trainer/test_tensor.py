@@ -1,0 +1,129 @@
+"""Matrices, heads and vocabulary cut over ranks: the numbers are those of one process, and stay so over a restart."""
+
+import math
+import re
+
+import pytest
+
+from tests.integration.trainer.conftest import tiny
+
+pytest.importorskip("deepspeed")
+
+import torch
+
+from opsctl.trainer.config import ModelConfig, TrainerConfig
+from opsctl.trainer.gpt import layers, parameter_groups, slopes, universal_info
+from opsctl.trainer.tensor_parallel import Slice
+from tests.support.plain_trainer import train as train_plainly
+from tests.support.trainer_ranks import run_ranks
+
+pytestmark = pytest.mark.torch
+
+MODEL = {"layers": 2, "hidden": 32, "heads": 4, "sequence": 32}
+CUT = {"pipeline": 2, "tensor": 2}
+
+
+@pytest.fixture(scope="module")
+def config(corpus):
+    return tiny(steps=6, model=MODEL, data={"prefix": str(corpus)})
+
+
+def test_losses_and_norms_are_those_of_one_plain_loop(config, tmp_path):
+    cut = run_ranks(tmp_path, 4, config | {"parallel": CUT})
+    losses, norms = train_plainly(TrainerConfig.model_validate(config))
+    assert min(norms) > config.get("optimizer", {}).get("clip", 1.0)  # each step is clipped
+    for rank in cut:
+        assert rank["losses"] == pytest.approx(losses, abs=1e-6)
+        assert rank["norms"] == pytest.approx(norms, rel=1e-6)
+
+
+def test_no_restart_spike(config, tmp_path):
+    """Weights and optimizer of every rank, before the save and after the load; dropout goes on where it was."""
+    given = config | {"parallel": CUT, "model": MODEL | {"dropout": 0.1, "family": "bloom"}}
+    whole = run_ranks(tmp_path / "whole", 4, given)
+    saved = run_ranks(tmp_path / "cut", 4, given, steps=3, save=True)
+    loaded = run_ranks(tmp_path / "cut", 4, given, steps=3, resume=True)
+    for one, before, after in zip(whole, saved, loaded, strict=True):
+        assert after["first"] == before["last"]
+        assert before["losses"] + after["losses"] == one["losses"]
+        assert after["last"] == one["last"]
+    for slice_rank in (0, 1):  # the embedding of the first stage, and its copy on the last
+        first, last = loaded[slice_rank], loaded[2 + slice_rank]
+        assert first["first"]["tied_modules.embedding.weight"] == last["first"]["tied_modules.embedding.weight"]
+        assert first["last"]["tied_modules.embedding.weight"] == last["last"]["tied_modules.embedding.weight"]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom"])
+def test_slices_put_together_are_the_whole(family):
+    """As the checkpoint tools are told to put them together."""
+    model = ModelConfig.model_validate(MODEL | {"family": family})
+    info = universal_info(model)
+    replicated, rows = info["tp_replicated_parameter_patterns"], info["parameter_with_row_parallelism_patterns"]
+    whole, *slices = (parameters(model, part) for part in (Slice(), Slice(rank=0, size=2), Slice(rank=1, size=2)))
+    matched = set()
+    for name, value in whole.items():
+        parts = [each[name] for each in slices]
+        found = [pattern for pattern in (*replicated, *rows) if re.match(pattern, name)]
+        assert len(found) < 2
+        matched.update(found)
+        if found and found[0] in replicated:
+            assert all(part.equal(value) and not part.model_parallel for part in parts)
+        else:
+            assert torch.cat(parts, dim=1 if found else 0).equal(value)
+            assert all(part.model_parallel for part in parts)
+    assert matched == {*replicated, *rows}
+
+
+def parameters(model, part):
+    """By the names that they have in a pipeline."""
+    built = [spec.build() for spec in layers(model, seed=1, part=part)[:-1]]
+    return {
+        f"{number or 'tied_modules.embedding'}.{name}": mark(value)
+        for number, layer in enumerate(built)
+        for name, value in layer.named_parameters()
+    }
+
+
+def mark(value):
+    value.model_parallel = getattr(value, "model_parallel", False)
+    return value
+
+
+def test_ranks_draw_their_own_from_any_seed_and_the_same_afterwards():
+    """Seeds are spread over all that torch takes, and one just below its end must not end the run."""
+    drawn = []
+    for rank in (0, 1):
+        torch.manual_seed((1 << 64) - 1)
+        with Slice(rank=rank, size=2).own_randomness():
+            own = torch.rand(4)
+        drawn.append((own, torch.rand(4)))
+    assert not torch.equal(drawn[0][0], drawn[1][0])
+    assert torch.equal(drawn[0][1], drawn[1][1])
+
+
+def test_only_matrices_decay():
+    """BLOOM's norm behind the embedding decayed once, and nobody saw it for long."""
+    model = ModelConfig.model_validate(MODEL | {"family": "bloom"})
+    module = torch.nn.ModuleList([spec.build() for spec in layers(model, seed=1, part=Slice())[:-1]])
+    decaying, others = parameter_groups(module, weight_decay=0.1)
+    names = {id(value): name for name, value in module.named_parameters()}
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+    assert {names[id(p)].rpartition(".")[0].split(".")[-1] for p in decaying["params"]} == {
+        "0",
+        "qkv",
+        "out",
+        "up",
+        "down",
+    }
+    assert {"1.weight", "1.bias"} <= {names[id(p)] for p in others["params"]}
+
+
+@pytest.mark.parametrize("heads", [1, 2, 8, 12])
+def test_slopes_fall_evenly_and_never_repeat(heads):
+    given = slopes(heads)
+    assert len(set(given)) == heads
+    if heads == 8:
+        assert given == tuple(2.0**-n for n in range(1, 9))  # as in the paper
+    if heads == 12:  # those of 8, and every other of 16
+        assert given[8:] == pytest.approx([2 ** (-(2 * n + 1) / 2) for n in range(4)])
+    assert all(0 < slope < 1 and math.isfinite(slope) for slope in given)

@@ -1,0 +1,72 @@
+"""What went wrong is said before it does harm."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.integration.trainer.conftest import ROOT, tiny
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("deepspeed")
+
+MODEL = {"layers": 2, "hidden": 32, "heads": 2, "sequence": 32}
+
+
+def trainer(*arguments, **environ):
+    return subprocess.run(
+        [sys.executable, "-m", "opsctl.trainer", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | environ,
+        timeout=250,
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "environ", "words"),
+    [
+        (
+            {"steps": 0, "stepz": 2},
+            {},
+            "trainer: steps: Input should be greater than or equal to 1; stepz: unknown key; did you mean 'steps'?",
+        ),
+        ({"steps": 1, "parallel": {"pipeline": 2}}, {}, "pipeline = 2 does not divide the 1 processes"),
+        ({"steps": 1, "data": {"prefix": "/gone/x"}}, {}, "corpus /gone/x cannot be read"),
+        (
+            {
+                "steps": 1,
+                "batch": {"global_batch": 3},
+                "data": {"blend": [{"prefix": "/gone/x"}, {"prefix": "/gone/y"}]},
+                "checkpoint": {"directory": "/dev/null/x"},
+            },
+            {},
+            "global_batch = 3 is not a multiple of micro_batch x data-parallel ranks = 2 x 1 = 2; checkpoints "
+            "/dev/null/x cannot be saved: /dev/null is not a directory; corpus /gone/x cannot be read: [Errno 2] No "
+            "such file or directory: '/gone/x.bin'; corpus /gone/y cannot",
+        ),
+        ({"steps": 1}, {"WORLD_SIZE": "many"}, "WORLD_SIZE is 'many'"),
+    ],
+)
+def test_wrong_input_is_told_in_a_sentence(tmp_path, config, environ, words):
+    (tmp_path / "trainer.json").write_text(json.dumps(config))
+    done = trainer(tmp_path / "trainer.json", **environ)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_usage():
+    assert "usage: python -m opsctl.trainer CONFIG.json" in trainer().stderr
+    assert "cannot be read" in trainer("/gone.json").stderr
+
+
+def test_too_little_data_is_refused(train, corpus):
+    run = train(**tiny(model=MODEL | {"sequence": 10**6}))
+    life = run.start(world=2)
+    assert life.finish() == [2, 2]
+    assert "too few for one sample of 1000000" in life.log

@@ -1,0 +1,99 @@
+"""Broken trains of tests/corpus/preflight: an example, what is changed of it and of the facts, and what must be found.
+
+A file holds `[[case]]` tables: `name`, `of` (the example; gpt-176b if absent), `finds` (level, check, part of what is
+said), `after`, and the changes by dotted path: `[case.set]` of the train's TOML, `[case.flags]` of its command (""
+takes one out), `[case.facts]`, and `[case.nodes]`: nodes and their state.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from opsctl.launch.launch_plan import job_spec
+from opsctl.nodesets import expand
+from opsctl.preflight.checks import CHECKS
+from opsctl.preflight.facts import Facts
+from opsctl.preflight.problem import Finding, Order, judge
+from opsctl.preflight.recipe import recipe
+from opsctl.settings.loader import Site, Train, parse, trainer_problems
+
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT / "tests" / "corpus" / "preflight"
+BASE = tomllib.loads((CORPUS / "facts.toml").read_text())
+FACTS = TypeAdapter(Facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    name: str
+    given: dict[str, Any]
+
+    @property
+    def finds(self) -> list[tuple[str, str, str]]:
+        return [tuple(each) for each in self.given["finds"]]
+
+    def order(self) -> Order:
+        given = tomllib.loads((ROOT / "examples" / f"{self.given.get('of', 'gpt-176b')}.toml").read_text())
+        for path, value in self.given.get("set", {}).items():
+            put(given, path, value)
+        if "command" in given:
+            given["command"] = changed(given["command"], self.given.get("flags", {}))
+        train = parse(Train, given, self.name, extra=trainer_problems(given, layout=False))
+        spec = job_spec(train, Site(root="/trains"), after=self.given.get("after", ""))
+        return Order(train=train, spec=spec, recipe=recipe(train))
+
+    def findings(self) -> list[Finding]:
+        given = deepcopy(BASE)
+        for path, value in self.given.get("facts", {}).items():
+            put(given, path, value)
+        return judge(CHECKS.items(), self.order(), facts(given, self.given.get("nodes", {})))
+
+
+def facts(given: dict[str, Any], states: dict[str, str]) -> Facts:
+    """Nodes stand folded in the files."""
+    if cluster := given.get("cluster"):
+        cluster["members"] = [node for each in cluster["members"] for node in expand(each)]
+        cluster["nodes"] = [
+            {"name": node, "state": "IDLE", "address": node} for each in cluster["nodes"] for node in expand(each)
+        ]
+        for nodes, state in states.items():
+            for node in cluster["nodes"]:
+                node["state"] = state if node["name"] in expand(nodes) else node["state"]
+    return FACTS.validate_python(given)
+
+
+def put(given: dict[str, Any], path: str, value: Any) -> None:
+    """Set what lies at the dotted path; none there, where the value is "none"."""
+    *tables, key = path.split(".")
+    for table in tables:
+        given = given.setdefault(table, {})
+    if value == "none":
+        given.pop(key, None)
+    else:
+        given[key] = value
+
+
+def changed(command: list[str], flags: dict[str, str]) -> list[str]:
+    """A flag's value is all that stands up to the next flag."""
+    words = list(command)
+    for flag, value in flags.items():
+        if flag in words:
+            start = words.index(flag)
+            end = next((n for n in range(start + 1, len(words)) if words[n].startswith("--")), len(words))
+            del words[start:end]
+        words += [flag, *value.split()] if value else []
+    return words
+
+
+def cases() -> list[Case]:
+    found = []
+    for path in sorted(CORPUS.glob("*.toml")):
+        if path.name != "facts.toml":
+            found += [Case(name=each["name"], given=each) for each in tomllib.loads(path.read_text())["case"]]
+    return found

@@ -1,0 +1,72 @@
+"""A crontab of a test's own, real programs, and a clock that is set by hand."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from opsctl.cron.context import Cron
+from opsctl.cron.cron_dir import CronDir
+from opsctl.cron.run_history import Ledger, Ran, read_ledger
+from opsctl.cron.tick import Round
+from opsctl.settings.cron import CronSite
+from opsctl.state.site_dir import SiteDir
+from tests.support.clocks import Hands
+
+NOON = datetime(2026, 3, 2, 12, 0, 3, tzinfo=UTC)
+"""A Monday, three seconds after a tick of ten minutes was due."""
+
+
+@dataclass
+class CronWorld:
+    path: Path
+    settings: dict[str, Any] = field(default_factory=dict)
+    clock: Hands = field(default_factory=lambda: Hands(NOON))
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.directory = self.path / "cron"
+        self.directory.mkdir()
+        self.place = CronDir(SiteDir.of(self.path / "trains"))
+
+    @property
+    def cron(self) -> Cron:
+        settings = CronSite.model_validate(
+            {"directory": str(self.directory), "time_zone": "UTC", "timeout_seconds": 100, **self.settings}
+        )
+        env = {**os.environ, "HERE": str(self.path), "HOME": str(self.path)}
+        return Cron(
+            place=self.place, settings=settings, clock=self.clock, env=env, trust_parents=True, say=self.said.append
+        )
+
+    def crontab(self, text: str) -> None:
+        (self.directory / "crontab").write_text(text)
+
+    def drop_in(self, name: str, text: str, *, mode: int = 0o755) -> Path:
+        path = self.directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    def tick(self, *, after: float = 0, slot: datetime | None = None) -> dict[str, Ran]:
+        """One tick, so many seconds after the last one."""
+        self.clock.time += timedelta(seconds=after)
+        self.place.create()
+        return Round(cron=self.cron, slot=slot).run()
+
+    @property
+    def ledger(self) -> Ledger:
+        return read_ledger(self.place)
+
+    def printed(self, ran: Ran) -> str:
+        return (self.place.output / ran.output).read_text() if ran.output else ""
+
+    @property
+    def wrote(self) -> list[str]:
+        """Lines that entries appended to $HERE/log."""
+        log = self.path / "log"
+        return log.read_text().splitlines() if log.exists() else []

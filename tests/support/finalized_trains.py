@@ -1,0 +1,173 @@
+"""A train with lives, a clock that is set by hand, and a queue that keeps the Scheduler's contract without a Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+from opsctl.errors import Unreachable
+from opsctl.guard.attempt_record import Start, write_start
+from opsctl.guard.node_care import NodeCare
+from opsctl.launch.train_arrays import Chain
+from opsctl.model import Job, JobState, Limits, Node, Partition, Plan
+from opsctl.nodes.exclusions import Exclusions
+from opsctl.nodes.history import History
+from opsctl.nodes.remote.fanout import Fanout
+from opsctl.settings.health import HealthSite
+from opsctl.settings.loader import Guard
+from opsctl.state.journal import Journal, Kind
+from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.site_dir import SiteDir
+from opsctl.trainer.contract import Reason, StopReason, to_json
+from tests.support.clocks import Hands
+
+BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@dataclass
+class Queue:
+    """Rows that the verbs change as Slurm would. After `breaks_after` calls it answers no more."""
+
+    rows: list[Job] = field(default_factory=list)
+    history: list[Job] = field(default_factory=list)
+    end: datetime | None = None
+    excludes: dict[str, str] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    breaks_after: int | None = None
+    states: dict[str, str] = field(default_factory=dict)
+    """Of nodes that are not idle."""
+
+    def call(self, name: str) -> None:
+        if self.breaks_after is not None and len(self.calls) >= self.breaks_after:
+            raise Unreachable(f"{name} did not answer within 10 s")
+        self.calls.append(name)
+
+    def jobs(self) -> list[Job]:
+        self.call("jobs")
+        return list(self.rows)
+
+    def past(self, ids: Sequence[str]) -> list[Job]:
+        self.call("past")
+        return [job for job in self.history if job.array in ids]
+
+    def nodes(self) -> list[Node]:
+        self.call("nodes")
+        names = [f"node00{number}" for number in range(1, 5)]
+        return [Node(name=name, state=self.states.get(name, "IDLE"), address=f"10.0.0.{name[-1]}") for name in names]
+
+    def partitions(self) -> list[Partition]:
+        return []
+
+    def limits(self) -> Limits:
+        return Limits(version="22.05.8", cluster="c", max_array_size=1001, priority="", accounting=False)
+
+    def accounting(self, user: str, cluster: str) -> None:
+        return None
+
+    def submit(self, plan: Plan, *, script: str, output: str) -> NoReturn:
+        raise AssertionError("nothing here submits")
+
+    def hold(self, job: str) -> None:
+        self.call("hold")
+        self._change(job, reason="JobHeldUser")
+
+    def release(self, job: str) -> None:
+        self.call("release")
+        self._change(job, reason="Priority")
+
+    def cancel(self, job: str, *, queued_only: bool = False) -> None:
+        self.call("cancel")
+        self.rows = [
+            row for row in self.rows if row.array != job or (queued_only and not row.state.is_waiting)
+        ]  # fmt: skip
+
+    def exclude(self, job: str, nodes: str) -> None:
+        self.call("exclude")
+        self.excludes[job] = nodes
+
+    def excluded(self, job: str) -> str:
+        self.call("excluded")
+        return self.excludes.get(job, "")
+
+    def end_time(self, job: str) -> datetime | None:
+        self.call("end_time")
+        return self.end
+
+    def _change(self, array: str, *, reason: str) -> None:
+        self.rows = [
+            replace(row, reason=reason) if row.array == array and row.state.is_waiting else row for row in self.rows
+        ]
+
+    @property
+    def waiting(self) -> list[Job]:
+        return [row for row in self.rows if row.state.is_waiting]
+
+
+@dataclass
+class World:
+    """Train `gpt`, submitted as array 12 of ten tasks under the nonce n1."""
+
+    run: RunDir
+    clock: Hands
+    queue: Queue
+    chain: Chain
+    rules: Guard
+
+    def began(self, life: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Life:
+        """A life that began now."""
+        start = Start(
+            life=life, job="13", nodes=nodes, node_count=1, gpus="", node="node001", at=self.clock.now(),
+            checkpoint=checkpoint,
+        )  # fmt: skip
+        write_start(self.run, self.run.life(life), start)
+        self.chain.journal.append(Kind.LIFE_STARTED, life=life, nodes=nodes)
+        return self.run.life(life)
+
+    def exited(self, life: Life, code: int, *, after: float = 60) -> None:
+        """The guard saw the body end, so many seconds later."""
+        self.clock.sleep(after)
+        life.body_exit.write_text(f"{code}\n")
+        os.utime(life.body_exit, (self.clock.now().timestamp(),) * 2)
+
+    def left(self, life: Life, reason: Reason, *, step: int = 40, after: float = 60) -> None:
+        """The trainer left and said why."""
+        self.clock.sleep(after)
+        life.stop_reason.write_text(to_json(StopReason(reason=reason, step=step, at=self.clock.now().timestamp())))
+
+    def row(self, tasks: tuple[int, ...], state: JobState, **more: object) -> None:
+        row = Job(id="13", array="12", tasks=tasks, name="gpt", user="me", state=state, comment="opsctl:gpt:n1")
+        self.queue.rows.append(replace(row, **more))  # type: ignore[arg-type]  # fields of a Job
+
+    def kinds(self) -> list[Kind]:
+        return [event.kind for event in self.chain.journal.events()]
+
+    def end(self, life: Life) -> dict[str, str]:
+        return json.loads(life.end.read_text())  # type: ignore[no-any-return]  # what was written
+
+
+def a_world(path: Path) -> World:
+    run, clock, queue = RunDir(path / "gpt"), Hands(BEGIN), Queue()
+    run.path.mkdir()
+    run.create()
+    run.config.write_text('name = "gpt"\ncommand = ["true"]\n[slurm]\nnodes = 2\ntime_limit = "10"\n')
+    journal = Journal(run, clock)
+    journal.append(Kind.SUBMITTING, nonce="n1", tasks=10, after="")
+    journal.append(Kind.SUBMITTED, nonce="n1", array="12")
+    made = World(run, clock, queue, Chain(run=run, journal=journal, scheduler=queue), Guard(short_lives=3))
+    made.row(tuple(range(2, 11)), JobState.PENDING, reason="JobArrayTaskLimit", id="12")
+    clock.sleep(1)
+    return made
+
+
+def care_of(world: World) -> NodeCare:
+    """Nodes are looked after, but no way leads to any."""
+    site = SiteDir(world.run.path.parent / ".site")
+    return NodeCare(
+        site=HealthSite(exclude_hours=72), history=History(site=site, clock=world.clock), clock=world.clock,
+        exclusions=Exclusions(site=site, clock=world.clock), reach=lambda jobs, idle: Fanout(shells=()),
+    )  # fmt: skip

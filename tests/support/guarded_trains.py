@@ -1,0 +1,122 @@
+"""A train on a real Slurm whose body is a few lines of shell."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.launch.train_arrays import Chain
+from opsctl.model import Job, JobSpec, Plan
+from opsctl.render import directives, render
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.scheduler.slurm import Slurm
+from opsctl.state.journal import Event, Journal, Kind
+from opsctl.state.run_dir import Life, RunDir
+
+
+def until(holds: Callable[[], object], *, seconds: float = 100) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+@dataclass
+class GuardedTrain:
+    """One array train in a run directory of its own."""
+
+    path: Path
+    sandbox: Sandbox
+    guard: str = "poll_seconds = 0.2"
+    """The [guard] table of its TRAIN.toml."""
+    arrays: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.run = RunDir(self.path / "gpt")
+        self.runner = SystemRunner(env=self.sandbox.env())
+        self.scheduler = Slurm(self.runner)
+        self.journal = Journal(self.run, SystemClock())
+        self.chain = Chain(run=self.run, journal=self.journal, scheduler=self.scheduler)
+        self.run.path.mkdir()
+        self.run.create()
+        self.site = self.path / "site.toml"
+        self.site.write_text(f'root = "{self.path}"\ntrust_parents = true\n')
+        head = f'name = "gpt"\ncommand = ["{sys.executable}"]\n[slurm]\nnodes = 1\ntime_limit = "10"\n'
+        self.run.config.write_text(f"{head}[guard]\n{self.guard}\n")
+
+    def submit(
+        self, body: str, *, tasks: int = 1, python: str = sys.executable, limit: str = "10", mode: int = 0o755
+    ) -> str:
+        """Submit it as `opsctl launch` does; the array."""
+        self.run.write(self.run.body, f"set -u\n{body}\n", mode=mode)
+        spec = JobSpec(
+            name="gpt", nodes=1, processes_per_node=1, cpus_per_process=1, time_limit=limit, tasks=tasks,
+            memory_per_node="10",
+        )  # fmt: skip
+        wrapper = render(
+            "slurm/wrapper.slurm.j2", directives=directives(spec), run_dir=str(self.run.path), python=python,
+            site_file=str(self.site),
+        )  # fmt: skip
+        self.run.write(self.run.wrapper, wrapper)
+        plan = Plan(train="gpt", spec=spec, wrapper=wrapper, body=body, nonce="n1")
+        self.journal.append(Kind.SUBMITTING, nonce="n1", tasks=tasks, after="")
+        array = self.scheduler.submit(plan, script=str(self.run.wrapper), output=str(self.run.main_log))
+        self.journal.append(Kind.SUBMITTED, nonce="n1", array=array)
+        self.arrays.append(array)
+        return array
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [job for job in self.scheduler.jobs() if job.array in self.arrays]
+
+    @property
+    def waiting(self) -> list[Job]:
+        return [job for job in self.jobs if job.state.is_waiting]
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of it runs, and nothing that waits can start."""
+        return all(job.state.is_final or job.is_held for job in self.jobs)
+
+    def wait(self, *, seconds: float = 100) -> None:
+        until(lambda: self.is_over, seconds=seconds)
+
+    def wait_for(self, file: str) -> None:
+        """Until the body has made a file in the run directory."""
+        until((self.run.path / file).exists)
+
+    def task(self, number: int) -> Job:
+        """The row of a task that began."""
+        return next(job for job in self.jobs if job.tasks == (number,))
+
+    def life(self, task: int = 1) -> Life:
+        return self.run.life(f"{self.arrays[-1]}_{task}.0")
+
+    def end(self, task: int = 1) -> dict[str, str]:
+        """How a life was settled."""
+        until(self.life(task).end.exists)
+        return json.loads(self.life(task).end.read_text())  # type: ignore[no-any-return]  # end.json is an object
+
+    def events(self, kind: Kind) -> list[Event]:
+        return [event for event in self.journal.events() if event.kind is kind]
+
+    @property
+    def log(self) -> str:
+        return self.run.main_log.read_text()
+
+    def wrote(self, file: str) -> str:
+        return (self.run.path / file).read_text()
+
+    def slurm(self, *argv: str) -> None:
+        done = self.runner.run(argv, timeout=60)
+        assert done.code == 0, done.err
+
+    def clear(self) -> None:
+        for array in self.arrays:
+            self.scheduler.cancel(array)
+        until(lambda: not [job for job in self.jobs if job.state.is_active])

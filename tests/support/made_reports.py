@@ -1,0 +1,115 @@
+"""A train with a journal and a log, written as its guard and its trainer would have."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from opsctl.guard.outcome import ACTIONS, Outcome
+from opsctl.report.contents import Report
+from opsctl.report.train_report import report_train
+from opsctl.state.journal import Journal, Kind
+from opsctl.state.run_dir import RunDir
+
+BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@dataclass
+class Hand:
+    """A clock that is moved by hand."""
+
+    seconds: float = 0.0
+
+    def now(self) -> datetime:
+        return BEGIN + timedelta(seconds=self.seconds)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing here waits")
+
+
+class Train:
+    """Its moments are seconds after BEGIN."""
+
+    def __init__(self, place: Path, *, stamps: bool = True) -> None:
+        self.run = RunDir(place / "gpt")
+        self.run.create()
+        self.run.config.write_text("")
+        self.clock = Hand()
+        self.journal = Journal(self.run, self.clock)
+        self.stamps = stamps
+        self.life = ""
+        self.began = 0.0
+
+    def note(self, at: float, kind: Kind, **data: Any) -> None:
+        self.clock.seconds = at
+        self.journal.append(kind, **data)
+
+    def submit(self, at: float, *, tasks: int = 5, array: str = "7") -> None:
+        self.note(at, Kind.SUBMITTING, nonce=array, tasks=tasks, after="")
+        self.note(at, Kind.SUBMITTED, nonce=array, array=array)
+
+    def start(self, at: float, life: str) -> None:
+        self.note(at, Kind.LIFE_STARTED, life=life, nodes="node[001-002]")
+        self.life, self.began = life, at
+        path = self.run.life(life).path
+        path.mkdir(parents=True)
+        size = self.run.main_log.stat().st_size if self.run.main_log.exists() else 0
+        record = {"life": life, "job": "7", "nodes": "node[001-002]", "node_count": 2, "gpus": "", "node": "node001",
+                  "at": self.clock.now().isoformat(), "checkpoint": -1, "main_log": size}  # fmt: skip
+        self.run.life(life).start.write_text(json.dumps(record))
+
+    def say(self, text: str) -> None:
+        with self.run.main_log.open("a") as log:
+            log.write(f"{text}\n")
+
+    def stamp(self, at: float) -> str:
+        return f"{(BEGIN + timedelta(seconds=at)).astimezone():%Y-%m-%d %H:%M:%S}.{round(at % 1 * 1000):03}"
+
+    def steps(self, at: float, first: int, last: int, *, seconds: float = 10.0, every: int = 1) -> float:
+        """Lines for these steps, the first of which begins at `at`; when the last is done."""
+        for step in range(first + every - 1, last + 1, every):
+            at += seconds * every
+            stamp = f" [{self.stamp(at)}]" if self.stamps else ""
+            self.say(
+                f"[node001:3]: {stamp} iteration {step:8d}/     150 | consumed samples: {step * 16:12d} | "
+                f"consumed tokens: {step * 2048:12d} | elapsed time per iteration (s): {seconds:.3f} | "
+                f"global batch size:    16 | lm loss: {3 + 5 / step:.6E} | TFLOPs: 140.00 |"
+            )
+        return at
+
+    def end(self, at: float, outcome: Outcome, why: str = "as told") -> None:
+        life, action = self.run.life(self.life), ACTIONS[outcome]
+        self.note(at, Kind.LIFE_SETTLED, life=self.life, outcome=outcome, action=action, why=why)
+        began = BEGIN + timedelta(seconds=self.began)
+        record = {"life": self.life, "outcome": outcome, "action": action, "why": why, "started": began.isoformat(),
+                  "ended": self.clock.now().isoformat(), "new_checkpoint": True}  # fmt: skip
+        life.end.write_text(json.dumps(record))
+
+    def report(self, at: float, since: float | None = None) -> Report:
+        moment = None if since is None else BEGIN + timedelta(seconds=since)
+        return report_train(self.run, self.journal.events(), BEGIN + timedelta(seconds=at), since=moment)
+
+
+def rough(place: Path, *, stamps: bool = True) -> Train:
+    """Ten minutes in the queue; a node dies after step 100, and five minutes pass until that is noticed; the next life
+    goes on from the checkpoint of step 50, has ten slow steps and finishes."""
+    train = Train(place, stamps=stamps)
+    train.submit(0)
+    train.start(600, "7_1.0")
+    at = train.steps(720, 1, 50)
+    train.say("saved checkpoint step-0000050 in 41.00 s; training stood still for 40.000 s")
+    at = train.steps(at + 40, 51, 100)
+    train.end(at + 300, Outcome.NODE_FAILED, "Slurm says NODE_FAIL")
+    train.start(at + 360, "7_2.0")
+    at = train.steps(at + 480, 51, 120)
+    at = train.steps(at, 121, 130, seconds=15.0)
+    at = train.steps(at, 131, 150)
+    train.say("saved checkpoint step-0000150 in 30.00 s; training stood still for 30.000 s")
+    train.end(at + 30, Outcome.FINISHED)
+    return train

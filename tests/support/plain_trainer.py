@@ -1,0 +1,79 @@
+"""The same training as one plain torch loop: no DeepSpeed, no stages, no slices. What all else is held against."""
+
+import math
+
+import torch
+from torch.nn import functional
+
+from opsctl.trainer.batches import open_data
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.gpt import layers, slopes
+from opsctl.trainer.tensor_parallel import Slice
+
+
+def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
+    """Loss and norm of the gradient (before clipping) of each step, in fp32."""
+    weights = _initial(config)
+    matrices = [w for w in weights.values() if w.ndim > 1]
+    vectors = [w for w in weights.values() if w.ndim == 1]
+    given = config.optimizer
+    groups = [{"params": matrices, "weight_decay": given.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=given.lr, betas=(given.beta1, given.beta2), eps=given.eps)
+    batches = open_data(config).training(config, data_rank=0, data_ranks=1)
+    losses, norms = [], []
+    for step in range(config.steps):
+        consumed, batch = step * config.batch.global_batch, config.batch.global_batch
+        for group in optimizer.param_groups:
+            group["lr"] = config.rate().at(consumed + batch)
+        turns = batch // config.batch.micro_batch
+        total = 0.0
+        for tokens, labels in batches.step(consumed, batch):
+            scores = _forward(config, weights, tokens)
+            loss = functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+            (loss / turns).backward()
+            total += float(loss.detach()) / turns
+        losses.append(total)
+        norms.append(float(torch.nn.utils.clip_grad_norm_(list(weights.values()), given.clip)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, norms
+
+
+def _initial(config: TrainerConfig) -> dict[str, torch.Tensor]:
+    """The trainer's own initial weights by `<layer>.<name>`; the output is tied, and not among them."""
+    built = [spec.build() for spec in layers(config.model, seed=config.seed, part=Slice())[:-1]]
+    named = {f"{n}.{name}": value for n, layer in enumerate(built) for name, value in layer.named_parameters()}
+    return {name: value.detach().clone().requires_grad_() for name, value in named.items()}
+
+
+def _forward(config: TrainerConfig, w: dict[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
+    x = w["0.weight"][tokens]
+    x = x + w["1.weight"] if config.model.family == "gpt2" else _norm(x, w, "1")
+    for layer in range(2, 2 + config.model.layers):
+        x = x + _attention(config, w, _norm(x, w, f"{layer}.norm1"), f"{layer}")
+        up = _linear(_norm(x, w, f"{layer}.norm2"), w, f"{layer}.up")
+        x = x + _linear(functional.gelu(up, approximate="tanh"), w, f"{layer}.down")
+    return _norm(x, w, str(2 + config.model.layers)) @ w["0.weight"].T
+
+
+def _attention(config: TrainerConfig, w: dict[str, torch.Tensor], x: torch.Tensor, layer: str) -> torch.Tensor:
+    """Head by head, with a loop and a softmax."""
+    heads, length = config.model.heads, x.shape[1]
+    width = config.model.hidden // heads
+    places = torch.arange(length)
+    back = places.unsqueeze(1) - places
+    steep = slopes(heads) if config.model.family == "bloom" else [0.0] * heads
+    mixed = []
+    for head, part in enumerate(_linear(x, w, f"{layer}.qkv").split(3 * width, dim=-1)):
+        q, k, v = part.split(width, dim=-1)
+        scores = q @ k.transpose(1, 2) / math.sqrt(width) - steep[head] * back
+        mixed.append(scores.masked_fill(back < 0, -math.inf).softmax(-1) @ v)
+    return _linear(torch.cat(mixed, dim=-1), w, f"{layer}.out")
+
+
+def _linear(x: torch.Tensor, w: dict[str, torch.Tensor], name: str) -> torch.Tensor:
+    return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+
+def _norm(x: torch.Tensor, w: dict[str, torch.Tensor], name: str) -> torch.Tensor:
+    return functional.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"])

@@ -1,0 +1,73 @@
+"""The prequel's rows as what they measured."""
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from opsctl.calc.accelerators import ACCELERATORS
+from opsctl.calc.gpt_size import Shape
+from opsctl.calc.parallel_layout import Cluster, Topology
+
+FILE = Path(__file__).parents[1] / "corpus/plan/prequel-rows.csv"
+
+WHOLE = {"line", "table", "nodes", "layers", "hidden", "heads", "dp", "tp", "pp", "mbs", "gbs", "zero"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    line: int
+    table: int
+    shape: Shape
+    topology: Topology
+    cluster: Cluster
+    batch: int
+    memory_gb: float | None
+    seconds: float | None
+    tflops: float | None
+    formula: str
+    note: str
+    printed: str
+    billions: int
+    """As the document has it."""
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    with FILE.open(newline="") as file:
+        return tuple(_row(each) for each in csv.DictReader(file))
+
+
+@cache
+def distinct() -> tuple[Row, ...]:
+    """The timed rows; what the document prints again in a later table counts once."""
+    seen = {}
+    for row in rows():
+        if row.seconds:
+            seen.setdefault((row.shape, row.topology, row.cluster, row.batch, row.seconds), row)
+    return tuple(seen.values())
+
+
+def _row(each: dict[str, str]) -> Row:
+    number = {name: int(value) for name, value in each.items() if name in WHOLE}
+    shape = Shape(
+        layers=number["layers"], hidden=number["hidden"], heads=number["heads"], vocabulary=250880, positions=True
+    )
+    topology = Topology(
+        tp=number["tp"], pp=number["pp"], dp=number["dp"], micro_batch=number["mbs"], zero=number["zero"],
+        precision=each["optimizer"] if each["optimizer"] != "bf16" else "fp16",
+        embedding_slots=each["slots"] == "layers+embedding",
+    )  # fmt: skip
+    cluster = Cluster(
+        nodes=number["nodes"], gpus_per_node=8, gpu=ACCELERATORS["A100"], host_tuned=each["date"] >= "2022-02-25"
+    )
+    return Row(
+        line=number["line"], table=number["table"], shape=shape, topology=topology, cluster=cluster,
+        batch=number["gbs"], memory_gb=_float(each["memory_gb"]), seconds=_float(each["seconds"]),
+        tflops=_float(each["tflops"]), formula=each["formula"], note=each["note"], printed=each["printed"],
+        billions=int(each["size_b"]),
+    )  # fmt: skip
+
+
+def _float(text: str) -> float | None:
+    return float(text) if text else None

@@ -1,0 +1,116 @@
+"""A real sshd for tests: its own keys, high ports on loopback, one for each node; ended by id."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.ports import HeldPort
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+MOST_PORTS = 16
+"""Of one sshd."""
+
+
+class Sshd:
+    """Where it listens, and what a client needs."""
+
+    def __init__(self, place: Path, nodes: Sequence[str]) -> None:
+        self.place = place
+        self.held = {node: HeldPort() for node in nodes}
+        self.ports = {node: held.number for node, held in self.held.items()}
+        self.known_hosts = place / "known_hosts"
+        self.config = place / "ssh_config"
+        self.user = pwd.getpwuid(os.geteuid()).pw_name
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """For RemoteSite."""
+        return {"ssh_config": str(self.config), "known_hosts": (str(self.known_hosts),), "connect_seconds": 60.0}
+
+    @property
+    def toml(self) -> str:
+        return f"""[remote]
+ways = ["srun", "job", "ssh"]
+ssh_config = "{self.config}"
+known_hosts = ["{self.known_hosts}"]
+connect_seconds = 60.0
+"""
+
+    def write(self, path: str) -> Path:
+        """All files; `path` is what commands get as PATH. The configuration of each daemon."""
+        for key in ("host", "user", "other"):
+            argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.place / key))
+            subprocess.run(argv, check=True, timeout=100)
+        (self.place / "authorized").write_text((self.place / "user.pub").read_text())
+        kind, key = (self.place / "host.pub").read_text().split()[:2]
+        lines = [f"[127.0.0.1]:{port} {kind} {key}\n" for port in self.ports.values()]
+        self.known_hosts.write_text("".join(lines))
+        hosts = [f"Host {node}\n  HostName 127.0.0.1\n  Port {port}\n" for node, port in self.ports.items()]
+        self.config.write_text("".join(hosts) + f"Host *\n  User {self.user}\n  IdentityFile {self.place}/user\n")
+        return self._daemon(path)
+
+    def _daemon(self, path: str) -> Path:
+        settings = [
+            f"HostKey {self.place}/host", f"AuthorizedKeysFile {self.place}/authorized", "PidFile none",
+            "ListenAddress 127.0.0.1", "StrictModes no", "UsePAM no", "PasswordAuthentication no",
+            "KbdInteractiveAuthentication no", "MaxStartups 200", "LogLevel ERROR",
+            *(f"Port {port}" for port in self.ports.values()),
+        ]  # fmt: skip
+        if knows("PerSourcePenalties=no"):  # since 9.8: whoever is refused once is not answered for a while
+            settings.append("PerSourcePenalties no")
+        for node, port in self.ports.items():
+            settings += [f"Match LocalPort {port}", f"SetEnv SLURMD_NODENAME={node} HOME={self.place} PATH={path}"]
+        made = self.place / "sshd_config"
+        made.write_text("\n".join(settings) + "\n")
+        return made
+
+
+def knows(setting: str) -> bool:
+    """Whether this sshd has a setting; what else it lacks in order to start is told apart by its words."""
+    done = subprocess.run(
+        (str(SSHD), "-t", "-f", "/dev/null", "-o", setting), capture_output=True, text=True, check=False
+    )
+    return "Bad configuration option" not in done.stderr
+
+
+@contextmanager
+def sshd(place: Path, nodes: Sequence[str], path: str = "/usr/bin:/bin") -> Iterator[Sshd]:
+    """A daemon that answers for these nodes, at most sixteen."""
+    if SSHD is None:
+        pytest.skip("no sshd here: apt-get install openssh-server")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    made = Sshd(place, nodes)
+    config = made.write(path)
+    log = (place / "sshd.log").open("w")
+    process = subprocess.Popen((SSHD, "-D", "-e", "-f", str(config)), stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        for port in made.ports.values():
+            _wait_listening(port, process)
+        yield made
+    finally:
+        process.terminate()
+        process.wait(100)
+        log.close()
+        for held in made.held.values():
+            held.let_go()
+
+
+def _wait_listening(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 100
+    while process.poll() is None and time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"sshd does not listen on {port}")

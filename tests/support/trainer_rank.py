@@ -1,0 +1,107 @@
+"""One rank that takes steps without the loop around it, and writes down what no log line has digits for.
+
+`plan.json` beside the config: whether to resume, how many steps to take, whether to save, and which fault to plant.
+"""
+
+import hashlib
+import json
+import math
+import os
+import sys
+from pathlib import Path
+
+from opsctl.trainer import config, rank_process
+from opsctl.trainer.process_groups import choose_accelerator, connect, leave
+from opsctl.trainer.rank_layout import layout
+from opsctl.trainer.run_state import State
+
+
+def main(run_dir: Path) -> None:
+    settings, me = config.read(run_dir / "trainer.json"), rank_process.from_environment(os.environ)
+    plan = json.loads((run_dir / "plan.json").read_text())
+    rank_process.die_with_parent()
+    choose_accelerator()
+    # DeepSpeed looks for its accelerator when it is imported.
+    from opsctl.trainer import nan_search  # noqa: PLC0415
+    from opsctl.trainer.batches import open_data  # noqa: PLC0415
+    from opsctl.trainer.checkpoint.save import open_checkpoints  # noqa: PLC0415
+    from opsctl.trainer.engine import Engine  # noqa: PLC0415
+
+    cut, state = layout(settings, me.world_size), State()
+    control = connect(me, timeout_s=60)
+    engine = Engine(settings, cut, me.rank)
+    checkpoints = open_checkpoints(run_dir / "checkpoints", settings, cut, engine, control, parameters=100_000)
+    batches = open_data(settings).training(settings, data_rank=cut.data_rank(me.rank), data_ranks=cut.data)
+    seen = {"losses": [], "norms": [], "fault": ""}
+    if plan.get("resume"):
+        checkpoints.resume(state)
+    seen["first"] = digests(engine)
+    for _ in range(plan["steps"]):
+        if plan.get("plant", {}).get("step") == state.step + 1:
+            plant(engine.deepspeed.module, **plan["plant"])
+        before, consumed, batch = (
+            digests(engine),
+            state.consumed_samples,
+            settings.batch.ramp().at(state.consumed_samples),
+        )
+        rate = settings.rate().at(consumed + batch)
+        loss, norm = engine.step(batches.step(consumed, batch), batch=batch, rate=rate, consumed=consumed)
+        if math.isnan(norm):
+            after_step, again = digests(engine), batches.step(consumed, batch)
+            seen["fault"] = nan_search.where(engine, again, consumed=consumed, control=control)
+            seen["untouched"] = before == after_step == digests(engine)
+            seen["step"] = state.step + 1
+            break
+        state.advance(samples=batch, loss=loss, grad_norm=norm, step_s=0.1)
+        seen["losses"].append(loss)
+        seen["norms"].append(norm)
+    seen["last"] = digests(engine)
+    if plan.get("save"):
+        checkpoints.save(state, background=True)
+        assert checkpoints.settle(state, wait=True), state.notes
+    seen["parameters"] = sum(p.numel() for p in engine.deepspeed.module.parameters())
+    (run_dir / f"rank-{me.rank}.json").write_text(json.dumps(seen))
+    leave(control, 0)
+
+
+def digests(engine) -> dict[str, str]:
+    """Of each weight, and of the optimizer's state as a whole."""
+    from opsctl.trainer.checkpoint.host_copy import tensors_in  # noqa: PLC0415 - not before the accelerator is chosen
+
+    found = {name: digest([value]) for name, value in engine.deepspeed.module.state_dict().items()}
+    return found | {"optimizer": digest(tensors_in(engine.deepspeed.optimizer.state_dict()))}
+
+
+def digest(tensors) -> str:
+    import torch  # noqa: PLC0415 - not before the accelerator is chosen
+
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def plant(module, *, step: int, layer: int, what: str) -> None:
+    """Make something go wrong in a layer, if it is on this stage."""
+    import torch  # noqa: PLC0415 - not before the accelerator is chosen
+
+    if not module._local_start <= layer < module._local_stop:
+        return
+    found = module.forward_funcs[layer - module._local_start]
+    if what == "weight":
+        found.up.weight.data[0, 0] = torch.inf
+    elif what == "forward":
+        found.up.register_forward_hook(lambda *given: given[2] * 1e38 * 1e38)
+    elif what == "once":  # as a GPU that errs
+
+        def err(_, given, gave):
+            hook.remove()
+            return gave * torch.nan
+
+        hook = found.up.register_forward_hook(err)
+    elif what == "backward":
+        found.register_full_backward_hook(lambda *given: (given[1][0] * torch.inf,))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

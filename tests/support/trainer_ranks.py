@@ -1,0 +1,38 @@
+"""Ranks of `rank.py`, started together, and what they wrote down."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.integration.trainer.conftest import ROOT
+from tests.support.ports import HeldPort
+
+RANK = Path(__file__).with_name("trainer_rank.py")
+
+
+def run_ranks(run_dir: Path, world: int, config: dict, **plan) -> list[dict]:
+    """What each of `world` ranks saw. `run_dir` may hold checkpoints of an earlier call."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "trainer.json").write_text(json.dumps(config))
+    (run_dir / "plan.json").write_text(json.dumps({"steps": config["steps"]} | plan))
+    with HeldPort() as port, (run_dir / "log").open("a") as log:
+        ranks = [_start(run_dir, rank, world, port.number, log) for rank in range(world)]
+        codes = [rank.wait(timeout=400) for rank in ranks]
+    assert codes == [0] * world, (run_dir / "log").read_text()
+    return [json.loads((run_dir / f"rank-{rank}.json").read_text()) for rank in range(world)]
+
+
+def _start(run_dir: Path, rank: int, world: int, port: int, log) -> subprocess.Popen:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("TRAIN_", "SLURM_"))}
+    env |= {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    return subprocess.Popen([sys.executable, str(RANK), str(run_dir)], env=env, stdout=log, stderr=log)

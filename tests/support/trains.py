@@ -1,0 +1,133 @@
+"""A site on the shared sandbox, and verbs typed at it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from other_users import skip_unless_others_may_run
+
+from opsctl.app import App, build
+from opsctl.cli import cli
+from opsctl.errors import OpsctlError
+from opsctl.model import Job
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.state.journal import Journal, Kind
+from opsctl.state.run_dir import RunDir
+
+HELD = ("--hold",)
+"""For trains that only have to be in the queue."""
+
+
+class Trains:
+    """Trains of a test, below a root of its own."""
+
+    def __init__(self, place: Path, group: str = "") -> None:
+        self.place = place
+        self.site = place / "site.toml"
+        self.root = place / "trains"
+        self.site.write_text(f'root = "{self.root}"\ngroup = "{group}"\n')
+
+    @property
+    def app(self) -> App:
+        return build(self.site)
+
+    def toml(self, name: str = "t", command: tuple[str, ...] = ("true",), more: str = "", **slurm: Any) -> Path:
+        """A TRAIN.toml: one node, held in the queue unless `extra` says otherwise."""
+        table = {"nodes": 1, "time_limit": "5", "tasks": 3, "extra": HELD, "memory_per_node": "10", **slurm}
+        lines = [f"name = {_toml(name)}", f"command = {_toml(command)}", "[slurm]"]
+        lines += [f"{key} = {_toml(value)}" for key, value in table.items()]
+        path = self.place / f"{name}.toml"
+        path.write_text("\n".join([*lines, "[guard]", "poll_seconds = 0.1", more]) + "\n")
+        return path
+
+    def opsctl(self, *words: object, app: App | None = None) -> str:
+        """What a verb prints, its stderr too. Raises what it raises."""
+        arguments = ["--site", str(self.site), *map(str, words)]
+        done = CliRunner().invoke(cli, arguments, obj=app, standalone_mode=False)
+        if done.exception:
+            raise done.exception
+        return done.output
+
+    def refusal(self, *words: object) -> OpsctlError:
+        with pytest.raises(OpsctlError) as caught:
+            self.opsctl(*words)
+        return caught.value
+
+    def run(self, name: str = "t") -> RunDir:
+        return RunDir(self.root / name)
+
+    def kinds(self, name: str = "t") -> list[Kind]:
+        return [event.kind for event in Journal(self.run(name), self.app.clock).events()]
+
+    def rows(self, name: str = "t") -> list[Job]:
+        """What is queued or runs under this name."""
+        return [job for job in self.app.scheduler.jobs() if job.name == name and not job.state.is_final]
+
+    def arrays(self, name: str = "t") -> set[str]:
+        return {job.array for job in self.rows(name)}
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return str(value) if isinstance(value, int) else "'" + value + "'"
+
+
+@contextmanager
+def trains_on(sandbox: Sandbox, group: str = "") -> Iterator[Trains]:
+    """Trains on `sandbox`, in a place that other users may reach. Nothing of theirs is left in the queue."""
+    with tempfile.TemporaryDirectory(prefix="opsctl-trains-") as name, pytest.MonkeyPatch.context() as patch:
+        Path(name).chmod(0o755)
+        for key, value in sandbox.env().items():
+            patch.setenv(key, value)
+        trains = Trains(Path(name), group)
+        yield trains
+        scheduler = trains.app.scheduler
+        mine = {job.array for job in scheduler.jobs() if f"opsctl:{job.name}:" in job.comment}
+        for array in mine:
+            scheduler.cancel(array)
+        until(lambda: not [job for job in scheduler.jobs() if job.array in mine and not job.state.is_final])
+
+
+def until(holds: Callable[[], Any], *, seconds: float = 100) -> Any:
+    """What `holds` says as soon as it says something."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+    return found
+
+
+def as_user(uid: int, gid: int, do: Callable[[], str]) -> str:
+    """What `do` returns, or the message and hint that it raises, as another user of this machine."""
+    skip_unless_others_may_run()
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            os.setgroups([gid])
+            os.setgid(gid)
+            os.setuid(uid)
+            os.environ["HOME"] = "/nonexistent"
+            said = do()
+            code = 0
+        except OpsctlError as error:
+            said = f"{type(error).__name__}: {error.message} | {error.hint}"
+        except BaseException as error:  # noqa: BLE001 - a child of a test must not go on as a second test
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(writing, said.encode())
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said

@@ -1,0 +1,91 @@
+"""A train in a run directory, its rows of the queue as given, and a clock that stands where it is put."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from opsctl.host.system import SystemRunner
+from opsctl.launch.train_arrays import look
+from opsctl.model import Finding, Job, JobState
+from opsctl.settings.loader import Site, Train, parse
+from opsctl.state.journal import Journal, Kind
+from opsctl.state.run_dir import Life, RunDir
+from opsctl.watchdogs import WATCHDOGS
+from opsctl.watchdogs.context import Memory, Scene, Watched
+from tests.support.clocks import Hands
+
+T0 = datetime(2026, 1, 5, 1, 0, tzinfo=UTC)
+LINE = "[default7]: iteration {step:8d}/   1000 | elapsed time per iteration (s): {step_s} | lm loss: {loss:.6E} |"
+
+
+@dataclass
+class Stage:
+    """What a watchdog is shown."""
+
+    place: Path
+    clock: Hands = field(default_factory=lambda: Hands(T0))
+    site: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    jobs: tuple[Job, ...] = ()
+    nodes: tuple[Any, ...] | None = ()
+    acts: bool = True
+
+    def __post_init__(self) -> None:
+        self.run = RunDir(self.place / "gpt")
+        self.run.create()
+        self.run.config.touch()
+        self.journal = Journal(self.run, self.clock)
+        self.journal.append(Kind.SUBMITTING, nonce="n", tasks=3, after="")
+        self.journal.append(Kind.SUBMITTED, nonce="n", array="7")
+
+    @property
+    def life(self) -> Life:
+        return self.run.life("7_1.0")
+
+    def runs(self, *, since: datetime = T0, **changed: Any) -> None:
+        self.jobs = (job(start=since, **changed),)
+
+    def train(self) -> Watched:
+        table = {"nodes": 1, "time_limit": "60", "processes_per_node": 2}
+        given = {"name": "gpt", "command": ["x"], "slurm": table, "watch": self.config}
+        seen = look(self.run, self.journal, self.jobs)
+        return Watched(run=self.run, config=parse(Train, given, "t"), seen=seen, events=tuple(self.journal.events()))
+
+    def scene(self) -> Scene:
+        site = parse(Site, {"root": str(self.place), **self.site}, "s")
+        return Scene(
+            site=site, now=self.clock.now(), clock=self.clock, runner=SystemRunner(), acts=self.acts,
+            memory=Memory(self.place / ".site/watch"), site_dir=self.place / ".site", trains=(self.train(),),
+            nodes=self.nodes,
+        )  # fmt: skip
+
+    def look(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> Finding:
+        """What a watchdog finds first, some time later."""
+        return self.all(name, thing, after=after)[0]
+
+    def all(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> list[Finding]:
+        self.clock.time += after
+        watchdog, scene = WATCHDOGS[name], self.scene()
+        seen = watchdog.probe(scene, thing if watchdog.of != "train" else scene.trains[0])
+        return watchdog.judge(seen, scene.now)
+
+    def say(self, *lines: str) -> None:
+        with self.run.main_log.open("a") as log:
+            log.write("".join(f"{line}\n" for line in lines))
+
+    def steps(self, first: int, last: int, *, step_s: float = 1.0, loss: float = 2.0) -> None:
+        self.say(*(LINE.format(step=step, step_s=step_s, loss=loss) for step in range(first, last)))
+
+
+def job(**changed: Any) -> Job:
+    """A row of the train's array: its first task, running."""
+    known = {"id": "7", "array": "7", "tasks": (1,), "name": "gpt", "user": "me", "state": JobState.RUNNING,
+             "nodes": "n1", "node_count": 1, "partition": "gpu", "comment": "opsctl:gpt:n"}  # fmt: skip
+    return Job(**{**known, **changed})
+
+
+def waiting(reason: str, **changed: Any) -> Job:
+    return job(**{"id": "8", "tasks": (2, 3), "state": JobState.PENDING, "reason": reason, "nodes": "", **changed})

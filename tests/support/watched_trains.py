@@ -1,0 +1,76 @@
+"""A site with trains on a real Slurm, that can be watched with a clock that is set forward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from opsctl.app import App
+from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.model import Finding, Level
+from opsctl.monitor.watch_cycle import Report, Watch
+from opsctl.ports import Clock, Runner
+from opsctl.settings.loader import Site, load_site
+
+
+@dataclass
+class ForwardClock:
+    """The real clock, some time ahead."""
+
+    ahead: timedelta = timedelta()
+    real: SystemClock = field(default_factory=SystemClock)
+
+    def now(self) -> datetime:
+        return self.real.now() + self.ahead
+
+    def monotonic(self) -> float:
+        return self.real.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        self.real.sleep(seconds)
+
+
+@dataclass
+class CountingRunner:
+    """Runs programs, and counts them."""
+
+    env: dict[str, str]
+    programs: list[str] = field(default_factory=list)
+
+    def run(self, argv, *, timeout, stdin="", env=None):
+        self.programs.append(argv[0])
+        return SystemRunner(env=self.env).run(argv, timeout=timeout, stdin=stdin, env=env)
+
+
+class CountedApp(App):
+    """The real App, whose Slurm commands are counted."""
+
+    counting: CountingRunner
+
+    @property
+    def engine_runner(self) -> Runner:
+        return self.counting
+
+
+def app_of(root: Path, env: dict[str, str], clock: Clock, *, watch: str = "", more: str = "") -> CountedApp:
+    path = root / "site.toml"
+    head = f'root = "{root}"\ntrust_parents = true\n'
+    path.write_text(f"{head}[watch]\nclock_tolerance_seconds = 0\n{watch}\n[alerts]\nwarning_looks = 1\n{more}\n")
+    site: Site = load_site(path)
+    app = CountedApp(site=site, site_path=path, clock=clock, runner=SystemRunner())
+    object.__setattr__(app, "counting", CountingRunner(env=env))
+    return app
+
+
+def told(report: Report) -> list[tuple[str, Level]]:
+    """What people are told by a cycle."""
+    return [(each.finding.key, each.finding.level) for each in report.transitions]
+
+
+def found(report: Report, key: str) -> Finding:
+    return next(each for each in report.findings if each.key == key)
+
+
+def cycle(app: App, *names: str) -> Report:
+    return Watch(world=app, names=names).cycle()

@@ -1,0 +1,152 @@
+"""Time, TFLOPs and cost that the documents work out. `pytest tests/unit/calc/test_throughput.py`"""
+
+from pathlib import Path
+
+import pytest
+
+from opsctl.calc import throughput
+from opsctl.calc.accelerators import ACCELERATORS, accelerator
+from opsctl.calc.gpt_size import PUBLISHED
+from opsctl.errors import InputError
+from opsctl.telemetry.progress.iteration_lines import parse
+
+HOUR = 3600.0
+LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
+
+
+def test_200b_on_300b_tokens_take_105_82_days_of_350_gpus_at_150_tflops() -> None:
+    days = throughput.training_days(billions=200, tokens_billions=300, gpus=350, tflops=150)
+    assert days == pytest.approx(105.82, abs=0.005)
+
+
+def test_and_888_888_89_gpu_hours() -> None:
+    assert throughput.gpu_hours(billions=200, tokens_billions=300, tflops=150) == pytest.approx(888_888.89, abs=0.005)
+
+
+def test_400b_tokens_take_a_third_longer_which_are_the_95367_steps_of_the_logs() -> None:
+    days = throughput.training_days(billions=200, tokens_billions=400, gpus=350, tflops=150)
+    assert days == pytest.approx(105.82 * 4 / 3, abs=0.01)
+    assert round(95367 * 2048 * 2048 / 1e9) == 400
+
+
+def test_the_prequels_log_lines_agree_with_themselves() -> None:
+    lines = [line for text in LOG.read_text().splitlines() if (line := parse(text))]
+    assert len(lines) == 2
+    for line in lines:
+        assert line.global_batch and line.step_s and line.consumed_samples and line.samples_per_s
+        assert line.tokens == 2048 * line.consumed_samples
+        assert line.global_batch / line.step_s == pytest.approx(line.samples_per_s, abs=0.0006)
+
+
+def test_a_week_at_the_peak_is_two_at_half_of_it() -> None:
+    week = throughput.training_days(billions=10, tokens_billions=294.84, gpus=125, tflops=312)
+    assert week == pytest.approx(7, abs=0.001)
+    assert throughput.training_days(billions=10, tokens_billions=294.84, gpus=125, tflops=156) == 2 * week
+
+
+def test_784_samples_in_32_s_leave_145m_samples_82_days_of_20_hours_and_half_as_many_on_twice_the_nodes() -> None:
+    rate = 784 / 32
+    assert rate == 24.5
+    steps = 145_000_000 / 784
+    left = throughput.time_left(steps=round(steps), step_s=32, life_s=20 * HOUR, waits_s=[4 * HOUR])
+    assert left.training / (20 * HOUR) == pytest.approx(82, abs=0.3)
+    assert left.likely / (24 * HOUR) == pytest.approx(82, abs=0.5)
+    for faster, days in ((2, 41), (4, 20.5)):
+        assert throughput.time_left(steps=round(steps), step_s=32 / faster).training / (20 * HOUR) == pytest.approx(
+            days, abs=0.2
+        )
+
+
+def test_the_exact_formula_is_four_times_the_forward_of_the_book_and_the_output_layer() -> None:
+    # forward of a layer: 24Bsh² + 4Bs²h; the output layer, 2BsVh, is not recomputed
+    shape, batch = PUBLISHED["bloom"], 2048
+    s, h = shape.sequence, shape.hidden
+    layer, output = 24 * batch * s * h**2 + 4 * batch * s**2 * h, 2 * batch * s * shape.vocabulary * h
+    whole = {again: throughput.step_tflop(shape, batch=batch, gpus=1, recompute=again) for again in (True, False)}
+    assert whole[True] == pytest.approx((4 * shape.layers * layer + 3 * output) / 1e12)
+    assert whole[False] == pytest.approx((3 * shape.layers * layer + 3 * output) / 1e12)
+
+
+def test_155_tflops_are_half_of_an_a100_and_the_books_formula_with_its_batch_in_parts_is_the_same() -> None:
+    assert 155 / accelerator("A100").tflops == pytest.approx(0.5, abs=0.005)
+    whole = throughput.estimated_tflops(billions=176, sequence=2048, batch=2 * 8 * 128, seconds=105, gpus=48 * 8)
+    assert whole == pytest.approx(176 * 4 * 2 * 2048 * 2 * 8 * 128 / (105 * 48 * 8 * 1000))
+
+
+def test_an_a100_is_2_5_v100s_and_an_h100_8_of_them_or_3_a100s() -> None:
+    v100, a100, h100 = (accelerator(name) for name in ("V100", "A100", "H100"))
+    assert round(a100.tflops / v100.tflops, 1) == 2.5
+    assert round(h100.tflops / v100.tflops) == 8
+    assert round(h100.tflops / a100.tflops) == 3
+    assert [2 * each.link_gb_s for each in (v100, a100, h100)] == [300, 600, 900]  # the book counts both ways
+
+
+def test_in_fp8_an_h100_is_16_v100s_and_not_the_18_that_the_book_says() -> None:
+    assert 2 * accelerator("H100").tflops / accelerator("V100").tflops == pytest.approx(15.8, abs=0.05)
+
+
+def test_624_tflop_in_4_s_are_half_of_an_a100() -> None:
+    assert 624 / 4 / accelerator("A100").tflops == 0.5
+
+
+def test_the_books_one_liner_for_a_52b_model_gives_107_tflops() -> None:
+    reached = throughput.estimated_tflops(billions=52, sequence=2048, batch=1024, seconds=127, gpus=64)
+    assert reached == pytest.approx(107.3, abs=0.1)
+
+
+def test_without_recomputation_three_passes_count_instead_of_four() -> None:
+    with_it, without = (
+        throughput.estimated_tflops(billions=1, sequence=1, batch=1, seconds=1, gpus=1, recompute=recompute)
+        for recompute in (True, False)
+    )
+    assert without / with_it == 0.75
+
+
+def test_bloom_used_about_half_of_its_a100s_and_recomputed_a_quarter_of_that() -> None:
+    used = throughput.utilisation(PUBLISHED["bloom"], batch=2048, seconds=105, gpus=384, peak=312, recompute=True)
+    assert used.hfu == pytest.approx(0.48, abs=0.005)
+    assert used.mfu / used.hfu == pytest.approx(0.75, abs=0.01)
+
+
+def test_peaks_are_those_without_sparsity() -> None:
+    peaks = {name: each.tflops for name, each in ACCELERATORS.items()}
+    assert {name: peaks[name] for name in ("V100", "A100", "H100", "H200", "MI250X", "MI300X")} == {
+        "V100": 125, "A100": 312, "H100": 989, "H200": 989, "MI250X": 383, "MI300X": 1307,
+    }  # fmt: skip
+
+
+def test_an_unknown_accelerator_is_told_with_those_that_are_known() -> None:
+    assert accelerator("h100-pcie").tflops == 756
+    with pytest.raises(InputError, match="gpu: 'A1000' is not known"):
+        accelerator("A1000")
+
+
+def test_without_a_time_limit_the_time_left_is_that_of_the_steps() -> None:
+    left = throughput.time_left(steps=100, step_s=36)
+    assert (left.likely, left.early, left.late, left.lives) == (HOUR, HOUR, HOUR, 0)
+
+
+def test_every_task_that_is_to_come_brings_its_start_up_and_the_waits_seen() -> None:
+    # 45 h of steps in tasks of 20 h, half an hour of each for its start: two more tasks after this one
+    left = throughput.time_left(steps=1620, step_s=100, life_s=20 * HOUR, start_up_s=HOUR / 2, waits_s=[HOUR, 3 * HOUR])
+    assert left.training == 45 * HOUR
+    assert left.lives == 2
+    assert left.likely == (45 + 2 * 0.5 + 2 * 2) * HOUR
+    assert left.early < left.likely < left.late
+    assert left.early >= (45 + 1 + 2) * HOUR
+
+
+def test_the_waits_of_two_tasks_spread_by_root_two_of_one_within_what_was_seen() -> None:
+    left = throughput.time_left(steps=45, step_s=HOUR, life_s=20 * HOUR, waits_s=[3 * HOUR, 5 * HOUR])
+    spread = 1.28155 * 2**0.5 * HOUR
+    assert left.early == pytest.approx((45 + 8) * HOUR - spread, rel=1e-5)
+    assert left.late == pytest.approx((45 + 8) * HOUR + spread, rel=1e-5)
+
+
+def test_nothing_is_left_of_a_train_that_is_done() -> None:
+    assert throughput.time_left(steps=0, step_s=1, life_s=HOUR, waits_s=[HOUR]).late == 0
+
+
+def test_a_task_has_to_last_longer_than_its_start_up() -> None:
+    with pytest.raises(InputError, match=r"a task of 60 s ends before its start-up of 60 s does"):
+        throughput.time_left(steps=1, step_s=1, life_s=60, start_up_s=60)

@@ -1,0 +1,222 @@
+"""`opsctl cron` as it is typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from opsctl.app import App, build
+from opsctl.cli import cli
+from opsctl.cron.drivers.export import FORMATS
+from opsctl.cron.drivers.selected_driver import Wanted, read_wanted, write_wanted
+from opsctl.errors import ConfigError, InputError, RunDirError
+from opsctl.settings.cron import CronSite
+
+ODD = ["/opt/my python", "-m", "opsctl", "--site", "/x/100%/$HOME/site's.toml", "cron", "tick"]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    directory = tmp_path / "cron"
+    directory.mkdir()
+    (directory / "crontab").write_text("0 0 * * * echo daily\n*/10 * * * * echo often\n")
+    file = tmp_path / "site.toml"
+    file.write_text(
+        f'root = "{tmp_path}/trains"\ntrust_parents = true\n[cron]\ndirectory = "{directory}"\ntime_zone = "UTC"\n'
+    )
+    return file
+
+
+def opsctl(site: Path, *words: str) -> Result:
+    return CliRunner().invoke(cli, ["--site", str(site), "cron", *words], standalone_mode=False)
+
+
+def app_of(site: Path) -> App:
+    return build(site)
+
+
+def test_status_before_anything_was_started_says_how_to(site: Path) -> None:
+    said = opsctl(site, "status").output
+    assert said.startswith("nobody ticks: opsctl cron start\n")
+    assert "echo often" in said
+    assert not (site.parent / "trains").exists(), "and it makes nothing"
+
+
+def test_status_says_when_each_ran_with_what_result_and_when_it_runs_next(site: Path) -> None:
+    opsctl(site, "tick")
+    asked = datetime.now(UTC)
+    given = json.loads(opsctl(site, "status", "--json").output)
+    daily, often = given["entries"]
+    assert (often["id"], often["when"], often["result"]) == ("echo often", "*/10 * * * *", "ok")
+    assert often["output"].endswith("-echo-often.txt")
+    assert datetime.fromisoformat(often["next"]) > asked
+    assert datetime.fromisoformat(daily["next"]).hour == 0
+    assert given["is_overdue"] is False
+
+
+def test_status_says_what_will_not_be_run_before_it_is_due(site: Path) -> None:
+    daily = site.parent / "cron" / "cron.daily"
+    daily.mkdir()
+    (daily / "plain").write_text("#!/bin/sh\n")
+    (daily / "theirs").write_text("#!/bin/sh\n")
+    (daily / "theirs").chmod(0o777)
+    said = opsctl(site, "status").output
+    assert "cron.daily/plain: not executable: chmod +x it" in said
+    assert f"{daily}/theirs: mode 0777 lets others write" in said
+
+
+def test_status_fails_where_ticks_should_come_and_do_not(site: Path) -> None:
+    place = app_of(site).cron.place
+    place.create()
+    ago = datetime.now(UTC) - timedelta(hours=2)
+    write_wanted(place, Wanted(driver="slurm", since=ago, by="me"))
+    place.touch(ago)
+    shutil.os.utime(place.wanted, (ago.timestamp(), ago.timestamp()))  # type: ignore[attr-defined]  # it imports os
+    done = opsctl(site, "status")
+    assert done.return_value == 1
+    assert "the slurm driver, since" in done.output
+    assert re.search(
+        "last tick 72[0-9][0-9] s ago, one is due every 600 s; that is too long ago: opsctl cron start", done.output
+    )
+
+
+def test_a_crontab_that_makes_no_sense_is_not_started(site: Path) -> None:
+    (site.parent / "cron" / "crontab").write_text("* * * * x\n")
+    error = opsctl(site, "start").exception
+    assert isinstance(error, ConfigError)
+    assert error.problems == (f"{site.parent}/cron/crontab:1: '* * * * x': needs five fields and a command",)
+
+
+def test_a_crontab_that_others_could_have_written_is_not_started(site: Path) -> None:
+    (site.parent / "cron" / "crontab").chmod(0o666)
+    error = opsctl(site, "start").exception
+    assert isinstance(error, RunDirError)
+    assert f"{site.parent}/cron/crontab: mode 0666 lets others write" in error.message
+
+
+def test_only_one_driver_at_a_time(site: Path) -> None:
+    place = app_of(site).cron.place
+    place.create()
+    write_wanted(place, Wanted(driver="slurm", since=datetime.now(UTC), by="me"))
+    error = opsctl(site, "start", "daemon").exception
+    assert isinstance(error, InputError)
+    assert error.message.startswith("cron is driven already, by the slurm driver, since")
+
+
+def test_a_daemon_of_another_machine_is_asked_to_leave(site: Path) -> None:
+    place = app_of(site).cron.place
+    place.create()
+    place.touch(datetime.now(UTC))
+    write_wanted(place, Wanted(driver="daemon", since=datetime.now(UTC), by="me", host="elsewhere", pid=1, started=1))
+    assert opsctl(site, "stop").output == "the daemon on elsewhere leaves at its next tick\n"
+    assert read_wanted(place) is None
+
+
+def test_ticks_from_outside_are_missed_when_they_stay_away(site: Path) -> None:
+    line = opsctl(site, "export").output.splitlines()[-1]
+    command = shlex.split(line.split(maxsplit=5)[5])
+    subprocess.run(command, check=True, capture_output=True)
+    assert opsctl(site, "status").output.startswith("an exported line on ")
+    cron = app_of(site).cron
+    late = cron.clock.now() - timedelta(hours=2)
+    cron.place.touch(late)
+    os.utime(cron.place.wanted, (late.timestamp(), late.timestamp()))
+    assert opsctl(site, "status").return_value == 1
+    watch = CliRunner().invoke(cli, ["--site", str(site), "watch", "cron_alive"], standalone_mode=False).output
+    assert "critical  cron_alive/site" in watch
+    assert "still have the line of `opsctl cron export`?" in watch
+    assert opsctl(site, "stop").output.startswith("stopped expecting ticks; the line on ")
+    assert opsctl(site, "status").return_value == 0
+
+
+def test_a_tick_typed_by_hand_makes_nobody_expect_more(site: Path) -> None:
+    opsctl(site, "tick")
+    assert read_wanted(app_of(site).cron.place) is None
+
+
+def test_an_exported_line_leaves_a_driver_that_was_started(site: Path) -> None:
+    place = app_of(site).cron.place
+    place.create()
+    write_wanted(place, Wanted(driver="slurm", since=datetime.now(UTC), by="me"))
+    opsctl(site, "tick", "--exported")
+    wanted = read_wanted(place)
+    assert wanted is not None and wanted.driver == "slurm"
+
+
+def test_somebody_elses_cron_is_left_alone(site: Path) -> None:
+    place = app_of(site).cron.place
+    place.create()
+    try:
+        shutil.os.chown(place.path, 12345, -1)  # type: ignore[attr-defined]  # it imports os
+    except PermissionError:
+        pytest.skip("needs to be root, to make something another user's")
+    error = opsctl(site, "tick").exception
+    assert isinstance(error, RunDirError)
+    assert error.message == f"{place.path}: belongs to 12345, who ticks for this site"
+
+
+def test_a_typed_tick_says_what_it_did(site: Path) -> None:
+    (site.parent / "cron" / "crontab").write_text("*/10 * * * * exit 4\n")
+    done = opsctl(site, "tick")
+    assert done.return_value == 1
+    assert "exit 4: failed exit 4, " in done.output
+    assert json.loads(opsctl(site, "tick", "--json").stdout) == {}
+
+
+@pytest.mark.parametrize("form", ["crontab", "scrontab"])
+def test_an_exported_line_is_what_cron_and_then_the_shell_make_of_it(form: str) -> None:
+    line = FORMATS[form](ODD, CronSite(partition="cpu")).splitlines()[-1]
+    minutes, *stars, command = line.split(maxsplit=5)
+    assert (minutes, stars) == ("*/10", ["*"] * 4)
+    assert "%" not in command.replace(r"\%", ""), "which would be a line feed"
+    shown = subprocess.run(["sh", "-c", f"printf '%s\\n' {command.replace(chr(92) + '%', '%')}"],
+                           capture_output=True, text=True, check=True)  # fmt: skip
+    assert shown.stdout.splitlines() == [*ODD, "--exported"]
+
+
+def test_scrontab_says_where_to_run() -> None:
+    text = FORMATS["scrontab"](ODD, CronSite(partition="cpu", account="me"))
+    assert "#SCRON --partition=cpu\n#SCRON --account=me\n#SCRON --mem=1G\n#SCRON --time=30\n" in text
+
+
+@pytest.mark.parametrize(
+    ("minutes", "crontab", "calendar"), [(1, "*", "*:0/1"), (15, "*/15", "*:0/15"), (60, "0", "hourly")]
+)
+def test_every_grid_has_its_words(minutes: int, crontab: str, calendar: str) -> None:
+    settings = CronSite(tick_minutes=minutes)
+    assert FORMATS["crontab"](["x"], settings).splitlines()[-1] == f"{crontab} * * * * x --exported"
+    assert f"\nOnCalendar={calendar}\n" in FORMATS["systemd-timer"](["x"], settings)
+
+
+def test_units_quote_as_systemd_does() -> None:
+    line = '"/opt/my python" -m opsctl --site "/x/100%%/$$HOME/site\'s.toml" cron'
+    assert f"\nExecStart={line} tick --exported\n" in FORMATS["systemd-timer"](ODD, CronSite())
+    assert f"\nExecStart={line} start daemon\n" in FORMATS["systemd-service"](ODD, CronSite())
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_understands_the_units(tmp_path: Path) -> None:
+    unit = tmp_path / "opsctl-cron.service"
+    unit.write_text(FORMATS["systemd-service"](["/bin/true", "a b", "tick"], CronSite()))
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert "opsctl-cron" not in done.stderr
+
+
+def test_stopping_says_in_json_what_was_stopped(site: Path) -> None:
+    place = app_of(site).cron.place
+    place.create()
+    write_wanted(place, Wanted(driver="export", since=datetime.now(UTC), by="me", host="login1"))
+    said = json.loads(opsctl(site, "stop", "--json").stdout)
+    assert (said["driver"], said["cancelled"]) == ("export", [])
+    assert said["done"].startswith("stopped expecting ticks; the line on login1 still ticks")
+    assert read_wanted(place) is None

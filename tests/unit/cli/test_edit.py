@@ -1,0 +1,44 @@
+"""`opsctl edit`, as far as it asks Slurm nothing. The rest: tests/integration/slurm/test_queue_commands.py."""
+
+import pytest
+from click.testing import CliRunner
+
+from opsctl.cli import cli
+from opsctl.errors import ConfigError
+from opsctl.state.run_dir import RunDir
+
+TRAIN = 'name = "gpt"\ncommand = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "9"\n'
+
+
+@pytest.fixture
+def edit(tmp_path, monkeypatch):
+    """`edit(more)`: a dry run of an edit of a train, to the same with these lines more."""
+    monkeypatch.setenv("OPSCTL_ROOT", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    run = RunDir(tmp_path / "gpt")
+    run.create()
+    run.write(run.config, TRAIN)
+
+    def dry_run(more):
+        changed = tmp_path / "changed.toml"
+        changed.write_text(TRAIN + more)
+        return CliRunner().invoke(cli, ["edit", "gpt", str(changed), "--dry-run"], standalone_mode=False)
+
+    return dry_run
+
+
+def test_a_secret_gets_into_no_body_by_an_edit_either(edit):
+    said = edit('[environment]\nWANDB_API_KEY = "hunter2"\n')
+    assert isinstance(said.exception, ConfigError)
+    assert said.exception.problems == (
+        "[environment] WANDB_API_KEY: would stand in body.sh for all to read; put it in a file and `source` that in"
+        " [setup]",
+    )
+    assert "hunter2" not in said.output + said.exception.message
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"])
+def test_other_variables_may_be_changed(edit, name):
+    said = edit(f'[environment]\n{name} = "4"\n')
+    assert said.exception is None
+    assert f"+export {name}=4" in said.output

@@ -1,0 +1,56 @@
+"""What logs, nodes and team-mates say reaches a terminal as text; what the file system does is no bug in opsctl."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from opsctl.state.run_dir import RunDir
+
+EVIL = "red \x1b[31mtext\x1b[0m \x1b]0;title\x07\x1b[2J\x1b[6n end"
+
+
+@pytest.fixture
+def train(tmp_path):
+    run = RunDir(tmp_path / "gpt")
+    run.create()
+    run.write(run.config, "")
+    return run
+
+
+def opsctl(train, *words, **more):
+    env = {**os.environ, "OPSCTL_ROOT": str(train.path.parent), "XDG_CONFIG_HOME": str(train.path.parent)}
+    return subprocess.run([sys.executable, "-m", "opsctl", *words], check=False, env=env, timeout=250, **more)
+
+
+def test_a_switchs_reason_does_nothing_to_a_terminal(train):
+    (train.switches / "kill").write_text(json.dumps({"why": EVIL}))
+    ours, theirs = pty.openpty()
+    assert opsctl(train, "kill-switch", "show", "gpt", stdout=theirs).returncode == 0
+    said = os.read(ours, 65536).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert "red \x1b[31mtext\x1b[0m  end" in said
+    assert not any(each in said for each in ("\x1b]", "\x07", "\x1b[2J", "\x1b[6n"))
+
+
+def test_half_a_character_is_printed_as_json_escapes_it(train):
+    (train.switches / "kill").write_text('{"why": "a\\ud800b"}')
+    done = opsctl(train, "kill-switch", "show", "gpt", "--json", capture_output=True)
+    assert (done.returncode, json.loads(done.stdout)[0]["why"]) == (0, "a\ud800b")
+
+
+def test_a_sign_that_the_terminal_does_not_know_is_no_reason_to_end(train):
+    (train.switches / "kill").write_text('{"why": "für 日本"}')
+    env = {**os.environ, "PYTHONIOENCODING": "latin-1", "OPSCTL_ROOT": str(train.path.parent)}
+    words = [sys.executable, "-m", "opsctl", "kill-switch", "show", "gpt"]
+    done = subprocess.run(words, check=False, env=env, timeout=250, capture_output=True)
+    assert (done.returncode, "für \\u65e5\\u672c" in done.stdout.decode("latin-1")) == (0, True)
+
+
+def test_a_file_that_cannot_be_read_is_said_in_a_line(train):
+    done = opsctl(train, "nccl", "/proc/self/mem", capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "opsctl: Input/output error\n")

@@ -1,0 +1,58 @@
+"""Ticks on a disk that is full or read-only: who is to be awake stays awake, and no report is sent all day long."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from opsctl.cron.run_history import Result
+from tests.support.cron_context import NOON, CronWorld
+
+CRONTAB = "*/10 * * * * echo often >>$HERE/log; echo said\n0 12 * * * echo daily >>$HERE/log\n"
+
+
+@pytest.fixture
+def full(world: CronWorld) -> Iterator[CronWorld]:
+    """A world whose site directory is on a file system of 64 KiB that is full, but for what is there already."""
+    root = world.path / "trains"
+    root.mkdir()
+    if shutil.which("mount") is None:
+        pytest.skip("no mount")
+    argv = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs", str(root)]
+    if subprocess.run(argv, capture_output=True, check=False).returncode:
+        pytest.skip("needs to mount a file system")
+    world.crontab(CRONTAB)
+    world.clock.time -= timedelta(minutes=25)
+    world.tick()
+    world.clock.time = NOON
+    with pytest.raises(OSError, match="No space left"), (root / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(b"x" * 512)
+    (world.path / "log").unlink()
+    yield world
+    subprocess.run(["umount", "--lazy", str(root)], check=True)
+
+
+def test_on_a_full_disk_what_is_due_now_is_run_and_nothing_is_caught_up_with_again_and_again(full: CronWorld) -> None:
+    for _ in range(6):
+        ran = full.tick(after=600 if full.wrote else 0)
+        assert ran
+        assert {each.result for each in ran.values()} == {Result.OK}
+    assert full.wrote.count("often") == 6
+    assert full.wrote.count("daily") == 1
+    assert any("No space left on device" in said for said in full.said)
+    (full.path / "trains" / "filler").unlink()
+    full.tick(after=600)
+    assert len(full.ledger.entries) == 2, "and it is written down again"
+
+
+def test_a_disk_that_is_read_only_does_not_stop_it_either(full: CronWorld) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(full.path / "trains")], check=True)
+    ran = full.tick()
+    assert len(ran) == 2
+    assert {each.result for each in ran.values()} == {Result.OK}
+    assert any("Read-only file system" in said for said in full.said)

@@ -1,0 +1,208 @@
+"""The first cause of an end, from logs: those of the chronicles, and others of real lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from opsctl.diagnosis.causes import Class
+from opsctl.diagnosis.diagnose_attempt import diagnose_logs
+from opsctl.diagnosis.exit_reasons import End
+from opsctl.diagnosis.root_cause import Diagnosis, judge
+from opsctl.diagnosis.scan_logs import scan
+from tests.unit.diagnosis.conftest import LOST, TIMEOUT, Log, real
+
+SLURM_TIMEOUT = End(kind=Class.TIME_LIMIT, says="Slurm ended it at its time limit", is_final=False)
+
+
+def why(log: Log, **more: object) -> Diagnosis:
+    seen = scan(log.write())
+    return judge(seen.events, iteration=seen.iteration, ranks=log.ranks, **more)
+
+
+def test_the_ecc_crash_is_the_gpu_of_one_node_and_not_what_511_others_tell(log: Log) -> None:
+    log.all_say("> building train, validation, and test datasets ...").steps(43660, 43670)
+    log.say(41, real("tr1-13b-ecc.txt")).all_say(LOST, but=(41,))
+    found = why(log)
+    assert (found.kind, found.cause, found.node, found.rank) == (Class.GPU, "gpu-ecc", "r10i0n5", 41)
+    assert found.suspects == ("r10i0n5",)
+    assert found.iteration == 43680
+    assert (
+        "RuntimeError: transform: failed to synchronize: cudaErrorECCUncorrectable: uncorrectable ECC error encountered"
+        in found.evidence
+    )
+    assert found.also == ("ranks lost their connection to another one (511 ranks)",)
+
+
+def test_an_echo_that_comes_first_is_still_an_echo(log: Log) -> None:
+    log.steps(10, 20).all_say(LOST, but=(41,)).say(41, real("tr1-13b-ecc.txt").partition("\n")[2])
+    assert why(log).rank == 41
+
+
+def test_no_memory_at_the_first_barrier_is_the_gpu(log: Log) -> None:
+    log.say(41, real("tr1-13b-out-of-memory-at-barrier.txt")).all_say(LOST, but=(41,))
+    found = why(log)
+    assert (found.kind, found.cause, found.node, found.rank) == (Class.GPU, "gpu-memory-taken", "r10i0n5", 41)
+    assert found.evidence[-2:] == (
+        "    work = default_pg.barrier(opts=opts)",
+        "RuntimeError: CUDA error: out of memory",
+    )
+
+
+def test_after_an_ecc_crash_it_says_that_the_node_is_the_same(log: Log) -> None:
+    log.say(41, real("tr1-13b-out-of-memory-at-barrier.txt"))
+    before = Diagnosis(
+        kind=Class.GPU, cause="gpu-ecc", says="uncorrectable memory error of a GPU", node="r10i0n5", life="7_1.0"
+    )
+    assert why(log, before=before).also == ("the same node ended 7_1.0: uncorrectable memory error of a GPU",)
+    assert why(log, before=replace(before, node="r10i0n4")).also == ()
+
+
+def test_no_memory_in_the_middle_is_the_model(log: Log) -> None:
+    log.steps(10, 20).say(3, "RuntimeError: CUDA error: out of memory")
+    assert (why(log).kind, why(log).suspects) == (Class.MEMORY, ())
+
+
+def test_the_bus_error_is_the_shared_memory_of_a_node(log: Log) -> None:
+    log.steps(100, 110).say(17, real("tr1-13b-bus-error.txt")).all_say(LOST, but=(17,))
+    found = why(log)
+    assert (found.kind, found.cause, found.node, found.rank) == (Class.MEMORY, "shared-memory-full", "r10i0n2", 17)
+
+
+def test_a_log_without_prefixes_names_whom_srun_names(log: Log) -> None:
+    log.plain(real("tr1-13b-ecc.txt")).plain("srun: error: r10i6n5: task 213: Exited with exit code 1")
+    found = why(log)
+    assert (found.cause, found.node, found.rank) == ("gpu-ecc", "r10i6n5", 213)
+
+
+def test_what_was_survived_is_no_cause(log: Log) -> None:
+    log.steps(10).say(0, "OSError: [Errno 28] No space left on device").steps(20, 30)
+    log.say(5, "KeyError: 'tokens'").all_say(LOST, but=(5,))
+    assert (why(log).kind, why(log).rank) == (Class.CODE, 5)
+
+
+def test_what_is_told_just_before_the_last_iteration_line_may_be_the_cause(log: Log) -> None:
+    log.steps(10, 20).say(41, real("tr1-13b-ecc.txt").partition("\n")[2]).steps(30).all_say(LOST, but=(41,))
+    assert why(log).cause == "gpu-ecc"
+
+
+def test_an_unknown_error_stays_unknown_and_shows_the_first_traceback(log: Log) -> None:
+    log.steps(10, 20)
+    log.say(7, 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\nour.Strange: never seen')
+    log.all_say(LOST, but=(7,))
+    found = why(log)
+    assert (found.kind, found.cause, found.rank) == (Class.UNKNOWN, "traceback", 7)
+    assert found.evidence == (
+        "Traceback (most recent call last):",
+        '  File "a.py", line 3, in f',
+        "    g()",
+        "our.Strange: never seen",
+    )
+
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    all_reduce(x)\n'
+
+
+def test_a_traceback_that_ends_in_a_lost_connection_is_an_echo_and_the_silent_ranks_are_named(log: Log) -> None:
+    log.steps(10, 20).all_say(TRACEBACK + LOST, but=tuple(range(8, 16)))  # a node that lost power says nothing
+    found = why(log)
+    assert (found.kind, found.cause, found.rank) == (Class.NETWORK, "connection-lost", None)
+    assert found.also[1] == ("all but 8 ranks complain; silent: 8, 9, 10, 11, 12, 13, 14, 15")
+
+
+def test_the_one_traceback_that_nobody_explains_stands_out_among_those_of_lost_connections(log: Log) -> None:
+    log.steps(10, 20).all_say(TRACEBACK + LOST, but=(7,)).say(7, TRACEBACK + "our.Strange: never seen")
+    assert (why(log).cause, why(log).rank) == ("traceback", 7)
+
+
+def test_nothing_at_all_is_unknown(log: Log) -> None:
+    found = why(log.steps(10, 20))
+    assert (found.kind, found.cause, found.says) == (Class.UNKNOWN, "nothing", "no log tells why")
+
+
+def test_where_all_only_wait_the_silent_rank_is_named(log: Log) -> None:
+    found = why(log.steps(10, 20).all_say(TIMEOUT, but=(300,)))
+    assert (found.kind, found.cause, found.suspects) == (Class.NETWORK, "collective-timeout", ())
+    assert found.also[-1] == "all but 1 rank complain; silent: 300"
+
+
+def test_where_all_only_lost_a_peer_it_is_the_one_that_most_name(log: Log) -> None:
+    line = "x:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer {peer}<57557>"
+    log.steps(10, 20)
+    for rank in range(20):
+        log.say(rank, line.format(peer="r10i6n5" if rank % 4 else "r10i0n0"))
+    assert (why(log).kind, why(log).node) == (Class.NETWORK, "r10i6n5")
+
+
+def test_slurms_word_counts_for_more_than_an_unexplained_death(log: Log) -> None:
+    log.steps(10, 20).plain("srun: error: node1: task 0: Killed")
+    assert why(log, end=SLURM_TIMEOUT).kind is Class.TIME_LIMIT
+    assert why(log).kind is Class.UNKNOWN
+
+
+def test_a_cause_in_the_log_counts_for_more_than_slurms_word(log: Log) -> None:
+    log.steps(10, 20).say(41, real("tr1-13b-ecc.txt"))
+    assert why(log, end=SLURM_TIMEOUT).cause == "gpu-ecc"
+
+
+def test_the_time_limit_came_first(log: Log) -> None:
+    log.steps(10, 20)
+    log.plain("slurmstepd: error: *** JOB 494583 ON n1 CANCELLED AT 2024-04-20T09:09:37 DUE TO TIME LIMIT ***")
+    log.say(3, "ValueError: cannot save while shutting down")
+    assert (why(log).kind, why(log).at) == (Class.TIME_LIMIT, "2024-04-20 09:09:37")
+
+
+def test_memory_of_a_node_takes_node_and_rank_from_srun(log: Log) -> None:
+    log.steps(10, 20)
+    log.plain(
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=440575.0. Some of the step tasks have been OOM Killed."
+    )
+    log.plain("srun: error: nid001277: tasks 1-3: Out Of Memory")
+    found = why(log)
+    assert (found.kind, found.node, found.rank, found.suspects) == (Class.MEMORY, "nid001277", 1, ("nid001277",))
+
+
+@pytest.mark.parametrize("chunk", [512, 1 << 12, 1 << 22])
+def test_the_size_of_what_is_read_at_once_does_not_matter(
+    log: Log, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr("opsctl.diagnosis.scan_logs.CHUNK", chunk)
+    log.ranks = 64
+    log.steps(10, 20).say(41, real("tr1-13b-ecc.txt")).all_say(LOST, but=(41,))
+    found = why(log)
+    assert (found.cause, found.rank, found.iteration) == ("gpu-ecc", 41, 43680)
+
+
+# --- a log for each rank
+
+
+def of_ranks(directory: Path, said: dict[tuple[str, int], str]) -> list[Path]:
+    paths = []
+    for (node, rank), text in said.items():
+        paths.append(directory / f"{node}-{rank}.log")
+        paths[-1].write_text(text)
+    return paths
+
+
+def test_clocks_that_differ_do_not_change_the_order(tmp_path: Path) -> None:
+    """Node b is an hour ahead: what it says first looks later than what follows from it."""
+    begin, error = "[2021-08-12 {:02d}:00:00,000] [INFO] > initializing\n", "[2021-08-12 {:02d}:{:02d}:00,000] {}\n"
+    said = {
+        ("a", 0): begin.format(7) + error.format(7, 50, "KeyError: 1") + "KeyError: 1\n",
+        ("c", 2): begin.format(7),
+        ("b", 1): begin.format(8)
+        + error.format(8, 40, "x")
+        + "RuntimeError: CUDA error: uncorrectable ECC error encountered\n",
+    }
+    found = diagnose_logs(of_ranks(tmp_path, said))
+    assert (found.cause, found.node, found.rank) == ("gpu-ecc", "b", 1)
+
+
+def test_one_log_for_each_node_names_the_node(tmp_path: Path) -> None:
+    for node in ("r10i6n4", "r10i6n5"):
+        text = real("tr1-13b-ecc.txt") if node == "r10i6n5" else LOST
+        (tmp_path / f"tr1-13B-637799-{node}.out").write_text(text)
+    found = diagnose_logs(sorted(tmp_path.iterdir()))
+    assert (found.cause, found.node, found.rank) == ("gpu-ecc", "r10i6n5", None)

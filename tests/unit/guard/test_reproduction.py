@@ -1,0 +1,103 @@
+"""What a life ran with, without what is secret."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from opsctl.guard.reproduction import HIDDEN, dump, mask, mask_logins
+from opsctl.host.system import SystemRunner
+from opsctl.ports import Completed
+from tests.support.finalized_trains import World
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "PGPASSWORD", "MYSQL_PASSWD", "GPG_PASSPHRASE",
+     "GOOGLE_APPLICATION_CREDENTIALS", "my_secret", "SSH_AUTH_SOCK"],
+)  # fmt: skip
+def test_what_is_secret_by_its_name_is_hidden(name: str) -> None:
+    assert mask({name: "hunter2"}) == {name: HIDDEN}
+
+
+def test_what_is_not_secret_is_kept_word_for_word() -> None:
+    env = {"PATH": "/bin:/usr/bin", "LINES": "a\nb", "MAIL": "me@example.org", "ADDRESS": "https://example.org/a@b"}
+    assert mask(env) == env
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("https://me:hunter2@example.org/x", f"https://{HIDDEN}@example.org/x"),
+        ("a @ git+https://hunter2@example.org/a.git", f"a @ git+https://{HIDDEN}@example.org/a.git"),
+        ("http://a:b@c http://d:e@f", f"http://{HIDDEN}@c http://{HIDDEN}@f"),
+    ],
+)
+def test_logins_in_addresses_are_hidden(text: str, masked: str) -> None:
+    assert mask_logins(text) == masked
+    assert mask({"INDEX": text}) == {"INDEX": masked}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    path = tmp_path / "checkout"
+    path.mkdir()
+    git = ["git", "-C", str(path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    (path / "train.py").write_text("lr = 1\n")
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "first"], check=True)
+    (path / "train.py").write_text("lr = 2\n")
+    return path
+
+
+def test_uncommitted_changes_of_the_checkout_are_kept(world: World, checkout: Path) -> None:
+    life = world.began()
+    dump(world.run, life, SystemRunner(), {"SLURM_SUBMIT_DIR": str(checkout)}, is_over=lambda: False)
+    assert "+lr = 2" in (life.repro / "uncommitted.diff").read_text()
+    assert "\n M train.py\n" in (life.repro / "git.txt").read_text()
+
+
+def test_a_checkout_is_never_locked_for_a_git_that_is_killed_would_leave_it_so(world: World, checkout: Path) -> None:
+    (checkout / "train.py").write_text("lr = 1\n")  # as committed, but newer than the index knows
+    os.utime(checkout / "train.py", (1, 1))
+    index = checkout / ".git" / "index"
+    before = index.stat()
+    dump(world.run, world.began(), SystemRunner(), {"SLURM_SUBMIT_DIR": str(checkout)}, is_over=lambda: False)
+    after = index.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_outside_a_checkout_there_is_no_diff(world: World, tmp_path: Path) -> None:
+    life = world.began()
+    dump(world.run, life, SystemRunner(), {"SLURM_SUBMIT_DIR": str(tmp_path)}, is_over=lambda: False)
+    assert not (life.repro / "uncommitted.diff").exists()
+
+
+class WithoutPip:
+    """Runs what it is given, but for pip."""
+
+    def run(
+        self, argv: list[str], *, timeout: float, stdin: str = "", env: Mapping[str, str | None] | None = None
+    ) -> Completed:
+        if "pip" in argv:
+            return Completed(argv=tuple(argv), code=1, out="half a l", err="No module named pip")
+        return SystemRunner().run(argv, timeout=timeout, stdin=stdin, env=env)
+
+
+def test_packages_are_listed_without_pip_too(world: World) -> None:
+    world.run.config.write_text(f'command = ["env", "{sys.executable}", "train.py"]\n')
+    life = world.began()
+    dump(world.run, life, WithoutPip(), {}, is_over=lambda: False)  # type: ignore[arg-type]  # a list is a sequence
+    assert "\npsutil==" in (life.repro / "packages.txt").read_text()
+
+
+def test_a_dump_that_the_end_overtook_leaves_nothing_half_told(world: World) -> None:
+    life = world.began()
+    dump(world.run, life, SystemRunner(), {}, is_over=lambda: True)
+    assert sorted(path.name for path in life.repro.iterdir()) == ["env.json", "modules.txt"]

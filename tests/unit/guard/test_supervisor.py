@@ -1,0 +1,122 @@
+"""The rendered wrapper, executed: hostile paths arrive word for word, and what cannot start is done without."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from opsctl.cron.cron_dir import CronDir
+from opsctl.guard.attempt_record import body_env
+from opsctl.render import render
+from opsctl.state.run_dir import RunDir
+from opsctl.state.site_dir import SiteDir
+from opsctl.trainer.contract import Env
+
+HOSTILE = "sp ace;$(touch owned)`touch owned`'\"|é漢"
+ENV = {"SLURM_JOB_ID": "13", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURMD_NODENAME": "node007"}
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def execute(
+    directory: Path, run: Path, python: Path | str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the wrapper as slurmd would, with Slurm's commands replaced by ones that say what they were asked."""
+    for name in ("scancel", "scontrol", "squeue"):
+        program(directory / "bin" / name, f'printf "{name} %s\\n" "$*" >>"{directory}/asked"; echo 4102444800')
+    text = render(
+        "slurm/wrapper.slurm.j2", directives=["--nodes=1"], run_dir=str(run), python=str(python), site_file=""
+    )
+    (directory / "wrapper").write_text(text)
+    path = f"{directory}/bin:{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", str(directory / "wrapper")], env={"PATH": path, **ENV, **(env or {})}, cwd=directory,
+        capture_output=True, text=True, timeout=250, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / HOSTILE)
+    made.path.mkdir()
+    made.create()
+    return made
+
+
+def test_the_wrapper_becomes_the_guard_of_its_own_run_directory(tmp_path: Path, run: RunDir) -> None:
+    python = program(tmp_path / "py thon$(touch owned)", f'[[ $2 == -c ]] || printf "%s\\n" "$@" >"{tmp_path}/told"')
+    execute(tmp_path, run.path, python)
+    words = (tmp_path / "told").read_text().splitlines()
+    assert words == ["-P", "-m", "opsctl", "guard", "run", str(run.path)]
+    assert not (tmp_path / "owned").exists()
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1, max_size=20))
+def test_any_run_directory_reaches_the_guard_word_for_word(tmp_path: Path, name: str) -> None:
+    python = program(tmp_path / "python", f'[[ $2 == -c ]] || printf "%s" "${{@: -1}}" >"{tmp_path}/told"')
+    execute(tmp_path, tmp_path / name, python)
+    assert (tmp_path / "told").read_bytes() == os.fsencode(tmp_path / name)
+
+
+def test_without_a_guard_the_body_has_every_name_of_the_contract(tmp_path: Path, run: RunDir) -> None:
+    program(run.body, f'env -0 >"{tmp_path}/env"; exit 85')
+    done = execute(tmp_path, run.path, "/nowhere/python")
+    env = dict(item.split("=", 1) for item in (tmp_path / "env").read_text().split("\0") if item)
+    assert done.returncode == 85
+    assert {name for name in Env if name not in env} == set()
+    life = run.life("12_3.0")
+    assert (env[Env.LIFE], env[Env.STOP_REQUEST], env[Env.STOP_REASON]) == (
+        life.name, str(life.stop_request), str(life.stop_reason),
+    )  # fmt: skip
+    assert (env["TRAIN_LIFE_LOGS"], life.deadline.read_text()) == (str(run.life_logs(life.name)), "4102444800\n")
+    assert life.body_exit.read_text() == "85\n"
+    assert not (tmp_path / "owned").exists()
+
+
+def test_the_body_is_told_where_ticks_of_cron_leave_their_sign(run: RunDir) -> None:
+    place = CronDir(SiteDir.of(run.path.parent))
+    place.create()
+    place.touch(datetime(2026, 1, 1, tzinfo=UTC))
+    env = body_env(run, run.life("12_3.0"), {}, minutes_left=9)
+    assert Path(env[Env.LAST_TICK]).read_text() == "1767225600\n"
+
+
+@pytest.mark.parametrize(
+    ("switch", "asked"), [("kill", "scancel --state=PENDING 12\n"), ("pause", "scontrol hold 12\n")]
+)
+def test_without_a_guard_a_switch_is_honoured_even_as_a_dangling_link(
+    tmp_path: Path, run: RunDir, switch: str, asked: str
+) -> None:
+    program(run.body, f'touch "{tmp_path}/begun"')
+    (run.switches / switch).symlink_to("nowhere")
+    assert execute(tmp_path, run.path, "/nowhere/python").returncode == 0
+    assert (tmp_path / "asked").read_text() == asked
+    assert not (tmp_path / "begun").exists()
+
+
+def test_a_guard_that_failed_already_is_not_tried_again(tmp_path: Path, run: RunDir) -> None:
+    program(run.body, "exit 1")
+    python = program(tmp_path / "python", f'touch "{tmp_path}/tried"')
+    assert execute(tmp_path, run.path, python, {"OPSCTL_GUARD_FAILED": "yes"}).returncode == 1
+    assert not (tmp_path / "tried").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_without_a_guard_a_body_of_somebody_else_is_not_run(tmp_path: Path, run: RunDir) -> None:
+    program(run.body, f'touch "{tmp_path}/begun"')
+    os.chown(run.body, 1234, -1)
+    done = execute(tmp_path, run.path, "/nowhere/python")
+    assert (done.returncode, "body.sh is not yours, so it is not run" in done.stderr) == (1, True)
+    assert not (tmp_path / "begun").exists()

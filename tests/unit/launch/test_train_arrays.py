@@ -1,0 +1,97 @@
+"""Which rows of the queue are a train's own: by the nonce in their comment, never by id or name alone."""
+
+import pytest
+
+from opsctl.host.system import SystemClock
+from opsctl.launch.train_arrays import look
+from opsctl.model import Job, JobState
+from opsctl.state.journal import Journal, Kind
+from opsctl.state.run_dir import RunDir
+
+
+def row(array, comment, *, state=JobState.PENDING, tasks=(1, 2), name="gpt", **more):
+    return Job(id=array, array=array, tasks=tasks, name=name, user="me", state=state, comment=comment, **more)
+
+
+@pytest.fixture
+def journal(tmp_path):
+    run = RunDir(tmp_path / "gpt")
+    run.create()
+    return Journal(run, SystemClock())
+
+
+def submitted(journal, nonce, array):
+    journal.append(Kind.SUBMITTING, nonce=nonce, tasks=2, after="")
+    journal.append(Kind.SUBMITTED, nonce=nonce, array=array)
+
+
+def see(journal, *jobs):
+    return look(journal.run, journal, jobs)
+
+
+def test_a_row_with_our_nonce_is_ours_whatever_its_name(journal):
+    submitted(journal, "n1", "5")
+    assert [job.array for job in see(journal, row("5", "opsctl:gpt:n1", name="renamed")).jobs] == ["5"]
+
+
+def test_a_row_with_our_name_alone_is_not_ours(journal):
+    submitted(journal, "n1", "5")
+    assert see(journal, row("6", "opsctl:gpt:other"), row("7", "")).jobs == ()
+
+
+def test_the_nonce_of_another_train_is_not_ours(journal):
+    submitted(journal, "n1", "5")
+    assert see(journal, row("6", "opsctl:gpt2:n1")).jobs == ()
+
+
+def test_our_id_with_another_comment_is_a_stranger(journal):
+    submitted(journal, "n1", "5")
+    seen = see(journal, row("5", "", name="theirs"))
+    assert (seen.jobs, [job.name for job in seen.strangers]) == ((), ["theirs"])
+
+
+def test_a_submission_that_was_cut_off_and_is_there_is_adopted(journal):
+    journal.append(Kind.SUBMITTING, nonce="n1", tasks=2, after="")
+    assert [job.array for job in see(journal, row("5", "opsctl:gpt:n1")).adopted] == ["5"]
+
+
+def test_the_oldest_array_comes_first(journal):
+    submitted(journal, "n1", "9")
+    submitted(journal, "n2", "10")
+    rows = (row("10", "opsctl:gpt:n2"), row("9", "opsctl:gpt:n1", tasks=(2,)), row("9", "opsctl:gpt:n1", tasks=(1,)))
+    assert [(job.array, job.tasks) for job in see(journal, *rows).jobs] == [("9", (1,)), ("9", (2,)), ("10", (1, 2))]
+
+
+@pytest.mark.parametrize(
+    ("states", "double"),
+    [
+        ((JobState.PENDING, JobState.PENDING), "8"),
+        ((JobState.PENDING, JobState.RUNNING), "7"),
+        ((JobState.RUNNING, JobState.PENDING), "8"),
+    ],
+)
+def test_of_a_submission_that_arrived_twice_the_running_or_else_the_known_array_stays(journal, states, double):
+    submitted(journal, "n1", "7")
+    seen = see(journal, *(row(each, "opsctl:gpt:n1", state=state) for each, state in zip("78", states, strict=True)))
+    assert [job.array for job in seen.doubles] == [double]
+
+
+def test_of_two_that_nobody_knew_of_one_is_adopted(journal):
+    journal.append(Kind.SUBMITTING, nonce="n1", tasks=2, after="")
+    seen = see(journal, row("10", "opsctl:gpt:n1"), row("9", "opsctl:gpt:n1"))
+    assert ([job.array for job in seen.adopted], [job.array for job in seen.doubles]) == (["9"], ["10"])
+
+
+@pytest.mark.parametrize(
+    ("state", "queued"),
+    [
+        (JobState.PENDING, True),
+        (JobState.RUNNING, True),
+        (JobState.COMPLETING, True),
+        (JobState.COMPLETED, False),
+        (JobState.CANCELLED, False),
+    ],
+)
+def test_what_has_ended_is_not_queued_even_while_slurm_remembers_it(journal, state, queued):
+    submitted(journal, "n1", "5")
+    assert see(journal, row("5", "opsctl:gpt:n1", state=state)).is_queued is queued

@@ -1,0 +1,332 @@
+"""What `opsctl status` says, from rows of the queue and the files of a run directory."""
+
+import json
+import math
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from opsctl.alerts.ledger import Ledger
+from opsctl.alerts.open_alerts import open_alerts
+from opsctl.cli.output import finite
+from opsctl.cli.status import status_block
+from opsctl.guard.attempt_record import Start, write_start
+from opsctl.host.system import SystemClock
+from opsctl.model import Finding, Job, JobState, Level
+from opsctl.monitor.status import Status, status
+from opsctl.settings.alerts import AlertSite
+from opsctl.state import switches
+from opsctl.state.journal import Journal, Kind
+from opsctl.state.run_dir import RunDir
+from opsctl.state.site_dir import SiteDir
+from opsctl.state.switches import Switch, Verb
+from opsctl.trainer.contract import Heartbeat, Phase, to_json
+from opsctl.units import format_duration
+
+NOW = datetime(2026, 11, 20, 3, 0, tzinfo=UTC)
+LINE = "[n1:3]:  iteration {:8d}/     150 | elapsed time per iteration (s): 0.500 | lm loss: 2.5E+00 | TFLOPs: 149.2 |"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "gpt")
+    run.create()
+    run.config.write_text("")
+    journal = Journal(run, SystemClock())
+    journal.append(Kind.SUBMITTING, nonce="n1", tasks=5, after="")
+    journal.append(Kind.SUBMITTED, nonce="n1", array="12")
+    return run
+
+
+def seen(run: RunDir, *jobs: Job) -> Status:
+    return status(run, Journal(run, SystemClock()), jobs, NOW)
+
+
+def row(state: JobState, *tasks: int, comment: str = "opsctl:gpt:n1", reason: str = "", **more: object) -> Job:
+    return Job(
+        id="12", array="12", tasks=tasks, name="gpt", user="me", state=state, comment=comment, reason=reason, **more
+    )
+
+
+def beat(run: RunDir, **said: object) -> None:
+    given = {"life": "12_1.0", "node": "n", "rank": 0, "at": 1.0, "limit_s": 60.0, "last_steps": 150, **said}
+    (run.heartbeat / "train.json").write_text(to_json(Heartbeat(**given)))  # type: ignore[arg-type]  # what a Heartbeat takes
+
+
+def start_life(run: RunDir, *, main_log: int) -> None:
+    start = Start(
+        life="12_1.0", job="12", nodes="n", node_count=1, gpus="", node="n", at=NOW, checkpoint=0, main_log=main_log
+    )
+    write_start(run, run.life("12_1.0"), start)
+
+
+def said(each: Status) -> str:
+    console = Console(width=200)
+    with console.capture() as caught:
+        console.print(status_block(each, NOW))
+    return caught.get()
+
+
+def test_a_running_task_and_what_waits_behind_it(run: RunDir) -> None:
+    found = seen(
+        run,
+        row(JobState.RUNNING, 1, nodes="node[001-002]", start=NOW - timedelta(minutes=5), end=NOW + timedelta(hours=2)),
+        row(JobState.PENDING, 2, 3, 4, 5, reason="JobArrayTaskLimit"),
+    )
+    assert found.state == "running"
+    assert "12_1 on node[001-002], 5m, 2h until its limit" in said(found)
+    assert "4 tasks of array 12: waits for the task before it to end" in said(found)
+
+
+def test_all_held_is_held_and_one_that_runs_is_running(run: RunDir) -> None:
+    held = row(JobState.PENDING, 2, reason="JobHeldUser")
+    assert seen(run, held).state == "held"
+    assert seen(run, held, row(JobState.RUNNING, 1)).state == "running"
+
+
+def test_a_reason_that_will_never_end_is_noted(run: RunDir) -> None:
+    found = seen(run, row(JobState.PENDING, 2, reason="DependencyNeverSatisfied"))
+    assert "will never start: what it depends on did not end as asked" in said(found)
+    assert found.notes == ("something queued will never start: see the reason above",)
+
+
+def test_a_reason_of_slurms_that_we_do_not_know_is_shown_as_it_is(run: RunDir) -> None:
+    assert seen(run, row(JobState.PENDING, 2, reason="SomethingNew")).waiting[0].why == "SomethingNew"
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("AssocGrpNodeLimit", "waits for a limit: the nodes that its account allows all its jobs together"),
+        ("AssocMaxJobsLimit", "waits for a limit: the running jobs that its account allows a user"),
+        ("QOSMaxGRESPerUser", "waits for a limit: the GPUs that its QOS allows a user"),
+        ("MaxNodePerAccount", "waits for a limit: the nodes that its QOS allows an account"),
+        (
+            "AssocGrpCPURunMinutesLimit",
+            "waits for a limit: the CPUs x minutes that its account allows all its jobs together",
+        ),
+        ("QOSMaxWallDurationPerJobLimit", "will never start: more time than its QOS allows a job"),
+        ("QOSMaxCpuPerNode", "will never start: more CPUs than its QOS allows on a node"),
+        ("QOSMinNode", "will never start: fewer nodes than its QOS wants of a job"),
+    ],
+)
+def test_a_limit_of_account_or_qos_is_told_in_words_with_what_to_do(run: RunDir, reason: str, told: str) -> None:
+    found = seen(run, row(JobState.PENDING, 2, reason=reason))
+    assert found.waiting[0].why == f"{told} ({reason})"
+    assert f"opsctl preflight {run.config} says which limits" in found.notes[-1]
+
+
+def test_a_job_with_our_id_and_not_our_comment_is_noticed(run: RunDir) -> None:
+    found = seen(run, row(JobState.RUNNING, 1, comment="somebody else's"))
+    assert found.state == "ended"
+    assert found.notes == ("array 12 is not this train's any more: Slurm has used the id again for 'gpt' of me",)
+
+
+def test_absent_from_the_queue_with_a_life_unsettled_is_unknown_not_ended(run: RunDir) -> None:
+    Journal(run, SystemClock()).append(Kind.LIFE_STARTED, life="12_1.0", nodes="node001")
+    assert seen(run).state == "unknown"
+
+
+def test_the_last_life_that_finished_makes_the_train_finished(run: RunDir) -> None:
+    journal = Journal(run, SystemClock())
+    journal.append(Kind.LIFE_STARTED, life="12_1.0", nodes="node001")
+    journal.append(Kind.LIFE_SETTLED, life="12_1.0", outcome="finished", action="cancel-queued", why="the last step")
+    assert seen(run).state == "finished"
+    assert "12_1.0 finished " in said(seen(run))
+
+
+def test_progress_comes_from_any_megatron_style_log(run: RunDir) -> None:
+    run.main_log.write_text("".join(LINE.format(step) + "\n" for step in (10, 20, 30)))
+    progress = seen(run).progress
+    assert progress is not None
+    assert (progress.step, progress.last_step, progress.loss) == (30, 150, 2.5)
+
+
+def test_a_heartbeat_that_is_further_than_the_log_goes_first(run: RunDir) -> None:
+    run.main_log.write_text(LINE.format(10) + "\n")
+    beat = Heartbeat(life="12_1.0", node="n", rank=0, phase=Phase.SAVE, step=17, at=1.0, limit_s=60, checkpoint_step=10)
+    (run.heartbeat / "train.json").write_text(to_json(beat))
+    progress = seen(run, row(JobState.RUNNING, 1)).progress
+    assert progress is not None
+    assert (progress.step, progress.phase, progress.checkpoint_step) == (17, "save", 10)
+
+
+def test_switches_and_requests_are_shown_with_who_made_them(run: RunDir) -> None:
+    switches.arm(run, Switch.KILL, why="wrong data")
+    switches.request(run, Verb.RELEASE)
+    text = said(seen(run))
+    assert "kill switch" in text
+    assert "wrong data" in text
+    assert "`opsctl watch` carries it out" in text
+
+
+def test_a_train_that_has_time_left_says_until_when_and_one_that_is_held_does_not(run: RunDir) -> None:
+    run.main_log.write_text("".join(LINE.format(step) + "\n" for step in (10, 20, 30)))
+    running = seen(run, row(JobState.RUNNING, 1))
+    assert running.progress is not None
+    assert running.progress.left is not None
+    assert running.progress.left.likely == 60.0
+    assert "left        1m, until " in said(running)
+    held = seen(run, row(JobState.PENDING, 2, reason="JobHeldUser"))
+    assert held.progress is not None
+    assert held.progress.left is None
+    assert "left" not in said(held)
+
+
+def test_tasks_that_are_still_needed_and_not_queued_are_noted_with_what_queues_them(run: RunDir) -> None:
+    run.config.write_text('[slurm]\ntime_limit = "1"\n')
+    run.main_log.write_text(LINE.format(10) + "\n")
+    half_done = row(JobState.RUNNING, 1, start=NOW, end=NOW + timedelta(seconds=30))
+    assert seen(run, half_done).notes == (
+        f"at this pace, tasks still needed: 1, queued: 0; opsctl launch {run.config} --after 12 --tasks 1",
+    )
+    assert seen(run, half_done, row(JobState.PENDING, 2, reason="JobArrayTaskLimit")).notes == ()
+
+
+def test_a_train_that_has_just_started_says_that_there_is_nothing_yet(run: RunDir) -> None:
+    found = seen(run, row(JobState.RUNNING, 1, start=NOW))
+    assert (found.state, found.progress) == ("running", None)
+    assert "progress  none yet: neither a heartbeat nor an iteration in its log" in said(found)
+
+
+def test_a_pace_is_told_against_the_median_of_the_run(run: RunDir) -> None:
+    fast, slow = LINE.replace("149.2", "150"), LINE.replace("149.2", "120")
+    run.main_log.write_text("".join(fast.format(n) + "\n" for n in range(1, 2000)))
+    assert "0.5 s a step · 150 TFLOPs (as usual)" in said(seen(run))
+    with run.main_log.open("a") as log:
+        log.writelines(slow.format(n) + "\n" for n in range(2000, 2030))
+    assert "0.5 s a step · 120 TFLOPs (20 % below the run's median of 150)" in said(seen(run))
+
+
+def test_a_train_that_was_never_submitted_has_not_ended(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "new")
+    run.create()
+    journal = Journal(run, SystemClock())
+    assert status(run, journal, [], NOW).state == "not submitted"
+    journal.append(Kind.SUBMITTING, nonce="n1", tasks=5, after="")
+    assert status(run, journal, [], NOW).state == "unknown"
+    journal.append(Kind.SUBMIT_REFUSED, nonce="n1", why="no such partition")
+    assert status(run, journal, [], NOW).state == "not submitted"
+
+
+def test_what_the_trainer_says_went_wrong_is_told_while_it_runs(run: RunDir) -> None:
+    beat(run, phase=Phase.TRAIN, step=5, note="no room for another checkpoint")
+    assert "trainer     no room for another checkpoint" in said(seen(run, row(JobState.RUNNING, 1)))
+    assert "no room" not in said(seen(run))
+
+
+def test_a_log_that_has_been_silent_for_long_is_told_without_a_heartbeat_too(run: RunDir) -> None:
+    run.main_log.write_text(LINE.format(30) + "\n")
+    ago = (NOW - timedelta(hours=2)).timestamp()
+    os.utime(run.main_log, (ago, ago))
+    assert "step 30 of 150 · 20 % · last sign of life 2h ago" in said(seen(run, row(JobState.RUNNING, 1)))
+
+
+def test_a_train_that_never_ran_says_nothing_of_progress(run: RunDir) -> None:
+    found = seen(run, row(JobState.PENDING, 1, reason="Priority"))
+    assert (found.state, found.progress) == ("queued", None)
+    assert "progress" not in said(found)
+
+
+def test_a_starting_trainer_is_at_the_step_of_the_life_before_and_says_that_it_starts(run: RunDir) -> None:
+    run.main_log.write_text(LINE.format(30) + "\n")
+    beat(run, phase=Phase.INIT, step=0)
+    text = said(seen(run, row(JobState.RUNNING, 1)))
+    assert "step 30 of 150 · 20 % · in init" in text
+
+
+def test_a_trainer_that_went_back_to_a_checkpoint_is_behind_the_log_of_the_life_before(run: RunDir) -> None:
+    run.main_log.write_text(LINE.format(30) + "\n")
+    start_life(run, main_log=run.main_log.stat().st_size)
+    beat(run, phase=Phase.TRAIN, step=21, loss=3.5)
+    found = seen(run, row(JobState.RUNNING, 1)).progress
+    assert found is not None
+    assert (found.step, found.loss) == (21, 3.5)
+    with run.main_log.open("a") as log:
+        log.write(LINE.format(22) + "\n")
+    found = seen(run, row(JobState.RUNNING, 1)).progress
+    assert found is not None
+    assert (found.step, found.loss) == (22, 2.5)
+
+
+RUBBISH = [
+    b"",
+    b"\x00\xff" * 5000,
+    b"iteration 5/ 9 |" + b" nan" * 9,
+    b"iteration x/ y | lm loss: 1 |\n" * 99,
+]
+BEAT = {"step": "many", "phase": "train", "life": 1, "node": 2, "rank": 3, "at": None, "limit_s": []}
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH)
+def test_a_log_of_rubbish_is_no_progress_and_no_failure(run: RunDir, rubbish: bytes) -> None:
+    run.main_log.write_bytes(rubbish)
+    (run.heartbeat / "train.json").write_text(json.dumps(BEAT))
+    found = seen(run, row(JobState.RUNNING, 1))
+    assert found.progress is None or found.progress.step == 5
+    assert "12_1" in said(found)
+
+
+def test_the_last_end_is_told_with_its_cause_and_when_and_what_to_do(run: RunDir) -> None:
+    journal = Journal(run, SystemClock())
+    journal.append(Kind.LIFE_STARTED, life="12_1.0", nodes="node001")
+    journal.append(
+        Kind.DIAGNOSED, **{"life": "12_1.0", "class": "gpu", "cause": "xid79", "says": "GPU fell off the bus",
+        "node": "node001", "rank": 3, "suspects": [], "evidence": [], "also": [], "advice": "drain it"},
+    )  # fmt: skip
+    journal.append(Kind.LIFE_SETTLED, life="12_1.0", outcome="crashed", action="continue", why="GPU fell off the bus")
+    later = status(run, journal, [], journal.clock.now() + timedelta(hours=2))
+    console = Console(width=200)
+    with console.capture() as caught:
+        console.print(status_block(later, journal.clock.now() + timedelta(hours=2)))
+    assert "12_1.0 crashed 2h ago: GPU fell off the bus" in caught.get()
+    assert "advice     drain it" in caught.get()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_no_line_is_wider_than_the_terminal(run: RunDir, width: int) -> None:
+    run.config.write_text('[slurm]\ntime_limit = "1"\n')
+    run.main_log.write_text("".join(LINE.format(step) + "\n" for step in range(1, 60)))
+    console = Console(width=width)
+    with console.capture() as caught:
+        console.print(status_block(seen(run, row(JobState.RUNNING, 1, start=NOW)), NOW))
+    assert max(map(len, caught.get().splitlines())) <= width
+    assert caught.get().count("since step 1") == 1
+
+
+def test_open_alerts_of_the_train_are_shown_the_worst_first(run: RunDir) -> None:
+    ledger = Ledger(SiteDir.of(run.path.parent), SystemClock(), AlertSite(warning_looks=1))
+    ledger.record([
+        Finding(key="loss/gpt", level=Level.WARNING, summary="a spike", train="gpt", is_certain=True),
+        Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step for 2 h", train="gpt", is_certain=True),
+        Finding(key="hang/other", level=Level.CRITICAL, summary="not this one", train="other", is_certain=True),
+        Finding(key="held/gpt", level=Level.OK, summary="fine", train="gpt"),
+    ])  # fmt: skip
+    ledger.ack("loss/gpt", "on it")
+    alerts = open_alerts(ledger.path)
+    found = status(run, Journal(run, SystemClock()), [row(JobState.RUNNING, 1)], NOW, alerts)
+    assert [each.key for each in found.alerts] == ["hang/gpt", "loss/gpt"]
+    text = said(found)
+    assert "critical  no step for 2 h" in text
+    assert "warning   a spike (acknowledged)" in text
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"entries": {"a": {"level": "warning"}}}', '{"entries": 3}'])
+def test_a_ledger_that_cannot_be_read_hides_no_status(tmp_path: Path, text: str) -> None:
+    (tmp_path / "ledger.json").write_text(text)
+    assert open_alerts(tmp_path / "ledger.json") == []
+    assert open_alerts(tmp_path / "missing") == []
+
+
+def test_what_is_no_number_is_null_in_json() -> None:
+    assert finite({"loss": math.nan, "all": (1.0, math.inf)}) == {"loss": None, "all": [1.0, None]}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (59, "59s"), (61, "1m 1s"), (3600, "1h"), (90061, "1d 1h"), (-5, "5s")]
+)
+def test_a_duration_has_its_two_largest_units(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text

@@ -1,0 +1,71 @@
+"""The search for the node that makes a test of all fail."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opsctl.nodes.collective_test.node_search import Found, search
+
+NODES = tuple(f"n{number:03}" for number in range(64))
+
+
+class Cluster:
+    """Nodes of which some are bad with anybody, and some pairs cannot talk to each other."""
+
+    def __init__(self, bad=(), apart=()):
+        self.bad, self.apart, self.rounds = set(bad), [set(pair) for pair in apart], 0
+
+    def test(self, groups):
+        assert len({node for group in groups for node in group}) == sum(map(len, groups)), "a node is asked twice"
+        self.rounds += 1
+        return [not self.bad & set(group) and not any(pair <= set(group) for pair in self.apart) for group in groups]
+
+
+def test_all_that_pass_together_are_good_after_one_round():
+    cluster = Cluster()
+    assert search(NODES, cluster.test) == Found(good=NODES)
+    assert cluster.rounds == 1
+
+
+def test_one_bad_node_of_sixty_four_is_found_in_eight_rounds():
+    cluster = Cluster(bad=["n037"])
+    found = search(NODES, cluster.test)
+    assert (found.bad, found.apart, found.unsure) == (("n037",), (), ())
+    assert len(found.good) == 63
+    assert cluster.rounds <= 2 + math.log2(64)
+
+
+def test_two_nodes_of_which_none_is_known_to_be_good_are_both_unsure():
+    assert search(("a", "b"), Cluster(bad=["a"]).test) == Found(unsure=("a", "b"))
+
+
+def test_two_nodes_that_only_fail_together_are_no_bad_nodes():
+    found = search(NODES, Cluster(apart=[("n003", "n060")]).test)
+    assert (found.bad, found.apart) == ((), ((("n003",), ("n060",)),))
+    assert len(found.good) == 64
+
+
+def test_neighbours_that_only_fail_together_are_told_as_a_pair():
+    found = search(NODES, Cluster(apart=[("n002", "n003")]).test)
+    assert (found.bad, found.apart) == ((), ((("n002",), ("n003",)),))
+
+
+@given(count=st.integers(3, 40), data=st.data())
+def test_exactly_the_bad_nodes_are_found_while_two_and_more_are_good(count, data):
+    nodes = NODES[:count]
+    bad = data.draw(st.sets(st.sampled_from(nodes), max_size=count - 2))
+    found = search(nodes, Cluster(bad=bad).test)
+    assert {*found.bad} == bad
+    assert {*found.good} == {*nodes} - bad
+    assert (found.apart, found.unsure) == ((), ())
+
+
+@given(count=st.integers(4, 40), data=st.data())
+def test_a_link_that_is_down_costs_no_node(count, data):
+    nodes = NODES[:count]
+    pair = data.draw(st.lists(st.sampled_from(nodes), min_size=2, max_size=2, unique=True))
+    found = search(nodes, Cluster(apart=[pair]).test)
+    assert not found.bad
+    assert not found.unsure
+    assert any({*left, *right} == set(pair) for left, right in found.apart)

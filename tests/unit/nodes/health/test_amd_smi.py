@@ -1,0 +1,119 @@
+"""Cards that amd-smi reports: the same checks, as far as it says as much."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opsctl.nodes.health.amd_smi import parse_amd
+from opsctl.nodes.health.node_state import Health, Prior, Snapshot, Verdict
+from tests.support.made_nodes import corpus, said, seen, verdict
+
+FORMS = ("list", "static", "metric")
+UUIDS = tuple(f"67ff740f-{number}" for number in range(8))
+
+
+def printed(cards: int = 8, *, newer: bool = False, bad: dict[str, Any] | None = None) -> str:
+    """What the gathering script has printed of so many cards; of number 3 some values are others, by `form.key.key`."""
+    text = ""
+    for form in FORMS:
+        rows = []
+        for number in range(cards):
+            row = json.loads(corpus(f"amd-smi/made/{form}.json")) | {"gpu": number}
+            if form == "list":
+                row |= {"uuid": UUIDS[number], "bdf": f"0000:{5 + number:02x}:00.0"}
+            for path, value in (bad or {}).items() if number == 3 else ():
+                keys = path.split(".")
+                _put(row, keys[1:], value) if keys[0] == form else None
+            rows.append(row)
+        text += f"@{form}\n" + json.dumps({"gpu_data": rows} if newer else rows, indent=1) + "\n"
+    return text
+
+
+def _put(row: Any, keys: list[str], value: Any) -> None:
+    for key in keys[:-1]:
+        row = row[key]
+    row[keys[-1]] = value
+
+
+def node(text: str | tuple[int | str, str] | None = None, **more: Any) -> Snapshot:
+    """A node without nvidia-smi."""
+    return seen(smi=(127, ""), amd=printed() if text is None else text, **more)
+
+
+def judged(text: str | tuple[int | str, str] | None = None, **more: Any) -> Verdict:
+    return verdict(node(text), prior=Prior(uuids=UUIDS), **more)
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_a_node_that_is_well_is_healthy_and_nothing_is_said_of_it(newer: bool) -> None:
+    found = judged(printed(newer=newer))
+    assert (found.health, found.results) == (Health.HEALTHY, ())
+    smi = node(printed(newer=newer)).smi
+    assert smi is not None
+    assert (smi.driver, smi.gpus[3].bus, smi.gpus[3].temperature, smi.gpus[3].slow_at) == (
+        "6.18.3",
+        "0000:08:00",
+        44,
+        100,
+    )
+
+
+@pytest.mark.parametrize(("bad", "check", "severity", "evidence"), [
+    ({"metric.ecc.total_uncorrectable_count": 2, "metric.ecc_blocks.UMC.uncorrectable_count": 2}, "ecc", "degraded",
+     "2 uncorrectable DRAM errors since the driver was loaded"),
+    ({"metric.ecc.total_uncorrectable_count": 1}, "ecc", "faulty",
+     "1 uncorrectable SRAM errors since the driver was loaded"),
+    ({"metric.ecc.total_uncorrectable_count": 1, "metric.ecc_blocks": "N/A"}, "ecc", "degraded",
+     "1 uncorrectable DRAM errors since the driver was loaded"),
+    ({"static.ras.bad_page_threshold_exceeded": "True"}, "remapped_rows", "faulty", "more bad pages than are allowed"),
+    ({"metric.temperature.hotspot.value": 104}, "temperature", "degraded", "104 C, slows down at 100 C"),
+    ({"metric.pcie.width": 8}, "pcie", "degraded", "8 of 16 lanes under load"),
+])  # fmt: skip
+def test_a_fault_is_found(bad: dict[str, Any], check: str, severity: str, evidence: str) -> None:
+    found = judged(printed(bad=bad))
+    assert said(found, check) == [(severity, evidence)]
+    assert found.health.value == severity
+    assert found.evidence[0].gpu == UUIDS[3]
+
+
+def test_a_card_that_is_gone_is_missed() -> None:
+    assert said(judged(printed(7)), "gpus") == [("faulty", f"7 of 8 GPUs answer; missing: {UUIDS[7]}")]
+
+
+@pytest.mark.parametrize(("answer", "evidence"), [
+    ((1, "AMDSMI_STATUS_DRIVER_NOT_LOADED"), "amd-smi exit code 1: AMDSMI_STATUS_DRIVER_NOT_LOADED"),
+    (("late", ""), "amd-smi did not answer in time"),
+    ((0, "@list\n[]\n"), "amd-smi printed something that cannot be read"),
+    ((15, ""), "amd-smi exit code 15"),
+    ((127, ""), "nvidia-smi is not there"),
+])  # fmt: skip
+def test_an_amd_smi_that_does_not_tell_is_unknown(answer: tuple[int | str, str], evidence: str) -> None:
+    found = judged(answer)
+    assert (found.health, said(found, "gpus")) == (Health.UNKNOWN, [("unknown", evidence)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    path=st.sampled_from(["metric.ecc", "metric.ecc.total_uncorrectable_count", "metric.temperature", "static.limit",
+                          "metric.pcie.width", "static.ras.bad_page_threshold_exceeded", "static.driver",
+                          "static.bus"]),
+    value=st.sampled_from(["", "N/A", "???", None, [], {}, {"value": "N/A"}, {"value": None}, True, False]),
+)  # fmt: skip
+def test_a_value_that_is_not_said_is_never_evidence(path: str, value: object) -> None:
+    if path.endswith("exceeded") and value is True:
+        return  # that is said
+    assert judged(printed(bad={path: value})).evidence == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(cut=st.integers(0, 9000), noise=st.text(max_size=20))
+def test_what_is_cut_off_or_mixed_with_noise_breaks_nothing(cut: int, noise: str) -> None:
+    text = printed(2)
+    parse_amd(text[:cut] + noise)
+    parse_amd(text[:cut] + noise + text[cut:])
+    parse_amd(noise)

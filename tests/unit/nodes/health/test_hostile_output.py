@@ -1,0 +1,127 @@
+"""Whatever the parsers are fed, they raise nothing, and no unknown becomes a drain."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from opsctl.model import Node
+from opsctl.nodes.drain_plan import plan_drain
+from opsctl.nodes.health import host_output, nvidia_smi
+from opsctl.nodes.health.fio_output import parse_fio
+from opsctl.nodes.health.node_state import Given, Health, Prior, Severity
+from opsctl.nodes.health.snapshot import parse
+from opsctl.nodes.health.verdict import judge
+from opsctl.nodes.history import Record, after_look
+from opsctl.ports import Answer
+from opsctl.settings.health import HealthSite
+from tests.support.made_nodes import MARK, NOW, printed, smi, uuid
+
+WORDS = st.sampled_from([
+    "<", ">", "&", "N/A", "[N/A]", "Yes", "No", "0", "-", "9" * 30, "٣", "\x00", "\n", "Xid", "NVRM: Xid (PCI:", "): ",
+    MARK, f"\n{MARK} begin smi 0\n", f"\n{MARK} err\n", f"\n{MARK} done\n", "<nvidia_smi_log>", "</nvidia_smi_log>",
+    "<gpu>", "</gpu>", "<uuid>", "{", "}", "[", '"name"', ":", "\ud800".encode("utf-8", "replace").decode(),
+])  # fmt: skip
+ANY = st.one_of(st.text(max_size=60), st.lists(st.one_of(WORDS, st.text(max_size=8)), max_size=40).map("".join))
+SECTIONS = (
+    "host",
+    "smi",
+    "amd",
+    "nvlink",
+    "nvlink_errors",
+    "pci",
+    "kernel",
+    "libraries",
+    "shm",
+    "processes",
+    "infiniband",
+    "clock",
+    "dcgm",
+    "fio",
+)
+PRIOR = Prior(uuids=tuple(uuid(each) for each in range(8)), memory_kb=10**9, ports={}, at=NOW)
+EXPECTS = HealthSite(fio_write_mib_s=1e6, fio_read_mib_s=1e6)
+NODES = [Node(name="node001", state="IDLE", address="")]
+
+
+def judged(answer: Answer):
+    seen = parse(answer, MARK, asked=NOW, answered=NOW + timedelta(seconds=1))
+    found = judge(seen, Given(prior=PRIOR, busy=False, site=EXPECTS))
+    after_look(Record(node="node001"), seen, found, baseline_hours=24)
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=ANY)
+def test_no_parser_raises(text):
+    for parser in (
+        nvidia_smi.parse_smi,
+        nvidia_smi.parse_links,
+        nvidia_smi.parse_link_errors,
+        nvidia_smi.bus_of,
+        host_output.parse_ports,
+        host_output.parse_offset,
+        host_output.parse_dcgm,
+        host_output.parse_libraries,
+        host_output.settings,
+        host_output.digits,
+        host_output.decimal,
+        parse_fio,
+    ):
+        parser(text)
+    list(host_output.parse_df(text))
+    host_output.parse_kernel(text, 5.0)
+    host_output.parse_processes(text, None)
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=ANY, code=st.one_of(st.none(), st.integers(0, 255)))
+@example(text=f"{MARK} begin smi 0\n<nvidia_smi_log><gpu></gpu></nvidia_smi_log>\n{MARK} begin smi 0\n", code=None)
+def test_noise_instead_of_an_answer_is_never_held_against_a_node(text, code):
+    found = judged(Answer(node="node001", by="ssh", code=code, out=text))
+    assert found.health is Health.UNKNOWN
+
+
+@settings(max_examples=100, deadline=None)
+@given(cut=st.integers(0, 9000))
+def test_an_answer_that_is_cut_off_anywhere_is_never_held_against_a_node(cut):
+    found = judged(Answer(node="node001", by="ssh", code=None, out=printed()[:cut], problem="the connection ended"))
+    assert found.health is Health.UNKNOWN
+
+
+@settings(max_examples=150, deadline=None)
+@given(name=st.sampled_from(SECTIONS), text=ANY, code=st.sampled_from(["0", "1", "2", "9", "124", "127", "late", "x"]))
+def test_noise_in_a_single_answer_makes_no_evidence_of_cards(name, text, code):
+    if name == "smi" and "<gpu>" in text:
+        return  # that is an answer
+    text = text.replace("GPU is lost", "").replace("fallen off the bus", "")
+    out = printed(smi=smi(), **{name: (code, text)}) if name != "smi" else printed(smi=(code, text))
+    found = judged(Answer(node="node001", by="ssh", code=0, out=out))
+    bad = {each.check for each in found.evidence} - {"xid", "memory", "shm", "dcgm", "infiniband"}
+    assert bad == set()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(["recovery", "sram", "dram", "pending", "failure", "temperature", "margin", "use", "width",
+                          "dram_fixed", "sram_ever", "persistence"]),
+    value=st.sampled_from(["", "N/A", "[N/A]", "Unknown Error", "[Unknown Error]", "[Not Supported]", "Not Supported",
+                           "Requested functionality has been deprecated", "???", "ERR!", "-", "Unknown"]),
+)  # fmt: skip
+def test_a_value_that_is_not_said_is_never_evidence(name, value):
+    found = judged(Answer(node="node001", by="ssh", code=0, out=printed(smi=smi(bad=3, **{name: value}))))
+    assert found.evidence == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=ANY, cut=st.integers(0, 3000), code=st.one_of(st.none(), st.integers(0, 255)))
+def test_no_unknown_becomes_a_drain(text, cut, code):
+    found = judged(Answer(node="node001", by="ssh", code=code, out=printed(smi=("late", text))[:cut] + text))
+    plan = plan_drain([found], NODES, HealthSite(), scores={"node001": 100.0})
+    if not any(each.severity in {Severity.FAULTY, Severity.DEGRADED} for each in found.results):
+        assert plan.steps == ()
+    for step in plan.steps:
+        assert step.reason.startswith("opsctl: ")
+        assert step.reason.isascii() and step.reason.isprintable()

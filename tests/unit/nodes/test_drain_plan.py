@@ -1,0 +1,183 @@
+"""Which nodes are drained and put back, and which are left alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from opsctl.errors import InputError
+from opsctl.model import Node
+from opsctl.nodes.drain_plan import Wants, busy, cap_of, has_changed, plan_drain, plan_reboot, plan_undrain
+from opsctl.nodes.health.node_state import Verdict
+from opsctl.nodes.history import Record
+from opsctl.settings.health import HealthSite
+from tests.support.made_nodes import NOW, seen, smi, stat, verdict
+
+OURS = "opsctl: xid: 79"
+
+
+def node(name: str, state: str = "IDLE", reason: str = "") -> Node:
+    return Node(name=name, state=state, address="", reason=reason)
+
+
+def cluster(size: int, **states: tuple[str, str]) -> list[Node]:
+    names = [f"node{number:03}" for number in range(1, size + 1)]
+    return [node(name, *states.get(name, ("IDLE", ""))) for name in names]
+
+
+def bad(name: str, **changes: str) -> Verdict:
+    return verdict(seen(node=name, smi=smi(**(changes or {"failure": "Yes"}))))
+
+
+def plan(verdicts: list[Verdict], nodes: list[Node], **given):
+    return plan_drain(verdicts, nodes, HealthSite(), scores=given.pop("scores", {}), **given)
+
+
+def test_a_reason_names_the_check_the_card_and_the_evidence() -> None:
+    (step,) = plan([bad("node001")], cluster(100)).steps
+    assert step.reason == "opsctl: remapped_rows: GPU-made-3 a row could not be remapped"
+
+
+def test_a_reason_is_one_line_without_quotes() -> None:
+    line = "NVRM: Xid (PCI:0000:13:00): 79, pid=\"1\" name=`x`\t'é' GPU has fallen off the bus." + "x" * 300
+    (step,) = plan([verdict(seen(node="node001", kernel=line))], cluster(100)).steps
+    assert not set(step.reason) & set("\"'`\n\té")
+    assert len(step.reason) <= 200
+
+
+def test_what_is_unknown_or_well_is_left_out() -> None:
+    unknown = verdict(seen(node="node001", smi=(124, "")))
+    assert plan([unknown, verdict(seen(node="node002"))], cluster(100)).steps == ()
+
+
+def test_faulty_goes_before_degraded_and_lemons_before_others() -> None:
+    verdicts = [bad("node001", pending="Yes"), bad("node002"), bad("node003"), verdict(seen(node="node004"))]
+    steps = plan(verdicts, cluster(100), scores={"node003": 9.0}).steps
+    assert [step.node for step in steps] == ["node003", "node002", "node001"]
+
+
+def test_never_more_than_the_cap_those_that_are_out_already_included() -> None:
+    verdicts = [bad(f"node{number:03}") for number in range(1, 8)]
+    found = plan(verdicts, cluster(100, node090=("IDLE+DRAIN", OURS), node091=("DRAINED", "bad fan")))
+    assert len(found.steps) == 3
+    assert found.left[0].why == "beyond the cap of 4 nodes that opsctl takes out at once"
+    assert len(plan(verdicts, cluster(20)).steps) == 1
+    assert len(plan(verdicts, cluster(4)).steps) == 1
+    assert plan(verdicts, cluster(100), most="0").steps == ()
+    assert len(plan(verdicts, cluster(100), most="2%").steps) == 2
+    assert len(plan(verdicts, cluster(100), most="50").steps) == 4
+    assert len(plan(verdicts, cluster(100), excluded=frozenset({"node050", "node051"})).steps) == 2
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "5 %", "1.5", "٣"])
+def test_a_cap_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="is neither a number nor a share"):
+        cap_of(HealthSite(), 10, text)
+
+
+def test_what_somebody_else_took_out_is_left_alone() -> None:
+    nodes = cluster(100, node001=("IDLE+DRAIN", "bad fan"), node002=("DRAINED", OURS), node003=("DOWN*", ""))
+    found = plan([bad("node001"), bad("node002"), bad("node003"), bad("gone")], nodes)
+    assert found.steps == ()
+    assert {each.node: each.why for each in found.left} == {
+        "node001": "is IDLE+DRAIN by somebody else: bad fan",
+        "node002": "is drained already: opsctl: xid: 79",
+        "node003": "is DOWN* by somebody else: no reason given",
+        "gone": "Slurm does not list it",
+    }
+
+
+def test_spare_nodes_are_counted() -> None:
+    wants = [Wants(train="big", nodes=64), Wants(train="small", nodes=62)]
+    found = plan([bad("node001"), bad("node002")], cluster(64), wants=wants)
+    assert found.notes == ("big's 64 nodes no longer fit: 62 left",)
+
+
+def test_a_node_that_has_changed_since_is_not_touched() -> None:
+    (step,) = plan([bad("node001")], cluster(100)).steps
+    assert has_changed(step, node("node001")) == ""
+    assert has_changed(step, node("node001", "ALLOCATED")) == ""
+    assert has_changed(step, node("node001", "IDLE+DRAIN", "x")) == "has changed since: IDLE+DRAIN, x"
+    assert has_changed(step, None) == "Slurm does not list it any more"
+
+
+@pytest.mark.parametrize(("state", "expected"), [
+    ("IDLE", False), ("IDLE+DRAIN", False), ("ALLOCATED", True), ("MIXED+DRAIN", True), ("IDLE*", None),
+    ("IDLE+NOT_RESPONDING", None),
+    ("DOWN", None), ("UNKNOWN", None), ("IDLE+COMPLETING", True), ("ALLOCATED*", True),
+])  # fmt: skip
+def test_whether_a_node_has_a_job_is_slurms_word(state, expected) -> None:
+    assert busy([node("n", state)]).get("n") is expected
+
+
+def undrain(found: Verdict, snapshot, record: Record, *nodes: Node, since: float = 0.0, gap: float = 60):
+    site = HealthSite(undrain_gap_seconds=gap)
+    return plan_undrain([found], list(nodes), site, records={record.node: record},
+                        snapshots={snapshot.node: snapshot}, since={record.node: since})  # fmt: skip
+
+
+def test_what_we_drained_is_put_back_when_it_passed_twice() -> None:
+    snapshot, at = seen(), NOW.timestamp()
+    ours = node("node001", "IDLE+DRAIN", OURS)
+    twice, once = Record(node="node001", passed=(at, at + 61)), Record(node="node001", passed=(at + 61,))
+    assert [step.node for step in undrain(verdict(snapshot), snapshot, twice, ours).steps] == ["node001"]
+    (left,) = undrain(verdict(snapshot), snapshot, once, ours).left
+    assert left.why == "has passed once: look again after 60 s"
+    assert undrain(verdict(snapshot), snapshot, twice, ours, since=at + 30).steps == ()
+    assert undrain(verdict(snapshot), snapshot, once, ours, gap=0).steps == ()
+    sick = seen(smi=smi(failure="Yes"))
+    (left,) = undrain(verdict(sick), sick, twice, ours).left
+    assert left.why == "is faulty: remapped_rows: a row could not be remapped"
+    blind = seen(smi=(124, ""))
+    (left,) = undrain(verdict(blind), blind, twice, ours).left
+    assert left.why == "is unknown: gpus: nvidia-smi did not answer in time"
+
+
+def test_what_others_drained_is_never_put_back_unless_its_reason_is_listed() -> None:
+    snapshot = seen()
+    record = Record(node="node001", passed=(0.0, 100.0))
+    for reason in ("bad fan", "", "Opsctl: x", "opsctl"):
+        found = undrain(verdict(snapshot), snapshot, record, node("node001", "IDLE+DRAIN", reason))
+        assert (found.steps, found.left) == ((), ())
+    found = undrain(verdict(snapshot), snapshot, record, node("node001", "IDLE+DRAIN", "Kill task failed"))
+    assert len(found.steps) == 1
+
+
+def test_a_node_is_free_when_no_process_of_a_user_is_left_but_our_own() -> None:
+    text = "9 1001\n10 1002\n--\n" + stat(9, "python", seconds_ago=900) + stat(10, "sh", seconds_ago=5) + "--\n100\n"
+    killed = node("node001", "IDLE+DRAIN", "Kill task failed")
+    snapshot = replace(seen(processes=text), uid=1002)
+    (left,) = undrain(verdict(snapshot), snapshot, Record(node="node001"), killed).left
+    assert left.why == "1 processes of users: 9 (python, uid 1001)"
+    blind = seen(processes=(1, ""))
+    (left,) = undrain(verdict(blind), blind, Record(node="node001"), killed).left
+    assert left.why == "its processes cannot be seen"
+
+
+def test_what_somebody_else_took_out_and_what_boots_already_is_not_booted() -> None:
+    nodes = cluster(
+        100, node001=("DOWN", "bad fan"), node002=("IDLE+REBOOT_REQUESTED", OURS), node003=("DRAINED", OURS)
+    )
+    found = plan_reboot(["node001", "node002", "node003", "node101"], nodes, HealthSite(), why="Xid 79")
+    assert [(step.node, step.reason) for step in found.steps] == [("node003", "opsctl: reboot: Xid 79")]
+    assert [each.why for each in found.left] == [
+        "is DOWN by somebody else: bad fan", "is to be booted already: IDLE+REBOOT_REQUESTED", "Slurm does not list it"
+    ]  # fmt: skip
+
+
+def test_no_more_nodes_are_booted_than_may_be_out_of_service() -> None:
+    names = [f"node{number:03}" for number in range(1, 8)]
+    found = plan_reboot(names, cluster(100, node090=("DRAINED", OURS)), HealthSite(), why="")
+    assert len(found.steps) == 3
+    assert len(found.left) == 4
+    on_their_way = cluster(100, **dict.fromkeys(names[:4], ("IDLE+DRAIN+REBOOT_REQUESTED", OURS)))
+    assert plan_reboot(names, on_their_way, HealthSite(), why="").steps == ()
+
+
+def test_nodes_that_our_trains_are_kept_from_count_when_others_are_booted() -> None:
+    names = [f"node{number:03}" for number in range(1, 5)]
+    away = frozenset({"node001", "node051", "node052"})
+    found = plan_reboot(names, cluster(100), HealthSite(), why="", excluded=away)
+    assert [step.node for step in found.steps] == ["node001", "node002"]
+    assert {each.why for each in found.left} == {"beyond the cap of 4 nodes that opsctl takes out at once"}

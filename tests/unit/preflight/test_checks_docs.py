@@ -1,0 +1,28 @@
+"""docs/preflight.md names every check, at the levels that the corpus gives it, with its source."""
+
+from collections import defaultdict
+
+from opsctl.preflight.checks import CHECKS
+from opsctl.preflight.problem import Level
+from tests.support.broken_trains import ROOT, cases
+
+TEXT = (ROOT / "docs" / "preflight.md").read_text()
+ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line.startswith("| `")]
+
+
+def test_every_check_has_its_row_in_its_order():
+    assert [row[0].strip("`") for row in ROWS] == list(CHECKS)
+
+
+def test_every_row_has_the_levels_that_the_corpus_shows():
+    levels = defaultdict(set)
+    for case in cases():
+        for level, name, _ in case.finds:
+            levels[name].add(level)
+    shown = {name: ", ".join(level for level in Level if level in levels[name]) for name in CHECKS}
+    assert {row[0].strip("`"): row[1] for row in ROWS} == shown
+
+
+def test_every_row_has_the_checks_source_and_a_remedy():
+    assert {row[0].strip("`"): row[2] for row in ROWS} == {name: check.source for name, check in CHECKS.items()}
+    assert [row[0] for row in ROWS if not row[3]] == []

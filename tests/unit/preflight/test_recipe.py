@@ -1,0 +1,132 @@
+"""What is read from a train's settings, and from a foreign trainer's flags."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opsctl.launch.launch_plan import job_spec
+from opsctl.preflight.checks import CHECKS
+from opsctl.preflight.command_flags import assigned, directives, flags
+from opsctl.preflight.gpu_kinds import gpu_kind
+from opsctl.preflight.problem import Level, Order, judge
+from opsctl.preflight.recipe import recipe
+from opsctl.settings.loader import Site, Train, load_train, parse
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.rank_layout import check_layout
+from tests.support.broken_trains import ROOT, Case
+
+LAYOUT = ("processes", "heads", "vocabulary", "stages", "batch", "ramp")
+
+
+def order(trainer, *, nodes, ranks):
+    table = {"nodes": nodes, "processes_per_node": ranks, "time_limit": "60"}
+    train = parse(Train, {"name": "t", "trainer": trainer, "slurm": table}, "t.toml")
+    return Order(train=train, spec=job_spec(train, Site(root="/t")), recipe=recipe(train))
+
+
+@st.composite
+def trainers(draw):
+    """[trainer] tables of which some can be laid out and some cannot."""
+    heads, batch = draw(st.sampled_from([2, 4, 6, 12])), draw(st.integers(1, 64))
+    start = batch % 4 or 4
+    ramp = {"rampup": [start, 4, 1000]} if draw(st.booleans()) and start < batch else {}
+    return {
+        "steps": 10,
+        "model": {
+            "layers": draw(st.integers(1, 12)),
+            "heads": heads,
+            "hidden": 48 * heads,
+            "vocabulary": draw(st.integers(250, 270)),
+        },
+        "parallel": {
+            "tensor": draw(st.sampled_from([1, 2, 3, 4])),
+            "pipeline": draw(st.integers(1, 8)),
+            "balance": draw(st.sampled_from(["blocks", "blocks-and-embeddings"])),
+        },
+        "batch": {"micro_batch": draw(st.sampled_from([1, 2, 3])), "global_batch": batch, **ramp},
+    }
+
+
+@settings(max_examples=200, deadline=None)
+@given(table=trainers(), nodes=st.integers(1, 12), ranks=st.sampled_from([1, 2, 4, 8]))
+def test_preflight_refuses_the_layouts_that_the_trainer_refuses(table, nodes, ranks):
+    wrong = check_layout(TrainerConfig.model_validate(table), nodes * ranks)
+    checks = ((name, CHECKS[name]) for name in LAYOUT)
+    found = [each for each in judge(checks, order(table, nodes=nodes, ranks=ranks), None) if each.level is Level.ERROR]
+    assert bool(found) == bool(wrong), (found, wrong)
+
+
+def test_flags_are_read_in_every_way_that_they_are_written():
+    command = ["bash", "-c", "python train.py --micro_batch_size=4 --rampup-batch-size 16 16 1000 --bf16 # --fp16 "]
+    assert flags(command) == {"micro-batch-size": ("4",), "rampup-batch-size": ("16", "16", "1000"), "bf16": ()}
+
+
+def test_what_no_shell_can_read_is_no_flag():
+    assert flags(["python", "it's --a 1"]) == {}
+
+
+def test_a_script_says_how_many_nodes_it_thinks_there_are():
+    text = '#!/bin/bash\n#SBATCH --nodes=40  # comment\n#SBATCH --time 20:00:00\nexport NNODES="64"\nOTHER_NNODES=2\n'
+    assert directives(text) == {"--nodes": "40", "--time": "20:00:00"}
+    assert assigned(text, "NNODES") == [64]
+
+
+def test_derived_numbers_are_not_compared():
+    assert assigned("NNODES=$SLURM_NNODES\nNNODES=${N:-4}", "NNODES") == []
+
+
+def test_blooms_command_is_read_as_it_was_run():
+    read = recipe(load_train(ROOT / "examples" / "megatron-deepspeed.toml"))
+    assert (read.tensor, read.pipeline, read.replicas(384)) == (4, 12, 8)
+    assert (read.layers, read.hidden, read.heads, read.embedding_slots) == (70, 14336, 112, True)
+    assert (read.precision, read.zero, read.recompute) == ("bf16-optimizer", 1, True)
+    assert read.steps == 220_000_000 // 2048
+
+
+def test_a_blend_of_corpora_is_read_without_its_weights():
+    blend = {"of": "megatron-deepspeed", "finds": [], "flags": {"--data-path": "0.3 /d/en 0.7 /d/fr {{more}}"}}
+    assert Case(name="blend", given=blend).order().recipe.corpora == ("/d/en", "/d/fr")
+
+
+def test_of_experts_no_size_is_reckoned():
+    case = {"of": "megatron-deepspeed", "finds": [], "flags": {"--num-experts": "8"}}
+    assert Case(name="experts", given=case).order().recipe.shape() is None
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (["NVIDIA A100-SXM4-80GB"], "A100"),
+        (["NVIDIA A100-SXM4-40GB"], "A100-40"),
+        (["NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"], "A100-40"),
+        (["Tesla V100-SXM2-32GB"], "V100"),
+        (["Tesla V100-SXM2-16GB"], ""),
+        (["NVIDIA H100 80GB HBM3"], "H100"),
+        (["NVIDIA H100 PCIe"], "H100-PCIe"),
+        (["NVIDIA H200"], "H200"),
+        (["AMD Instinct MI300X"], "MI300X"),
+        (["--gres=gpu:a100:8"], "A100"),
+        (["v100-32g"], "V100"),
+        (["NVIDIA GeForce RTX 3090", ""], ""),
+    ],
+)
+def test_a_gpu_is_known_by_the_names_that_it_goes_by(names, kind):
+    assert gpu_kind(names) == kind
+
+
+FLAGS = ["--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--micro-batch-size",
+         "--global-batch-size", "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--vocab-size",
+         "--rampup-batch-size", "--context-parallel-size", "--save-interval", "--train-iters", "--train-samples",
+         "--zero-stage", "--exit-duration-in-mins", "--num-workers", "--nnodes", "--data-path", "--save",
+         "--kill-switch-path", "--merge-file", "--deepspeed_config"]  # fmt: skip
+WORDS = st.one_of(st.sampled_from(["1", "2", "4", "8", "16", "96", "2048"]), st.integers(-1, 10_000).map(str),
+                  st.sampled_from(["", "x", "1e9", "0", "{{ nodes }}", "/x y", "²", "_", "9" * 40]))  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.fixed_dictionaries({}, optional={flag: st.lists(WORDS, min_size=1, max_size=3) for flag in FLAGS}))
+def test_whatever_a_command_says_nothing_raises(said):
+    """Of a foreign trainer anything may be said, and its flags may mean something else there."""
+    command = [word for flag, values in said.items() for word in (flag, *values)]
+    case = Case(name="any", given={"of": "megatron-deepspeed", "set": {"command": ["train", *command]}})
+    assert [each for each in case.findings() if not (each.what and each.check and each.source)] == []

@@ -1,0 +1,173 @@
+"""What stands against a launch, in the words that the user reads."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from opsctl.launch.launch_plan import job_spec
+from opsctl.model import Accounting, Association, Job, JobState, Limits, Node, Partition, Qos
+from opsctl.preflight.checks import CHECKS
+from opsctl.preflight.facts import Cluster, Facts
+from opsctl.preflight.problem import Level, Order
+from opsctl.preflight.problem import judge as judged
+from opsctl.preflight.recipe import recipe
+from opsctl.settings.loader import Site, Train, parse
+
+
+def partition(name, **changed):
+    facts = {"is_default": False, "is_up": True, "nodes": 4, "max_nodes": None, "max_minutes": None}
+    return Partition(name=name, **{**facts, **changed})
+
+
+def accounting(*accounts):
+    """What a user may do who may charge these and is limited in nothing."""
+    return Accounting(associations=tuple(Association(account=each, user="me", parent=each) for each in accounts))
+
+
+def cluster(**changed):
+    """Four nodes with three partitions, changed so."""
+    limits = Limits(
+        version="22.05.8",
+        cluster="c",
+        max_array_size=1001,
+        priority="priority/multifactor",
+        accounting=True,
+        enforced=("associations",),
+    )
+    three = (
+        partition("main", is_default=True),
+        partition("short", max_minutes=60, max_nodes=2),
+        partition("closed", is_up=False),
+    )
+    nodes = tuple(Node(name=f"node00{n}", state="IDLE", address="") for n in range(1, 5))
+    known = {"partitions": three, "limits": limits, "accounting": accounting("llm", "vision"), "nodes": nodes}
+    return Cluster(**{**known, **changed})
+
+
+def judge(known=None, top=None, after="", **slurm):
+    """The errors of a train with a command, its [slurm] changed so."""
+    table = {"nodes": 2, "time_limit": "30", "tasks": 3, **slurm}
+    train = parse(Train, {"name": "gpt", "command": ["true"], "slurm": table, **(top or {})}, "train.toml")
+    order = Order(train=train, spec=job_spec(train, Site(root="/trains"), after=after), recipe=recipe(train))
+    facts = Facts(now=datetime(2026, 1, 1, tzinfo=UTC), user="me", cluster=cluster(**(known or {})))
+    return [each.what for each in judged(CHECKS.items(), order, facts) if each.level is Level.ERROR]
+
+
+def test_a_train_that_fits_has_no_problem():
+    assert judge(partition="short", time_limit="60", account="LLM", exclude="node003") == []
+
+
+@pytest.mark.parametrize(
+    ("slurm", "said"),
+    [
+        (
+            {"partition": "shrot"},
+            "[slurm] partition: there is no 'shrot' here; did you mean 'short'? there are: main, short, closed",
+        ),
+        ({"partition": "xyz"}, "[slurm] partition: there is no 'xyz' here; there are: main, short, closed"),
+        ({"partition": "closed"}, "[slurm] partition: 'closed' is down: it starts nothing"),
+        ({"nodes": 5}, "[slurm] nodes = 5: partition 'main' lets a job have 4"),
+        ({"nodes": 3, "partition": "short"}, "[slurm] nodes = 3: partition 'short' lets a job have 2"),
+        (
+            {"time_limit": "1:00:01", "partition": "short"},
+            "[slurm] time_limit = 1:00:01: partition 'short' allows 01:00:00 at the most",
+        ),
+        ({"time_limit": "0"}, "[slurm] time_limit = 0: Slurm takes 0 for no limit"),
+        (
+            {"time_limit": "1"},
+            "[slurm] signal_seconds = 60: a task has only 60 s, so it would be asked to stop as it starts",
+        ),
+        ({"tasks": 1001}, "[slurm] tasks = 1001: this Slurm takes 1000 in one array at the most"),
+        ({"account": "math"}, "[slurm] account: 'math' is not yours to charge; you have: llm, vision"),
+        ({"exclude": "node[004-006]"}, "[slurm] exclude: there are no such nodes here: node[005-006]"),
+        (
+            {"exclude": "node[001-003]"},
+            "[slurm] exclude: all nodes but node[001-003] are 1, and the train needs 2",
+        ),
+        ({"extra": ["--array=1-3"]}, "[slurm] extra: --array is opsctl's own to set"),
+        ({"extra": ["--wait"]}, "[slurm] extra: --wait is opsctl's own to set"),
+    ],
+)
+def test_a_problem_is_said_in_the_words_of_the_site(slurm, said):
+    assert judge(**slurm) == [said]
+
+
+def test_all_problems_are_said_at_once():
+    assert len(judge(nodes=9, tasks=5000, account="math", extra=["--output=x"])) == 4
+
+
+def test_what_the_train_leaves_open_may_be_said_in_extra():
+    assert judge(extra=["--gres=gpu:a100:8", "--mem=5G"]) == []
+
+
+def test_with_several_partitions_one_that_fits_is_enough():
+    assert judge(partition="closed,short,main", nodes=4) == []
+    assert len(judge(partition="closed,short", nodes=4)) == 2
+
+
+def bounded(**qos):
+    """Limits are enforced; these QOS have these bounds or flags, and the user may have any of them."""
+    limits = replace(cluster().limits, enforced=("associations", "limits", "qos"))
+    association = Association(account="llm", user="me", parent="llm")
+    every = tuple(Qos(name=name, **what) for name, what in qos.items())
+    return {
+        "limits": limits,
+        "accounting": Accounting(default_account="llm", associations=(association,), qos=every),
+        "partitions": (partition("main", is_default=True, max_nodes=2), partition("narrow", qos="narrow")),
+    }
+
+
+def test_with_several_partitions_the_limits_of_one_that_fit_are_enough():
+    known = bounded(narrow={"bounds": {"MaxTRES node": 1}})
+    assert judge(known, partition="narrow,main") == []
+    assert judge(known, partition="narrow") == [
+        "[slurm] nodes = 2: QOS 'narrow' allows 1 for a job (MaxTRES)",
+    ]
+
+
+def test_a_qos_may_lift_what_a_partition_allows():
+    assert judge(bounded(normal={}), nodes=3) == ["[slurm] nodes = 3: partition 'main' lets a job have 2"]
+    assert judge(bounded(normal={"flags": ("PartitionMaxNodes",)}), nodes=3) == []
+
+
+@pytest.mark.parametrize("extra", ["--gres=gpu:a100:8", "--gres=gpu:8", "--gpus-per-node=h100:8"])
+def test_gpus_that_stand_in_extra_are_counted(extra):
+    known = bounded(normal={"bounds": {"MaxTRES gres/gpu": 15}})
+    (said,) = judge(known, extra=[extra], processes_per_node=8)
+    assert said.startswith("[slurm] nodes = 2 of 8 GPUs, gres/gpu=16: QOS 'normal' allows 15 for a job")
+
+
+def test_without_a_default_partition_one_has_to_be_named():
+    known = {"partitions": (partition("a"), partition("b"))}
+    assert judge(known) == ["[slurm] partition: none is given and this cluster has no default; there are: a, b"]
+
+
+def test_where_nobody_keeps_accounts_any_may_be_named():
+    assert judge({"accounting": None}, account="math") == []
+
+
+def test_whoever_has_no_account_is_told_so():
+    assert judge({"accounting": accounting()}, account="math") == [
+        "[slurm] account: 'math' is not yours to charge; you have: none"
+    ]
+
+
+def test_waiting_for_a_job_that_slurm_does_not_know_would_be_no_waiting():
+    other = Job(id="13", array="12", tasks=(1,), name="x", user="me", state=JobState.RUNNING)
+    assert {job: judge({"jobs": (other,)}, after=job) for job in ("12", "12_3", "13", "14")} == {
+        "12": [],
+        "12_3": [],
+        "13": [],
+        "14": ["--after 14: no such job is in the queue, so the train would not wait for anything"],
+    }
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD"])
+def test_a_secret_does_not_go_into_the_body(name):
+    assert judge(top={"environment": {name: "x"}}) == [f"[environment] {name}: would stand in body.sh for all to read"]
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "KEYS"])
+def test_what_only_sounds_like_a_secret_does(name):
+    assert judge(top={"environment": {name: "x"}}) == []

@@ -1,0 +1,211 @@
+"""No secret is published: those that are configured, those of the environment, and what looks like one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from opsctl.publish.redaction import Secrets, Unknown, gather
+from opsctl.publish.staging import Late
+from opsctl.settings.alerts import AlertSite
+from tests.unit.publish.conftest import EVENTS, Site
+
+WEBHOOK = "https://hooks.example.org/services/T0001/B0002/zYxWvUtSrQpOnMlKjIhG"
+PASSWORD = "pa/ss&w<rd"
+TOKEN = "xoxb-1234567890-abcdefghij"
+
+
+def alerts(tmp_path: Path) -> AlertSite:
+    (tmp_path / "webhook").write_text(WEBHOOK + "\n")
+    (tmp_path / "password").write_text(PASSWORD + "\n")
+    return TypeAdapter(AlertSite).validate_python({
+        "channels": {
+            "chat": {"kind": "slack", "webhook_file": str(tmp_path / "webhook")},
+            "mail": {"kind": "email", "to": ("a@b.c",), "sender": "a@b.c", "password_file": str(tmp_path / "password")},
+            "bot": {"kind": "slack", "token": "$BOT_WORD", "channel": "#x"},
+        }
+    })  # fmt: skip
+
+
+@pytest.fixture
+def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Secrets:
+    monkeypatch.setenv("BOT_WORD", TOKEN)
+    (tmp_path / "more").write_text("third secret\n\nexport SOURCED='by the body'\n")
+    env = {"HF_TOKEN": "not-of-a-known-make", "WANDB_API_KEY": "0123456789abcdef", "TOKENIZER_PATH": "/data/tokenizer"}
+    more = [str(tmp_path / "more")]
+    return gather(alerts(tmp_path), more, of_process=env, of_train={"MY_PASSWORD": "of the train"})
+
+
+PLANTED = [
+    WEBHOOK,
+    PASSWORD,
+    json.dumps(PASSWORD),
+    "pa/ss&amp;w&lt;rd",
+    "pa%2Fss%26w%3Crd",
+    "https:\\/\\/hooks.example.org\\/services\\/T0001\\/B0002\\/zYxWvUtSrQpOnMlKjIhG",
+    "zYxWvUtSrQpOnMlKjIhG",
+    TOKEN,
+    "third secret",
+    "by the body",
+    "not-of-a-known-make",
+    "0123456789abcdef",
+    "of the train",
+]
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_configured_secret_is_struck_out_in_each_of_its_forms(known: Secrets, planted: str) -> None:
+    struck = known.strike_text(f"before {planted} after\n")
+    assert planted not in struck
+    assert struck.startswith("before ")
+    assert struck.endswith(" after\n")
+
+
+LIKE = [
+    "hf_abcdefghijklmnopqrstuvwxyz012345",
+    "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+    "github_pat_abcdefghijklmnopqrstuvwxyz",
+    "glpat-abcdefghij0123456789",
+    "sk-abcdefghijklmnopqrstuvwxyz",
+    "AKIAABCDEFGHIJKLMNOP",
+    "https://hooks.slack.com/services/T1/B2/abcdef",
+    "https://acme.webhook.office.com/webhookb2/abc@def/IncomingWebhook/xyz",
+    "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\nAAAA\n-----END OPENSSH PRIVATE KEY-----",
+]
+
+
+@pytest.mark.parametrize("planted", LIKE)
+def test_what_looks_like_a_secret_is_struck_out(planted: str) -> None:
+    assert Secrets(frozenset()).strike_text(f"<{planted}>") == "<***>"
+
+
+@pytest.mark.parametrize(
+    ("line", "struck"),
+    [
+        ("Authorization: Bearer abcdefgh12345678", "Authorization: Bearer ***"),
+        ("fetching https://me:hunter22@host/x", "fetching https://***@host/x"),
+        ("PASSWORD=hunter22 python", "PASSWORD=*** python"),
+        ('{"api_key": "0123456789", "n": 1}', '{"api_key": "***", "n": 1}'),
+        ("hf_token: abcdefgh", "hf_token: ***"),
+        ("aws_secret_access_key = abcd/efgh+ijkl", "aws_secret_access_key = ***"),
+    ],
+)
+def test_what_is_named_a_secret_is_struck_out_and_its_name_stays(line: str, struck: str) -> None:
+    assert Secrets(frozenset()).strike_text(line) == struck
+
+
+INNOCENT = [
+    " iteration 2/ 95367 | consumed tokens: 8388608 | elapsed time per iteration (s): 769.99 | lm loss: 6.384045E+01 |",
+    "tokenizer_type ............ GPT2BPETokenizer",
+    "padded vocab (size: 50257) with 175 dummy tokens (new size: 50432)",
+    "see https://example.org/services/status and user@host.example.org:/path",
+    "[n001:3]: key_value_heads: 8, secrets are kept",
+    "/data/tokenizer",
+]
+
+
+@pytest.mark.parametrize("line", INNOCENT)
+def test_what_is_no_secret_stays(known: Secrets, line: str) -> None:
+    assert known.strike_text(line) == line
+
+
+def test_a_secret_that_cannot_be_had_stops_it_all(tmp_path: Path) -> None:
+    rules = alerts(tmp_path)
+    (tmp_path / "webhook").unlink()
+    with pytest.raises(Unknown, match=r"while a secret is not known: webhook_file: .*No such file"):
+        gather(rules, [], of_train={}, of_process={})
+    with pytest.raises(Unknown, match=r"secret is not known: /nowhere: No such file"):
+        gather(AlertSite(), ["/nowhere"], of_train={}, of_process={})
+
+
+@given(before=st.binary(max_size=40), secret=st.binary(min_size=4, max_size=40), after=st.binary(max_size=40))
+def test_no_secret_is_left_whatever_stands_around_it(before: bytes, secret: bytes, after: bytes) -> None:
+    assume(b"*" not in secret)
+    struck, count = Secrets(frozenset({secret})).strike(before + secret + after + secret)
+    assert secret not in struck
+    assert count >= 1
+
+
+def test_a_log_is_published_without_its_secrets_and_their_number_is_told(site: Site) -> None:
+    site.write("logs/main_log.txt", "login with open sesame\nand hf_abcdefghijklmnopqrstuvwxyz012345\n")
+    item = next(item for item in site.publish().items if item.name == "logs/main_log.txt")
+    assert site.out()["logs/main_log.txt"] == b"login with ***\nand ***\n"
+    assert item.struck == 2
+
+
+def test_a_binary_that_holds_a_secret_is_refused(site: Site) -> None:
+    name = "metrics/tensorboard/events.out.tfevents.1"
+    site.write(name, EVENTS + b"open sesame" + EVENTS)
+    done = site.publish()
+    assert [item.why for item in done.items if item.name == name] == [
+        "holds a secret, which cannot be struck out of such a file"
+    ]
+    assert name not in site.out()
+
+
+def test_a_secret_in_the_report_is_struck_out(site: Site) -> None:
+    site.report = "# open sesame\n"
+    site.publish()
+    assert site.out()["report.md"] == b"# ***\n"
+
+
+def test_a_secret_is_not_cut_in_half_where_a_log_is_cut(site: Site) -> None:
+    secret = "-----BEGIN RSA PRIVATE KEY-----\n" + "MIIEow\n" * 300 + "-----END RSA PRIVATE KEY-----\n"
+    site.write("logs/main_log.txt", "x\n" * 5000 + secret + "after\n" * 50)
+    site.publish(max_file="1K")
+    text = site.out()["logs/main_log.txt"]
+    assert b"MIIEow" not in text
+    assert text.endswith(b"***\n" + b"after\n" * 50)
+
+
+def test_a_secret_that_becomes_known_later_is_taken_out_of_what_was_published(site: Site) -> None:
+    site.write("logs/pulse.log", "the word is abracadabra\n")
+    site.write("metrics/tensorboard/events.out.tfevents.1", EVENTS + b"abracadabra")
+    site.publish()
+    assert b"abracadabra" in site.out()["logs/pulse.log"]
+    site.known = frozenset({b"abracadabra"})
+    site.publish()
+    assert [name for name, data in site.out().items() if b"abracadabra" in data] == []
+    assert "metrics/tensorboard/events.out.tfevents.1" not in site.out()
+
+
+def test_a_copy_whose_source_is_gone_goes_too_when_another_secret_becomes_known(site: Site) -> None:
+    site.write("logs/pulse.log", "the word is abracadabra\n")
+    site.publish()
+    (site.run.path / "logs/pulse.log").unlink()
+    site.publish(max_file="1M")
+    assert "logs/pulse.log" in site.out()
+    site.known = frozenset({b"abracadabra"})
+    done = site.publish(max_file="1M")
+    assert "logs/pulse.log" not in site.out()
+    assert [item.name for item in done.items if item.why.startswith("its source is gone")] == ["logs/pulse.log"]
+
+
+def test_that_it_is_to_go_is_remembered_by_whoever_runs_out_of_time(site: Site) -> None:
+    site.write("logs/pulse.log", "the word is abracadabra\n")
+    site.publish()
+    (site.run.path / "logs/pulse.log").unlink()
+    site.known = frozenset({b"abracadabra"})
+    with pytest.raises(Late):
+        site.publisher(seconds=0).publish()
+    site.publish(max_file="1M")
+    assert "logs/pulse.log" not in site.out()
+
+
+def test_another_environment_makes_nothing_anew(tmp_path: Path) -> None:
+    def digest(env: dict[str, str]) -> str:
+        return gather(AlertSite(), [], of_train={}, of_process=env).digest
+
+    assert digest({"HF_TOKEN": "not-of-a-known-make"}) == digest({})
+
+
+def test_what_is_kept_of_secrets_is_for_the_owner_alone(site: Site) -> None:
+    site.publish()
+    state = site.run.path / "publish" / "state.json"
+    assert state.stat().st_mode & 0o777 == 0o600
+    assert b"sesame" not in state.read_bytes()

@@ -1,0 +1,267 @@
+"""Logs of runs that opsctl never saw, with lines as the chronicles print them. `pytest tests/unit/report`"""
+
+from __future__ import annotations
+
+import gzip
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import InputError
+from opsctl.report.contents import Report
+from opsctl.report.formats import headline
+from opsctl.report.log_report import report_log
+from opsctl.report.sacct import parse_sacct, read_sacct
+from opsctl.telemetry.progress.effective_time import Bucket
+
+CORPUS = Path(__file__).parents[2] / "corpus"
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def spent(report: Report) -> dict[str, float]:
+    return {bucket.value: round(seconds, 2) for bucket, seconds in report.buckets.items() if seconds > 1e-6}
+
+
+def local(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def test_the_end_of_a_task_of_the_13b_training_is_a_step_and_a_save() -> None:
+    """One line alone does not say of how many steps it tells: of the last one surely."""
+    report = report_log(CORPUS / "logs" / "tasks" / "tr1-13b-end.txt", None, NOW)
+    assert spent(report) == {"training": 23.49, "checkpoints": 57.51}
+    assert report.end.timestamp() == pytest.approx(local("2021-08-08 01:00:51"), abs=2)
+    assert (report.lives[0].outcome, report.step, report.samples) == ("left", 33240, 15019344)
+
+
+def test_the_spike_of_the_13b_training_is_in_the_curve() -> None:
+    report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
+    assert max(point.high for point in report.loss) == 8.715872
+    assert (report.step, report.last_step, report.is_timed) == (43680, 311541, False)
+    assert report.step_s == pytest.approx(22.1817)
+
+
+def test_lines_that_are_missing_are_held_to_have_taken_the_usual_time() -> None:
+    """Of the excerpt's last line nothing is known but its ten steps; 14,600 lie between it and the line before."""
+    report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
+    assert report.buckets[Bucket.SLOW] == 0
+    assert report.buckets[Bucket.EFFECTIVE] == pytest.approx((43680 - 29010) * 22.18, rel=0.001)
+    assert report.notes[-1] == "14,600 steps are not in the log: they are assumed to have taken the usual time"
+
+
+def test_of_a_log_without_times_nobody_knows_the_share_of_the_wall_clock() -> None:
+    report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
+    assert (report.ettr, report.ettr_without_queue) == (None, None)
+    assert headline(report) == (
+        "100.0% of 3d 18h of steps and saves was new steps; how long it took in all is not known"
+    )
+
+
+LINE = (
+    " iteration {:8d}/   1000 | elapsed time per iteration (s): 10.0 | global batch size:   16 | lm loss: 2.0E+00 |\n"
+)
+
+
+def steps(first: int, last: int) -> str:
+    return "".join(map(LINE.format, range(first, last + 1)))
+
+
+def test_a_step_that_goes_back_is_another_life_and_work_done_twice(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(steps(1, 30) + "Traceback\n" + steps(21, 40))
+    report = report_log(log, None, NOW)
+    assert spent(report) == {"training": 400, "done twice": 100}
+    assert [life.outcome for life in report.lives] == ["broke off", ""]
+    assert report.notes == ("the log tells no times: only what steps and saves took is known; --sacct tells more",)
+
+
+def test_megatrons_own_times_tell_what_lay_between_two_lives(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "[before the start of training step] datetime: 2021-08-08 00:00:00\n"
+        + steps(1, 30)
+        + "saving checkpoint at iteration      30 to /c\n"
+        + "time (ms) | save-checkpoint: 20000.0\n"
+        + "[exiting program after 5.3 minutes] datetime: 2021-08-08 00:05:20\n"
+        + "[2021-08-08 01:05:00] ***ALERT: tr1 is not RUNNING or SCHEDULED! Alert someone at Eng WG***\n"
+        + "[2021-08-08 04:55:00] PULSE: tr1 is scheduled to start in 0:10:00 (at 2021-08-08T05:05:00)\n"
+        + " > loading checkpoint from /c at iteration 30\n"
+        + "[before the start of training step] datetime: 2021-08-08 05:05:00\n"
+        + steps(31, 60)
+        + "[exiting program after 5 minutes] datetime: 2021-08-08 05:10:00\n"
+    )
+    report = report_log(log, None, NOW)
+    assert spent(report) == {"training": 600, "checkpoints": 20, "unknown": 5 * 3600 + 300 - 320}
+    assert [life.outcome for life in report.lives] == ["left", "left"]
+
+
+SACCT = """JobID|State|Submit|Start|End|NodeList
+12_1|FAILED|2026-02-01T00:00:00|2026-02-01T01:00:00|2026-02-01T01:12:00|r1i0n[0-3]
+12_1.batch|FAILED|2026-02-01T01:00:00|2026-02-01T01:00:00|2026-02-01T01:12:00|r1i0n0
+12_2|COMPLETED|2026-02-01T00:00:00|2026-02-01T02:00:00|2026-02-01T02:08:20|r1i0n[0-3]
+"""
+
+
+def test_sacct_tells_the_queue_and_the_rest_of_each_life(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(steps(1, 30) + steps(21, 50))
+    report = report_log(log, parse_sacct(SACCT, "it"), NOW)
+    assert spent(report) == {
+        "queue": 3600 + 2880, "training": 500, "done twice": 100, "start-up": 200 + 200, "hang until noticed": 220,
+    }  # fmt: skip
+    assert [(life.life, life.outcome, life.nodes) for life in report.lives] == [
+        ("12_1", "FAILED", "r1i0n[0-3]"), ("12_2", "COMPLETED", "r1i0n[0-3]"),
+    ]  # fmt: skip
+    assert report.ettr == pytest.approx(500 / 7700)
+    assert report.ettr_without_queue == pytest.approx(500 / 1220)
+
+
+def test_sacct_in_columns_is_the_same() -> None:
+    rows = [line.split("|") for line in SACCT.splitlines()]
+    rows.insert(1, ["-" * 22] * 6)
+    text = "\n".join(" ".join(f"{cell:<22}" for cell in row) for row in rows)
+    assert parse_sacct(text, "it") == parse_sacct(SACCT, "it")
+
+
+def test_times_in_the_log_say_which_job_wrote_it_though_another_wrote_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    at = datetime.fromisoformat("2026-02-01 02:03")
+    lines = [f" [{at + timedelta(seconds=10 * n)}]" + LINE.format(n) for n in range(1, 31)]
+    log.write_text("".join(lines))
+    report = report_log(log, parse_sacct(SACCT, "it"), NOW)
+    assert [life.last_step for life in report.lives] == [None, 30]
+    assert report.lives[1].buckets[Bucket.START_UP] == pytest.approx(180)
+    assert report.notes == ("1 of 2 jobs have no steps in the log",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it: is empty"),
+        ("JobID|State\n1|RUNNING\n", "it: has no column start, end in its first line"),
+        ("JobID|State|Start|End\n", "it: there is no job in it"),
+        ("JobID|State|Start|End\n1|FAILED|soon|never\n2|FAILED|x|y\n",
+         "it: is not what sacct prints\n  line 2: 'soon' is not a time\n  line 3: 'x' is not a time"),
+        ("JobID|State|Start|End\n1|FAILED|200|100\n",
+         "it: is not what sacct prints\n  line 2: job 1 ended before it started"),
+    ],
+)  # fmt: skip
+def test_what_sacct_did_not_print_is_refused_with_what_to_type(text: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_sacct(text, "it")
+    assert caught.value.message == message
+    assert "--format=JobID,State,Submit,Start,End,NodeList" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"hello\n", bytes(range(256)) * 400, b"iteration / | :" * 9999])
+def test_a_log_without_an_iteration_is_said_to_have_none(tmp_path: Path, content: bytes) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(content)
+    with pytest.raises(InputError, match="no iteration line in it"):
+        report_log(log, None, NOW)
+
+
+def test_jobs_of_which_none_has_started_are_refused(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(steps(1, 3))
+    jobs = parse_sacct("JobID|State|Start|End\n1|PENDING|Unknown|Unknown\n", "it")
+    with pytest.raises(InputError, match="none of its jobs has started"):
+        report_log(log, jobs, NOW)
+
+
+def test_since_in_a_log_without_times_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(steps(1, 3))
+    with pytest.raises(InputError, match="no times in this log"):
+        report_log(log, None, NOW, since=NOW)
+
+
+def test_binary_rubbish_is_no_sacct(tmp_path: Path) -> None:
+    path = tmp_path / "sacct"
+    path.write_bytes(bytes(range(256)) * 40)
+    with pytest.raises(InputError, match="has no column"):
+        read_sacct(path)
+
+
+def test_a_packed_log_is_read_and_one_that_is_cut_short_is_told(tmp_path: Path) -> None:
+    whole = (CORPUS / "logs/tr1-13b.txt").read_bytes()
+    (tmp_path / "log.gz").write_bytes(gzip.compress(whole))
+    assert (
+        report_log(tmp_path / "log.gz", None, NOW).buckets == report_log(CORPUS / "logs/tr1-13b.txt", None, NOW).buckets
+    )
+    for broken in (gzip.compress(whole)[:-100], b"iteration"):
+        (tmp_path / "log.gz").write_bytes(broken)
+        with pytest.raises(InputError, match="is cut short, or not a gzip file"):
+            report_log(tmp_path / "log.gz", None, NOW)
+
+
+def test_lines_that_end_as_on_windows_are_read_alike(tmp_path: Path) -> None:
+    whole = (CORPUS / "logs/tr1-13b.txt").read_bytes()
+    (tmp_path / "log").write_bytes(whole.replace(b"\n", b"\r\n"))
+    assert report_log(tmp_path / "log", None, NOW).buckets == report_log(CORPUS / "logs/tr1-13b.txt", None, NOW).buckets
+
+
+def test_short_jobs_one_behind_the_other_each_get_what_they_told(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2)
+        + "[2026-02-01 10:00:35] loading checkpoint from x\n" + steps(3, 4)
+    )  # fmt: skip
+    jobs = parse_sacct(
+        "JobID|State|Start|End\n1|COMPLETED|2026-02-01T10:00:00|2026-02-01T10:00:26\n"
+        "2|COMPLETED|2026-02-01T10:00:30|2026-02-01T10:01:00\n", "it",
+    )  # fmt: skip
+    assert [(life.life, life.first_step, life.last_step) for life in report_log(log, jobs, NOW).lives] == [
+        ("1", 1, 2),
+        ("2", 3, 4),
+    ]
+
+
+def test_jobs_of_another_time_are_held_against_the_logs_own_times(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2))
+    head = "JobID|State|Start|End\n"
+    for day, said in (("01", 0), ("02", 0), ("04", 1)):  # a zone is less than a day
+        jobs = parse_sacct(f"{head}1|COMPLETED|2026-02-{day}T10:00:00|2026-02-{day}T10:10:00\n", "it")
+        notes = report_log(log, jobs, NOW).notes
+        assert sum("1 of 1 lives in the log lie days from these jobs" in note for note in notes) == said, day
+
+
+def test_a_log_over_the_end_of_summer_time_takes_what_its_steps_took(tmp_path: Path) -> None:
+    at = ("02:57", "02:58", "02:59", "02:00", "02:01", "02:02")
+    log = tmp_path / "log"
+    log.write_text("".join(
+        f"[2026-10-25 {time}:00] iteration {step:8}/     10 | elapsed time per iteration (s): 60.0 | lm loss: 2.0 |\n"
+        for step, time in enumerate(at, 1)
+    ))  # fmt: skip
+    report = report_log(log, None, datetime(2026, 11, 1, tzinfo=UTC))
+    assert report.wall_s == pytest.approx(360)
+    assert sum(report.buckets.values()) == pytest.approx(360)
+
+
+def test_the_time_of_the_line_that_tells_of_a_restart_is_the_new_lifes(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2)
+        + "[2026-02-01 11:00:05] loading checkpoint from x\n" + steps(3, 4)
+    )  # fmt: skip
+    lives = report_log(log, None, NOW).lives
+    assert [f"{life.began.astimezone():%H:%M:%S}" for life in lives] == ["10:00:05", "11:00:05"]
+    assert lives[0].ended < lives[1].began
+
+
+def test_a_line_that_is_said_twice_counts_once(tmp_path: Path) -> None:
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    once.write_text(steps(1, 9))
+    twice.write_text("".join(2 * steps(step, step) for step in range(1, 10)))
+    assert report_log(twice, None, NOW).buckets == report_log(once, None, NOW).buckets
+
+
+def test_a_time_that_stands_well_before_a_step_tells_how_long_nothing_came(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    noise = "nothing of interest\n" * 20
+    log.write_text(
+        f"[2026-02-01 10:00:00] begin\n{noise}{steps(1, 6)}[2026-02-01 10:11:00] much later\n{noise}{steps(7, 9)}"
+    )
+    assert spent(report_log(log, None, NOW)) == {"training": 90, "unknown": 600}

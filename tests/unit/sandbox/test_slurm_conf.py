@@ -1,0 +1,72 @@
+"""What a user may ask for, and the text that it becomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import InputError
+from opsctl.sandbox.loopback import Network
+from opsctl.sandbox.slurm_conf import Auth, Site, Spec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
+
+NETWORK = Network(address="127.0.0.1", parameters=(), confined=True)
+SITE = Site(
+    home=Path("/h"), run=Path("/r"), host="here", user="me", version=(22, 5), first_port=21000, auth=Auth.MUNGE,
+    network=NETWORK, shared=False,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", "-x", "A", "a b", "a\n", "é", "x" * 33, "$(id)", ".", "a;b"])
+def test_a_hostile_name_is_refused(name: str) -> None:
+    with pytest.raises(InputError) as told:
+        Spec(name=name)
+    assert told.value.message == f"sandbox name {name!r} is not allowed"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"nodes": 0}, "--nodes is 0, needs 1 to 512"),
+        ({"nodes": 513}, "--nodes is 513, needs 1 to 512"),
+        ({"gpus_per_node": -1}, "--gpus-per-node is -1, needs 0 to 16"),
+    ],
+)
+def test_an_impossible_size_is_refused_with_what_is_possible(given: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError) as told:
+        Spec(**given)  # type: ignore[arg-type]  # the parameters are numbers
+    assert told.value.message == message
+
+
+def test_every_node_has_a_port_of_its_own() -> None:
+    text = slurm_conf(Spec(nodes=12, gpus_per_node=8), SITE)
+    assert "NodeName=node[001-012] NodeHostname=here NodeAddr=127.0.0.1 Port=[21002-21013]" in text
+    assert "Gres=gpu:8" in text
+
+
+def test_one_node_without_gpus_needs_no_brackets_and_no_gres() -> None:
+    text = slurm_conf(Spec(nodes=1), SITE)
+    assert "NodeName=node001 NodeHostname=here NodeAddr=127.0.0.1 Port=21002 " in text
+    assert "gres" not in text.lower()
+    assert gres_conf(Spec(nodes=1), SITE) == ""
+
+
+def test_without_munge_nobody_is_asked_for_a_key() -> None:
+    site = replace(SITE, auth=Auth.NONE)
+    text = slurm_conf(Spec(accounting=True), site)
+    assert "AuthType=auth/none\nCredType=cred/none\n" in text
+    assert "munge" not in text + slurmdbd_conf(site)
+
+
+@pytest.mark.parametrize(
+    ("version", "plugin"),
+    [((22, 5), "cgroup/v1"), ((23, 11), "cgroup/v1"), ((24, 5), "disabled"), ((25, 11), "disabled")],
+)
+def test_cgroups_are_left_out_where_slurm_can_do_without(version: tuple[int, int], plugin: str) -> None:
+    assert cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
+
+
+def test_a_sandbox_is_described_in_words() -> None:
+    assert Spec(nodes=1, gpus_per_node=1).describe() == "1 node of 1 GPU"
+    assert Spec(nodes=8, accounting=True, fast=True).describe() == "8 nodes, accounting, fast timers"

@@ -1,0 +1,132 @@
+"""What is asked of Slurm's commands, where the real ones cannot be made to show it; all else is in
+tests/integration/slurm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import InputError, Unreachable
+from opsctl.model import JobSpec, Plan
+from opsctl.ports import Completed, TimedOut
+from opsctl.scheduler.slurm import TIMEOUT, Slurm
+
+STDERR = Path(__file__).parents[2] / "corpus" / "stderr" / "22.05.8"
+SPEC = JobSpec(
+    name="t", nodes=1, processes_per_node=1, cpus_per_process=1, time_limit="5", tasks=3, partition="train"
+)  # fmt: skip
+PLAN = Plan(train="t", spec=SPEC, wrapper="", body="", nonce="n1")
+
+
+@dataclass
+class Scripted:
+    """Answers every command with one answer, and remembers what it was asked."""
+
+    out: str = ""
+    err: str = ""
+    code: int = 0
+    late: bool = False
+    asked: list[tuple[str, ...]] = field(default_factory=list)
+    env: dict[str, str | None] = field(default_factory=dict)
+
+    def run(self, argv, *, timeout, stdin="", env=None):
+        assert timeout <= TIMEOUT
+        self.asked.append(tuple(argv))
+        self.env = dict(env or {})
+        if self.late:
+            raise TimedOut(argv, timeout)
+        return Completed(argv=tuple(argv), code=self.code, out=self.out, err=self.err)
+
+
+def submit(runner: Scripted) -> str:
+    return Slurm(runner).submit(PLAN, script="/run/t/wrapper.slurm", output="/run/t/batch.log")
+
+
+def test_a_late_command_is_unreachable():
+    with pytest.raises(Unreachable, match=r"^squeue did not answer within 10 s$"):
+        Slurm(Scripted(late=True)).jobs()
+
+
+def test_a_late_submission_may_have_happened():
+    with pytest.raises(Unreachable) as caught:
+        submit(Scripted(late=True))
+    assert caught.value.message == ("sbatch did not answer within 10 s: it is unknown whether the train was submitted")
+    assert caught.value.hint == "launch it again: it looks in the queue for this submission first"
+
+
+def test_a_submission_with_an_odd_answer_may_have_happened():
+    with pytest.raises(Unreachable, match="sbatch answered 'hello': it is unknown"):
+        submit(Scripted(out="hello\n"))
+
+
+def test_the_cluster_after_the_id_is_left_off():
+    assert submit(Scripted(out="12;big\n")) == "12"
+
+
+def test_a_submission_carries_comment_log_and_directory():
+    runner = Scripted(out="12\n")
+    submit(runner)
+    assert runner.asked == [
+        (
+            "sbatch", "--parsable", "--comment=opsctl:t:n1", "--output=/run/t/batch.log", "--open-mode=append",
+            "--chdir=/run/t", "/run/t/wrapper.slurm",
+        )
+    ]  # fmt: skip
+
+
+def test_the_environment_does_not_overrule_what_the_plan_says():
+    runner = Scripted(out="12\n")
+    submit(runner)
+    assert runner.env["SBATCH_PARTITION"] is None
+    assert runner.env["SBATCH_ARRAY_INX"] is None
+    assert "SBATCH_ACCOUNT" not in runner.env  # the plan has none, so the user's own holds
+
+
+def test_one_command_answers_for_all_jobs():
+    runner = Scripted()
+    Slurm(runner).jobs()
+    assert len(runner.asked) == 1
+
+
+@pytest.mark.parametrize("job", ["--user=root", "12 13", "12\n", "", "12_", "x", "12,13", "12_[1]x"])
+@pytest.mark.parametrize("verb", ["hold", "release", "cancel", "excluded", "end_time"])
+def test_what_is_no_job_id_never_reaches_a_command(verb, job):
+    runner = Scripted()
+    with pytest.raises(InputError, match="is not a job id"):
+        getattr(Slurm(runner), verb)(job)
+    assert not runner.asked
+
+
+@pytest.mark.parametrize("ask", [Slurm.jobs, Slurm.nodes])
+def test_rubbish_is_not_an_empty_queue(ask):
+    with pytest.raises(Unreachable, match="printed no list, or half of one: 'no such luck'"):
+        ask(Slurm(Scripted(out="\x00\x01\nno such luck\n")))
+
+
+def test_a_list_that_is_cut_off_is_no_list():
+    with pytest.raises(Unreachable, match="squeue printed no list, or half of one"):
+        Slurm(Scripted(out="12+12+3+RUNNING+"), mark="+").jobs()
+
+
+@pytest.mark.parametrize("out", ["", "\n", "CLUSTER: name\n"])
+def test_an_empty_queue_is_one(out):
+    assert Slurm(Scripted(out=out)).jobs() == []
+
+
+def test_nothing_is_asked_about_no_jobs():
+    runner = Scripted()
+    assert Slurm(runner).past([]) == []
+    assert not runner.asked
+
+
+def test_no_two_readers_use_the_same_mark():
+    assert Slurm(Scripted()).mark != Slurm(Scripted()).mark
+
+
+def test_no_accounting_is_no_past_and_no_accounts():
+    disabled = Scripted(err=(STDERR / "past-without-accounting.txt").read_text(), code=1)
+    assert Slurm(disabled).past(["12"]) == []
+    none = Scripted(err=(STDERR / "accounts-without-accounting.txt").read_text(), code=1)
+    assert Slurm(none).accounting("me", "c") is None

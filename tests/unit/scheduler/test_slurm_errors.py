@@ -1,0 +1,83 @@
+"""What each recorded Slurm really said, and which error that is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from opsctl.errors import NotAllowed, OpsctlError, SchedulerError, Unreachable
+from opsctl.ports import Completed
+from opsctl.scheduler.slurm_errors import GONE, NOT_PENDING, UNKNOWN_ID, check
+from tests.versions import CORPUS, VERSIONS, recorded
+
+DOWN = [(path.parent.name, path.stem) for path in sorted((CORPUS / "stderr").glob("*/*-down.txt"))]
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def said(version: str, case: str, *, code: int = 1) -> Completed:
+    return Completed(argv=(case.split("-", 1)[0],), code=code, out="", err=recorded("stderr", version, case))
+
+
+@pytest.mark.parametrize(("version", "case"), DOWN)
+def test_no_answer_is_unreachable(version, case):
+    with pytest.raises(Unreachable) as caught:
+        check(said(version, case), fine=(GONE, NOT_PENDING, UNKNOWN_ID))
+    assert caught.value.exit_code == 75
+    assert caught.value.hint == "is slurmctld up?  opsctl doctor"
+
+
+@pytest.mark.parametrize("case", ["hold-not-owner", "cancel-not-owner"])
+def test_someone_elses_job_is_not_allowed(version, case):
+    with pytest.raises(NotAllowed) as caught:
+        check(said(version, case), fine=(GONE, UNKNOWN_ID))
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "fine"),
+    [
+        ("hold-finished", (GONE,)),
+        ("exclude-while-a-task-runs", (GONE, NOT_PENDING)),
+        ("cancel-unknown-id", (GONE, UNKNOWN_ID)),
+    ],
+)
+def test_what_is_done_already_is_done(version, case, fine):
+    check(said(version, case), fine=fine)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (
+            "sbatch-bad-partition",
+            "sbatch refused: invalid partition specified: nope; "
+            "Batch job submission failed: Invalid partition name specified",
+        ),
+        ("exclude-unknown-node", r"exclude refused: 1_\[?2-4\]?: Invalid node name specified"),
+        (
+            "hold-unknown-id",
+            "hold refused: Invalid job id specified for job 999; slurm_suspend error: ?Invalid job id specified",
+        ),
+    ],
+)
+def test_a_refusal_is_in_slurms_own_words(version, case, message):
+    with pytest.raises(SchedulerError) as caught:
+        check(said(version, case), fine=(GONE, NOT_PENDING))
+    assert re.fullmatch(message, caught.value.message)
+    assert not isinstance(caught.value, NotAllowed | Unreachable)
+
+
+def test_a_field_that_is_not_known_is_an_error_though_the_command_succeeds(version):
+    with pytest.raises(SchedulerError) as caught:
+        check(said(version, "squeue-unknown-field", code=0))
+    assert caught.value.message == "squeue does not know the field Nosuch"
+
+
+def test_a_failure_without_a_word_is_a_failure():
+    with pytest.raises(OpsctlError, match="scontrol refused: exit code 1 and no message"):
+        check(Completed(argv=("scontrol",), code=1, out="", err=" \n"), fine=(GONE,))

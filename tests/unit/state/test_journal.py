@@ -1,0 +1,153 @@
+"""The journal: append-only, torn tails tolerated, replayed in order."""
+
+import json
+import os
+import pwd
+from datetime import UTC, datetime
+
+import pytest
+
+from opsctl.errors import RunDirError
+from opsctl.host.system import SystemClock
+from opsctl.state.journal import FIELDS, Event, Journal, Kind, replay
+from opsctl.state.run_dir import RunDir
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture
+def journal(tmp_path):
+    run = RunDir(tmp_path / "gpt")
+    run.create()
+    return Journal(run, SystemClock())
+
+
+def file_of(journal):
+    return next(journal.run.journal.iterdir())
+
+
+def test_every_kind_says_what_it_carries():
+    assert set(FIELDS) == set(Kind)
+
+
+def test_an_event_that_carries_too_little_is_not_written(journal):
+    with pytest.raises(ValueError, match=r"held: carries \['jobs'\], needs \['jobs', 'why'\]"):
+        journal.append(Kind.HELD, jobs=["1"])
+    assert journal.events() == []
+
+
+def test_events_come_back_as_they_were_appended(journal):
+    journal.append(Kind.HELD, jobs=["1", "2"], why='"; $(id)\n\x1e ü')
+    journal.append(Kind.RELEASED, jobs=[])
+    assert [(e.number, e.kind, e.data) for e in journal.events()] == [
+        (1, Kind.HELD, {"jobs": ["1", "2"], "why": '"; $(id)\n\x1e ü'}),
+        (2, Kind.RELEASED, {"jobs": []}),
+    ]
+
+
+def test_a_torn_tail_is_passed_over_and_costs_no_later_event(journal):
+    journal.append(Kind.RELEASED, jobs=["1"])
+    with file_of(journal).open("ab") as file:
+        file.write(b'{"n": 2, "kind": "rele')
+    journal.append(Kind.RELEASED, jobs=["3"])
+    assert [event.data["jobs"] for event in journal.events()] == [["1"], ["3"]]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"null", b"[]", b"1", b'{"n": 1}', b'{"n":1,"at":"x","actor":"a","kind":"of-a-later-version"}', b"\xff"],
+)
+def test_a_line_that_cannot_be_understood_is_passed_over(journal, line):
+    journal.append(Kind.RELEASED, jobs=["1"])
+    with file_of(journal).open("ab") as file:
+        file.write(line + b"\n")
+    assert len(journal.events()) == 1
+
+
+def test_the_journals_of_several_hosts_are_one(journal):
+    journal.append(Kind.RELEASED, jobs=["1"])
+    theirs = {"n": 2, "at": "2020-01-01T00:00:00+00:00", "actor": "b", "kind": "released", "jobs": ["2"]}
+    (journal.run.journal / "other-1000.jsonl").write_text(json.dumps(theirs) + "\n")
+    journal.append(Kind.RELEASED, jobs=["3"])
+    assert [event.data["jobs"] for event in journal.events()] == [["1"], ["2"], ["3"]]
+
+
+def test_a_journal_that_cannot_be_written_says_so(journal):
+    journal.run.journal.rmdir()
+    with pytest.raises(RunDirError, match="No such file or directory"):
+        journal.append(Kind.RELEASED, jobs=[])
+
+
+def history(*steps):
+    """Of `(kind, data)` in order."""
+    return replay(
+        [Event(number=n, at=AT.isoformat(), actor="a", kind=kind, data=data) for n, (kind, data) in enumerate(steps)]
+    )
+
+
+SUBMITTING = (Kind.SUBMITTING, {"nonce": "n1", "tasks": 7, "after": ""})
+SUBMITTED = (Kind.SUBMITTED, {"nonce": "n1", "array": "5"})
+STARTED = (Kind.LIFE_STARTED, {"life": "5_1.0", "nodes": "node001"})
+
+
+def test_a_submission_is_pending_until_it_is_known_how_it_ended():
+    assert list(history(SUBMITTING).pending) == ["n1"]
+    assert not history(SUBMITTING, SUBMITTED).pending
+    assert not history(SUBMITTING, (Kind.SUBMIT_REFUSED, {"nonce": "n1", "why": "no"})).pending
+
+
+def test_an_array_has_as_many_tasks_as_were_asked_for():
+    assert history(SUBMITTING, SUBMITTED).arrays["5"].tasks == 7
+
+
+def test_a_life_that_starts_tells_what_became_of_a_submission_that_was_cut_off():
+    found = history(SUBMITTING, STARTED)
+    assert (found.pending, found.arrays["5"].nonce, found.arrays["5"].tasks) == ({}, "n1", 7)
+
+
+def test_a_life_that_starts_before_its_submission_is_journalled_changes_nothing():
+    found = history(SUBMITTING, STARTED, SUBMITTED)
+    assert (found.pending, found.arrays["5"].tasks, list(found.started)) == ({}, 7, ["5_1.0"])
+
+
+def test_a_life_of_a_known_array_tells_nothing_of_a_later_submission():
+    again = (Kind.SUBMITTING, {"nonce": "n2", "tasks": 1, "after": "5"})
+    assert list(history(SUBMITTING, SUBMITTED, again, STARTED).pending) == ["n2"]
+
+
+def test_an_array_that_was_lost_is_an_array_no_more():
+    assert history(SUBMITTING, SUBMITTED, (Kind.ARRAY_LOST, {"array": "5"})).arrays == {}
+
+
+def test_a_hold_is_in_force_until_it_is_released_or_the_train_is_launched_again():
+    hold = (Kind.HELD, {"jobs": ["5"], "why": "x"})
+    assert history(hold).held is not None
+    assert history(hold, (Kind.RELEASED, {"jobs": ["5"]})).held is None
+    assert history(hold, SUBMITTING, SUBMITTED).held is None
+
+
+def test_the_lives_of_an_array_are_told_from_those_of_another():
+    lives = [(Kind.LIFE_STARTED, {"life": life, "nodes": ""}) for life in ("5_1.0", "5_1.1", "55_1.0", "5.0")]
+    assert history(*lives).lives_of("5") == ["5_1.0", "5_1.1", "5.0"]
+
+
+def test_half_a_character_is_kept_as_it_came(journal):
+    """JSON that a team-mate wrote can hold one, and no file can."""
+    journal.append(Kind.HELD, jobs=[], why="a\ud800b")
+    assert [each.data["why"] for each in journal.events()] == ["a\ud800b"]
+
+
+def test_others_can_read_what_happened_whatever_the_umask(journal):
+    before = os.umask(0o077)
+    try:
+        journal.append(Kind.RELEASED, jobs=[])
+    finally:
+        os.umask(before)
+    assert file_of(journal).stat().st_mode & 0o777 == 0o644
+
+
+def test_whoever_acts_is_told_by_user_id_whatever_the_environment_says(journal, monkeypatch):
+    for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "somebody-else")
+    journal.append(Kind.RELEASED, jobs=[])
+    assert journal.events()[0].actor.startswith(f"{pwd.getpwuid(os.geteuid()).pw_name}@")

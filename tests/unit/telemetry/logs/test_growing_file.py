@@ -1,0 +1,252 @@
+"""Growing files on disk, and what their lines say. `pytest tests/unit/telemetry/logs`"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opsctl.errors import RunDirError
+from opsctl.telemetry.logs.growing_file import GrowingFile, at_tail, backwards
+from opsctl.telemetry.logs.log_lines import LONGEST_LINE, LineBuffer, LogLine, for_terminal, merge, read_line, time_of
+
+
+@pytest.fixture
+def log(tmp_path) -> Path:
+    return tmp_path / "log"
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def test_only_what_is_new_is_read(log):
+    reader = GrowingFile(log)
+    append(log, b"one\n")
+    assert list(reader.read()) == [b"one"]
+    append(log, b"two\nthree\n")
+    assert list(reader.read()) == [b"two", b"three"]
+    assert list(reader.read()) == []
+
+
+def test_a_line_without_an_end_is_kept_until_it_is_complete(log):
+    reader = GrowingFile(log)
+    append(log, b"one\ntw")
+    assert list(reader.read()) == [b"one"]
+    append(log, b"o\n")
+    assert list(reader.read()) == [b"two"]
+
+
+def test_a_line_without_an_end_can_be_given_up(log):
+    reader = GrowingFile(log)
+    append(log, b"one\ntw")
+    assert list(reader.read()) == [b"one"]
+    assert (reader.rest(), reader.rest()) == ([b"tw"], [])
+
+
+def test_a_missing_file_is_waited_for(log):
+    reader = GrowingFile(log)
+    assert list(reader.read()) == []
+    append(log, b"one\n")
+    assert list(reader.read()) == [b"one"]
+
+
+def test_a_rotated_file_is_read_to_its_end_and_then_its_successor(log):
+    reader = GrowingFile(log)
+    append(log, b"one\n")
+    assert list(reader.read()) == [b"one"]
+    append(log, b"two\nlast words")
+    log.rename(log.with_suffix(".1"))
+    append(log, b"three\n")
+    assert list(reader.read()) == [b"two", b"last words", b"three"]
+
+
+def test_a_file_that_is_gone_is_read_on_until_its_successor_comes(log):
+    reader = GrowingFile(log)
+    append(log, b"one\n")
+    assert list(reader.read()) == [b"one"]
+    moved = log.rename(log.with_suffix(".1"))
+    append(moved, b"two\n")
+    assert list(reader.read()) == [b"two"]
+    append(log, b"three\n")
+    assert list(reader.read()) == [b"three"]
+
+
+def test_a_truncated_file_is_read_from_its_start(log):
+    reader = GrowingFile(log)
+    append(log, b"one\ntwo\nthr")
+    assert list(reader.read()) == [b"one", b"two"]
+    log.write_bytes(b"new\n")
+    assert list(reader.read()) == [b"new"]
+
+
+def test_a_later_reader_goes_on_behind_the_last_complete_line(log):
+    append(log, b"one\ntw")
+    first = GrowingFile(log)
+    assert list(first.read()) == [b"one"]
+    append(log, b"o\nthree\n")
+    assert list(GrowingFile(log, first.position).read()) == [b"two", b"three"]
+
+
+def test_a_later_reader_of_another_file_begins_at_its_start(log):
+    append(log, b"one\n")
+    first = GrowingFile(log)
+    list(first.read())
+    position = first.position
+    log.rename(log.with_suffix(".1"))
+    append(log, b"first\nsecond\n")
+    assert list(GrowingFile(log, position).read()) == [b"first", b"second"]
+
+
+def test_binary_rubbish_is_read_as_it_is(log):
+    append(log, bytes(range(256)) + b"\n\xff\xfe\x00\n")
+    before, _, after = bytes(range(256)).partition(b"\n")
+    assert list(GrowingFile(log).read()) == [before, after, b"\xff\xfe\x00"]
+
+
+def test_a_dump_without_line_ends_does_not_fill_the_memory(log):
+    append(log, b"x" * (5 * LONGEST_LINE))
+    reader = GrowingFile(log)
+    pieces = [*reader.read(), *reader.rest()]
+    assert b"".join(pieces) == b"x" * (5 * LONGEST_LINE)
+    assert max(map(len, pieces)) <= 2 * LONGEST_LINE
+
+
+def test_a_million_lines_are_read(log):
+    log.write_bytes(b"".join(b"[node:1]: line %d\n" % n for n in range(1_000_000)))
+    began = time.process_time()
+    assert sum(1 for _ in GrowingFile(log).read()) == 1_000_000
+    assert time.process_time() - began < 5
+
+
+def test_the_tail_of_a_huge_file_is_read_without_its_head(log):
+    with log.open("wb") as file:
+        file.truncate(50 << 30)  # sparse: reading it all would take a minute
+        file.seek(0, os.SEEK_END)
+        file.write(b"\none\ntwo\nthree\n")
+    began = time.process_time()
+    reader = at_tail(log, 2)
+    assert list(reader.read()) == [b"two", b"three"]
+    assert time.process_time() - began < 1
+    append(log, b"four\n")
+    assert list(reader.read()) == [b"four"]
+
+
+def test_a_file_that_may_not_be_read_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunDirError, match="file/log: Not a directory"):
+        list(GrowingFile(tmp_path / "file" / "log").read())
+
+
+TEXTS = st.lists(st.sampled_from([b"", b"a", b"bb", b"\xff\r", b"x" * 70_000]), max_size=12)
+
+
+@given(lines=TEXTS, wanted=st.integers(0, 14), end=st.sampled_from([b"", b"\n"]))
+def test_the_tail_is_the_end_of_the_whole(tmp_path_factory, lines, wanted, end):
+    log = tmp_path_factory.mktemp("tail") / "log"
+    log.write_bytes(b"\n".join(lines) + end)
+    whole = GrowingFile(log)
+    everything = [*whole.read(), *whole.rest()]
+    tail = at_tail(log, wanted)
+    assert [*tail.read(), *tail.rest()] == everything[len(everything) - min(wanted, len(everything)) :]
+
+
+@given(lines=TEXTS, end=st.sampled_from([b"", b"\n"]))
+def test_backwards_is_the_reverse_of_forwards_and_tells_where_each_line_begins(tmp_path_factory, lines, end):
+    log = tmp_path_factory.mktemp("back") / "log"
+    log.write_bytes(b"\n".join(lines) + end)
+    data, reader = log.read_bytes(), GrowingFile(log)
+    found = list(backwards(log))
+    assert [line for _, line in found][::-1] == [*reader.read(), *reader.rest()]
+    assert all(data[at:].startswith(line) and (at == 0 or data[at - 1 : at] == b"\n") for at, line in found)
+
+
+@given(st.binary(max_size=60), st.lists(st.integers(0, 60)))
+def test_it_does_not_matter_where_the_stream_is_cut(data, cuts):
+    buffer, lines = LineBuffer(), []
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    for begin, end in pairwise(edges):
+        lines += buffer.feed(data[begin:end])
+    assert b"\n".join([*lines, buffer.rest()]) == data
+
+
+def test_the_prefix_says_who_said_it():
+    assert read_line(b"[node-1.x:12]: a: b") == LogLine(node="node-1.x", rank=12, text=b"a: b")
+
+
+@pytest.mark.parametrize("line", [b"", b"[default7]: x", b"[2021-01-02 10:20:30] PULSE: x", b"x [a:1]: y", b"[a:b]: x"])
+def test_a_line_without_the_prefix_is_text(line):
+    assert read_line(line) == LogLine(node=None, rank=None, text=line)
+
+
+def test_times_are_found_in_any_of_their_forms():
+    assert time_of(b"[2021-01-02 10:20:30] PULSE: x") == b"2021-01-02 10:20:30"
+    assert time_of(b"[node:1]: saved, datetime: 2021-01-02T10:20:30+00:00") == b"2021-01-02 10:20:30"
+    assert time_of(b"[node:1]: iteration 3/ 4 |") is None
+
+
+def test_pulse_lines_stand_before_the_first_main_line_that_is_later():
+    main = [b"a", b"10:00 2021-01-01 10:00:00", b"b", b"12:00 2021-01-01 12:00:00", b"c"]
+    pulse = [b"[2021-01-01 %d:00:00] PULSE: x" % hour for hour in (11, 12, 13)]
+    assert list(merge(main, pulse)) == [main[0], main[1], main[2], pulse[0], main[3], main[4], pulse[1], pulse[2]]
+
+
+def test_without_times_in_the_main_log_the_pulse_lines_come_last():
+    assert list(merge([b"a", b"b"], [b"[2021-01-01 10:00:00] PULSE: x"]))[2:] == [b"[2021-01-01 10:00:00] PULSE: x"]
+
+
+HARMFUL = {
+    b"\x1b]0;title\x07a": "a",
+    b"\x1b]52;c;cm0gLXJm\x1b\\a": "a",
+    b"\x1bP$q\x1b\\a": "a",
+    b"\x1b[2J\x1b[1;1Ha": "a",
+    b"\x1b[6na\x1b[c": "a",
+    b"\x1bca": "a",
+    b"\x1b": "",
+    b"a\x1b[": "a[",
+    b"a\x07\x08\x00\x7f": "a",
+    b"\xc2\x9b6na": "6na",
+    b"\x1b\x1b[2J[2Ja": "[2J[2Ja",
+    b"\x1b[31mred\x1b[0m": "\x1b[31mred\x1b[0m\x1b[0m",
+    b"\x1b[1mopen": "\x1b[1mopen\x1b[0m",
+    b"tab\there": "tab\there",
+    b"10%\r50%\r": "50%",
+    "ü".encode(): "ü",
+}
+
+
+@pytest.mark.parametrize(("line", "shown"), HARMFUL.items())
+def test_a_line_does_nothing_to_a_terminal_but_colour_it(line, shown):
+    assert for_terminal(line) == shown
+
+
+ESCAPES = [
+    b"\x1b",
+    b"[",
+    b"]",
+    b"2J",
+    b"0;",
+    b"m",
+    b"\x07",
+    b"\x9b",
+    b"\xc2\x9b",
+    b"P",
+    b"\\",
+    b"\r",
+    b"\n",
+    b"x",
+    b"6n",
+]
+
+
+@given(st.lists(st.sampled_from(ESCAPES)).map(b"".join))
+def test_no_mixture_of_escapes_gets_through(line):
+    shown = re.sub(r"\x1b\[[0-?]*m", "", for_terminal(line))
+    assert re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", shown) is None

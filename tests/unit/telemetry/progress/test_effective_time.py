@@ -1,0 +1,78 @@
+"""Where the time of a train went. `pytest tests/unit/report`"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from opsctl.guard.outcome import Outcome
+from opsctl.report.contents import Report
+from opsctl.state.journal import Kind
+from opsctl.telemetry.progress.effective_time import Bucket
+from tests.support.made_reports import BEGIN, Train, rough
+
+
+def spent(report: Report) -> dict[str, float]:
+    return {bucket.value: round(seconds, 3) for bucket, seconds in report.buckets.items() if seconds > 1e-6}
+
+
+ROUGH = {
+    "queue": 660, "start-up": 240, "training": 1500, "done twice": 500, "checkpoints": 70, "hang until noticed": 300,
+    "slow steps": 50,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stamps", [True, False])
+def test_every_second_of_a_rough_train_has_its_cause(tmp_path: Path, stamps: bool) -> None:
+    train = rough(tmp_path, stamps=stamps)
+    if not stamps:  # then it counts when the ranks last spoke
+        log = train.run.life_logs("7_1.0") / "node001-3.log"
+        log.parent.mkdir(parents=True)
+        log.touch()
+        os.utime(log, (BEGIN.timestamp() + 1760,) * 2)
+    report = train.report(99999)
+    assert spent(report) == ROUGH
+    assert report.wall_s == pytest.approx(sum(ROUGH.values()))
+
+
+def test_the_ratio_is_told_with_and_without_the_queue(tmp_path: Path) -> None:
+    report = rough(tmp_path).report(99999)
+    assert report.ettr == pytest.approx(1500 / 3320)
+    assert report.ettr_without_queue == pytest.approx(1500 / 2660)
+
+
+def test_each_life_has_its_steps_its_end_and_its_own_losses(tmp_path: Path) -> None:
+    first, second = rough(tmp_path).report(99999).lives
+    assert (first.life, first.outcome, first.first_step, first.last_step) == ("7_1.0", "node-failed", 1, 100)
+    assert (second.life, second.outcome, second.first_step, second.last_step) == ("7_2.0", "finished", 51, 150)
+    assert first.buckets[Bucket.HANG] == pytest.approx(300)
+    assert second.buckets[Bucket.TWICE] == pytest.approx(500)
+    assert sum(second.buckets.values()) == pytest.approx((second.ended - second.began).total_seconds())
+
+
+def test_figures_of_the_run_are_medians_and_the_newest(tmp_path: Path) -> None:
+    report = rough(tmp_path).report(99999)
+    assert (report.step, report.last_step, report.tokens, report.samples) == (150, 150, 150 * 2048, 150 * 16)
+    assert (report.step_s, report.tflops) == (10.0, 140.0)
+    assert report.loss[-1].step == 150
+
+
+def test_since_cuts_the_window_and_still_knows_what_was_done_before_it(tmp_path: Path) -> None:
+    report = rough(tmp_path).report(99999, since=2120)  # the second life's start
+    assert spent(report) == {"start-up": 120, "training": 500, "done twice": 500, "slow steps": 50, "checkpoints": 30}
+    assert [life.life for life in report.lives] == ["7_2.0"]
+
+
+def test_held_queued_and_nothing_queued_are_three_things(tmp_path: Path) -> None:
+    train = Train(tmp_path)
+    train.submit(0, tasks=2)
+    train.start(0, "7_1.0")
+    train.end(train.steps(0, 1, 10), Outcome.DEADLINE)
+    train.note(130, Kind.HELD, jobs=["7"], why="look")
+    train.note(200, Kind.RELEASED, jobs=["7"])
+    train.start(250, "7_2.0")
+    train.end(train.steps(250, 11, 20), Outcome.DEADLINE)
+    train.submit(1000, tasks=1, array="8")
+    assert spent(train.report(1100)) == {"training": 200, "queue": 30 + 50 + 100, "held": 70, "nothing queued": 650}

@@ -1,0 +1,159 @@
+"""How far a run is, from its log: the curve, the usual pace, the next checkpoint, the time that is left."""
+
+import json
+import math
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.progress.iteration_lines import Iteration, sampled, tail
+from opsctl.telemetry.progress.next_save import Saves, saves
+from opsctl.telemetry.progress.run_progress import Pace, Progress, forward, progress
+from opsctl.telemetry.progress.sparkline import ASCII, sparkline
+
+LINE = (
+    "iteration {step}/ {last} | consumed tokens: {tokens} | elapsed time per iteration (s): {s} | "
+    "global batch size: {batch} | lm loss: {loss} | TFLOPs: {tflops} |\n"
+)
+
+
+def line(step: int, **said: object) -> str:
+    given = {"last": 1000, "tokens": step * 2048, "s": 2.0, "batch": 16, "loss": 10 - step / 100, "tflops": 150.0}
+    return LINE.format(**{"step": step, **given, **said})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "gpt")
+    run.create()
+    return run
+
+
+def seen(run: RunDir, *lines: str, pace: Pace | None = None) -> Progress:
+    run.main_log.write_text("".join(lines))
+    found = progress(run, pace=pace)
+    assert found is not None
+    return found
+
+
+def test_a_curve_goes_from_its_lowest_sign_to_its_highest() -> None:
+    assert sparkline([3.0, 2.0, 1.0], 8) == "█▅▁"
+    assert sparkline([1.0, 1.0], 8) == "▅▅"
+    assert sparkline([1.0], 8) == ""
+    assert sparkline([0.0, 1.0], 8, ramp=ASCII) == "_@"
+
+
+def test_a_spike_and_a_nan_are_seen_however_many_values_share_a_sign() -> None:
+    calm = [1.0] * 100
+    assert sparkline([*calm, 9.0, *calm], 10).count("█") == 1
+    assert sparkline([*calm[:93], math.nan, *calm], 10).count("x") == 1
+    assert len(sparkline(calm, 10)) == 10
+
+
+def test_what_was_done_again_is_on_the_curve_once() -> None:
+    lines = [Iteration(step=step) for step in (1, 2, 3, 4, 2, 3)]
+    assert [each.step for each in forward(lines)] == [1, 2, 3]
+
+
+def test_loss_and_tokens_are_those_of_the_newest_line(run: RunDir) -> None:
+    found = seen(run, *(line(step) for step in range(1, 400)))
+    assert (found.step, found.last_step, found.tokens) == (399, 1000, 399 * 2048)
+    assert (len(found.losses), found.losses_from, found.losses[-1]) == (240, 160, 10 - 3.99)
+
+
+def test_lately_is_held_against_the_whole_run_not_against_what_was_just_before(run: RunDir) -> None:
+    found = seen(run, *(line(step) for step in range(1, 3000)), *(line(s, tflops=120) for s in range(3000, 3300)))
+    assert (found.tflops, found.usual_tflops) == (120, 150)
+
+
+def test_the_usual_step_is_that_of_the_same_batch(run: RunDir) -> None:
+    small = (line(step, s=0.5, batch=1) for step in range(1, 3000))
+    found = seen(run, *small, *(line(s) for s in range(3000, 3300)))
+    assert (found.step_s, found.usual_step_s) == (2.0, 2.0)
+
+
+def test_a_sample_reaches_over_the_whole_log(run: RunDir) -> None:
+    run.main_log.write_text("".join(line(step) for step in range(1, 50_000)))
+    steps = [each.step for each in sampled(run.main_log)]
+    assert steps == sorted(steps)
+    assert (steps[0] < 10, steps[-1] > 48_000, len(steps)) == (True, True, 64)
+
+
+def test_a_log_that_says_much_else_is_not_read_for_older_iterations(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(
+        line(1).encode() + b"n001: NCCL INFO nothing to see here, and much of it\n" * 600_000 + line(2).encode()
+    )
+    began = time.process_time()
+    assert [each.step for _, each in tail(log, 240)] == [2]
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(("s", "last"), [(2.0, 0), ("nan", 100), (0.0, 100), ("inf", 100), (1e300, 100)])
+def test_the_time_left_is_unknown_without_an_end_or_a_step(run: RunDir, s: object, last: int) -> None:
+    assert seen(run, line(5, s=s, last=last), pace=Pace()).left is None
+
+
+def test_the_time_left_has_a_range_from_the_waits_that_were_seen(run: RunDir) -> None:
+    pace = Pace(task_s=500, running_s=400, waits_s=(100, 300))
+    left = seen(run, line(100), pace=pace).left
+    assert left is not None
+    assert (left.training, left.lives, left.likely) == (1800, 3, 1800 + 3 * 200)
+    assert left.early < left.likely < left.late
+
+
+def test_what_the_running_task_does_not_reach_is_for_the_next_ones(run: RunDir) -> None:
+    def lives(running_s: float) -> int:
+        found = seen(run, line(900), pace=Pace(task_s=100, running_s=running_s))
+        assert found.left is not None
+        return found.left.lives
+
+    assert [lives(running_s) for running_s in (200, 100, 99, 0)] == [0, 1, 2, 2]
+
+
+def names(run: RunDir, *found: str) -> None:
+    for name in found:
+        (run.checkpoints / name).mkdir()
+
+
+def steps(found: Saves) -> tuple[int | None, int | None]:
+    return found.newest, found.next
+
+
+def test_a_checkpoint_is_as_old_as_its_completeness_whatever_was_noted_beside_it_later(run: RunDir) -> None:
+    saved = run.checkpoints / "step-0000050"
+    saved.mkdir()
+    (saved / "COMPLETE").write_text("")
+    os.utime(saved / "COMPLETE", (1e9, 1e9))
+    assert saves(run, 60, None).at == datetime.fromtimestamp(1e9, UTC)
+    assert saves(run, 60, None, newest=55).at is None
+
+
+def test_the_embedded_trainer_saves_as_it_is_told_and_at_its_end(run: RunDir) -> None:
+    run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 100}}))
+    names(run, "step-0000300", ".saving-step-0000400")
+    assert steps(saves(run, 350, 1000)) == (300, 400)
+    assert steps(saves(run, 400, 450)) == (300, 450)
+    assert steps(saves(run, 450, 450)) == (300, None)
+    run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 0}}))
+    assert saves(run, 350, 1000).next == 1000
+
+
+def test_a_foreign_trainer_saves_as_it_did_so_far(run: RunDir) -> None:
+    assert saves(run, 350, 1000) == Saves()
+    names(run, "global_step100", "global_step200", "global_step250", "global_step300", "global_step400", "latest")
+    assert steps(saves(run, 450, 1000)) == (400, 500)
+
+
+def test_one_checkpoint_tells_nothing_of_the_next(run: RunDir) -> None:
+    names(run, "iter_0000100")
+    assert steps(saves(run, 150, 1000)) == (100, None)
+
+
+def test_settings_that_cannot_be_read_tell_nothing_of_the_next(run: RunDir) -> None:
+    run.trainer_config.write_text("{")
+    assert saves(run, 150, None) == Saves()

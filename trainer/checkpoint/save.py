@@ -1,0 +1,245 @@
+"""Saving so that a checkpoint is complete or not there, while training goes on.
+
+DeepSpeed's own save is not atomic: rank 0 says "latest" without knowing whether the others managed. Here each rank
+copies its state to host memory, which is all that training waits for; then, beside training, it writes and hashes what
+it copied and remembers what failed; all hear of it; and only then rank 0 writes the manifest and COMPLETE and gives the
+directory its name, or takes it away.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+from opsctl.trainer import loss_spikes, manifest
+from opsctl.trainer.atomic_files import fsync_directory
+from opsctl.trainer.checkpoint.disk_space import expected_size, shortage
+from opsctl.trainer.checkpoint.rank_files import RecordingEngine
+from opsctl.trainer.checkpoint.resume import Resuming, random_file, random_state
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.engine import Engine
+from opsctl.trainer.heartbeats import say
+from opsctl.trainer.manifest import FileRecord, Manifest
+from opsctl.trainer.process_groups import Control
+from opsctl.trainer.rank_layout import Layout
+from opsctl.trainer.run_state import State
+
+
+@dataclass(slots=True, kw_only=True)
+class _Save:
+    """One save, and what became of it. Written by the thread that finishes it, read when that has ended."""
+
+    state: State
+    """As it was when it was copied."""
+    part: Path
+    keep: str
+    started: float
+    stall_s: float = 0.0
+    """How long training stood still for it."""
+    seconds: float = 0.0
+    failure: str = ""
+    said: list[str] = field(default_factory=list)
+    thread: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        return manifest.directory_name(self.state.step)
+
+
+class Checkpoints:
+    """The checkpoints of this run, as all ranks together write them. One save at a time."""
+
+    def __init__(self, resuming: Resuming, writers: Control, recorder: RecordingEngine, parameters: int) -> None:
+        self._config, self._engine, self._control = resuming.config, resuming.engine, resuming.control
+        self._directory, self._topology, self._parameters = resuming.directory, resuming.topology, parameters
+        self._writers, self._recorder = writers, recorder
+        self._save: _Save | None = None
+        self.resume = resuming.resume
+
+    def save(self, state: State, *, background: bool, keep: str = "") -> None:
+        """Save the state after `state.step`; `settle` tells what became of it. `keep` says why never to prune it.
+
+        All ranks call it, and only when no save is in flight. In the background the state is copied, and the rest is
+        done while training goes on.
+        """
+        assert self._save is None
+        save = _Save(state=replace(state), part=self._part(state), keep=keep, started=time.monotonic())
+        save.failure = "" if state.checkpoint_step == state.step else self._control.from_first(self._prepare(save.part))
+        self._save = save
+        if save.failure or state.checkpoint_step == state.step:
+            return
+        self._recorder.start(copying=background)
+        self._engine.save(save.part)
+        rank = self._control.process.rank
+        self._recorder.save(state_dict=random_state(), path=str(save.part / random_file(rank)))
+        if background:
+            save.stall_s = time.monotonic() - save.started
+            save.thread = threading.Thread(target=_guarded(self._finish), args=(save,), name="save", daemon=True)
+            save.thread.start()
+        else:
+            self._finish(save)
+            save.stall_s = save.seconds
+
+    def settle(self, state: State, *, wait: bool = False) -> bool | None:
+        """Whether the save that has ended since the last call is now a checkpoint; None if none has.
+
+        A failure is noted, and nothing is lost. All ranks hear the same, though not at the same step unless they
+        `wait` for a save in flight.
+        """
+        save = self._save
+        if save is None or (save.thread and save.thread.is_alive() and not wait):
+            return None
+        started = time.monotonic()
+        if save.thread:
+            save.thread.join()
+        self._save = None
+        if save.failure:
+            state.notes.append(f"checkpoint {save.name} was not saved: {save.failure}")
+        elif save.seconds:
+            state.checkpoint_step, state.save_s = save.state.step, save.seconds
+        self._tell(save, state, waited=time.monotonic() - started)
+        return not save.failure
+
+    def _tell(self, save: _Save, state: State, *, waited: float) -> None:
+        if not self._control.process.is_first:
+            return
+        if save.failure:
+            say(state.notes[-1])
+        elif save.seconds:
+            stall = save.stall_s + (waited if save.thread else 0.0)
+            say(f"saved checkpoint {save.name} in {save.seconds:.2f} s; training stood still for {stall:.3f} s")
+        for line in save.said:
+            say(line)
+
+    def _part(self, state: State) -> Path:
+        return self._directory / f".saving-{manifest.directory_name(state.step)}"
+
+    def _prepare(self, part: Path) -> str:
+        """Take away what earlier saves left, see whether there is room, and begin; on rank 0. What is in the way."""
+        if not self._control.process.is_first:
+            return ""
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            for leftover in part.parent.glob(".saving-*"):
+                shutil.rmtree(leftover)
+            size, files = expected_size(
+                part.parent,
+                parameters=self._parameters,
+                precision=self._config.precision,
+                ranks=self._control.process.world_size,
+            )
+            lacking = shortage(part.parent, size=size, files=files)
+            if not lacking:
+                part.mkdir()
+            return lacking
+        except OSError as error:
+            return str(error)
+
+    def _finish(self, save: _Save) -> None:
+        """Write what was copied, hear of all ranks' errors, and commit. In a thread of its own it uses a group of its
+        own, so that its small messages and those of training cannot be taken for each other."""
+        self._recorder.write_copies()
+        gathered = self._writers.gather((self._recorder.files, self._recorder.errors))
+        files = {name: record for each, _ in gathered for name, record in each.items()}
+        errors = [f"rank {rank}: {error}" for rank, (_, errors) in enumerate(gathered) for error in errors]
+        save.failure = "; ".join(errors) or self._writers.from_first(self._commit(save, files))
+        if self._writers.process.is_first:
+            if save.failure:
+                shutil.rmtree(save.part, ignore_errors=True)
+            save.said = self._prune()
+        self._writers.barrier()
+        save.seconds = time.monotonic() - save.started
+
+    def _commit(self, save: _Save, files: dict[str, FileRecord]) -> str:
+        """Make the written files a checkpoint; on rank 0. Returns what failed."""
+        if not self._writers.process.is_first:
+            return ""
+        part, final = save.part, save.part.with_name(save.name)
+        try:
+            short = [name for name, record in files.items() if (part / name).stat().st_size != record.size]
+            if short:
+                return f"cut short: {', '.join(short)}"
+            if save.keep:
+                manifest.keep(part, save.keep)
+            manifest.write_manifest(part, self._manifest(save, files))
+            if final.exists():
+                manifest.set_aside(final)
+            part.rename(final)
+            fsync_directory(part.parent)
+        except OSError as error:
+            return str(error)
+        return ""
+
+    def _manifest(self, save: _Save, files: dict[str, FileRecord]) -> Manifest:
+        return Manifest(
+            step=save.state.step,
+            consumed_samples=save.state.consumed_samples,
+            topology=self._topology,
+            model=self._config.model.model_dump(),
+            precision=self._config.precision,
+            seed=self._config.seed,
+            data=save.state.data,
+            slowest_step_s=save.state.slowest_step_s,
+            save_s=time.monotonic() - save.started,
+            files=files,
+        )
+
+    def _prune(self) -> list[str]:
+        kept = self._config.checkpoint
+        found = manifest.checkpoints(self._directory)
+        said = []
+        try:
+            manifest.let_go(found, loss_spikes.NAME, newest=self._config.spike.keep)
+        except OSError as error:
+            said.append(f"checkpoints of old loss spikes are kept on: {error}")
+        try:
+            manifest.sweep(self._directory)
+        except OSError as error:
+            said.append(f"what is left of a removed checkpoint stays: {error}")
+        for old in manifest.superfluous(found, keep_last=kept.keep_last, keep_every=kept.keep_every):
+            try:
+                manifest.remove(old.path)
+                said.append(f"removed checkpoint {old.path.name}")
+            except OSError as error:
+                said.append(f"checkpoint {old.path.name} cannot be removed: {error}")
+        return said
+
+
+def _guarded(finish: Callable[[_Save], None]) -> Callable[[_Save], None]:
+    """What goes wrong in a thread would only be printed: it is the save's failure, for the others too when they ask."""
+
+    def guarded(save: _Save) -> None:
+        try:
+            finish(save)
+        except Exception as error:  # noqa: BLE001 - whatever it was, training goes on without this checkpoint
+            save.failure = save.failure or f"{type(error).__name__}: {error}"
+
+    return guarded
+
+
+def open_checkpoints(
+    directory: Path, config: TrainerConfig, layout: Layout, engine: Engine, control: Control, *, parameters: int
+) -> Checkpoints:
+    """Have `engine` write its checkpoints in our way, below `directory`. All ranks together."""
+    recorder = RecordingEngine()
+    engine.write_with(recorder)
+    writers = Control(control.process, timeout=timedelta(seconds=config.limits.save_s))
+    resuming = Resuming(
+        directory=directory, config=config, topology=_topology(config, layout), engine=engine, control=control
+    )
+    return Checkpoints(resuming, writers, recorder, parameters)
+
+
+def _topology(config: TrainerConfig, layout: Layout) -> dict[str, int | str]:
+    return {
+        "pipeline": layout.pipeline,
+        "tensor": layout.tensor,
+        "data": layout.data,
+        "zero_stage": config.parallel.zero_stage,
+        "balance": config.parallel.balance,
+    }

@@ -1,0 +1,27 @@
+"""The model of a checkpoint in one process, for what is compared with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from opsctl.trainer import gpt
+from opsctl.trainer.checkpoint.weights import Weights
+from opsctl.trainer.tensor_parallel import Slice
+
+
+def logits(weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
+    """Scores of each next token [b, s, vocabulary] in fp32, without dropout; one layer in memory at a time."""
+    *layers, output = gpt.layers(weights.config, seed=0, part=Slice())
+    x = tokens
+    with torch.no_grad():
+        for number, layer in enumerate(layers):
+            x = _built(layer, weights.layer(number))(x)
+        return gpt.logits(_built(output, weights.layer(0)), x)
+
+
+def _built(layer: Any, weights: dict[str, torch.Tensor]) -> Any:
+    module = layer.build().float()
+    module.load_state_dict(weights)
+    return module.train(mode=False)

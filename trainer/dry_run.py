@@ -1,0 +1,144 @@
+"""`python -m opsctl.trainer CONFIG --dry-run`: describe a run and its mistakes, without a GPU or torch."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from opsctl.trainer import blend, footprint
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.footprint import GIB
+from opsctl.trainer.rank_layout import Layout, check_layout, layout
+from opsctl.trainer.rank_process import number
+
+_WIDTHS = (30, 12, 9, 11, 11, 13, 12)
+
+
+def read(path: Path) -> tuple[TrainerConfig, int]:
+    """The config in a trainer.json or in the `[trainer]` table of a train's TOML, and how many processes that has.
+
+    0 processes where it does not say. Raises Refused, or pydantic's ValidationError with every problem in it.
+    """
+    try:
+        text = path.read_text()
+        given: dict[str, Any] = tomllib.loads(text) if path.suffix == ".toml" else {"trainer": json.loads(text)}
+    except (OSError, ValueError) as error:
+        raise Refused(f"config {path} cannot be read: {error}") from error
+    config = TrainerConfig.model_validate_json(json.dumps(given.get("trainer", {}), default=str))
+    slurm = given.get("slurm", {})
+    try:
+        return config, int(slurm.get("nodes", 0)) * int(slurm.get("processes_per_node", 1))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Refused(f"{path}: nodes and processes_per_node of [slurm] should be numbers ({error})") from error
+
+
+def report(config: TrainerConfig, processes: int) -> tuple[list[str], list[str]]:
+    """The lines to print, and what is wrong, one sentence each."""
+    problems = check_layout(config, processes)
+    lines = [*_model(config), *_steps(config)]
+    if not problems:
+        lines += _layout(config, layout(config, processes))
+    data, wrong = _data(config)
+    return [*lines, *data], problems + wrong
+
+
+def _row(name: str, text: str) -> str:
+    return f"{name:<11}{text}"
+
+
+def _model(config: TrainerConfig) -> Iterator[str]:
+    model = config.model
+    count = footprint.model_parameters(model)
+    yield _row(
+        "model",
+        f"{model.family}: {_short(count)} parameters, {model.layers} layers x {model.hidden}, {model.heads} heads, "
+        f"sequence {model.sequence}, vocabulary {model.vocabulary}, {config.precision}"
+        + (", recomputed" if config.recompute else ""),
+    )
+    yield _row(
+        "checkpoint", f"{_short(footprint.checkpoint_bytes(config))}B each, every {config.checkpoint.every} steps"
+    )
+
+
+def _steps(config: TrainerConfig) -> Iterator[str]:
+    samples, batch = config.samples(), config.batch
+    tokens = samples * config.model.sequence
+    yield _row("steps", f"{config.steps} on {samples} samples, {_short(tokens)} tokens")
+    if batch.rampup:
+        sizes, over = batch.ramp().sizes(), batch.rampup[2]
+        yield _row("ramp-up", f"{sizes[0]}, {sizes[1]} ... {sizes[-1]} samples, {len(sizes)} sizes over {over} samples")
+    rate = config.rate()
+    end = f"to {rate.least:g} at {rate.end}" if rate.end else "and then constant"
+    yield _row("rate", f"{rate.peak:g} after {rate.warmup} samples, {end}")
+
+
+def _layout(config: TrainerConfig, cut: Layout) -> Iterator[str]:
+    batch = config.batch
+    turns = cut.accumulation(micro_batch=batch.micro_batch, global_batch=batch.global_batch)
+    yield _row("layout", f"{cut.world} processes = pipeline {cut.pipeline} x tensor {cut.tensor} x data {cut.data}")
+    yield _row(
+        "batch",
+        f"{batch.global_batch} = {cut.data} replicas x {turns} micro-batches of {batch.micro_batch}; "
+        f"the pipeline's bubble is {(cut.pipeline - 1) / (turns + cut.pipeline - 1):.1%}",
+    )
+    yield from _memory(config, cut)
+
+
+def _memory(config: TrainerConfig, cut: Layout) -> Iterator[str]:
+    """A table of the stages: the first, the one between that takes most, the last."""
+    heads = ("holds", "parameters", "weights", "gradients", "optimizer", "activations", "GiB in all")
+    yield _row("memory", "".join(f"{head:>{width}}" for head, width in zip(heads, _WIDTHS, strict=True)))
+    stages = footprint.stages(config, cut)
+    between = max(stages[1:-1], key=lambda stage: stage.total, default=None)
+    for stage in dict.fromkeys(each for each in (stages[0], between, stages[-1]) if each):
+        parts = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.total)
+        held = f"{stage.blocks} blocks" + (f" + {stage.holds}" if stage.holds else "")
+        cells = [held, _short(stage.parameters), *(f"{part / GIB:.1f}" for part in parts)]
+        yield _row(
+            f"stage {stage.stage}", "".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
+        )
+    yield _row("", "in all: with what the allocator and CUDA take besides; an estimate, to be held beside a real start")
+
+
+def _short(count: float) -> str:
+    for unit, size in ((" T", 1e12), (" B", 1e9), (" M", 1e6), (" k", 1e3)):
+        if count >= size:
+            return f"{count / size:.4g}{unit}"
+    return f"{count:g}"
+
+
+def _data(config: TrainerConfig) -> tuple[list[str], list[str]]:
+    given = config.data.corpora()
+    here = [each for each in given if any(Path(each.prefix + end).exists() for end in (".bin", ".idx"))]
+    parts, problems = blend.open_parts(config, here)
+    if len(parts) == len(given):
+        problems += blend.mixture_problems(config, parts)
+    opened = {trained.corpus.prefix: trained for trained, _ in parts}
+    weights = sum(each.weight for each in given)
+    lines = []
+    for each in given:
+        what = "refused" if each in here else "not here, so not checked"
+        if part := opened.get(each.prefix):
+            epochs = config.samples() * each.weight / weights / part.samples
+            what = f"{_short(len(part.corpus.tokens))} tokens, {epochs:.3g} epochs"
+        lines.append(_row("data", f"{each.prefix}: {what}"))
+    return lines, problems
+
+
+def main(path: Path, *, processes: int | None, environ: Mapping[str, str]) -> int:
+    """Print the report; 0, or 2 if something is wrong. Raises what `read` raises."""
+    config, said = read(path)
+    world = processes or number(environ, "WORLD_SIZE", default=0) or said
+    world = world or config.parallel.pipeline * config.parallel.tensor
+    lines, problems = report(config, world)
+    for line in lines:
+        print(line)  # noqa: T201 - the report is its output
+    for problem in problems:
+        print(_row("wrong", problem))  # noqa: T201 - likewise
+    if not problems:
+        print(_row("checks", "passed"))  # noqa: T201 - likewise
+    return 2 if problems else 0

@@ -1,0 +1,180 @@
+"""The GPT, as the list of layers that a pipeline is cut from.
+
+Activations between layers are [micro_batch, sequence, hidden]. Each layer draws its initial weights from a generator
+of its own, and takes its slice of them, so that they are the same however the layers are spread and cut.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from deepspeed.pipe import LayerSpec, TiedLayerSpec
+from torch import Tensor, nn
+from torch.nn import functional
+
+from opsctl.trainer import dropout, tensor_parallel
+from opsctl.trainer.config import ModelConfig
+from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice
+
+
+class TokenEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read torch
+    """Tokens [b, s] to vectors [b, s, hidden]; on the last stage, vectors to logits with the same weight.
+
+    The weight is all that it holds: nothing else of a tied layer is kept equal on both stages.
+    """
+
+    def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
+        super().__init__()
+        self.part = part
+        whole = _normal(config.vocabulary, config.hidden, std=_std(config), seed=seed)
+        self.weight = tensor_parallel.sliced(whole, part, dim=0)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tensor_parallel.embedding(tokens, self.weight, self.part)
+
+
+def logits(embedding: TokenEmbedding, x: Tensor) -> Tensor:
+    """Scores of each next token, [b, s, this rank's part of the vocabulary]."""
+    return functional.linear(tensor_parallel.into(x, embedding.part), embedding.weight)
+
+
+class PositionEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read torch
+    """Adds a learnt vector for each position."""
+
+    def __init__(self, config: ModelConfig, seed: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(_normal(config.sequence, config.hidden, std=_std(config), seed=seed))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(x + self.weight[: x.shape[1]])
+
+
+class EmbeddingNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read torch
+    """BLOOM's norm behind the token embedding. A layer of its own: in the tied one it would drift apart unseen."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config.hidden)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(super().forward(x))
+
+
+class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
+    """Attention and a feed-forward half, each behind a norm and added to what came in."""
+
+    def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
+        super().__init__()
+        hidden, std = config.hidden, _std(config)
+        into_residual = std / math.sqrt(2 * config.layers)
+        self.part, self.seed, self.drop, self.head_width = part, seed, config.dropout, hidden // config.heads
+        heads = part.range(config.heads)
+        self.slopes = slopes(config.heads)[heads.start : heads.stop] if config.family == "bloom" else None
+        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        # Rows are [head, q k v, head_width], so that a slice of them is whole heads.
+        self.qkv = ColumnLinear(_normal(3 * hidden, hidden, std=std, seed=seed), part)
+        self.out = RowLinear(_normal(hidden, hidden, std=into_residual, seed=seed + 1), part)
+        self.up = ColumnLinear(_normal(4 * hidden, hidden, std=std, seed=seed + 2), part)
+        self.down = RowLinear(_normal(hidden, 4 * hidden, std=into_residual, seed=seed + 3), part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.drop and self.training:
+            dropout.vary(self.seed)
+        x = x + self._dropped(self.out(self._attend(self.norm1(x))))
+        return x + self._dropped(self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh")))
+
+    def _attend(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(x).view(batch, length, -1, 3, self.head_width).permute(3, 0, 2, 1, 4)
+        mixed = self._mix(q, k, v).transpose(1, 2)
+        return mixed.reshape(batch, length, -1)
+
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mask = alibi(self.slopes, q.shape[2], q.dtype, q.device) if self.slopes else None
+        attend = functools.partial(
+            functional.scaled_dot_product_attention, q, k, v, attn_mask=mask, is_causal=mask is None
+        )
+        if not (self.drop and self.training):
+            return attend()
+        with self.part.own_randomness():  # each rank has heads of its own
+            return attend(dropout_p=self.drop)
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return functional.dropout(x, self.drop, self.training) if self.drop else x
+
+
+def slopes(heads: int) -> tuple[float, ...]:
+    """How fast attention fades with distance in each head: 2^(-8/n), 2^(-16/n), … (Press et al. 2021).
+
+    Where n is not a power of two: those of the next lower one, then every other of the next higher one.
+    """
+    power = 2 ** math.floor(math.log2(heads))
+    finer = [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
+    return tuple([2 ** (-8 * (i + 1) / power) for i in range(power)] + finer)
+
+
+@functools.lru_cache(maxsize=2)  # one mask for all blocks of a rank
+def alibi(slopes: tuple[float, ...], length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What is added to the scores of attention: -slope x distance, and no look ahead; [heads, length, length]."""
+    places = torch.arange(length, device=device)
+    distance = places.unsqueeze(1) - places
+    bias = -torch.tensor(slopes, device=device).view(-1, 1, 1) * distance
+    return bias.masked_fill(distance < 0, -math.inf).to(dtype)
+
+
+class FinalNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read torch
+    """The norm before the output."""
+
+
+def layers(config: ModelConfig, *, seed: int, part: Slice) -> list[Any]:
+    """DeepSpeed's specifications of the layers, first to last."""
+
+    def seed_of(layer: int) -> int:
+        return seed * 1_000_003 + layer * 8  # a layer takes up to four seeds
+
+    tied = {"tied_weight_attr": "weight"}
+    gpt2 = config.family == "gpt2"
+    return [
+        TiedLayerSpec("embedding", TokenEmbedding, config, seed_of(0), part, **tied),
+        LayerSpec(PositionEmbedding, config, seed_of(1)) if gpt2 else LayerSpec(EmbeddingNorm, config),
+        *(LayerSpec(Block, config, seed_of(2 + number), part) for number in range(config.layers)),
+        LayerSpec(FinalNorm, config.hidden),
+        TiedLayerSpec("embedding", TokenEmbedding, config, seed_of(0), part, forward_fn=logits, **tied),
+    ]
+
+
+def universal_info(config: ModelConfig) -> dict[str, Any]:
+    """How the slices of each parameter make a whole: what DeepSpeed's universal checkpoints need to be told.
+
+    What no pattern names is put together along its first axis: embedding, and weights and biases of `qkv` and `up`.
+    """
+    replicated = [r"\d+\.norm[12]\.", r"\d+\.(out|down)\.bias$", rf"{config.layers + 2}\.(weight|bias)$"]
+    behind_embedding = r"1\.weight$" if config.family == "gpt2" else r"1\.(weight|bias)$"
+    return {
+        "universal_checkpoint_version": 0.2,
+        "tp_replicated_parameter_patterns": [behind_embedding, *replicated],
+        "parameter_with_row_parallelism_patterns": [r"\d+\.(out|down)\.weight$"],
+    }
+
+
+def parameter_groups(module: nn.Module, *, weight_decay: float) -> Iterator[dict[str, Any]]:
+    """Parameters with and without weight decay: biases and norms are vectors, and go without."""
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim < 2]
+    yield {"params": matrices, "weight_decay": weight_decay}
+    if vectors:
+        yield {"params": vectors, "weight_decay": 0.0}
+
+
+def _std(config: ModelConfig) -> float:
+    return config.init_std or math.sqrt(1 / (3 * config.hidden))
+
+
+def _normal(*shape: int, std: float, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator) * std

@@ -1,0 +1,108 @@
+"""What the trainer tells whoever drives it: heartbeats and the stop reason. None of them can stop it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from opsctl.trainer.atomic_files import write_atomic
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.contract import Env, Heartbeat, Phase, Reason, StopReason, read_time, to_json
+from opsctl.trainer.rank_process import Process
+from opsctl.trainer.run_state import State
+
+SILENCE_S = 3 * 3600.0
+"""Ticks come at least every hour."""
+
+
+def say(text: str) -> None:
+    """One line of the log."""
+    print(text, flush=True)  # noqa: T201 - the log is stdout
+
+
+def stamp() -> str:
+    """The time, as newer Megatrons put it before their iteration lines: local, and here to the millisecond."""
+    now = time.time()
+    return f"[{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}.{int(now % 1 * 1000):03}]"
+
+
+class Pulse:
+    """Heartbeats: `train.json` by rank 0, `<node>-<local rank>.json` by the first rank of each node."""
+
+    def __init__(self, environ: Mapping[str, str], process: Process, config: TrainerConfig) -> None:
+        directory = environ.get(Env.HEARTBEAT_DIR)
+        names = ["train.json"] * process.is_first + [f"{process.name}.json"] * (process.local_rank == 0)
+        self._paths = [Path(directory) / name for name in names] if directory else []
+        self._life, self._process, self._config = environ.get(Env.LIFE, ""), process, config
+        self._last: tuple[Phase, float] | None = None
+        self._last_tick = environ.get(Env.LAST_TICK) if process.is_first else None
+
+    def beat(self, phase: Phase, state: State) -> None:
+        """Write the heartbeat, if the phase is new or the last one is old enough."""
+        now = time.monotonic()
+        if self._last and self._last[0] is phase and now - self._last[1] < self._config.log.heartbeat_s:
+            return
+        self._last = phase, now
+        if self._last_tick:
+            warn_of_silence(Path(self._last_tick), state)
+        text = to_json(self._heartbeat(phase, state))
+        for path in self._paths:
+            try:
+                write_atomic(path, text)
+            except OSError as error:
+                note(state, f"heartbeat {path} cannot be written: {error.strerror}")
+
+    def _heartbeat(self, phase: Phase, state: State) -> Heartbeat:
+        return Heartbeat(
+            life=self._life,
+            node=self._process.node,
+            rank=self._process.rank,
+            phase=phase,
+            step=state.step,
+            at=time.time(),
+            limit_s=self._limit_s(phase, state),
+            last_steps=self._config.steps,
+            checkpoint_step=state.checkpoint_step,
+            loss=state.loss,
+            step_s=state.step_s,
+            note=state.notes[-1] if state.notes else "",
+        )
+
+    def _limit_s(self, phase: Phase, state: State) -> float:
+        limits = self._config.limits
+        per_step = limits.step_s or max(120.0, 20 * state.slowest_step_s)
+        known = {Phase.INIT: limits.init_s, Phase.SAVE: limits.save_s, Phase.EXIT: limits.exit_s}
+        return known.get(phase, per_step + self._config.log.heartbeat_s)
+
+
+def warn_of_silence(last_tick: Path, state: State) -> None:
+    """Say so, once, when whoever watches this run has been silent for long: nobody would be woken if it died."""
+    ticked = read_time(last_tick)
+    if ticked is not None and time.time() - ticked > SILENCE_S:
+        note(state, f"nobody watches this run: the last tick of cron was at {time.ctime(ticked)} ({last_tick})")
+
+
+def write_stop_reason(environ: Mapping[str, str], reason: Reason, state: State, *, detail: str) -> None:
+    """Leave the stop reason where the driver asked for it."""
+    path = environ.get(Env.STOP_REASON)
+    record = StopReason(
+        reason=reason,
+        step=state.step,
+        at=time.time(),
+        detail=detail,
+        checkpoint_step=state.checkpoint_step,
+        notes=tuple(state.notes),
+    )
+    if path:
+        try:
+            write_atomic(Path(path), to_json(record))
+        except OSError as error:
+            say(f"stop reason {path} cannot be written: {error}")
+
+
+def note(state: State, text: str) -> None:
+    """Say once what went wrong and does not stop the run."""
+    if text not in state.notes:
+        state.notes.append(text)
+        say(text)

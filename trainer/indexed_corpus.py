@@ -1,0 +1,155 @@
+"""A corpus in Megatron's indexed format, version 1, written and read.
+
+`<prefix>.bin` is all tokens one after the other; `<prefix>.idx` says their type, and where each document lies.
+`<prefix>.json` is ours, and may be absent: how many tokens the vocabulary has, so that a model that is too small for it
+is refused at once. The index is written last: without it there is no corpus.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import tempfile
+from array import array
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opsctl.trainer.atomic_files import fsync_directory, write_atomic
+from opsctl.trainer.errors import Refused
+
+MAGIC = b"MMIDIDX\x00\x00"
+_TYPES: dict[int, tuple[type[np.integer[Any]], ...]] = {
+    1: (np.uint8,),
+    2: (np.int8,),
+    3: (np.int16,),
+    4: (np.int32,),
+    5: (np.int64,),
+    6: (np.uint16,),
+    7: (np.uint32,),
+    8: (np.uint16, np.uint64),
+}
+"""What the index calls the type of a token. Megatron-LM and BLOOM's Megatron-DeepSpeed write uint16 as 8; DeepSpeed's
+own copy of the format writes it as 6, and uint64 as 8: the size of the data tells which was meant."""
+_UINT16, _INT32 = 8, 4
+_HEADER = struct.Struct("<QBQQ")  # version, type of a token, sequences, entries in the list of documents
+_PROBED = 1 << 22
+
+
+class Corpus:
+    """The tokens at `prefix`, mapped and not read. Raises Refused if index and data do not fit each other."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.tokens = _tokens(Path(f"{prefix}.bin"), Path(f"{prefix}.idx"))
+
+    def samples(self, sequence: int) -> int:
+        """Samples of `sequence` tokens in one epoch."""
+        return max(0, (len(self.tokens) - 1) // sequence)
+
+    def sample(self, number: int, sequence: int) -> npt.NDArray[np.int64]:
+        """Tokens of one sample and the one after it, [sequence + 1]."""
+        start = number * sequence
+        return self.tokens[start : start + sequence + 1].astype(np.int64)
+
+    def refuse_vocabulary(self, vocabulary: int) -> None:
+        """Raise Refused if tokens do not fit a model of `vocabulary`: by what was written beside, or by a look."""
+        known = _facts(Path(f"{self.prefix}.json")).get("vocabulary")
+        if isinstance(known, int) and known > vocabulary:
+            raise Refused(f"corpus {self.prefix} has a vocabulary of {known}, and the model's has {vocabulary}")
+        stride = max(1, len(self.tokens) // _PROBED)
+        seen = self.tokens[::stride] if stride < 8 else self.tokens[:_PROBED]
+        highest = int(seen.max(initial=0))
+        if highest >= vocabulary:
+            raise Refused(f"corpus {self.prefix} holds token {highest}, and the model's vocabulary has {vocabulary}")
+
+
+def _facts(path: Path) -> Mapping[str, Any]:
+    try:
+        given = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return given if isinstance(given, dict) else {}
+
+
+def _tokens(data: Path, index: Path) -> npt.NDArray[np.generic]:
+    start = len(MAGIC) + _HEADER.size
+    try:
+        size, index_size = data.stat().st_size, index.stat().st_size
+        with index.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise Refused(f"{index} is not an index in Megatron's format (it starts otherwise)")
+            if index_size < start:
+                raise Refused(f"{index} has {index_size} bytes, and its header alone {start}")
+            version, code, sequences, documents = _HEADER.unpack(file.read(_HEADER.size))
+            _refuse_index(index, version=version, code=code)
+            expected = start + 12 * sequences + 8 * documents
+            if index_size != expected:
+                raise Refused(f"{index} has {index_size} bytes, and should have {expected} for {sequences} sequences")
+            lengths = file.read(4 * sequences)
+    except OSError as error:
+        raise Refused(f"corpus {data.with_suffix('')} cannot be read: {error}") from error
+    total = int(np.frombuffer(lengths, dtype=np.int32).sum(dtype=np.int64))
+    dtype = next((kind for kind in map(np.dtype, _TYPES[code]) if size == total * kind.itemsize), None)
+    if dtype is None:
+        width = np.dtype(_TYPES[code][0]).itemsize
+        raise Refused(f"{data} has {size} bytes, but its index records {total} tokens of {width} bytes")
+    return np.memmap(data, dtype=dtype, mode="r") if total else np.zeros(0, dtype=dtype)
+
+
+def _refuse_index(index: Path, *, version: int, code: int) -> None:
+    wrong = [f"version {version} (known is 1)"] if version != 1 else []
+    wrong += [f"token type {code} (known are 1 to 8)"] if code not in _TYPES else []
+    if wrong:
+        raise Refused(f"{index} is of {' and '.join(wrong)}")
+
+
+def token_type(vocabulary: int) -> tuple[int, np.dtype[Any]]:
+    """The type that Megatron writes tokens of such a vocabulary in, and what it calls it."""
+    return (_UINT16, np.dtype(np.uint16)) if vocabulary < 65500 else (_INT32, np.dtype(np.int32))
+
+
+def write_corpus(
+    documents: Iterable[npt.NDArray[Any]], prefix: Path, *, vocabulary: int, facts: Mapping[str, Any] | None = None
+) -> tuple[int, int]:
+    """Write `documents`, each the tokens of one; return how many there were, and how many tokens in all.
+
+    `facts` go into `<prefix>.json`. Raises OSError, and what `documents` raises: then what was there before is there
+    still, or where the disk failed at the very end, no index.
+    """
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    index = prefix.with_name(prefix.name + ".idx")
+    (code, dtype), lengths = token_type(vocabulary), array("i")
+    handle, part = tempfile.mkstemp(dir=prefix.parent, prefix=f".{prefix.name}.bin.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for tokens in documents:
+                file.write(tokens.astype(dtype).tobytes())
+                lengths.append(len(tokens))
+            file.flush()
+            os.fsync(file.fileno())
+        Path(part).chmod(0o644)
+        index.unlink(missing_ok=True)  # an index of older data must not meet the new data
+        Path(part).replace(prefix.with_name(prefix.name + ".bin"))
+        fsync_directory(prefix.parent)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
+    sizes = np.asarray(lengths, dtype=np.int32)
+    total = int(sizes.sum(dtype=np.int64))
+    about = {"vocabulary": vocabulary, "documents": len(sizes), "tokens": total, **(facts or {})}
+    write_atomic(prefix.with_name(prefix.name + ".json"), json.dumps(about, indent=1, sort_keys=True) + "\n")
+    write_atomic(index, _index(sizes, code, dtype.itemsize))
+    return len(sizes), total
+
+
+def _index(sizes: npt.NDArray[np.int32], code: int, width: int) -> bytes:
+    """Header; length of each sequence (int32), its offset in bytes (int64), and where each document starts (int64)."""
+    ends = width * np.cumsum(sizes, dtype=np.int64)
+    offsets = np.concatenate((np.zeros(min(1, len(sizes)), dtype=np.int64), ends[:-1]))
+    header = MAGIC + _HEADER.pack(1, code, len(sizes), len(sizes) + 1)
+    return header + sizes.tobytes() + offsets.tobytes() + np.arange(len(sizes) + 1, dtype=np.int64).tobytes()

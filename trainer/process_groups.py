@@ -1,0 +1,96 @@
+"""The ranks as one: start of the process groups, the one that decisions are agreed in, and the way out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NoReturn, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from opsctl.trainer.rank_process import Process
+
+T = TypeVar("T")
+
+
+class Control:
+    """A gloo group over all ranks for small decisions, apart from the traffic of training and also there on GPUs."""
+
+    def __init__(self, process: Process, *, timeout: timedelta) -> None:
+        self.process = process
+        self._group = dist.new_group(backend="gloo", timeout=timeout)
+
+    def highest(self, values: Sequence[float]) -> list[float]:
+        """The highest of each of `values` over all ranks."""
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
+        highest: list[float] = tensor.tolist()
+        return highest
+
+    def gather(self, value: T) -> list[T]:
+        """The `value` of every rank, on every rank."""
+        values: list[Any] = [None] * self.process.world_size
+        dist.all_gather_object(values, value, group=self._group)
+        return values
+
+    def from_first(self, value: T) -> T:
+        """The `value` of rank 0, on every rank."""
+        values = [value]
+        dist.broadcast_object_list(values, src=0, group=self._group)
+        return values[0]
+
+    def barrier(self) -> None:
+        dist.barrier(group=self._group)
+
+
+def choose_accelerator() -> None:
+    """Tell DeepSpeed where there is no GPU, before it is imported: it finds out by trial otherwise, with warnings."""
+    if not torch.cuda.is_available():
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    # Said once by every rank of every life, about calls that are DeepSpeed's.
+    warnings.filterwarnings("ignore", message=r"c10d::\w+: an autograd kernel was not registered")
+    warnings.filterwarnings("ignore", message=r".*all_gather_into_tensor. is deprecated", category=FutureWarning)
+
+
+def connect(process: Process, *, timeout_s: float) -> Control:
+    """Meet the other ranks. Whatever waits for one of them longer than `timeout_s` raises."""
+    cuda = torch.cuda.is_available()
+    timeout = timedelta(seconds=timeout_s)
+    os.environ.update(RANK=str(process.rank), WORLD_SIZE=str(process.world_size))
+    os.environ["LOCAL_RANK"] = str(_device(process) if cuda else process.local_rank)
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "0" if process.world_size == 1 else "29500")
+    # DeepSpeed makes its groups without a timeout, and torch then takes these and not the one of the first group.
+    dist.distributed_c10d.default_pg_timeout = timeout
+    dist.distributed_c10d.default_pg_nccl_timeout = timeout
+
+    import deepspeed  # noqa: PLC0415 - not before its accelerator is chosen
+
+    # Compiled on first use (half a minute, and it needs ninja and a compiler); there is no public way to decline it.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.utils.logger.setLevel("WARNING")
+    deepspeed.init_distributed(
+        dist_backend="nccl" if cuda else "gloo", auto_mpi_discovery=False, timeout=timeout, verbose=False
+    )
+    return Control(process, timeout=timeout)
+
+
+def _device(process: Process) -> int:
+    """The index of this rank's GPU: its own where the scheduler shows each rank just one."""
+    return process.local_rank % int(torch.cuda.device_count())
+
+
+def leave(control: Control, status: int) -> NoReturn:
+    """End this process together with the others.
+
+    Without the interpreter's own end: threads of DeepSpeed and gloo now and then abort in it after all work is done.
+    """
+    control.barrier()
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,121 @@
+"""What is logged of the steps since the last log line: the line itself, and the same as a record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from opsctl.trainer import flops
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.run_state import State
+from opsctl.trainer.schedule import is_due
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """The steps since the last log line: loss and time are means over them, all else is of the last step."""
+
+    step: int
+    steps: int
+    """The step at which the run ends."""
+    consumed_samples: int
+    consumed_tokens: int
+    step_s: float
+    rate: float
+    batch: int
+    loss: float
+    grad_norm: float
+    nans: int
+    samples_per_s: float
+    tokens_per_s: float
+    """Of one GPU."""
+    tflops: float
+    """Of one GPU, what it did: with the blocks' second forward pass where there is one, as Megatron counts."""
+    model_tflops: float
+    """Of one GPU, what the model needs: without it."""
+    mfu: float | None
+    """Share of the GPU's peak that `model_tflops` is; None where the peak is not known."""
+
+    def line(self) -> str:
+        """Megatron's line, and behind it what Megatron does not tell."""
+        fields = [
+            f"iteration {self.step:8d}/{self.steps:8d}",
+            f"consumed samples: {self.consumed_samples:12d}",
+            f"consumed tokens: {self.consumed_tokens:12d}",
+            f"elapsed time per iteration (s): {self.step_s:.3f}",
+            f"learning rate: {self.rate:.3E}",
+            f"global batch size: {self.batch:5d}",
+            f"lm loss: {self.loss:.6E}",
+            f"grad norm: {self.grad_norm:.3f}",
+            "num zeros: 0.0",
+            "number of skipped iterations:   0",
+            f"number of nan iterations: {self.nans:3d}",
+            f"samples per second: {self.samples_per_s:.3f}",
+            f"TFLOPs: {self.tflops:.2f}",
+            f"tokens/s/GPU: {self.tokens_per_s:.1f}",
+        ]
+        if self.model_tflops != self.tflops:
+            fields.append(f"model TFLOPs: {self.model_tflops:.2f}")
+        if self.mfu is not None:
+            fields.append(f"MFU: {self.mfu:.1%}")
+        return " " + " | ".join(fields) + " |"
+
+
+class StepLog:
+    """Gathers steps, and reports them each `log.every` steps and at the run's end."""
+
+    def __init__(self, config: TrainerConfig, world_size: int, *, device: str = "") -> None:
+        """`device` is the name of the GPU, as its driver says it; empty where there is none."""
+        self._config, self._world = config, world_size
+        self._peak = config.log.peak_tflops or flops.peak_tflops(device)
+        self._losses: list[float] = []
+        self._seconds = 0.0
+        self._samples = 0
+
+    def add(self, state: State, *, rate: float, batch: int) -> Interval | None:
+        """Take in the step of `batch` samples that was just done; what is to be told, if it is time to."""
+        assert state.loss is not None and state.step_s is not None
+        self._losses.append(state.loss)
+        self._seconds += state.step_s
+        self._samples += batch
+        if not is_due(state.step, self._config.log.every) and state.step != self._config.steps:
+            return None
+        told = self._interval(state, rate=rate, batch=batch)
+        self._losses, self._seconds, self._samples = [], 0.0, 0
+        return told
+
+    def _interval(self, state: State, *, rate: float, batch: int) -> Interval:
+        sequence = self._config.model.sequence
+        speed = self._samples / self._seconds
+        tflops = speed * self._tera(recompute=self._config.recompute)
+        model_tflops = speed * self._tera(recompute=False)
+        return Interval(
+            step=state.step,
+            steps=self._config.steps,
+            consumed_samples=state.consumed_samples,
+            consumed_tokens=state.consumed_samples * sequence,
+            step_s=self._seconds / len(self._losses),
+            rate=rate,
+            batch=batch,
+            loss=sum(self._losses) / len(self._losses),
+            grad_norm=math.nan if state.grad_norm is None else state.grad_norm,
+            nans=sum(map(math.isnan, self._losses)),
+            samples_per_s=speed,
+            tokens_per_s=speed * sequence / self._world,
+            tflops=tflops,
+            model_tflops=model_tflops,
+            mfu=model_tflops / self._peak if self._peak else None,
+        )
+
+    def _tera(self, *, recompute: bool) -> float:
+        """10¹² operations that one GPU does for each sample."""
+        model = self._config.model
+        operations = flops.step_flops(
+            batch=1,
+            layers=model.layers,
+            hidden=model.hidden,
+            sequence=model.sequence,
+            vocabulary=model.vocabulary,
+            recompute=recompute,
+        )
+        return operations / self._world / 1e12

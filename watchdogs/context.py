@@ -1,0 +1,150 @@
+"""What watchdogs are given: the site, its trains, and what Slurm said, asked once for all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from opsctl.launch.train_arrays import Seen
+from opsctl.model import Job, JobState, Node
+from opsctl.ports import Clock, Runner
+from opsctl.settings.loader import Site, Train
+from opsctl.state.files import write_atomic
+from opsctl.state.journal import Event, Kind
+from opsctl.state.run_dir import Life, RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a watchdog keeps between two looks, as JSON. Whatever is lost is learnt again."""
+
+    directory: Path
+    problems: list[str] = field(default_factory=list)
+    """Why something could not be kept."""
+    spare: Path | None = None
+    """Keeps what `directory` does not take, because the disk is full, say: a log would seem new at every look."""
+
+    def read(self, watchdog: str, thing: str) -> dict[str, Any]:
+        """What was kept; empty if nothing was, or if it cannot be understood."""
+        found = map(_read, reversed(self._paths(watchdog, thing)))
+        return next((kept for kept in found if kept is not None), {})
+
+    def write(self, watchdog: str, thing: str, kept: dict[str, Any]) -> None:
+        """Keep it. Where no directory takes it, it is only forgotten."""
+        path, *spare = self._paths(watchdog, thing)
+        text = json.dumps(kept)
+        try:
+            _write(path, text)
+        except OSError as error:
+            self.problems.append(f"{path}: {error.strerror or error}")
+            with contextlib.suppress(OSError):
+                for each in spare:
+                    _write(each, text)
+        else:
+            with contextlib.suppress(OSError):
+                for each in spare:
+                    each.unlink(missing_ok=True)
+
+    def _paths(self, watchdog: str, thing: str) -> list[Path]:
+        places = [self.directory, *([self.spare] if self.spare else [])]
+        return [place / watchdog / f"{quote(thing, safe='')}.json" for place in places]
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        kept = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return kept if isinstance(kept, dict) else None
+
+
+def _write(path: Path, text: str) -> None:
+    if path.exists() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """One train as it is now."""
+
+    run: RunDir
+    config: Train
+    seen: Seen | None
+    """Its rows of the queue, and its history; None if Slurm did not answer."""
+    also: tuple[Job, ...] = ()
+    """Rows that count as this train's though opsctl did not launch them."""
+    events: tuple[Event, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+    @property
+    def running(self) -> Job | None:
+        """The task that runs, as far as Slurm says so; none while it is being cleaned up or suspended."""
+        rows = self.seen.active if self.seen else []
+        return next((job for job in rows if job.state is JobState.RUNNING), None)
+
+    @property
+    def life(self) -> Life | None:
+        """The life of the task that runs."""
+        return self.run.life(self.running.life) if self.running else None
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of it is in the queue, and nobody expects that."""
+        return self.seen is not None and not (self.seen.active or self.seen.waiting) and bool(self.why_over)
+
+    @property
+    def why_over(self) -> str:
+        """Somebody wanted it to be over, or it has reached its end; empty if neither, or if Slurm did not answer."""
+        if self.seen is None:
+            return ""
+        history = self.seen.history
+        settled = list(history.settled.values())
+        outcome = str(settled[-1].data["outcome"]) if settled else ""
+        decided = [event for event in self.events if event.kind is Kind.SUBMITTED or _is_cancel(event)]
+        if decided and decided[-1].kind is Kind.CANCELLED:
+            why = str(decided[-1].data["why"])
+            if settled and why.startswith(f"{settled[-1].data['life']} {outcome}: "):  # the settlement cancelled it
+                return why
+            return f"cancelled by {decided[-1].actor.partition('@')[0]}: {why}"
+        last = list(history.started)[-1:]
+        if outcome in {"finished", "killed"} and last and last[0] in history.settled:
+            return f"{outcome}: {settled[-1].data['why']}"
+        return "" if history.arrays or history.pending else "it was never launched"
+
+
+def _is_cancel(event: Event) -> bool:
+    """Of the whole train, not of one task, nor of the double of a submission."""
+    said = event.data
+    return (
+        event.kind is Kind.CANCELLED
+        and "_" not in str(said["job"])
+        and said["why"] != "the same submission arrived twice"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """All that is looked at in one cycle."""
+
+    site: Site
+    now: datetime
+    clock: Clock
+    runner: Runner
+    """Runs programs that find the Slurm that is meant."""
+    memory: Memory
+    site_dir: Path
+    trains: tuple[Watched, ...] = ()
+    nodes: tuple[Node, ...] | None = None
+    """Every node; None if Slurm did not answer."""
+    acts: bool = True
+    """Whether to leave traces: lines in the pulse log, requests for stacks."""

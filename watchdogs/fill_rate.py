@@ -1,0 +1,88 @@
+"""How fast a file system fills: by the checkpoints of the trains on it, and by what was seen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from opsctl.checkpoints.discovery import saves, size_of
+from opsctl.watchdogs.checkpoint import expected_s, trainer_checkpoint
+from opsctl.watchdogs.context import Watched
+
+WATCHED_S = 6 * 3600.0
+"""What was seen for less long is no rate: people copy things, and delete them."""
+REMEMBERED = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What one train's checkpoints add."""
+
+    train: str
+    size: int
+    inodes: int
+    every_s: float
+    newest: datetime
+    """When the newest was written."""
+    replaces: bool
+    """For each that comes, an old one goes."""
+
+    @property
+    def bytes_s(self) -> float:
+        return 0.0 if self.replaces else self.size / self.every_s
+
+    @property
+    def inodes_s(self) -> float:
+        return 0.0 if self.replaces else self.inodes / self.every_s
+
+
+def growth_of(thing: Watched, path: str, sizes: dict[str, Any]) -> Growth | None:
+    """What the train adds to the file system at `path`; None if it is elsewhere, not queued, or has saved nothing yet.
+
+    Sizes are measured once for each checkpoint, and kept in `sizes`. Raises OSError.
+    """
+    directory = thing.run.checkpoints
+    if thing.seen is None or not thing.seen.is_queued or not _is_on(directory, path):
+        return None
+    found = saves(directory, embedded=thing.run.trainer_config.exists())
+    every_s = expected_s(thing) or _usual_s([save.at for save in found])
+    if not found or not every_s:
+        return None
+    # The newest of a foreign trainer may still be being written.
+    whole = found[-2] if len(found) > 1 and not found[-1].step else found[-1]
+    key = f"{thing.name}/{whole.path.name}"
+    if key not in sizes:
+        sizes[key] = size_of(whole.path)
+        for old in list(sizes)[:-REMEMBERED]:
+            del sizes[old]
+    size, inodes = sizes[key]
+    keep = trainer_checkpoint(thing).get("keep_last", 0)
+    return Growth(
+        train=thing.name, size=size, inodes=inodes, every_s=every_s, newest=found[-1].at,
+        replaces=0 < keep <= len(found),
+    )  # fmt: skip
+
+
+def _is_on(directory: os.PathLike[str], path: str) -> bool:
+    try:
+        return os.stat(directory).st_dev == os.stat(path).st_dev  # noqa: PTH116 (two kinds of path)
+    except OSError:
+        return False
+
+
+def _usual_s(times: Sequence[datetime]) -> float | None:
+    gaps = [(b - a).total_seconds() for a, b in pairwise(times) if b > a]
+    return median(gaps[-20:]) if gaps else None
+
+
+def observed(samples: Sequence[Sequence[float]]) -> float | None:
+    """Bytes a second since the oldest sample; None if that is not long ago, or if it became less."""
+    if len(samples) < 2:
+        return None
+    (first, before), (last, after) = samples[0], samples[-1]
+    return (after - before) / (last - first) if last - first >= WATCHED_S and after > before else None

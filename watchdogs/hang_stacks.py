@@ -1,0 +1,32 @@
+"""Evidence of a hang: the stacks of all ranks, kept in the life's directory and summed up in a few lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from opsctl.diagnosis.py_spy import look
+from opsctl.diagnosis.request_stacks import answers, ask
+from opsctl.diagnosis.stack_dumps import told
+from opsctl.model import Job
+from opsctl.nodes.remote.fanout import Fanout
+from opsctl.nodes.remote.srun import InJob
+from opsctl.nodesets import expand
+from opsctl.ports import Runner
+from opsctl.state.run_dir import Life
+
+__all__ = ["ask", "py_spy", "summary"]
+
+
+def summary(target: Path, *, ranks: int) -> list[str]:
+    """Which ranks are where: the fewest first, for the odd ones out are what everybody else waits for."""
+    return [*told(answers(target), ranks=ranks), *([f"stacks: {target}"] if target.exists() else [])]
+
+
+def py_spy(program: str, job: Job, life: Life, target: Path, runner: Runner) -> tuple[str, ...]:
+    """Have py-spy (`program`) look at every rank, in steps beside those that run; what it could not see. Raises
+    OSError."""
+    nodes = expand(job.nodes)
+    ways = Fanout(shells=[InJob(runner=runner, jobs=dict.fromkeys(nodes, job.id))])
+    looked = look(program, life.name, nodes, ways)
+    looked.keep(target)
+    return looked.problems
