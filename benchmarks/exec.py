@@ -20,7 +20,7 @@ from sshds import MOST_PORTS, sshd  # noqa: E402 (found by the path above)
 from opsctl.host.system import SystemClock  # noqa: E402 (as above)
 from opsctl.nodes.remote.fanout import Fanout  # noqa: E402 (as above)
 from opsctl.nodes.remote.ssh import Ssh  # noqa: E402 (as above)
-from opsctl.settings.health import RemoteSite  # noqa: E402 (as above)
+from opsctl.settings.health import RemoteSettings  # noqa: E402 (as above)
 
 NODES = [f"node{number:03}" for number in range(1, 65)]
 
@@ -33,7 +33,7 @@ def main() -> None:
             here = place / str(first)
             here.mkdir()
             made = stack.enter_context(sshd(here, part))
-            shells |= dict.fromkeys(part, Ssh.of(RemoteSite(**made.settings), SystemClock()))
+            shells |= dict.fromkeys(part, Ssh.of(RemoteSettings(**made.settings), SystemClock()))
         for parallel in (8, 16, 32, 64):
             times = [run(shells, parallel) for _ in range(5)]
             print(f"{parallel} at once: {min(times):.2f} to {max(times):.2f} s for {len(NODES)} nodes")
@@ -44,7 +44,7 @@ def main() -> None:
 def run(shells: dict[str, Ssh], parallel: int) -> float:
     started = time.perf_counter()
     fanout = Fanout(shells=[], parallel=parallel)
-    answers = fanout.each(NODES, lambda node: shells[node].run(node, ("printenv", "SLURMD_NODENAME"), timeout=20))
+    answers = fanout.ask_each(NODES, lambda node: shells[node].run(node, ("printenv", "SLURMD_NODENAME"), timeout=20))
     seconds = time.perf_counter() - started
     wrong = [answer for node, answer in answers.items() if answer.out.strip() != node]
     if wrong:

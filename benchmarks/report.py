@@ -25,7 +25,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from opsctl.guard.outcome import ACTIONS, Outcome
-from opsctl.state.journal import Event, Kind
+from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import RunDir
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -70,7 +70,7 @@ class Made:
         self.now += seconds
         self.truth[what] += seconds
 
-    def note(self, kind: Kind, **data: object) -> None:
+    def note(self, kind: EventKind, **data: object) -> None:
         at = (BEGIN + timedelta(seconds=self.now)).isoformat()
         self.events.append(Event(number=len(self.events) + 1, at=at, actor="me@login:1", kind=kind, data=data))
 
@@ -91,12 +91,12 @@ class Made:
 
     def submit(self, task: int) -> None:
         array = str(100 + task // 20)
-        self.note(Kind.SUBMITTING, nonce=array, tasks=20, after="")
-        self.note(Kind.SUBMITTED, nonce=array, array=array)
+        self.note(EventKind.SUBMITTING, nonce=array, tasks=20, after="")
+        self.note(EventKind.SUBMITTED, nonce=array, array=array)
 
     def life(self, name: str) -> Iterator[str]:
         begin, outcome = self.now, Outcome.DEADLINE
-        self.note(Kind.LIFE_STARTED, life=name, nodes="r7i6n[0-47]")
+        self.note(EventKind.LIFE_STARTED, life=name, nodes="r7i6n[0-47]")
         life = self.run.life(name)
         life.path.mkdir(parents=True)
         at = (BEGIN + timedelta(seconds=begin)).isoformat()
@@ -150,7 +150,7 @@ class Made:
     def settle(self, name: str, outcome: Outcome, begin: float) -> None:
         outcome = Outcome.FINISHED if self.now > DAYS * 86400 else outcome
         said = {"life": name, "outcome": outcome, "action": ACTIONS[outcome], "why": "as it was made"}
-        self.note(Kind.LIFE_SETTLED, **said)
+        self.note(EventKind.LIFE_SETTLED, **said)
         times = {
             key: (BEGIN + timedelta(seconds=at)).isoformat() for key, at in (("started", begin), ("ended", self.now))
         }

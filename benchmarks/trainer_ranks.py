@@ -34,10 +34,10 @@ from opsctl.trainer.engine import Engine  # noqa: E402
 from opsctl.trainer.flops import step_flops  # noqa: E402
 from opsctl.trainer.heartbeats import Pulse  # noqa: E402
 from opsctl.trainer.loss_spikes import Spikes  # noqa: E402
-from opsctl.trainer.memory_usage import Memory  # noqa: E402
+from opsctl.trainer.memory_usage import MemoryUsage  # noqa: E402
 from opsctl.trainer.metrics_log import Metrics  # noqa: E402
 from opsctl.trainer.rank_layout import layout  # noqa: E402
-from opsctl.trainer.run_state import State  # noqa: E402
+from opsctl.trainer.run_state import RunState  # noqa: E402
 from opsctl.trainer.step_log import StepLog  # noqa: E402
 from opsctl.trainer.stop_hooks import Hooks  # noqa: E402
 
@@ -182,22 +182,22 @@ def extras(bench: Bench) -> dict[str, float]:
     run_dir.mkdir(exist_ok=True)
     (run_dir / Env.DEADLINE.lower()).write_text(str(time.time() + 1e6))
     first = bench.process.is_first
-    memory = Memory(where=bench.process.name, host_limit=99.9, gpu_limit=99.9)
+    memory = MemoryUsage(where=bench.process.name, host_limit=99.9, gpu_limit=99.9)
     hooks = Hooks(environ, polls=first, margin_s=5.0, memory=memory)
     pulse, log = Pulse(environ, bench.process, bench.config), StepLog(bench.config, bench.process.world_size)
     told_to = bench.config.log.model_copy(update={"tensorboard": True})
     metrics = Metrics(told_to, environ, step=0, writes=first)
-    spikes, state = Spikes(bench.config.spike), State()
+    spikes, state = Spikes(bench.config.spike), RunState()
 
     def around() -> None:
         hooks.agree(bench.control, state)
-        pulse.beat(Phase.TRAIN, state)
+        pulse.write_heartbeat(Phase.TRAIN, state)
         state.advance(samples=16, loss=2.0, grad_norm=1.0, step_s=0.5)
         told = log.add(state, rate=RATE, batch=16)
         if told and first:
             sys.stderr.write(told.line() + "\n")
             metrics.interval(told, state)
-        state.spike = spikes.see(state.loss)
+        state.spike = spikes.add_loss(state.loss)
 
     (alone,) = bench.in_turn(lambda: [around() for _ in range(20)])
     (steps,) = bench.in_turn(bench.ours)
@@ -209,7 +209,7 @@ def saving(bench: Bench) -> dict[str, float]:
     """How long training stands still: for a save in the background, and for one that is waited for."""
     place = bench.directory / "checkpoints"
     checkpoints = open_checkpoints(place, bench.config, bench.cut, bench.engine, bench.control, parameters=0)
-    state = State(step=0)
+    state = RunState(step=0)
 
     def save(*, background: bool) -> float:
         state.step += 1

@@ -20,11 +20,11 @@ from pathlib import Path
 from opsctl.app import App
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.monitor.watch_cycle import Watch
-from opsctl.settings.loader import Site
-from opsctl.state.journal import Journal, Kind
+from opsctl.settings.loader import SiteSettings
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import Iteration
-from opsctl.watchdogs.loss_curve import Curve, Shape, advance, shape
+from opsctl.watchdogs.loss_curve import LossShape, LossState, advance, shape
 from opsctl.watchdogs.new_lines import new_iterations
 
 LINE = (
@@ -94,7 +94,7 @@ class Bench(App):
 
 def cycle_price(place: Path, trains: int) -> list[float]:
     """Milliseconds of cycles over so many trains, each with a log that grows."""
-    site, dice = Site(root=str(place)), random.Random(3)
+    site, dice = SiteSettings(root=str(place)), random.Random(3)
     app = Bench(site=site, site_path=None, clock=SystemClock(), runner=SystemRunner())
     names = [f"t{n}" for n in range(trains)]
     object.__setattr__(app, "queue", Queue(names))
@@ -103,8 +103,8 @@ def cycle_price(place: Path, trains: int) -> list[float]:
         run.create()
         run.config.write_text(f'name = "{name}"\ncommand = ["x"]\n[slurm]\nnodes = 1\ntime_limit = "60"\n')
         journal = Journal(run, app.clock)
-        journal.append(Kind.SUBMITTING, nonce="n", tasks=3, after="")
-        journal.append(Kind.SUBMITTED, nonce="n", array=str(n + 1))
+        journal.append(EventKind.SUBMITTING, nonce="n", tasks=3, after="")
+        journal.append(EventKind.SUBMITTED, nonce="n", array=str(n + 1))
         run.main_log.write_text("".join(line(step, dice) for step in range(2000)))
     watching, times = Watch(world=app), []
     for look in range(11):
@@ -156,13 +156,13 @@ NOISES: dict[str, Callable[[random.Random], float]] = {
 }
 
 
-def alarms(noise: Callable[[random.Random], float], seed: int) -> Counter[Shape]:
+def alarms(noise: Callable[[random.Random], float], seed: int) -> Counter[LossShape]:
     """How often each shape begins that would be told."""
-    dice, curve, last, found = random.Random(seed), Curve(), Shape.LEARNING, Counter[Shape]()
+    dice, curve, last, found = random.Random(seed), LossState(), LossShape.LEARNING, Counter[LossShape]()
     for step in range(1, CALM_STEPS + 1):
         curve = advance(curve, [Iteration(step=step, loss=calm(step) * (1 + noise(dice)), grad_norm=0.2)])
         now = shape(curve)
-        if now is not last and now not in {Shape.CALM, Shape.LEARNING}:
+        if now is not last and now not in {LossShape.CALM, LossShape.LEARNING}:
             found[now] += 1
         last = now
     return found

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from opsctl.host.system import SystemClock
-from opsctl.state.journal import Journal, Kind
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import parse
 
@@ -107,7 +107,7 @@ def summary(took: float) -> None:
     run = RunDir(HOME / "trains" / TRAIN)
     lines = run.main_log.read_text(errors="replace").splitlines()
     steps = [each for each in map(parse, lines) if each]
-    lives = [event.data for event in Journal(run, SystemClock()).events() if event.kind is Kind.LIFE_SETTLED]
+    lives = [event.data for event in Journal(run, SystemClock()).events() if event.kind is EventKind.LIFE_SETTLED]
     console.rule("summary")
     console.print(f"{steps[-1].step} steps over {len(lives)} array tasks, in {took:.0f} s of wall-clock")
     console.print(f"loss {steps[0].loss:.3f} at the first step, {steps[-1].loss:.3f} at the last")

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal
 
 from opsctl.errors import MissingPackage, OpsctlError
 from opsctl.host.system import SystemClock, SystemRunner, hostname
-from opsctl.launch.train_arrays import Chain
+from opsctl.launch.train_arrays import TrainArrays
 from opsctl.ports import Clock, Runner, Scheduler, Shell
-from opsctl.settings.loader import Site, find_site, load_site, state_home
+from opsctl.settings.loader import SiteSettings, find_site, load_site, state_home
 from opsctl.state import run_dir
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
@@ -25,13 +25,13 @@ from opsctl.state.site_dir import SiteDir
 
 if TYPE_CHECKING:
     from opsctl.alerts.dispatch import Alerting
-    from opsctl.cron.context import Cron
+    from opsctl.cron.context import CronContext
     from opsctl.cron.drivers.slurm_job import SlurmDriver
     from opsctl.guard.node_care import NodeCare
     from opsctl.nodes.exclusions import Exclusions
-    from opsctl.nodes.history import History
+    from opsctl.nodes.history import NodeHistory
     from opsctl.nodes.remote.fanout import Fanout
-    from opsctl.preflight.gather_facts import Place
+    from opsctl.preflight.gather_facts import LaunchPlace
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class App:
     """What the verbs need. The scheduler is built when it is first asked for, so that verbs that ask Slurm nothing work
     without one."""
 
-    site: Site
+    site: SiteSettings
     site_path: Path | None
     """Where `site` was read, or None for the built-in one."""
     clock: Clock
@@ -84,9 +84,9 @@ class App:
         )  # fmt: skip
 
     @cached_property
-    def cron(self) -> Cron:
+    def cron(self) -> CronContext:
         """What is done while nobody looks."""
-        from opsctl.cron.context import Cron  # noqa: PLC0415 (as above)
+        from opsctl.cron.context import CronContext  # noqa: PLC0415 (as above)
         from opsctl.cron.cron_dir import CronDir  # noqa: PLC0415 (APScheduler and all, for those who tick)
 
         env = dict(os.environ)
@@ -94,7 +94,7 @@ class App:
             env |= self.engine_env
         if self.site_path:
             env["OPSCTL_SITE"] = str(self.site_path.absolute())
-        return Cron(
+        return CronContext(
             place=CronDir(SiteDir.of(self.root)), settings=self.site.cron, clock=self.clock, env=env,
             trust_parents=self.site.trust_parents, say=_say,
         )  # fmt: skip
@@ -110,11 +110,11 @@ class App:
         )  # fmt: skip
 
     @property
-    def history(self) -> History:
+    def history(self) -> NodeHistory:
         """What is remembered of nodes."""
-        from opsctl.nodes.history import History  # noqa: PLC0415 (for those who look at nodes)
+        from opsctl.nodes.history import NodeHistory  # noqa: PLC0415 (for those who look at nodes)
 
-        return History(site=SiteDir.of(self.root), clock=self.clock)
+        return NodeHistory(site=SiteDir.of(self.root), clock=self.clock)
 
     @property
     def exclusions(self) -> Exclusions:
@@ -163,11 +163,11 @@ class App:
             return Absent(name="ssh", problem=f"{error.message}: {error.hint}")
         return Ssh.of(self.site.remote, self.clock)
 
-    def place(self, run: RunDir, user: str) -> Place:
+    def place(self, run: RunDir, user: str) -> LaunchPlace:
         """Where preflight looks before `run` is launched by `user` from the working directory."""
-        from opsctl.preflight.gather_facts import Place  # noqa: PLC0415 (for those who launch)
+        from opsctl.preflight.gather_facts import LaunchPlace  # noqa: PLC0415 (for those who launch)
 
-        return Place(
+        return LaunchPlace(
             run=run, base=Path.cwd(), filesystems=self.site.filesystem, history=self.history.all(), user=user,
             measured=SiteDir.of(self.root).path / "watch" / "fs_quota", runner=self.runner, now=self.clock.now(),
         )  # fmt: skip
@@ -179,8 +179,8 @@ class App:
     def journal(self, run: RunDir) -> Journal:
         return Journal(run, self.clock)
 
-    def chain(self, run: RunDir) -> Chain:
-        return Chain(run=run, journal=self.journal(run), scheduler=self.scheduler)
+    def chain(self, run: RunDir) -> TrainArrays:
+        return TrainArrays(run=run, journal=self.journal(run), scheduler=self.scheduler)
 
     def check_trusted(self, run: RunDir) -> None:
         """Refuse to act on a run directory that others could have written to. Raises RunDirError."""
@@ -200,12 +200,12 @@ def build(site_file: Path | None = None) -> App:
     return App(site=site, site_path=path, clock=SystemClock(), runner=SystemRunner())
 
 
-def built_in_site() -> Site:
+def built_in_site() -> SiteSettings:
     """Without a site file: the machine's own Slurm if it has one, else the sandbox; trains in the user's own state."""
     has_slurm = bool(os.environ.get("SLURM_CONF")) or Path("/etc/slurm/slurm.conf").exists()
     engine: Literal["slurm", "sandbox"] = "slurm" if has_slurm and shutil.which("sinfo") else "sandbox"
     root = os.environ.get("OPSCTL_ROOT") or str(state_home() / "trains")
     try:
-        return Site(root=root, engine=engine)
+        return SiteSettings(root=root, engine=engine)
     except ValueError as error:
         raise OpsctlError(f"OPSCTL_ROOT: {error}") from error

@@ -141,7 +141,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class DrainReason:
     """Why a node is out of service, as whoever took it out wrote it."""
 
     node: str
@@ -279,7 +279,7 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LaunchPlan:
     """A submission, complete and frozen: printed by a dry run, carried out by a real one."""
 
     train: str

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
-from opsctl.model import Accounting, Finding, Job, Limits, Node, Partition, Plan, Reason, Reservation
+from opsctl.model import Accounting, DrainReason, Finding, Job, LaunchPlan, Limits, Node, Partition, Reservation
 
-Scene_contra = TypeVar("Scene_contra", contravariant=True)
-Thing_contra = TypeVar("Thing_contra", contravariant=True)
-Look = TypeVar("Look")
+Context_contra = TypeVar("Context_contra", contravariant=True)
+Target_contra = TypeVar("Target_contra", contravariant=True)
+Observation = TypeVar("Observation")
 
 
 class Clock(Protocol):
@@ -122,7 +122,7 @@ class Scheduler(Protocol):
     def accounting(self, user: str, cluster: str) -> Accounting | None:
         """What `user` may do on `cluster`, or None where nobody keeps accounts. Three commands."""
 
-    def submit(self, plan: Plan, *, script: str, output: str) -> str:
+    def submit(self, plan: LaunchPlan, *, script: str, output: str) -> str:
         """Submit the wrapper at the path `script`, with `output` as the batch log; the new array's id.
 
         Unreachable means that it is unknown whether it was submitted: look for the plan's comment before trying again.
@@ -146,7 +146,7 @@ class Scheduler(Protocol):
     def members(self, partition: str) -> list[str]:
         """The names of a partition's nodes; empty for one that is not there."""
 
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[DrainReason]:
         """Why nodes are out of service, by whom and since when."""
 
     def drain(self, node: str, reason: str) -> None:
@@ -162,7 +162,7 @@ class Scheduler(Protocol):
         """When the running `job` will be ended by its time limit, as it stands now; None if it has none."""
 
 
-class Watchdog(Protocol[Scene_contra, Thing_contra, Look]):
+class Watchdog(Protocol[Context_contra, Target_contra, Observation]):
     """Looks at one thing of a train or of the site, and judges it."""
 
     @property
@@ -177,8 +177,8 @@ class Watchdog(Protocol[Scene_contra, Thing_contra, Look]):
     def needs_slurm(self) -> bool:
         """It is not asked while Slurm does not answer."""
 
-    def probe(self, scene: Scene_contra, thing: Thing_contra) -> Look:
+    def probe(self, scene: Context_contra, thing: Target_contra) -> Observation:
         """Look at it. May read files and run programs; what Slurm says is in the scene. May raise, or take for ever."""
 
-    def judge(self, seen: Look, now: datetime) -> list[Finding]:
+    def judge(self, seen: Observation, now: datetime) -> list[Finding]:
         """What that means: touches nothing. Keys of findings begin with `<name>/`, then what was looked at."""

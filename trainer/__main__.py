@@ -26,7 +26,7 @@ def main() -> NoReturn:
     try:
         _run(sys.argv[1:])
     except ValidationError as error:
-        _leave(2, f"Refused by the trainer: {config.told(error)}\n")
+        _leave(2, f"Refused by the trainer: {config.describe_errors(error)}\n")
     except Refused as error:
         _leave(2, f"Refused by the trainer: {error}\n")
     except SystemExit as error:

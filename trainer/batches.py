@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from opsctl.trainer.blend import Blend, Part, mixture_problems, open_parts
+from opsctl.trainer.blend import Blend, CorpusPart, mixture_problems, open_parts
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.sample_order import taken
@@ -61,8 +61,8 @@ class Batches:
 class Data:
     """The corpora of a run, opened and checked."""
 
-    trained: Sequence[Part]
-    held_out: Sequence[Part]
+    trained: Sequence[CorpusPart]
+    held_out: Sequence[CorpusPart]
     config: TrainerConfig
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Data:
         return self._batches(self.held_out, seed=0, data_rank=data_rank, data_ranks=data_ranks, skipped=())
 
     def _batches(
-        self, parts: Sequence[Part], *, seed: int, data_rank: int, data_ranks: int, skipped: Sequence[range]
+        self, parts: Sequence[CorpusPart], *, seed: int, data_rank: int, data_ranks: int, skipped: Sequence[range]
     ) -> Batches:
         return Batches(
             blend=Blend(parts, sequence=self.config.model.sequence, seed=seed),

@@ -15,14 +15,14 @@ from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.config_tables import CorpusConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.indexed_corpus import Corpus
-from opsctl.trainer.sample_order import Order
+from opsctl.trainer.sample_order import SampleOrder
 
 CYCLE = 10_000
 """Samples after which the pattern of corpora comes again: so exact are the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class CorpusPart:
     """Samples `first` to `first + samples - 1` of one corpus."""
 
     corpus: Corpus
@@ -31,7 +31,7 @@ class Part:
     weight: float
 
 
-def split(corpus: Corpus, *, sequence: int, weight: float, held_out: float) -> tuple[Part, Part]:
+def split(corpus: Corpus, *, sequence: int, weight: float, held_out: float) -> tuple[CorpusPart, CorpusPart]:
     """What is trained on, and what is held out at the end; the latter is empty where `held_out` is 0."""
     samples = corpus.samples(sequence)
     kept = round(samples * held_out)
@@ -43,12 +43,14 @@ def split(corpus: Corpus, *, sequence: int, weight: float, held_out: float) -> t
             + (f" besides {kept} held out" if kept else "")
         )
     return (
-        Part(corpus=corpus, first=0, samples=samples - kept, weight=weight),
-        Part(corpus=corpus, first=samples - kept, samples=kept, weight=weight),
+        CorpusPart(corpus=corpus, first=0, samples=samples - kept, weight=weight),
+        CorpusPart(corpus=corpus, first=samples - kept, samples=kept, weight=weight),
     )
 
 
-def open_parts(config: TrainerConfig, given: Sequence[CorpusConfig]) -> tuple[list[tuple[Part, Part]], list[str]]:
+def open_parts(
+    config: TrainerConfig, given: Sequence[CorpusConfig]
+) -> tuple[list[tuple[CorpusPart, CorpusPart]], list[str]]:
     """Each of the corpora `given`, as trained on and as held out; and what is wrong with the others."""
     parts, problems = [], []
     for each in given:
@@ -62,7 +64,7 @@ def open_parts(config: TrainerConfig, given: Sequence[CorpusConfig]) -> tuple[li
     return parts, problems
 
 
-def mixture_problems(config: TrainerConfig, parts: Sequence[tuple[Part, Part]]) -> list[str]:
+def mixture_problems(config: TrainerConfig, parts: Sequence[tuple[CorpusPart, CorpusPart]]) -> list[str]:
     """What is wrong with all corpora together, one sentence each."""
     problems, held_out = [], sum(part.samples for _, part in parts)
     try:
@@ -79,9 +81,9 @@ def mixture_problems(config: TrainerConfig, parts: Sequence[tuple[Part, Part]]) 
 class Blend:
     """The samples of `parts`, mixed by weight; each part in an order and with epochs of its own."""
 
-    def __init__(self, parts: Sequence[Part], *, sequence: int, seed: int) -> None:
+    def __init__(self, parts: Sequence[CorpusPart], *, sequence: int, seed: int) -> None:
         self.parts, self._sequence = parts, sequence
-        self._orders = [Order(samples=part.samples, seed=seed + 1_000_003 * n) for n, part in enumerate(parts)]
+        self._orders = [SampleOrder(samples=part.samples, seed=seed + 1_000_003 * n) for n, part in enumerate(parts)]
         self._pattern, self._before = _pattern([part.weight for part in parts])
         self._share = np.bincount(self._pattern, minlength=len(parts))
         for part, share in zip(parts, self._share, strict=True):
@@ -92,7 +94,7 @@ class Blend:
     def samples(self) -> int:
         return sum(part.samples for part in self.parts)
 
-    def source(self, position: int) -> tuple[Part, int]:
+    def source(self, position: int) -> tuple[CorpusPart, int]:
         """The part and the sample of its corpus that are consumed as number `position`."""
         if len(self.parts) == 1:
             number, index = 0, position

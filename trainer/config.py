@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from opsctl.trainer import schedule
 from opsctl.trainer.config_tables import (
     BatchConfig,
+    ConfigTable,
     CorpusConfig,
     Count,
     DataConfig,
@@ -25,7 +26,6 @@ from opsctl.trainer.config_tables import (
     Seconds,
     Share,
     SpikeConfig,
-    Table,
 )
 
 
@@ -34,7 +34,7 @@ def _refuse(problems: Sequence[str]) -> None:
         raise ValueError("; ".join(problems))
 
 
-class ModelConfig(Table):
+class ModelConfig(ConfigTable):
     """A GPT: pre-norm blocks, output tied to the token embedding."""
 
     family: Literal["gpt2", "bloom"] = "gpt2"
@@ -61,7 +61,7 @@ class ModelConfig(Table):
         return self
 
 
-class ParallelConfig(Table):
+class ParallelConfig(ConfigTable):
     """How the model is spread; what is left of the processes is data parallel."""
 
     pipeline: Count = 1
@@ -76,7 +76,7 @@ class ParallelConfig(Table):
     """How long a rank waits for the others before it gives up."""
 
 
-class OptimizerConfig(Table):
+class OptimizerConfig(ConfigTable):
     """AdamW, and its learning rate over samples."""
 
     lr: Annotated[float, Field(gt=0)] = 1e-3
@@ -111,7 +111,7 @@ class OptimizerConfig(Table):
         return self
 
 
-class CheckpointConfig(Table):
+class CheckpointConfig(ConfigTable):
     """When and where the state is saved."""
 
     directory: str = "checkpoints"
@@ -132,7 +132,7 @@ class CheckpointConfig(Table):
         return self
 
 
-class TrainerConfig(Table):
+class TrainerConfig(ConfigTable):
     """All that a training run is, apart from where it runs."""
 
     steps: Count
@@ -219,7 +219,7 @@ def read(path: Path, *, skip_samples: Sequence[str] = ()) -> TrainerConfig:
     return config.model_copy(update={"data": data})
 
 
-def told(error: ValidationError) -> str:
+def describe_errors(error: ValidationError) -> str:
     """Every problem of a config, in one line."""
     return "; ".join(_told(each["loc"], each["type"], each["msg"]) for each in error.errors())
 

@@ -17,7 +17,7 @@ Percent = Annotated[float, Field(gt=0, le=100)]
 _RANGE = re.compile(r"(\d+)-(\d+)")
 
 
-class Table(BaseModel):
+class ConfigTable(BaseModel):
     """A table of the config: no unknown keys, no guessing at types, no endless numbers, never changed."""
 
     model_config = ConfigDict(
@@ -25,7 +25,7 @@ class Table(BaseModel):
     )
 
 
-class CorpusConfig(Table):
+class CorpusConfig(ConfigTable):
     """One corpus of a blend."""
 
     prefix: str
@@ -34,7 +34,7 @@ class CorpusConfig(Table):
     """Its part of all samples, beside the other weights; they need not add up to 1."""
 
 
-class DataConfig(Table):
+class DataConfig(ConfigTable):
     """What is read: corpora in Megatron's indexed format."""
 
     prefix: str = "data/corpus"
@@ -71,7 +71,7 @@ class DataConfig(Table):
         return merged
 
 
-class BatchConfig(Table):
+class BatchConfig(ConfigTable):
     """Samples of a step."""
 
     micro_batch: Count = 2
@@ -103,7 +103,7 @@ class BatchConfig(Table):
         return Ramp(full=self.global_batch, start=start, increment=increment, samples=samples)
 
 
-class EvaluationConfig(Table):
+class EvaluationConfig(ConfigTable):
     """The loss on what is held out (`data.held_out`)."""
 
     every: Annotated[int, Field(ge=0)] = 0
@@ -112,7 +112,7 @@ class EvaluationConfig(Table):
     """Batches of global_batch samples each; always the same ones, so that evaluations can be compared."""
 
 
-class SpikeConfig(Table):
+class SpikeConfig(ConfigTable):
     """When a loss counts as a spike."""
 
     deviations: Annotated[float, Field(ge=0)] = 6.0
@@ -125,7 +125,7 @@ class SpikeConfig(Table):
     """Spikes whose state is kept, the newest: each takes a checkpoint's room for good."""
 
 
-class LogConfig(Table):
+class LogConfig(ConfigTable):
     """What is logged."""
 
     every: Count = 1
@@ -141,7 +141,7 @@ class LogConfig(Table):
     """What one GPU can do at most, for MFU; from the table of peaks by the GPU's name if absent."""
 
 
-class LimitsConfig(Table):
+class LimitsConfig(ConfigTable):
     """The longest that each phase may take before it counts as hung; what is left free before the job's end; memory."""
 
     init_s: Seconds = 900.0

@@ -50,7 +50,7 @@ class Phase(StrEnum):
     EXIT = "exit"
 
 
-class Reason(StrEnum):
+class TrainerStop(StrEnum):
     """Why a trainer left by itself. Anything else that ends it leaves no stop reason."""
 
     FINISHED = "finished"
@@ -89,7 +89,7 @@ class Heartbeat:
 class StopReason:
     """Written by rank 0 just before a trainer that decided to stop exits 0 (or, for `nan` and `memory`, non-zero)."""
 
-    reason: Reason
+    reason: TrainerStop
     step: int
     at: float
     detail: str = ""
@@ -109,7 +109,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 def read_stop_reason(path: Path) -> StopReason | None:
     """The stop reason at `path`, or None if there is none that can be understood."""
-    return _read(path, StopReason, {"reason": Reason, "notes": tuple})
+    return _read(path, StopReason, {"reason": TrainerStop, "notes": tuple})
 
 
 def _read(path: Path, cls: Callable[..., T], convert: Mapping[str, Callable[[Any], Any]]) -> T | None:

@@ -18,7 +18,7 @@ _STATES = {"bf16": (2, 6, 12), "fp32": (4, 4, 8)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageMemory:
+class StageFootprint:
     """What one rank of a stage holds, in bytes."""
 
     stage: int
@@ -55,7 +55,7 @@ def checkpoint_bytes(config: TrainerConfig) -> int:
     return model_parameters(config.model) * (weights + optimizer)
 
 
-def stages(config: TrainerConfig, cut: Layout) -> list[StageMemory]:
+def stages(config: TrainerConfig, cut: Layout) -> list[StageFootprint]:
     """Every stage, first to last."""
     return [_stage(config, cut, number) for number in range(cut.pipeline)]
 
@@ -66,7 +66,7 @@ def _blocks(config: TrainerConfig, number: int) -> int:
     return (layers + 2) // stages - ends if config.parallel.balance == "blocks-and-embeddings" else layers // stages
 
 
-def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageMemory:
+def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageFootprint:
     model, first, last = config.model, number == 0, number == cut.pipeline - 1
     blocks = _blocks(config, number)
     tables = first or last  # the output's weight is the embedding's: one copy where both are on one stage
@@ -74,7 +74,7 @@ def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageMemory:
         cut.tensor
     )
     weights, gradients, optimizer = _STATES[config.precision]
-    return StageMemory(
+    return StageFootprint(
         stage=number,
         blocks=blocks,
         holds=" + ".join(["embedding"] * first + ["output"] * last),

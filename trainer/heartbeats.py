@@ -8,9 +8,9 @@ from pathlib import Path
 
 from opsctl.trainer.atomic_files import write_atomic
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.contract import Env, Heartbeat, Phase, Reason, StopReason, read_time, to_json
-from opsctl.trainer.rank_process import Process
-from opsctl.trainer.run_state import State
+from opsctl.trainer.contract import Env, Heartbeat, Phase, StopReason, TrainerStop, read_time, to_json
+from opsctl.trainer.rank_process import RankProcess
+from opsctl.trainer.run_state import RunState
 
 SILENCE_S = 3 * 3600.0
 """Ticks come at least every hour."""
@@ -21,7 +21,7 @@ def say(text: str) -> None:
     print(text, flush=True)  # noqa: T201 - the log is stdout
 
 
-def stamp() -> str:
+def now_text() -> str:
     """The time, as newer Megatrons put it before their iteration lines: local, and here to the millisecond."""
     now = time.time()
     return f"[{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}.{int(now % 1 * 1000):03}]"
@@ -30,7 +30,7 @@ def stamp() -> str:
 class Pulse:
     """Heartbeats: `train.json` by rank 0, `<node>-<local rank>.json` by the first rank of each node."""
 
-    def __init__(self, environ: Mapping[str, str], process: Process, config: TrainerConfig) -> None:
+    def __init__(self, environ: Mapping[str, str], process: RankProcess, config: TrainerConfig) -> None:
         directory = environ.get(Env.HEARTBEAT_DIR)
         names = ["train.json"] * process.is_first + [f"{process.name}.json"] * (process.local_rank == 0)
         self._paths = [Path(directory) / name for name in names] if directory else []
@@ -38,7 +38,7 @@ class Pulse:
         self._last: tuple[Phase, float] | None = None
         self._last_tick = environ.get(Env.LAST_TICK) if process.is_first else None
 
-    def beat(self, phase: Phase, state: State) -> None:
+    def write_heartbeat(self, phase: Phase, state: RunState) -> None:
         """Write the heartbeat, if the phase is new or the last one is old enough."""
         now = time.monotonic()
         if self._last and self._last[0] is phase and now - self._last[1] < self._config.log.heartbeat_s:
@@ -53,7 +53,7 @@ class Pulse:
             except OSError as error:
                 note(state, f"heartbeat {path} cannot be written: {error.strerror}")
 
-    def _heartbeat(self, phase: Phase, state: State) -> Heartbeat:
+    def _heartbeat(self, phase: Phase, state: RunState) -> Heartbeat:
         return Heartbeat(
             life=self._life,
             node=self._process.node,
@@ -69,21 +69,21 @@ class Pulse:
             note=state.notes[-1] if state.notes else "",
         )
 
-    def _limit_s(self, phase: Phase, state: State) -> float:
+    def _limit_s(self, phase: Phase, state: RunState) -> float:
         limits = self._config.limits
         per_step = limits.step_s or max(120.0, 20 * state.slowest_step_s)
         known = {Phase.INIT: limits.init_s, Phase.SAVE: limits.save_s, Phase.EXIT: limits.exit_s}
         return known.get(phase, per_step + self._config.log.heartbeat_s)
 
 
-def warn_of_silence(last_tick: Path, state: State) -> None:
+def warn_of_silence(last_tick: Path, state: RunState) -> None:
     """Say so, once, when whoever watches this run has been silent for long: nobody would be woken if it died."""
     ticked = read_time(last_tick)
     if ticked is not None and time.time() - ticked > SILENCE_S:
         note(state, f"nobody watches this run: the last tick of cron was at {time.ctime(ticked)} ({last_tick})")
 
 
-def write_stop_reason(environ: Mapping[str, str], reason: Reason, state: State, *, detail: str) -> None:
+def write_stop_reason(environ: Mapping[str, str], reason: TrainerStop, state: RunState, *, detail: str) -> None:
     """Leave the stop reason where the driver asked for it."""
     path = environ.get(Env.STOP_REASON)
     record = StopReason(
@@ -101,7 +101,7 @@ def write_stop_reason(environ: Mapping[str, str], reason: Reason, state: State, 
             say(f"stop reason {path} cannot be written: {error}")
 
 
-def note(state: State, text: str) -> None:
+def note(state: RunState, text: str) -> None:
     """Say once what went wrong and does not stop the run."""
     if text not in state.notes:
         state.notes.append(text)

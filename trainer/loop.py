@@ -14,16 +14,16 @@ from opsctl.trainer.batches import Batches
 from opsctl.trainer.checkpoint.resume import foresee
 from opsctl.trainer.checkpoint.save import Checkpoints, open_checkpoints
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.contract import Env, Phase, Reason
+from opsctl.trainer.contract import Env, Phase, TrainerStop
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.evaluate import Evaluation, evaluation, line
 from opsctl.trainer.footprint import model_parameters
-from opsctl.trainer.heartbeats import Pulse, say, stamp, write_stop_reason
+from opsctl.trainer.heartbeats import Pulse, now_text, say, write_stop_reason
 from opsctl.trainer.loss_spikes import Spikes
 from opsctl.trainer.metrics_log import Metrics
 from opsctl.trainer.process_groups import Control, connect, leave
-from opsctl.trainer.rank_process import Process
-from opsctl.trainer.run_state import State
+from opsctl.trainer.rank_process import RankProcess
+from opsctl.trainer.run_state import RunState
 from opsctl.trainer.startup_checks import (
     checked,
     compare_data,
@@ -36,15 +36,15 @@ from opsctl.trainer.step_log import Interval, StepLog
 from opsctl.trainer.stop_hooks import Decision, Hooks
 
 
-def run(config: TrainerConfig, process: Process, environ: Mapping[str, str]) -> NoReturn:
+def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str]) -> NoReturn:
     """Train until the run is finished or something asks to stop; ends the process. Raises Refused before the start."""
     directory = Path(environ.get(Env.CHECKPOINT_DIR) or config.checkpoint.directory)
     cut, data = checked(config, process, directory)
     held_out = evaluation(data, cut, process.rank)
     parameters = model_parameters(config.model)
-    state = State(save_s=flops.assumed_save_s(total_parameters=parameters, ranks=process.world_size))
+    state = RunState(save_s=flops.assumed_save_s(total_parameters=parameters, ranks=process.world_size))
     pulse = Pulse(environ, process, config)
-    pulse.beat(Phase.INIT, state)
+    pulse.write_heartbeat(Phase.INIT, state)
     control = connect(process, timeout_s=config.parallel.timeout_s)
     memory = memory_limits(config, process)
     hooks = Hooks(environ, polls=process.is_first, margin_s=config.limits.margin_s, memory=memory)
@@ -77,11 +77,11 @@ def run(config: TrainerConfig, process: Process, environ: Mapping[str, str]) -> 
         )
         metrics.close()
 
-    pulse.beat(Phase.EXIT, state)
+    pulse.write_heartbeat(Phase.EXIT, state)
     if process.is_first:
         say(f"leaving after step {state.step}: {reason}" + (f" ({hooks.detail})" if hooks.detail else ""))
         write_stop_reason(environ, reason, state, detail=hooks.detail)
-    leave(control, 1 if reason in (Reason.NAN, Reason.MEMORY) else 0)
+    leave(control, 1 if reason in (TrainerStop.NAN, TrainerStop.MEMORY) else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,20 +99,20 @@ class Run:
     log: StepLog
     metrics: Metrics
     spikes: Spikes
-    state: State
+    state: RunState
 
 
-def train(run: Run) -> Reason:
+def train(run: Run) -> TrainerStop:
     """The loop: agree on what is asked, save where it is due, leave or take a step."""
     config, state = run.config, run.state
     run.hooks.catch_signals()
     while True:
         _settle(run)
         decision = run.hooks.agree(run.control, state)
-        if decision.stop is Reason.NAN:  # what is in memory now is worth nothing
-            run.pulse.beat(Phase.SAVE, state)  # of an earlier step, and perhaps under way
+        if decision.stop is TrainerStop.NAN:  # what is in memory now is worth nothing
+            run.pulse.write_heartbeat(Phase.SAVE, state)  # of an earlier step, and perhaps under way
             _settle(run, wait=True)
-            return Reason.NAN
+            return TrainerStop.NAN
 
         finished = state.step >= config.steps
         kept = decision.spike and config.spike.save
@@ -120,7 +120,7 @@ def train(run: Run) -> Reason:
         if finished or decision.stop or due or kept:
             _save(run, decision, finished=finished)
         if finished:
-            return Reason.FINISHED
+            return TrainerStop.FINISHED
         if decision.stop:
             return decision.stop
 
@@ -131,7 +131,7 @@ def train(run: Run) -> Reason:
 
 def _save(run: Run, decision: Decision, *, finished: bool) -> None:
     """Save; before leaving until it is done, else until the state is copied."""
-    run.pulse.beat(Phase.SAVE, run.state)
+    run.pulse.write_heartbeat(Phase.SAVE, run.state)
     _settle(run, wait=True)
     if decision.save:
         run.hooks.take_save()
@@ -153,7 +153,7 @@ def _settle(run: Run, *, wait: bool = False) -> None:
 
 def _step(run: Run) -> None:
     config, state = run.config, run.state
-    run.pulse.beat(Phase.TRAIN, state)
+    run.pulse.write_heartbeat(Phase.TRAIN, state)
     started = time.monotonic()
     batch = config.batch.ramp().at(state.consumed_samples)
     after = run.batches.after(state.consumed_samples, batch)
@@ -170,9 +170,9 @@ def _step(run: Run) -> None:
 def _tell(run: Run, interval: Interval | None) -> None:
     state = run.state
     if interval and run.control.process.is_last:
-        say(f" {stamp()}{interval.line()}")
+        say(f" {now_text()}{interval.line()}")
         run.metrics.interval(interval, state)
-    state.spike = run.spikes.see(state.loss)
+    state.spike = run.spikes.add_loss(state.loss)
     if state.spike:
         state.notes.append(f"step {state.step}: {state.spike}")
         if run.control.process.is_first:
@@ -183,7 +183,7 @@ def _evaluate(run: Run, evaluation: Evaluation) -> None:
     """Tell the loss on what is held out, unless something asks to stop meanwhile."""
 
     def interrupted() -> bool:
-        run.pulse.beat(Phase.EVAL, run.state)
+        run.pulse.write_heartbeat(Phase.EVAL, run.state)
         return run.hooks.agree(run.control, run.state).stop is not None
 
     loss = evaluation.loss(run.engine, interrupted=interrupted)

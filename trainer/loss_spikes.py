@@ -22,7 +22,7 @@ class Spikes:
         self._losses: deque[float] = deque(maxlen=config.window)
         self._since = 0
 
-    def see(self, loss: float | None) -> str:
+    def add_loss(self, loss: float | None) -> str:
         """Take in the loss of a step; what to say if a spike begins with it, else nothing.
 
         One spike is told once: losses that stay high are the same spike, until they have stayed for a whole window and

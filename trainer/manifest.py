@@ -78,7 +78,7 @@ def directory_name(step: int) -> str:
     return f"step-{step:07d}"
 
 
-def checkpoints(directory: Path, *, with_unreadable: bool = False) -> list[Checkpoint]:
+def list_checkpoints(directory: Path, *, with_unreadable: bool = False) -> list[Checkpoint]:
     """The complete checkpoints in `directory`, oldest first; none if it does not exist.
 
     One that cannot be looked into raises OSError, or is among them.
@@ -102,9 +102,9 @@ def _is_complete(checkpoint: Path, *, if_unreadable: bool) -> bool:
         raise
 
 
-def newest_complete(directory: Path) -> Checkpoint | None:
+def find_newest_complete(directory: Path) -> Checkpoint | None:
     """The newest complete checkpoint in `directory`, if any."""
-    return max(checkpoints(directory), default=None)
+    return max(list_checkpoints(directory), default=None)
 
 
 def read_manifest(checkpoint: Path) -> Manifest:
@@ -200,7 +200,7 @@ def _why_kept(checkpoint: Checkpoint) -> str:
         return ""
 
 
-def superfluous(
+def find_superfluous(
     found: Iterable[Checkpoint],
     *,
     keep_last: int,

@@ -14,7 +14,7 @@ _UNLIMITED = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class MemoryUsage:
     """The limits, and this rank's measure against them; a limit that is None is neither measured nor exceeded."""
 
     where: str = ""

@@ -15,7 +15,7 @@ from opsctl.trainer.config_tables import LogConfig
 from opsctl.trainer.contract import Env
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.heartbeats import note, say
-from opsctl.trainer.run_state import State
+from opsctl.trainer.run_state import RunState
 from opsctl.trainer.step_log import Interval
 
 _TAGS = {
@@ -51,11 +51,11 @@ class Metrics:
             except OSError as error:
                 self._failed = f"TensorBoard's events cannot be written below {directory}: {error.strerror}"
 
-    def interval(self, told: Interval, state: State) -> None:
+    def interval(self, told: Interval, state: RunState) -> None:
         """Keep what the log line says."""
         self._keep(asdict(told), state)
 
-    def evaluation(self, loss: float, *, batches: int, state: State) -> None:
+    def evaluation(self, loss: float, *, batches: int, state: RunState) -> None:
         """Keep what an evaluation after the last step found."""
         self._keep({"step": state.step, "held_out_loss": loss, "held_out_batches": batches}, state)
 
@@ -67,7 +67,7 @@ class Metrics:
             except OSError as error:
                 say(f"TensorBoard's last events are lost: {error.strerror}")
 
-    def _keep(self, values: Mapping[str, Any], state: State) -> None:
+    def _keep(self, values: Mapping[str, Any], state: RunState) -> None:
         if self._path is None:
             return
         finite = {name: _or_null(value) for name, value in values.items()}
@@ -82,7 +82,7 @@ class Metrics:
         if self._failed:
             note(state, self._failed)
 
-    def _draw(self, finite: Mapping[str, Any], state: State) -> None:
+    def _draw(self, finite: Mapping[str, Any], state: RunState) -> None:
         if not self._events:
             return
         try:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 
-from opsctl.trainer.rank_process import Process
+from opsctl.trainer.rank_process import RankProcess
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Control:
     """A gloo group over all ranks for small decisions, apart from the traffic of training and also there on GPUs."""
 
-    def __init__(self, process: Process, *, timeout: timedelta) -> None:
+    def __init__(self, process: RankProcess, *, timeout: timedelta) -> None:
         self.process = process
         self._group = dist.new_group(backend="gloo", timeout=timeout)
 
@@ -56,7 +56,7 @@ def choose_accelerator() -> None:
     warnings.filterwarnings("ignore", message=r".*all_gather_into_tensor. is deprecated", category=FutureWarning)
 
 
-def connect(process: Process, *, timeout_s: float) -> Control:
+def connect(process: RankProcess, *, timeout_s: float) -> Control:
     """Meet the other ranks. Whatever waits for one of them longer than `timeout_s` raises."""
     cuda = torch.cuda.is_available()
     timeout = timedelta(seconds=timeout_s)
@@ -79,7 +79,7 @@ def connect(process: Process, *, timeout_s: float) -> Control:
     return Control(process, timeout=timeout)
 
 
-def _device(process: Process) -> int:
+def _device(process: RankProcess) -> int:
     """The index of this rank's GPU: its own where the scheduler shows each rank just one."""
     return process.local_rank % int(torch.cuda.device_count())
 

@@ -17,7 +17,7 @@ _ANY_PROCESS = ctypes.c_ulong(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class RankProcess:
     """One rank of the run."""
 
     rank: int
@@ -39,10 +39,10 @@ class Process:
         return self.rank == self.world_size - 1
 
 
-def from_environment(environ: Mapping[str, str]) -> Process:
+def from_environment(environ: Mapping[str, str]) -> RankProcess:
     """The rank that a launcher (torchrun's names) or srun (its own) gave to this process; alone if neither did."""
     node = environ.get(Env.NODE) or environ.get("SLURMD_NODENAME") or os.uname().nodename
-    return Process(
+    return RankProcess(
         rank=number(environ, "RANK", "SLURM_PROCID", default=0),
         world_size=number(environ, "WORLD_SIZE", "SLURM_NTASKS", default=1),
         local_rank=number(environ, "LOCAL_RANK", "SLURM_LOCALID", default=0),

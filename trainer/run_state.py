@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)
-class State:
+class RunState:
     """Progress of this life; step and samples go on from the checkpoint that it resumed."""
 
     step: int = 0

@@ -14,7 +14,7 @@ _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class SampleOrder:
     """Each epoch is its own permutation of `samples` samples."""
 
     samples: int

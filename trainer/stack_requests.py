@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from opsctl.trainer.contract import Env
-from opsctl.trainer.rank_process import Process
+from opsctl.trainer.rank_process import RankProcess
 
 _POLL_S = 2.0
 
 
-def answer_requests(environ: Mapping[str, str], process: Process) -> None:
+def answer_requests(environ: Mapping[str, str], process: RankProcess) -> None:
     """Dump on USR2 even where the interpreter hangs; and, by a thread that needs it to run, on a touched file."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)

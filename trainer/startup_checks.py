@@ -11,16 +11,16 @@ from opsctl.trainer.batches import Data, open_data
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.heartbeats import say
-from opsctl.trainer.memory_usage import Memory
+from opsctl.trainer.memory_usage import MemoryUsage
 from opsctl.trainer.process_groups import Control
 from opsctl.trainer.rank_layout import Layout, check_layout, layout
-from opsctl.trainer.rank_process import Process
-from opsctl.trainer.run_state import State
+from opsctl.trainer.rank_process import RankProcess
+from opsctl.trainer.run_state import RunState
 
 _OTHER_ORDER = "samples come in another order, some of them again"
 
 
-def checked(config: TrainerConfig, process: Process, checkpoints: Path) -> tuple[Layout, Data]:
+def checked(config: TrainerConfig, process: RankProcess, checkpoints: Path) -> tuple[Layout, Data]:
     """Which rank does what, and on what data. Raises Refused, with every problem at once."""
     problems = [*check_layout(config, process.world_size), *cannot_save(checkpoints)]
     try:
@@ -47,7 +47,7 @@ def cannot_save(checkpoints: Path) -> list[str]:
     return []
 
 
-def settle_seed(config: TrainerConfig, state: State, control: Control) -> TrainerConfig:
+def settle_seed(config: TrainerConfig, state: RunState, control: Control) -> TrainerConfig:
     """`config` with the seed that all ranks use: the given one, the newest checkpoint's, or one drawn now."""
     held = control.from_first(state.seed)
     drawn = control.from_first(int.from_bytes(os.urandom(4)))
@@ -59,20 +59,20 @@ def settle_seed(config: TrainerConfig, state: State, control: Control) -> Traine
     return config.model_copy(update={"seed": seed})
 
 
-def compare_data(data: Data, state: State, control: Control) -> None:
+def compare_data(data: Data, state: RunState, control: Control) -> None:
     """Say so if the checkpoint that was resumed saw other data; the next one will say what is read now."""
     if state.data not in ("", str(data)):
         _warn(state, control, f"data is {data}, and was {state.data}: {_OTHER_ORDER}")
     state.data = str(data)
 
 
-def _warn(state: State, control: Control, text: str) -> None:
+def _warn(state: RunState, control: Control, text: str) -> None:
     state.notes.append(text)
     if control.process.is_first:
         say(text)
 
 
-def settle_randomness(config: TrainerConfig, process: Process) -> None:
+def settle_randomness(config: TrainerConfig, process: RankProcess) -> None:
     """Start this rank's random numbers; have the GPU do the same each time, if that is asked for."""
     assert config.seed is not None
     torch.manual_seed(config.seed * 1_000_003 + process.rank)
@@ -82,10 +82,10 @@ def settle_randomness(config: TrainerConfig, process: Process) -> None:
         torch.backends.cudnn.benchmark = False
 
 
-def memory_limits(config: TrainerConfig, process: Process) -> Memory:
+def memory_limits(config: TrainerConfig, process: RankProcess) -> MemoryUsage:
     """The limits of this run, watched by this rank."""
     limits = config.limits
-    return Memory(where=process.name, host_limit=limits.host_memory_percent, gpu_limit=limits.gpu_memory_percent)
+    return MemoryUsage(where=process.name, host_limit=limits.host_memory_percent, gpu_limit=limits.gpu_memory_percent)
 
 
 def device_name() -> str:

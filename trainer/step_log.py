@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from opsctl.trainer import flops
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.run_state import State
+from opsctl.trainer.run_state import RunState
 from opsctl.trainer.schedule import is_due
 
 
@@ -72,7 +72,7 @@ class StepLog:
         self._seconds = 0.0
         self._samples = 0
 
-    def add(self, state: State, *, rate: float, batch: int) -> Interval | None:
+    def add(self, state: RunState, *, rate: float, batch: int) -> Interval | None:
         """Take in the step of `batch` samples that was just done; what is to be told, if it is time to."""
         assert state.loss is not None and state.step_s is not None
         self._losses.append(state.loss)
@@ -84,7 +84,7 @@ class StepLog:
         self._losses, self._seconds, self._samples = [], 0.0, 0
         return told
 
-    def _interval(self, state: State, *, rate: float, batch: int) -> Interval:
+    def _interval(self, state: RunState, *, rate: float, batch: int) -> Interval:
         sequence = self._config.model.sequence
         speed = self._samples / self._seconds
         tflops = speed * self._tera(recompute=self._config.recompute)

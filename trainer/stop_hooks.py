@@ -11,10 +11,10 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Protocol
 
-from opsctl.trainer.contract import Env, Reason, read_time
+from opsctl.trainer.contract import Env, TrainerStop, read_time
 from opsctl.trainer.heartbeats import note
-from opsctl.trainer.memory_usage import Memory
-from opsctl.trainer.run_state import State
+from opsctl.trainer.memory_usage import MemoryUsage
+from opsctl.trainer.run_state import RunState
 
 
 class Flag(IntEnum):
@@ -30,11 +30,11 @@ class Flag(IntEnum):
 
 
 REASONS = {
-    Flag.NAN: Reason.NAN,
-    Flag.KILL: Reason.KILL,
-    Flag.PAUSE: Reason.PAUSE,
-    Flag.STOP_REQUEST: Reason.STOP_REQUEST,
-    Flag.DEADLINE: Reason.DEADLINE,
+    Flag.NAN: TrainerStop.NAN,
+    Flag.KILL: TrainerStop.KILL,
+    Flag.PAUSE: TrainerStop.PAUSE,
+    Flag.STOP_REQUEST: TrainerStop.STOP_REQUEST,
+    Flag.DEADLINE: TrainerStop.DEADLINE,
 }
 _SWITCHES = {
     Flag.KILL: Env.KILL_SWITCH,
@@ -56,7 +56,7 @@ class Agrees(Protocol):
 class Decision:
     """What every rank does now."""
 
-    stop: Reason | None = None
+    stop: TrainerStop | None = None
     save: bool = False
     spike: bool = False
     """Whether a loss spike began with the last step."""
@@ -66,12 +66,12 @@ class Hooks:
     """The files, signals and measures that are looked at after each step. Files are polled by rank 0 alone."""
 
     def __init__(
-        self, environ: Mapping[str, str], *, polls: bool, margin_s: float, memory: Memory | None = None
+        self, environ: Mapping[str, str], *, polls: bool, margin_s: float, memory: MemoryUsage | None = None
     ) -> None:
         self._polls, self._margin_s = polls, margin_s
         self._files = {flag: Path(environ[name]) for flag, name in _SWITCHES.items() if environ.get(name)}
         self._deadline = Path(environ[Env.DEADLINE]) if environ.get(Env.DEADLINE) else None
-        self._memory = memory or Memory()
+        self._memory = memory or MemoryUsage()
         self._answered: tuple[int, int] | None = None
         self._taken: tuple[int, int] | None = None
         self._signal = ""
@@ -86,18 +86,18 @@ class Hooks:
     def _caught(self, number: int, _: object) -> None:
         self._signal = signal.Signals(number).name
 
-    def agree(self, group: Agrees, state: State) -> Decision:
+    def agree(self, group: Agrees, state: RunState) -> Decision:
         """One small all-reduce: what any rank asks for, all do, and the fullest memory is everyone's."""
         asked = self._asked(state)
         *up, host, gpu = group.highest([*(float(flag in asked) for flag in Flag), *self._memory.measured()])
         stop = next((reason for flag, reason in REASONS.items() if up[flag]), None)
         full = "" if stop else self._memory.too_full(host, gpu)
         if full:
-            stop = Reason.MEMORY
+            stop = TrainerStop.MEMORY
             self.detail = f"{full} ({', '.join(filter(None, group.gather(self._memory.name_if_full())))})"
         return Decision(stop=stop, save=bool(up[Flag.SAVE]), spike=bool(up[Flag.SPIKE]))
 
-    def _asked(self, state: State) -> set[Flag]:
+    def _asked(self, state: RunState) -> set[Flag]:
         asked = set()
         if not all(math.isfinite(value) for value in (state.loss, state.grad_norm) if value is not None):
             began = f"; began in {state.fault}" if state.fault else ""
@@ -110,13 +110,13 @@ class Hooks:
             asked.add(Flag.SPIKE)
         return asked | self._polled(state) if self._polls else asked
 
-    def _polled(self, state: State) -> set[Flag]:
+    def _polled(self, state: RunState) -> set[Flag]:
         up = {flag for flag, path in self._files.items() if self._is_asked(flag, path, state)}
         if up - {Flag.SAVE}:
             self.detail = self.detail or f"{self._files[min(up)]} exists"
         return up | {Flag.DEADLINE} if self._is_late(state) else up
 
-    def _is_asked(self, flag: Flag, path: Path, state: State) -> bool:
+    def _is_asked(self, flag: Flag, path: Path, state: RunState) -> bool:
         """Whether the file is there; a file system that does not answer asks for nothing, and is told of."""
         try:
             seen = path.stat()
@@ -127,7 +127,7 @@ class Hooks:
             return False
         return flag is not Flag.SAVE or (seen.st_ino, seen.st_mtime_ns) != self._answered
 
-    def _is_late(self, state: State) -> bool:
+    def _is_late(self, state: RunState) -> bool:
         """Whether what is left of the job is less than twice (slowest step + last save), and the margin."""
         end = read_time(self._deadline) if self._deadline else None
         if end is None:

@@ -13,10 +13,10 @@ from typing import Any, TextIO
 
 from opsctl.trainer.contract import Env
 from opsctl.trainer.errors import Refused
-from opsctl.trainer.rank_process import Process
+from opsctl.trainer.rank_process import RankProcess
 
 
-def trace_file(environ: Mapping[str, str], process: Process) -> Path:
+def trace_file(environ: Mapping[str, str], process: RankProcess) -> Path:
     """Where this rank's calls go: into the life's directory, or where it was started."""
     run_dir = environ.get(Env.RUN_DIR)
     directory = Path(run_dir, "lives", environ.get(Env.LIFE, "")) if run_dir else Path()

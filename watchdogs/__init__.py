@@ -8,27 +8,27 @@ from __future__ import annotations
 from typing import Any
 
 from opsctl.ports import Watchdog
-from opsctl.watchdogs.checkpoint import Checkpoint
-from opsctl.watchdogs.context import Scene
+from opsctl.watchdogs.checkpoint import CheckpointAge
+from opsctl.watchdogs.context import WatchContext
 from opsctl.watchdogs.cron_alive import CronAlive
 from opsctl.watchdogs.failures import Failures
 from opsctl.watchdogs.fs_quota import FsQuota
 from opsctl.watchdogs.hang import Hang
-from opsctl.watchdogs.held import Held
+from opsctl.watchdogs.held import HeldTrain
 from opsctl.watchdogs.loss import Loss
 from opsctl.watchdogs.node_health import NodeHealth
 from opsctl.watchdogs.slurm_status import SlurmStatus
 from opsctl.watchdogs.throughput import Throughput
 
-WATCHDOGS: dict[str, Watchdog[Scene, Any, Any]] = {
+WATCHDOGS: dict[str, Watchdog[WatchContext, Any, Any]] = {
     "slurm_status": SlurmStatus(),
     "hang": Hang(),
     "failures": Failures(),
     "node_health": NodeHealth(),
-    "held": Held(),
+    "held": HeldTrain(),
     "loss": Loss(),
     "throughput": Throughput(),
-    "checkpoint": Checkpoint(),
+    "checkpoint": CheckpointAge(),
     "fs_quota": FsQuota(),
     "cron_alive": CronAlive(),
 }

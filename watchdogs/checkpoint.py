@@ -9,14 +9,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Literal
 
-from opsctl.checkpoints.discovery import Save, saves, size_of
+from opsctl.checkpoints.discovery import Save, find_saves, size_of
 from opsctl.errors import OpsctlError
 from opsctl.model import Finding, Level
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.trainer.manifest import read_manifest, verify
 from opsctl.units import format_size
-from opsctl.watchdogs.context import Scene, Watched
+from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 LATE = 3.0
 """So many intervals without a checkpoint are too many, and GRACE_S more for loading and saving."""
@@ -29,7 +29,7 @@ REMEMBERED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class CheckpointObservation:
     """The checkpoints of a train."""
 
     train: str
@@ -46,15 +46,15 @@ class Kept:
     """What the trainer has set aside."""
 
 
-class Checkpoint:
+class CheckpointAge:
     name: ClassVar[str] = "checkpoint"
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = False
 
-    def probe(self, scene: Scene, thing: Watched) -> Kept:
+    def probe(self, scene: WatchContext, thing: WatchedTrain) -> CheckpointObservation:
         kept = scene.memory.read(self.name, thing.name)
         embedded = thing.run.trainer_config.exists()
-        found = saves(thing.run.checkpoints, embedded=embedded)
+        found = find_saves(thing.run.checkpoints, embedded=embedded)
         job, newest = thing.running, found[-1] if found else None
         intervals = _intervals(kept, newest, job.start if job else None)
         sizes, problems = dict(kept.get("sizes", {})), tuple(kept.get("problems", ()))
@@ -64,20 +64,20 @@ class Checkpoint:
             and newest.path.name not in sizes
         ):
             sizes[newest.path.name] = size_of(newest.path)[0]
-            problems = tuple(wrong(newest.path)) if embedded else ()
+            problems = tuple(find_faults(newest.path)) if embedded else ()
         sizes = dict(list(sizes.items())[-REMEMBERED:])
         at = newest.at.isoformat() if newest else None
         scene.memory.write(
             self.name, thing.name, {"at": at, "intervals": intervals, "sizes": sizes, "problems": problems}
         )
         earlier = [size for name, size in sizes.items() if newest and name != newest.path.name]
-        return Kept(
+        return CheckpointObservation(
             train=thing.name, runs_since=job.start if job else None, newest=newest,
             limit_s=_limit_s(thing, intervals), size=sizes.get(newest.path.name) if newest else None,
             usual=median(earlier) if earlier else None, problems=problems, damaged=_damaged(thing.run.checkpoints),
         )  # fmt: skip
 
-    def judge(self, seen: Kept, now: datetime) -> list[Finding]:
+    def judge(self, seen: CheckpointObservation, now: datetime) -> list[Finding]:
         key, newest = f"{self.name}/{seen.train}", seen.newest.path.name if seen.newest else "none"
         level, summary = Level.OK, f"{seen.train}: newest checkpoint: {newest}"
         if seen.runs_since:
@@ -104,7 +104,7 @@ class Checkpoint:
         return found
 
 
-def wrong(checkpoint: Path) -> list[str]:
+def find_faults(checkpoint: Path) -> list[str]:
     """What is wrong and can be seen without reading it all: marker, manifest, each file's size. Raises OSError."""
     if problems := verify(checkpoint, mine=lambda _: False):
         return problems
@@ -134,21 +134,21 @@ def _intervals(kept: dict[str, Any], newest: Save | None, started: datetime | No
     return [*intervals, seconds][-REMEMBERED:] if newest.at > before and seconds > 0 else intervals
 
 
-def _limit_s(thing: Watched, intervals: list[float]) -> float:
+def _limit_s(thing: WatchedTrain, intervals: list[float]) -> float:
     if thing.config.watch.checkpoint_hours:
         return thing.config.watch.checkpoint_hours * 3600
     known = [each for each in (expected_s(thing), median(intervals) if intervals else None) if each]
     return LATE * max(known) + GRACE_S if known else UNKNOWN_S
 
 
-def expected_s(thing: Watched) -> float | None:
+def expected_s(thing: WatchedTrain) -> float | None:
     """The embedded trainer says how many steps are between two checkpoints, and the log how long a step takes."""
     every = trainer_checkpoint(thing).get("every")
     step_s = median_step_s(recent_iterations(thing.run.main_log, 20)) if every else None
     return every * step_s if every and step_s else None
 
 
-def trainer_checkpoint(thing: Watched) -> dict[str, int]:
+def trainer_checkpoint(thing: WatchedTrain) -> dict[str, int]:
     """The [checkpoint] table of the embedded trainer as it was frozen; empty for a foreign one."""
     try:
         given = json.loads(thing.run.trainer_config.read_text())["checkpoint"]

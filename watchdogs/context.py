@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from opsctl.launch.train_arrays import Seen
+from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.model import Job, JobState, Node
 from opsctl.ports import Clock, Runner
-from opsctl.settings.loader import Site, Train
+from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.files import write_atomic
-from opsctl.state.journal import Event, Kind
+from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import Life, RunDir
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class WatchdogMemory:
     """What a watchdog keeps between two looks, as JSON. Whatever is lost is learnt again."""
 
     directory: Path
@@ -71,12 +71,12 @@ def _write(path: Path, text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class WatchedTrain:
     """One train as it is now."""
 
     run: RunDir
-    config: Train
-    seen: Seen | None
+    config: TrainSettings
+    seen: TrainSnapshot | None
     """Its rows of the queue, and its history; None if Slurm did not answer."""
     also: tuple[Job, ...] = ()
     """Rows that count as this train's though opsctl did not launch them."""
@@ -100,18 +100,18 @@ class Watched:
     @property
     def is_over(self) -> bool:
         """Nothing of it is in the queue, and nobody expects that."""
-        return self.seen is not None and not (self.seen.active or self.seen.waiting) and bool(self.why_over)
+        return self.seen is not None and not (self.seen.active or self.seen.waiting) and bool(self.why_ended)
 
     @property
-    def why_over(self) -> str:
+    def why_ended(self) -> str:
         """Somebody wanted it to be over, or it has reached its end; empty if neither, or if Slurm did not answer."""
         if self.seen is None:
             return ""
         history = self.seen.history
         settled = list(history.settled.values())
         outcome = str(settled[-1].data["outcome"]) if settled else ""
-        decided = [event for event in self.events if event.kind is Kind.SUBMITTED or _is_cancel(event)]
-        if decided and decided[-1].kind is Kind.CANCELLED:
+        decided = [event for event in self.events if event.kind is EventKind.SUBMITTED or _is_cancel(event)]
+        if decided and decided[-1].kind is EventKind.CANCELLED:
             why = str(decided[-1].data["why"])
             if settled and why.startswith(f"{settled[-1].data['life']} {outcome}: "):  # the settlement cancelled it
                 return why
@@ -126,24 +126,24 @@ def _is_cancel(event: Event) -> bool:
     """Of the whole train, not of one task, nor of the double of a submission."""
     said = event.data
     return (
-        event.kind is Kind.CANCELLED
+        event.kind is EventKind.CANCELLED
         and "_" not in str(said["job"])
         and said["why"] != "the same submission arrived twice"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class WatchContext:
     """All that is looked at in one cycle."""
 
-    site: Site
+    site: SiteSettings
     now: datetime
     clock: Clock
     runner: Runner
     """Runs programs that find the Slurm that is meant."""
-    memory: Memory
+    memory: WatchdogMemory
     site_dir: Path
-    trains: tuple[Watched, ...] = ()
+    trains: tuple[WatchedTrain, ...] = ()
     nodes: tuple[Node, ...] | None = None
     """Every node; None if Slurm did not answer."""
     acts: bool = True

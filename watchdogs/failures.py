@@ -9,15 +9,15 @@ from typing import Any, ClassVar, Literal
 
 from opsctl.model import Finding, Level
 from opsctl.nodesets import nodeset
-from opsctl.state.journal import Event, Kind
-from opsctl.watchdogs.context import Scene, Watched
+from opsctl.state.journal import Event, EventKind
+from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
-OVER = frozenset({Kind.SUBMITTED, Kind.RELEASED})
+OVER = frozenset({EventKind.SUBMITTED, EventKind.RELEASED})
 """After these a hold is over: somebody has decided. So it is once everything is cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class TrainEvents:
     train: str
     events: tuple[Event, ...]
 
@@ -27,10 +27,10 @@ class Failures:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = True
 
-    def probe(self, scene: Scene, thing: Watched) -> Told:
-        return Told(train=thing.name, events=thing.events)
+    def probe(self, scene: WatchContext, thing: WatchedTrain) -> TrainEvents:
+        return TrainEvents(train=thing.name, events=thing.events)
 
-    def judge(self, seen: Told, now: datetime) -> list[Finding]:
+    def judge(self, seen: TrainEvents, now: datetime) -> list[Finding]:
         return failures(seen.train, seen.events, now)
 
 
@@ -46,7 +46,7 @@ def failures(train: str, events: Sequence[Event], now: datetime) -> list[Finding
 
 def _held(events: Sequence[Event]) -> Event | None:
     """The settlement that holds what is queued, unless a person asked for that, or somebody has decided since."""
-    settled = [event for event in events if event.kind is Kind.LIFE_SETTLED]
+    settled = [event for event in events if event.kind is EventKind.LIFE_SETTLED]
     if not settled or settled[-1].data["action"] != "hold-queued" or settled[-1].data["outcome"] == "paused":
         return None
     is_over = any(_ends_hold(event) for event in events if event.number > settled[-1].number)
@@ -54,7 +54,7 @@ def _held(events: Sequence[Event]) -> Event | None:
 
 
 def _ends_hold(event: Event) -> bool:
-    return event.kind in OVER or (event.kind is Kind.CANCELLED and "_" not in str(event.data["job"]))
+    return event.kind in OVER or (event.kind is EventKind.CANCELLED and "_" not in str(event.data["job"]))
 
 
 def _taken(events: Sequence[Event], now: datetime) -> dict[str, Event]:
@@ -63,10 +63,10 @@ def _taken(events: Sequence[Event], now: datetime) -> dict[str, Event]:
     found: dict[str, tuple[str, Event]] = {}
     for event in events:
         nodes = str(event.data.get("nodes", ""))
-        if event.kind is Kind.QUARANTINED and datetime.fromisoformat(event.data["until"]) > now:
+        if event.kind is EventKind.QUARANTINED and datetime.fromisoformat(event.data["until"]) > now:
             first = found[nodes][0] if nodes in found else str(event.data["life"])
             found[nodes] = (first, event)
-        elif event.kind is Kind.READMITTED:
+        elif event.kind is EventKind.READMITTED:
             found = {each: taken for each, taken in found.items() if not _share(taken[1], event)}
     return dict(found.values())
 
@@ -78,7 +78,7 @@ def _share(one: Event, other: Event) -> bool:
 
 def _of(train: str, life: str, events: Sequence[Event], held: Event | None, taken: Event | None) -> Finding:
     last = str(taken.data["life"]) if taken else life
-    causes = [e.data for e in events if e.kind is Kind.DIAGNOSED and e.data["life"] == last]
+    causes = [e.data for e in events if e.kind is EventKind.DIAGNOSED and e.data["life"] == last]
     cause: dict[str, Any] = causes[-1] if causes else {}
     holds = held is not None and held.data["life"] == life
     nodes = str(taken.data["nodes"]) if taken else str(cause.get("node", ""))

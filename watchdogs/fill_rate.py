@@ -10,9 +10,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from opsctl.checkpoints.discovery import saves, size_of
+from opsctl.checkpoints.discovery import find_saves, size_of
 from opsctl.watchdogs.checkpoint import expected_s, trainer_checkpoint
-from opsctl.watchdogs.context import Watched
+from opsctl.watchdogs.context import WatchedTrain
 
 WATCHED_S = 6 * 3600.0
 """What was seen for less long is no rate: people copy things, and delete them."""
@@ -41,7 +41,7 @@ class Growth:
         return 0.0 if self.replaces else self.inodes / self.every_s
 
 
-def growth_of(thing: Watched, path: str, sizes: dict[str, Any]) -> Growth | None:
+def measure_growth(thing: WatchedTrain, path: str, sizes: dict[str, Any]) -> Growth | None:
     """What the train adds to the file system at `path`; None if it is elsewhere, not queued, or has saved nothing yet.
 
     Sizes are measured once for each checkpoint, and kept in `sizes`. Raises OSError.
@@ -49,7 +49,7 @@ def growth_of(thing: Watched, path: str, sizes: dict[str, Any]) -> Growth | None
     directory = thing.run.checkpoints
     if thing.seen is None or not thing.seen.is_queued or not _is_on(directory, path):
         return None
-    found = saves(directory, embedded=thing.run.trainer_config.exists())
+    found = find_saves(directory, embedded=thing.run.trainer_config.exists())
     every_s = expected_s(thing) or _usual_s([save.at for save in found])
     if not found or not every_s:
         return None
@@ -80,7 +80,7 @@ def _usual_s(times: Sequence[datetime]) -> float | None:
     return median(gaps[-20:]) if gaps else None
 
 
-def observed(samples: Sequence[Sequence[float]]) -> float | None:
+def measure_observed(samples: Sequence[Sequence[float]]) -> float | None:
     """Bytes a second since the oldest sample; None if that is not long ago, or if it became less."""
     if len(samples) < 2:
         return None

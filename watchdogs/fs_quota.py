@@ -12,8 +12,8 @@ from opsctl.host.disk_usage import Space, User
 from opsctl.model import Finding, Level
 from opsctl.settings.watch import Filesystem
 from opsctl.units import format_size
-from opsctl.watchdogs.context import Scene
-from opsctl.watchdogs.fill_rate import Growth, growth_of, observed
+from opsctl.watchdogs.context import WatchContext
+from opsctl.watchdogs.fill_rate import Growth, measure_growth, measure_observed
 
 SAMPLES = 300
 BIGGEST_EVERY = timedelta(hours=6)
@@ -21,7 +21,7 @@ BAD = (Level.WARNING, Level.CRITICAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class FilesystemObservation:
     """One file system: what was found, and what is known of its growth."""
 
     filesystem: Filesystem
@@ -42,37 +42,41 @@ class FsQuota:
     of: ClassVar[Literal["filesystem"]] = "filesystem"
     needs_slurm: ClassVar[bool] = False
 
-    def probe(self, scene: Scene, thing: Filesystem) -> Measured:
+    def probe(self, scene: WatchContext, thing: Filesystem) -> FilesystemObservation:
         filesystem, keep = thing, scene.memory.directory / self.name
         try:
             space = disk_usage.read(filesystem, scene.runner, keep=keep, now=scene.now)
         except OpsctlError as error:
-            return Measured(filesystem=filesystem, problem=str(error))
+            return FilesystemObservation(filesystem=filesystem, problem=str(error))
         except OSError as error:
-            return Measured(filesystem=filesystem, problem=f"{error.filename or thing.path}: {error.strerror or error}")
+            return FilesystemObservation(
+                filesystem=filesystem, problem=f"{error.filename or thing.path}: {error.strerror or error}"
+            )
         kept = scene.memory.read(self.name, filesystem.name)
-        trains = [(train, growth_of(train, filesystem.path, kept.setdefault("sizes", {}))) for train in scene.trains]
+        trains = [
+            (train, measure_growth(train, filesystem.path, kept.setdefault("sizes", {}))) for train in scene.trains
+        ]
         on_it = tuple(growth for _, growth in trains if growth)
         kept = self._remember(kept, space, scene.now)
         scene.memory.write(self.name, filesystem.name, kept)
         wrote = max((growth.newest for growth in on_it), default=None)
         moved = datetime.fromisoformat(kept["moved"])
-        measured = Measured(
-            filesystem=filesystem, space=space, trains=on_it, seen_rate=observed(kept["samples"]),
+        measured = FilesystemObservation(
+            filesystem=filesystem, space=space, trains=on_it, seen_rate=measure_observed(kept["samples"]),
             unmoved_since=moved if wrote and wrote > moved else None,
         )  # fmt: skip
         return self._with_users(scene, measured)
 
-    def _with_users(self, scene: Scene, measured: Measured) -> Measured:
+    def _with_users(self, scene: WatchContext, measured: FilesystemObservation) -> FilesystemObservation:
         """Once it is nearly full, measure who uses most, which takes long, and say it as soon as it is known."""
         filesystem, keep = measured.filesystem, scene.memory.directory / self.name
         if _judged(measured, scene.now)[0] not in BAD or not scene.acts:
             return measured
         path = disk_usage.measure(filesystem.path, keep=keep, name=filesystem.name, now=scene.now, every=BIGGEST_EVERY)
         until = scene.clock.monotonic() + 2.0
-        while not (users := disk_usage.biggest(path, filesystem.path)) and scene.clock.monotonic() < until:
+        while not (users := disk_usage.find_largest(path, filesystem.path)) and scene.clock.monotonic() < until:
             scene.clock.sleep(0.1)
-        return Measured(
+        return FilesystemObservation(
             filesystem=filesystem, space=measured.space, trains=measured.trains, seen_rate=measured.seen_rate,
             unmoved_since=measured.unmoved_since, users=tuple(users),
         )  # fmt: skip
@@ -85,7 +89,7 @@ class FsQuota:
             samples.append([now.timestamp(), space.used])
         return {**kept, "figures": figures, "moved": moved or now.isoformat(), "samples": samples[-SAMPLES:]}
 
-    def judge(self, seen: Measured, now: datetime) -> list[Finding]:
+    def judge(self, seen: FilesystemObservation, now: datetime) -> list[Finding]:
         level, summary = _judged(seen, now)
         return [
             Finding(
@@ -95,7 +99,7 @@ class FsQuota:
         ]  # fmt: skip
 
 
-def _judged(seen: Measured, now: datetime) -> tuple[Level, str]:
+def _judged(seen: FilesystemObservation, now: datetime) -> tuple[Level, str]:
     filesystem, space = seen.filesystem, seen.space
     if space is None:
         return Level.UNKNOWN, f"{filesystem.name}: {seen.problem}"
@@ -145,7 +149,7 @@ def _share(filesystem: Filesystem, percent: float, what: str) -> tuple[Level, st
     return Level.OK, f"{percent:.2f}% {what} usage"
 
 
-def _hours(seen: Measured) -> list[tuple[Level, str]]:
+def _hours(seen: FilesystemObservation) -> list[tuple[Level, str]]:
     """When it will be full, at the rate of the trains, or at that of everybody if it is higher."""
     filesystem, space = seen.filesystem, seen.space
     assert space is not None
@@ -170,7 +174,7 @@ def _forecast(filesystem: Filesystem, hours: float, what: str, rate: str) -> tup
     return level, f"out of {what} in {max(0, hours):,.0f} h at {rate}"
 
 
-def _stale(seen: Measured, now: datetime) -> str:
+def _stale(seen: FilesystemObservation, now: datetime) -> str:
     """Figures that may say nothing of now: some systems bring theirs up to date every half hour, some forget to."""
     limit = timedelta(minutes=seen.filesystem.stale_minutes)
     at = seen.space.at if seen.space else None
@@ -189,7 +193,7 @@ def _hours_of(span: timedelta) -> str:
     return f"{span.total_seconds() / 3600:.1f}"
 
 
-def _evidence(seen: Measured) -> tuple[str, ...]:
+def _evidence(seen: FilesystemObservation) -> tuple[str, ...]:
     trains = [
         f"{each.train}: {format_size(each.size)} in {each.inodes} inodes every {each.every_s / 3600:.1f} h"
         for each in seen.trains

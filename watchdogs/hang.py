@@ -12,14 +12,14 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, ClassVar, Literal
 
-from opsctl.checkpoints.discovery import saves
+from opsctl.checkpoints.discovery import find_saves
 from opsctl.model import Finding, Job, Level
 from opsctl.state.run_dir import Life
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 from opsctl.units import format_duration
 from opsctl.watchdogs import hang_stacks
-from opsctl.watchdogs.context import Scene, Watched
+from opsctl.watchdogs.context import WatchContext, WatchedTrain
 from opsctl.watchdogs.new_lines import new_iterations
 
 FLOOR_S = 900.0
@@ -38,7 +38,7 @@ class Rhythm:
     saved: float = 0.0
     since: datetime
     """The last sign of life, by the watcher's clock."""
-    looked: datetime
+    checked_at: datetime
     is_starting: bool = True
     """Nothing was seen of this life yet."""
     pauses: tuple[float, ...] = ()
@@ -50,7 +50,7 @@ class Rhythm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quiet:
+class QuietObservation:
     """How long it has been quiet, and how long it may be."""
 
     train: str
@@ -72,11 +72,11 @@ class Hang:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = True
 
-    def probe(self, scene: Scene, thing: Watched) -> Quiet:
+    def probe(self, scene: WatchContext, thing: WatchedTrain) -> QuietObservation:
         job, life, kept = thing.running, thing.life, scene.memory.read(self.name, thing.name)
         if job is None or life is None:
             scene.memory.write(self.name, thing.name, {**kept, "life": ""})
-            return Quiet(train=thing.name)
+            return QuietObservation(train=thing.name)
         lines, position = new_iterations(thing.run.main_log, kept)
         rhythm = learn(_recall(kept), thing, job, life, lines, now=scene.now)
         quiet = _quiet(scene, thing, rhythm, read_heartbeat(thing.run.heartbeat / "train.json"))
@@ -87,7 +87,9 @@ class Hang:
         scene.memory.write(self.name, thing.name, {**position, **_kept(rhythm), "evidence": told})
         return quiet
 
-    def _evidence(self, scene: Scene, thing: Watched, quiet: Quiet, told: dict[str, Any]) -> dict[str, Any]:
+    def _evidence(
+        self, scene: WatchContext, thing: WatchedTrain, quiet: QuietObservation, told: dict[str, Any]
+    ) -> dict[str, Any]:
         """Stacks are asked for once for each time that it fell silent, and before anybody acts."""
         since = f"{quiet.life} {quiet.since}"
         job, life, watch = thing.running, thing.life, thing.config.watch
@@ -96,14 +98,14 @@ class Hang:
         target = life.path / "evidence" / f"hang-{scene.now:%Y%m%dT%H%M%S}"
         ranks, said = thing.config.world_size, []
         try:
-            hang_stacks.ask(life, target, ranks=ranks, seconds=watch.stacks_seconds, clock=scene.clock)
+            hang_stacks.request_by_file(life, target, ranks=ranks, seconds=watch.stacks_seconds, clock=scene.clock)
             problems = hang_stacks.py_spy(watch.py_spy, job, life, target, scene.runner) if watch.py_spy else ()
             said = [*hang_stacks.summary(target, ranks=ranks), *problems]
         except OSError as error:
             said.append(f"stacks could not be kept: {error}")
         return {"since": since, "lines": said}
 
-    def judge(self, seen: Quiet, now: datetime) -> list[Finding]:
+    def judge(self, seen: QuietObservation, now: datetime) -> list[Finding]:
         level, summary, remedy = Level.OK, f"{seen.train}: nothing runs", ""
         if seen.since is not None:
             age, limit = (
@@ -125,7 +127,7 @@ class Hang:
 
 
 def learn(
-    before: Rhythm | None, thing: Watched, job: Job, life: Life, lines: list[Iteration], *, now: datetime
+    before: Rhythm | None, thing: WatchedTrain, job: Job, life: Life, lines: list[Iteration], *, now: datetime
 ) -> Rhythm:
     """The rhythm after this look."""
     saved = _newest_save(thing)
@@ -136,20 +138,27 @@ def learn(
         # These lines may still be the last life's, so nothing is taken for a sign of life but the job's start.
         since = max(filter(None, (job.start, _spoken(thing, now))), default=now)
         return Rhythm(
-            life=life.name, step=step, saved=saved, since=min(since, now), looked=now, pauses=pauses, line_s=line_s
+            life=life.name, step=step, saved=saved, since=min(since, now), checked_at=now, pauses=pauses, line_s=line_s
         )
     if (step, saved) == (before.step, before.saved) and not lines:
-        return replace(before, looked=now)
+        return replace(before, checked_at=now)
     if not before.is_starting:
         # Only what was seen to be a pause: nobody may have looked for hours.
-        pause = (before.looked - before.since).total_seconds()
+        pause = (before.checked_at - before.since).total_seconds()
         pauses = (*pauses, pause)[-REMEMBERED:] if pause > 0 else pauses
     return Rhythm(
-        life=life.name, step=step, saved=saved, since=now, looked=now, is_starting=False, pauses=pauses, line_s=line_s
+        life=life.name,
+        step=step,
+        saved=saved,
+        since=now,
+        checked_at=now,
+        is_starting=False,
+        pauses=pauses,
+        line_s=line_s,
     )
 
 
-def _spoken(thing: Watched, now: datetime) -> datetime | None:
+def _spoken(thing: WatchedTrain, now: datetime) -> datetime | None:
     """When the log was last written: on a first look, no sign of life can be later."""
     try:
         return min(now, datetime.fromtimestamp(thing.run.main_log.stat().st_mtime, UTC))
@@ -157,10 +166,10 @@ def _spoken(thing: Watched, now: datetime) -> datetime | None:
         return None
 
 
-def _newest_save(thing: Watched) -> float:
+def _newest_save(thing: WatchedTrain) -> float:
     """When a checkpoint was last written to, also one that is being written."""
     try:
-        found = saves(thing.run.checkpoints, embedded=False)
+        found = find_saves(thing.run.checkpoints, embedded=False)
     except OSError:
         return 0.0
     return found[-1].at.timestamp() if found else 0.0
@@ -172,11 +181,11 @@ def _line_s(lines: list[Iteration]) -> float | None:
     return median(known) if known else None
 
 
-def _quiet(scene: Scene, thing: Watched, rhythm: Rhythm, beat: Heartbeat | None) -> Quiet:
+def _quiet(scene: WatchContext, thing: WatchedTrain, rhythm: Rhythm, beat: Heartbeat | None) -> QuietObservation:
     """The later of the two signs of life: heartbeats end where their disk is full, lines where nobody prints any."""
     watch = thing.config.watch
     limit_s = watch.init_minutes * 60 if rhythm.is_starting else rhythm.limit_s
-    quiet = Quiet(
+    quiet = QuietObservation(
         train=thing.name, life=rhythm.life, phase="starting" if rhythm.is_starting else "training", step=rhythm.step,
         since=rhythm.since, limit_s=limit_s, tolerance_s=scene.site.watch.clock_tolerance_seconds,
     )  # fmt: skip
@@ -193,7 +202,7 @@ def _quiet(scene: Scene, thing: Watched, rhythm: Rhythm, beat: Heartbeat | None)
 def _recall(kept: dict[str, Any]) -> Rhythm | None:
     try:
         given = kept["rhythm"]
-        times = {key: datetime.fromisoformat(given[key]) for key in ("since", "looked")}
+        times = {key: datetime.fromisoformat(given[key]) for key in ("since", "checked_at")}
         return Rhythm(**{**given, **times, "pauses": tuple(given["pauses"]), "life": kept["life"]})
     except (KeyError, TypeError, ValueError):
         return None
@@ -202,7 +211,7 @@ def _recall(kept: dict[str, Any]) -> Rhythm | None:
 def _kept(rhythm: Rhythm) -> dict[str, Any]:
     given = {
         "step": rhythm.step, "saved": rhythm.saved, "since": rhythm.since.isoformat(),
-        "looked": rhythm.looked.isoformat(), "is_starting": rhythm.is_starting, "pauses": rhythm.pauses,
+        "checked_at": rhythm.checked_at.isoformat(), "is_starting": rhythm.is_starting, "pauses": rhythm.pauses,
         "line_s": rhythm.line_s,
     }  # fmt: skip
     return {"life": rhythm.life, "rhythm": given}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opsctl.diagnosis.py_spy import look
-from opsctl.diagnosis.request_stacks import answers, ask
-from opsctl.diagnosis.stack_dumps import told
+from opsctl.diagnosis.py_spy import dump_stacks
+from opsctl.diagnosis.request_stacks import collect_answers, request_by_file
+from opsctl.diagnosis.stack_dumps import render_stacks
 from opsctl.model import Job
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.srun import InJob
@@ -14,12 +14,12 @@ from opsctl.nodesets import expand
 from opsctl.ports import Runner
 from opsctl.state.run_dir import Life
 
-__all__ = ["ask", "py_spy", "summary"]
+__all__ = ["py_spy", "request_by_file", "summary"]
 
 
 def summary(target: Path, *, ranks: int) -> list[str]:
     """Which ranks are where: the fewest first, for the odd ones out are what everybody else waits for."""
-    return [*told(answers(target), ranks=ranks), *([f"stacks: {target}"] if target.exists() else [])]
+    return [*render_stacks(collect_answers(target), ranks=ranks), *([f"stacks: {target}"] if target.exists() else [])]
 
 
 def py_spy(program: str, job: Job, life: Life, target: Path, runner: Runner) -> tuple[str, ...]:
@@ -27,6 +27,6 @@ def py_spy(program: str, job: Job, life: Life, target: Path, runner: Runner) -> 
     OSError."""
     nodes = expand(job.nodes)
     ways = Fanout(shells=[InJob(runner=runner, jobs=dict.fromkeys(nodes, job.id))])
-    looked = look(program, life.name, nodes, ways)
+    looked = dump_stacks(program, life.name, nodes, ways)
     looked.keep(target)
     return looked.problems

@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 from opsctl.model import Finding, Level
 from opsctl.state import switches
 from opsctl.state.switches import Switch
-from opsctl.watchdogs.context import Scene, Watched
+from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class HoldObservation:
     train: str
     since: datetime | None = None
     """None if nothing is held."""
@@ -21,26 +21,28 @@ class Hold:
     hours: float
 
 
-class Held:
+class HeldTrain:
     name: ClassVar[str] = "held"
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = True
 
-    def probe(self, scene: Scene, thing: Watched) -> Hold:
+    def probe(self, scene: WatchContext, thing: WatchedTrain) -> HoldObservation:
         hours = scene.site.watch.held_hours
         assert thing.seen is not None
         waiting = thing.seen.waiting
         if thing.seen.active or not waiting or not all(job.is_held for job in waiting):
             scene.memory.write(self.name, thing.name, {})
-            return Hold(train=thing.name, hours=hours)
+            return HoldObservation(train=thing.name, hours=hours)
         since = scene.memory.read(self.name, thing.name).get("since") or scene.now.isoformat()
         scene.memory.write(self.name, thing.name, {"since": since})
         noted, paused = thing.seen.history.held, switches.read(thing.run, Switch.PAUSE)
         known = [event.when for event in (noted,) if event] + [switch.since for switch in (paused,) if switch]
         why = paused.why if paused else str(noted.data["why"]) if noted else "somebody held it by hand"
-        return Hold(train=thing.name, since=min([*known, datetime.fromisoformat(since)]), why=why, hours=hours)
+        return HoldObservation(
+            train=thing.name, since=min([*known, datetime.fromisoformat(since)]), why=why, hours=hours
+        )
 
-    def judge(self, seen: Hold, now: datetime) -> list[Finding]:
+    def judge(self, seen: HoldObservation, now: datetime) -> list[Finding]:
         level, summary = Level.OK, f"{seen.train} is not held"
         if seen.since is not None:
             hours = (now - seen.since).total_seconds() / 3600

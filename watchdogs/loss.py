@@ -8,15 +8,15 @@ from datetime import datetime
 from typing import ClassVar, Literal
 
 from opsctl.model import Finding, Level
-from opsctl.watchdogs.context import Scene, Watched
-from opsctl.watchdogs.loss_curve import Curve, Shape, advance, shape
+from opsctl.watchdogs.context import WatchContext, WatchedTrain
+from opsctl.watchdogs.loss_curve import LossShape, LossState, advance, shape
 from opsctl.watchdogs.new_lines import new_iterations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
+class LossObservation:
     train: str
-    curve: Curve
+    curve: LossState
 
 
 class Loss:
@@ -24,14 +24,14 @@ class Loss:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = False
 
-    def probe(self, scene: Scene, thing: Watched) -> Losses:
+    def probe(self, scene: WatchContext, thing: WatchedTrain) -> LossObservation:
         kept = scene.memory.read(self.name, thing.name)
         lines, position = new_iterations(thing.run.main_log, kept)
-        curve = advance(Curve.from_json(kept.get("curve")), lines)
+        curve = advance(LossState.from_json(kept.get("curve")), lines)
         scene.memory.write(self.name, thing.name, {**position, "curve": curve.to_json()})
-        return Losses(train=thing.name, curve=curve)
+        return LossObservation(train=thing.name, curve=curve)
 
-    def judge(self, seen: Losses, now: datetime) -> list[Finding]:
+    def judge(self, seen: LossObservation, now: datetime) -> list[Finding]:
         found = shape(seen.curve)
         level, say, remedy = SHAPES[found]
         summary = f"{seen.train}: {say(seen.curve)}"
@@ -43,7 +43,7 @@ class Loss:
         ]  # fmt: skip
 
 
-def _evidence(curve: Curve) -> tuple[str, ...]:
+def _evidence(curve: LossState) -> tuple[str, ...]:
     lines = [f"step {step}: {loss:.4g}" for step, loss in curve.points[-3:]]
     if curve.spike_step is not None:
         lines += [f"since step {curve.spike_step}: " + ", ".join(f"{loss:.4g}" for loss in curve.recent[-5:])]
@@ -52,39 +52,43 @@ def _evidence(curve: Curve) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _now(curve: Curve) -> str:
+def _now(curve: LossState) -> str:
     return f"loss {curve.loss:.4g} at step {curve.step}" if curve.loss is not None else "no loss yet"
 
 
-def _spike(curve: Curve) -> str:
+def _spike(curve: LossState) -> str:
     level = f"{curve.level:.4g}" if curve.level is not None else "?"
     return f"{_now(curve)}, spiked from {level} to {curve.peak:.4g} at step {curve.spike_step}"
 
 
-def _diverges(curve: Curve) -> str:
+def _diverges(curve: LossState) -> str:
     if curve.spike_step is not None:
         return f"{_spike(curve)} and rises again"
     return f"{_now(curve)}, diverging: it was {curve.low:.4g} at step {curve.low_step}"
 
 
 _ROLL_BACK = "look at the data of these steps; roll back to a checkpoint before them, and skip them"
-SHAPES: dict[Shape, tuple[Level, Callable[[Curve], str], str]] = {
-    Shape.LEARNING: (Level.OK, _now, ""),
-    Shape.CALM: (Level.OK, _now, ""),
-    Shape.SPIKE: (Level.WARNING, _spike, "wait: most spikes are over within some tens of steps"),
-    Shape.SLOW: (Level.CRITICAL, lambda curve: f"{_spike(curve)}, and it recovers slowly or not at all", _ROLL_BACK),
-    Shape.DIVERGING: (Level.CRITICAL, _diverges, _ROLL_BACK),
-    Shape.SETTLED: (
+SHAPES: dict[LossShape, tuple[Level, Callable[[LossState], str], str]] = {
+    LossShape.LEARNING: (Level.OK, _now, ""),
+    LossShape.CALM: (Level.OK, _now, ""),
+    LossShape.SPIKE: (Level.WARNING, _spike, "wait: most spikes are over within some tens of steps"),
+    LossShape.SLOW: (
+        Level.CRITICAL,
+        lambda curve: f"{_spike(curve)}, and it recovers slowly or not at all",
+        _ROLL_BACK,
+    ),
+    LossShape.DIVERGING: (Level.CRITICAL, _diverges, _ROLL_BACK),
+    LossShape.SETTLED: (
         Level.WARNING,
         lambda curve: f"{_now(curve)}, at another level than before ({curve.before:.4g}), and it stays there",
         "was data repeated before, or has the mixture changed?",
     ),
-    Shape.NAN: (
+    LossShape.NAN: (
         Level.CRITICAL,
         lambda curve: f"no finite loss for {curve.bad} log line{'s' * (curve.bad != 1)}, at step {curve.step}",
         _ROLL_BACK,
     ),
-    Shape.DEAD: (
+    LossShape.DEAD: (
         Level.CRITICAL,
         lambda curve: f"{_now(curve)}, and the gradient norm has been zero for {curve.no_gradient} lines",
         "nothing is learnt: has the loss scale collapsed, or is the data empty?",

@@ -35,7 +35,7 @@ DEVIATION = 1.4826
 """From a median absolute deviation to the standard deviation of a bell curve."""
 
 
-class Shape(StrEnum):
+class LossShape(StrEnum):
     """What the curve does now."""
 
     LEARNING = "too few lines"
@@ -49,7 +49,7 @@ class Shape(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class LossState:
     """All that is kept of a curve."""
 
     points: tuple[tuple[int, float], ...] = ()
@@ -101,7 +101,7 @@ class Curve:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, kept: object) -> Curve:
+    def from_json(cls, kept: object) -> LossState:
         """What was kept, or a curve of which nothing is known."""
         try:
             given = dict(kept)  # type: ignore[call-overload]  # whatever is no mapping raises, and is caught
@@ -111,14 +111,14 @@ class Curve:
             return cls()
 
 
-def advance(curve: Curve, lines: Iterable[Iteration]) -> Curve:
+def advance(curve: LossState, lines: Iterable[Iteration]) -> LossState:
     """The curve after these lines."""
     for line in lines:
         curve = _one(curve, line)
     return curve
 
 
-def _one(curve: Curve, line: Iteration) -> Curve:
+def _one(curve: LossState, line: Iteration) -> LossState:
     if line.loss is None and not line.nans:
         return curve
     if line.step == curve.step:
@@ -133,7 +133,7 @@ def _one(curve: Curve, line: Iteration) -> Curve:
     return _drift(_judge_point(curve, line.loss))
 
 
-def _rolled_back(curve: Curve, step: int) -> Curve:
+def _rolled_back(curve: LossState, step: int) -> LossState:
     """An earlier checkpoint goes on: what came after it is not true any more."""
     return replace(
         curve, points=tuple(point for point in curve.points if point[0] < step), recent=(), spike_step=None,
@@ -141,7 +141,7 @@ def _rolled_back(curve: Curve, step: int) -> Curve:
     )  # fmt: skip
 
 
-def _gradient(curve: Curve, line: Iteration) -> Curve:
+def _gradient(curve: LossState, line: Iteration) -> LossState:
     """A norm of zero says something only where it was not zero before: some trainers never compute it."""
     if line.grad_norm is None:
         return curve
@@ -152,7 +152,7 @@ def _gradient(curve: Curve, line: Iteration) -> Curve:
     )  # fmt: skip
 
 
-def _judge_point(curve: Curve, loss: float) -> Curve:
+def _judge_point(curve: LossState, loss: float) -> LossState:
     curve = replace(curve, settled_lines=max(0, curve.settled_lines - 1))
     level = curve.level
     if level is None:
@@ -166,7 +166,7 @@ def _judge_point(curve: Curve, loss: float) -> Curve:
     return replace(curve, above=above) if above else _take(curve, loss)
 
 
-def _in_spike(curve: Curve, loss: float, level: float) -> Curve:
+def _in_spike(curve: LossState, loss: float, level: float) -> LossState:
     lines = curve.spike_lines + 1
     if median(curve.recent[-3:]) < level + JUMP / 2 * curve.noise:
         # What was seen during the spike says nothing of what comes after it.
@@ -187,7 +187,7 @@ def _is_flat(recent: Sequence[float]) -> bool:
     return abs(after - before) < 2 * FLOOR * abs(before)
 
 
-def _take(curve: Curve, loss: float) -> Curve:
+def _take(curve: LossState, loss: float) -> LossState:
     """A line that is as it should be: it belongs to the window."""
     curve = replace(curve, points=(*curve.points, (curve.step, loss))[-WINDOW:], above=0)
     level = curve.level if len(curve.points) >= WINDOW // 2 else None
@@ -196,7 +196,7 @@ def _take(curve: Curve, loss: float) -> Curve:
     return curve
 
 
-def _drift(curve: Curve) -> Curve:
+def _drift(curve: LossState) -> LossState:
     """A rise without a spike, too slow for the window to see it. It has to last: some losses wander."""
     if curve.low is None or len(curve.recent) < TREND:
         return replace(curve, drifts=False, far=0)
@@ -205,23 +205,23 @@ def _drift(curve: Curve) -> Curve:
     return replace(curve, far=far, drifts=far > 0 and (curve.drifts or far >= TREND))
 
 
-def shape(curve: Curve) -> Shape:
+def shape(curve: LossState) -> LossShape:
     """What it does now."""
     for found, holds in (
-        (Shape.NAN, curve.bad > 0),
-        (Shape.DEAD, curve.has_gradient and curve.no_gradient >= 3),
-        (Shape.LEARNING, curve.level is None),
-        (Shape.DIVERGING, curve.spike_lines > SLOW and _rises(curve)),
-        (Shape.SLOW, curve.spike_lines > SLOW),
-        (Shape.SPIKE, curve.spike_step is not None),
-        (Shape.DIVERGING, curve.drifts),
-        (Shape.SETTLED, curve.settled_lines > 0),
+        (LossShape.NAN, curve.bad > 0),
+        (LossShape.DEAD, curve.has_gradient and curve.no_gradient >= 3),
+        (LossShape.LEARNING, curve.level is None),
+        (LossShape.DIVERGING, curve.spike_lines > SLOW and _rises(curve)),
+        (LossShape.SLOW, curve.spike_lines > SLOW),
+        (LossShape.SPIKE, curve.spike_step is not None),
+        (LossShape.DIVERGING, curve.drifts),
+        (LossShape.SETTLED, curve.settled_lines > 0),
     ):
         if holds:
             return found
-    return Shape.CALM
+    return LossShape.CALM
 
 
-def _rises(curve: Curve) -> bool:
+def _rises(curve: LossState) -> bool:
     half = len(curve.recent) // 2
     return half > 0 and median(curve.recent[half:]) > median(curve.recent[:half]) + 2 * curve.noise

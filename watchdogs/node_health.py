@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import ClassVar, Literal
 
 from opsctl.model import Finding, Level, Node
-from opsctl.nodes.history import History, Record
+from opsctl.nodes.history import NodeHistory, NodeRecord
 from opsctl.nodesets import union
 from opsctl.state.site_dir import SiteDir
-from opsctl.watchdogs.context import Scene, Watched
+from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 BAD = {
     "DOWN": Level.CRITICAL,
@@ -32,13 +32,13 @@ _SIGNS = {"*": "NOT_RESPONDING"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
+class NodesObservation:
     train: str
     found: tuple[Node, ...] = ()
     missing: tuple[str, ...] = ()
     """Nodes of the job that Slurm does not list."""
     is_known: bool = True
-    looked: tuple[Record, ...] = ()
+    records: tuple[NodeRecord, ...] = ()
     """What the last looks at them found."""
     look_hours: float = 24
     """Older looks say nothing."""
@@ -49,21 +49,21 @@ class NodeHealth:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = True
 
-    def probe(self, scene: Scene, thing: Watched) -> Nodes:
+    def probe(self, scene: WatchContext, thing: WatchedTrain) -> NodesObservation:
         if scene.nodes is None:
-            return Nodes(train=thing.name, is_known=False)
+            return NodesObservation(train=thing.name, is_known=False)
         mine = union(job.nodes for job in (thing.seen.active if thing.seen else ()))
         named = {node.name: node for node in scene.nodes}
-        history = History(site=SiteDir(scene.site_dir), clock=scene.clock)
-        return Nodes(
+        history = NodeHistory(site=SiteDir(scene.site_dir), clock=scene.clock)
+        return NodesObservation(
             train=thing.name,
-            looked=tuple(history.read(name) for name in mine),
+            records=tuple(history.read(name) for name in mine),
             look_hours=scene.site.health.xid_hours,
             found=tuple(named[name] for name in mine if name in named),
             missing=tuple(name for name in mine if name not in named),
         )
 
-    def judge(self, seen: Nodes, now: datetime) -> list[Finding]:
+    def judge(self, seen: NodesObservation, now: datetime) -> list[Finding]:
         key = f"{self.name}/{seen.train}"
         if not seen.is_known:
             return [
@@ -72,7 +72,7 @@ class NodeHealth:
                     train=seen.train,
                 )
             ]  # fmt: skip
-        looked = {each.node: each for each in seen.looked if _is_recent(each, now, seen.look_hours)}
+        looked = {each.node: each for each in seen.records if _is_recent(each, now, seen.look_hours)}
         bad = [each for node in seen.found if (each := self._of(seen.train, node, looked.get(node.name)))]
         summary = f"{seen.train}: {len(seen.found)} nodes, {len(bad)} of them not well"
         level = Level.UNKNOWN if seen.missing else Level.OK
@@ -80,8 +80,8 @@ class NodeHealth:
             summary = f"{seen.train}: Slurm does not list {','.join(seen.missing[:5])}, which the job has"
         return [Finding(key=key, level=level, summary=summary, train=seen.train), *bad]
 
-    def _of(self, train: str, node: Node, looked: Record | None) -> Finding | None:
-        level, found = worst(node.state), LOOKED.get(looked.health, Level.OK) if looked else Level.OK
+    def _of(self, train: str, node: Node, looked: NodeRecord | None) -> Finding | None:
+        level, found = worst_severity(node.state), LOOKED.get(looked.health, Level.OK) if looked else Level.OK
         if level is Level.OK and found is Level.OK:
             return None
         reason = f": {node.reason}" if node.reason else ""
@@ -100,11 +100,11 @@ class NodeHealth:
         )
 
 
-def _is_recent(record: Record, now: datetime, hours: float) -> bool:
+def _is_recent(record: NodeRecord, now: datetime, hours: float) -> bool:
     return record.at is not None and now.timestamp() - record.at <= hours * 3600
 
 
-def worst(state: str) -> Level:
+def worst_severity(state: str) -> Level:
     """How bad a state with its flags is, such as `MIXED+DRAIN` or `ALLOCATED*`."""
     words = [_SIGNS.get(word, word) for word in re.findall(r"[A-Z_]+|\*", state.upper())]
     levels = [BAD[word] for word in words if word in BAD]

@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
-from opsctl.launch.train_arrays import Seen
-from opsctl.launch.wait_reasons import Wait, wait, why
+from opsctl.launch.train_arrays import TrainSnapshot
+from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait
 from opsctl.model import Finding, Job, JobState, Level
-from opsctl.settings.watch import WatchSite
+from opsctl.settings.watch import WatchSettings
 from opsctl.units import format_duration
 from opsctl.watchdogs import pulse_log
-from opsctl.watchdogs.context import Scene, Watched
+from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 CUT_OFF = timedelta(minutes=10)
 """So long it may be unknown whether a submission arrived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class QueueObservation:
     """The train's rows of the queue, and since when things are as they are."""
 
     train: str
-    seen: Seen
+    seen: TrainSnapshot
     jobs: tuple[Job, ...] = ()
     ended: str = ""
     """Why it is right that nothing is there; empty if it is not."""
@@ -33,7 +33,7 @@ class Queue:
     """Since when something waits and nothing runs."""
     stuck_since: datetime | None = None
     """Since when all that waits is kept from starting by somebody else."""
-    limits: WatchSite
+    limits: WatchSettings
 
     @property
     def active(self) -> list[Job]:
@@ -44,11 +44,11 @@ class Queue:
         return [job for job in self.jobs if job.state.is_waiting]
 
     @property
-    def kinds(self) -> dict[Wait, Job]:
+    def kinds(self) -> dict[WaitKind, Job]:
         """The kinds of waiting, each with the first row that waits so."""
-        kinds = {wait(job): job for job in reversed(self.waiting)}
-        if self.seen.history.held and (job := kinds.pop(Wait.ADMIN, None)):
-            kinds.setdefault(Wait.HELD, job)  # the administrator who held it is us
+        kinds = {classify_wait(job): job for job in reversed(self.waiting)}
+        if self.seen.history.held and (job := kinds.pop(WaitKind.ADMIN, None)):
+            kinds.setdefault(WaitKind.HELD, job)  # the administrator who held it is us
         return kinds
 
 
@@ -57,29 +57,33 @@ class SlurmStatus:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = True
 
-    def probe(self, scene: Scene, thing: Watched) -> Queue:
+    def probe(self, scene: WatchContext, thing: WatchedTrain) -> QueueObservation:
         assert thing.seen is not None
         jobs = tuple(job for job in (*thing.seen.jobs, *thing.also) if not job.state.is_final)
-        queue = Queue(train=thing.name, seen=thing.seen, jobs=jobs, ended=thing.why_over, limits=scene.site.watch)
+        queue = QueueObservation(
+            train=thing.name, seen=thing.seen, jobs=jobs, ended=thing.why_ended, limits=scene.site.watch
+        )
         return self._remember(scene, thing, queue)
 
-    def _remember(self, scene: Scene, thing: Watched, queue: Queue) -> Queue:
+    def _remember(self, scene: WatchContext, thing: WatchedTrain, queue: QueueObservation) -> QueueObservation:
         kept = scene.memory.read(self.name, thing.name)
         is_idle = bool(queue.waiting) and not queue.active
-        is_stuck = is_idle and set(queue.kinds) <= {Wait.BLOCKED, Wait.UNKNOWN}
+        is_stuck = is_idle and set(queue.kinds) <= {WaitKind.BLOCKED, WaitKind.UNKNOWN}
         idle, stuck = (
             (kept.get(key) or scene.now.isoformat()) if holds else None
             for key, holds in (("idle", is_idle), ("stuck", is_stuck))
         )
         pulsed = self._pulse(scene, thing, queue, kept)
         scene.memory.write(self.name, thing.name, {"idle": idle, "stuck": stuck, **pulsed})
-        return Queue(
+        return QueueObservation(
             train=queue.train, seen=queue.seen, jobs=queue.jobs, ended=queue.ended, limits=queue.limits,
             idle_since=datetime.fromisoformat(idle) if idle else None,
             stuck_since=datetime.fromisoformat(stuck) if stuck else None,
         )  # fmt: skip
 
-    def _pulse(self, scene: Scene, thing: Watched, queue: Queue, kept: dict[str, str]) -> dict[str, str]:
+    def _pulse(
+        self, scene: WatchContext, thing: WatchedTrain, queue: QueueObservation, kept: dict[str, str]
+    ) -> dict[str, str]:
         """Write the PULSE lines where something changed or the last ones are old; what to remember of it."""
         state = " ".join(f"{job.id}:{job.state}:{job.reason}" for job in queue.jobs)
         written: dict[str, str] = {key: kept[key] for key in ("pulse", "state") if key in kept}
@@ -91,7 +95,7 @@ class SlurmStatus:
             pulse_log.append(thing.run, pulse_log.lines(thing.name, queue.jobs, scene.now))
         return {"pulse": scene.now.isoformat(), "state": state}
 
-    def judge(self, seen: Queue, now: datetime) -> list[Finding]:
+    def judge(self, seen: QueueObservation, now: datetime) -> list[Finding]:
         level, summary, remedy = _judged(seen, now)
         rows = tuple(f"{job.array} {job.state.value} {job.reason}".rstrip() for job in seen.jobs)
         return [
@@ -102,7 +106,9 @@ class SlurmStatus:
         ]  # fmt: skip
 
 
-def also_of(config_names: tuple[str, ...], jobs: tuple[Job, ...], owner: str, ours: set[str]) -> tuple[Job, ...]:
+def find_related_jobs(
+    config_names: tuple[str, ...], jobs: tuple[Job, ...], owner: str, ours: set[str]
+) -> tuple[Job, ...]:
     """Jobs of `owner` whose whole name matches one of the patterns, besides `ours`."""
     patterns = [re.compile(name) for name in config_names]
     return tuple(
@@ -112,7 +118,7 @@ def also_of(config_names: tuple[str, ...], jobs: tuple[Job, ...], owner: str, ou
     )
 
 
-def _judged(seen: Queue, now: datetime) -> tuple[Level, str, str]:
+def _judged(seen: QueueObservation, now: datetime) -> tuple[Level, str, str]:
     if seen.active:
         return _runs(seen, now)
     if seen.waiting:
@@ -122,7 +128,7 @@ def _judged(seen: Queue, now: datetime) -> tuple[Level, str, str]:
     return _is_nowhere(seen, now)
 
 
-def _runs(seen: Queue, now: datetime) -> tuple[Level, str, str]:
+def _runs(seen: QueueObservation, now: datetime) -> tuple[Level, str, str]:
     job = seen.active[-1]
     text = f"{seen.train} is {job.state.value.lower()} on {job.nodes or '?'}"
     if job.state in {JobState.SUSPENDED, JobState.STOPPED}:
@@ -130,20 +136,28 @@ def _runs(seen: Queue, now: datetime) -> tuple[Level, str, str]:
     blocked = _minutes(seen.limits.blocked_minutes)
     if job.state is JobState.COMPLETING and job.end and now - job.end > blocked:
         return Level.WARNING, f"{text} for {format_duration(now - job.end)}: a node does not clean up", "opsctl nodes"
-    if never := seen.kinds.get(Wait.NEVER):
-        return Level.WARNING, f"{text}, but {never.array} {why(never)}", f"opsctl status {seen.train}"
+    if never := seen.kinds.get(WaitKind.NEVER):
+        return Level.WARNING, f"{text}, but {never.array} {explain_wait(never)}", f"opsctl status {seen.train}"
     return Level.OK, text, ""
 
 
-def _waits(seen: Queue, now: datetime) -> tuple[Level, str, str]:
+def _waits(seen: QueueObservation, now: datetime) -> tuple[Level, str, str]:
     kinds, status = seen.kinds, f"opsctl status {seen.train}"
-    for bad, level in ((Wait.NEVER, Level.CRITICAL), (Wait.FAILED, Level.CRITICAL), (Wait.ADMIN, Level.WARNING)):
+    for bad, level in (
+        (WaitKind.NEVER, Level.CRITICAL),
+        (WaitKind.FAILED, Level.CRITICAL),
+        (WaitKind.ADMIN, Level.WARNING),
+    ):
         if job := kinds.get(bad):
-            text = why(job) if bad is not Wait.FAILED else f"could not be started: {job.reason or job.state.value}"
-            return Level.WARNING if Wait.FINE in kinds else level, f"{seen.train}: {job.array} {text}", status
+            text = (
+                explain_wait(job)
+                if bad is not WaitKind.FAILED
+                else f"could not be started: {job.reason or job.state.value}"
+            )
+            return Level.WARNING if WaitKind.FINE in kinds else level, f"{seen.train}: {job.array} {text}", status
     job = next(iter(kinds.values()))
-    text = f"{seen.train}: {job.array} {why(job) or 'waits'}"
-    if Wait.HELD in kinds and len(kinds) == 1:
+    text = f"{seen.train}: {job.array} {explain_wait(job) or 'waits'}"
+    if WaitKind.HELD in kinds and len(kinds) == 1:
         return Level.OK, text, f"opsctl release {seen.train}"
     exclusive = seen.limits.exclusive_allocation_minutes
     if exclusive is not None and seen.idle_since and now - seen.idle_since >= _minutes(exclusive):
@@ -151,7 +165,7 @@ def _waits(seen: Queue, now: datetime) -> tuple[Level, str, str]:
         return Level.CRITICAL, f"{text}, though the nodes are ours alone, for {waited}", status
     starts = min((job.start for job in seen.waiting if job.start), default=None)
     if seen.stuck_since and starts is None and now - seen.stuck_since >= _minutes(seen.limits.blocked_minutes):
-        level = Level.WARNING if Wait.BLOCKED in kinds else Level.UNKNOWN
+        level = Level.WARNING if WaitKind.BLOCKED in kinds else Level.UNKNOWN
         return (
             level,
             f"{text}, for {format_duration(now - seen.stuck_since)}, and Slurm has no time for its start",
@@ -160,7 +174,7 @@ def _waits(seen: Queue, now: datetime) -> tuple[Level, str, str]:
     return Level.OK, f"{text}, starts about {starts:%Y-%m-%d %H:%M} UTC" if starts else text, ""
 
 
-def _is_nowhere(seen: Queue, now: datetime) -> tuple[Level, str, str]:
+def _is_nowhere(seen: QueueObservation, now: datetime) -> tuple[Level, str, str]:
     if seen.ended:
         return Level.OK, f"{seen.train}: {seen.ended}", ""
     begun = [event.when for event in seen.seen.history.pending.values()]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from opsctl.model import Finding, Level
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.trainer.contract import read_heartbeat
-from opsctl.watchdogs.context import Scene, Watched
+from opsctl.watchdogs.context import WatchContext, WatchedTrain
 from opsctl.watchdogs.new_lines import new_iterations
 
 WINDOW = 200
@@ -26,7 +26,7 @@ MUCH = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
+class SpeedObservation:
     train: str
     unit: str = ""
     rates: tuple[float, ...] = ()
@@ -42,7 +42,7 @@ class Throughput:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = False
 
-    def probe(self, scene: Scene, thing: Watched) -> Speed:
+    def probe(self, scene: WatchContext, thing: WatchedTrain) -> SpeedObservation:
         kept = scene.memory.read(self.name, thing.name)
         lines, position = new_iterations(thing.run.main_log, kept)
         job = thing.running
@@ -54,12 +54,12 @@ class Throughput:
         scene.memory.write(
             self.name, thing.name, {**position, "size": size, "unit": unit, "rates": rates, "step": step}
         )
-        return Speed(
+        return SpeedObservation(
             train=thing.name, unit=unit, rates=tuple(rates), step=step, nodes=_nodes(thing),
             slower_percent=thing.config.watch.slower_percent,
         )  # fmt: skip
 
-    def judge(self, seen: Speed, now: datetime) -> list[Finding]:
+    def judge(self, seen: SpeedObservation, now: datetime) -> list[Finding]:
         level, summary, slow = Level.OK, f"{seen.train}: too few steps to say", ""
         if len(seen.rates) >= ENOUGH:
             usual, lately, noise = _figures(seen.rates)
@@ -111,7 +111,7 @@ def _figures(rates: Sequence[float]) -> tuple[float, float, float]:
     return usual, median(rates[-RECENT:]), 1.25 * deviation / RECENT**0.5
 
 
-def _nodes(thing: Watched) -> tuple[tuple[str, float], ...]:
+def _nodes(thing: WatchedTrain) -> tuple[tuple[str, float], ...]:
     life = thing.life
     beats = [read_heartbeat(path) for path in thing.run.heartbeat.glob("*-*.json")] if life else []
     known = {beat.node: beat.step_s for beat in beats if beat and life and beat.life == life.name and beat.step_s}

@@ -17,7 +17,7 @@ import psutil
 
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.faults import Action
+from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.record import Places
 
 SCHEDULE = {"gpu": 0.075, "rank": 0.20, "disk": 0.32, "hang": 0.45, "node": 0.62, "bug": 0.97}
@@ -108,4 +108,4 @@ def lose_power(node: str) -> None:
     """The slurmd and all that runs on the node is gone at once."""
     here = Path(os.environ["SLURM_CONF"]).parents[1]  # as `opsctl sandbox run` lays it out
     places = replace(Places.default(), state=here / "state", run=here)
-    Sandbox.open("run", clock=SystemClock(), runner=SystemRunner(), places=places).fault(node, Action.CRASH)
+    Sandbox.open("run", clock=SystemClock(), runner=SystemRunner(), places=places).fault(node, FaultKind.CRASH)

@@ -12,13 +12,13 @@ from pydantic import SecretStr
 
 from opsctl.alerts.outbox import Undelivered
 from opsctl.settings.alerts import VARIABLE
-from opsctl.settings.field_types import Table
+from opsctl.settings.field_types import SettingsTable
 
 SHORTEST_PIECE = 5
 LONGEST = 200
 
 
-def reveal(table: Table, field: str) -> str:
+def reveal(table: SettingsTable, field: str) -> str:
     """The secret `field` of `table`, from its file, its variable or itself; empty if there is none.
 
     Raises Undelivered where it is named and cannot be had.
@@ -45,7 +45,7 @@ def _from_file(path: Path, field: str) -> str:
     return text
 
 
-def exposed(table: Table) -> Iterator[tuple[str, Path]]:
+def find_exposed(table: SettingsTable) -> Iterator[tuple[str, Path]]:
     """The files of secrets that others can read, each with the setting that names it."""
     for field in type(table).model_fields:
         if isinstance(getattr(table, field), SecretStr) and (file := getattr(table, f"{field}_file", "")):

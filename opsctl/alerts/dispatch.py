@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 
 from opsctl.alerts import routes
-from opsctl.alerts.channel_secrets import exposed, reveal
+from opsctl.alerts.channel_secrets import find_exposed, reveal
 from opsctl.alerts.channels import Channel, open_channel
-from opsctl.alerts.compose import items
-from opsctl.alerts.ledger import Ledger, in_short
+from opsctl.alerts.compose import compose_items
+from opsctl.alerts.ledger import AlertLedger, summarize
 from opsctl.alerts.message import Message
-from opsctl.alerts.outbox import GIVE_UP, Attempt, Deliver, GiveUp, Item, Outbox, Undelivered
+from opsctl.alerts.outbox import GIVE_UP, Deliver, Delivery, GiveUp, Outbox, OutboxItem, Undelivered
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.model import Level
 from opsctl.ports import Clock, Runner
-from opsctl.settings.alerts import AlertSite, ChannelTable
+from opsctl.settings.alerts import AlertSettings, ChannelTable
 from opsctl.state.site_dir import SiteDir
 
 LOST = "lost-"
@@ -33,7 +33,7 @@ MOST_TOLD = 50
 class Alerting:
     """The alerts of one site."""
 
-    rules: AlertSite
+    rules: AlertSettings
     site: SiteDir
     spare: SiteDir
     """Carries on while `site` cannot be written."""
@@ -41,17 +41,17 @@ class Alerting:
     runner: Runner
 
     @property
-    def ledger(self) -> Ledger:
-        return Ledger(self.site, self.clock, self.rules, self.spare)
+    def ledger(self) -> AlertLedger:
+        return AlertLedger(self.site, self.clock, self.rules, self.spare)
 
     @property
     def channels(self) -> dict[str, ChannelTable]:
-        return routes.channels(self.rules, self.site)
+        return routes.select_channels(self.rules, self.site)
 
     @property
-    def ledgers(self) -> tuple[Ledger, Ledger]:
+    def ledgers(self) -> tuple[AlertLedger, AlertLedger]:
         """That of the site, and the spare one."""
-        return Ledger(self.site, self.clock, self.rules), Ledger(self.spare, self.clock, self.rules)
+        return AlertLedger(self.site, self.clock, self.rules), AlertLedger(self.spare, self.clock, self.rules)
 
     @property
     def outboxes(self) -> tuple[Outbox, Outbox]:
@@ -61,7 +61,7 @@ class Alerting:
         return replace(first, elsewhere=second), replace(second, elsewhere=first)
 
 
-def alert(alerting: Alerting) -> list[Attempt]:
+def send_alerts(alerting: Alerting) -> list[Delivery]:
     """Tell people what the ledger has recorded, also what others recorded and did not get to tell; try what waits.
 
     Call it after `alerting.ledger.record(findings)`, in every cycle, whether or not that returned something. Takes
@@ -73,13 +73,13 @@ def alert(alerting: Alerting) -> list[Attempt]:
             _hand_over(alerting, ledger, outbox)
         except RunDirError as error:
             failed.append(error)
-    attempts = flush(alerting)
+    attempts = flush_outboxes(alerting)
     if failed and not alerting.ledgers[1].path.exists():
         raise failed[-1]
     return attempts
 
 
-def flush(alerting: Alerting) -> list[Attempt]:
+def flush_outboxes(alerting: Alerting) -> list[Delivery]:
     """Try again what waits and is due. Raises RunDirError if nothing can be noted anywhere."""
     first, spare = alerting.outboxes
     attempts = []
@@ -114,14 +114,14 @@ def check_ping(alerting: Alerting) -> bool:
     return True
 
 
-def undelivered(alerting: Alerting) -> list[Item]:
+def list_undelivered(alerting: Alerting) -> list[OutboxItem]:
     """What waits in the outboxes, the oldest first."""
     return [item for outbox in alerting.outboxes for item in outbox.waiting()]
 
 
-def given_up(alerting: Alerting) -> list[Item]:
+def list_abandoned(alerting: Alerting) -> list[OutboxItem]:
     """What was set aside undelivered, the oldest first."""
-    return [item for outbox in alerting.outboxes for item in outbox.given_up()]
+    return [item for outbox in alerting.outboxes for item in outbox.abandoned()]
 
 
 def check(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
@@ -135,10 +135,10 @@ def check(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
             yield name, None
 
 
-def exposed_secrets(alerting: Alerting) -> Iterator[tuple[str, Path]]:
+def find_exposed_secrets(alerting: Alerting) -> Iterator[tuple[str, Path]]:
     """The files of secrets that others can read, each once, with a setting that names it."""
     tables = {"alerts": alerting.rules} | {f"alerts.channels.{name}": each for name, each in alerting.channels.items()}
-    found = {path: f"{place}.{field}" for place, table in tables.items() for field, path in exposed(table)}
+    found = {path: f"{place}.{field}" for place, table in tables.items() for field, path in find_exposed(table)}
     return ((place, path) for path, place in found.items())
 
 
@@ -161,15 +161,15 @@ def test(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
             yield name, None
 
 
-def _hand_over(alerting: Alerting, ledger: Ledger, outbox: Outbox) -> None:
+def _hand_over(alerting: Alerting, ledger: AlertLedger, outbox: Outbox) -> None:
     """Put what is to be told into the outbox, then note that it is there. Done twice, it adds nothing."""
     if not ledger.read().pending:
         return
     with ledger.open() as state:
         for batch in state.pending:
             for noted in batch.noted:
-                alerting.ledger.write_down("transition", **in_short(noted.transition))
-            for item in items(state, batch, alerting.rules, alerting.channels):
+                alerting.ledger.write_down("transition", **summarize(noted.transition))
+            for item in compose_items(state, batch, alerting.rules, alerting.channels):
                 outbox.put(item)
         state.pending = []
 
@@ -184,16 +184,16 @@ def _queues(alerting: Alerting, outbox: Outbox) -> Iterator[str]:
         yield channel
 
 
-def _flush(alerting: Alerting, outbox: Outbox, channel: str) -> list[Attempt]:
+def _flush(alerting: Alerting, outbox: Outbox, channel: str) -> list[Delivery]:
     attempts = outbox.flush(channel, _deliver(alerting, channel), _give_up(alerting, outbox))
-    gone = outbox.hopeless(channel, attempts)
+    gone = outbox.abandon(channel, attempts)
     if lost := [item for item in gone if not item.message.id.startswith(LOST)]:
-        _tell_of_loss(alerting, outbox, channel, lost)
+        _notify_of_loss(alerting, outbox, channel, lost)
         outbox.set_aside(channel, gone)  # with what told of an earlier loss: the new message is there
     return attempts
 
 
-def _tell_of_loss(alerting: Alerting, outbox: Outbox, channel: str, lost: Sequence[Item]) -> None:
+def _notify_of_loss(alerting: Alerting, outbox: Outbox, channel: str, lost: Sequence[OutboxItem]) -> None:
     """By every other channel, or where there is none by this one, should it ever work again; once in a month."""
     now, days = alerting.clock.now(), GIVE_UP.days
     subjects = "".join(f"{item.message.at:%Y-%m-%d %H:%M} UTC  {item.message.subject}\n" for item in lost[:MOST_TOLD])
@@ -205,7 +205,7 @@ def _tell_of_loss(alerting: Alerting, outbox: Outbox, channel: str, lost: Sequen
         f"/undelivered/{channel}, for a year. opsctl alerts test says whether {channel} works now.\n",
     )  # fmt: skip
     for name in [each for each in alerting.channels if each != channel] or [channel]:
-        outbox.put(Item(message=message, channel=name, number=lost[-1].number))
+        outbox.put(OutboxItem(message=message, channel=name, number=lost[-1].number))
 
 
 def _deliver(alerting: Alerting, channel: str) -> Deliver:
@@ -219,7 +219,7 @@ def _deliver(alerting: Alerting, channel: str) -> Deliver:
             opened.append(open_channel(table, alerting.runner))
         return opened[0]
 
-    def deliver(item: Item) -> str:
+    def deliver(item: OutboxItem) -> str:
         root = item.message.root
         names = (outbox.reference(channel, root) for outbox in alerting.outboxes)
         return _send(connect, item.message, next(filter(None, names), "") if root != item.message.id else "")
@@ -241,13 +241,13 @@ def _send(connect: Callable[[], Channel], message: Message, reply_to: str) -> st
 
 
 def _give_up(alerting: Alerting, outbox: Outbox) -> GiveUp:
-    def give_up(item: Item) -> str:
+    def give_up(item: OutboxItem) -> str:
         age = alerting.clock.now() - (item.not_before or item.message.at)
         if not item.is_refused and age < timedelta(hours=alerting.rules.fallback_hours):
             return ""
         known = alerting.channels
         has_it = [name for name in known if outbox.knows(replace(item, channel=name))]
-        instead = routes.fallback(alerting.rules, known, item.channel, has_it)
+        instead = routes.find_fallback(alerting.rules, known, item.channel, has_it)
         if instead is None:
             return ""
         fresh = replace(item, attempts=0, next_attempt=None, asked_until=None, is_refused=False, error="")

@@ -17,13 +17,23 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
 
-from opsctl.alerts.ledger_state import SEVERITY, Ack, Batch, Entry, Noted, Silence, State, dump, parse
-from opsctl.alerts.transitions import look
+from opsctl.alerts.ledger_state import (
+    SEVERITY,
+    Acknowledgement,
+    AlertTransition,
+    Batch,
+    LedgerEntry,
+    LedgerState,
+    Silence,
+    dump,
+    parse,
+)
+from opsctl.alerts.transitions import next_entry
 from opsctl.errors import InputError, OpsctlError, RunDirError, cannot_read
 from opsctl.host.system import hostname
 from opsctl.model import Finding, Level, Transition
 from opsctl.ports import Clock
-from opsctl.settings.alerts import AlertSite
+from opsctl.settings.alerts import AlertSettings
 from opsctl.state.journal import actor, append_line
 from opsctl.state.lease import lease
 from opsctl.state.site_dir import SiteDir
@@ -35,13 +45,13 @@ LONGEST_LINE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class AlertLedger:
     """The ledger of a site. Every method raises RunDirError where it cannot be read or written, Busy where somebody
     else writes for too long."""
 
     site: SiteDir
     clock: Clock
-    rules: AlertSite = field(default_factory=AlertSite)
+    rules: AlertSettings = field(default_factory=AlertSettings)
     spare: SiteDir | None = None
     """Where it is carried on while it cannot be written."""
 
@@ -64,7 +74,7 @@ class Ledger:
                 noted = self._judge(state, findings)
         return [each.transition for each in noted]
 
-    def levels(self) -> dict[str, Entry]:
+    def levels(self) -> dict[str, LedgerEntry]:
         """Everything that was ever looked at, by key: what people were told of it, and what was seen since."""
         return self.read().entries
 
@@ -82,17 +92,18 @@ class Ledger:
         self.write_down("silence", pattern=pattern, until=until, why=why)
         return given
 
-    def ack(self, key: str, why: str) -> Entry:
+    def ack(self, key: str, why: str) -> LedgerEntry:
         """Somebody takes care of it: no repeats until it is worse, or over. Raises InputError if nothing is open."""
         with self.open() as state:
             entry = replace(
-                _open_entry(state, key), acknowledged=Ack(by=actor(), at=self.clock.now(), why=_printable(why))
+                _open_entry(state, key),
+                acknowledged=Acknowledgement(by=actor(), at=self.clock.now(), why=_printable(why)),
             )
             state.entries[key] = entry
         self.write_down("ack", key=key, why=why)
         return entry
 
-    def find(self, key: str) -> Entry:
+    def find(self, key: str) -> LedgerEntry:
         """The open alert of that key. Raises InputError if there is none."""
         return _open_entry(self.read(), key)
 
@@ -100,14 +111,14 @@ class Ledger:
     def path(self) -> Path:
         return self.site.alerts / "ledger.json"
 
-    def read(self) -> State:
+    def read(self) -> LedgerState:
         """As it is now, without writing anything."""
         if self.spare and (spare := replace(self, site=self.spare, spare=None)).path.exists():
             return _read(spare.path)
         return _read(self.path)
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[State]:
+    def open(self) -> Iterator[LedgerState]:
         """Change the state, all of it or nothing, with nobody else changing it."""
         self.site.create()
         with lease(self.site.alerts, self.clock):
@@ -116,7 +127,7 @@ class Ledger:
             self.site.write(self.path, dump(state))
 
     @contextlib.contextmanager
-    def open_spare(self) -> Iterator[State]:
+    def open_spare(self) -> Iterator[LedgerState]:
         """As `open`, but the spare one, which begins as a copy."""
         assert self.spare is not None
         spare = replace(self, site=self.spare, spare=None)
@@ -128,7 +139,7 @@ class Ledger:
                     state.silences, state.threads = copied.silences, copied.threads
             yield state
 
-    def _take_back(self, stack: contextlib.ExitStack) -> State:
+    def _take_back(self, stack: contextlib.ExitStack) -> LedgerState:
         """What was written in the spare one, once all of that is in an outbox. It is gone when `stack` ends well."""
         with contextlib.suppress(OpsctlError):
             if self.spare and (spare := replace(self, site=self.spare, spare=None)).path.exists():
@@ -136,20 +147,20 @@ class Ledger:
                 if not (theirs := spare.read()).pending:
                     stack.push(lambda failed, *_: None if failed else spare.path.unlink(missing_ok=True))
                     return theirs
-        return State()
+        return LedgerState()
 
-    def _judge(self, state: State, findings: Sequence[Finding]) -> list[Noted]:
+    def _judge(self, state: LedgerState, findings: Sequence[Finding]) -> list[AlertTransition]:
         now = self.clock.now()
         noted = []
         for key, finding in _worst([_clean(each) for each in findings]).items():
             is_silenced = state.silenced(key, now) is not None
-            entry, change = look(state.entries.get(key), finding, now, self.rules, is_silenced=is_silenced)
+            entry, change = next_entry(state.entries.get(key), finding, now, self.rules, is_silenced=is_silenced)
             state.entries[key] = entry
             noted += [change] if change else []
         if noted:
             state.number += 1
             state.pending.append(Batch(id=uuid.uuid4().hex[:12], number=state.number, noted=tuple(noted)))
-        state.entries = {key: each for key, each in state.entries.items() if now - each.looked < FORGET}
+        state.entries = {key: each for key, each in state.entries.items() if now - each.checked_at < FORGET}
         state.threads = {key: each for key, each in state.threads.items() if now - each.at < 2 * FORGET}
         return noted
 
@@ -161,7 +172,7 @@ class Ledger:
             append_line(self.site.alerts / f"journal-{hostname()}-{os.geteuid()}.jsonl", line.encode(errors="replace"))
 
 
-def _open_entry(state: State, key: str) -> Entry:
+def _open_entry(state: LedgerState, key: str) -> LedgerEntry:
     entry = state.entries.get(key)
     if entry is None:
         near = get_close_matches(key, state.entries, 1)
@@ -172,25 +183,27 @@ def _open_entry(state: State, key: str) -> Entry:
     return entry
 
 
-def _read(path: Path, *, set_aside: bool = False) -> State:
+def _read(path: Path, *, set_aside: bool = False) -> LedgerState:
     """What lies at `path`; nothing if that is no ledger, which makes everything that is bad be told again."""
     try:
         return parse(path.read_bytes())
     except FileNotFoundError:
-        return State()
+        return LedgerState()
     except ValueError:
         if set_aside:
             with contextlib.suppress(OSError):
                 path.replace(path.with_suffix(".broken"))
-        return State()
+        return LedgerState()
     except OSError as error:
         raise cannot_read(path, error) from error
 
 
-def _merge(state: State, theirs: State) -> None:
+def _merge(state: LedgerState, theirs: LedgerState) -> None:
     """Take over what was looked at later."""
     known = state.entries
-    state.entries = known | {k: e for k, e in theirs.entries.items() if k not in known or e.looked > known[k].looked}
+    state.entries = known | {
+        k: e for k, e in theirs.entries.items() if k not in known or e.checked_at > known[k].checked_at
+    }
     state.threads |= theirs.threads
     state.number = max(state.number, theirs.number)
 
@@ -226,7 +239,7 @@ def _printable(text: str) -> str:
     return shown if len(shown) <= LONGEST_LINE else shown[: LONGEST_LINE - 1] + "…"
 
 
-def in_short(transition: Transition) -> dict[str, object]:
+def summarize(transition: Transition) -> dict[str, object]:
     """For the journal of alerts."""
     finding = transition.finding
     return {"id": transition.id, "key": finding.key, "before": transition.before, "after": finding.level,

@@ -13,7 +13,7 @@ from opsctl.model import Finding, Level, Transition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ack:
+class Acknowledgement:
     by: str
     at: datetime
     why: str
@@ -34,7 +34,7 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LedgerEntry:
     """One key: what people were told of it, and what was seen since."""
 
     key: str
@@ -46,7 +46,7 @@ class Entry:
     """The last that was found at `level`."""
     seen: Level
     """What the last look found, be it told or not."""
-    looked: datetime
+    checked_at: datetime
     other_looks: int = 0
     """So many looks in a row found it worse than `level`, or better. One that found nothing out does not count."""
     other_since: datetime | None = None
@@ -54,19 +54,19 @@ class Entry:
     incident: str = ""
     """What all messages from the first bad one to the good one have in common."""
     opened: datetime | None = None
-    told: int = 0
+    notified: int = 0
     """So many messages of this incident."""
-    told_at: datetime | None = None
+    notified_at: datetime | None = None
     repeats: int = 0
     has_improved: bool = False
     """Whether the last that was told was that it is better."""
     flaps: int = 0
     """So often it came back soon after it was better."""
-    acknowledged: Ack | None = None
+    acknowledged: Acknowledgement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted:
+class AlertTransition:
     """A transition that was written down, and what a message needs to say beside it."""
 
     transition: Transition
@@ -85,7 +85,7 @@ class Batch:
 
     id: str
     number: int
-    noted: tuple[Noted, ...]
+    noted: tuple[AlertTransition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +97,10 @@ class Thread:
 
 
 @dataclass(slots=True, kw_only=True)
-class State:
+class LedgerState:
     number: int = 0
     """Of the last batch. What was noted later is delivered later, whatever the clocks of the hosts say."""
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, LedgerEntry] = field(default_factory=dict)
     pending: list[Batch] = field(default_factory=list)
     silences: list[Silence] = field(default_factory=list)
     threads: dict[str, Thread] = field(default_factory=dict)
@@ -112,15 +112,15 @@ class State:
         return next((each for each in self.silences if each.covers(key, now)), None)
 
 
-_STATE = TypeAdapter(State)
+_STATE = TypeAdapter(LedgerState)
 
 
-def parse(text: str | bytes) -> State:
+def parse(text: str | bytes) -> LedgerState:
     """Raises ValueError."""
     return _STATE.validate_json(text)
 
 
-def dump(state: State) -> str:
+def dump(state: LedgerState) -> str:
     return json.dumps(_STATE.dump_python(state, mode="json"), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from opsctl.alerts.ledger_state import SEVERITY, Batch, Noted
+from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, Batch
 from opsctl.model import Level
 from opsctl.render import render
 
@@ -30,7 +30,7 @@ class Message:
     body: str
 
 
-def word(noted: Noted) -> str:
+def transition_word(noted: AlertTransition) -> str:
     """What happened, in capitals."""
     before, after = noted.transition.before, noted.transition.finding.level
     if after is Level.OK:
@@ -41,11 +41,17 @@ def word(noted: Noted) -> str:
     return f"{'BETTER: ' if better else ''}{after.upper()}"
 
 
-def single(noted: Noted, *, root: str = "") -> Message:
+def render_single(noted: AlertTransition, *, root: str = "") -> Message:
     transition = noted.transition
-    values = {"noted": noted, "finding": transition.finding, "word": word(noted), "before": transition.before,
-              "at": transition.at, "minutes": _minutes(noted),
-              "remedy": transition.finding.remedy or f"opsctl status {transition.finding.train}".strip()}  # fmt: skip
+    values = {
+        "noted": noted,
+        "finding": transition.finding,
+        "word": transition_word(noted),
+        "before": transition.before,
+        "at": transition.at,
+        "minutes": _minutes(noted),
+        "remedy": transition.finding.remedy or f"opsctl status {transition.finding.train}".strip(),
+    }
     return Message(
         id=transition.id,
         root=root or transition.id,
@@ -56,13 +62,13 @@ def single(noted: Noted, *, root: str = "") -> Message:
     )
 
 
-def storm(batch: Batch, noted: Sequence[Noted], *, root: str = "") -> Message:
+def render_storm(batch: Batch, noted: Sequence[AlertTransition], *, root: str = "") -> Message:
     """One message for all of `noted`, the worst first."""
     ordered = sorted(noted, key=lambda each: -SEVERITY[each.transition.finding.level])
     counts: dict[str, int] = {}
     for each in ordered:
-        counts[word(each)] = counts.get(word(each), 0) + 1
-    shown = [(word(each), each.transition.finding) for each in ordered[:MOST_IN_STORM]]
+        counts[transition_word(each)] = counts.get(transition_word(each), 0) + 1
+    shown = [(transition_word(each), each.transition.finding) for each in ordered[:MOST_IN_STORM]]
     values = {"counts": counts, "shown": shown, "left": len(ordered) - len(shown), "total": len(ordered),
               "at": ordered[0].transition.at, "id": batch.id}  # fmt: skip
     return Message(
@@ -75,7 +81,7 @@ def storm(batch: Batch, noted: Sequence[Noted], *, root: str = "") -> Message:
     )
 
 
-def _minutes(noted: Noted) -> int:
+def _minutes(noted: AlertTransition) -> int:
     return int((noted.transition.at - noted.opened).total_seconds() // 60)
 
 

@@ -15,7 +15,7 @@ OPEN = ("critical", "warning", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Brief:
+class OpenAlert:
     """One alert that people were told and that is not over, or that they would have been told but for a silence."""
 
     key: str
@@ -29,7 +29,7 @@ class Brief:
     """Empty if it was not silenced when somebody last looked."""
 
 
-def open_alerts(ledger: Path) -> list[Brief]:
+def open_alerts(ledger: Path) -> list[OpenAlert]:
     """Those in the ledger at that path, the worst first; none if it cannot be read, for that is told elsewhere."""
     try:
         state = json.loads(ledger.read_bytes())
@@ -39,7 +39,7 @@ def open_alerts(ledger: Path) -> list[Brief]:
     return sorted(found, key=lambda brief: (OPEN.index(brief.level), brief.key))
 
 
-def _briefs(entries: Sequence[dict[str, Any]], silences: Sequence[dict[str, Any]]) -> Iterator[Brief]:
+def _briefs(entries: Sequence[dict[str, Any]], silences: Sequence[dict[str, Any]]) -> Iterator[OpenAlert]:
     for entry in entries:
         silence = next((each for each in silences if _covers(each, entry)), None)
         if entry["level"] in OPEN or (silence and entry["seen"] in OPEN):
@@ -47,18 +47,18 @@ def _briefs(entries: Sequence[dict[str, Any]], silences: Sequence[dict[str, Any]
 
 
 def _covers(silence: dict[str, Any], entry: dict[str, Any]) -> bool:
-    in_force = datetime.fromisoformat(entry["looked"]) < datetime.fromisoformat(silence["until"])
+    in_force = datetime.fromisoformat(entry["checked_at"]) < datetime.fromisoformat(silence["until"])
     return in_force and fnmatchcase(entry["key"], silence["pattern"])
 
 
-def _brief(entry: dict[str, Any], silence: dict[str, Any] | None) -> Brief:
+def _brief(entry: dict[str, Any], silence: dict[str, Any] | None) -> OpenAlert:
     finding = entry.get("finding") or {}
     is_told = entry["level"] in OPEN
     summary = str(finding.get("summary", "")) if is_told else f"{entry['key']} is {entry['seen']}"
     if silence:
         until = datetime.fromisoformat(silence["until"])
         summary += f" (silenced until {until:%Y-%m-%d %H:%M} UTC by {silence['by']}: {silence['why']})"
-    return Brief(
+    return OpenAlert(
         key=str(entry["key"]), level=entry["level"] if is_told else entry["seen"], summary=summary,
         train=str(finding.get("train", "")), since=str(entry["since"]), acknowledged=bool(entry.get("acknowledged")),
         silenced_until=str(silence["until"]) if silence else "",

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from opsctl.alerts.message import Message
 from opsctl.errors import OpsctlError, RunDirError, cannot_write
 from opsctl.ports import Clock
-from opsctl.state.lease import Busy, Held, lease
+from opsctl.state.lease import HeldLease, LeaseBusy, lease
 from opsctl.state.site_dir import SiteDir
 
 FIRST_WAIT = timedelta(seconds=30)
@@ -56,7 +56,7 @@ class Undelivered(OpsctlError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class OutboxItem:
     """One message for one channel."""
 
     message: Message
@@ -89,7 +89,7 @@ class Item:
         """The quiet hours are not over. Where their end lies further ahead than a day, a clock was wrong."""
         return self.not_before is not None and now < self.not_before < now + timedelta(hours=25)
 
-    def has_to_wait(self, now: datetime) -> bool:
+    def must_wait(self, now: datetime) -> bool:
         """The other side has asked for time, and it is not over; for more than we ever give, a clock was wrong."""
         return self.asked_until is not None and now < self.asked_until < now + 2 * LONGEST_WAIT
 
@@ -100,12 +100,12 @@ class Item:
         return self.next_attempt is None or not now < self.next_attempt < now + 2 * LONGEST_WAIT
 
 
-_ITEM = TypeAdapter(Item)
+_ITEM = TypeAdapter(OutboxItem)
 
-Deliver = Callable[[Item], str]
+Deliver = Callable[[OutboxItem], str]
 """Sends one item: the channel's own name for it. Raises Undelivered."""
 
-GiveUp = Callable[[Item], str]
+GiveUp = Callable[[OutboxItem], str]
 """Asked of what still waits: the channel by which it is sent instead, if it is time for that."""
 
 Note = Callable[..., None]
@@ -113,10 +113,10 @@ Note = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Delivery:
     """What became of one item."""
 
-    item: Item
+    item: OutboxItem
     error: Undelivered | None = None
 
 
@@ -130,7 +130,7 @@ class Outbox:
     elsewhere: Outbox | None = None
     """The spare one, or the one that it is the spare of: what was delivered there is not delivered again."""
 
-    def put(self, item: Item) -> None:
+    def put(self, item: OutboxItem) -> None:
         """Have it delivered. One that is there already, or was delivered, is left as it is."""
         if self.knows(item) or (self.elsewhere and self.elsewhere.has_delivered(item)):
             return
@@ -141,14 +141,14 @@ class Outbox:
             raise cannot_write(queue, error) from error
         self._write(queue / item.name, item)
 
-    def knows(self, item: Item) -> bool:
+    def knows(self, item: OutboxItem) -> bool:
         places = (self.delivered(item.channel), self.queue(item.channel), self.lost(item.channel))
         return any((place / item.name).exists() for place in places)
 
-    def has_delivered(self, item: Item, channel: str = "") -> bool:
+    def has_delivered(self, item: OutboxItem, channel: str = "") -> bool:
         return (self.delivered(channel or item.channel) / item.name).exists()
 
-    def waiting(self) -> list[Item]:
+    def waiting(self) -> list[OutboxItem]:
         """All that is not delivered, the oldest first."""
         queues = self.site.alerts.glob("outbox/*/")
         return sorted((item for queue in queues for item in _items(queue)), key=lambda item: item.name)
@@ -162,13 +162,13 @@ class Outbox:
         found = self.delivered(channel).glob(f"*~{message}.json")
         return next((item.reference for path in found if (item := _read(path))), "")
 
-    def flush(self, channel: str, deliver: Deliver, give_up: GiveUp) -> list[Attempt]:
+    def flush(self, channel: str, deliver: Deliver, give_up: GiveUp) -> list[Delivery]:
         """Deliver what waits for `channel`, if any of it is due; nothing where somebody else is at it."""
         queue = self.queue(channel)
         if not queue.is_dir():
             return []
-        attempts: list[Attempt] = []
-        with contextlib.suppress(Busy), self._alone(channel) as held:
+        attempts: list[Delivery] = []
+        with contextlib.suppress(LeaseBusy), self._alone(channel) as held:
             for attempt in self._tried(queue, deliver, held):
                 attempts.append(attempt)
             for item in _items(queue):
@@ -177,7 +177,7 @@ class Outbox:
         self._prune(channel)
         return attempts
 
-    def hopeless(self, channel: str, attempts: Sequence[Attempt]) -> list[Item]:
+    def abandon(self, channel: str, attempts: Sequence[Delivery]) -> list[OutboxItem]:
         """What is to be set aside, after a flush that tried and to which the channel gave no sign of life."""
         if not attempts or any(each.error is None or each.item.asked_until for each in attempts):
             return []
@@ -186,9 +186,9 @@ class Outbox:
             return []
         return [item for item in items if now - (item.not_before or item.message.at) > GIVE_UP]
 
-    def set_aside(self, channel: str, items: Sequence[Item]) -> None:
+    def set_aside(self, channel: str, items: Sequence[OutboxItem]) -> None:
         """Try these no more. They are kept for a year, for people to read."""
-        with contextlib.suppress(Busy), self._alone(channel):
+        with contextlib.suppress(LeaseBusy), self._alone(channel):
             for item in items:
                 place = self.lost(channel)
                 try:
@@ -200,20 +200,20 @@ class Outbox:
                     raise cannot_write(place, error) from error
                 self.note("given-up", channel=channel, id=item.message.id, attempts=item.attempts, why=item.error)
 
-    def given_up(self) -> list[Item]:
+    def abandoned(self) -> list[OutboxItem]:
         """What was set aside, the oldest first."""
         found = (item for place in self.site.alerts.glob("undelivered/*/") for item in _items(place))
         return sorted(found, key=lambda item: item.name)
 
     @contextlib.contextmanager
-    def _alone(self, channel: str) -> Iterator[list[Held]]:
+    def _alone(self, channel: str) -> Iterator[list[HeldLease]]:
         """With nobody else at this channel, here or in the other outbox, where the same may wait.
 
         Always taken in the same order: of two who want both, one gets them. Raises Busy, RunDirError.
         """
         mine = self.queue(channel)
         queues = {mine, self.elsewhere.queue(channel)} if self.elsewhere else {mine}
-        held: list[Held] = []
+        held: list[HeldLease] = []
         with contextlib.ExitStack() as stack:
             for queue in sorted(each for each in queues if each.is_dir()):
                 try:
@@ -223,7 +223,7 @@ class Outbox:
                         raise
             yield held
 
-    def _tried(self, queue: Path, deliver: Deliver, held: Sequence[Held]) -> Iterator[Attempt]:
+    def _tried(self, queue: Path, deliver: Deliver, held: Sequence[HeldLease]) -> Iterator[Delivery]:
         """Try one after the other, until the time is over or the channel seems to be down. What belongs to a thread
         that is stuck waits behind it: the good news does not come before the bad.
         """
@@ -246,15 +246,15 @@ class Outbox:
                 if attempt.item.asked_until:
                     return
 
-    def _due(self, queue: Path) -> list[Item]:
+    def _due(self, queue: Path) -> list[OutboxItem]:
         """All that may be sent now, if any is due: one that gets through shows that the others can."""
         now = self.clock.now()
         items = [item for item in _items(queue) if not self._is_done(queue / item.name, item)]
-        if any(item.has_to_wait(now) for item in items) or not any(item.is_due(now) for item in items):
+        if any(item.must_wait(now) for item in items) or not any(item.is_due(now) for item in items):
             return []
         return [item for item in items if item.is_due(now) or not (item.is_refused or item.is_held_back(now))]
 
-    def _is_done(self, path: Path, item: Item) -> bool:
+    def _is_done(self, path: Path, item: OutboxItem) -> bool:
         """Whether it was delivered by another way; then it is put away."""
         by_fallback = item.fallback and self.has_delivered(item, item.fallback)
         is_done = bool(by_fallback or (self.elsewhere and self.elsewhere.has_delivered(item)))
@@ -264,7 +264,7 @@ class Outbox:
             self._archive(path, replace(item, error=f"delivered by {item.fallback or 'the spare outbox'}"))
         return is_done or item.is_delivered
 
-    def _attempt(self, path: Path, item: Item, deliver: Deliver) -> Attempt:
+    def _attempt(self, path: Path, item: OutboxItem, deliver: Deliver) -> Delivery:
         now = self.clock.now()
         if item.sending:
             self.note("ambiguous", channel=item.channel, id=item.message.id, why="an attempt ended without saying how")
@@ -281,16 +281,16 @@ class Outbox:
                 asked_until=_asked(error, now),
             )  # fmt: skip
             self._try_to_write(path, item)
-            return Attempt(item=item, error=error)
+            return Delivery(item=item, error=error)
         item = replace(item, sending=None, error="", asked_until=None, reference=reference, is_delivered=True)
         self._put_away(path, item, is_written=self._try_to_write(path, item))
-        return Attempt(item=item)
+        return Delivery(item=item)
 
-    def _put_away(self, path: Path, item: Item, *, is_written: bool) -> None:
+    def _put_away(self, path: Path, item: OutboxItem, *, is_written: bool) -> None:
         self.note("delivered", channel=item.channel, id=item.message.id, attempts=item.attempts)
         self._archive(path, item, is_written=is_written)
 
-    def _archive(self, path: Path, item: Item, *, is_written: bool = False) -> None:
+    def _archive(self, path: Path, item: OutboxItem, *, is_written: bool = False) -> None:
         # Moving needs no space on the disk: what was delivered is not to be sent again.
         place = self.delivered(item.channel)
         try:
@@ -313,7 +313,7 @@ class Outbox:
                     if path.stat().st_mtime < oldest:
                         path.unlink()
 
-    def _try_to_write(self, path: Path, item: Item) -> bool:
+    def _try_to_write(self, path: Path, item: OutboxItem) -> bool:
         """What cannot be noted of an attempt does not hold it back."""
         try:
             self._write(path, item)
@@ -321,7 +321,7 @@ class Outbox:
             return False
         return True
 
-    def _write(self, path: Path, item: Item) -> None:
+    def _write(self, path: Path, item: OutboxItem) -> None:
         text = json.dumps(_ITEM.dump_python(item, mode="json"), ensure_ascii=False, indent=1)
         self.site.write(path, text + "\n")
 
@@ -335,19 +335,19 @@ class Outbox:
         return self.site.alerts / "undelivered" / channel
 
 
-def _items(queue: Path) -> list[Item]:
+def _items(queue: Path) -> list[OutboxItem]:
     """In order. A file that is no item is left where it is."""
     return [item for path in sorted(queue.glob("*.json")) if (item := _read(path)) and item.name == path.name]
 
 
-def _read(path: Path) -> Item | None:
+def _read(path: Path) -> OutboxItem | None:
     try:
         return _ITEM.validate_json(path.read_bytes())
     except (OSError, ValueError):
         return None
 
 
-def _next(item: Item, error: Undelivered, now: datetime) -> datetime:
+def _next(item: OutboxItem, error: Undelivered, now: datetime) -> datetime:
     """Ever later, and not before the other side wants it; what was refused is tried seldom."""
     grown = LONGEST_WAIT if error.is_permanent else min(FIRST_WAIT * 2 ** min(item.attempts - 1, 10), LONGEST_WAIT)
     return max(now + grown, _asked(error, now) or now)

@@ -7,16 +7,16 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from zoneinfo import ZoneInfo
 
-from opsctl.alerts.ledger_state import SEVERITY, Noted, Thread
+from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, Thread
 from opsctl.model import Level, Transition
-from opsctl.settings.alerts import AlertSite, ChannelTable, FileTable, RouteTable, parse_hours
+from opsctl.settings.alerts import AlertSettings, ChannelTable, FileTable, RouteTable, parse_hours
 from opsctl.state.site_dir import SiteDir
 
 BUILT_IN = "log"
 """The channel of a site that has none."""
 
 
-def channels(rules: AlertSite, site: SiteDir) -> dict[str, ChannelTable]:
+def select_channels(rules: AlertSettings, site: SiteDir) -> dict[str, ChannelTable]:
     """The site's channels, by name."""
     return dict(rules.channels) or {BUILT_IN: FileTable(kind="file", path=str(site.alerts / "alerts.log"))}
 
@@ -27,8 +27,8 @@ def severity(transition: Transition) -> Level:
     return Level.CRITICAL if worst is Level.CRITICAL else Level.WARNING
 
 
-def destinations(
-    noted: Noted, rules: AlertSite, known: Iterable[str], thread: Thread | None
+def find_destinations(
+    noted: AlertTransition, rules: AlertSettings, known: Iterable[str], thread: Thread | None
 ) -> dict[str, datetime | None]:
     """The channels that are to have it, each with the end of the quiet hours that it waits for, if it does.
 
@@ -44,7 +44,7 @@ def destinations(
     return followed | (found if rules.routes else dict.fromkeys(known, None))
 
 
-def fallback(rules: AlertSite, known: Iterable[str], failed: str, tried: Iterable[str]) -> str | None:
+def find_fallback(rules: AlertSettings, known: Iterable[str], failed: str, tried: Iterable[str]) -> str | None:
     """The channel to try instead of `failed`: the site's choice, else the next one that was not tried."""
     candidates = [*filter(None, [rules.fallback]), *known]
     return next((name for name in candidates if name not in {failed, *tried}), None)

@@ -10,20 +10,22 @@ import uuid
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from opsctl.alerts.ledger_state import SEVERITY, Entry, Noted
+from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, LedgerEntry
 from opsctl.model import Finding, Level, Transition
-from opsctl.settings.alerts import AlertSite
+from opsctl.settings.alerts import AlertSettings
 
 MOST_LOOKS = 16
 """However often it came back: found to be better so many times in a row, it is."""
 
 
-def look(
-    entry: Entry | None, finding: Finding, now: datetime, rules: AlertSite, *, is_silenced: bool = False
-) -> tuple[Entry, Noted | None]:
+def next_entry(
+    entry: LedgerEntry | None, finding: Finding, now: datetime, rules: AlertSettings, *, is_silenced: bool = False
+) -> tuple[LedgerEntry, AlertTransition | None]:
     """What is to be remembered, and what is to be told if anything. While silenced, nothing is: it stays to be told."""
-    entry = _not_after(now, entry) if entry else Entry(key=finding.key, since=now, seen=finding.level, looked=now)
-    entry = replace(entry, seen=finding.level, looked=now)
+    entry = (
+        _not_after(now, entry) if entry else LedgerEntry(key=finding.key, since=now, seen=finding.level, checked_at=now)
+    )
+    entry = replace(entry, seen=finding.level, checked_at=now)
     if finding.level is entry.level:
         entry = replace(entry, finding=finding, other_looks=0, other_since=None)
         return _still(entry, finding, now, rules, is_silenced=is_silenced)
@@ -36,15 +38,17 @@ def look(
     return _changed(entry, finding, now, rules)
 
 
-def _not_after(now: datetime, entry: Entry) -> Entry:
+def _not_after(now: datetime, entry: LedgerEntry) -> LedgerEntry:
     """Another host's clock may be ahead of ours: nothing has happened later than now."""
     stamps = {
-        name: at for name in ("since", "looked", "other_since", "opened", "told_at") if (at := getattr(entry, name))
+        name: at
+        for name in ("since", "checked_at", "other_since", "opened", "notified_at")
+        if (at := getattr(entry, name))
     }
     return replace(entry, **{name: min(at, now) for name, at in stamps.items()})
 
 
-def _counted(entry: Entry, seen: Level, now: datetime) -> Entry:
+def _counted(entry: LedgerEntry, seen: Level, now: datetime) -> LedgerEntry:
     is_worse = SEVERITY[seen] > SEVERITY[entry.level]
     goes_on = entry.other_since is not None and entry.other_is_worse is is_worse
     return replace(
@@ -55,7 +59,7 @@ def _counted(entry: Entry, seen: Level, now: datetime) -> Entry:
     )
 
 
-def _holds(entry: Entry, seen: Level, now: datetime, rules: AlertSite) -> bool:
+def _holds(entry: LedgerEntry, seen: Level, now: datetime, rules: AlertSettings) -> bool:
     age = (now - (entry.other_since or now)).total_seconds()
     if not entry.other_is_worse:
         return entry.other_looks >= min(1 << entry.flaps, MOST_LOOKS)
@@ -66,11 +70,13 @@ def _holds(entry: Entry, seen: Level, now: datetime, rules: AlertSite) -> bool:
     return entry.other_looks >= rules.warning_looks and age >= rules.hold_seconds
 
 
-def _changed(entry: Entry, finding: Finding, now: datetime, rules: AlertSite) -> tuple[Entry, Noted]:
+def _changed(
+    entry: LedgerEntry, finding: Finding, now: datetime, rules: AlertSettings
+) -> tuple[LedgerEntry, AlertTransition]:
     is_worse = entry.other_is_worse
     comes_back = is_worse and entry.has_improved and now - entry.since <= timedelta(minutes=rules.flap_minutes)
     if entry.level is Level.OK and not comes_back:
-        entry = replace(entry, incident=uuid.uuid4().hex[:12], opened=now, told=0, flaps=0)
+        entry = replace(entry, incident=uuid.uuid4().hex[:12], opened=now, notified=0, flaps=0)
     told = replace(
         entry,
         level=finding.level,
@@ -78,8 +84,8 @@ def _changed(entry: Entry, finding: Finding, now: datetime, rules: AlertSite) ->
         finding=finding,
         other_looks=0,
         other_since=None,
-        told=entry.told + 1,
-        told_at=now,
+        notified=entry.notified + 1,
+        notified_at=now,
         repeats=0,
         has_improved=not is_worse,
         flaps=entry.flaps + comes_back,
@@ -89,19 +95,21 @@ def _changed(entry: Entry, finding: Finding, now: datetime, rules: AlertSite) ->
 
 
 def _still(
-    entry: Entry, finding: Finding, now: datetime, rules: AlertSite, *, is_silenced: bool
-) -> tuple[Entry, Noted | None]:
+    entry: LedgerEntry, finding: Finding, now: datetime, rules: AlertSettings, *, is_silenced: bool
+) -> tuple[LedgerEntry, AlertTransition | None]:
     """Say again that it is critical, ever more seldom."""
-    quiet = is_silenced or entry.acknowledged or entry.told_at is None or not rules.repeat_hours
-    if entry.level is not Level.CRITICAL or quiet or entry.told_at is None:
+    quiet = is_silenced or entry.acknowledged or entry.notified_at is None or not rules.repeat_hours
+    if entry.level is not Level.CRITICAL or quiet or entry.notified_at is None:
         return entry, None
     hours = rules.repeat_hours[min(entry.repeats, len(rules.repeat_hours) - 1)]
-    if now - entry.told_at < timedelta(hours=hours):
+    if now - entry.notified_at < timedelta(hours=hours):
         return entry, None
-    told = replace(entry, told=entry.told + 1, told_at=now, repeats=entry.repeats + 1)
+    told = replace(entry, notified=entry.notified + 1, notified_at=now, repeats=entry.repeats + 1)
     return told, _noted(told, finding, before=entry, now=now)
 
 
-def _noted(told: Entry, finding: Finding, *, before: Entry, now: datetime) -> Noted:
-    transition = Transition(id=f"{told.incident}.{told.told}", finding=finding, before=before.level, at=now)
-    return Noted(transition=transition, opened=told.opened or now, was=before.finding.summary if before.finding else "")
+def _noted(told: LedgerEntry, finding: Finding, *, before: LedgerEntry, now: datetime) -> AlertTransition:
+    transition = Transition(id=f"{told.incident}.{told.notified}", finding=finding, before=before.level, at=now)
+    return AlertTransition(
+        transition=transition, opened=told.opened or now, was=before.finding.summary if before.finding else ""
+    )

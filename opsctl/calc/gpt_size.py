@@ -9,7 +9,7 @@ from opsctl.trainer import flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ModelShape:
     """A decoder of equal blocks, whose output shares the weights of its embedding."""
 
     layers: int
@@ -46,21 +46,21 @@ class Shape:
         return self.hidden / self.layers
 
 
-PUBLISHED: dict[str, Shape] = {
-    "tr8-104b": Shape(layers=32, hidden=16384, heads=32, vocabulary=50257),
-    "104b": Shape(layers=64, hidden=11600, heads=80, vocabulary=50257),
-    "megatron-145b": Shape(layers=80, hidden=12288, heads=96, vocabulary=50257),
-    "gpt-3": Shape(layers=96, hidden=12288, heads=96, vocabulary=50257),
-    "megatron-310b": Shape(layers=96, hidden=16384, heads=128, vocabulary=50257),
-    "mt-nlg-530b": Shape(layers=105, hidden=20480, heads=128, vocabulary=50257),
-    "bloom": Shape(
+PUBLISHED: dict[str, ModelShape] = {
+    "tr8-104b": ModelShape(layers=32, hidden=16384, heads=32, vocabulary=50257),
+    "104b": ModelShape(layers=64, hidden=11600, heads=80, vocabulary=50257),
+    "megatron-145b": ModelShape(layers=80, hidden=12288, heads=96, vocabulary=50257),
+    "gpt-3": ModelShape(layers=96, hidden=12288, heads=96, vocabulary=50257),
+    "megatron-310b": ModelShape(layers=96, hidden=16384, heads=128, vocabulary=50257),
+    "mt-nlg-530b": ModelShape(layers=105, hidden=20480, heads=128, vocabulary=50257),
+    "bloom": ModelShape(
         layers=70, hidden=14336, heads=112, vocabulary=250880, positions=False, embedding_norm=True
     ),
 }  # fmt: skip
 """Shapes of the README of tr8, of the prequel's table of sizes, and BLOOM's. Heads of Megatron's: Narayanan 2021."""
 
 
-def parameters(shape: Shape) -> int:
+def parameters(shape: ModelShape) -> int:
     """Exact: l·(12h² + 13h) + V·h + s·h + 2h (prequel of tr11, "Size"); the last 2h is the final layer norm."""
     count = flops.parameters(
         layers=shape.layers, hidden=shape.hidden, sequence=shape.sequence, vocabulary=shape.vocabulary
@@ -70,16 +70,16 @@ def parameters(shape: Shape) -> int:
     return count + 2 * shape.hidden * shape.embedding_norm
 
 
-def approximate_parameters(shape: Shape) -> int:
+def approximate_parameters(shape: ModelShape) -> int:
     """Without the final layer norm: l·(12h² + 13h) + V·h + s·h (README of tr8; Narayanan et al. 2021, eq. 2)."""
     return shape.layers * block_parameters(shape) + (shape.vocabulary + shape.sequence) * shape.hidden
 
 
-def block_parameters(shape: Shape) -> int:
+def block_parameters(shape: ModelShape) -> int:
     """One transformer block: 12h² + 13h (prequel of tr11, "104B topology / memory usage")."""
     return 12 * shape.hidden**2 + 13 * shape.hidden
 
 
-def embedding_parameters(shape: Shape) -> int:
+def embedding_parameters(shape: ModelShape) -> int:
     """The word embedding, without positions: V·h (prequel of tr11, same place)."""
     return shape.vocabulary * shape.hidden

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from opsctl.calc.argument_checks import not_positive, refuse
-from opsctl.calc.gpt_size import Shape, block_parameters, embedding_parameters
+from opsctl.calc.gpt_size import ModelShape, block_parameters, embedding_parameters
 from opsctl.calc.parallel_layout import Topology, layers_of_stages
 from opsctl.errors import InputError
 
@@ -79,19 +79,19 @@ def precision(name: str) -> Precision:
     return PRECISIONS[name]
 
 
-def stages(shape: Shape, topology: Topology, *, batch: int) -> list[StageMemory]:
+def stages(shape: ModelShape, topology: Topology, *, batch: int) -> list[StageMemory]:
     """Every stage, first to last."""
     layers = layers_of_stages(shape, topology)
     in_flight = [min(topology.micro_batches(batch), topology.pp - stage) for stage in range(topology.pp)]
     return [_stage(shape, topology, stage, layers[stage], in_flight[stage]) for stage in range(topology.pp)]
 
 
-def fullest(shape: Shape, topology: Topology, *, batch: int) -> StageMemory:
+def fullest(shape: ModelShape, topology: Topology, *, batch: int) -> StageMemory:
     """The stage that decides: the first, with the embedding and the most batches in flight, or the last."""
     return max(stages(shape, topology, batch=batch), key=lambda stage: stage.total)
 
 
-def _stage(shape: Shape, topology: Topology, stage: int, layers: int, in_flight: int) -> StageMemory:
+def _stage(shape: ModelShape, topology: Topology, stage: int, layers: int, in_flight: int) -> StageMemory:
     first, last = stage == 0, stage == topology.pp - 1
     count: float = layers * block_parameters(shape)
     if first or last:  # on the last as the output layer, whose weights are tied to it
@@ -117,14 +117,14 @@ def states_bytes(topology: Topology) -> tuple[float, float, float]:
     return kind.weights * share[0], kind.gradients * share[1], (kind.optimizer + kind.partition) * share[2]
 
 
-def layer_activation_bytes(shape: Shape, topology: Topology) -> float:
+def layer_activation_bytes(shape: ModelShape, topology: Topology) -> float:
     """One layer without recomputation: sbh·(10 + 24/t + 5as/(ht)) (Korthikanti et al. 2022, eq. 2)."""
     sbh = shape.sequence * topology.micro_batch * shape.hidden
     attention = 5 * shape.heads * shape.sequence / shape.hidden
     return sbh * (10 + (24 + attention) / topology.tp)
 
 
-def activation_bytes(shape: Shape, topology: Topology, *, layers: int, in_flight: int) -> float:
+def activation_bytes(shape: ModelShape, topology: Topology, *, layers: int, in_flight: int) -> float:
     """With recomputation 2sbh a layer (same paper, section 5) and one layer's in full; without, all in full."""
     one = layer_activation_bytes(shape, topology)
     if not topology.recompute:
@@ -132,7 +132,7 @@ def activation_bytes(shape: Shape, topology: Topology, *, layers: int, in_flight
     return in_flight * layers * 2 * shape.sequence * topology.micro_batch * shape.hidden + one
 
 
-def logits_bytes(shape: Shape, topology: Topology) -> float:
+def logits_bytes(shape: ModelShape, topology: Topology) -> float:
     """In 16 bits, in 32 for the loss, and the gradients of those."""
     return shape.sequence * topology.micro_batch * shape.vocabulary / topology.tp * (2 + 4 + 4)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from opsctl.calc.accelerators import Accelerator
 from opsctl.calc.argument_checks import not_positive, refuse
-from opsctl.calc.gpt_size import Shape
+from opsctl.calc.gpt_size import ModelShape
 
 MOST_SIZES = 10_000
 """Of a ramp: each is tried with each topology. The documents' ramps have some 120."""
@@ -74,7 +74,7 @@ class Topology:
         return (self.pp - 1) / (self.micro_batches(batch) + self.pp - 1)
 
 
-def layers_of_stages(shape: Shape, topology: Topology) -> list[int]:
+def layers_of_stages(shape: ModelShape, topology: Topology) -> list[int]:
     """Transformer layers on each stage: as many as the fullest needs, in order; what is left goes on the last.
 
     So 78 layers on 12 stages are eleven times 7 and once 1 (prequel of tr11, "Re-do").

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, quantiles, stdev
 
 from opsctl.calc.save_interval import with_restart
-from opsctl.calc.simulation import CAUSES, Outcome, Setup, simulate
+from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup, simulate
 from opsctl.errors import InputError
 
 
@@ -46,13 +46,13 @@ class Knob:
     error: float
 
 
-def run(setup: Setup, seeds: int, *, first: int = 0) -> list[Outcome]:
+def run(setup: SimulationSetup, seeds: int, *, first: int = 0) -> list[SimulatedRun]:
     if seeds < 1:
         raise InputError(f"seeds is {seeds}, needs to be above 0")
     return [simulate(setup, seed=seed) for seed in range(first, first + seeds)]
 
 
-def summary(outcomes: Sequence[Outcome]) -> Summary:
+def summary(outcomes: Sequence[SimulatedRun]) -> Summary:
     shares = [each.share for each in outcomes]
     tenths = quantiles(shares, n=10, method="inclusive") if len(shares) > 1 else shares * 9
     return Summary(
@@ -65,7 +65,7 @@ def summary(outcomes: Sequence[Outcome]) -> Summary:
     )  # fmt: skip
 
 
-def knobs(setup: Setup, outcomes: Sequence[Outcome]) -> list[Knob]:
+def knobs(setup: SimulationSetup, outcomes: Sequence[SimulatedRun]) -> list[Knob]:
     """Every change that there is to make, tried on the same seeds as `outcomes`; the best first."""
     found = []
     for change, changed in changes(setup):
@@ -76,7 +76,7 @@ def knobs(setup: Setup, outcomes: Sequence[Outcome]) -> list[Knob]:
     return sorted(found, key=lambda knob: -knob.gain)
 
 
-def changes(setup: Setup) -> Iterator[tuple[str, Setup]]:
+def changes(setup: SimulationSetup) -> Iterator[tuple[str, SimulationSetup]]:
     """Halve what costs; double what helps; and the chain guard the other way round."""
     yield ("without the chain guard" if setup.guard else "with the chain guard"), replace(setup, guard=not setup.guard)
     for what, halved in _HALVED.items():
@@ -93,7 +93,7 @@ def changes(setup: Setup) -> Iterator[tuple[str, Setup]]:
         yield f"a checkpoint every {best * 60:.0f} min", replace(setup, interval_h=best)
 
 
-_HALVED: dict[str, Callable[[Setup], Setup]] = {
+_HALVED: dict[str, Callable[[SimulationSetup], SimulationSetup]] = {
     "failures": lambda setup: replace(setup, per_1000_node_days=setup.per_1000_node_days / 2),
     "time until a hang is noticed": lambda setup: replace(setup, notice_h=setup.notice_h / 2),
     "start-up time": lambda setup: replace(setup, start_up_h=setup.start_up_h / 2),

@@ -25,7 +25,7 @@ SHORTEST_H = 1 / 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class SimulationSetup:
     """The train and its cluster."""
 
     nodes: int
@@ -79,7 +79,7 @@ class Setup:
         return 1 / rate if rate else math.inf
 
 
-def _contradictions(setup: Setup) -> Iterator[str]:
+def _contradictions(setup: SimulationSetup) -> Iterator[str]:
     if LONGEST_DAYS < setup.days < math.inf:
         yield f"days is {setup.days:g}, at most {LONGEST_DAYS} are simulated"
     if setup.lemons > setup.nodes:
@@ -90,14 +90,14 @@ def _contradictions(setup: Setup) -> Iterator[str]:
         yield f"a failure every {setup.mtbf_h * 3600:.2g} s: no train gets anywhere"
 
 
-def _rate(setup: Setup, lemons: int) -> float:
+def _rate(setup: SimulationSetup, lemons: int) -> float:
     """Failures an hour of all nodes in use."""
     weight = setup.nodes - lemons + lemons * setup.lemon_factor
     return weight * setup.per_1000_node_days / 1000 / 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SimulatedRun:
     """What became of one train. `effective_h` and the hours of `lost` add up to `wall_h`."""
 
     wall_h: float
@@ -122,7 +122,7 @@ class Outcome:
 class _Train:
     """The state of one run, moved forward life by life."""
 
-    setup: Setup
+    setup: SimulationSetup
     seed: int
     now: float = 0.0
     effective: float = 0.0
@@ -158,14 +158,14 @@ class _Train:
         self.now += hours
 
 
-def simulate(setup: Setup, *, seed: int) -> Outcome:
+def simulate(setup: SimulationSetup, *, seed: int) -> SimulatedRun:
     """One train; the same for the same seed."""
     train = _Train(setup=setup, seed=seed)
     while train.now < train.end:
         _wait(train)
         if train.now < train.end:
             _live(train)
-    return Outcome(
+    return SimulatedRun(
         wall_h=train.end, effective_h=train.effective, lost=train.lost, failures=train.failures,
         lives=train.lives, removed=train.removed,
     )  # fmt: skip

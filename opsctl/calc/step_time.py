@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opsctl.calc.gpt_size import Shape, block_parameters, embedding_parameters
+from opsctl.calc.gpt_size import ModelShape, block_parameters, embedding_parameters
 from opsctl.calc.parallel_layout import Cluster, Topology, layers_of_stages
 
 COEFFICIENTS: dict[str, float] = {
@@ -27,7 +27,7 @@ From the odd-numbered tables of the prequel (tests/corpus/plan), by opsctl.calc.
 well."""
 
 
-def parts(shape: Shape, topology: Topology, cluster: Cluster, *, batch: int) -> dict[str, float]:
+def parts(shape: ModelShape, topology: Topology, cluster: Cluster, *, batch: int) -> dict[str, float]:
     """The ideal time of each part of a step in seconds, in the order of COEFFICIENTS."""
     layers = layers_of_stages(shape, topology)
     times = topology.micro_batches(batch)
@@ -52,14 +52,19 @@ def parts(shape: Shape, topology: Topology, cluster: Cluster, *, batch: int) -> 
 
 
 def predict(
-    shape: Shape, topology: Topology, cluster: Cluster, *, batch: int, coefficients: dict[str, float] = COEFFICIENTS
+    shape: ModelShape,
+    topology: Topology,
+    cluster: Cluster,
+    *,
+    batch: int,
+    coefficients: dict[str, float] = COEFFICIENTS,
 ) -> dict[str, float]:
     """Seconds of each part of a step as it will probably be; their sum is the step."""
     ideal = parts(shape, topology, cluster, batch=batch)
     return {name: coefficients.get(name, 0.0) * seconds for name, seconds in ideal.items()}
 
 
-def layer_s(shape: Shape, topology: Topology, cluster: Cluster) -> float:
+def layer_s(shape: ModelShape, topology: Topology, cluster: Cluster) -> float:
     """Forwards and backward of a micro batch through one layer at the peak: 96·b·s·h²·(1 + s/6h), 72 unrecomputed."""
     factor = 96 if topology.recompute else 72
     tokens = topology.micro_batch * shape.sequence
@@ -67,7 +72,7 @@ def layer_s(shape: Shape, topology: Topology, cluster: Cluster) -> float:
     return work / (topology.tp * cluster.gpu.tflops * 1e12)
 
 
-def _in_layers(shape: Shape, topology: Topology, layers: Sequence[int]) -> list[float]:
+def _in_layers(shape: ModelShape, topology: Topology, layers: Sequence[int]) -> list[float]:
     """Each stage's work in units of one layer: the output layer, 6·b·s·V·h and never recomputed, is on the last."""
     factor = 96 if topology.recompute else 72
     output = 6 * shape.vocabulary / (factor * shape.hidden * (1 + shape.sequence / (6 * shape.hidden)))
@@ -79,7 +84,7 @@ def _through(work: Sequence[float], times: int) -> float:
     return (times - 1) * max(work) + sum(work)
 
 
-def _all_reduce_bytes(shape: Shape, topology: Topology) -> float:
+def _all_reduce_bytes(shape: ModelShape, topology: Topology) -> float:
     """Per token and layer: two all-reduces of 2h bytes in each pass (Shoeybi et al. 2019, section 3)."""
     passes = 3 if topology.recompute else 2
     return passes * 2 * 2 * shape.hidden * 2 * (topology.tp - 1) / topology.tp

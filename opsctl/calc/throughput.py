@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean, pstdev
 
 from opsctl.calc.argument_checks import negative, not_positive, refuse
-from opsctl.calc.gpt_size import Shape
+from opsctl.calc.gpt_size import ModelShape
 from opsctl.trainer import flops
 
 
@@ -27,7 +27,7 @@ def passes(*, recompute: bool) -> int:
     return 4 if recompute else 3
 
 
-def step_tflop(shape: Shape, *, batch: int, gpus: int, recompute: bool = True) -> float:
+def step_tflop(shape: ModelShape, *, batch: int, gpus: int, recompute: bool = True) -> float:
     """The work of one step for each GPU in TFLOP (Narayanan et al. 2021, section 5.1, eq. 3)."""
     total = flops.step_flops(
         batch=batch, layers=shape.layers, hidden=shape.hidden, sequence=shape.sequence,
@@ -36,13 +36,13 @@ def step_tflop(shape: Shape, *, batch: int, gpus: int, recompute: bool = True) -
     return total / gpus / 1e12
 
 
-def tflops(shape: Shape, *, batch: int, seconds: float, gpus: int, recompute: bool = True) -> float:
+def tflops(shape: ModelShape, *, batch: int, seconds: float, gpus: int, recompute: bool = True) -> float:
     """TFLOP/s of each GPU, as Megatron-DeepSpeed logs it since its formula was corrected."""
     refuse("throughput", not_positive(batch=batch, seconds=seconds, gpus=gpus))
     return step_tflop(shape, batch=batch, gpus=gpus, recompute=recompute) / seconds
 
 
-def seconds_per_step(shape: Shape, *, batch: int, tflops: float, gpus: int, recompute: bool = True) -> float:
+def seconds_per_step(shape: ModelShape, *, batch: int, tflops: float, gpus: int, recompute: bool = True) -> float:
     """The way back from TFLOP/s."""
     refuse("throughput", not_positive(batch=batch, tflops=tflops, gpus=gpus))
     return step_tflop(shape, batch=batch, gpus=gpus, recompute=recompute) / tflops
@@ -56,7 +56,9 @@ class Utilisation:
     hfu: float
 
 
-def utilisation(shape: Shape, *, batch: int, seconds: float, gpus: int, peak: float, recompute: bool) -> Utilisation:
+def utilisation(
+    shape: ModelShape, *, batch: int, seconds: float, gpus: int, peak: float, recompute: bool
+) -> Utilisation:
     """MFU counts 3 passes, HFU what the hardware does (book, "TFLOPS as a performance metric")."""
     refuse("utilisation", not_positive(peak=peak))
     model = tflops(shape, batch=batch, seconds=seconds, gpus=gpus, recompute=False)

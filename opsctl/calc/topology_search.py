@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from opsctl.calc import gpu_memory, step_time, throughput
-from opsctl.calc.gpt_size import Shape
+from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Cluster, Topology
 
 MICRO_BATCHES = (1, 2, 4, 8)
@@ -30,9 +30,16 @@ class Candidate:
 
 
 def candidates(
-    shape: Shape, cluster: Cluster, *, batch: int, ramp: Sequence[int] = (), zero: int = 1, precision: str = "bf16",
-    micro_batches: Sequence[int] = MICRO_BATCHES, recompute: bool = True,
-) -> list[Candidate]:  # fmt: skip
+    shape: ModelShape,
+    cluster: Cluster,
+    *,
+    batch: int,
+    ramp: Sequence[int] = (),
+    zero: int = 1,
+    precision: str = "bf16",
+    micro_batches: Sequence[int] = MICRO_BATCHES,
+    recompute: bool = True,
+) -> list[Candidate]:
     """Every (TP, PP, DP, micro batch) that uses all GPUs: what can run first, the fastest before the others."""
     judged = [
         judge(shape, cluster, topology, batch=batch, ramp=ramp)
@@ -42,7 +49,7 @@ def candidates(
 
 
 def _topologies(
-    shape: Shape, cluster: Cluster, zero: int, precision: str, micro_batches: Sequence[int], *, recompute: bool
+    shape: ModelShape, cluster: Cluster, zero: int, precision: str, micro_batches: Sequence[int], *, recompute: bool
 ) -> Iterator[Topology]:
     """TP up to twice a node, so that it is seen why not more; PP up to one layer a stage."""
     gpus = cluster.gpus
@@ -55,12 +62,14 @@ def _topologies(
                 )  # fmt: skip
 
 
-def gives_embedding_slots(shape: Shape, pp: int) -> bool:
+def gives_embedding_slots(shape: ModelShape, pp: int) -> bool:
     """The embedding and the output as a layer each, where layers + 2 divide evenly (prequel, "Rebalancing layers")."""
     return pp > 2 and (shape.layers + 2) % pp == 0
 
 
-def judge(shape: Shape, cluster: Cluster, topology: Topology, *, batch: int, ramp: Sequence[int] = ()) -> Candidate:
+def judge(
+    shape: ModelShape, cluster: Cluster, topology: Topology, *, batch: int, ramp: Sequence[int] = ()
+) -> Candidate:
     """What one topology would need and do. Its figures are there even where a rule rules it out."""
     stage = gpu_memory.fullest(shape, topology, batch=batch)
     seconds = sum(step_time.predict(shape, topology, cluster, batch=batch).values())
@@ -76,7 +85,7 @@ def judge(shape: Shape, cluster: Cluster, topology: Topology, *, batch: int, ram
     )  # fmt: skip
 
 
-def _indivisible(shape: Shape, cluster: Cluster, topology: Topology) -> Iterator[str]:
+def _indivisible(shape: ModelShape, cluster: Cluster, topology: Topology) -> Iterator[str]:
     tp, pp = topology.tp, topology.pp
     if topology.gpus > cluster.gpus:
         yield f"size: {topology.gpus} GPUs needed, {cluster.gpus} there"
@@ -104,7 +113,7 @@ def _batch_problems(topology: Topology, batch: int, ramp: Sequence[int]) -> Iter
         yield f"ramp: {broken} does not divide by {of}"
 
 
-def _slower(shape: Shape, cluster: Cluster, topology: Topology, batch: int, ramp: Sequence[int]) -> Iterator[str]:
+def _slower(shape: ModelShape, cluster: Cluster, topology: Topology, batch: int, ramp: Sequence[int]) -> Iterator[str]:
     """Head size by the prequel's own rows: 14400 / 64 and 13824 / 128 cost a third, what 864·c was blamed for."""
     first = min([batch, *ramp])
     if topology.micro_batches(first) < topology.pp:
@@ -117,7 +126,7 @@ def _slower(shape: Shape, cluster: Cluster, topology: Topology, batch: int, ramp
         yield f"wave: {1 - filled:.0%} of the processors idle in the last wave of tiles"
 
 
-def wave_efficiency(shape: Shape, cluster: Cluster, topology: Topology) -> float:
+def wave_efficiency(shape: ModelShape, cluster: Cluster, topology: Topology) -> float:
     """Share of the processors that the four products of a layer keep busy (NVIDIA, same guide, wave quantisation)."""
     rows = topology.micro_batch * shape.sequence
     hidden, share = shape.hidden, shape.hidden / topology.tp

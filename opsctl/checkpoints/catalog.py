@@ -23,7 +23,7 @@ class Damaged(OpsctlError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CatalogRow:
     """One checkpoint, as a list shows it."""
 
     step: int
@@ -42,31 +42,31 @@ class Row:
     """Its manifest cannot be read or understood: nothing more is known of it."""
 
 
-def found(directory: Path) -> list[Checkpoint]:
+def find_checkpoints(directory: Path) -> list[Checkpoint]:
     """Every complete checkpoint in `directory`, oldest first, and those that cannot be looked into: the others are not
     to wait for them. Raises RunDirError."""
     try:
-        return manifest.checkpoints(directory, with_unreadable=True)
+        return manifest.list_checkpoints(directory, with_unreadable=True)
     except OSError as error:
         raise RunDirError(cause(error, directory)) from error
 
 
-def listed(directory: Path) -> list[Row]:
+def list_checkpoints(directory: Path) -> list[CatalogRow]:
     """A row for each that is found. Reads manifests alone. Raises RunDirError."""
-    return [_row(each) for each in found(directory)]
+    return [_row(each) for each in find_checkpoints(directory)]
 
 
-def _row(checkpoint: Checkpoint) -> Row:
+def _row(checkpoint: Checkpoint) -> CatalogRow:
     try:
         return _read_row(checkpoint)
     except (OSError, ValueError) as error:
-        return Row(step=checkpoint.step, path=checkpoint.path, problem=str(error), is_unread=True)
+        return CatalogRow(step=checkpoint.step, path=checkpoint.path, problem=str(error), is_unread=True)
 
 
-def _read_row(checkpoint: Checkpoint) -> Row:
+def _read_row(checkpoint: Checkpoint) -> CatalogRow:
     (checkpoint.path / manifest.COMPLETE).stat()
     held = manifest.read_manifest(checkpoint.path)
-    return Row(
+    return CatalogRow(
         step=checkpoint.step,
         path=checkpoint.path,
         kind=held.kind,
@@ -93,34 +93,36 @@ def problems(checkpoint: Path) -> list[str]:
         return sorted({problem for found in pool.map(share, range(_HASHERS)) for problem in found})
 
 
-def doubt(checkpoint: Path) -> str:
+def describe_doubt(checkpoint: Path) -> str:
     """Why it does not count as good: what is damaged, or that it cannot be read; empty if it verifies."""
     try:
         return "; ".join(problems(checkpoint))
     except OSError as error:
-        return unread(error, checkpoint)
+        return describe_unread(error, checkpoint)
 
 
-def unread(error: OSError, checkpoint: Path) -> str:
+def describe_unread(error: OSError, checkpoint: Path) -> str:
     """The words for a checkpoint that may be sound or not."""
     return f"{checkpoint.name}: cannot be read, so it is left alone: {cause(error, checkpoint)}"
 
 
-def superfluous(directory: Path, *, keep_last: int, keep_every: int = 0) -> tuple[list[Checkpoint], list[str]]:
+def find_superfluous(directory: Path, *, keep_last: int, keep_every: int = 0) -> tuple[list[Checkpoint], list[str]]:
     """Which may go: never the newest two that are good, which are hashed to know, nor one that cannot be read. And what
     is wrong with those that stay, as far as it was seen. Raises RunDirError."""
     doubts: dict[Path, str] = {}
 
     def is_good(path: Path) -> bool:
-        doubts[path] = doubt(path)
+        doubts[path] = describe_doubt(path)
         return not doubts[path]
 
     gone = []
-    for each in manifest.superfluous(found(directory), keep_last=keep_last, keep_every=keep_every, is_good=is_good):
+    for each in manifest.find_superfluous(
+        find_checkpoints(directory), keep_last=keep_last, keep_every=keep_every, is_good=is_good
+    ):
         try:
             manifest.verify(each.path, mine=lambda _: False)
         except OSError as error:
-            doubts[each.path] = unread(error, each.path)
+            doubts[each.path] = describe_unread(error, each.path)
         else:
             gone.append(each)
             doubts.pop(each.path, None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from opsctl.trainer.manifest import checkpoints
+from opsctl.trainer.manifest import list_checkpoints
 
 SKIPPED = (".saving-", "damaged-")
 """What is not a checkpoint yet, or not any more."""
@@ -24,13 +24,15 @@ class Save:
     step: int | None = None
 
 
-def saves(directory: Path, *, embedded: bool) -> list[Save]:
+def find_saves(directory: Path, *, embedded: bool) -> list[Save]:
     """The checkpoints below `directory`, the oldest first; of the embedded trainer, those that are complete.
 
     Only in the newest is every file looked at: there may be hundreds of checkpoints, with thousands of files each.
     """
     steps: dict[Path, int | None] = (
-        {each.path: each.step for each in checkpoints(directory)} if embedded else dict.fromkeys(_entries(directory))
+        {each.path: each.step for each in list_checkpoints(directory)}
+        if embedded
+        else dict.fromkeys(_entries(directory))
     )
     found = sorted((path.stat().st_mtime, path) for path in steps)
     *older, (newest, path) = found or [(0.0, directory)]

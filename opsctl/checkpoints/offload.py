@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from opsctl.checkpoints.catalog import Damaged, cause, doubt, found, note_offloaded, offloaded_to, problems, size_of
+from opsctl.checkpoints.catalog import (
+    Damaged,
+    cause,
+    describe_doubt,
+    find_checkpoints,
+    note_offloaded,
+    offloaded_to,
+    problems,
+    size_of,
+)
 from opsctl.errors import InputError, OpsctlError
 from opsctl.ports import Clock, Runner, TimedOut
 from opsctl.state.files import fsync_directory
@@ -21,7 +30,7 @@ _CHUNK = 8 << 20
 _PLACEHOLDERS = ("source", "files", "name", "train")
 
 
-class NotCopied(OpsctlError):
+class CopyFailed(OpsctlError):
     """The copy could not be made, or is not what was to be copied."""
 
 
@@ -66,7 +75,7 @@ class Directory:
             part.rename(final)
             fsync_directory(self.path)
         elif (final / manifest.COMPLETE).read_bytes() != (checkpoint / manifest.COMPLETE).read_bytes():
-            raise NotCopied(
+            raise CopyFailed(
                 f"{final} is another checkpoint of the same step", hint="move it away, or name another place"
             )
         else:
@@ -74,7 +83,7 @@ class Directory:
 
     def _refuse_damaged(self, copied: Path) -> None:
         if found := problems(copied):
-            raise NotCopied(
+            raise CopyFailed(
                 f"the copy {copied} is not what was copied: {'; '.join(found)}", hint="remove it and try again"
             )
 
@@ -125,7 +134,7 @@ class Program:
         there = parse_sums(self._run(self.sums, self._values(checkpoint, files="")))
         wrong = [name for name, digest in expected.items() if not _has(there, checkpoint.name, name, digest)]
         if wrong:
-            raise NotCopied(
+            raise CopyFailed(
                 f"{checkpoint.name}: {len(wrong)} of {len(expected)} files are not there as they are here: {wrong[0]}",
                 hint=" ".join(_filled(self.sums, self._values(checkpoint, files=""))),
             )
@@ -138,10 +147,10 @@ class Program:
         try:
             done = self.runner.run(argv, timeout=self.timeout)
         except TimedOut as error:
-            raise NotCopied(str(error), hint="--timeout HOURS gives it more; it goes on where it was") from error
+            raise CopyFailed(str(error), hint="--timeout HOURS gives it more; it goes on where it was") from error
         if done.code:
             said = (done.err or done.out).strip().splitlines()[-3:]
-            raise NotCopied(f"{argv[0]} ended with {done.code}: {' / '.join(said)}", hint=" ".join(argv))
+            raise CopyFailed(f"{argv[0]} ended with {done.code}: {' / '.join(said)}", hint=" ".join(argv))
         return done.out
 
 
@@ -206,20 +215,20 @@ def _digest(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class OffloadPlan:
     """What an offload does: copies, then removals of what is elsewhere, if those succeed."""
 
     copies: tuple[Checkpoint, ...]
     removals: tuple[Checkpoint, ...]
 
 
-def plan(directory: Path, to: str, *, keep_local: int) -> Plan:
+def plan(directory: Path, to: str, *, keep_local: int) -> OffloadPlan:
     """Copy whatever is not yet `to`; of what is then there keep the newest `keep_local` here, at least two. Raises
     RunDirError."""
-    here = found(directory)
-    return Plan(
+    here = find_checkpoints(directory)
+    return OffloadPlan(
         copies=tuple(each for each in here if to not in offloaded_to(each.path)),
-        removals=tuple(manifest.superfluous(here, keep_last=keep_local)),
+        removals=tuple(manifest.find_superfluous(here, keep_last=keep_local)),
     )
 
 
@@ -237,15 +246,15 @@ def offload(checkpoint: Checkpoint, to: Destination, clock: Clock, told: Told) -
         to.copy(checkpoint.path, told)
         note_offloaded(checkpoint.path, to=to.label, at=clock.now().isoformat(timespec="seconds"))
     except OSError as error:
-        raise NotCopied(f"{checkpoint.path.name}: {cause(error, checkpoint.path)}") from error
+        raise CopyFailed(f"{checkpoint.path.name}: {cause(error, checkpoint.path)}") from error
 
 
-def removable(planned: Plan, to: str) -> list[Checkpoint]:
+def removable(planned: OffloadPlan, to: str) -> list[Checkpoint]:
     """Which of the planned removals may be done: copied, and not one of the newest two here that verify. Raises
     RunDirError."""
     gone = [each for each in planned.removals if to in offloaded_to(each.path)]
     if not gone:
         return []
-    here = found(gone[0].path.parent)
-    spare = set(manifest.superfluous(here, keep_last=2, is_good=lambda path: not doubt(path)))
+    here = find_checkpoints(gone[0].path.parent)
+    spare = set(manifest.find_superfluous(here, keep_last=2, is_good=lambda path: not describe_doubt(path)))
     return [each for each in gone if each in spare]

@@ -15,7 +15,7 @@ import click
 from opsctl import __version__
 from opsctl.errors import OpsctlError
 
-VERBS: dict[str, tuple[str, str]] = {
+COMMANDS: dict[str, tuple[str, str]] = {
     "sandbox": ("opsctl.cli.sandbox:sandbox", "A private, real Slurm on this machine."),
     "launch": ("opsctl.cli.launch:launch", "Check, render and submit a train."),
     "preflight": ("opsctl.cli.preflight:preflight", "Every known mistake, before it costs a queue slot."),
@@ -55,23 +55,23 @@ NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.ENOSPC, errno.
 """What a file system may do to any verb: said in a line, and no bug in opsctl."""
 
 
-class Verbs(click.Group):
+class CommandGroup(click.Group):
     """Knows every verb's name and purpose without importing any of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
+        if cmd_name not in COMMANDS:
             return None
-        module, _, name = VERBS[cmd_name][0].partition(":")
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(verb, purpose) for verb, (_, purpose) in VERBS.items()])
+            formatter.write_dl([(verb, purpose) for verb, (_, purpose) in COMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -81,12 +81,12 @@ class Verbs(click.Group):
         except click.UsageError:
             from difflib import get_close_matches  # noqa: PLC0415 (only for a typo)
 
-            near = get_close_matches(args[0], VERBS, 1)
+            near = get_close_matches(args[0], COMMANDS, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             ctx.fail(f"No such command {args[0]!r}.{hint}")
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--site", type=click.Path(path_type=Path), help="site.toml to use instead of the one that is found.")
 @click.version_option(__version__)
 @click.pass_context

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.alerts import dispatch
-from opsctl.alerts.ledger_state import Entry, Silence, State
-from opsctl.alerts.outbox import Item
+from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence
+from opsctl.alerts.outbox import OutboxItem
 from opsctl.app import App
 from opsctl.cli.options import Duration
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, say
@@ -49,7 +49,7 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
     now, state = app.clock.now(), alerting.ledger.read()
     entries = [each for each in state.entries.values() if show_all or {each.level, each.seen} != {Level.OK}]
     silences = state.in_force(now)
-    waiting, lost = dispatch.undelivered(alerting), dispatch.given_up(alerting)
+    waiting, lost = dispatch.list_undelivered(alerting), dispatch.list_abandoned(alerting)
     if as_json:
         print_json({"open": [_as_data(state, each, now) for each in entries],
                     "silences": [asdict(each) for each in silences],
@@ -83,7 +83,7 @@ def test_alerts(app: App, *, as_json: bool) -> int:
             say(f"{channel}: {f'not delivered: {error.message}' if error else 'delivered'}")
     if as_json:
         print_json(results)
-    for place, path in dispatch.exposed_secrets(app.alerting):
+    for place, path in dispatch.find_exposed_secrets(app.alerting):
         click.echo(f"opsctl: {place}: others can read {path}\n        chmod 600 {path}", err=True)
     return 0 if all(each["delivered"] for each in results) else 1
 
@@ -148,14 +148,14 @@ def ack(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> Non
         say(f"{key}: {'would be ' if dry_run else ''}acknowledged; you are told again when it gets worse, or is over")
 
 
-def _as_data(state: State, entry: Entry, now: datetime) -> dict[str, object]:
+def _as_data(state: LedgerState, entry: LedgerEntry, now: datetime) -> dict[str, object]:
     silenced = state.silenced(entry.key, now)
     return {
         "key": entry.key,
         "level": entry.level,
         "since": entry.since,
         "seen": entry.seen,
-        "looked": entry.looked,
+        "checked_at": entry.checked_at,
         "incident": entry.incident,
         "finding": asdict(entry.finding) if entry.finding else None,
         "acknowledged": asdict(entry.acknowledged) if entry.acknowledged else None,
@@ -163,7 +163,7 @@ def _as_data(state: State, entry: Entry, now: datetime) -> dict[str, object]:
     }
 
 
-def _item_as_data(item: Item) -> dict[str, object]:
+def _item_as_data(item: OutboxItem) -> dict[str, object]:
     return {
         "channel": item.channel,
         "id": item.message.id,
@@ -177,7 +177,7 @@ def _item_as_data(item: Item) -> dict[str, object]:
     }
 
 
-def _table(state: State, entries: list[Entry], now: datetime) -> Table:
+def _table(state: LedgerState, entries: list[LedgerEntry], now: datetime) -> Table:
     table = Table("key", "level", "since (UTC)", "now", "what", "", box=None, pad_edge=False, header_style="bold")
     for each in sorted(entries, key=lambda entry: entry.key):
         table.add_row(
@@ -191,16 +191,22 @@ def _table(state: State, entries: list[Entry], now: datetime) -> Table:
     return table
 
 
-def _marks(state: State, entry: Entry, now: datetime) -> str:
+def _marks(state: LedgerState, entry: LedgerEntry, now: datetime) -> str:
     acknowledged = entry.acknowledged
-    return ", ".join([
-        *([f"acknowledged by {acknowledged.by}: {acknowledged.why}"] if acknowledged else []),
-        *(["silenced"] if state.silenced(entry.key, now) else []),
-        *([f"not looked at since {entry.looked:%Y-%m-%d %H:%M}"] if now - entry.looked > timedelta(hours=2) else []),
-    ])  # fmt: skip
+    return ", ".join(
+        [
+            *([f"acknowledged by {acknowledged.by}: {acknowledged.why}"] if acknowledged else []),
+            *(["silenced"] if state.silenced(entry.key, now) else []),
+            *(
+                [f"not looked at since {entry.checked_at:%Y-%m-%d %H:%M}"]
+                if now - entry.checked_at > timedelta(hours=2)
+                else []
+            ),
+        ]
+    )
 
 
-def _how_it_went(item: Item, now: datetime) -> str:
+def _how_it_went(item: OutboxItem, now: datetime) -> str:
     if item.is_held_back(now):
         return f" (waits until {item.not_before or now:%H:%M} UTC, the end of the quiet hours)"
     by = f"; also given to {item.fallback}" if item.fallback else ""

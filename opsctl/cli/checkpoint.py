@@ -12,7 +12,7 @@ from rich.table import Table
 
 from opsctl.app import App
 from opsctl.checkpoints import catalog, offload
-from opsctl.cli.checkpoint_offload import leased, look_again, offload_, ours, steps
+from opsctl.cli.checkpoint_offload import leased, offload_, ours, recheck, steps
 from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, say, train_argument
 from opsctl.errors import InputError, OpsctlError
 from opsctl.host.system import run_attached
@@ -44,7 +44,7 @@ def list_(app: App, train: str, *, as_json: bool) -> int:
     \b
     opsctl checkpoint list tiny-gpt --json
     """
-    rows = catalog.listed(app.find(train).checkpoints)
+    rows = catalog.list_checkpoints(app.find(train).checkpoints)
     code = int(any(row.is_unread for row in rows))
     if as_json:
         print_json([asdict(row) for row in rows])
@@ -105,7 +105,7 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
     """
     run = ours(app, train)
     with leased(run, app):
-        gone, failed = catalog.superfluous(run.checkpoints, keep_last=keep_last, keep_every=keep_every)
+        gone, failed = catalog.find_superfluous(run.checkpoints, keep_last=keep_last, keep_every=keep_every)
         sizes = {each: offload.size(each) for each in gone}
         if not dry_run:
             failed += catalog.sweep(run.checkpoints)
@@ -118,7 +118,7 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
         said = "would remove" if dry_run else "removed"
         say(f"{run.name}: {said} {steps(gone)}, {format_size(freed)}" if gone else f"{run.name}: nothing to remove")
     if failed:
-        raise OpsctlError("\n".join(failed), hint=look_again(run))
+        raise OpsctlError("\n".join(failed), hint=recheck(run))
 
 
 @checkpoint.command()
@@ -170,7 +170,7 @@ def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:
 
 
 def _of_step(run: RunDir, step: int | None) -> list[Checkpoint]:
-    found = catalog.found(run.checkpoints)
+    found = catalog.find_checkpoints(run.checkpoints)
     if step is None:
         return found
     if chosen := [each for each in found if each.step == step]:

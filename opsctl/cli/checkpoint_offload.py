@@ -16,7 +16,7 @@ from opsctl.checkpoints import catalog, offload
 from opsctl.cli.options import Duration
 from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
 from opsctl.errors import InputError, OpsctlError, RunDirError
-from opsctl.state.lease import Held, lease
+from opsctl.state.lease import HeldLease, lease
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.manifest import Checkpoint
 from opsctl.units import format_size
@@ -76,7 +76,7 @@ def offload_(
             try:
                 offload.offload(each, destination, app.clock, refreshed)
                 copied.append(each)
-            except (offload.NotCopied, catalog.Damaged) as error:
+            except (offload.CopyFailed, catalog.Damaged) as error:
                 failed.append(error)
         planned = [] if copy_only else offload.removable(plan, destination.label)
         gone, left = catalog.remove(planned)
@@ -87,7 +87,7 @@ def offload_(
     else:
         say(f"{run.name}: copied {steps(copied)} to {destination.label}; removed {steps(gone)} here")
     if failures:
-        raise OpsctlError("\n".join(failures), hint=(failed[0].hint if failed else None) or look_again(run))
+        raise OpsctlError("\n".join(failures), hint=(failed[0].hint if failed else None) or recheck(run))
 
 
 def _destination(
@@ -106,7 +106,7 @@ def _destination(
     )
 
 
-def _tell_plan(run: RunDir, plan: offload.Plan, *, copy_only: bool, as_json: bool) -> None:
+def _tell_plan(run: RunDir, plan: offload.OffloadPlan, *, copy_only: bool, as_json: bool) -> None:
     gone = () if copy_only else plan.removals
     total = sum(offload.size(each) for each in plan.copies)
     if as_json:
@@ -124,14 +124,14 @@ def ours(app: App, train: str) -> RunDir:
 
 
 @contextlib.contextmanager
-def leased(run: RunDir, app: App) -> Iterator[Held]:
+def leased(run: RunDir, app: App) -> Iterator[HeldLease]:
     """Nobody else removes or offloads there meanwhile. The trainer may: what it prunes is gone, and said to be."""
     run.checkpoints.mkdir(exist_ok=True)
     with lease(run.checkpoints, app.clock) as held:
         yield held
 
 
-def look_again(run: RunDir) -> str:
+def recheck(run: RunDir) -> str:
     """What to do about checkpoints that are not good."""
     return (
         f"opsctl checkpoint verify {run.name} looks again;\n"
@@ -139,7 +139,7 @@ def look_again(run: RunDir) -> str:
     )
 
 
-def _refreshing(held: Held, app: App, told: offload.Told) -> offload.Told:
+def _refreshing(held: HeldLease, app: App, told: offload.Told) -> offload.Told:
     """Also keeps the lease from becoming stale."""
     last = app.clock.monotonic()
 

@@ -11,9 +11,9 @@ import click
 from opsctl.cli.output import print_json, say
 from opsctl.cli.settings_reference import markdown
 from opsctl.errors import ConfigError, InputError, cannot_write
-from opsctl.launch.launch_plan import body
+from opsctl.launch.launch_plan import render_body
 from opsctl.render import templates_dir
-from opsctl.settings.loader import Site, Train, load_site, load_train, read_toml
+from opsctl.settings.loader import SiteSettings, TrainSettings, load_site, load_train, read_toml
 from opsctl.state.files import write_atomic
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.config import TrainerConfig
@@ -41,7 +41,7 @@ def schema(what: str) -> None:
     \b
     opsctl config schema train > train.schema.json
     """
-    print_json(train_schema() if what == "train" else Site.model_json_schema())
+    print_json(train_schema() if what == "train" else SiteSettings.model_json_schema())
 
 
 @config.command()
@@ -52,12 +52,12 @@ def reference(what: str) -> None:
     \b
     opsctl config reference site
     """
-    say(markdown(train_schema() if what == "train" else Site.model_json_schema()).rstrip("\n"))
+    say(markdown(train_schema() if what == "train" else SiteSettings.model_json_schema()).rstrip("\n"))
 
 
 def train_schema() -> dict[str, Any]:
     """The schema of a train, with the embedded trainer's settings in their place."""
-    train, trainer = Train.model_json_schema(), TrainerConfig.model_json_schema()
+    train, trainer = TrainSettings.model_json_schema(), TrainerConfig.model_json_schema()
     definitions = {**train.pop("$defs", {}), **trainer.pop("$defs", {}), "TrainerConfig": trainer}
     train["properties"]["trainer"] = {"$ref": "#/$defs/TrainerConfig"}
     return {**train, "$defs": definitions}
@@ -122,7 +122,9 @@ def check(files: tuple[Path, ...]) -> None:
 
 def _is_site(given: Collection[str]) -> bool:
     """As far as its keys tell: some are a train's as well."""
-    return "root" in given or len(set(given) & set(Site.model_fields)) > len(set(given) & set(Train.model_fields))
+    return "root" in given or len(set(given) & set(SiteSettings.model_fields)) > len(
+        set(given) & set(TrainSettings.model_fields)
+    )
 
 
 def _check(path: Path) -> str:
@@ -131,5 +133,5 @@ def _check(path: Path) -> str:
         site = load_site(path)
         return f"fine: a site with its trains below {site.root_path}"
     train = load_train(path)
-    body(train, RunDir(Path("/") / train.name), python="python3")
+    render_body(train, RunDir(Path("/") / train.name), python="python3")
     return f"fine: train {train.name}, {train.world_size} processes"

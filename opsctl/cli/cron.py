@@ -16,12 +16,12 @@ from opsctl.cli.cron_status import status
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.cron.drivers import daemon as daemons
 from opsctl.cron.drivers import export as exported_lines
-from opsctl.cron.drivers.daemon import Daemon
+from opsctl.cron.drivers.daemon import CronDaemon
 from opsctl.cron.drivers.export import FORMATS
 from opsctl.cron.entry_output import sweep
-from opsctl.cron.tick import Round
+from opsctl.cron.tick import TickRunner
 from opsctl.errors import ConfigError, InputError, MissingProgram, OpsctlError, SchedulerError, Unreachable
-from opsctl.state.lease import Busy
+from opsctl.state.lease import LeaseBusy
 
 DRIVERS = ("slurm", "daemon")
 
@@ -86,7 +86,7 @@ def _start(app: App, driver: str, refused: Mapping[str, str], *, as_json: bool) 
     begun = {"driver": driver, "every": app.site.cron.every, "refused": refused}
     if driver == "daemon":
         signal.signal(signal.SIGTERM, _leave)
-        Daemon(cron=app.cron, runner=app.runner, tick=tick_argv(app)).run(
+        CronDaemon(cron=app.cron, runner=app.runner, tick=tick_argv(app)).run(
             lambda: print_json({**begun, "pid": os.getpid()}) if as_json else None
         )
         return
@@ -170,10 +170,10 @@ def _expect(app: App) -> None:
 
 
 def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:
-    work = Round(cron=app.cron, slot=slot)
+    work = TickRunner(cron=app.cron, slot=slot)
     try:
         ran = work.run()
-    except Busy as error:
+    except LeaseBusy as error:
         app.cron.say(error.message)
         return 0
     if as_json:

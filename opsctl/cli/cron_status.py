@@ -11,7 +11,7 @@ from rich.text import Text
 
 from opsctl.app import App
 from opsctl.cli.output import console, json_option, print_json, print_table
-from opsctl.cron.cron_status import CronStatus, EntryStatus, look
+from opsctl.cron.cron_status import CronStatus, EntryStatus, read_cron_status
 
 STYLES = {"ok": "green", "running": "cyan", "": "dim"}
 
@@ -26,7 +26,7 @@ def status(app: App, *, as_json: bool) -> int:
     \b
     opsctl cron status
     """
-    seen = look(app.cron)
+    seen = read_cron_status(app.cron)
     if as_json:
         print_json(asdict(seen))
     else:

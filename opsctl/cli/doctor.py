@@ -29,7 +29,7 @@ STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unknown": "magenta
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DoctorRow:
     what: str
     level: Level
     found: str
@@ -54,39 +54,45 @@ def doctor(app: App, *, as_json: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _table(lines: list[Line]) -> Table:
+def _table(lines: list[DoctorRow]) -> Table:
     table = Table.grid(padding=(0, 2))
     for line in lines:
         table.add_row(Text(line.level, style=STYLES[line.level]), line.what, cell(line.found), cell(line.do, "bold"))
     return table
 
 
-def _settings(app: App) -> Iterator[Line]:
+def _settings(app: App) -> Iterator[DoctorRow]:
     version = ".".join(map(str, sys.version_info[:3]))
-    yield Line("python", "ok", f"{version} at {sys.executable}")
+    yield DoctorRow("python", "ok", f"{version} at {sys.executable}")
     found = str(app.site_path) if app.site_path else "none: built-in settings"
-    yield Line("site file", "ok" if app.site_path else "optional", found, "" if app.site_path else "opsctl config init")
+    yield DoctorRow(
+        "site file", "ok" if app.site_path else "optional", found, "" if app.site_path else "opsctl config init"
+    )
     if app.site_path and app.site_path.stat().st_mode & 0o022:
-        yield Line("site file", "missing", "others can write it, and it names programs that run as you",
+        yield DoctorRow("site file", "missing", "others can write it, and it names programs that run as you",
                    f"chmod go-w {app.site_path}")  # fmt: skip
-    yield Line("engine", "ok", app.site.engine + (f" {app.site.sandbox!r}" if app.site.engine == "sandbox" else ""))
+    yield DoctorRow(
+        "engine", "ok", app.site.engine + (f" {app.site.sandbox!r}" if app.site.engine == "sandbox" else "")
+    )
 
 
-def _root(app: App) -> Iterator[Line]:
+def _root(app: App) -> Iterator[DoctorRow]:
     root = app.root
     there = root if root.exists() else next(parent for parent in root.parents if parent.exists())
     if not os.access(there, os.W_OK):
-        yield Line("root", "missing", f"{root}: {there} is not writable by you", "choose another `root` in site.toml")
+        yield DoctorRow(
+            "root", "missing", f"{root}: {there} is not writable by you", "choose another `root` in site.toml"
+        )
         return
     usage = shutil.disk_usage(there)
-    yield Line("root", "ok", f"{root}: {usage.free / 1e9:,.0f} GB free of {usage.total / 1e9:,.0f}")
+    yield DoctorRow("root", "ok", f"{root}: {usage.free / 1e9:,.0f} GB free of {usage.total / 1e9:,.0f}")
     try:
         check_trusted([there], root=there if app.site.trust_parents else None)
     except OpsctlError as error:
-        yield Line("root", "missing", error.message, error.hint or "")
+        yield DoctorRow("root", "missing", error.message, error.hint or "")
 
 
-def _slurm(app: App) -> Iterator[Line]:
+def _slurm(app: App) -> Iterator[DoctorRow]:
     from opsctl.scheduler.pyslurm_reader import choose  # noqa: PLC0415 (doctor should start even where this is broken)
 
     try:
@@ -96,19 +102,19 @@ def _slurm(app: App) -> Iterator[Line]:
         level: Level = "unknown" if error.exit_code == 75 else "missing"
         absent = 'put Slurm\'s commands on PATH (module load slurm?), or engine = "sandbox" in site.toml'
         do = absent if isinstance(error, MissingProgram) else error.hint or ""
-        yield Line("slurm", level, error.message, do)
+        yield DoctorRow("slurm", level, error.message, do)
         return
-    yield Line("slurm", "ok", f"{limits.version}, cluster {limits.cluster}, {limits.priority}")
-    yield Line("reader", "ok", why)
+    yield DoctorRow("slurm", "ok", f"{limits.version}, cluster {limits.cluster}, {limits.priority}")
+    yield DoctorRow("reader", "ok", why)
     if (version := parse_version(limits.version)) is not None:
-        yield Line("metrics", "ok", Capability.METRICS.choose(version))
+        yield DoctorRow("metrics", "ok", Capability.METRICS.choose(version))
     if limits.accounting:
-        yield Line("accounting", "ok", "sacct answers")
+        yield DoctorRow("accounting", "ok", "sacct answers")
     else:
-        yield Line("accounting", "optional", "none: what vanished from the queue is known only by its own files")
+        yield DoctorRow("accounting", "optional", "none: what vanished from the queue is known only by its own files")
 
 
-def _sandbox(app: App) -> Iterator[Line]:
+def _sandbox(app: App) -> Iterator[DoctorRow]:
     from opsctl.sandbox.programs import find_programs  # noqa: PLC0415 (as above)
     from opsctl.sandbox.trial import try_start  # noqa: PLC0415 (as above)
 
@@ -116,78 +122,80 @@ def _sandbox(app: App) -> Iterator[Line]:
     try:
         find_programs(os.environ.get("PATH", ""), accounting=False)
     except OpsctlError as error:
-        yield Line("sandbox", level, error.message, error.hint or "")
+        yield DoctorRow("sandbox", level, error.message, error.hint or "")
         return
-    yield Line("sandbox", "ok", "slurmctld, slurmd and munge are installed")
+    yield DoctorRow("sandbox", "ok", "slurmctld, slurmd and munge are installed")
     try:
         trial = try_start(clock=app.clock, runner=app.runner)
     except OpsctlError as error:
-        yield Line("sandbox start", level, error.message, error.hint or "")
+        yield DoctorRow("sandbox start", level, error.message, error.hint or "")
         return
     version = ".".join(f"{part:02}" for part in trial.version)
-    yield Line("sandbox start", "ok", f"Slurm {version}: 1 node up on {trial.address} in {trial.seconds:.1f} s")
+    yield DoctorRow("sandbox start", "ok", f"Slurm {version}: 1 node up on {trial.address} in {trial.seconds:.1f} s")
 
 
-def _alerts(app: App) -> Iterator[Line]:
-    from opsctl.alerts.channel_secrets import exposed  # noqa: PLC0415 (as above)
-    from opsctl.alerts.dispatch import check, check_ping, given_up  # noqa: PLC0415 (as above)
+def _alerts(app: App) -> Iterator[DoctorRow]:
+    from opsctl.alerts.channel_secrets import find_exposed  # noqa: PLC0415 (as above)
+    from opsctl.alerts.dispatch import check, check_ping, list_abandoned  # noqa: PLC0415 (as above)
 
     if not app.site.alerts.channels:
-        yield Line("alerts", "optional", "no channel: they go to a file that nobody is told of",
+        yield DoctorRow("alerts", "optional", "no channel: they go to a file that nobody is told of",
                    "[alerts.channels] in site.toml")  # fmt: skip
     for channel, error in check(app.alerting):
         do = "opsctl alerts test sends through it" if error is None else "[alerts.channels] in site.toml"
-        yield Line(f"alerts {channel}", "missing" if error else "ok", error.message if error else "is set up", do)
+        yield DoctorRow(f"alerts {channel}", "missing" if error else "ok", error.message if error else "is set up", do)
     for channel, table in (*app.site.alerts.channels.items(), ("ping", app.site.alerts)):
-        for field, path in exposed(table):
-            yield Line(f"alerts {channel}", "missing", f"{field}: others can read {path}", f"chmod 600 {path}")
-    for channel, count in Counter(item.channel for item in given_up(app.alerting)).items():
+        for field, path in find_exposed(table):
+            yield DoctorRow(f"alerts {channel}", "missing", f"{field}: others can read {path}", f"chmod 600 {path}")
+    for channel, count in Counter(item.channel for item in list_abandoned(app.alerting)).items():
         place = SiteDir.of(app.root).alerts / "undelivered" / channel
-        yield Line(f"alerts {channel}", "missing", f"messages given up after a month, which nobody got: {count}",
+        yield DoctorRow(f"alerts {channel}", "missing", f"messages given up after a month, which nobody got: {count}",
                    f"opsctl alerts list shows them; remove {place} when they are read")  # fmt: skip
     try:
         if check_ping(app.alerting):
-            yield Line("alerts ping", "ok", "is set up: fetched after every complete cycle")
+            yield DoctorRow("alerts ping", "ok", "is set up: fetched after every complete cycle")
     except OpsctlError as error:
-        yield Line("alerts ping", "missing", error.message, "[alerts] in site.toml")
+        yield DoctorRow("alerts ping", "missing", error.message, "[alerts] in site.toml")
 
 
-def _cron(app: App) -> Iterator[Line]:
-    from opsctl.cron.cron_status import look  # noqa: PLC0415 (as above)
+def _cron(app: App) -> Iterator[DoctorRow]:
+    from opsctl.cron.cron_status import read_cron_status  # noqa: PLC0415 (as above)
 
     try:
-        seen = look(app.cron)
+        seen = read_cron_status(app.cron)
     except OpsctlError as error:
-        yield Line("cron", "missing", error.message, error.hint or "")
+        yield DoctorRow("cron", "missing", error.message, error.hint or "")
         return
     last = f"last tick {seen.last_tick:%Y-%m-%d %H:%M} UTC" if seen.last_tick else "no tick yet"
     if seen.is_overdue:
-        yield Line("cron", "missing", f"{seen.driver or 'nobody ticks'}; {last}: too long ago", "opsctl cron start")
+        yield DoctorRow(
+            "cron", "missing", f"{seen.driver or 'nobody ticks'}; {last}: too long ago", "opsctl cron start"
+        )
     elif not seen.driver and seen.last_tick is None:
-        yield Line("cron", "optional", "nobody ticks: while you sleep, nobody looks", "opsctl cron start")
+        yield DoctorRow("cron", "optional", "nobody ticks: while you sleep, nobody looks", "opsctl cron start")
     else:
-        yield Line("cron", "ok", f"{seen.driver or 'ticks from outside'}; {last}")
+        yield DoctorRow("cron", "ok", f"{seen.driver or 'ticks from outside'}; {last}")
     for problem in seen.problems:
-        yield Line("cron", "missing", problem, "see docs/cron.md")
+        yield DoctorRow("cron", "missing", problem, "see docs/cron.md")
 
 
-def _extras(_: App) -> Iterator[Line]:
+def _extras(_: App) -> Iterator[DoctorRow]:
     for name, extra in EXTRAS.items():
         missing = [module for module in extra.modules if importlib.util.find_spec(module) is None]
         if missing:
             found = f"{', '.join(missing)} not installed; needed by {extra.purpose}"
-            yield Line(f"extra {name}", "optional", found, install_command(name))
+            yield DoctorRow(f"extra {name}", "optional", found, install_command(name))
         else:
-            yield Line(f"extra {name}", "ok", f"for {extra.purpose}")
+            yield DoctorRow(f"extra {name}", "ok", f"for {extra.purpose}")
 
 
-def _programs(_: App) -> Iterator[Line]:
+def _programs(_: App) -> Iterator[DoctorRow]:
     for name, purpose in (("git", "records uncommitted changes of a run"), ("py-spy", "shows where a rank hangs")):
         path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{Path(sys.executable).parent}")
-        yield Line(name, "ok" if path else "optional", path or purpose)
+        yield DoctorRow(name, "ok" if path else "optional", path or purpose)
 
 
-LOOKS: tuple[Callable[[App], Iterator[Line]], ...] = (
+LOOKS: tuple[Callable[[App], Iterator[DoctorRow]], ...] = (
     _settings, _root, _slurm, _sandbox, _alerts, _cron, _extras, _programs
 )  # fmt: skip
 """What is looked at, in this order."""

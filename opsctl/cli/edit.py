@@ -10,12 +10,12 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
-from opsctl.cli.owner_tasks import attend
+from opsctl.cli.owner_tasks import reconcile_as_owner
 from opsctl.errors import ConfigError, RunDirError
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
 from opsctl.preflight.checks.settings import SECRET
-from opsctl.settings.loader import Train, load_train
+from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 
@@ -49,7 +49,7 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
         else:
             say(difference or f"{run.name}: nothing would change")
         return
-    attend(app, run)
+    reconcile_as_owner(app, run)
     with lease(run.path, app.clock):
         revision = swap(run, new)
         note_edit(run, app.journal(run), revision)
@@ -71,7 +71,7 @@ def _checked(app: App, run: RunDir, changed: Path) -> Files:
         for name in after.environment
         if SECRET.search(name)
     ]
-    body = planning.body(after, run, python=sys.executable)
+    body = planning.render_body(after, run, python=sys.executable)
     found += syntax_problems(body, app.runner)
     if found:
         raise ConfigError(
@@ -81,7 +81,7 @@ def _checked(app: App, run: RunDir, changed: Path) -> Files:
     return Files(config=changed.read_text(encoding="utf-8"), trainer=trainer, body=body)
 
 
-def _with_corpus_of(run: RunDir, before: Train, after: Train) -> Train:
+def _with_corpus_of(run: RunDir, before: TrainSettings, after: TrainSettings) -> TrainSettings:
     """A relative path means what it meant at launch, wherever the edit is typed."""
     if after.trainer is None or before.trainer is None or after.trainer.get("data") != before.trainer.get("data"):
         return after

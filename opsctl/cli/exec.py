@@ -11,7 +11,7 @@ from opsctl.app import App
 from opsctl.cli.node_view import NodeView
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import json_option, print_json, say
-from opsctl.nodes.remote.fanout import Group, grouped
+from opsctl.nodes.remote.fanout import AnswerGroup, grouped
 from opsctl.nodesets import fold
 from opsctl.ports import Answer
 
@@ -45,7 +45,7 @@ def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...],
         click.get_current_context().exit(1)
 
 
-def _show(group: Group) -> None:
+def _show(group: AnswerGroup) -> None:
     answer = group.answer
     said = f"exit {answer.code}" if answer.code is not None else f"no answer: {answer.problem}"
     say(f"--- {group.folded} ({len(group.nodes)})" + ("" if answer.code == 0 else f": {said}"))

@@ -19,7 +19,7 @@ from opsctl.guard.supervisor import Supervisor
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import replace_process
 from opsctl.model import Level
-from opsctl.settings.loader import Guard, parse, read_toml
+from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.state import run_dir as rundir
 from opsctl.state.run_dir import RunDir
 
@@ -52,7 +52,7 @@ def run(app: App, run_dir: Path) -> int:
         supervisor = Supervisor(
             chain=app.chain(train), rules=rules_of(train), runner=app.runner, env=env, say=say,
             check_trusted=lambda: check_body(app, train), keep_cron=lambda: keep_cron(app),
-            care=care_of(app, env), tell=lambda: tell(app, train),
+            care=care_of(app, env), notify=lambda: tell(app, train),
         )  # fmt: skip
         return supervisor.supervise()
     except Exception:
@@ -82,20 +82,20 @@ def tell(app: App, train: RunDir) -> None:
 
     def record() -> None:
         app.alerting.ledger.record(found)
-        dispatch.alert(app.alerting)
+        dispatch.send_alerts(app.alerting)
 
     failed = Isolation[str, None](app.clock, TELL_SECONDS).run({"tell": record})["tell"]
     if isinstance(failed, Failed):
         say(f"telling people: {failed.why}")
 
 
-def rules_of(train: RunDir) -> Guard:
+def rules_of(train: RunDir) -> GuardSettings:
     """The [guard] table, and nothing else of TRAIN.toml; the defaults if it cannot be read."""
     try:
-        return parse(Guard, read_toml(train.config).get("guard", {}), str(train.config))
+        return parse(GuardSettings, read_toml(train.config).get("guard", {}), str(train.config))
     except ConfigError as error:
         say(error.message)
-        return Guard()
+        return GuardSettings()
 
 
 def check_body(app: App, train: RunDir) -> None:

@@ -12,8 +12,8 @@ from rich.text import Text
 from opsctl.app import App
 from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
 from opsctl.cli.output import cell, json_option, print_json, print_table, say
-from opsctl.nodes.health.node_checker import Looked
-from opsctl.nodes.health.node_state import Health, Result, Severity, Verdict
+from opsctl.nodes.health.node_checker import CheckedNodes
+from opsctl.nodes.health.node_state import CheckResult, Health, Severity, Verdict
 from opsctl.nodes.history import node_score
 from opsctl.nodesets import fold
 
@@ -65,7 +65,7 @@ def health(
     chosen = view.chosen(nodes, train=train, partition=partition, every=every)
     if new_baseline:
         app.history.forget_baseline(chosen)
-    looked = view.look(chosen, dcgm=dcgm or 0, fio=fio, train=train)
+    looked = view.check(chosen, dcgm=dcgm or 0, fio=fio, train=train)
     if as_json:
         print_json([_row(app, looked, each) for each in looked.verdicts])
     else:
@@ -96,23 +96,23 @@ def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
             say(f"{len(names)} {health.value}: {fold(names)}")
 
 
-def _matters(result: Result, verdict: Verdict) -> bool:
+def _matters(result: CheckResult, verdict: Verdict) -> bool:
     is_bad = result.severity in {Severity.FAULTY, Severity.DEGRADED}
     return is_bad or verdict.health is Health.UNKNOWN or result.check in ASKED
 
 
-def _worst_first(results: Sequence[Result]) -> list[Result]:
+def _worst_first(results: Sequence[CheckResult]) -> list[CheckResult]:
     return sorted(results, key=lambda each: list(Severity).index(each.severity))
 
 
-def _words(result: Result | None) -> tuple[Text, Text]:
+def _words(result: CheckResult | None) -> tuple[Text, Text]:
     if result is None:
         return Text(""), Text("")
     what = f"{result.check}: {result.gpu + ': ' if result.gpu else ''}{result.evidence}"
     return cell(what), cell(result.remedy, "dim")
 
 
-def _row(app: App, looked: Looked, verdict: Verdict) -> dict[str, object]:
+def _row(app: App, looked: CheckedNodes, verdict: Verdict) -> dict[str, object]:
     record, site = looked.records.get(verdict.node), app.site.health
     score = node_score(record, app.history.cards(), app.clock.now(), site.lemon_days) if record else 0.0
     seen = looked.snapshots[verdict.node]

@@ -11,16 +11,16 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, print_json, say
-from opsctl.cli.owner_tasks import attend
+from opsctl.cli.owner_tasks import reconcile_as_owner
 from opsctl.cli.preflight import findings
 from opsctl.errors import ConfigError
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.revisions import Files, syntax_problems
-from opsctl.launch.submit import Launch, Launched, check_owner, new_nonce
-from opsctl.model import JobSpec, Plan
+from opsctl.launch.submit import Launch, SubmittedArray, check_owner, new_nonce
+from opsctl.model import JobSpec, LaunchPlan
 from opsctl.nodesets import fold, nodeset
-from opsctl.preflight.problem import Finding, Level
-from opsctl.settings.loader import Train, load_train
+from opsctl.preflight.problem import Problem, ProblemLevel
+from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state import run_dir
 from opsctl.state.run_dir import RunDir
 
@@ -62,7 +62,7 @@ def launch(
         _show(order.plan, as_json=as_json)
         return
     if (done := order.already()) is None:
-        attend(app, order.run)
+        reconcile_as_owner(app, order.run)
         done = order.carry_out()
     if as_json:
         print_json({"train": train.name, "run_dir": str(order.run.path), **asdict(done)})
@@ -70,20 +70,20 @@ def launch(
     _tell(train.name, order.run, done)
 
 
-def _prepare(app: App, file: Path, train: Train, spec: JobSpec) -> Launch:
+def _prepare(app: App, file: Path, train: TrainSettings, spec: JobSpec) -> Launch:
     """Everything but the deed, warnings told. Raises ConfigError with all that is wrong."""
     run = RunDir(app.root / train.name)
     check_owner(run)
     _check_place(app, run)
-    plan = planning.plan(
+    plan = planning.make_plan(
         train, spec, run, nonce=new_nonce(), python=sys.executable, site_file=app.site_path and app.site_path.absolute()
     )
     found = findings(app, train, spec, needs_slurm=True)
-    wrong = [_told(each) for each in found if each.level is Level.ERROR] + syntax_problems(plan.body, app.runner)
+    wrong = [_told(each) for each in found if each.level is ProblemLevel.ERROR] + syntax_problems(plan.body, app.runner)
     if wrong:
         raise ConfigError(str(file), wrong, hint=f"opsctl preflight {file} says where each is known from")
     for each in found:
-        if each.level is Level.WARNING:
+        if each.level is ProblemLevel.WARNING:
             click.echo(f"{train.name}: warning: {_told(each)}", err=True)
     files = Files(
         config=file.read_text(encoding="utf-8"), trainer=planning.trainer_json(train, Path.cwd()), body=plan.body
@@ -94,7 +94,7 @@ def _prepare(app: App, file: Path, train: Train, spec: JobSpec) -> Launch:
     )  # fmt: skip
 
 
-def _told(finding: Finding) -> str:
+def _told(finding: Problem) -> str:
     return f"{finding.what}\n    -> {finding.remedy}"
 
 
@@ -106,7 +106,7 @@ def _check_place(app: App, run: RunDir) -> None:
     run_dir.check_trusted([there], root=app.root if app.site.trust_parents else None)
 
 
-def _show(plan: Plan, *, as_json: bool) -> None:
+def _show(plan: LaunchPlan, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(plan))
         return
@@ -114,7 +114,7 @@ def _show(plan: Plan, *, as_json: bool) -> None:
     say(f"# --- wrapper.slurm\n{plan.wrapper}\n# --- body.sh\n{plan.body}")
 
 
-def _tell(train: str, run: RunDir, done: Launched) -> None:
+def _tell(train: str, run: RunDir, done: SubmittedArray) -> None:
     word = "was already submitted" if done.already else "submitted"
     say(f"{train}: {word} as array {done.array}, {done.tasks} tasks; its run directory is {run.path}")
     for note in done.notes:

@@ -12,7 +12,7 @@ import click
 from opsctl.cli.output import json_option, optional_train
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.telemetry.logs.log_lines import for_terminal, read_line
-from opsctl.telemetry.logs.train_logs import RankLogs, Source, TrainLog
+from opsctl.telemetry.logs.train_logs import LogSource, RankLogs, TrainLog
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -51,7 +51,7 @@ def logs(
     if url:
         from opsctl.telemetry.logs.remote_log import connect  # noqa: PLC0415 (for addresses alone)
 
-        source: Source = connect(url, app.clock)
+        source: LogSource = connect(url, app.clock)
     else:
         run = app.find(train or "")
         source = TrainLog(run)
@@ -68,7 +68,7 @@ def logs(
         raise OpsctlError(f"{source.what}: nothing yet", hint="-f waits for it; opsctl status says what runs and waits")
 
 
-def _follow(source: Source, printer: _Printer, clock: Clock) -> NoReturn:
+def _follow(source: LogSource, printer: _Printer, clock: Clock) -> NoReturn:
     """Go on until Ctrl-C. A server that was there and does not answer is told of once, and waited for."""
     complaint = ""
     while True:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from opsctl.cli.output import json_option, print_json, say
-from opsctl.diagnosis.nccl_debug import read, told
+from opsctl.diagnosis.nccl_debug import read_nccl_debug, render_nccl
 
 
 @click.command()
@@ -22,9 +22,9 @@ def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
     opsctl nccl main_log.txt
     opsctl nccl nccl-debug/
     """
-    seen = read(_lines(logs))
+    seen = read_nccl_debug(_lines(logs))
     if not as_json:
-        say("\n".join(told(seen)))
+        say("\n".join(render_nccl(seen)))
         return
     print_json(
         {

@@ -13,14 +13,14 @@ import click
 from opsctl.app import App
 from opsctl.cli.output import complete_trains
 from opsctl.errors import ConfigError, InputError, OpsctlError
-from opsctl.launch.train_arrays import Chain
+from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Job, JobState, Node
 from opsctl.nodes.drain_plan import busy, words
 from opsctl.nodes.health.checks import CHECKS
-from opsctl.nodes.health.node_checker import Looked, Looker
+from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodesets import expand
-from opsctl.settings.loader import Train, parse, read_toml
+from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import all_trains, may_act
 
@@ -49,7 +49,7 @@ class NodeView:
         return self.app.scheduler.nodes()
 
     @cached_property
-    def chains(self) -> list[Chain]:
+    def chains(self) -> list[TrainArrays]:
         """Those of our own trains."""
         return [self.app.chain(run) for run in all_trains(self.app.root) if may_act(run)]
 
@@ -94,23 +94,23 @@ class NodeView:
             raise InputError(none, hint="name them: opsctl health node[001-004], or --partition, or --all")
         return sorted(found)
 
-    def look(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "", train: str = "") -> Looked:
+    def check(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "", train: str = "") -> CheckedNodes:
         """Look at these nodes. Raises ConfigError where the site names checks that there are not."""
         unknown = sorted(set(self.app.site.health.may_be_unknown) - set(CHECKS))
         if unknown:
             where = str(self.app.site_path or "site.toml")
             problem = f"[health] may_be_unknown: no such check: {', '.join(unknown)}; there are: {', '.join(CHECKS)}"
             raise ConfigError(where, [problem])
-        looker = Looker(
+        looker = NodeChecker(
             fanout=self.fanout(), history=self.app.history, site=self.app.site.health, clock=self.app.clock,
             busy=busy(self.nodes),
         )  # fmt: skip
-        return looker.look(nodes, dcgm=dcgm, fio=fio, gpus=self._gpus(train) if train else 0)
+        return looker.check(nodes, dcgm=dcgm, fio=fio, gpus=self._gpus(train) if train else 0)
 
     def _gpus(self, train: str) -> int:
         run = self.app.find(train)
         try:
-            return parse(Train, read_toml(run.config), str(run.config)).slurm.gpus_per_node
+            return parse(TrainSettings, read_toml(run.config), str(run.config)).slurm.gpus_per_node
         except OpsctlError:
             return 0
 

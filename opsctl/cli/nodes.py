@@ -14,10 +14,10 @@ from opsctl.cli.node_view import NodeView, all_option, partition_option, train_o
 from opsctl.cli.nodes_reboot import reboot
 from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, say
 from opsctl.errors import OpsctlError
-from opsctl.nodes.drain import Done, Quarantine, keep_report, report, wants
-from opsctl.nodes.drain_plan import PREFIX, NodePlan, Wants, is_listed, is_ours, is_out, plan_drain, plan_undrain
+from opsctl.nodes.drain import NodeAction, Quarantine, keep_report, node_demand, report
+from opsctl.nodes.drain_plan import PREFIX, NodeDemand, NodePlan, is_listed, is_ours, is_out, plan_drain, plan_undrain
 from opsctl.nodes.health import end_orphans
-from opsctl.nodes.health.node_checker import Looked
+from opsctl.nodes.health.node_checker import CheckedNodes
 from opsctl.nodes.history import node_score
 
 MOST_NAMED = 3
@@ -128,13 +128,13 @@ def drain_bad_nodes(
     opsctl drain-bad-nodes --partition gpu --max 2
     """
     view = NodeView(app)
-    looked = view.look(view.chosen(nodes, train=train, partition=partition, every=every), train=train)
+    looked = view.check(view.chosen(nodes, train=train, partition=partition, every=every), train=train)
     cards, now, days = app.history.cards(), app.clock.now(), app.site.health.lemon_days
     scores = {name: node_score(record, cards, now, days) for name, record in looked.records.items()}
     excluded = frozenset(each.node for each in app.exclusions.now())
     plan = plan_drain(looked.verdicts, view.nodes, app.site.health, scores=scores, wants=_wants(view),
                       excluded=excluded, most=most)  # fmt: skip
-    done: list[Done] = []
+    done: list[NodeAction] = []
     if not as_json:
         show(looked.verdicts)
         _tell(plan, "drain")
@@ -146,13 +146,13 @@ def drain_bad_nodes(
         _keep_report(app, text, quiet=as_json)
 
 
-def _wants(view: NodeView) -> list[Wants]:
+def _wants(view: NodeView) -> list[NodeDemand]:
     """What our trains that are queued or run need."""
     found = []
     for chain in view.chains:
         try:
-            if chain.look(view.jobs).is_queued:
-                found.append(wants(chain))
+            if chain.check(view.jobs).is_queued:
+                found.append(node_demand(chain))
         except (OpsctlError, OSError):
             continue
     return found
@@ -182,9 +182,9 @@ def undrain_good_nodes(app: App, nodes: str, *, kill_ghosts: bool, dry_run: bool
     chosen = set(view.chosen(nodes, every=True))
     out = [node for node in view.nodes if node.name in chosen and (is_ours(node) or is_listed(node, app.site.health))]
     names = [node.name for node in out if node.name in view.reachable]
-    looked = view.look(names)
+    looked = view.check(names)
     if kill_ghosts and not dry_run and _end_ghosts(app, view, looked, quiet=as_json):
-        looked = view.look(names)
+        looked = view.check(names)
     reasons = [each for each in app.scheduler.reasons() if each.at and each.text.startswith(PREFIX)]
     since = {each.node: each.at.timestamp() for each in reasons if each.at}
     plan = plan_undrain(looked.verdicts, out, app.site.health, records=looked.records, snapshots=looked.snapshots,
@@ -195,13 +195,13 @@ def undrain_good_nodes(app: App, nodes: str, *, kill_ghosts: bool, dry_run: bool
     _finish(plan, done, looked, as_json=as_json, dry_run=dry_run)
 
 
-def _end_ghosts(app: App, view: NodeView, looked: Looked, *, quiet: bool) -> bool:
+def _end_ghosts(app: App, view: NodeView, looked: CheckedNodes, *, quiet: bool) -> bool:
     ended = False
     idle = {node.name for node in view.nodes if node.name not in view.trains_on and "DRAINING" not in node.state}
     for name, seen in looked.snapshots.items():
-        found = end_orphans.held_by(seen, app.site.health)
+        found = end_orphans.find_orphans(seen, app.site.health)
         if name in idle and found:
-            answer = end_orphans.end(view.fanout(), seen, found)
+            answer = end_orphans.end_orphans(view.fanout(), seen, found)
             ended = ended or bool(answer.out.split())
             if not quiet:
                 which = ", ".join(answer.out.split()) or "nothing"
@@ -237,7 +237,7 @@ def _tell(plan: NodePlan, verb: str) -> None:
 
 
 def _finish(
-    plan: NodePlan, done: Sequence[Done], looked: Looked, *, as_json: bool, dry_run: bool, text: str = ""
+    plan: NodePlan, done: Sequence[NodeAction], looked: CheckedNodes, *, as_json: bool, dry_run: bool, text: str = ""
 ) -> None:
     if as_json:
         print_json({"plan": asdict(plan), "done": [asdict(each) for each in done], "report": text,

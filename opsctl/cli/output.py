@@ -80,7 +80,7 @@ def console() -> Console:
     plain = Console(highlight=False, markup=False, emoji=False)
     if plain.is_terminal:
         return plain
-    return Console(highlight=False, markup=False, emoji=False, width=1000, file=_Unpadded())
+    return Console(highlight=False, markup=False, emoji=False, width=1000, file=_UnpaddedStream())
 
 
 def print_table(table: Table) -> None:
@@ -90,7 +90,7 @@ def print_table(table: Table) -> None:
     console().print(table)
 
 
-class _Unpadded(io.StringIO):
+class _UnpaddedStream(io.StringIO):
     """Standard output without the blanks by which a table's last column is filled up."""
 
     def write(self, text: str) -> int:

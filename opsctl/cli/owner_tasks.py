@@ -11,7 +11,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 
 
-def attend(app: App, run: RunDir, *, dry_run: bool = False) -> None:
+def reconcile_as_owner(app: App, run: RunDir, *, dry_run: bool = False) -> None:
     """Catch up with `run`, where it is ours. Raises Unreachable; whatever else stands in the way is only said, for the
     verb that was typed comes first."""
     if dry_run or not run.exists or not run.is_ours:
@@ -20,7 +20,7 @@ def attend(app: App, run: RunDir, *, dry_run: bool = False) -> None:
     from opsctl.monitor import reconcile  # noqa: PLC0415 (the guard and all, which a dry run can do without)
 
     try:
-        for line in reconcile.attend(app.chain(run), care=app.node_care):
+        for line in reconcile.reconcile(app.chain(run), care=app.node_care):
             click.echo(f"{run.name}: {line}", err=True)
     except Unreachable:
         raise

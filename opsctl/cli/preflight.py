@@ -14,18 +14,18 @@ from rich.text import Text
 from opsctl.app import App
 from opsctl.cli.output import json_option, print_json, print_table, say
 from opsctl.errors import ConfigError, OpsctlError
-from opsctl.launch.launch_plan import body, job_spec
+from opsctl.launch.launch_plan import job_spec, render_body
 from opsctl.launch.revisions import syntax_problems
 from opsctl.model import JobSpec
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.gather_facts import cluster, gather
-from opsctl.preflight.problem import Finding, Level, Order, error, judge
+from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, error, judge
 from opsctl.preflight.recipe import recipe
-from opsctl.settings.loader import Train, load_train
+from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import RunDir
 
-STYLES = {Level.ERROR: "red", Level.WARNING: "yellow", Level.NOTE: "dim"}
+STYLES = {ProblemLevel.ERROR: "red", ProblemLevel.WARNING: "yellow", ProblemLevel.NOTE: "dim"}
 
 
 @click.command()
@@ -45,7 +45,7 @@ def preflight(app: App, file: Path, *, strict: bool, as_json: bool) -> None:
     train = load_train(file, layout=False)
     found = [*findings(app, train, job_spec(train, app.site)), *_syntax(app, train)]
     counts = Counter(each.level for each in found)
-    failed = bool(counts[Level.ERROR] or (strict and counts[Level.WARNING]))
+    failed = bool(counts[ProblemLevel.ERROR] or (strict and counts[ProblemLevel.WARNING]))
     if as_json:
         print_json({"train": train.name, "ok": not failed, "findings": [asdict(each) for each in found]})
     else:
@@ -54,9 +54,9 @@ def preflight(app: App, file: Path, *, strict: bool, as_json: bool) -> None:
         click.get_current_context().exit(2)
 
 
-def findings(app: App, train: Train, spec: JobSpec, *, needs_slurm: bool = False) -> list[Finding]:
+def findings(app: App, train: TrainSettings, spec: JobSpec, *, needs_slurm: bool = False) -> list[Problem]:
     """All that checks say. Without `needs_slurm`, a Slurm that does not answer is only unknown. Raises OpsctlError."""
-    order, user, unknown = Order(train=train, spec=spec, recipe=recipe(train)), actor(), {}
+    order, user, unknown = LaunchRequest(train=train, spec=spec, recipe=recipe(train)), actor(), {}
     try:
         slurm = cluster(app.scheduler, spec, user)
     except OpsctlError as refusal:
@@ -67,23 +67,23 @@ def findings(app: App, train: Train, spec: JobSpec, *, needs_slurm: bool = False
     return judge(CHECKS.items(), order, gather(order, place, slurm, unknown))
 
 
-def _syntax(app: App, train: Train) -> list[Finding]:
+def _syntax(app: App, train: TrainSettings) -> list[Problem]:
     """What launch would find as it renders."""
     try:
-        text = body(train, RunDir(app.root / train.name), python="python3")
+        text = render_body(train, RunDir(app.root / train.name), python="python3")
     except ConfigError as refusal:
         problems: Sequence[str] = refusal.problems
     else:
         problems = syntax_problems(text, app.runner)
-    return [Finding(**{**asdict(error(each, "correct it")), "check": "body", "source": "bash -n"}) for each in problems]
+    return [Problem(**{**asdict(error(each, "correct it")), "check": "body", "source": "bash -n"}) for each in problems]
 
 
-def _show(train: str, found: Sequence[Finding], counts: Counter[Level]) -> None:
+def _show(train: str, found: Sequence[Problem], counts: Counter[ProblemLevel]) -> None:
     if found:
         table = Table.grid(padding=(0, 2))
         for each in found:
             table.add_row(Text(each.level, style=STYLES[each.level]), each.check, Text(each.what))
             table.add_row("", "", Text(f"{each.remedy} [{each.source}]", style="dim"))
         print_table(table)
-    told = ", ".join(f"{counts[level]} {level}{'s' * (counts[level] != 1)}" for level in Level if counts[level])
+    told = ", ".join(f"{counts[level]} {level}{'s' * (counts[level] != 1)}" for level in ProblemLevel if counts[level])
     say(f"{train}: {told or 'nothing stands against it'}; {len(CHECKS)} checks")

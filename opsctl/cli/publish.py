@@ -13,11 +13,11 @@ from opsctl.cli.output import dry_run_option, json_option, optional_train, print
 from opsctl.errors import InputError, OpsctlError
 from opsctl.publish import redaction
 from opsctl.publish.publisher import REPORTS, Published, Publisher
-from opsctl.publish.staging import Deadline, Item
+from opsctl.publish.staging import StagedFile, TimeLimit
 from opsctl.report import formats
 from opsctl.report.html_page import render_page
 from opsctl.report.train_report import report_train
-from opsctl.settings.loader import Train, parse, read_toml
+from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.run_dir import RunDir, all_trains, may_act
 from opsctl.units import format_size
 
@@ -37,7 +37,7 @@ def publish(app: App, train: str | None, *, dry_run: bool, as_json: bool) -> int
     opsctl publish tiny-gpt --dry-run
     opsctl publish
     """
-    deadline = Deadline.within(app.clock, app.site.publish.timeout_seconds)
+    deadline = TimeLimit.within(app.clock, app.site.publish.timeout_seconds)
     done: list[Published] = []
     failed: dict[str, OpsctlError] = {}
     for run in _runs(app, train):
@@ -71,9 +71,9 @@ def _published_at(run: RunDir) -> float:
         return 0.0
 
 
-def _publisher(app: App, run: RunDir, deadline: Deadline) -> Publisher | None:
+def _publisher(app: App, run: RunDir, deadline: TimeLimit) -> Publisher | None:
     """None where nothing is to be published. Raises InputError for a train of somebody else's."""
-    config = parse(Train, read_toml(run.config), str(run.config))
+    config = parse(TrainSettings, read_toml(run.config), str(run.config))
     table = config.publish or app.site.publish
     if not table.to:
         return None
@@ -81,7 +81,7 @@ def _publisher(app: App, run: RunDir, deadline: Deadline) -> Publisher | None:
         raise InputError(f"{run.path}: is not yours; only its owner can publish it")
     app.check_trusted(run)  # its [publish] may name a command
     if config.publish:
-        deadline = Deadline.within(app.clock, table.timeout_seconds)
+        deadline = TimeLimit.within(app.clock, table.timeout_seconds)
     known = redaction.gather(app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ)
     return Publisher(
         run=run, table=table, root=app.root, secrets=known, reports=lambda: _reports(app, run), runner=app.runner,
@@ -111,7 +111,7 @@ def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run:
         yield f"{name}: not published: {error.message}" + (f" ({error.hint})" if error.hint else "")
 
 
-def _about(item: Item) -> str:
+def _about(item: StagedFile) -> str:
     if item.action == "refused":
         return f"not published: {item.why}"
     size = "made as it is copied" if item.action == "would copy" and item.name in REPORTS else format_size(item.size)

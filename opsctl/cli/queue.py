@@ -6,13 +6,13 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, say, train_argument
-from opsctl.cli.owner_tasks import attend
+from opsctl.cli.owner_tasks import reconcile_as_owner
 from opsctl.cli.switches import looked_at, take_away
 from opsctl.errors import InputError, NotAllowed
-from opsctl.launch.train_arrays import Chain, Seen
+from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.nodesets import nodeset
 from opsctl.state.run_dir import RunDir
-from opsctl.state.switches import Switch, Verb, arm, request
+from opsctl.state.switches import RequestKind, Switch, arm, request
 
 
 @click.command()
@@ -31,11 +31,11 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
     opsctl hold tiny-gpt --reason "bad loss since step 4000"
     """
     run = app.find(train)
-    attend(app, run, dry_run=dry_run)
+    reconcile_as_owner(app, run, dry_run=dry_run)
     chain = app.chain(run)
-    seen = chain.look()
+    seen = chain.check()
     if not seen.waiting:
-        raise InputError(f"{run.name}: nothing is queued, so there is nothing to hold", hint=_instead(run, seen))
+        raise InputError(f"{run.name}: nothing is queued, so there is nothing to hold", hint=_suggestion(run, seen))
     arrays = _arrays(seen)
     if dry_run:
         _report(run, {"would": "hold", "arrays": arrays}, f"would hold {_list(arrays)}", as_json=as_json)
@@ -70,14 +70,14 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
     opsctl release tiny-gpt --exclude node[003-004]
     """
     run = app.find(train)
-    attend(app, run, dry_run=dry_run)
+    reconcile_as_owner(app, run, dry_run=dry_run)
     nodeset(exclude)
     chain = app.chain(run)
-    seen = chain.look()
+    seen = chain.check()
     paused = looked_at(run, Switch.PAUSE)
     # One that is held by the journal alone was released by somebody who was cut off before they could say so.
     if not (seen.waiting or paused or seen.history.held):
-        raise InputError(f"{run.name}: nothing is queued, so there is nothing to release", hint=_instead(run, seen))
+        raise InputError(f"{run.name}: nothing is queued, so there is nothing to release", hint=_suggestion(run, seen))
     if dry_run:
         also = f", with {exclude} excluded" if exclude else ""
         first = f"disarm the pause switch of {paused.by} and " if paused else ""
@@ -94,7 +94,7 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
         excluded = _exclude(chain, seen, exclude)
         released = chain.release()
     except NotAllowed:
-        request(run, Verb.RELEASE, exclude=exclude)
+        request(run, RequestKind.RELEASE, exclude=exclude)
         parts.append("the job is not yours to release, so a request is left: the owner's next `opsctl watch`, or"
                      f" any opsctl verb of theirs for {run.name}, carries it out")  # fmt: skip
         _report(run, {"done": "request", "arrays": []}, "; ".join(parts), as_json=as_json)
@@ -121,9 +121,9 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
     opsctl cancel tiny-gpt_4
     """
     run, task = _train_and_task(app, train)
-    attend(app, run, dry_run=dry_run)
+    reconcile_as_owner(app, run, dry_run=dry_run)
     chain = app.chain(run)
-    seen = chain.look()
+    seen = chain.check()
     ours = seen.waiting if queued_only else [*seen.waiting, *seen.active]
     arrays = sorted({job.array for job in ours}, key=int, reverse=True)
     if not arrays and not seen.history.cancelling:
@@ -153,13 +153,13 @@ def _train_and_task(app: App, text: str) -> tuple[RunDir, int | None]:
     return app.find(name), int(task)
 
 
-def _exclude(chain: Chain, seen: Seen, nodes: str) -> str:
+def _exclude(chain: TrainArrays, seen: TrainSnapshot, nodes: str) -> str:
     if not nodes:
         return ""
     return chain.exclude(nodes, needed=max((job.node_count for job in seen.waiting), default=1))
 
 
-def _arrays(seen: Seen) -> list[str]:
+def _arrays(seen: TrainSnapshot) -> list[str]:
     return sorted({job.array for job in seen.waiting}, key=int, reverse=True)
 
 
@@ -167,7 +167,7 @@ def _list(arrays: list[str]) -> str:
     return f"array{'s' if len(arrays) > 1 else ''} {', '.join(arrays)}" if arrays else ""
 
 
-def _instead(run: RunDir, seen: Seen) -> str:
+def _suggestion(run: RunDir, seen: TrainSnapshot) -> str:
     return f"opsctl kill-switch arm {run.name} --pause stops what runs" if seen.active else f"opsctl status {run.name}"
 
 

@@ -18,7 +18,7 @@ from opsctl.errors import InputError, OpsctlError, cannot_write
 from opsctl.report import formats
 from opsctl.report.contents import Report
 from opsctl.report.log_report import report_log
-from opsctl.report.sacct import Ran, ran, read_sacct
+from opsctl.report.sacct import JobRun, ran, read_sacct
 from opsctl.report.train_report import report_train
 from opsctl.state.files import write_atomic
 from opsctl.state.journal import replay
@@ -74,7 +74,7 @@ def report(
     elif markdown:
         say(formats.markdown(found))
     elif html:
-        say(f"{html}: {formats.headline(found)}")
+        say(f"{html}: {formats.render_headline(found)}")
     else:
         console().print(page(found))
 
@@ -89,7 +89,7 @@ def made(app: App, train: str, sacct: Path | None, since: datetime | None) -> Re
     return report_train(run, events, now, since=since, jobs=jobs)
 
 
-def jobs_of(jobs: list[Ran], arrays: list[str], train: str) -> list[Ran]:
+def jobs_of(jobs: list[JobRun], arrays: list[str], train: str) -> list[JobRun]:
     """Of all that a user ran, those of the train. Raises InputError if there are none."""
     found = [job for job in jobs if job.job.partition("_")[0] in arrays]
     if not found:
@@ -97,7 +97,7 @@ def jobs_of(jobs: list[Ran], arrays: list[str], train: str) -> list[Ran]:
     return found
 
 
-def remembered_jobs(app: App, arrays: list[str]) -> list[Ran]:
+def remembered_jobs(app: App, arrays: list[str]) -> list[JobRun]:
     """What accounting knows, where there is one and it answers: it adds to the journal, which is enough alone."""
     try:
         return ran(app.scheduler.past(arrays)) if arrays else []
@@ -128,7 +128,10 @@ def write(found: Report, path: Path) -> None:
 
 
 def page(found: Report) -> RenderableType:
-    parts: list[RenderableType] = [Text(f"{found.train}: {formats.headline(found)}", style="bold"), _facts(found)]
+    parts: list[RenderableType] = [
+        Text(f"{found.train}: {formats.render_headline(found)}", style="bold"),
+        _facts(found),
+    ]
     parts += [Text(""), _shares(found)]
     if found.lives:
         parts += [Text(""), _lives(found)]

@@ -15,11 +15,11 @@ import click
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.ports import Clock, Runner
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.faults import Action
+from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.namespaces import run_inside, run_private
 from opsctl.sandbox.record import Places
-from opsctl.sandbox.sandbox_status import Status
-from opsctl.sandbox.slurm_conf import Spec
+from opsctl.sandbox.sandbox_status import SandboxStatus
+from opsctl.sandbox.slurm_conf import SandboxSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,7 +75,7 @@ def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
     opsctl sandbox up --name night-1 --accounting
     """
     begun = app.clock.monotonic()
-    made = Sandbox.up(Spec(name=name, **size), clock=app.clock, runner=app.runner)
+    made = Sandbox.up(SandboxSpec(name=name, **size), clock=app.clock, runner=app.runner)
     about = f"sandbox {name!r}: {made.record.spec.describe()}"
     took = app.clock.monotonic() - begun
     if as_json:
@@ -126,7 +126,7 @@ def status(app: HasSeams, *, name: str | None, as_json: bool) -> None:
         say("\n".join(describe(each) for each in seen) or "no sandbox is up; opsctl sandbox up")
 
 
-def describe(seen: Status) -> str:
+def describe(seen: SandboxStatus) -> str:
     """One sandbox in a few lines."""
     states = sorted(set(seen.nodes.values()))
     counts = ", ".join(f"{list(seen.nodes.values()).count(state)} {state}" for state in states)
@@ -169,7 +169,7 @@ def run(ctx: click.Context, /, inside: Path | None, command: tuple[str, ...], **
     opsctl sandbox run --nodes 8 -- srun -N8 hostname
     """
     app = ctx.obj
-    spec = Spec(name="run", **size)
+    spec = SandboxSpec(name="run", **size)
     if inside:
         ctx.exit(run_inside(spec, command, inside, clock=app.clock, runner=app.runner))
     ctx.exit(run_private(spec, command, clock=app.clock, runner=app.runner, warn=warn))
@@ -184,7 +184,7 @@ def shell(ctx: click.Context, /, **size: Any) -> None:
     \b
     opsctl sandbox shell --nodes 2
     """
-    app, spec = ctx.obj, Spec(name="run", **size)
+    app, spec = ctx.obj, SandboxSpec(name="run", **size)
     if sys.stdin.isatty():
         warn(f"a private Slurm of {spec.describe()}; `exit` ends all of it")
     command = [os.environ.get("SHELL") or "/bin/sh"]
@@ -193,7 +193,7 @@ def shell(ctx: click.Context, /, **size: Any) -> None:
 
 @sandbox.command()
 @click.argument("target", metavar="NODE|controller")
-@click.argument("action", type=click.Choice([action.value for action in Action]))
+@click.argument("action", type=click.Choice([action.value for action in FaultKind]))
 @name_option
 @json_option
 @click.pass_obj
@@ -207,7 +207,7 @@ def fault(app: HasSeams, target: str, action: str, name: str, *, as_json: bool) 
     opsctl sandbox fault node003 restart    start it again
     opsctl sandbox fault controller kill    the same for slurmctld
     """
-    Sandbox.open(name, clock=app.clock, runner=app.runner).fault(target, Action(action))
+    Sandbox.open(name, clock=app.clock, runner=app.runner).fault(target, FaultKind(action))
     print_json({"name": name, "target": target, "action": action}) if as_json else say(f"{target}: {action} done")
 
 

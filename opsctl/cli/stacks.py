@@ -11,15 +11,15 @@ import click
 from opsctl.cli.node_view import NodeView
 from opsctl.cli.output import json_option, optional_train, print_json, say
 from opsctl.diagnosis import request_stacks
-from opsctl.diagnosis.py_spy import look
+from opsctl.diagnosis.py_spy import dump_stacks
 from opsctl.diagnosis.speakers import speaker_of_file
-from opsctl.diagnosis.stack_dumps import Stack, grouped, told
+from opsctl.diagnosis.stack_dumps import Stack, group_stacks, render_stacks
 from opsctl.diagnosis.stack_dumps import parse as parse_stacks
 from opsctl.errors import InputError, OpsctlError, cannot_write
 from opsctl.launch import train_arrays
 from opsctl.model import Job
 from opsctl.nodesets import expand
-from opsctl.settings.loader import Train, parse, read_toml
+from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.run_dir import Life, RunDir
 
 if TYPE_CHECKING:
@@ -64,15 +64,15 @@ def stacks(
         return
     run = app.find(train or "")
     job, life = _running(app, run)
-    ranks = parse(Train, read_toml(run.config), str(run.config)).world_size
+    ranks = parse(TrainSettings, read_toml(run.config), str(run.config)).world_size
     target = life.path / "stacks" / f"asked-{app.clock.now():%Y%m%dT%H%M%S}"
     notes, text = [], ""
     try:
-        request_stacks.ask(life, target, ranks=ranks, seconds=seconds, clock=app.clock)
+        request_stacks.request_by_file(life, target, ranks=ranks, seconds=seconds, clock=app.clock)
         if signal:
             logs, runner = run.life_logs(life.name), app.engine_runner
             notes.append(
-                request_stacks.by_signal(
+                request_stacks.request_by_signal(
                     job, logs, target, ranks=ranks, seconds=seconds, runner=runner, clock=app.clock
                 )
             )
@@ -81,16 +81,20 @@ def stacks(
             raise cannot_write(target, error) from error
         notes.append(f"the ranks themselves could not be asked: {error}")
     if py_spy:
-        looked = look(py_spy, life.name, expand(job.nodes), NodeView(app).fanout(), native=native)
+        looked = dump_stacks(py_spy, life.name, expand(job.nodes), NodeView(app).fanout(), native=native)
         text, notes = looked.text, [*notes, *looked.problems]
         with suppress(OSError):  # what is somebody else's is shown, and not kept
             looked.keep(target)
     notes += [f"all of them: {target}"] if target.exists() else []
-    _show(request_stacks.answers(target, text), ranks=ranks, as_json=as_json, notes=[*filter(None, notes)])
+    _show(request_stacks.collect_answers(target, text), ranks=ranks, as_json=as_json, notes=[*filter(None, notes)])
 
 
 def _running(app: App, run: RunDir) -> tuple[Job, Life]:
-    jobs = [job for job in train_arrays.look(run, app.journal(run), app.scheduler.jobs()).jobs if job.state.is_active]
+    jobs = [
+        job
+        for job in train_arrays.take_snapshot(run, app.journal(run), app.scheduler.jobs()).jobs
+        if job.state.is_active
+    ]
     if not jobs:
         raise InputError(f"{run.name}: nothing runs", hint=f"opsctl why {run.name} says what ended the last task")
     return jobs[0], run.life(jobs[0].life)
@@ -117,9 +121,9 @@ def _show(found: list[Stack], *, as_json: bool, ranks: int | None = None, notes:
                 "ranks": [{"node": each.node, "rank": each.rank, "pid": each.pid} for each in group.stacks],
                 "frames": [f"{frame.function} ({frame.file}:{frame.line})" for frame in group.stacks[0].frames],
             }
-            for group in grouped(found)
+            for group in group_stacks(found)
         ]
         print_json({"groups": groups, "answered": len(found), "ranks": ranks, "notes": notes or []})
         return
-    for line in [*told(found, ranks=ranks), *(notes or [])]:
+    for line in [*render_stacks(found, ranks=ranks), *(notes or [])]:
         say(line)

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from opsctl.alerts.open_alerts import Brief, open_alerts
+from opsctl.alerts.open_alerts import OpenAlert, open_alerts
 from opsctl.app import App
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import cell, console, finite, in_json, json_option, optional_train, print_json
@@ -22,8 +22,8 @@ from opsctl.cli.owner_tasks import keep_cron
 from opsctl.cli.progress_lines import progress_lines
 from opsctl.errors import Unreachable
 from opsctl.model import Job
-from opsctl.monitor.status import Status
-from opsctl.monitor.status import status as look
+from opsctl.monitor.status import TrainStatus
+from opsctl.monitor.status import read_status as look
 from opsctl.state.run_dir import all_trains
 from opsctl.state.site_dir import SiteDir
 from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
@@ -88,7 +88,7 @@ def _watch(app: App, train: str | None, terminal: Console, every: float, *, as_j
             app.clock.sleep(every)
 
 
-def _as_data(statuses: list[Status]) -> object:
+def _as_data(statuses: list[TrainStatus]) -> object:
     return finite([asdict(each) for each in statuses])
 
 
@@ -96,7 +96,7 @@ def _footer(now: datetime, every: float) -> RenderableType:
     return Text(f"{now.astimezone():%H:%M:%S}, again every {every:g} s; Ctrl-C ends it", style="dim")
 
 
-def _statuses(app: App, train: str | None) -> list[Status]:
+def _statuses(app: App, train: str | None) -> list[TrainStatus]:
     runs = [app.find(train)] if train else all_trains(app.root)
     alerts = open_alerts(SiteDir.of(app.root).alerts / "ledger.json")
     jobs, away = _queue(app, alerts) if runs else ([], "")
@@ -105,7 +105,7 @@ def _statuses(app: App, train: str | None) -> list[Status]:
     return [look(run, app.journal(run), jobs, app.clock.now(), alerts, away=away) for run in runs]
 
 
-def _queue(app: App, alerts: Sequence[Brief]) -> tuple[list[Job] | None, str]:
+def _queue(app: App, alerts: Sequence[OpenAlert]) -> tuple[list[Job] | None, str]:
     """The whole queue, or why there is none; since when, if people were told."""
     try:
         return app.scheduler.jobs(), ""
@@ -114,7 +114,7 @@ def _queue(app: App, alerts: Sequence[Brief]) -> tuple[list[Job] | None, str]:
         return None, f"Slurm does not answer{since}: {error.message}"
 
 
-def _page(statuses: list[Status], app: App, terminal: Console) -> RenderableType:
+def _page(statuses: list[TrainStatus], app: App, terminal: Console) -> RenderableType:
     if not statuses:
         return Text(f"no trains below {app.root}; opsctl launch TRAIN.toml starts one")
     now, ramp = app.clock.now(), ASCII if terminal.options.ascii_only else BLOCKS
@@ -126,7 +126,7 @@ def _page(statuses: list[Status], app: App, terminal: Console) -> RenderableType
     return Group(*away, *[status_block(each, now, ramp=ramp) for each in statuses])
 
 
-def status_block(each: Status, now: datetime, *, ramp: str = BLOCKS) -> RenderableType:
+def status_block(each: TrainStatus, now: datetime, *, ramp: str = BLOCKS) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -136,7 +136,7 @@ def status_block(each: Status, now: datetime, *, ramp: str = BLOCKS) -> Renderab
     return table
 
 
-def _lines(each: Status, now: datetime, ramp: str) -> list[tuple[str, str]]:
+def _lines(each: TrainStatus, now: datetime, ramp: str) -> list[tuple[str, str]]:
     lines = [
         ("runs", f"{job.job} on {job.nodes or '?'}, {_for(job.since, now)}{_until(job.ends, now)}")
         for job in each.running or ()

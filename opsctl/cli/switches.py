@@ -9,9 +9,9 @@ import click
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
 from opsctl.errors import RunDirError, cannot_write
-from opsctl.state.journal import Kind, actor
+from opsctl.state.journal import EventKind, actor
 from opsctl.state.run_dir import RunDir
-from opsctl.state.switches import Armed, Switch, arm, disarm, note, read
+from opsctl.state.switches import Armed, Switch, arm, disarm, journal_switches, read
 
 EFFECT = {
     Switch.KILL: "the running task saves and stops; what is queued is cancelled",
@@ -114,7 +114,7 @@ def _arm(app: App, train: str, switch: Switch, reason: str, *, dry_run: bool, as
     if not dry_run:
         arm(run, switch, why=reason)
         if run.is_ours:  # a team-mate's doing shows in the file that they left
-            note(run, app.journal(run), (switch,))
+            journal_switches(run, app.journal(run), (switch,))
     if before:
         said = f"already armed: {_described(before)}"
     else:
@@ -134,7 +134,7 @@ def take_away(app: App, run: RunDir, switch: Switch) -> None:
     """Disarm it. Raises RunDirError."""
     if run.is_ours:
         # Before it is done: afterwards nobody could tell who did it. Cut off in between, it is armed again in both.
-        app.journal(run).append(Kind.DISARMED, switch=switch.value, by=actor())
+        app.journal(run).append(EventKind.DISARMED, switch=switch.value, by=actor())
     try:
         disarm(run, switch)
     except OSError as error:

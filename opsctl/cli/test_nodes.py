@@ -13,8 +13,8 @@ from opsctl.cli.health import show
 from opsctl.cli.node_view import NodeView, partition_option, train_option
 from opsctl.cli.nodes import carry_out
 from opsctl.cli.output import dry_run_option, json_option, print_json, say
-from opsctl.nodes.collective_test.all_reduce import Ask, Together, judged
-from opsctl.nodes.collective_test.node_search import Found
+from opsctl.nodes.collective_test.all_reduce import CollectiveTest, TestOptions, judge_nodes
+from opsctl.nodes.collective_test.node_search import SearchResult
 from opsctl.nodes.drain_plan import plan_drain
 from opsctl.nodes.health.node_state import Health, Verdict
 from opsctl.nodesets import fold
@@ -54,15 +54,15 @@ def test_nodes(
         print_json({"would_test": chosen}) if as_json else say(said)
         return
     addresses = {node.name: node.address for node in view.nodes}
-    test = Together(
+    test = CollectiveTest(
         fanout=view.fanout(), clock=app.clock, addresses=addresses, dice=random.SystemRandom(),
-        ask=Ask(python=python, seconds=seconds, megabytes=megabytes, interface=interface),
-        tell=(lambda _: None) if as_json else lambda line: click.echo(line, err=True),
+        ask=TestOptions(python=python, seconds=seconds, megabytes=megabytes, interface=interface),
+        notify=(lambda _: None) if as_json else lambda line: click.echo(line, err=True),
     )  # fmt: skip
     alone = test.alone(chosen)
     found = test.search([node for node, verdict in alone.items() if verdict.health is Health.HEALTHY])
     speeds = test.pairs(found.good, pairs) if pairs and len(found.good) > 1 else {}
-    verdicts = judged(test, alone, found, speeds)
+    verdicts = judge_nodes(test, alone, found, speeds)
     excluded = frozenset(each.node for each in app.exclusions.now())
     plan = plan_drain(verdicts, view.nodes, app.site.health, scores={}, excluded=excluded) if drain else None
     if as_json:
@@ -77,7 +77,7 @@ def test_nodes(
         click.get_current_context().exit(1)
 
 
-def _show(test: Together, found: Found, speeds: dict[str, float], verdicts: list[Verdict]) -> None:
+def _show(test: CollectiveTest, found: SearchResult, speeds: dict[str, float], verdicts: list[Verdict]) -> None:
     show(verdicts)
     for left, right in found.apart:
         say(f"{fold(left)} and {fold(right)} each work, but not together: look at the links and switches between them")

@@ -14,7 +14,7 @@ from opsctl.cli.output import complete_trains, json_option, print_json, say
 from opsctl.cli.owner_tasks import keep_cron
 from opsctl.errors import OpsctlError
 from opsctl.model import Finding, Level
-from opsctl.monitor.watch_cycle import Report, Watch
+from opsctl.monitor.watch_cycle import CycleReport, Watch
 
 NAGIOS = {Level.OK: 0, Level.WARNING: 1, Level.CRITICAL: 2, Level.UNKNOWN: 3}
 WORST = (Level.CRITICAL, Level.WARNING, Level.UNKNOWN, Level.OK)
@@ -74,7 +74,7 @@ def watch(
         app.clock.sleep(max(0.0, every.total_seconds() - report.seconds))
 
 
-def _show(report: Report, *, is_short: bool) -> None:
+def _show(report: CycleReport, *, is_short: bool) -> None:
     """All that was found; of a cycle among many, only what changed and what is not well."""
     for each in report.attended:
         for line in (*each.done, *([f"failed: {each.error}"] if each.error else [])):
@@ -89,7 +89,7 @@ def _show(report: Report, *, is_short: bool) -> None:
     _say_what_failed(report)
 
 
-def _say_what_failed(report: Report) -> None:
+def _say_what_failed(report: CycleReport) -> None:
     for attempt in report.attempts:
         if attempt.error:
             again = "it will not work by itself" if attempt.error.is_permanent else "tried again later"

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import click
 
 from opsctl.cli.output import json_option, optional_train, print_json, say
-from opsctl.diagnosis.causes import Class
-from opsctl.diagnosis.diagnose_attempt import Lived, diagnose_life, diagnose_logs
-from opsctl.diagnosis.exit_reasons import End, by_slurm, by_trainer
+from opsctl.diagnosis.causes import CauseKind
+from opsctl.diagnosis.diagnose_attempt import FinishedLifeLogs, diagnose_life, diagnose_logs
+from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_slurm, explain_by_trainer
 from opsctl.diagnosis.hang_cause import diagnose_hang
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import InputError, Unreachable
 from opsctl.guard.attempt_record import read_start
-from opsctl.guard.diagnose import SLURM_SAID, asked_why, lived
-from opsctl.guard.exit_evidence import gather
-from opsctl.guard.finalize import is_of, read_end, remembered
-from opsctl.guard.node_evidence import with_past
+from opsctl.guard.diagnose import SLURM_SAID, load_life_logs, read_stop_words
+from opsctl.guard.exit_evidence import gather_evidence
+from opsctl.guard.finalize import is_of, load_past_jobs, read_end
+from opsctl.guard.node_evidence import add_node_history
 from opsctl.guard.outcome import Outcome
-from opsctl.guard.stop_request import Stop, read_stop_request
+from opsctl.guard.stop_request import StopKind, read_stop_request
 from opsctl.model import JobState
 from opsctl.state.journal import replay
 from opsctl.state.run_dir import Life, RunDir
@@ -59,7 +59,7 @@ def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...]
     if as_json:
         print_json({**asdict(found), "suspects": found.suspects, "done": done})
     else:
-        say("\n".join(told(found, train or "", done)))
+        say("\n".join(render_diagnosis(found, train or "", done)))
 
 
 def _files(paths: tuple[Path, ...]) -> list[Path]:
@@ -93,19 +93,19 @@ def _with_lost_node(life: Life, found: Diagnosis) -> Diagnosis:
 
 def _hung(life: Life) -> bool:
     done, asked = read_end(life), read_stop_request(life)
-    return done.outcome is Outcome.HUNG if done else bool(asked and asked.reason is Stop.HUNG)
+    return done.outcome is Outcome.HUNG if done else bool(asked and asked.reason is StopKind.HUNG)
 
 
 def _with_past(app: App, run: RunDir, life: Life, found: Diagnosis) -> Diagnosis:
     """With what health knows of the nodes, as far as it is known which they were and when it ended."""
     began, done = read_start(life), read_end(life)
-    at = done.ended if done else gather(run, life, None)[1] or app.clock.now()
+    at = done.ended if done else gather_evidence(run, life, None)[1] or app.clock.now()
     allocated = began.nodes if began else ""
-    return with_past(found, app.history, allocated, at=at, days=app.site.health.lemon_days)
+    return add_node_history(found, app.history, allocated, at=at, days=app.site.health.lemon_days)
 
 
-def _lived(app: App, run: RunDir, life: str, started: list[str]) -> Lived:
-    return lived(run, life, started, _said(app, run.life(life)))
+def _lived(app: App, run: RunDir, life: str, started: list[str]) -> FinishedLifeLogs:
+    return load_life_logs(run, life, started, _said(app, run.life(life)))
 
 
 def _is_over(app: App, life: Life) -> bool:
@@ -120,22 +120,22 @@ def _state(app: App, life: Life) -> JobState:
     if (done := read_end(life)) and (state := SLURM_SAID.get(done.outcome)):
         return state
     try:
-        rows = [*app.scheduler.jobs(), *remembered(app.scheduler, [life.array])]
+        rows = [*app.scheduler.jobs(), *load_past_jobs(app.scheduler, [life.array])]
     except Unreachable:
         return JobState.UNKNOWN
     return next((row.state for row in rows if is_of(row, life) and row.restarts == life.restart), JobState.UNKNOWN)
 
 
-def _said(app: App, life: Life) -> End | None:
+def _said(app: App, life: Life) -> ExitReason | None:
     """What the trainer, the guard or Slurm say."""
-    word = by_trainer(read_stop_reason(life.stop_reason), asked_why(life))
+    word = explain_by_trainer(read_stop_reason(life.stop_reason), read_stop_words(life))
     if word is None and (done := read_end(life)) and done.outcome.value in {"finished", "killed", "paused", "stopped"}:
-        kind = Class.NONE if done.outcome.value == "finished" else Class.SWITCH
-        return End(kind=kind, says=done.why, is_final=True)
-    return word or by_slurm(_state(app, life))
+        kind = CauseKind.NONE if done.outcome.value == "finished" else CauseKind.SWITCH
+        return ExitReason(kind=kind, says=done.why, is_final=True)
+    return word or explain_by_slurm(_state(app, life))
 
 
-def told(found: Diagnosis, train: str, done: Sequence[str] = ()) -> list[str]:
+def render_diagnosis(found: Diagnosis, train: str, done: Sequence[str] = ()) -> list[str]:
     """For people: what, where, when, the proof, what was done, what to do."""
     where = ", ".join(
         part
@@ -146,7 +146,7 @@ def told(found: Diagnosis, train: str, done: Sequence[str] = ()) -> list[str]:
         )
         if part
     )
-    kind = "" if found.kind is Class.NONE else f"{found.kind.value}: "
+    kind = "" if found.kind is CauseKind.NONE else f"{found.kind.value}: "
     lines = [
         " ".join(part for part in (train, found.life) if part)
         + (": " if train or found.life else "")

@@ -13,19 +13,19 @@ from zoneinfo import ZoneInfo
 from tzlocal import get_localzone
 
 from opsctl.cron.cron_dir import CronDir
-from opsctl.cron.crontab import Entry, Schedule, read_schedule, shipped
+from opsctl.cron.crontab import CronEntry, Schedule, read_schedule, shipped
 from opsctl.cron.sbatch import foreign_to_us
 from opsctl.ports import Clock
-from opsctl.settings.cron import CronSite
+from opsctl.settings.cron import CronSettings
 from opsctl.state.run_dir import check_trusted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cron:
+class CronContext:
     """What ticks and drivers need of the world."""
 
     place: CronDir
-    settings: CronSite
+    settings: CronSettings
     clock: Clock
     env: Mapping[str, str]
     """What entries get, besides what the crontab sets."""
@@ -43,7 +43,7 @@ class Cron:
     def schedule(self) -> Schedule:
         return read_schedule(self.directory, self.zone)
 
-    def check_trusted(self, entry: Entry) -> None:
+    def check_trusted(self, entry: CronEntry) -> None:
         """Refuse what others could have written. What is shipped is as good as this code. Raises RunDirError."""
         if self.settings.own_directory() is None:
             return
@@ -53,12 +53,12 @@ class Cron:
             check_trusted([entry.source.resolve()], root=entry.source.resolve().parent if self.trust_parents else None)
 
 
-def zone_of(settings: CronSite) -> tzinfo:
+def zone_of(settings: CronSettings) -> tzinfo:
     """Whose hours the crontab's are."""
     return ZoneInfo(settings.time_zone) if settings.time_zone else get_localzone()
 
 
-def entry_env(env: Mapping[str, str], entry: Entry) -> dict[str, str]:
+def entry_env(env: Mapping[str, str], entry: CronEntry) -> dict[str, str]:
     """What the entry finds in its environment: this opsctl first on its path, nothing of a job we may be in."""
     ours = {name: value for name, value in env.items() if name not in foreign_to_us(env)}
     path = entry.env.get("PATH") or env.get("PATH") or os.defpath

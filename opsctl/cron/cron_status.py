@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from opsctl.cron.context import Cron
-from opsctl.cron.crontab import Entry
+from opsctl.cron.context import CronContext
+from opsctl.cron.crontab import CronEntry
 from opsctl.cron.drivers.daemon import alive, describe
-from opsctl.cron.run_history import Ran, Result, read_ledger
+from opsctl.cron.run_history import EntryResult, EntryRun, read_ledger
 from opsctl.errors import OpsctlError
 
 AT_WORK = 60.0
@@ -46,7 +46,7 @@ class CronStatus:
     """Lines that make no sense, entries that will not be run."""
 
 
-def look(cron: Cron) -> CronStatus:
+def read_cron_status(cron: CronContext) -> CronStatus:
     """Asks Slurm nothing."""
     now, ledger, schedule, wanted = cron.clock.now(), read_ledger(cron.place), cron.schedule(), alive(cron)
     last = cron.place.ticked()
@@ -58,13 +58,13 @@ def look(cron: Cron) -> CronStatus:
         every=cron.settings.every,
         directory=str(cron.directory),
         ticks=len(ledger.ticks),
-        entries=tuple(_entry(each, ledger.entries.get(each.id, Ran(since=now)), works=works)
+        entries=tuple(_entry(each, ledger.entries.get(each.id, EntryRun(since=now)), works=works)
                       for each in schedule.entries),
         problems=(*schedule.problems, *_refused(cron, schedule.entries)),
     )  # fmt: skip
 
 
-def _refused(cron: Cron, entries: tuple[Entry, ...]) -> Iterator[str]:
+def _refused(cron: CronContext, entries: tuple[CronEntry, ...]) -> Iterator[str]:
     """What a tick would not run, said before it is due."""
     for entry in entries:
         try:
@@ -76,8 +76,8 @@ def _refused(cron: Cron, entries: tuple[Entry, ...]) -> Iterator[str]:
                 yield f"{entry.id}: {entry.refused}"
 
 
-def _entry(entry: Entry, ran: Ran, *, works: bool) -> EntryStatus:
-    result = "cut off" if ran.result is Result.RUNNING and not works else str(ran.result or "")
+def _entry(entry: CronEntry, ran: EntryRun, *, works: bool) -> EntryStatus:
+    result = "cut off" if ran.result is EntryResult.RUNNING and not works else str(ran.result or "")
     return EntryStatus(
         id=entry.id, when=entry.when.text, started=ran.started, seconds=ran.seconds, result=result, detail=ran.detail,
         output=ran.output, next=entry.when.after(ran.since),

@@ -19,7 +19,7 @@ SETTING = re.compile(r"([A-Za-z_]\w*)\s*=\s*(.*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CronEntry:
     """One thing to do, again and again."""
 
     id: str
@@ -38,7 +38,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    entries: tuple[Entry, ...]
+    entries: tuple[CronEntry, ...]
     problems: tuple[str, ...]
     """Lines that make no sense, files that cannot be read: told, and no reason not to run the rest."""
 
@@ -50,7 +50,7 @@ def shipped() -> Path:
 
 def read_schedule(directory: Path, zone: tzinfo) -> Schedule:
     """The crontab in `directory`, then its drop-in directories. Any of them may be missing, but not all."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, CronEntry] = {}
     problems: list[str] = []
     if not directory.is_dir():
         return Schedule(entries=(), problems=(f"{directory}: no such directory",))
@@ -64,7 +64,7 @@ def read_schedule(directory: Path, zone: tzinfo) -> Schedule:
     return Schedule(entries=tuple(entries.values()), problems=tuple(problems))
 
 
-def _crontab(path: Path, zone: tzinfo) -> Iterator[Entry | str]:
+def _crontab(path: Path, zone: tzinfo) -> Iterator[CronEntry | str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def _crontab(path: Path, zone: tzinfo) -> Iterator[Entry | str]:
             yield f"{path}:{number}: {error}"
 
 
-def _line(path: Path, line: str, env: dict[str, str], zone: tzinfo) -> Entry:
+def _line(path: Path, line: str, env: dict[str, str], zone: tzinfo) -> CronEntry:
     count = 1 if line.startswith("@") else 5
     words = line.split(maxsplit=count)
     if len(words) <= count:
@@ -95,10 +95,10 @@ def _line(path: Path, line: str, env: dict[str, str], zone: tzinfo) -> Entry:
     command = words[count]
     when = parse_when(" ".join(words[:count]), zone)
     shell = env.pop("SHELL", "/bin/sh")
-    return Entry(id=printable(command), when=when, source=path, argv=(shell, "-c", command), env=env)
+    return CronEntry(id=printable(command), when=when, source=path, argv=(shell, "-c", command), env=env)
 
 
-def _drop_ins(directory: Path, zone: tzinfo) -> Iterator[Entry | str]:
+def _drop_ins(directory: Path, zone: tzinfo) -> Iterator[CronEntry | str]:
     for name, times in DROP_INS.items():
         when = parse_when(times, zone)
         try:
@@ -114,11 +114,11 @@ def _drop_ins(directory: Path, zone: tzinfo) -> Iterator[Entry | str]:
             yield _drop_in(path, when)
 
 
-def _drop_in(path: Path, when: When) -> Entry:
+def _drop_in(path: Path, when: When) -> CronEntry:
     is_batch = path.name.endswith(".slurm")
     refused = "" if is_batch or os.access(path, os.X_OK) else "not executable: chmod +x it"
     argv = ("sbatch", "--parsable", str(path)) if is_batch else (str(path),)
-    return Entry(
+    return CronEntry(
         id=printable(f"{path.parent.name}/{path.name}"), when=when, source=path, argv=argv, is_batch=is_batch,
         refused=refused,
     )  # fmt: skip
@@ -130,7 +130,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def due(entry: Entry, since: datetime, now: datetime) -> bool:
+def is_due(entry: CronEntry, since: datetime, now: datetime) -> bool:
     """Whether one of its times has come, however many did: a tick runs each entry at most once."""
     next_time = entry.when.after(since)
     return next_time is not None and next_time <= now

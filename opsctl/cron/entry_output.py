@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.cron.cron_dir import CronDir
-from opsctl.settings.cron import CronSite
+from opsctl.settings.cron import CronSettings
 from opsctl.state.run_dir import all_trains
 
 KEEP_BYTES = 1 << 20
@@ -55,7 +55,7 @@ def prune(directory: Path, now: datetime, *, keep: timedelta, files: int, total:
     return removed
 
 
-def sweep(place: CronDir, now: datetime, settings: CronSite) -> int:
+def sweep(place: CronDir, now: datetime, settings: CronSettings) -> int:
     """Prune, and remove the temporary files that killed writers left in the site's directory and in those of our
     trains; how many files went."""
     removed = prune(place.output, now, keep=timedelta(days=settings.keep_days), files=settings.keep_files)

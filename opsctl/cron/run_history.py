@@ -17,7 +17,7 @@ TICKS = 50
 """So many ticks are remembered."""
 
 
-class Result(StrEnum):
+class EntryResult(StrEnum):
     OK = "ok"
     FAILED = "failed"
     TIMEOUT = "timeout"
@@ -30,14 +30,14 @@ class Result(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class EntryRun:
     """What became of one entry, the last time."""
 
     since: datetime
     """It is due at its first time after this."""
     started: datetime | None = None
     seconds: float = 0.0
-    result: Result | None = None
+    result: EntryResult | None = None
     detail: str = ""
     """Such as `exit 3`, or the job that was submitted."""
     output: str = ""
@@ -48,11 +48,11 @@ class Ran:
     @property
     def was_cut_off(self) -> bool:
         """Its tick was killed, if no tick is at work, and it may be begun again."""
-        return self.result is Result.RUNNING and not self.again
+        return self.result is EntryResult.RUNNING and not self.again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class TickRun:
     """One tick that came."""
 
     at: datetime
@@ -65,24 +65,24 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
-    entries: Mapping[str, Ran] = field(default_factory=dict)
-    ticks: tuple[Tick, ...] = ()
+class RunHistory:
+    entries: Mapping[str, EntryRun] = field(default_factory=dict)
+    ticks: tuple[TickRun, ...] = ()
     """The newest last."""
 
-    def with_entry(self, id: str, ran: Ran) -> Ledger:
+    def with_entry(self, id: str, ran: EntryRun) -> RunHistory:
         return replace(self, entries={**self.entries, id: ran})
 
-    def with_tick(self, tick: Tick) -> Ledger:
+    def with_tick(self, tick: TickRun) -> RunHistory:
         return replace(self, ticks=(*self.ticks, tick)[-TICKS:])
 
-    def without_stale(self, known: set[str], now: datetime) -> Ledger:
+    def without_stale(self, known: set[str], now: datetime) -> RunHistory:
         """Without what nobody has heard of for long."""
         kept = {id: ran for id, ran in self.entries.items() if id in known or now - ran.since < FORGET}
         return replace(self, entries=kept)
 
 
-def read_ledger(place: CronDir) -> Ledger:
+def read_ledger(place: CronDir) -> RunHistory:
     """What was written last; an empty one if there is none, or it cannot be understood.
 
     Without a ledger nothing is run twice, and nothing is caught up with.
@@ -90,26 +90,26 @@ def read_ledger(place: CronDir) -> Ledger:
     try:
         given = json.loads(place.ledger.read_text())
         entries = {str(id): _ran(each) for id, each in given["entries"].items()}
-        return Ledger(entries=entries, ticks=tuple(_tick(each) for each in given["ticks"]))
+        return RunHistory(entries=entries, ticks=tuple(_tick(each) for each in given["ticks"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return Ledger()
+        return RunHistory()
 
 
-def write_ledger(place: CronDir, ledger: Ledger) -> None:
+def write_ledger(place: CronDir, ledger: RunHistory) -> None:
     """Raises RunDirError."""
     place.site.write(place.ledger, json.dumps(asdict(ledger), default=str, indent=1) + "\n")
 
 
-def _ran(given: dict[str, Any]) -> Ran:
+def _ran(given: dict[str, Any]) -> EntryRun:
     result = given.get("result")
     times = {name: _time(given.get(name)) for name in ("since", "started")}
     if times["since"] is None:
         raise ValueError("without a beginning")
-    return Ran(**{**given, **times, "result": Result(result) if result else None})
+    return EntryRun(**{**given, **times, "result": EntryResult(result) if result else None})
 
 
-def _tick(given: dict[str, Any]) -> Tick:
-    return Tick(**{**given, "at": datetime.fromisoformat(given["at"]), "slot": _time(given["slot"]),
+def _tick(given: dict[str, Any]) -> TickRun:
+    return TickRun(**{**given, "at": datetime.fromisoformat(given["at"]), "slot": _time(given["slot"]),
                    "ran": tuple(given["ran"])})  # fmt: skip
 
 

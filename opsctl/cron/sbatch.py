@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from opsctl.errors import Unreachable
 from opsctl.ports import Runner, TimedOut
 from opsctl.scheduler.slurm import NO_FILTER, TIMEOUT
-from opsctl.scheduler.slurm_errors import HINT, check
+from opsctl.scheduler.slurm_errors import HINT, raise_for_error
 
 
 def foreign_to_us(env: Mapping[str, str]) -> dict[str, None]:
@@ -24,7 +24,9 @@ def sbatch(runner: Runner, env: Mapping[str, str], script: str, *, options: Sequ
     """
     argv = ("sbatch", "--parsable", *options)
     try:
-        out = check(runner.run(argv, timeout=TIMEOUT, stdin=script, env=NO_FILTER["sbatch"] | foreign_to_us(env))).out
+        out = raise_for_error(
+            runner.run(argv, timeout=TIMEOUT, stdin=script, env=NO_FILTER["sbatch"] | foreign_to_us(env))
+        ).out
     except TimedOut as error:
         raise Unreachable(str(error), hint=HINT) from error
     number = out.strip().partition(";")[0]

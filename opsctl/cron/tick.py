@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from opsctl.cron.context import Cron, entry_env
-from opsctl.cron.crontab import Entry, due
+from opsctl.cron.context import CronContext, entry_env
+from opsctl.cron.crontab import CronEntry, is_due
 from opsctl.cron.entry_output import KEEP_BYTES, keep_output, prune
-from opsctl.cron.entry_result import judged, submitted
-from opsctl.cron.run_history import Ledger, Ran, Result, Tick, read_ledger, write_ledger
+from opsctl.cron.entry_result import judge_result, judge_submission
+from opsctl.cron.run_history import EntryResult, EntryRun, RunHistory, TickRun, read_ledger, write_ledger
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.host.system import hostname, run_bounded
-from opsctl.state.lease import Held, lease
+from opsctl.state.lease import HeldLease, lease
 
 SIGN_OF_LIFE = 20.0
 """Seconds between two that a tick gives while it works: of a lease, nobody waits for longer than two minutes."""
@@ -23,15 +23,15 @@ SBATCH_TIMEOUT = 30.0
 
 
 @dataclass(kw_only=True)
-class Round:
+class TickRunner:
     """A tick at work."""
 
-    cron: Cron
+    cron: CronContext
     slot: datetime | None
     """When the driver meant it to come. A node whose clock is behind does not wait for that time again."""
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: RunHistory = field(default_factory=RunHistory)
     problems: list[str] = field(default_factory=list)
-    held: Held | None = None
+    held: HeldLease | None = None
     _alive: float = float("-inf")
     _kept: bool = True
     """Whether the ledger could be written the last time."""
@@ -41,7 +41,7 @@ class Round:
         now = self.cron.clock.now()
         return max(now, self.slot) if self.slot else now
 
-    def run(self) -> dict[str, Ran]:
+    def run(self) -> dict[str, EntryRun]:
         """Run what is due; what became of it. Raises Busy while another tick is at work."""
         began = self.cron.clock.monotonic()
         late = began + max(self.cron.settings.limit_seconds - 60, self.cron.settings.limit_seconds / 2)
@@ -68,12 +68,12 @@ class Round:
                 self._problem(f"without a lease: {error.message}")
             yield
 
-    def _due(self) -> list[Entry]:
+    def _due(self) -> list[CronEntry]:
         schedule = self.cron.schedule()
         for problem in schedule.problems:
             self._problem(problem)
         now, every = self.now, timedelta(seconds=self.cron.settings.every)
-        fresh = Ran(since=now - every)
+        fresh = EntryRun(since=now - every)
         entries = {entry.id: self.ledger.entries.get(entry.id, fresh) for entry in schedule.entries}
         self.ledger = replace(self.ledger.without_stale(set(entries), now), entries={**self.ledger.entries, **entries})
         self._write()
@@ -82,29 +82,31 @@ class Round:
         cut_off = {id for id, ran in entries.items() if self.held and ran.was_cut_off}
         # Not what is submitted: it may well be in the queue.
         return [each for each in schedule.entries if (each.id in cut_off and not each.is_batch)
-                or due(each, max(entries[each.id].since, floor), now)]  # fmt: skip
+                or is_due(each, max(entries[each.id].since, floor), now)]  # fmt: skip
 
-    def _run(self, entry: Entry, left: float) -> Ran:
+    def _run(self, entry: CronEntry, left: float) -> EntryRun:
         before, began = self.ledger.entries[entry.id], self.cron.clock.monotonic()
-        start = Ran(since=self.now, started=self.cron.clock.now(), result=Result.RUNNING, again=before.was_cut_off)
+        start = EntryRun(
+            since=self.now, started=self.cron.clock.now(), result=EntryResult.RUNNING, again=before.was_cut_off
+        )
         self._note(entry, start)
-        done = replace(start, result=Result.FAILED, detail="ended together with the tick")
+        done = replace(start, result=EntryResult.FAILED, detail="ended together with the tick")
         try:
             done = self._outcome(entry, before, start, left)
         finally:
             done = replace(done, seconds=round(self.cron.clock.monotonic() - began, 3), again=False)
             self._note(entry, done)
-        if done.result is not Result.OK:
+        if done.result is not EntryResult.OK:
             self._problem(f"{entry.id}: {done.result}: {done.detail}")
         return done
 
-    def _outcome(self, entry: Entry, before: Ran, start: Ran, left: float) -> Ran:
+    def _outcome(self, entry: CronEntry, before: EntryRun, start: EntryRun, left: float) -> EntryRun:
         try:
             if entry.refused:
                 raise RunDirError(entry.refused)
             self.cron.check_trusted(entry)
         except OpsctlError as error:
-            return replace(start, result=Result.REFUSED, detail=error.message)
+            return replace(start, result=EntryResult.REFUSED, detail=error.message)
         settings, place = self.cron.settings, self.cron.place
         most = SBATCH_TIMEOUT if entry.is_batch else settings.timeout_seconds
         home = Path(self.cron.env.get("HOME", "/"))
@@ -114,9 +116,9 @@ class Round:
                 cwd=place.output if entry.is_batch else home if home.is_dir() else Path("/"), pulse=self._pulse,
             )  # fmt: skip
         except OSError as error:
-            return replace(start, result=Result.FAILED, detail=f"cannot be started: {error.strerror}")
-        ran = submitted(done, before, start) if entry.is_batch else judged(done, start, min(most, left))
-        if entry.is_batch and ran.result is Result.OK:
+            return replace(start, result=EntryResult.FAILED, detail=f"cannot be started: {error.strerror}")
+        ran = judge_submission(done, before, start) if entry.is_batch else judge_result(done, start, min(most, left))
+        if entry.is_batch and ran.result is EntryResult.OK:
             return ran
         return replace(ran, output=keep_output(place.output, entry.id, self.cron.clock.now(), done.output))
 
@@ -131,13 +133,13 @@ class Round:
     def _end(self, ran: tuple[str, ...], seconds: float) -> None:
         settings, now = self.cron.settings, self.cron.clock.now()
         job = f", job {job}" if (job := self.cron.env.get("SLURM_JOB_ID")) else ""
-        tick = Tick(at=now, slot=self.slot, by=f"{hostname()}{job}", seconds=round(seconds, 3), ran=ran)
+        tick = TickRun(at=now, slot=self.slot, by=f"{hostname()}{job}", seconds=round(seconds, 3), ran=ran)
         self.ledger = self.ledger.with_tick(tick)
         self._write()
         self.cron.place.touch(now)
         prune(self.cron.place.output, now, keep=timedelta(days=settings.keep_days), files=settings.keep_files)
 
-    def _note(self, entry: Entry, ran: Ran) -> None:
+    def _note(self, entry: CronEntry, ran: EntryRun) -> None:
         self.ledger = self.ledger.with_entry(entry.id, ran)
         self._write()
 

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 
 
-class Class(StrEnum):
+class CauseKind(StrEnum):
     """Whose fault an end was. NONE is for lives that ended as they should."""
 
     NODE = "node"
@@ -51,7 +51,7 @@ class Cause:
 
     name: str
     pattern: re.Pattern[str]
-    kind: Class
+    kind: CauseKind
     scope: Scope
     weight: Weight
     says: str
@@ -63,7 +63,7 @@ class Cause:
 
 UNEXPLAINED = Cause(
     name="traceback", pattern=re.compile(r"Traceback \(most recent call last\)|Fatal Python error"),
-    kind=Class.UNKNOWN, scope=Scope.RANK, weight=Weight.DEATH, says="an error that is in no table",
+    kind=CauseKind.UNKNOWN, scope=Scope.RANK, weight=Weight.DEATH, says="an error that is in no table",
     advice="See the traceback. A pattern for it would be a row in opsctl/diagnosis/causes.toml.", source="",
 )  # fmt: skip
 """What any traceback says, where no row knows better."""
@@ -78,7 +78,7 @@ def causes() -> tuple[Cause, ...]:
 
 def _cause(row: dict[str, str]) -> Cause:
     return Cause(
-        name=row["name"], pattern=re.compile(row["pattern"]), kind=Class(row["class"]), scope=Scope(row["scope"]),
+        name=row["name"], pattern=re.compile(row["pattern"]), kind=CauseKind(row["class"]), scope=Scope(row["scope"]),
         weight=Weight[row.get("weight", "cause").upper()], says=row["says"], advice=row["advice"],
         source=row["source"], later=row.get("later", ""),
     )  # fmt: skip

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opsctl.diagnosis.causes import Weight
-from opsctl.diagnosis.exit_reasons import End
-from opsctl.diagnosis.merge_logs import in_order
-from opsctl.diagnosis.root_cause import Diagnosis, judge
-from opsctl.diagnosis.scan_logs import Event, Scan, scan
+from opsctl.diagnosis.exit_reasons import ExitReason
+from opsctl.diagnosis.merge_logs import merge_in_order
+from opsctl.diagnosis.root_cause import Diagnosis, find_root_cause
+from opsctl.diagnosis.scan_logs import LogEvent, Scan, scan
 from opsctl.diagnosis.speakers import speaker_of_file
 from opsctl.state.run_dir import RunDir
 
@@ -19,7 +19,7 @@ TAIL = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lived:
+class FinishedLifeLogs:
     """What is known of a life from outside its logs."""
 
     life: str
@@ -27,22 +27,22 @@ class Lived:
     """How long main_log was when it began."""
     end: int | None = None
     """How long it was when the next life began."""
-    said: End | None = None
+    said: ExitReason | None = None
     ranks: int | None = None
     """How many it had."""
 
 
-def diagnose_life(run: RunDir, lived: Lived, *, before: Diagnosis | None = None) -> Diagnosis:
+def diagnose_life(run: RunDir, lived: FinishedLifeLogs, *, before: Diagnosis | None = None) -> Diagnosis:
     """Why a life ended: from main_log, which has the order of all ranks, and where that explains nothing, from the
     logs of the single ranks. Raises RunDirError for logs that may not be read."""
     if lived.said and lived.said.is_final:
-        return replace(judge([], end=lived.said), life=lived.life)
+        return replace(find_root_cause([], end=lived.said), life=lived.life)
     main = scan(run.main_log, begin=lived.begin, end=lived.end)
     events = main.events
     if not any(event.cause.weight is Weight.CAUSE for event in events):
         own = scan_ranks(sorted(run.life_logs(lived.life).glob("*.log")))
         events = own if _heaviest(own) > _heaviest(events) else events
-    found = judge(events, end=lived.said, iteration=main.iteration, ranks=lived.ranks, before=before)
+    found = find_root_cause(events, end=lived.said, iteration=main.iteration, ranks=lived.ranks, before=before)
     return replace(found, life=lived.life)
 
 
@@ -50,13 +50,13 @@ def diagnose_logs(paths: Sequence[Path], *, ranks: int | None = None) -> Diagnos
     """Why it ended, from logs alone: one that all ranks write to, or one for each rank or node."""
     if len(paths) == 1:
         seen = scan(paths[0], known=speaker_of_file(paths[0].name))
-        return judge(seen.events, iteration=seen.iteration, ranks=ranks)
+        return find_root_cause(seen.events, iteration=seen.iteration, ranks=ranks)
     seen_each = {path: scan(path, known=speaker_of_file(path.name)) for path in paths}
     last = max((each.iteration for each in seen_each.values() if each.iteration is not None), default=None)
-    return judge(_together(seen_each), iteration=last, ranks=ranks)
+    return find_root_cause(_together(seen_each), iteration=last, ranks=ranks)
 
 
-def scan_ranks(paths: Sequence[Path]) -> list[Event]:
+def scan_ranks(paths: Sequence[Path]) -> list[LogEvent]:
     """What the logs of single ranks tell, in order of time."""
     found = {}
     for path in paths:
@@ -65,9 +65,9 @@ def scan_ranks(paths: Sequence[Path]) -> list[Event]:
     return _together(found)
 
 
-def _together(found: dict[Path, Scan]) -> list[Event]:
-    return in_order([each.events for each in found.values() if each.events], list(found))
+def _together(found: dict[Path, Scan]) -> list[LogEvent]:
+    return merge_in_order([each.events for each in found.values() if each.events], list(found))
 
 
-def _heaviest(events: Sequence[Event]) -> int:
+def _heaviest(events: Sequence[LogEvent]) -> int:
     return max((event.cause.weight for event in events), default=-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from opsctl.diagnosis.causes import UNEXPLAINED
-from opsctl.diagnosis.scan_logs import LONGEST, Event
+from opsctl.diagnosis.scan_logs import LONGEST, LogEvent
 from opsctl.diagnosis.speakers import Speaker, split
 from opsctl.telemetry.logs.log_lines import time_of
 
@@ -17,7 +17,7 @@ MOST = 9
 """Lines of a traceback."""
 
 
-def excerpt(event: Event) -> list[str]:
+def excerpt(event: LogEvent) -> list[str]:
     """The lines of the same speaker around an event, without prefixes and frames of C++; of a traceback nobody
     explains, all of it but the middle."""
     above, below = _around(event)
@@ -26,7 +26,7 @@ def excerpt(event: Event) -> list[str]:
     return [*above[-BEFORE:], event.text, *below[1 : 1 + AFTER]]
 
 
-def when(event: Event) -> str:
+def when(event: LogEvent) -> str:
     """The time of the nearest line before, or after, that bears one, by the clock of whoever said it; may be empty."""
     above, below = _read(event)
     nearest = (*below[:1], *reversed(above), *below[1:])
@@ -34,13 +34,13 @@ def when(event: Event) -> str:
     return found.decode()
 
 
-def _around(event: Event) -> tuple[list[str], list[str]]:
+def _around(event: LogEvent) -> tuple[list[str], list[str]]:
     above, below = _read(event)
     mine = _place(split(below[0])[0]) if below else ("", None)
     return _said_by(mine, above), _said_by(mine, below)
 
 
-def _read(event: Event) -> tuple[list[bytes], list[bytes]]:
+def _read(event: LogEvent) -> tuple[list[bytes], list[bytes]]:
     """The lines before, and the line itself with those after it."""
     start = max(0, event.offset - NEARBY)
     try:

@@ -6,30 +6,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from opsctl.diagnosis.causes import Class, Scope, Weight, causes
-from opsctl.diagnosis.diagnose_attempt import Lived, diagnose_life
-from opsctl.diagnosis.request_stacks import answers
+from opsctl.diagnosis.causes import CauseKind, Scope, Weight, causes
+from opsctl.diagnosis.diagnose_attempt import FinishedLifeLogs, diagnose_life
+from opsctl.diagnosis.request_stacks import collect_answers
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.diagnosis.speakers import speaker_of_file
-from opsctl.diagnosis.stack_dumps import NOWHERE, Stack, grouped, told
+from opsctl.diagnosis.stack_dumps import NOWHERE, Stack, group_stacks, render_stacks
 from opsctl.state.run_dir import RunDir
 
 CAUSE = "hang"
 SHOWN, LINES = 3, 12
 """So many groups are said to be odd, and so many are told of as proof."""
-_EXPLAINS = frozenset({Class.GPU, Class.NODE, Class.NETWORK, Class.STORAGE})
+_EXPLAINS = frozenset({CauseKind.GPU, CauseKind.NODE, CauseKind.NETWORK, CauseKind.STORAGE})
 """Other causes in a log come from its being cancelled, or would have ended it anyway."""
 _ODD = "Look at that node: opsctl health. Others wait for those ranks; a node that is the odd one again is suspect."
 _NONE = "Where all ranks wait in a collective, look at the network: opsctl test-nodes; opsctl nccl LOG."
 
 
-def diagnose_hang(run: RunDir, lived: Lived, *, before: Diagnosis | None = None) -> Diagnosis:
+def diagnose_hang(run: RunDir, lived: FinishedLifeLogs, *, before: Diagnosis | None = None) -> Diagnosis:
     """Why a life hung that was ended for it: what a log says that explains it, else where the ranks were. Raises
     OSError, RunDirError."""
     if lived.said and lived.said.is_final:
         return diagnose_life(run, lived, before=before)
     kept = sorted((run.life(lived.life).path / "evidence").glob("hang-*"))
-    hung = judge_hang(answers(kept[-1]) if kept else [], ranks=lived.ranks, homes=_homes(run.life_logs(lived.life)))
+    hung = judge_hang(
+        collect_answers(kept[-1]) if kept else [], ranks=lived.ranks, homes=_homes(run.life_logs(lived.life))
+    )
     found = diagnose_life(run, replace(lived, said=None), before=before)
     is_cause = any(cause.name == found.cause and cause.weight is Weight.CAUSE for cause in causes())
     if is_cause and found.kind in _EXPLAINS:
@@ -45,18 +47,24 @@ def judge_hang(stacks: Sequence[Stack], *, ranks: int | None, homes: Mapping[int
     odd = _odd(stacks, max(ranks or 0, len(stacks)), homes)
     nodes, numbers = {each.node for each in odd}, {each.rank for each in odd}
     node = nodes.pop() if len(nodes) == 1 else ""
-    groups = [str(group).replace(NOWHERE, "not answering") for group in grouped(odd)]
+    groups = [str(group).replace(NOWHERE, "not answering") for group in group_stacks(odd)]
     says = "; ".join(groups[:SHOWN]) + (f"; and {len(groups) - SHOWN} more groups" if len(groups) > SHOWN else "")
     found = Diagnosis(
-        kind=Class.UNKNOWN, cause=CAUSE, scope=Scope.RANK, node=node, rank=numbers.pop() if len(numbers) == 1 else None,
-        evidence=tuple(told(stacks, ranks=ranks)[:LINES]), says="it hung", advice=_ODD if odd else _NONE,
-    )  # fmt: skip
+        kind=CauseKind.UNKNOWN,
+        cause=CAUSE,
+        scope=Scope.RANK,
+        node=node,
+        rank=numbers.pop() if len(numbers) == 1 else None,
+        evidence=tuple(render_stacks(stacks, ranks=ranks)[:LINES]),
+        says="it hung",
+        advice=_ODD if odd else _NONE,
+    )
     return replace(found, says=f"it hung, the odd ones being {says}") if odd else found
 
 
 def _odd(stacks: Sequence[Stack], ranks: int, homes: Mapping[int, str]) -> list[Stack]:
     """None unless more than half of all ranks are at one place: stages of a pipeline may each wait at their own."""
-    known = [group for group in grouped(stacks) if group.is_known]
+    known = [group for group in group_stacks(stacks) if group.is_known]
     if not known or 2 * len(known[-1].stacks) <= ranks:
         return []
     elsewhere = [stack for group in known[:-1] for stack in group.stacks]

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from opsctl.diagnosis.excerpt import when
-from opsctl.diagnosis.scan_logs import Event
+from opsctl.diagnosis.scan_logs import LogEvent
 from opsctl.diagnosis.speakers import speaker_of_file
 from opsctl.telemetry.logs.log_lines import time_of
 
@@ -22,11 +22,11 @@ _VARIES = re.compile(rb"\d+")
 _FRACTION = re.compile(rb"\d\d:\d\d:\d\d[.,](\d{1,6})")
 
 
-def in_order(logs: Sequence[Sequence[Event]], paths: Sequence[Path]) -> list[Event]:
+def merge_in_order(logs: Sequence[Sequence[LogEvent]], paths: Sequence[Path]) -> list[LogEvent]:
     """The events of several logs, each of which is in order. Those without any time stay behind those with one."""
     if len(logs) < 2:
         return [event for log in logs for event in log]
-    off = skews(paths)
+    off = estimate_skews(paths)
     keyed = []
     for log in logs:
         latest = 0.0
@@ -38,7 +38,7 @@ def in_order(logs: Sequence[Sequence[Event]], paths: Sequence[Path]) -> list[Eve
     return [event for _, _, event in sorted(keyed, key=lambda each: each[:2])]
 
 
-def skews(paths: Sequence[Path]) -> dict[str, float]:
+def estimate_skews(paths: Sequence[Path]) -> dict[str, float]:
     """By how many seconds each node's clock is ahead of the middle of all."""
     said: dict[bytes, dict[str, float]] = {}
     for path in paths:

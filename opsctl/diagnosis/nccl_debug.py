@@ -32,7 +32,7 @@ _CALL = re.compile(
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Who:
+class NcclRank:
     """One GPU's process, and its rank where a line told it."""
 
     host: str
@@ -46,7 +46,7 @@ class Who:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class ConnectionFailure:
     """Processes of one host could not reach a peer."""
 
     host: str
@@ -57,7 +57,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CollectiveCall:
     """A collective, as a rank began it."""
 
     name: str
@@ -70,17 +70,17 @@ class Call:
 
 
 @dataclass(slots=True)
-class Group:
+class Communicator:
     """A communicator: what each of its ranks began."""
 
     name: str
     size: int
-    calls: dict[Who, Counter[str]] = field(default_factory=dict)
-    last: dict[Who, Call] = field(default_factory=dict)
-    recent: dict[int, dict[Who, Call]] = field(default_factory=dict)
+    calls: dict[NcclRank, Counter[str]] = field(default_factory=dict)
+    last: dict[NcclRank, CollectiveCall] = field(default_factory=dict)
+    recent: dict[int, dict[NcclRank, CollectiveCall]] = field(default_factory=dict)
     """Of the latest numbers, what each rank began."""
 
-    def behind(self) -> dict[Who, Call]:
+    def behind(self) -> dict[NcclRank, CollectiveCall]:
         """The ranks whose last collective is an earlier one than most others' is."""
         newest = max((call.number for call in self.last.values()), default=0)
         found = {who: call for who, call in self.last.items() if call.number < newest}
@@ -90,7 +90,7 @@ class Group:
         """How many ranks began nothing that was logged."""
         return self.size - len(self.last)
 
-    def odd(self) -> dict[Who, Call]:
+    def odd(self) -> dict[NcclRank, CollectiveCall]:
         """The ranks that began something else under the same number as most; the first such number."""
         for number in sorted(self.recent):
             begun = self.recent[number]
@@ -102,18 +102,18 @@ class Group:
 
 
 @dataclass(slots=True)
-class Seen:
+class NcclSummary:
     """What a debug log tells."""
 
-    failures: list[Failure]
-    groups: list[Group]
+    failures: list[ConnectionFailure]
+    groups: list[Communicator]
     warnings: dict[str, int]
     """The first line of each other kind of warning, and how often."""
 
 
-def read(lines: Iterable[bytes]) -> Seen:
+def read_nccl_debug(lines: Iterable[bytes]) -> NcclSummary:
     """Read NCCL's lines, whatever stands before and between them. Never raises."""
-    reader = _Reader()
+    reader = _NcclReader()
     for line in lines:
         if b"NCCL" in line:
             reader.take(split(line)[1].decode(errors="replace").rstrip())
@@ -125,13 +125,13 @@ KEPT = 64
 
 
 @dataclass(slots=True)
-class _Reader:
+class _NcclReader:
     hosts: dict[str, str] = field(default_factory=dict)
     """By address."""
     members: dict[tuple[str, str, str], tuple[int, str]] = field(default_factory=dict)
     """Rank and communicator, by host, process and pointer: in each process the pointer is another one."""
     failed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    groups: dict[tuple[str, int], Group] = field(default_factory=dict)
+    groups: dict[tuple[str, int], Communicator] = field(default_factory=dict)
     warnings: Counter[str] = field(default_factory=Counter)
 
     def take(self, text: str) -> None:
@@ -157,10 +157,10 @@ class _Reader:
 
     def _call(self, line: re.Match[str], call: re.Match[str]) -> None:
         rank, name = self.members.get((line["host"], line["pid"], call["comm"]), (None, ""))
-        who = Who(line["host"], int(line["gpu"]), rank)
+        who = NcclRank(line["host"], int(line["gpu"]), rank)
         key = (name, int(call["size"]))
-        group = self.groups.setdefault(key, Group(name or f"of {call['size']} ranks", int(call["size"])))
-        begun = Call(
+        group = self.groups.setdefault(key, Communicator(name or f"of {call['size']} ranks", int(call["size"])))
+        begun = CollectiveCall(
             name=call["name"], number=int(call["count"], 16), elements=int(call["elements"]), datatype=int(call["type"])
         )
         group.calls.setdefault(who, Counter())[begun.name] += 1
@@ -172,19 +172,19 @@ class _Reader:
         if len(group.recent) > KEPT:
             del group.recent[min(group.recent)]
 
-    def seen(self) -> Seen:
+    def seen(self) -> NcclSummary:
         failures = [
-            Failure(host=host, peer=self.hosts.get(peer, peer), why=why, times=times)
+            ConnectionFailure(host=host, peer=self.hosts.get(peer, peer), why=why, times=times)
             for (host, peer, why), times in self.failed.items()
         ]
-        return Seen(
+        return NcclSummary(
             failures=sorted(failures, key=lambda each: -each.times),
             groups=sorted(self.groups.values(), key=lambda group: -group.size),
             warnings=dict(self.warnings.most_common()),
         )
 
 
-def told(seen: Seen) -> list[str]:
+def render_nccl(seen: NcclSummary) -> list[str]:
     """For people."""
     lines = [*_connections(seen.failures)]
     for group in seen.groups:
@@ -193,7 +193,7 @@ def told(seen: Seen) -> list[str]:
     return lines or ["nothing of NCCL's is wrong in it; NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL tells more"]
 
 
-def _connections(failures: list[Failure]) -> Iterator[str]:
+def _connections(failures: list[ConnectionFailure]) -> Iterator[str]:
     blamed: Counter[str] = Counter()
     for failure in failures[:NAMED]:
         yield f"{failure.host} -> {failure.peer}: {failure.why} ({failure.times} times)"
@@ -206,7 +206,7 @@ def _connections(failures: list[Failure]) -> Iterator[str]:
         yield f"most hosts cannot reach {peer} ({hosts} of them)"
 
 
-def _of_group(group: Group) -> Iterator[str]:
+def _of_group(group: Communicator) -> Iterator[str]:
     counts: Counter[str] = Counter()
     for each in group.calls.values():
         counts += each

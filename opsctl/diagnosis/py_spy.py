@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.nodes.remote.fanout import Fanout, Group, grouped
+from opsctl.nodes.remote.fanout import AnswerGroup, Fanout, grouped
 
 SECONDS = 30.0
 FILE = "py-spy.txt"
@@ -29,7 +29,7 @@ exit 0"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class PySpyDump:
     """What py-spy printed on all nodes together, and which nodes said nothing and why."""
 
     text: str
@@ -41,22 +41,22 @@ class Looked:
         (target / FILE).write_text(self.text)
 
 
-def look(program: str, life: str, nodes: Sequence[str], ways: Fanout, *, native: bool = False) -> Looked:
+def dump_stacks(program: str, life: str, nodes: Sequence[str], ways: Fanout, *, native: bool = False) -> PySpyDump:
     """Have py-spy (`program`) look at the ranks of `life`. Without `native` no rank is stopped for it. Raises
     nothing."""
     # py-spy reads frames of C only of a process that it has stopped.
     how = "--native" if native else "--nonblocking"
-    answers = ways.each(
+    answers = ways.ask_each(
         nodes, lambda node: ways.one(node, ("sh", "-c", _SCRIPT, node, life, program, how), timeout=SECONDS)
     )
     silent = [each for each in answers.values() if "== node" not in each.out]
-    return Looked(
+    return PySpyDump(
         text="".join(each.out for each in answers.values()),
         problems=tuple(_why(group) for group in grouped(silent)),
     )
 
 
-def _why(group: Group) -> str:
+def _why(group: AnswerGroup) -> str:
     answer = group.answer
     if answer.code is None:
         return f"{group.folded} could not be reached: {answer.problem}"

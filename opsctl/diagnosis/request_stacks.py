@@ -16,7 +16,7 @@ from opsctl.state.run_dir import Life
 SIGNAL_SECONDS = 10.0
 
 
-def ask(life: Life, target: Path, *, ranks: int, seconds: float, clock: Clock) -> None:
+def request_by_file(life: Life, target: Path, *, ranks: int, seconds: float, clock: Clock) -> None:
     """Ask every rank for its stacks, wait for them, and keep what came in `target`. Raises OSError."""
     stacks = life.path / "stacks"
     before = _sizes(stacks.glob("*.txt"))
@@ -24,7 +24,9 @@ def ask(life: Life, target: Path, *, ranks: int, seconds: float, clock: Clock) -
     _keep_what_comes(lambda: stacks.glob("*.txt"), before, target, ranks=ranks, seconds=seconds, clock=clock)
 
 
-def by_signal(job: Job, logs: Path, target: Path, *, ranks: int, seconds: float, runner: Runner, clock: Clock) -> str:
+def request_by_signal(
+    job: Job, logs: Path, target: Path, *, ranks: int, seconds: float, runner: Runner, clock: Clock
+) -> str:
     """Send USR2 to every process of the job's steps, and keep in `target` what they write to their own logs; why that
     was not possible, if it was not. It ends a process that does not handle the signal. Raises OSError."""
     before = _sizes(logs.glob("*.log"))
@@ -38,7 +40,7 @@ def by_signal(job: Job, logs: Path, target: Path, *, ranks: int, seconds: float,
     return ""
 
 
-def answers(target: Path, looked: str = "") -> list[Stack]:
+def collect_answers(target: Path, looked: str = "") -> list[Stack]:
     """What was kept: of each rank the newest; where py-spy and the rank itself tell, py-spy. `looked` is what it
     printed, if that is not kept there."""
     found: dict[tuple[str, int | None, int | None], Stack] = {}

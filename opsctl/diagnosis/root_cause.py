@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from opsctl.diagnosis.causes import UNEXPLAINED, Cause, Class, Scope, Weight, causes, classify
+from opsctl.diagnosis.causes import UNEXPLAINED, Cause, CauseKind, Scope, Weight, causes, classify
 from opsctl.diagnosis.excerpt import excerpt, when
-from opsctl.diagnosis.exit_reasons import End
-from opsctl.diagnosis.scan_logs import Event
+from opsctl.diagnosis.exit_reasons import ExitReason
+from opsctl.diagnosis.scan_logs import LogEvent
 from opsctl.diagnosis.speakers import NOBODY, Speaker
 
 
@@ -17,7 +17,7 @@ from opsctl.diagnosis.speakers import NOBODY, Speaker
 class Diagnosis:
     """Why a life ended, with what proves it. Empty is what nobody can tell."""
 
-    kind: Class
+    kind: CauseKind
     cause: str
     """The row of causes.toml, or `traceback`, `end` for somebody's word, `nothing`."""
     says: str
@@ -42,10 +42,10 @@ class Diagnosis:
         return (self.node,) if self.node and self.scope in {Scope.GPU, Scope.NODE} else ()
 
 
-def judge(
-    events: Sequence[Event],
+def find_root_cause(
+    events: Sequence[LogEvent],
     *,
-    end: End | None = None,
+    end: ExitReason | None = None,
     iteration: int | None = None,
     ranks: int | None = None,
     before: Diagnosis | None = None,
@@ -62,7 +62,7 @@ def judge(
         return _by_word(end, events, iteration, ranks)
     if chosen is None:
         return Diagnosis(
-            kind=Class.UNKNOWN, cause="nothing", says="no log tells why", iteration=iteration,
+            kind=CauseKind.UNKNOWN, cause="nothing", says="no log tells why", iteration=iteration,
             advice="See the end of the log: opsctl logs.",
         )  # fmt: skip
     cause = _once_running(chosen.cause) if iteration is not None else chosen.cause
@@ -75,12 +75,12 @@ def judge(
     return _in_the_light_of(before, found)
 
 
-def _heaviest(events: Sequence[Event]) -> Event | None:
+def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:
     """The first of those that explain most."""
     return min(events, key=lambda event: -event.cause.weight, default=None)
 
 
-def _is_echo(event: Event) -> bool:
+def _is_echo(event: LogEvent) -> bool:
     """A traceback whose exception only reports a lost connection; another line of that rank says so already."""
     if event.cause is not UNEXPLAINED:
         return False
@@ -88,9 +88,9 @@ def _is_echo(event: Event) -> bool:
     return said is not None and said.weight is Weight.ECHO
 
 
-def _by_word(end: End, events: Sequence[Event], iteration: int | None, ranks: int | None) -> Diagnosis:
+def _by_word(end: ExitReason, events: Sequence[LogEvent], iteration: int | None, ranks: int | None) -> Diagnosis:
     """What somebody says; and of the logs, what explains nothing but may help."""
-    lost = Scope.NODE if end.kind is Class.NODE else Scope.JOB
+    lost = Scope.NODE if end.kind is CauseKind.NODE else Scope.JOB
     said = [] if end.is_final else [*_silent(events, ranks), *_counts(events)]
     return Diagnosis(
         kind=end.kind, cause="end", says=end.says, scope=lost, also=tuple(said), advice=end.advice,
@@ -102,7 +102,7 @@ def _once_running(cause: Cause) -> Cause:
     return next((each for each in causes() if each.name == cause.later), cause)
 
 
-def _who(chosen: Event, events: Sequence[Event]) -> Speaker:
+def _who(chosen: LogEvent, events: Sequence[LogEvent]) -> Speaker:
     """Who has it: whoever says it, else whoever says the same, else the first rank that Slurm says is gone."""
     if chosen.cause.weight is Weight.ECHO:
         return _named_by_most(events)
@@ -115,7 +115,7 @@ def _who(chosen: Event, events: Sequence[Event]) -> Speaker:
     return who
 
 
-def _named_by_most(events: Sequence[Event]) -> Speaker:
+def _named_by_most(events: Sequence[LogEvent]) -> Speaker:
     """Where there are only echoes: the peer whom most ranks name, if they agree."""
     peers = Counter(event.peer for event in events if event.peer).most_common(2)
     if not peers or (len(peers) > 1 and peers[0][1] == peers[1][1]):
@@ -123,7 +123,7 @@ def _named_by_most(events: Sequence[Event]) -> Speaker:
     return Speaker(node=peers[0][0])
 
 
-def _also(chosen: Event, events: Sequence[Event], ranks: int | None) -> Iterable[str]:
+def _also(chosen: LogEvent, events: Sequence[LogEvent], ranks: int | None) -> Iterable[str]:
     same = {event.speaker for event in events if event.cause is chosen.cause} - {chosen.speaker, NOBODY}
     if same:
         yield f"{_ranks(len(same))} say{'s' * (len(same) == 1)} the same"
@@ -132,7 +132,7 @@ def _also(chosen: Event, events: Sequence[Event], ranks: int | None) -> Iterable
     yield from _counts([event for event in events if event.cause is not chosen.cause])
 
 
-def _counts(events: Sequence[Event]) -> Iterable[str]:
+def _counts(events: Sequence[LogEvent]) -> Iterable[str]:
     """How many ranks tell of what is no cause."""
     counts: dict[str, set[Speaker]] = {}
     for event in events:
@@ -146,7 +146,7 @@ def _ranks(count: int) -> str:
     return f"{count} rank{'s' * (count != 1)}"
 
 
-def _silent(events: Sequence[Event], ranks: int | None) -> Iterable[str]:
+def _silent(events: Sequence[LogEvent], ranks: int | None) -> Iterable[str]:
     """The ranks that tell nothing while most others complain: they are what the others wait for."""
     heard = {event.speaker.rank for event in events if event.speaker.rank is not None}
     if not ranks or not ranks // 2 < len(heard) < ranks:
@@ -158,8 +158,10 @@ def _silent(events: Sequence[Event], ranks: int | None) -> Iterable[str]:
 
 def _in_the_light_of(before: Diagnosis | None, found: Diagnosis) -> Diagnosis:
     """A GPU that failed in the life before, and fails again on the same node in another way, is still broken."""
-    if before is None or before.kind is not Class.GPU or before.node != found.node or not found.node:
+    if before is None or before.kind is not CauseKind.GPU or before.node != found.node or not found.node:
         return found
     note = f"the same node ended {before.life or 'the life before'}: {before.says}"
-    kind, scope = (Class.GPU, Scope.GPU) if found.kind in {Class.MEMORY, Class.UNKNOWN} else (found.kind, found.scope)
+    kind, scope = (
+        (CauseKind.GPU, Scope.GPU) if found.kind in {CauseKind.MEMORY, CauseKind.UNKNOWN} else (found.kind, found.scope)
+    )
     return replace(found, kind=kind, scope=scope, also=(note, *found.also))

@@ -35,7 +35,7 @@ _ITERATION = re.compile(rb"iteration\s+\d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class LogEvent:
     """The first line with which one speaker told one thing."""
 
     cause: Cause
@@ -52,7 +52,7 @@ class Event:
 class Scan:
     """What was found in one log, in order."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[LogEvent] = field(default_factory=list)
     iteration: int | None = None
     """The last one that was reported."""
 
@@ -64,7 +64,7 @@ def scan(path: Path, *, begin: int = 0, end: int | None = None, known: Speaker =
             size = os.fstat(file.fileno()).st_size
             begin = begin if begin <= size else 0  # the log was replaced by another since
             end = size if end is None or end > size or end < begin else end
-            return _Reader(path, known).read(file.fileno(), begin, end)
+            return _LogScanner(path, known).read(file.fileno(), begin, end)
     except FileNotFoundError:
         return Scan()
     except OSError as error:
@@ -72,14 +72,14 @@ def scan(path: Path, *, begin: int = 0, end: int | None = None, known: Speaker =
 
 
 @dataclass(slots=True)
-class _Reader:
+class _LogScanner:
     path: Path
     known: Speaker
     iterations: list[int] = field(default_factory=list)
     """Offsets, the last one first; no more than two are needed."""
     last: int | None = None
     kinds: dict[bytes, Cause | None] = field(default_factory=dict)
-    found: dict[tuple[str, Speaker], Event] = field(default_factory=dict)
+    found: dict[tuple[str, Speaker], LogEvent] = field(default_factory=dict)
 
     def read(self, handle: int, begin: int, end: int) -> Scan:
         for at, chunk in _chunks_from_end(handle, begin, end):
@@ -106,7 +106,7 @@ class _Reader:
 
     def _look_for_events(self, at: int, chunk: bytes) -> None:
         """In the order of the chunk; of what an earlier chunk tells again, the earlier one stays."""
-        here: dict[tuple[str, Speaker], Event] = {}
+        here: dict[tuple[str, Speaker], LogEvent] = {}
         position = 0
         while gate := GATE.search(chunk, position):
             start, stop = _line_around(chunk, gate.start())
@@ -128,7 +128,7 @@ class _Reader:
             self.kinds[shape] = classify(split(line)[1].decode(errors="replace"))
         return self.kinds[shape]
 
-    def _event(self, cause: Cause, line: bytes, offset: int) -> Event:
+    def _event(self, cause: Cause, line: bytes, offset: int) -> LogEvent:
         speaker, text = split(line, self.known)
         said = text.decode(errors="replace").rstrip()
         match = cause.pattern.search(said)
@@ -137,7 +137,7 @@ class _Reader:
             speaker = Speaker(node=groups["node"], rank=_first_rank(groups.get("ranks")))
         if "gpu" in groups:
             speaker = Speaker(node=speaker.node, rank=speaker.rank, gpu=groups["gpu"])
-        return Event(
+        return LogEvent(
             cause=cause, speaker=speaker, text=said, path=self.path, offset=offset, peer=groups.get("peer", "")
         )
 

@@ -70,7 +70,7 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class StackGroup:
     """The ranks that are at one place."""
 
     place: str
@@ -109,22 +109,22 @@ def _names(stacks: Sequence[Stack]) -> str:
     return f"pid {', '.join(pids[:8])}{', ...' if len(pids) > 8 else ''}" if pids else "?"
 
 
-def grouped(stacks: Iterable[Stack]) -> list[Group]:
+def group_stacks(stacks: Iterable[Stack]) -> list[StackGroup]:
     """By place, the smallest group first: it is what everybody else waits for. Those that nobody could look at come
     last: nothing follows from them."""
     places: dict[str, list[Stack]] = {}
     for stack in stacks:
         places.setdefault(stack.place, []).append(stack)
     groups = [
-        Group(place=place, stacks=tuple(sorted(each, key=lambda stack: (stack.rank or 0, stack.node))))
+        StackGroup(place=place, stacks=tuple(sorted(each, key=lambda stack: (stack.rank or 0, stack.node))))
         for place, each in places.items()
     ]
     return sorted(groups, key=lambda group: (not group.is_known, len(group.stacks), group.place))
 
 
-def told(stacks: Sequence[Stack], *, ranks: int | None = None) -> list[str]:
+def render_stacks(stacks: Sequence[Stack], *, ranks: int | None = None) -> list[str]:
     """One line for each group, and how many ranks did not answer."""
-    lines = [str(group) for group in grouped(stacks)]
+    lines = [str(group) for group in group_stacks(stacks)]
     lines += [PTRACE] if any(stack.refused for stack in stacks) else []
     missing = (ranks or 0) - len(stacks)
     return [*lines, f"{missing} of {ranks} ranks did not answer"] if missing > 0 else lines
@@ -167,7 +167,7 @@ class _Process:
 def parse(text: bytes, known: Speaker = NOBODY) -> list[Stack]:
     """Every process's stack in what py-spy or faulthandler printed, also in the middle of a log with prefixes. What is
     dumped again counts the last time. Never raises."""
-    reader = _Reader(known)
+    reader = _StackReader(known)
     for line in text.split(b"\n"):
         speaker, said = split(line, known)
         reader.take(speaker, said.decode(errors="replace").rstrip())
@@ -175,7 +175,7 @@ def parse(text: bytes, known: Speaker = NOBODY) -> list[Stack]:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _StackReader:
     known: Speaker
     processes: dict[tuple[str, int | None, int | None], _Process] = field(default_factory=dict)
     current: dict[Speaker, _Process] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from opsctl.state.run_dir import Life, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch, path_of
 from opsctl.trainer.contract import Env
-from opsctl.trainer.manifest import newest_complete
+from opsctl.trainer.manifest import find_newest_complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def newest_checkpoint(run: RunDir) -> int:
     Compared with what it was before, on the same file system, so that no clock is trusted.
     """
     if run.trainer_config.exists():
-        newest = newest_complete(run.checkpoints)
+        newest = find_newest_complete(run.checkpoints)
         return newest.step if newest else -1
     return max((_changed(entry) for entry in run.checkpoints.glob("[!.]*")), default=-1)
 

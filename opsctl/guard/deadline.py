@@ -14,7 +14,7 @@ NO_LIMIT = 525_600
 
 
 @dataclass(slots=True, kw_only=True)
-class Deadline:
+class DeadlineFile:
     """The file with the job's end. Slurm is asked once a minute, and more often only in the last ten."""
 
     run: RunDir

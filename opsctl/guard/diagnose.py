@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from opsctl.diagnosis.causes import Class
-from opsctl.diagnosis.diagnose_attempt import Lived, diagnose_life
-from opsctl.diagnosis.exit_reasons import End, by_slurm, by_trainer
+from opsctl.diagnosis.causes import CauseKind
+from opsctl.diagnosis.diagnose_attempt import FinishedLifeLogs, diagnose_life
+from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_slurm, explain_by_trainer
 from opsctl.diagnosis.hang_cause import diagnose_hang
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import ConfigError
@@ -16,8 +16,8 @@ from opsctl.guard.outcome import Outcome
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.model import JobState
-from opsctl.settings.loader import Train, parse, read_toml
-from opsctl.state.journal import Event, Journal, Kind, replay
+from opsctl.settings.loader import TrainSettings, parse, read_toml
+from opsctl.state.journal import Event, EventKind, Journal, replay
 from opsctl.state.run_dir import Life, RunDir
 from opsctl.trainer.contract import read_stop_reason
 
@@ -38,7 +38,7 @@ def diagnose(
     answer = Isolation[str, Diagnosis](journal.clock, seconds).run({life.name: ask})[life.name]
     if isinstance(answer, Failed):
         says = f"why it ended could not be found out: {answer.why}"
-        return Diagnosis(kind=Class.UNKNOWN, cause="nothing", says=says, life=life.name, evidence=answer.traceback)
+        return Diagnosis(kind=CauseKind.UNKNOWN, cause="nothing", says=says, life=life.name, evidence=answer.traceback)
     return answer
 
 
@@ -46,25 +46,27 @@ def _diagnose(journal: Journal, life: Life, outcome: Outcome, also: Callable[[Di
     run, events = journal.run, journal.events()
     started = list(replay(events).started)
     position = started.index(life.name) if life.name in started else len(started)
-    before = diagnosed(events, started[position - 1]) if position else None
-    said = by_trainer(read_stop_reason(life.stop_reason), asked_why(life))
-    said = said or by_slurm(SLURM_SAID.get(outcome, JobState.UNKNOWN))
+    before = find_diagnosis(events, started[position - 1]) if position else None
+    said = explain_by_trainer(read_stop_reason(life.stop_reason), read_stop_words(life))
+    said = said or explain_by_slurm(SLURM_SAID.get(outcome, JobState.UNKNOWN))
     ask = diagnose_hang if outcome is Outcome.HUNG else diagnose_life
-    return also(ask(run, lived(run, life.name, started, said), before=recalled(before) if before else None))
+    return also(
+        ask(run, load_life_logs(run, life.name, started, said), before=recall_diagnosis(before) if before else None)
+    )
 
 
-def asked_why(life: Life) -> str:
+def read_stop_words(life: Life) -> str:
     """Why the guard asked it to stop, if it did."""
     asked = read_stop_request(life)
     return asked.why if asked else ""
 
 
-def lived(run: RunDir, name: str, started: Sequence[str], said: End | None) -> Lived:
+def load_life_logs(run: RunDir, name: str, started: Sequence[str], said: ExitReason | None) -> FinishedLifeLogs:
     """What is known of a life from outside its logs; `started` are all lives in their order."""
     later = started[started.index(name) + 1 :] if name in started else ()
     began = attempt_record.read_start(run.life(name))
     following = attempt_record.read_start(run.life(later[0])) if later else None
-    return Lived(
+    return FinishedLifeLogs(
         life=name, begin=began.main_log if began else 0, end=(following.main_log or None) if following else None,
         said=said, ranks=_ranks(run),
     )  # fmt: skip
@@ -72,7 +74,7 @@ def lived(run: RunDir, name: str, started: Sequence[str], said: End | None) -> L
 
 def _ranks(run: RunDir) -> int | None:
     try:
-        return parse(Train, read_toml(run.config), str(run.config)).world_size
+        return parse(TrainSettings, read_toml(run.config), str(run.config)).world_size
     except ConfigError:
         return None
 
@@ -86,26 +88,31 @@ def to_event(found: Diagnosis, suspects: Sequence[str]) -> dict[str, object]:
     }  # fmt: skip
 
 
-def diagnosed(events: Sequence[Event], life: str) -> Event | None:
+def find_diagnosis(events: Sequence[Event], life: str) -> Event | None:
     """What the journal says of why a life ended, if that was asked already."""
     for event in reversed(events):
-        if event.data.get("life") == life and event.kind in {Kind.DIAGNOSED, Kind.LIFE_STARTED}:
+        if event.data.get("life") == life and event.kind in {EventKind.DIAGNOSED, EventKind.LIFE_STARTED}:
             # Before it began, the name was another life's: a controller that was killed uses ids again.
-            return event if event.kind is Kind.DIAGNOSED else None
+            return event if event.kind is EventKind.DIAGNOSED else None
     return None
 
 
-def recalled(said: Event) -> Diagnosis:
+def recall_diagnosis(said: Event) -> Diagnosis:
     """What the journal has kept of a diagnosis."""
-    known = said.data["class"] in set(Class)
+    known = said.data["class"] in set(CauseKind)
     return Diagnosis(
-        kind=Class(said.data["class"]) if known else Class.UNKNOWN, cause=said.data["cause"], says=said.data["says"],
-        node=said.data["node"], rank=said.data["rank"], evidence=tuple(said.data["evidence"]),
-        advice=said.data["advice"], life=said.data["life"],
-    )  # fmt: skip
+        kind=CauseKind(said.data["class"]) if known else CauseKind.UNKNOWN,
+        cause=said.data["cause"],
+        says=said.data["says"],
+        node=said.data["node"],
+        rank=said.data["rank"],
+        evidence=tuple(said.data["evidence"]),
+        advice=said.data["advice"],
+        life=said.data["life"],
+    )
 
 
-def told(found: Diagnosis) -> str:
+def describe_diagnosis(found: Diagnosis) -> str:
     """In a few words: `gpu: a GPU has fallen off the bus (node003, rank 5)`."""
     rank = f"rank {found.rank}" if found.rank is not None else ""
     where = ", ".join(each for each in (found.node, rank) if each)

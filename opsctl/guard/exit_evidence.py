@@ -16,7 +16,7 @@ NEAR = 60.0
 """Seconds. Slurm ends a job up to a minute after its limit; clocks of nodes differ by less."""
 
 
-def gather(run: RunDir, life: Life, job: Job | None) -> tuple[Evidence, datetime | None]:
+def gather_evidence(run: RunDir, life: Life, job: Job | None) -> tuple[Evidence, datetime | None]:
     """All there is, and when the life ended, if that is known. `job` is Slurm's row of this life once it was over."""
     stop, code = read_stop_reason(life.stop_reason), _read_code(life.body_exit)
     end = _end(life, stop, job)
@@ -33,7 +33,7 @@ def gather(run: RunDir, life: Life, job: Job | None) -> tuple[Evidence, datetime
 
 
 def _end(life: Life, stop: StopReason | None, job: Job | None) -> datetime | None:
-    if (exited := _written(life.body_exit)) is not None:
+    if (exited := _read_mtime(life.body_exit)) is not None:
         return exited
     if stop is not None:
         return datetime.fromtimestamp(stop.at, UTC)
@@ -52,7 +52,7 @@ def _read_code(path: Path) -> int | None:
         return None
 
 
-def _written(path: Path) -> datetime | None:
+def _read_mtime(path: Path) -> datetime | None:
     try:
         return datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError:

@@ -15,39 +15,41 @@ from datetime import datetime
 from functools import partial
 
 from opsctl.diagnosis import hang_cause
-from opsctl.diagnosis.causes import Class
+from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import OpsctlError, Unreachable
 from opsctl.guard import attempt_record
-from opsctl.guard.diagnose import diagnose, diagnosed, recalled, to_event, told
-from opsctl.guard.exit_evidence import gather
+from opsctl.guard.diagnose import describe_diagnosis, diagnose, find_diagnosis, recall_diagnosis, to_event
+from opsctl.guard.exit_evidence import gather_evidence
 from opsctl.guard.node_care import NodeCare, suspects_of
 from opsctl.guard.outcome import (
     ACTIONS,
     BY_CLASS,
     Action,
-    Ended,
+    FinishedLife,
     Outcome,
-    follow,
+    decide_action,
+    decide_outcome,
     is_burning,
-    judge,
     wants_diagnosis,
 )
-from opsctl.launch.train_arrays import Chain, Seen
+from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.model import Job
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.ports import Scheduler
-from opsctl.settings.loader import Guard
-from opsctl.state.journal import Event, Kind, replay
+from opsctl.settings.loader import GuardSettings
+from opsctl.state.journal import Event, EventKind, replay
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import Life, RunDir
 
 LIFE = re.compile(r"(\d+)(?:_(\d+))?\.(\d+)", re.ASCII)
-_ANEW = {Kind.SUBMITTED, Kind.RELEASED, Kind.EDITED}
+_ANEW = {EventKind.SUBMITTED, EventKind.RELEASED, EventKind.EDITED}
 """After these, earlier crashes say nothing: somebody has looked at it."""
 
 
-def settle(chain: Chain, rules: Guard, life: Life, *, job: Job | None = None, care: NodeCare | None = None) -> Ended:
+def settle(
+    chain: TrainArrays, rules: GuardSettings, life: Life, *, job: Job | None = None, care: NodeCare | None = None
+) -> FinishedLife:
     """Settle an ended life, or say how it was settled. `job` is what Slurm said of it when it was over, if anything;
     without `care` nothing is done about nodes.
 
@@ -61,14 +63,16 @@ def settle(chain: Chain, rules: Guard, life: Life, *, job: Job | None = None, ca
     with lease(chain.run.path, journal.clock):
         if done := read_end(life):
             return done
-        if asked.found and diagnosed(journal.events(), life.name) is None:
-            journal.append(Kind.DIAGNOSED, **to_event(asked.found, asked.suspects))
+        if asked.found and find_diagnosis(journal.events(), life.name) is None:
+            journal.append(EventKind.DIAGNOSED, **to_event(asked.found, asked.suspects))
         events = journal.events()
         ended = _decide(chain, rules, life, job, events)
         said = replay(events).settled.get(life.name)
         if said is None:
             ended = _act(chain, ended, asked, care)
-            journal.append(Kind.LIFE_SETTLED, life=life.name, outcome=ended.outcome, action=ended.action, why=ended.why)
+            journal.append(
+                EventKind.LIFE_SETTLED, life=life.name, outcome=ended.outcome, action=ended.action, why=ended.why
+            )
         else:
             ended = replace(
                 ended, outcome=Outcome(said.data["outcome"]), action=Action(said.data["action"]), why=said.data["why"],
@@ -80,7 +84,7 @@ def settle(chain: Chain, rules: Guard, life: Life, *, job: Job | None = None, ca
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CauseInquiry:
     """What was found out about an end before anything is decided."""
 
     found: Diagnosis | None = None
@@ -89,25 +93,25 @@ class Asked:
     verdicts: tuple[Verdict, ...] = ()
 
 
-def _ask(chain: Chain, rules: Guard, life: Life, job: Job | None, care: NodeCare | None) -> Asked:
+def _ask(chain: TrainArrays, rules: GuardSettings, life: Life, job: Job | None, care: NodeCare | None) -> CauseInquiry:
     """Why it ended, and how the suspects are. Raises Unreachable where Slurm does not say which nodes there are: the
     suspects are written down only once."""
     events = chain.journal.events()
-    said = diagnosed(events, life.name)
+    said = find_diagnosis(events, life.name)
     if said is not None:
-        found, suspects = recalled(said), tuple(said.data["suspects"])
+        found, suspects = recall_diagnosis(said), tuple(said.data["suspects"])
     else:
         ended = _bare(chain, life, job, events)
         if not wants_diagnosis(ended.outcome, is_short=is_burning(ended, rules)):
-            return Asked()
+            return CauseInquiry()
         allocated = _allocated(life, job)
         also = partial(care.remember, allocated=allocated, at=ended.ended) if care else _nothing_more
         found = diagnose(chain.journal, life, ended.outcome, seconds=rules.diagnosis_seconds, also=also)
         suspects = _suspects(chain, allocated, found) if care and _may_exclude(found) else ()
     if care is None or not _may_exclude(found):
-        return Asked(found=found)
-    verdicts = care.look(chain.scheduler, suspects, seconds=rules.node_check_seconds)
-    return Asked(found=found, suspects=suspects, verdicts=verdicts)
+        return CauseInquiry(found=found)
+    verdicts = care.check(chain.scheduler, suspects, seconds=rules.node_check_seconds)
+    return CauseInquiry(found=found, suspects=suspects, verdicts=verdicts)
 
 
 def _nothing_more(found: Diagnosis) -> Diagnosis:
@@ -119,7 +123,7 @@ def _allocated(life: Life, job: Job | None) -> str:
     return began.nodes if began else job.nodes if job else ""
 
 
-def _suspects(chain: Chain, allocated: str, found: Diagnosis) -> tuple[str, ...]:
+def _suspects(chain: TrainArrays, allocated: str, found: Diagnosis) -> tuple[str, ...]:
     try:
         return suspects_of(found, allocated, chain.scheduler.nodes()) if allocated else ()
     except Unreachable:
@@ -132,14 +136,14 @@ def _may_exclude(found: Diagnosis) -> bool:
     return BY_CLASS.get(found.kind) is Action.EXCLUDE_NODES
 
 
-def _act(chain: Chain, ended: Ended, asked: Asked, care: NodeCare | None) -> Ended:
+def _act(chain: TrainArrays, ended: FinishedLife, asked: CauseInquiry, care: NodeCare | None) -> FinishedLife:
     """Do what was decided; the end, with what came of it."""
     ended = replace(ended, done=_note_hang(chain, ended, asked, care))
     if ended.suspects and asked.found and care:
         taken = care.take_out(chain, asked.found, ended.suspects, asked.verdicts)
         chain.note(
-            Kind.QUARANTINED, life=ended.life, nodes=taken.nodes, until=taken.until.isoformat(),
-            excluded=taken.is_excluded, why=told(asked.found), done=taken.done,
+            EventKind.QUARANTINED, life=ended.life, nodes=taken.nodes, until=taken.until.isoformat(),
+            excluded=taken.is_excluded, why=describe_diagnosis(asked.found), done=taken.done,
         )  # fmt: skip
         ended = replace(ended, done=taken.done)
         if not taken.is_excluded and ended.action is Action.EXCLUDE_NODES:
@@ -154,7 +158,7 @@ def _act(chain: Chain, ended: Ended, asked: Asked, care: NodeCare | None) -> End
     return ended
 
 
-def _note_hang(chain: Chain, ended: Ended, asked: Asked, care: NodeCare | None) -> tuple[str, ...]:
+def _note_hang(chain: TrainArrays, ended: FinishedLife, asked: CauseInquiry, care: NodeCare | None) -> tuple[str, ...]:
     if asked.found and asked.found.cause == hang_cause.CAUSE and asked.found.node and care:
         return care.note_hang(chain.run.name, ended.life, asked.found.node, ended.ended)
     return ()
@@ -162,11 +166,13 @@ def _note_hang(chain: Chain, ended: Ended, asked: Asked, care: NodeCare | None) 
 
 def _quarantined(events: Sequence[Event], life: Life) -> tuple[str, ...]:
     """What was done about nodes when it was settled, by somebody who was cut off before end.json."""
-    found = [each.data["done"] for each in events if each.kind is Kind.QUARANTINED and each.data["life"] == life.name]
+    found = [
+        each.data["done"] for each in events if each.kind is EventKind.QUARANTINED and each.data["life"] == life.name
+    ]
     return tuple(found[-1]) if found else ()
 
 
-def read_end(life: Life) -> Ended | None:
+def read_end(life: Life) -> FinishedLife | None:
     """How the life was settled, or None if it was not."""
     try:
         given = json.loads(life.end.read_text())
@@ -174,72 +180,76 @@ def read_end(life: Life) -> Ended | None:
             **{key: datetime.fromisoformat(given[key]) for key in ("started", "ended")},
             **{key: tuple(given.get(key, ())) for key in ("suspects", "done")},
             "outcome": Outcome(given["outcome"]), "action": Action(given["action"]),
-            "kind": Class(given.get("kind", Class.UNKNOWN)),
+            "kind": CauseKind(given.get("kind", CauseKind.UNKNOWN)),
         }  # fmt: skip
-        return Ended(**{**given, **made})
+        return FinishedLife(**{**given, **made})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _decide(chain: Chain, rules: Guard, life: Life, job: Job | None, events: Sequence[Event]) -> Ended:
+def _decide(
+    chain: TrainArrays, rules: GuardSettings, life: Life, job: Job | None, events: Sequence[Event]
+) -> FinishedLife:
     ended = _bare(chain, life, job, events)
-    if said := diagnosed(events, life.name):
-        found = recalled(said)
+    if said := find_diagnosis(events, life.name):
+        found = recall_diagnosis(said)
         suspects = tuple(said.data["suspects"]) if _may_exclude(found) else ()
         ended = replace(
             ended, kind=found.kind, cause=found.cause, suspects=suspects,
-            why=f"{ended.why}; {told(found)}" if found.cause != "nothing" else ended.why,
+            why=f"{ended.why}; {describe_diagnosis(found)}" if found.cause != "nothing" else ended.why,
         )  # fmt: skip
     if _is_overtaken(ended, events):
         return replace(ended, action=Action.CONTINUE, why=f"{ended.why}; launched or released again since")
-    return follow(ended, _lately(chain.run, ended, events), rules)
+    return decide_action(ended, _recent_lives(chain.run, ended, events), rules)
 
 
-def _bare(chain: Chain, life: Life, job: Job | None, events: Sequence[Event]) -> Ended:
+def _bare(chain: TrainArrays, life: Life, job: Job | None, events: Sequence[Event]) -> FinishedLife:
     """How it ended, without why."""
     run, now = chain.run, chain.journal.clock.now()
-    evidence, at = gather(run, life, job)
-    outcome, why = judge(evidence)
+    evidence, at = gather_evidence(run, life, job)
+    outcome, why = decide_outcome(evidence)
     began = attempt_record.read_start(life)
     started = began.at if began else replay(list(events)).started.get(life.name, at or now)
-    return Ended(
+    return FinishedLife(
         life=life.name, outcome=outcome, action=ACTIONS[outcome], why=why, started=started, ended=at or now,
         new_checkpoint=began is not None and attempt_record.newest_checkpoint(run) > began.checkpoint,
     )  # fmt: skip
 
 
-def _is_overtaken(ended: Ended, events: Sequence[Event]) -> bool:
+def _is_overtaken(ended: FinishedLife, events: Sequence[Event]) -> bool:
     """Whether somebody has decided since the life ended: what they launched is not to be cancelled, nor held again."""
-    began = max((e.number for e in events if e.kind is Kind.LIFE_STARTED and e.data["life"] == ended.life), default=0)
+    began = max(
+        (e.number for e in events if e.kind is EventKind.LIFE_STARTED and e.data["life"] == ended.life), default=0
+    )
     later = {event.kind for event in events if event.number > began and event.when > ended.ended}
     if ended.action is Action.HOLD_QUEUED:
-        return bool(later & {Kind.SUBMITTED, Kind.RELEASED})
-    return ended.action is Action.CANCEL_QUEUED and Kind.SUBMITTED in later
+        return bool(later & {EventKind.SUBMITTED, EventKind.RELEASED})
+    return ended.action is Action.CANCEL_QUEUED and EventKind.SUBMITTED in later
 
 
-def _lately(run: RunDir, ended: Ended, events: Sequence[Event]) -> list[Ended]:
+def _recent_lives(run: RunDir, ended: FinishedLife, events: Sequence[Event]) -> list[FinishedLife]:
     """The lives settled since somebody last looked after the train, and this one, in the order in which they began."""
     since = max((event.number for event in events if event.kind in _ANEW), default=0)
-    settled = {event.data["life"] for event in events if event.kind is Kind.LIFE_SETTLED and event.number > since}
+    settled = {event.data["life"] for event in events if event.kind is EventKind.LIFE_SETTLED and event.number > since}
     began = [life for life in replay(list(events)).started if life in settled - {ended.life}]
     earlier = [done for life in began if (done := read_end(run.life(life)))]
     return sorted([*earlier, ended], key=lambda each: each.started) if began else [ended]
 
 
 def settle_ended(
-    chain: Chain, rules: Guard, seen: Seen, *, own: str = "", past: Sequence[Job] | None = None,
+    chain: TrainArrays, rules: GuardSettings, seen: TrainSnapshot, *, own: str = "", past: Sequence[Job] | None = None,
     care: NodeCare | None = None,
-) -> list[Ended]:  # fmt: skip
+) -> list[FinishedLife]:  # fmt: skip
     """Settle every life that is over and that nobody settled, in the order in which they began; never `own`.
 
     `past` is what accounting says of those that the queue has forgotten, if that was asked already.
     """
-    over = [life for life in _over(chain.run, seen) if life.name != own]
-    past = remembered(chain.scheduler, vanished(chain.run, seen) if over else []) if past is None else past
+    over = [life for life in _ended_lives(chain.run, seen) if life.name != own]
+    past = load_past_jobs(chain.scheduler, find_vanished(chain.run, seen) if over else []) if past is None else past
     return [settle(chain, rules, life, job=_final(life, [*seen.jobs, *past]), care=care) for life in over]
 
 
-def unsettled(run: RunDir, seen: Seen) -> list[Life]:
+def unsettled(run: RunDir, seen: TrainSnapshot) -> list[Life]:
     """The lives without a settlement, in the order of the journal; at the end those that the journal does not know."""
     began = [name for name in seen.history.started if name not in seen.history.settled]
     lying = sorted(life.name for life in run.lives() if LIFE.fullmatch(life.name) and not life.end.exists())
@@ -263,12 +273,12 @@ def _final(life: Life, jobs: Sequence[Job]) -> Job | None:
     return next(own, None)
 
 
-def vanished(run: RunDir, seen: Seen) -> list[str]:
+def find_vanished(run: RunDir, seen: TrainSnapshot) -> list[str]:
     """The arrays of ended lives that nobody settled and of which the queue says nothing any more."""
-    return list(dict.fromkeys(life.array for life in _over(run, seen) if _final(life, seen.jobs) is None))
+    return list(dict.fromkeys(life.array for life in _ended_lives(run, seen) if _final(life, seen.jobs) is None))
 
 
-def remembered(scheduler: Scheduler, arrays: Sequence[str]) -> list[Job]:
+def load_past_jobs(scheduler: Scheduler, arrays: Sequence[str]) -> list[Job]:
     """One question to accounting for all of them; nothing where it does not answer."""
     try:
         return scheduler.past(arrays) if arrays else []
@@ -276,5 +286,5 @@ def remembered(scheduler: Scheduler, arrays: Sequence[str]) -> list[Job]:
         return []
 
 
-def _over(run: RunDir, seen: Seen) -> list[Life]:
+def _ended_lives(run: RunDir, seen: TrainSnapshot) -> list[Life]:
     return [life for life in unsettled(run, seen) if _is_over(life, seen.jobs)]

@@ -7,23 +7,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from opsctl.diagnosis.causes import Class
+from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import InputError, OpsctlError, SchedulerError, Unreachable
-from opsctl.guard.node_evidence import with_past
+from opsctl.guard.node_evidence import add_node_history
 from opsctl.host.isolation import Failed, Isolation
-from opsctl.launch.train_arrays import Chain
+from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Node
-from opsctl.nodes.drain import Quarantine, keep_report, report, wants
+from opsctl.nodes.drain import Quarantine, keep_report, node_demand, report
 from opsctl.nodes.drain_plan import NodePlan, Step, as_reason, busy, is_out, plan_drain, reason_for, words
 from opsctl.nodes.exclusions import Exclusions
-from opsctl.nodes.health.node_checker import Looked, Looker
+from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
 from opsctl.nodes.health.node_state import Verdict
-from opsctl.nodes.history import History
+from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodesets import expand, fold
 from opsctl.ports import Clock, Scheduler
-from opsctl.settings.health import HealthSite
+from opsctl.settings.health import HealthSettings
 
 Reach = Callable[[Mapping[str, str], Collection[str]], Fanout]
 """The ways to nodes: for a node a running job of ours, and the nodes that are idle."""
@@ -32,7 +32,7 @@ SPARE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakenOut:
+class RemovedNodes:
     """What was done about suspects."""
 
     nodes: str
@@ -47,34 +47,36 @@ class TakenOut:
 class NodeCare:
     """The site's nodes, as far as the guard may act on them."""
 
-    site: HealthSite
-    history: History
+    site: HealthSettings
+    history: NodeHistory
     exclusions: Exclusions
     reach: Reach
     clock: Clock
     jobs: Mapping[str, str] = field(default_factory=dict)
     """For nodes a running job of ours that has them."""
 
-    def look(self, scheduler: Scheduler, nodes: Sequence[str], *, seconds: float, gpus: int = 0) -> tuple[Verdict, ...]:
+    def check(
+        self, scheduler: Scheduler, nodes: Sequence[str], *, seconds: float, gpus: int = 0
+    ) -> tuple[Verdict, ...]:
         """A verdict on each. What is late, or fails, has none. Raises nothing."""
         if not nodes:
             return ()
-        found = Isolation[str, Looked](self.clock, seconds + SPARE_SECONDS).run(
-            {"nodes": lambda: self._looker(scheduler, seconds).look(nodes, gpus=gpus)}
+        found = Isolation[str, CheckedNodes](self.clock, seconds + SPARE_SECONDS).run(
+            {"nodes": lambda: self._looker(scheduler, seconds).check(nodes, gpus=gpus)}
         )["nodes"]
         return () if isinstance(found, Failed) else found.verdicts
 
-    def _looker(self, scheduler: Scheduler, seconds: float) -> Looker:
+    def _looker(self, scheduler: Scheduler, seconds: float) -> NodeChecker:
         site = self.site.model_copy(update={"section_seconds": min(seconds, self.site.section_seconds)})
         known = scheduler.nodes()
         idle = [node.name for node in known if words(node) == {"IDLE"} and node.name not in self.jobs]
-        return Looker(
+        return NodeChecker(
             fanout=self.reach(self.jobs, idle), history=self.history, site=site, clock=self.clock, busy=busy(known)
         )
 
     def remember(self, found: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
         """`found`, and what was known of the nodes."""
-        return with_past(found, self.history, allocated, at=at, days=self.site.lemon_days)
+        return add_node_history(found, self.history, allocated, at=at, days=self.site.lemon_days)
 
     def note_hang(self, train: str, life: str, node: str, at: datetime) -> tuple[str, ...]:
         """Remember the node whose ranks were the odd ones of a hang; what was done. That alone takes nothing out."""
@@ -85,8 +87,8 @@ class NodeCare:
         return (f"recorded {node} as the odd one of a hang, {count} in {self.site.lemon_days:g} days",)
 
     def take_out(
-        self, chain: Chain, found: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]
-    ) -> TakenOut:
+        self, chain: TrainArrays, found: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]
+    ) -> RemovedNodes:
         """Keep the train from the suspects, if enough nodes remain for it, and have those drained in which a look has
         found the fault too. Doing it again changes nothing. Raises Unreachable."""
         nodes = chain.scheduler.nodes()
@@ -94,11 +96,11 @@ class NodeCare:
         told = fold(suspects)
         try:
             out = self.out_of_service(nodes, suspects)
-            chain.exclude(told, needed=wants(chain).nodes, until=until, out=out)
+            chain.exclude(told, needed=node_demand(chain).nodes, until=until, out=out)
         except Unreachable:
             raise
         except (InputError, SchedulerError) as error:
-            return TakenOut(nodes=told, until=until, is_excluded=False, done=(f"{told} was not excluded: {error}",))
+            return RemovedNodes(nodes=told, until=until, is_excluded=False, done=(f"{told} was not excluded: {error}",))
         said = [f"excluded {told} from what is queued and from later launches, until {until:%Y-%m-%d %H:%M} UTC"]
         bad = [each for each in verdicts if each.is_bad and each.node in suspects]
         reasons = {node: _reason(found, bad, node) for node in suspects}
@@ -107,7 +109,7 @@ class NodeCare:
         except (OpsctlError, OSError) as error:
             said.append(f"later launches may have it again: {error}")
         said += self._drain(chain.scheduler, nodes, bad, suspects, reasons)
-        return TakenOut(nodes=told, until=until, is_excluded=True, done=tuple(said))
+        return RemovedNodes(nodes=told, until=until, is_excluded=True, done=tuple(said))
 
     def out_of_service(self, nodes: Sequence[Node], suspects: Sequence[str]) -> frozenset[str]:
         """The other nodes that no job can have now."""
@@ -158,7 +160,7 @@ def suspects_of(found: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tupl
     if told := tuple(dict.fromkeys(name for name in named if name)):
         return told
     down = [node.name for node in nodes if node.name in own and words(node) & {"DOWN", "NOT_RESPONDING"}]
-    return tuple(down) if found.kind is Class.NODE and not found.suspects and len(down) == 1 else ()
+    return tuple(down) if found.kind is CauseKind.NODE and not found.suspects and len(down) == 1 else ()
 
 
 def _reason(found: Diagnosis, bad: Sequence[Verdict], node: str) -> str:

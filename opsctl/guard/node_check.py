@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from opsctl.diagnosis.causes import Class, Scope
+from opsctl.diagnosis.causes import CauseKind, Scope
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import InputError
-from opsctl.guard.diagnose import to_event, told
+from opsctl.guard.diagnose import describe_diagnosis, to_event
 from opsctl.guard.node_care import NodeCare
-from opsctl.launch.train_arrays import Chain
+from opsctl.launch.train_arrays import TrainArrays
 from opsctl.nodes.drain_plan import cap_of
 from opsctl.nodes.health.node_state import Health, Verdict
 from opsctl.nodesets import fold
-from opsctl.settings.loader import Guard, Train, parse, read_toml
-from opsctl.state.journal import Kind
+from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_toml
+from opsctl.state.journal import EventKind
 from opsctl.state.run_dir import Life
 
 
@@ -28,16 +28,18 @@ class NodeCheck:
     kept: str = ""
 
 
-def check_nodes(chain: Chain, care: NodeCare, rules: Guard, life: Life, nodes: Sequence[str]) -> NodeCheck:
+def check_nodes(
+    chain: TrainArrays, care: NodeCare, rules: GuardSettings, life: Life, nodes: Sequence[str]
+) -> NodeCheck:
     """Look at these nodes, and write down what is found to be faulty. Takes little longer than `node_check_seconds`.
 
     A faulty node is refused only if something is queued that can go on without it. Raises OpsctlError.
     """
-    config = parse(Train, read_toml(chain.run.config), str(chain.run.config))
+    config = parse(TrainSettings, read_toml(chain.run.config), str(chain.run.config))
     gpus = config.slurm.gpus_per_node
     if not (gpus if rules.node_check is None else rules.node_check):
         return NodeCheck()
-    verdicts = care.look(chain.scheduler, nodes, seconds=rules.node_check_seconds, gpus=gpus)
+    verdicts = care.check(chain.scheduler, nodes, seconds=rules.node_check_seconds, gpus=gpus)
     faulty = [each for each in verdicts if each.health is Health.FAULTY and each.evidence]
     if not faulty:
         return NodeCheck()
@@ -45,31 +47,31 @@ def check_nodes(chain: Chain, care: NodeCare, rules: Guard, life: Life, nodes: S
     if why := _cannot_spare(chain, care, names, needed=config.slurm.nodes):
         until = care.clock.now() + timedelta(hours=care.site.exclude_hours)
         chain.note(
-            Kind.QUARANTINED, life=life.name, nodes=fold(names), until=until.isoformat(), excluded=False,
-            why=told(found), done=[f"started on {fold(names)} all the same: {why}"],
+            EventKind.QUARANTINED, life=life.name, nodes=fold(names), until=until.isoformat(), excluded=False,
+            why=describe_diagnosis(found), done=[f"started on {fold(names)} all the same: {why}"],
         )  # fmt: skip
-        return NodeCheck(kept=f"{fold(names)} is faulty ({told(found)}), but {why}")
-    chain.note(Kind.DIAGNOSED, **to_event(found, names))
-    return NodeCheck(refused=f"{fold(names)} is faulty: {told(found)}")
+        return NodeCheck(kept=f"{fold(names)} is faulty ({describe_diagnosis(found)}), but {why}")
+    chain.note(EventKind.DIAGNOSED, **to_event(found, names))
+    return NodeCheck(refused=f"{fold(names)} is faulty: {describe_diagnosis(found)}")
 
 
 def _as_cause(life: Life, faulty: Sequence[Verdict]) -> Diagnosis:
     worst = faulty[0].evidence[0]
     lines = [f"{each.node}: {result.check}: {result.evidence}" for each in faulty for result in each.evidence]
     found = Diagnosis(
-        kind=Class.NODE, cause=worst.check, says=f"{worst.check}: {worst.evidence}", scope=Scope.NODE,
+        kind=CauseKind.NODE, cause=worst.check, says=f"{worst.check}: {worst.evidence}", scope=Scope.NODE,
         node=fold(each.node for each in faulty), evidence=tuple(lines), advice=worst.remedy, life=life.name,
     )  # fmt: skip
-    return replace(found, kind=Class.GPU, scope=Scope.GPU, gpu=worst.gpu) if worst.gpu else found
+    return replace(found, kind=CauseKind.GPU, scope=Scope.GPU, gpu=worst.gpu) if worst.gpu else found
 
 
-def _cannot_spare(chain: Chain, care: NodeCare, names: Sequence[str], *, needed: int) -> str:
+def _cannot_spare(chain: TrainArrays, care: NodeCare, names: Sequence[str], *, needed: int) -> str:
     """Why the train must do with these nodes; empty if it can do without."""
     nodes = chain.scheduler.nodes()
     cap = cap_of(care.site, len(nodes))
     if len(names) > cap:
         return f"{len(names)} nodes at once are more than the {cap} that opsctl takes out"
-    if not chain.look().waiting:
+    if not chain.check().waiting:
         return "nothing is queued that could go on without it"
     try:
         chain.check_spare(fold(names), needed=needed, out=care.out_of_service(nodes, names))

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from opsctl.diagnosis.causes import Class
+from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import InputError
-from opsctl.nodes.history import History
-from opsctl.nodes.incident_summary import of_node, of_nodes
+from opsctl.nodes.history import NodeHistory
+from opsctl.nodes.incident_summary import summarize_node, summarize_nodes
 from opsctl.nodesets import expand
 
-_ANY_NODES = frozenset({Class.UNKNOWN, Class.NODE, Class.GPU, Class.NETWORK})
+_ANY_NODES = frozenset({CauseKind.UNKNOWN, CauseKind.NODE, CauseKind.GPU, CauseKind.NETWORK})
 """Where a log names no node, any of the life's may be to blame for these."""
 
 
-def with_past(found: Diagnosis, history: History, allocated: str, *, at: datetime, days: float) -> Diagnosis:
+def add_node_history(found: Diagnosis, history: NodeHistory, allocated: str, *, at: datetime, days: float) -> Diagnosis:
     """`found`, and what health knows of its node; where the logs name none, of all nodes of the life (`allocated`).
 
     It adds words, and changes neither cause nor suspects.
@@ -29,9 +29,9 @@ def with_past(found: Diagnosis, history: History, allocated: str, *, at: datetim
     lines: list[str] = []
     try:
         if own:
-            lines = of_node(history.read(own), history.cards(), at=at, days=days)
+            lines = summarize_node(history.read(own), history.cards(), at=at, days=days)
         elif not found.node and found.kind in _ANY_NODES:
-            lines = of_nodes([history.read(node) for node in nodes], at=at)
+            lines = summarize_nodes([history.read(node) for node in nodes], at=at)
     except (OSError, TypeError, ValueError) as error:
         # A file that holds what is no figure, say: the cause stands without it.
         lines = [f"the history of the nodes cannot be read: {error}"]

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from opsctl.diagnosis.causes import Class
-from opsctl.guard.stop_request import Stop, StopRequest
+from opsctl.diagnosis.causes import CauseKind
+from opsctl.guard.stop_request import StopKind, StopRequest
 from opsctl.model import JobState
-from opsctl.settings.loader import Guard
-from opsctl.trainer.contract import Reason, StopReason
+from opsctl.settings.loader import GuardSettings
+from opsctl.trainer.contract import StopReason, TrainerStop
 
 
 class Outcome(StrEnum):
@@ -79,12 +79,12 @@ ACTIONS: dict[Outcome, Action] = {
 }
 """What follows from the outcome alone."""
 
-BY_CLASS: dict[Class, Action] = {
-    Class.NODE: Action.EXCLUDE_NODES,
-    Class.GPU: Action.EXCLUDE_NODES,
-    Class.NETWORK: Action.EXCLUDE_NODES,
-    Class.CODE: Action.HOLD_QUEUED,
-    Class.STORAGE: Action.HOLD_QUEUED,
+BY_CLASS: dict[CauseKind, Action] = {
+    CauseKind.NODE: Action.EXCLUDE_NODES,
+    CauseKind.GPU: Action.EXCLUDE_NODES,
+    CauseKind.NETWORK: Action.EXCLUDE_NODES,
+    CauseKind.CODE: Action.HOLD_QUEUED,
+    CauseKind.STORAGE: Action.HOLD_QUEUED,
 }
 """What follows from the cause, where the outcome alone would let it go on: nodes are excluded where the cause tells
 which; what is queued is held once the same fault has ended `fault_lives` lives in a row without a new checkpoint. All
@@ -114,7 +114,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class FinishedLife:
     """A life that is over: what end.json holds."""
 
     life: str
@@ -124,7 +124,7 @@ class Ended:
     started: datetime
     ended: datetime
     new_checkpoint: bool
-    kind: Class = Class.UNKNOWN
+    kind: CauseKind = CauseKind.UNKNOWN
     """Whose fault it was, where that was asked."""
     cause: str = ""
     suspects: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ class Ended:
         return (self.ended - self.started).total_seconds() / 60
 
 
-def judge(seen: Evidence) -> tuple[Outcome, str]:
+def decide_outcome(seen: Evidence) -> tuple[Outcome, str]:
     """How it ended, and in words why we think so. The trainer's own word goes first, then what we asked of it."""
     for rule in (_by_trainer, _by_request, _by_log, _by_body, _by_slurm, _by_signal, _by_code):
         if found := rule(seen):
@@ -146,20 +146,20 @@ def judge(seen: Evidence) -> tuple[Outcome, str]:
 
 
 _REASONS = {
-    Reason.FINISHED: Outcome.FINISHED,
-    Reason.KILL: Outcome.KILLED,
-    Reason.PAUSE: Outcome.PAUSED,
-    Reason.DEADLINE: Outcome.DEADLINE,
-    Reason.MEMORY: Outcome.CRASHED,
-    Reason.NAN: Outcome.CRASHED,
+    TrainerStop.FINISHED: Outcome.FINISHED,
+    TrainerStop.KILL: Outcome.KILLED,
+    TrainerStop.PAUSE: Outcome.PAUSED,
+    TrainerStop.DEADLINE: Outcome.DEADLINE,
+    TrainerStop.MEMORY: Outcome.CRASHED,
+    TrainerStop.NAN: Outcome.CRASHED,
 }
 _REQUESTS = {
-    Stop.REFUSED: Outcome.REFUSED,
-    Stop.SKIPPED: Outcome.SKIPPED,
-    Stop.NODE_REFUSED: Outcome.NODE_REFUSED,
-    Stop.KILL: Outcome.KILLED,
-    Stop.PAUSE: Outcome.PAUSED,
-    Stop.HUNG: Outcome.HUNG,
+    StopKind.REFUSED: Outcome.REFUSED,
+    StopKind.SKIPPED: Outcome.SKIPPED,
+    StopKind.NODE_REFUSED: Outcome.NODE_REFUSED,
+    StopKind.KILL: Outcome.KILLED,
+    StopKind.PAUSE: Outcome.PAUSED,
+    StopKind.HUNG: Outcome.HUNG,
 }
 _STATES = {
     JobState.TIMEOUT: Outcome.TIMED_OUT,
@@ -216,7 +216,7 @@ def _by_slurm(seen: Evidence) -> tuple[Outcome, str] | None:
 
 
 def _by_signal(seen: Evidence) -> tuple[Outcome, str] | None:
-    if seen.request is None or seen.request.reason is not Stop.TERM:
+    if seen.request is None or seen.request.reason is not StopKind.TERM:
         return None
     return (Outcome.TIMED_OUT if seen.at_its_limit else Outcome.CANCELLED), seen.request.why
 
@@ -225,7 +225,7 @@ def _by_code(seen: Evidence) -> tuple[Outcome, str] | None:
     return (Outcome.CRASHED, f"the body exited with {seen.code}") if seen.code is not None else None
 
 
-def is_burning(life: Ended, rules: Guard) -> bool:
+def is_burning(life: FinishedLife, rules: GuardSettings) -> bool:
     """Over soon, without a new checkpoint, and not because anybody wanted it."""
     return life.outcome in BURNING and life.minutes < rules.short_life_minutes and not life.new_checkpoint
 
@@ -240,18 +240,18 @@ NO_LIFE = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
 """No body was run, so that it says nothing of the train."""
 
 
-def follow(ended: Ended, lives: Sequence[Ended], rules: Guard) -> Ended:
+def decide_action(ended: FinishedLife, lives: Sequence[FinishedLife], rules: GuardSettings) -> FinishedLife:
     """With what follows from its cause and from the lives before it; `lives` are the latest, this one the last."""
     if ended.action is not Action.CONTINUE:
         return ended
-    if loop := crash_loop(lives, rules) or fault_loop(lives, rules):
+    if loop := find_crash_loop(lives, rules) or find_fault_loop(lives, rules):
         return replace(ended, action=Action.HOLD_QUEUED, why=f"{ended.why}; {loop}")
     if BY_CLASS.get(ended.kind) is Action.EXCLUDE_NODES and ended.suspects:
         return replace(ended, action=Action.EXCLUDE_NODES)
     return ended
 
 
-def fault_loop(lives: Sequence[Ended], rules: Guard) -> str:
+def find_fault_loop(lives: Sequence[FinishedLife], rules: GuardSettings) -> str:
     """Why the chain is to be held, however long its lives were; empty if it is not. A disk that is full for a moment
     is no reason, nor is a bug that the trainer gets past."""
     last = [life for life in lives if life.outcome not in NO_LIFE][-rules.fault_lives :]
@@ -262,7 +262,7 @@ def fault_loop(lives: Sequence[Ended], rules: Guard) -> str:
     return f"a fault of {last[-1].kind.value} ended {count} without a new checkpoint: {last[-1].cause}"
 
 
-def crash_loop(lives: Sequence[Ended], rules: Guard) -> str:
+def find_crash_loop(lives: Sequence[FinishedLife], rules: GuardSettings) -> str:
     """Why the chain is to be held, judged by its latest lives, the newest last; empty if it is not."""
     last = [life for life in lives if life.outcome not in NO_LIFE][-rules.short_lives :]
     if len(last) < rules.short_lives or not all(is_burning(life, rules) for life in last):

@@ -37,7 +37,7 @@ USAGE = "usage: python -m opsctl.guard.rank --logs DIR -- COMMAND...  |  --free-
 
 def main(argv: list[str]) -> int:
     if argv == ["--free-port"]:
-        print(free_port())  # noqa: T201 (a program of its own, without click)
+        print(find_free_port())  # noqa: T201 (a program of its own, without click)
         return 0
     if len(argv) < 4 or argv[0] != "--logs" or argv[2] != "--":
         say(USAGE)
@@ -186,14 +186,14 @@ def end_all_below() -> bool:
                 pass
         except ChildProcessError:
             return True
-        for pid in children():
+        for pid in find_children():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
     return False
 
 
-def children() -> list[int]:
+def find_children() -> list[int]:
     me = str(os.getpid())
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 (see below)
@@ -231,7 +231,7 @@ def end_as(status: int) -> int:
 # --- a port for the ranks to meet at
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """A TCP port that is free now; where possible none that the kernel could give to a connection in the meantime."""
     import socket  # noqa: PLC0415 (only here)
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from opsctl.state.run_dir import Life, RunDir
 
 
-class Stop(StrEnum):
+class StopKind(StrEnum):
     """Of several wishes the one further up stands."""
 
     REFUSED = "refused"
@@ -27,14 +27,14 @@ class Stop(StrEnum):
     TIME_LIMIT = "time-limit"
     """The limit is near, and there is time left to save."""
 
-    def is_above(self, other: Stop) -> bool:
-        order = list(Stop)
+    def is_above(self, other: StopKind) -> bool:
+        order = list(StopKind)
         return order.index(self) < order.index(other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
-    reason: Stop
+    reason: StopKind
     why: str
 
 
@@ -42,12 +42,12 @@ def read_stop_request(life: Life) -> StopRequest | None:
     """What this life was asked, or None for nothing that can be understood."""
     try:
         given = json.loads(life.stop_request.read_text())
-        return StopRequest(reason=Stop(given["reason"]), why=str(given["why"]))
+        return StopRequest(reason=StopKind(given["reason"]), why=str(given["why"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def request_stop(run: RunDir, life: Life, reason: Stop, why: str) -> bool:
+def request_stop(run: RunDir, life: Life, reason: StopKind, why: str) -> bool:
     """Ask the trainer of this life to save and stop; whether that is new. A weaker wish changes nothing."""
     before = read_stop_request(life)
     if before is not None and not reason.is_above(before.reason):

@@ -15,22 +15,22 @@ from dataclasses import dataclass, field, replace
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.guard import attempt_record, reproduction
 from opsctl.guard.body import start_body
-from opsctl.guard.deadline import Deadline
+from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.finalize import is_of, settle, settle_ended
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.node_check import check_nodes
-from opsctl.guard.outcome import Action, Ended
+from opsctl.guard.outcome import Action, FinishedLife
 from opsctl.guard.signals import Signals
-from opsctl.guard.stop_request import Stop, read_stop_request, request_stop
+from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
 from opsctl.guard.stragglers import Stragglers
 from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants
-from opsctl.launch.train_arrays import Chain
+from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Job, JobState
 from opsctl.nodesets import fold
 from opsctl.ports import Clock, Runner
-from opsctl.settings.loader import Guard
+from opsctl.settings.loader import GuardSettings
 from opsctl.state import switches
-from opsctl.state.journal import Kind
+from opsctl.state.journal import EventKind
 from opsctl.state.run_dir import Life, RunDir
 from opsctl.state.switches import Switch
 
@@ -47,8 +47,8 @@ SRUN_GRACE = 0.5
 class Supervisor:
     """One life of a train, from the side of the guard."""
 
-    chain: Chain
-    rules: Guard
+    chain: TrainArrays
+    rules: GuardSettings
     runner: Runner
     env: Mapping[str, str]
     """Of the batch job."""
@@ -59,10 +59,10 @@ class Supervisor:
     """Revives cron where it died; called about once a minute."""
     care: NodeCare | None = None
     """What may be done about nodes."""
-    tell: Callable[[], None] = lambda: None
+    notify: Callable[[], None] = lambda: None
     """Tells people what the settlement of this life has found, if they are to know."""
     life: Life = field(init=False)
-    deadline: Deadline = field(init=False)
+    deadline: DeadlineFile = field(init=False)
     stragglers: Stragglers = field(init=False)
     has_begun: bool = False
     """Whether the body was started."""
@@ -75,7 +75,7 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self.life = self.run.life(attempt_record.life_name(self.env))
-        self.deadline = Deadline(
+        self.deadline = DeadlineFile(
             run=self.run, life=self.life, job=self.env["SLURM_JOB_ID"],
             scheduler=self.chain.scheduler, clock=self.clock,
         )  # fmt: skip
@@ -126,7 +126,7 @@ class Supervisor:
         if asked := read_stop_request(self.life):
             self.say(f"leaving without running the body: {asked.why}")
             self._settle_own()
-            return {Stop.REFUSED: 1, Stop.NODE_REFUSED: 1, Stop.TERM: 143}.get(asked.reason, 0)
+            return {StopKind.REFUSED: 1, StopKind.NODE_REFUSED: 1, StopKind.TERM: 143}.get(asked.reason, 0)
         return self._run_body(signals)
 
     # --- before the body
@@ -134,14 +134,14 @@ class Supervisor:
     def _record_start(self) -> None:
         start = attempt_record.start_of(self.run, self.life, self.env, self.clock.now())
         attempt_record.write_start(self.run, self.life, start)
-        self.chain.journal.append(Kind.LIFE_STARTED, life=self.life.name, nodes=start.nodes)
+        self.chain.journal.append(EventKind.LIFE_STARTED, life=self.life.name, nodes=start.nodes)
 
     def _settle_earlier(self, *, leave: bool = False) -> None:
         """Settle what nobody settled. If that leaves nothing to do, and we may still `leave`, we do."""
         self._unsettled = True
-        settled: list[Ended] = []
+        settled: list[FinishedLife] = []
         with self.tolerated("settling earlier lives"):
-            seen = self.chain.look()
+            seen = self.chain.check()
             settled = settle_ended(self.chain, self.rules, seen, own=self.life.name, care=self.care)
             self._unsettled = any(
                 life not in seen.history.settled and life not in {each.life for each in settled}
@@ -151,11 +151,11 @@ class Supervisor:
         for each in settled:
             self.say(f"settled {each.life}: {each.outcome.value}, {each.action.value}: {each.why}")
         if leave and (final := next((each for each in settled if each.action.is_final), None)):
-            self.ask(Stop.SKIPPED, f"{final.life} {final.outcome.value}: {final.why}")
+            self.ask(StopKind.SKIPPED, f"{final.life} {final.outcome.value}: {final.why}")
         elif leave and (bad := self._excluded_by(settled)):
-            self.ask(Stop.NODE_REFUSED, f"{bad.why}: {fold(bad.suspects)} is among the nodes of this life too")
+            self.ask(StopKind.NODE_REFUSED, f"{bad.why}: {fold(bad.suspects)} is among the nodes of this life too")
 
-    def _excluded_by(self, settled: Sequence[Ended]) -> Ended | None:
+    def _excluded_by(self, settled: Sequence[FinishedLife]) -> FinishedLife | None:
         """The life whose end has excluded a node that we have got."""
         mine = set(attempt_record.nodes_of(self.env))
         return next(
@@ -167,7 +167,7 @@ class Supervisor:
             try:
                 self.check_trusted()
             except RunDirError as error:
-                self.ask(Stop.REFUSED, error.message)
+                self.ask(StopKind.REFUSED, error.message)
 
     def _check_nodes(self) -> None:
         """Refuse a node that is faulty, if the train can do without it."""
@@ -175,10 +175,10 @@ class Supervisor:
             return
         seen = check_nodes(self.chain, self.care, self.rules, self.life, attempt_record.nodes_of(self.env))
         if seen.refused:
-            self.ask(Stop.NODE_REFUSED, seen.refused)
+            self.ask(StopKind.NODE_REFUSED, seen.refused)
         elif seen.kept:
             self.say(f"going on all the same: {seen.kept}")
-            self.tell()
+            self.notify()
 
     # --- the body
 
@@ -246,21 +246,21 @@ class Supervisor:
 
     # --- what asks it to stop
 
-    def ask(self, reason: Stop, why: str) -> None:
+    def ask(self, reason: StopKind, why: str) -> None:
         if request_stop(self.run, self.life, reason, why):
             self.say(f"stop requested ({reason.value}): {why}")
 
     def on_signal(self, number: signal.Signals) -> None:
         with self.tolerated(f"on {number.name}"):
             if number == signal.SIGUSR1:
-                self.ask(Stop.TIME_LIMIT, "the time limit is near (SIGUSR1)")
+                self.ask(StopKind.TIME_LIMIT, "the time limit is near (SIGUSR1)")
                 return
             if self._late is None:
                 self._late = self.clock.monotonic() + self.rules.stop_grace_seconds
-            self.ask(Stop.TERM, f"Slurm ends the job ({number.name})")
+            self.ask(StopKind.TERM, f"Slurm ends the job ({number.name})")
 
     def _look_at_switches(self) -> None:
-        for switch, reason in ((Switch.KILL, Stop.KILL), (Switch.PAUSE, Stop.PAUSE)):
+        for switch, reason in ((Switch.KILL, StopKind.KILL), (Switch.PAUSE, StopKind.PAUSE)):
             if armed := switches.read(self.run, switch):
                 self.ask(reason, f"{switch.value} switch by {armed.by}" + (f": {armed.why}" if armed.why else ""))
 
@@ -270,7 +270,7 @@ class Supervisor:
         """This life's job, if Slurm ends it for a node that it has lost: while the others complete, only the reason of
         the job says so."""
         asked = read_stop_request(self.life)
-        if asked is None or asked.reason is not Stop.TERM:
+        if asked is None or asked.reason is not StopKind.TERM:
             return None
         own = [job for job in self.chain.scheduler.jobs() if is_of(job, self.life) and job.reason == NODE_LOST]
         return replace(own[0], state=JobState.NODE_FAIL) if own else None
@@ -285,4 +285,4 @@ class Supervisor:
             for each in ended.done:
                 self.say(each)
         with self.tolerated("telling people"):
-            self.tell()
+            self.notify()

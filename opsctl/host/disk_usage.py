@@ -32,7 +32,7 @@ rm -f "$2.bytes" "$2.inodes"
 """What may not be read is left out, and du says so by its exit code: that is no reason to have no figure at all."""
 
 
-class NotMeasured(OpsctlError):
+class MeasurementFailed(OpsctlError):
     """There is no figure, or none yet."""
 
 
@@ -65,15 +65,15 @@ class User:
 def read(filesystem: Filesystem, runner: Runner, *, keep: Path, now: datetime) -> Space:
     """Measure it. `keep` is a directory for what is measured in the background. Raises NotMeasured, OSError."""
     if filesystem.by == "statvfs":
-        return by_statvfs(Path(filesystem.path))
+        return read_statvfs(Path(filesystem.path))
     if filesystem.by == "df":
-        return by_df(_output(runner, ("df", "-B1", "--output=used,avail,iused,iavail", "--", filesystem.path)))
+        return read_df(_output(runner, ("df", "-B1", "--output=used,avail,iused,iavail", "--", filesystem.path)))
     if filesystem.by == "command":
-        return by_pattern(_output(runner, filesystem.command), filesystem.pattern)
-    return by_du(filesystem, keep=keep, now=now)
+        return read_pattern(_output(runner, filesystem.command), filesystem.pattern)
+    return read_du(filesystem, keep=keep, now=now)
 
 
-def by_statvfs(path: Path) -> Space:
+def read_statvfs(path: Path) -> Space:
     """As df says it: what root keeps for itself counts as used. Raises OSError."""
     found = os.statvfs(path)
     used = (found.f_blocks - found.f_bfree) * found.f_frsize
@@ -84,11 +84,11 @@ def by_statvfs(path: Path) -> Space:
     )  # fmt: skip
 
 
-def by_df(text: str) -> Space:
+def read_df(text: str) -> Space:
     """`df -B1 --output=used,avail,iused,iavail`. Raises NotMeasured."""
     rows = [line.split() for line in text.splitlines()[1:]]
     if len(rows) != 1 or len(rows[0]) != 4:
-        raise NotMeasured(f"df said {text.strip()[:200]!r}")
+        raise MeasurementFailed(f"df said {text.strip()[:200]!r}")
     used, free, inodes, inodes_free = (int(word) if word.isdigit() else None for word in rows[0])
     has_inodes = inodes is not None and inodes_free is not None and inodes + inodes_free > 0
     return Space(
@@ -99,11 +99,11 @@ def by_df(text: str) -> Space:
     )
 
 
-def by_pattern(text: str, pattern: str) -> Space:
+def read_pattern(text: str, pattern: str) -> Space:
     """The named groups of a quota command's answer. Raises NotMeasured."""
     match = re.search(pattern, text, re.MULTILINE)
     if match is None:
-        raise NotMeasured(f"the pattern finds nothing in {text.strip()[:200]!r}")
+        raise MeasurementFailed(f"the pattern finds nothing in {text.strip()[:200]!r}")
     said = {name: value for name, value in match.groupdict().items() if value is not None}
     try:
         sizes = {name: parse_size(said[name]) for name in ("used", "limit") if name in said}
@@ -111,7 +111,7 @@ def by_pattern(text: str, pattern: str) -> Space:
         shares = {name: float(said[name].rstrip("%")) for name in ("percent", "inodes_percent") if name in said}
         at = _time(said["at"]) if "at" in said else None
     except (ValueError, OverflowError, OSError) as error:  # of a time that no calendar has
-        raise NotMeasured(f"{match[0][:200]!r}: {error}") from error
+        raise MeasurementFailed(f"{match[0][:200]!r}: {error}") from error
     return Space(
         used=sizes.get("used"), limit=sizes.get("limit"), inodes_used=counts.get("inodes_used"),
         inodes_limit=counts.get("inodes_limit"), percent=shares.get("percent"),
@@ -124,14 +124,14 @@ def _time(text: str) -> datetime:
     return datetime.fromtimestamp(int(text), UTC) if text.isdigit() else datetime.fromisoformat(text).astimezone(UTC)
 
 
-def by_du(filesystem: Filesystem, *, keep: Path, now: datetime) -> Space:
+def read_du(filesystem: Filesystem, *, keep: Path, now: datetime) -> Space:
     """The last measurement, and begin another if that is old. Raises NotMeasured until the first has ended."""
     every = timedelta(minutes=filesystem.every_minutes)
     path = measure(filesystem.path, keep=keep, name=filesystem.name, now=now, every=every)
     sizes, inodes = _parse_du(path)
     whole = filesystem.path.rstrip("/") or "/"
     if whole not in sizes:
-        raise NotMeasured(f"du has not measured {filesystem.path} yet")
+        raise MeasurementFailed(f"du has not measured {filesystem.path} yet")
     return Space(
         used=sizes[whole], limit=filesystem.limit, inodes_used=inodes.get(whole),
         inodes_limit=filesystem.inode_limit, at=datetime.fromtimestamp(path.stat().st_mtime, UTC),
@@ -169,7 +169,7 @@ def _parse_du(path: Path) -> tuple[dict[str, int], dict[str, int]]:
     return found["B"], found["I"]
 
 
-def biggest(path: Path, directory: str, *, most: int = 5) -> list[User]:
+def find_largest(path: Path, directory: str, *, most: int = 5) -> list[User]:
     """Who uses most, from a measurement: by the owners of the directories in it. Empty if there is none yet."""
     sizes, inodes = _parse_du(path)
     whole = directory.rstrip("/") or "/"
@@ -200,7 +200,7 @@ def _output(runner: Runner, argv: tuple[str, ...]) -> str:
     try:
         done = runner.run(argv, timeout=TIMEOUT, env={"LC_ALL": "C"})
     except TimedOut as error:
-        raise NotMeasured(str(error)) from error
+        raise MeasurementFailed(str(error)) from error
     if done.code != 0 and not done.out.strip():
-        raise NotMeasured(f"{argv[0]} failed ({done.code}): {done.err.strip()[:200]}")
+        raise MeasurementFailed(f"{argv[0]} failed ({done.code}): {done.err.strip()[:200]}")
     return done.out

@@ -142,7 +142,7 @@ def run_bounded(
     `pulse` is called again and again meanwhile. What is left of its process group is told to end, and killed after
     `grace` seconds. Raises OSError if it cannot be started.
     """
-    kept = _Ends(keep)
+    kept = _OutputEnds(keep)
     with contextlib.ExitStack() as stack:
         with _signals_wait():
             process = subprocess.Popen(
@@ -160,7 +160,7 @@ def run_bounded(
     return Bounded(code=process.returncode if in_time else None, output=kept.text())
 
 
-def _wind_up(process: subprocess.Popen[bytes], out: int, kept: _Ends, grace: float) -> None:
+def _wind_up(process: subprocess.Popen[bytes], out: int, kept: _OutputEnds, grace: float) -> None:
     _end_group(process, grace=grace)
     os.set_blocking(out, False)
     kept.read(out, wait=0)
@@ -189,7 +189,7 @@ def _signals_wait() -> Iterator[None]:
             signal.raise_signal(late)
 
 
-class _Ends:
+class _OutputEnds:
     """The first and the last half of `size` bytes of a stream of any length."""
 
     def __init__(self, size: int) -> None:

@@ -6,16 +6,22 @@ import json
 import shlex
 from pathlib import Path
 
-from opsctl.model import JobSpec, Plan
+from opsctl.model import JobSpec, LaunchPlan
 from opsctl.nodesets import nodeset
 from opsctl.render import command_line, directives, render
-from opsctl.settings.loader import Site, Train
+from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.config_tables import DataConfig
 
 
 def job_spec(
-    train: Train, site: Site, *, tasks: int | None = None, after: str = "", exclude: str = "", nice: int | None = None
+    train: TrainSettings,
+    site: SiteSettings,
+    *,
+    tasks: int | None = None,
+    after: str = "",
+    exclude: str = "",
+    nice: int | None = None,
 ) -> JobSpec:
     """What is asked of Slurm: the train's own table, the site's defaults where that is silent, options above both.
 
@@ -45,7 +51,7 @@ def job_spec(
     )
 
 
-def trainer_json(train: Train, base: Path) -> str:
+def trainer_json(train: TrainSettings, base: Path) -> str:
     """What the embedded trainer reads, or nothing where any other one runs.
 
     A corpus named by a relative path lies below `base`: the trainer runs elsewhere.
@@ -61,7 +67,7 @@ def trainer_json(train: Train, base: Path) -> str:
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
 
 
-def body(train: Train, run: RunDir, *, python: str) -> str:
+def render_body(train: TrainSettings, run: RunDir, *, python: str) -> str:
     """The script of the work itself. `python` runs opsctl. Raises ConfigError for a placeholder that is unknown."""
     trainers = train.python or python
     if train.command:
@@ -81,7 +87,9 @@ def body(train: Train, run: RunDir, *, python: str) -> str:
     )
 
 
-def plan(train: Train, spec: JobSpec, run: RunDir, *, nonce: str, python: str, site_file: Path | None) -> Plan:
+def make_plan(
+    train: TrainSettings, spec: JobSpec, run: RunDir, *, nonce: str, python: str, site_file: Path | None
+) -> LaunchPlan:
     """The submission that `spec` asks for. Raises ConfigError."""
     wrapper = render(
         "slurm/wrapper.slurm.j2",
@@ -90,4 +98,6 @@ def plan(train: Train, spec: JobSpec, run: RunDir, *, nonce: str, python: str, s
         python=python,
         site_file=str(site_file or ""),
     )
-    return Plan(train=train.name, spec=spec, wrapper=wrapper, body=body(train, run, python=python), nonce=nonce)
+    return LaunchPlan(
+        train=train.name, spec=spec, wrapper=wrapper, body=render_body(train, run, python=python), nonce=nonce
+    )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from opsctl.errors import cannot_read, cannot_write
 from opsctl.ports import Runner
-from opsctl.settings.loader import Train
-from opsctl.state.journal import Journal, Kind
+from opsctl.settings.loader import TrainSettings
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 
 SYNTAX_TIMEOUT = 10.0
@@ -104,12 +104,12 @@ def revisions(run: RunDir) -> list[Path]:
 def note_edit(run: RunDir, journal: Journal, revision: str) -> None:
     """Journal the edit that kept `revision`; after one that was cut off before it was journalled, that one."""
     newest = revision or (revisions(run)[-1].name if revisions(run) else "")
-    noted = {str(event.data["revision"]) for event in journal.events() if event.kind is Kind.EDITED}
+    noted = {str(event.data["revision"]) for event in journal.events() if event.kind is EventKind.EDITED}
     if newest and newest not in noted:
-        journal.append(Kind.EDITED, revision=newest)
+        journal.append(EventKind.EDITED, revision=newest)
 
 
-def frozen_changes(old: Train, new: Train) -> list[str]:
+def frozen_changes(old: TrainSettings, new: TrainSettings) -> list[str]:
     """What sbatch has frozen for the queued tasks and `new` would have otherwise, one line each."""
     before, after = old.slurm.model_dump(), new.slurm.model_dump()
     return [

@@ -11,17 +11,17 @@ from datetime import datetime
 from opsctl.errors import InputError, OpsctlError, RunDirError, SchedulerError, Unreachable
 from opsctl.host.system import user_name
 from opsctl.launch.revisions import Files, read_files, swap
-from opsctl.launch.train_arrays import Chain, Seen
-from opsctl.model import Plan
+from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
+from opsctl.model import LaunchPlan
 from opsctl.ports import Clock
-from opsctl.state.journal import Kind
+from opsctl.state.journal import EventKind
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class SubmittedArray:
     """What a launch came to."""
 
     array: str
@@ -35,9 +35,9 @@ class Launched:
 class Launch:
     """A launch that is ready to be carried out."""
 
-    plan: Plan
+    plan: LaunchPlan
     files: Files
-    chain: Chain
+    chain: TrainArrays
     clock: Clock
     group: str
     """The Unix group that may arm switches."""
@@ -50,20 +50,20 @@ class Launch:
     def run(self) -> RunDir:
         return self.chain.run
 
-    def already(self) -> Launched | None:
+    def already(self) -> SubmittedArray | None:
         """What an earlier launch came to that did not learn of it, if there is one."""
         if not self.run.exists:
             return None
-        seen = self.chain.look()
+        seen = self.chain.check()
         return self._already(seen) if seen.adopted else None
 
-    def carry_out(self) -> Launched:
+    def carry_out(self) -> SubmittedArray:
         """Write the run directory and submit. Raises InputError where the train is queued or stopped already,
         Unreachable where it is unknown whether it was submitted."""
         check_owner(self.run)
         self.run.create(self.group)
         with lease(self.run.path, self.clock):
-            seen = self.chain.look()
+            seen = self.chain.check()
             self.chain.drop_doubles(seen)
             if seen.adopted:
                 return self._already(seen)
@@ -74,14 +74,14 @@ class Launch:
             self._write()
             self.check_trusted()
             array = self._submit(seen)
-        return Launched(array=array, tasks=self.plan.spec.tasks, already=False, notes=tuple(lost))
+        return SubmittedArray(array=array, tasks=self.plan.spec.tasks, already=False, notes=tuple(lost))
 
-    def _already(self, seen: Seen) -> Launched:
+    def _already(self, seen: TrainSnapshot) -> SubmittedArray:
         array = seen.adopted[0].array
         tasks = seen.history.arrays[array].tasks
-        return Launched(array=array, tasks=tasks, already=True, notes=())
+        return SubmittedArray(array=array, tasks=tasks, already=True, notes=())
 
-    def _check_append(self, seen: Seen) -> None:
+    def _check_append(self, seen: TrainSnapshot) -> None:
         """Tasks that are queued read the same files: changing those is an edit, and said as such."""
         now = read_files(self.run)
         if seen.is_queued and now and (now.trainer, now.body) != (self.files.trainer, self.files.body):
@@ -90,27 +90,27 @@ class Launch:
                 hint=f"opsctl edit {self.run.name} TRAIN.toml changes it for them too; then launch again",
             )
 
-    def _note_lost(self, seen: Seen) -> list[str]:
+    def _note_lost(self, seen: TrainSnapshot) -> list[str]:
         lost = sorted({job.array for job in seen.strangers}, key=int)
         for array in lost:
-            self.chain.note(Kind.ARRAY_LOST, array=array)
+            self.chain.note(EventKind.ARRAY_LOST, array=array)
         return [f"array {array} of this train was lost: Slurm has given its id to another job" for array in lost]
 
     def _write(self) -> None:
         if read_files(self.run) != self.files:
             # Before it is done: afterwards nothing is new any more.
-            self.chain.note(Kind.CREATED, config=str(self.run.config))
+            self.chain.note(EventKind.CREATED, config=str(self.run.config))
         swap(self.run, self.files)
         self.run.write(self.run.wrapper, self.plan.wrapper)
 
-    def _submit(self, seen: Seen) -> str:
+    def _submit(self, seen: TrainSnapshot) -> str:
         """Submit under the nonce of an earlier try, if there is one: should that one arrive late, the two are known
         for the same."""
         nonce = next(iter(seen.history.pending), self.plan.nonce)
         plan = replace(self.plan, nonce=nonce)
         for node, until in self.kept_from:
-            self.chain.note(Kind.EXCLUDED, jobs=[], nodes=node, until=until.isoformat())
-        self.chain.note(Kind.SUBMITTING, nonce=nonce, tasks=plan.spec.tasks, after=plan.spec.after)
+            self.chain.note(EventKind.EXCLUDED, jobs=[], nodes=node, until=until.isoformat())
+        self.chain.note(EventKind.SUBMITTING, nonce=nonce, tasks=plan.spec.tasks, after=plan.spec.after)
         # A percent sign in the path would be one of Slurm's patterns.
         output = str(self.run.main_log).replace("%", "%%")
         try:
@@ -118,9 +118,9 @@ class Launch:
         except Unreachable:
             raise
         except OpsctlError as error:
-            self.chain.note(Kind.SUBMIT_REFUSED, nonce=nonce, why=error.message)
+            self.chain.note(EventKind.SUBMIT_REFUSED, nonce=nonce, why=error.message)
             raise
-        self.chain.note(Kind.SUBMITTED, nonce=nonce, array=array)
+        self.chain.note(EventKind.SUBMITTED, nonce=nonce, array=array)
         return array
 
 
@@ -148,7 +148,7 @@ def check_not_stopped(run: RunDir) -> None:
             )
 
 
-def check_not_queued(run: RunDir, seen: Seen, after: str) -> None:
+def check_not_queued(run: RunDir, seen: TrainSnapshot, after: str) -> None:
     """One train runs once at a time. Raises InputError, or SchedulerError for an array that is not to be understood."""
     if odd := [job.array for job in seen.strangers if job.name == run.name]:
         raise SchedulerError(

@@ -12,15 +12,15 @@ from opsctl.errors import InputError
 from opsctl.model import Job
 from opsctl.nodesets import nodeset, union
 from opsctl.ports import Scheduler
-from opsctl.state.journal import Event, History, Journal, Kind, replay
+from opsctl.state.journal import Event, EventKind, Journal, TrainHistory, replay
 from opsctl.state.run_dir import RunDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class TrainSnapshot:
     """One look at a train: what its journal says, and which rows of the queue are really its own."""
 
-    history: History
+    history: TrainHistory
     jobs: tuple[Job, ...]
     """Rows of the queue that carry one of the train's nonces, the oldest array first."""
     adopted: tuple[Job, ...]
@@ -43,7 +43,7 @@ class Seen:
         return bool(self.waiting or self.active)
 
 
-def look(run: RunDir, journal: Journal, jobs: Sequence[Job]) -> Seen:
+def take_snapshot(run: RunDir, journal: Journal, jobs: Sequence[Job]) -> TrainSnapshot:
     """Tell the train's own rows from others by the nonce in their comment, never by id or name alone."""
     history = replay(journal.events())
     known = {f"opsctl:{run.name}:{array.nonce}" for array in history.arrays.values()}
@@ -51,7 +51,7 @@ def look(run: RunDir, journal: Journal, jobs: Sequence[Job]) -> Seen:
     ours = [job for job in jobs if job.comment in known | begun]
     strangers = [job for job in jobs if job.array in history.arrays and job.comment not in known | begun]
     kept = _kept(history, ours)
-    return Seen(
+    return TrainSnapshot(
         history=history,
         jobs=tuple(sorted(ours, key=lambda job: (int(job.array), job.tasks))),
         adopted=tuple(job for job in ours if job.comment in begun and job.array == kept[job.comment]),
@@ -60,7 +60,7 @@ def look(run: RunDir, journal: Journal, jobs: Sequence[Job]) -> Seen:
     )
 
 
-def _kept(history: History, ours: Sequence[Job]) -> dict[str, str]:
+def _kept(history: TrainHistory, ours: Sequence[Job]) -> dict[str, str]:
     """For each comment the array that is the train's: the one that has started, else the one that is known, else the
     first."""
     known = set(history.arrays)
@@ -69,7 +69,7 @@ def _kept(history: History, ours: Sequence[Job]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class TrainArrays:
     """The queued and running arrays of one train. Its verbs are idempotent and act on the last array first, for the
     next one starts as soon as the one before it ends."""
 
@@ -77,83 +77,83 @@ class Chain:
     journal: Journal
     scheduler: Scheduler
 
-    def look(self, jobs: Sequence[Job] | None = None) -> Seen:
+    def check(self, jobs: Sequence[Job] | None = None) -> TrainSnapshot:
         """Ask Slurm once (unless its whole queue is given), and note in the journal what it knew and the journal did
         not."""
         jobs = self.scheduler.jobs() if jobs is None else jobs
-        seen = look(self.run, self.journal, jobs)
+        seen = take_snapshot(self.run, self.journal, jobs)
         if not (seen.adopted and self.run.is_ours):
             return seen
         for array, job in {job.array: job for job in seen.adopted}.items():
-            self.note(Kind.SUBMITTED, nonce=job.comment.rpartition(":")[2], array=array)
-        return replace(look(self.run, self.journal, jobs), adopted=seen.adopted)
+            self.note(EventKind.SUBMITTED, nonce=job.comment.rpartition(":")[2], array=array)
+        return replace(take_snapshot(self.run, self.journal, jobs), adopted=seen.adopted)
 
-    def note(self, kind: Kind, **data: object) -> None:
+    def note(self, kind: EventKind, **data: object) -> None:
         """Journal what was done. Only the owner can: what a team-mate did shows in their switch or request."""
         if self.run.is_ours:
             self.journal.append(kind, **data)
 
-    def drop_doubles(self, seen: Seen) -> list[str]:
+    def drop_doubles(self, seen: TrainSnapshot) -> list[str]:
         """Cancel what is queued of a submission that arrived twice; the arrays. One that runs already is left alone."""
         arrays = _arrays([job for job in seen.doubles if job.state.is_waiting])
         for array in arrays:
             self.scheduler.cancel(array, queued_only=True)
-            self.note(Kind.CANCELLED, job=array, why="the same submission arrived twice")
+            self.note(EventKind.CANCELLED, job=array, why="the same submission arrived twice")
         return arrays
 
     def hold(self, why: str) -> list[str]:
         """Hold what is queued; the arrays that have anything queued, the last first."""
-        arrays = _arrays(self.look().waiting)
+        arrays = _arrays(self.check().waiting)
         for array in arrays:
             self.scheduler.hold(array)
         if arrays:
-            self.note(Kind.HELD, jobs=arrays, why=why)
+            self.note(EventKind.HELD, jobs=arrays, why=why)
         return arrays
 
     def release(self) -> list[str]:
         """Let what is queued start again; the arrays, the last first."""
-        seen = self.look()
+        seen = self.check()
         arrays = _arrays(seen.waiting)
         for array in arrays:
             self.scheduler.release(array)
         if arrays or seen.history.held:
-            self.note(Kind.RELEASED, jobs=arrays)
+            self.note(EventKind.RELEASED, jobs=arrays)
         return arrays
 
     def cancel(self, why: str, *, queued_only: bool = False) -> list[str]:
         """Cancel every array, first what is queued and then, unless `queued_only`, what runs; the arrays, also those
         that an earlier call has cancelled that was cut off before it could say so."""
-        seen = self.look()
+        seen = self.check()
         arrays = _arrays(seen.waiting)
         running = [] if queued_only else _arrays(seen.active)
         now = list(dict.fromkeys([*arrays, *running]))
         ended = list(dict.fromkeys([*_cut_off(seen.history), *now]))
         if now:
-            self.note(Kind.CANCELLING, job=",".join(ended), why=why)
+            self.note(EventKind.CANCELLING, job=",".join(ended), why=why)
         for array in arrays:
             self.scheduler.cancel(array, queued_only=True)
         for array in running:
             self.scheduler.cancel(array)
         if ended:
-            self.note(Kind.CANCELLED, job=",".join(ended), why=why)
+            self.note(EventKind.CANCELLED, job=",".join(ended), why=why)
         return ended
 
     def cancel_task(self, task: int, why: str) -> str:
         """Cancel one array task, in the newest array that has it. Raises InputError if none has."""
-        seen = self.look()
+        seen = self.check()
         found = [job for job in seen.jobs if task in job.tasks and not job.state.is_final]
         begun = str(seen.history.cancelling.data["job"]) if seen.history.cancelling else ""
         if not found and begun.endswith(f"_{task}"):
-            self.note(Kind.CANCELLED, job=begun, why=why)
+            self.note(EventKind.CANCELLED, job=begun, why=why)
             return begun
         if not found:
             raise InputError(
                 f"{self.run.name}: no task {task} is queued or running", hint=f"opsctl status {self.run.name}"
             )
         job = f"{found[-1].array}_{task}"
-        self.note(Kind.CANCELLING, job=job, why=why)
+        self.note(EventKind.CANCELLING, job=job, why=why)
         self.scheduler.cancel(job)
-        self.note(Kind.CANCELLED, job=job, why=why)
+        self.note(EventKind.CANCELLED, job=job, why=why)
         return job
 
     def exclude(self, nodes: str, *, needed: int, until: datetime | None = None, out: Collection[str] = ()) -> str:
@@ -168,13 +168,13 @@ class Chain:
             self.scheduler.exclude(array, str(excluded))
         if wanted:
             end = {"until": until.isoformat()} if until else {}
-            self.note(Kind.EXCLUDED, jobs=list(wanted), nodes=str(nodeset(nodes)), **end)
+            self.note(EventKind.EXCLUDED, jobs=list(wanted), nodes=str(nodeset(nodes)), **end)
         return str(union(map(str, wanted.values())))
 
     def check_spare(self, nodes: str, *, needed: int, out: Collection[str] = ()) -> dict[str, NodeSet]:
         """What each array with something queued would be kept from, the last array first. Raises InputError as
         `exclude` does."""
-        add, waiting = nodeset(nodes), self.look().waiting
+        add, waiting = nodeset(nodes), self.check().waiting
         every = union(node.name for node in self.scheduler.nodes())
         pools = self._pools(waiting, every - union(out))
         unknown = add - every
@@ -194,12 +194,12 @@ class Chain:
         """Let what is queued have these nodes again; the arrays that were kept from one of them."""
         back = nodeset(nodes)
         changed = []
-        for array in _arrays(self.look().waiting):
+        for array in _arrays(self.check().waiting):
             now = nodeset(self.scheduler.excluded(array))
             if now & back:
                 self.scheduler.exclude(array, str(now - back))
                 changed.append(array)
-        self.note(Kind.READMITTED, jobs=changed, nodes=str(back))
+        self.note(EventKind.READMITTED, jobs=changed, nodes=str(back))
         return changed
 
     def _pools(self, waiting: Sequence[Job], usable: NodeSet) -> dict[str, NodeSet]:
@@ -218,17 +218,17 @@ def excluded_until(events: Sequence[Event]) -> dict[str, datetime]:
     ends: dict[str, datetime] = {}
     kept = nodeset("")
     for event in events:
-        if event.kind is Kind.EXCLUDED and "until" in event.data:
+        if event.kind is EventKind.EXCLUDED and "until" in event.data:
             ends |= dict.fromkeys(nodeset(event.data["nodes"]), datetime.fromisoformat(event.data["until"]))
-        elif event.kind is Kind.EXCLUDED:
+        elif event.kind is EventKind.EXCLUDED:
             kept |= nodeset(event.data["nodes"])
-        elif event.kind is Kind.READMITTED:
+        elif event.kind is EventKind.READMITTED:
             back = nodeset(event.data["nodes"])
             ends = {node: end for node, end in ends.items() if node not in back}
     return {node: end for node, end in ends.items() if node not in kept}
 
 
-def _cut_off(history: History) -> list[str]:
+def _cut_off(history: TrainHistory) -> list[str]:
     """The arrays of a cancellation that was begun and of which it is not known how far it came."""
     begun = str(history.cancelling.data["job"]) if history.cancelling else ""
     return [] if "_" in begun or not begun else begun.split(",")

@@ -33,7 +33,7 @@ REASONS = {
 """Slurm's words for why a job waits, in ours. What is not here is shown as Slurm says it."""
 
 
-class Wait(StrEnum):
+class WaitKind(StrEnum):
     """How a wait will end."""
 
     FINE = "fine"
@@ -71,7 +71,7 @@ def word(job: Job) -> str:
     return job.reason.strip("()").partition(",")[0].strip()
 
 
-def why(job: Job) -> str:
+def explain_wait(job: Job) -> str:
     """In words why it waits."""
     said = word(job)
     return REASONS.get(said) or _limit(said) or said
@@ -100,17 +100,17 @@ def is_limit(job: Job) -> bool:
     return bool(_limit(word(job)))
 
 
-def wait(job: Job) -> Wait:
+def classify_wait(job: Job) -> WaitKind:
     """What kind of waiting that is."""
     said = word(job)
     for kind, holds in (
-        (Wait.FAILED, job.state in {JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT} or "requeued held" in said),
-        (Wait.ADMIN, said == "JobHeldAdmin"),
-        (Wait.HELD, job.is_held),
-        (Wait.NEVER, REASONS.get(said, "").startswith("will never") or bool(_OWN_LIMIT.fullmatch(said))),
-        (Wait.FINE, said in _FINE),
-        (Wait.BLOCKED, said in _BLOCKED or bool(_SHARED_LIMIT.fullmatch(said))),
+        (WaitKind.FAILED, job.state in {JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT} or "requeued held" in said),
+        (WaitKind.ADMIN, said == "JobHeldAdmin"),
+        (WaitKind.HELD, job.is_held),
+        (WaitKind.NEVER, REASONS.get(said, "").startswith("will never") or bool(_OWN_LIMIT.fullmatch(said))),
+        (WaitKind.FINE, said in _FINE),
+        (WaitKind.BLOCKED, said in _BLOCKED or bool(_SHARED_LIMIT.fullmatch(said))),
     ):
         if holds:
             return kind
-    return Wait.UNKNOWN
+    return WaitKind.UNKNOWN

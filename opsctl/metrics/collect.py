@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Protocol
 
 from opsctl.alerts.dispatch import Alerting
-from opsctl.checkpoints.discovery import saves
+from opsctl.checkpoints.discovery import find_saves
 from opsctl.cron.cron_dir import CronDir
 from opsctl.errors import OpsctlError
-from opsctl.metrics.families import Sample
+from opsctl.metrics.families import MetricSample
 from opsctl.model import Job, Level
-from opsctl.monitor.status import STATES, Status, status
+from opsctl.monitor.status import STATES, TrainStatus, read_status
 from opsctl.ports import Clock, Scheduler
 from opsctl.report.train_report import report_train
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir, all_trains
 from opsctl.state.site_dir import SiteDir
-from opsctl.telemetry.progress.run_progress import Progress, progress
+from opsctl.telemetry.progress.run_progress import Progress, read_progress
 
 
-class World(Protocol):
+class MetricsServices(Protocol):
     """What is looked at; the App has it all."""
 
     @property
@@ -38,26 +38,26 @@ class World(Protocol):
     def journal(self, run: RunDir) -> Journal: ...
 
 
-def gather(world: World, trains: Sequence[RunDir] = ()) -> list[Sample]:
+def gather(world: MetricsServices, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
     """The figures of `trains`, or of all of them, and of the site. What cannot be had is left out: it raises nothing
     but what is a bug in opsctl."""
     runs, now = trains or all_trains(world.root), world.clock.now()
     jobs = _jobs(world) if runs else None
-    found = [Sample("opsctl_look_timestamp_seconds", now.timestamp()), *_site(world)]
+    found = [MetricSample("opsctl_look_timestamp_seconds", now.timestamp()), *_site(world)]
     if runs:
-        found.append(Sample("opsctl_slurm_up", float(jobs is not None)))
+        found.append(MetricSample("opsctl_slurm_up", float(jobs is not None)))
     for run in runs:
         labels = {"train": run.name}
         try:
             of_train = list(_train(run, world.journal(run), jobs, now))
         except (OpsctlError, OSError):
-            found.append(Sample("opsctl_train_up", 0.0, labels))
+            found.append(MetricSample("opsctl_train_up", 0.0, labels))
         else:
-            found += [Sample("opsctl_train_up", 1.0, labels), *of_train]
+            found += [MetricSample("opsctl_train_up", 1.0, labels), *of_train]
     return found
 
 
-def effective(world: World, trains: Sequence[RunDir] = ()) -> list[Sample]:
+def effective(world: MetricsServices, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
     """Where the time of `trains`, or of all, went. Each log is read as a whole: seconds for one of months."""
     found = []
     for run in trains or all_trains(world.root):
@@ -65,65 +65,69 @@ def effective(world: World, trains: Sequence[RunDir] = ()) -> list[Sample]:
             made = report_train(run, world.journal(run).events(), world.clock.now())
             for queue, share in (("with", made.ettr), ("without", made.ettr_without_queue)):
                 if share is not None:
-                    found.append(Sample("opsctl_train_effective_ratio", share, {"train": run.name, "queue": queue}))
+                    found.append(
+                        MetricSample("opsctl_train_effective_ratio", share, {"train": run.name, "queue": queue})
+                    )
             for bucket, seconds in made.buckets.items():
-                found.append(Sample("opsctl_train_spent_seconds", seconds, {"train": run.name, "on": bucket.value}))
+                found.append(
+                    MetricSample("opsctl_train_spent_seconds", seconds, {"train": run.name, "on": bucket.value})
+                )
     return found
 
 
-def _jobs(world: World) -> list[Job] | None:
+def _jobs(world: MetricsServices) -> list[Job] | None:
     try:
         return world.scheduler.jobs()
     except OpsctlError:
         return None
 
 
-def _site(world: World) -> Iterator[Sample]:
+def _site(world: MetricsServices) -> Iterator[MetricSample]:
     if ticked := CronDir(SiteDir.of(world.root)).ticked():
-        yield Sample("opsctl_cron_last_tick_timestamp_seconds", ticked.timestamp())
+        yield MetricSample("opsctl_cron_last_tick_timestamp_seconds", ticked.timestamp())
     try:
         levels = Counter(entry.level for entry in world.alerting.ledger.read().entries.values())
     except OpsctlError:
         return
     for level in (Level.UNKNOWN, Level.WARNING, Level.CRITICAL):
-        yield Sample("opsctl_alerts_open", levels[level], {"level": level.value})
+        yield MetricSample("opsctl_alerts_open", levels[level], {"level": level.value})
 
 
-def _train(run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datetime) -> Iterator[Sample]:
+def _train(run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datetime) -> Iterator[MetricSample]:
     settled = replay(journal.events()).settled.values()
     for outcome, count in sorted(Counter(str(event.data["outcome"]) for event in settled).items()):
-        yield Sample("opsctl_train_lives_total", count, {"train": run.name, "outcome": outcome})
+        yield MetricSample("opsctl_train_lives_total", count, {"train": run.name, "outcome": outcome})
     seen = None
     if jobs is not None:
-        seen = status(run, journal, jobs, now)
+        seen = read_status(run, journal, jobs, now)
         yield from _queue(seen)
     yield from _files(run)
-    if found := seen.progress if seen else progress(run):
+    if found := seen.progress if seen else read_progress(run):
         yield from _progress(run.name, found)
 
 
-def _queue(seen: Status) -> Iterator[Sample]:
+def _queue(seen: TrainStatus) -> Iterator[MetricSample]:
     for state in STATES:
-        yield Sample("opsctl_train_state", float(seen.state == state), {"train": seen.train, "state": state})
+        yield MetricSample("opsctl_train_state", float(seen.state == state), {"train": seen.train, "state": state})
     waiting = sum(each.tasks for each in seen.waiting or ())
     for state, tasks in (("running", len(seen.running or ())), ("waiting", waiting)):
-        yield Sample("opsctl_train_tasks", tasks, {"train": seen.train, "state": state})
+        yield MetricSample("opsctl_train_tasks", tasks, {"train": seen.train, "state": state})
     reasons: Counter[str] = Counter()
     for each in seen.waiting or ():
         reasons[each.reason] += each.tasks
     for reason, tasks in sorted(reasons.items()):
-        yield Sample("opsctl_train_waiting_tasks", tasks, {"train": seen.train, "reason": reason})
+        yield MetricSample("opsctl_train_waiting_tasks", tasks, {"train": seen.train, "reason": reason})
 
 
-def _files(run: RunDir) -> Iterator[Sample]:
+def _files(run: RunDir) -> Iterator[MetricSample]:
     labels = {"train": run.name}
     if run.main_log.exists():
-        yield Sample("opsctl_train_log_timestamp_seconds", run.main_log.stat().st_mtime, labels)
-    if found := saves(run.checkpoints, embedded=run.trainer_config.exists()):
-        yield Sample("opsctl_train_checkpoint_timestamp_seconds", found[-1].at.timestamp(), labels)
+        yield MetricSample("opsctl_train_log_timestamp_seconds", run.main_log.stat().st_mtime, labels)
+    if found := find_saves(run.checkpoints, embedded=run.trainer_config.exists()):
+        yield MetricSample("opsctl_train_checkpoint_timestamp_seconds", found[-1].at.timestamp(), labels)
 
 
-def _progress(train: str, seen: Progress) -> Iterator[Sample]:
+def _progress(train: str, seen: Progress) -> Iterator[MetricSample]:
     figures: Iterable[tuple[str, float | None]] = (
         ("step", seen.step),
         ("last_step", seen.last_step),
@@ -139,7 +143,7 @@ def _progress(train: str, seen: Progress) -> Iterator[Sample]:
     )
     for name, value in figures:
         if value is not None:
-            yield Sample(f"opsctl_train_{name}", value, {"train": train})
+            yield MetricSample(f"opsctl_train_{name}", value, {"train": train})
     if left := seen.left:
         for bound, seconds in (("likely", left.likely), ("early", left.early), ("late", left.late)):
-            yield Sample("opsctl_train_left_seconds", seconds, {"train": train, "bound": bound})
+            yield MetricSample("opsctl_train_left_seconds", seconds, {"train": train, "bound": bound})

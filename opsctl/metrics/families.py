@@ -52,13 +52,13 @@ FAMILIES: dict[str, Family] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     name: str
     value: float
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def exposition(samples: Iterable[Sample]) -> str:
+def exposition(samples: Iterable[MetricSample]) -> str:
     """As Prometheus reads it, families in the order above; one without samples is left out."""
     with required("metrics"):
         from prometheus_client import generate_latest  # noqa: PLC0415 (a quarter of a second, for those who want it)
@@ -70,7 +70,7 @@ def exposition(samples: Iterable[Sample]) -> str:
 class Collected:
     """What prometheus_client takes for a registry."""
 
-    samples: tuple[Sample, ...]
+    samples: tuple[MetricSample, ...]
 
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 (as above)

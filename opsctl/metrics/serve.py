@@ -10,7 +10,7 @@ from typing import Any
 
 from opsctl.errors import InputError, OpsctlError
 from opsctl.extras import required
-from opsctl.metrics.families import Collected, Sample
+from opsctl.metrics.families import Collected, MetricSample
 from opsctl.ports import Clock
 
 FRESH_S = 5.0
@@ -39,11 +39,11 @@ def parse_address(text: str) -> tuple[str, int]:
 class Fresh:
     """What prometheus_client takes for a registry: gathers when it is asked, one at a time, and not too often."""
 
-    gather: Callable[[], Sequence[Sample]]
+    gather: Callable[[], Sequence[MetricSample]]
     clock: Clock
-    effective: Sequence[Sample] = ()
+    effective: Sequence[MetricSample] = ()
     """What takes long, as it was found last."""
-    _samples: tuple[Sample, ...] = ()
+    _samples: tuple[MetricSample, ...] = ()
     _at: float = float("-inf")
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.errors import ConfigError, InputError, OpsctlError, SchedulerError, Unreachable
-from opsctl.guard.finalize import remembered, settle_ended, vanished
+from opsctl.guard.finalize import find_vanished, load_past_jobs, settle_ended
 from opsctl.guard.node_care import NodeCare
-from opsctl.launch.train_arrays import Chain, excluded_until, look
+from opsctl.launch.train_arrays import TrainArrays, excluded_until, take_snapshot
 from opsctl.model import Job
 from opsctl.nodesets import fold, nodeset
 from opsctl.ports import Scheduler
-from opsctl.settings.loader import Guard, parse, read_toml
+from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.state import switches
-from opsctl.state.journal import Kind
+from opsctl.state.journal import EventKind
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir, all_trains, may_act
 from opsctl.state.switches import Request, Switch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attended:
+class ReconciledTrain:
     """What a round did for one train."""
 
     train: str
@@ -31,56 +31,60 @@ class Attended:
     error: str = ""
 
 
-def cycle(root: Path, scheduler: Scheduler, chain_of: Callable[[RunDir], Chain]) -> list[Attended]:
+def reconcile_root(
+    root: Path, scheduler: Scheduler, chain_of: Callable[[RunDir], TrainArrays]
+) -> list[ReconciledTrain]:
     """Attend to every train below `root` that is ours. Raises Unreachable."""
     trains = [run for run in all_trains(root) if may_act(run)]
-    return attend_all([chain_of(run) for run in trains], scheduler, scheduler.jobs() if trains else [])
+    return reconcile_all([chain_of(run) for run in trains], scheduler, scheduler.jobs() if trains else [])
 
 
-def attend_all(
-    chains: Sequence[Chain], scheduler: Scheduler, jobs: Sequence[Job], care: NodeCare | None = None
-) -> list[Attended]:
+def reconcile_all(
+    chains: Sequence[TrainArrays], scheduler: Scheduler, jobs: Sequence[Job], care: NodeCare | None = None
+) -> list[ReconciledTrain]:
     """Attend to these trains, with the whole queue given, and at most one question to accounting for all.
 
     A train that fails stops no other; one of which there is nothing to tell is left out.
     """
     gone = [array for chain in chains for array in _vanished(chain, jobs)]
-    past = remembered(scheduler, list(dict.fromkeys(gone)))
-    attended = [_attended(chain, jobs, past, care) for chain in chains]
+    past = load_past_jobs(scheduler, list(dict.fromkeys(gone)))
+    attended = [_reconcile_one(chain, jobs, past, care) for chain in chains]
     return [each for each in attended if each.done or each.error]
 
 
-def _vanished(chain: Chain, jobs: Sequence[Job]) -> list[str]:
+def _vanished(chain: TrainArrays, jobs: Sequence[Job]) -> list[str]:
     try:
-        return vanished(chain.run, look(chain.run, chain.journal, jobs))
+        return find_vanished(chain.run, take_snapshot(chain.run, chain.journal, jobs))
     except (OpsctlError, OSError):
         return []  # attending to it meets the same, and tells
 
 
-def _attended(chain: Chain, jobs: Sequence[Job], past: Sequence[Job], care: NodeCare | None) -> Attended:
+def _reconcile_one(
+    chain: TrainArrays, jobs: Sequence[Job], past: Sequence[Job], care: NodeCare | None
+) -> ReconciledTrain:
     try:
-        return Attended(train=chain.run.name, done=tuple(attend(chain, jobs, past, care=care)))
+        return ReconciledTrain(train=chain.run.name, done=tuple(reconcile(chain, jobs, past, care=care)))
     except (OpsctlError, OSError) as error:
-        return Attended(train=chain.run.name, error=str(error))
+        return ReconciledTrain(train=chain.run.name, error=str(error))
 
 
-def attend(
-    chain: Chain, jobs: Sequence[Job] | None = None, past: Sequence[Job] | None = None, *,
+def reconcile(
+    chain: TrainArrays, jobs: Sequence[Job] | None = None, past: Sequence[Job] | None = None, *,
     care: NodeCare | None = None,
 ) -> list[str]:  # fmt: skip
     """Settle what nobody settled, note switches, carry out requests, give nodes back whose exclusion is over; what was
     done, in words. Only for the owner; without `care` nothing is done about nodes."""
-    done = switches.note(chain.run, chain.journal)
+    done = switches.journal_switches(chain.run, chain.journal)
     given = read_toml(chain.run.config)
-    rules = parse(Guard, given.get("guard", {}), str(chain.run.config))
-    for ended in settle_ended(chain, rules, chain.look(jobs), past=past, care=care):
+    rules = parse(GuardSettings, given.get("guard", {}), str(chain.run.config))
+    for ended in settle_ended(chain, rules, chain.check(jobs), past=past, care=care):
         done.append(f"settled {ended.life}: {ended.outcome.value}, {ended.action.value}: {ended.why}")
-    for request in switches.requests(chain.run):
+    for request in switches.list_requests(chain.run):
         done += carry_out(chain, request, nodes=_nodes(given))
-    return done + give_back(chain, given)
+    return done + readmit_nodes(chain, given)
 
 
-def give_back(chain: Chain, given: dict[str, Any]) -> list[str]:
+def readmit_nodes(chain: TrainArrays, given: dict[str, Any]) -> list[str]:
     """Let what is queued have the nodes again whose exclusion is over, but those that a person has excluded."""
     table = given.get("slurm")
     kept = nodeset(str(table.get("exclude", ""))) if isinstance(table, dict) else nodeset("")
@@ -100,7 +104,7 @@ def _nodes(given: dict[str, object]) -> int:
     return nodes
 
 
-def carry_out(chain: Chain, request: Request, *, nodes: int) -> list[str]:
+def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
     """Do what a team-mate asked for, or refuse it; then take the request away, last, so that none is lost.
 
     Nothing if somebody else was faster. Raises Unreachable, and then the request stays.
@@ -110,24 +114,24 @@ def carry_out(chain: Chain, request: Request, *, nodes: int) -> list[str]:
             return []
         try:
             done = _release(chain, request, nodes)
-            chain.journal.append(Kind.REQUEST_DONE, verb=request.verb, by=request.by)
+            chain.journal.append(EventKind.REQUEST_DONE, verb=request.verb, by=request.by)
         except Unreachable:
             raise
         except (InputError, SchedulerError) as error:
             done = f"{request.verb.value} asked for by {request.by} refused: {error.message}"
-            chain.journal.append(Kind.REQUEST_REFUSED, verb=request.verb, by=request.by, why=error.message)
+            chain.journal.append(EventKind.REQUEST_REFUSED, verb=request.verb, by=request.by, why=error.message)
         request.path.unlink(missing_ok=True)
     return [done]
 
 
-def _release(chain: Chain, request: Request, nodes: int) -> str:
+def _release(chain: TrainArrays, request: Request, nodes: int) -> str:
     if armed := switches.read(chain.run, Switch.KILL):
         raise InputError(f"the kill switch is armed, by {armed.by}")
     if request.exclude:
         chain.exclude(request.exclude, needed=nodes)
     # The next life would see the pause switch and hold the rest again.
     if switches.read(chain.run, Switch.PAUSE):
-        chain.journal.append(Kind.DISARMED, switch=Switch.PAUSE, by=request.by)
+        chain.journal.append(EventKind.DISARMED, switch=Switch.PAUSE, by=request.by)
         switches.disarm(chain.run, Switch.PAUSE)
     arrays = chain.release()
     excluded = f" without {request.exclude}" if request.exclude else ""

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from opsctl.alerts.open_alerts import Brief
+from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.errors import OpsctlError
 from opsctl.guard.attempt_record import read_start
-from opsctl.launch.train_arrays import Seen, look
-from opsctl.launch.wait_reasons import Wait, is_limit, wait, why, word
+from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
+from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, is_limit, word
 from opsctl.model import Job, JobState
 from opsctl.settings.loader import read_toml
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
-from opsctl.state.switches import Armed, Request, armed
-from opsctl.state.switches import requests as waiting_requests
-from opsctl.telemetry.progress.eta import waits_seen
-from opsctl.telemetry.progress.run_progress import Pace, Progress, progress
+from opsctl.state.switches import Armed, Request, find_armed
+from opsctl.state.switches import list_requests as waiting_requests
+from opsctl.telemetry.progress.eta import measure_waits
+from opsctl.telemetry.progress.run_progress import Progress, TaskPace, read_progress
 from opsctl.units import parse_slurm_minutes
 
 STATES = ("running", "queued", "held", "ended", "finished", "not submitted", "unknown")
@@ -47,7 +47,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class StartedLife:
     """A life that began, by its own word, and that nobody has seen the end of."""
 
     life: str
@@ -69,7 +69,7 @@ class LastLife:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class TrainStatus:
     """All that `opsctl status` says of one train."""
 
     train: str
@@ -80,30 +80,30 @@ class Status:
     running: tuple[Running, ...] | None
     """None where Slurm has not answered."""
     waiting: tuple[Waiting, ...] | None
-    begun: Begun | None
+    begun: StartedLife | None
     progress: Progress | None
     last_life: LastLife | None
     switches: tuple[Armed, ...]
     requests: tuple[Request, ...]
-    alerts: tuple[Brief, ...]
+    alerts: tuple[OpenAlert, ...]
     """Open ones that are about it, the worst first."""
     notes: tuple[str, ...]
     """What somebody should look at."""
 
 
-def status(
-    run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datetime, alerts: Sequence[Brief] = (), *,
+def read_status(
+    run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datetime, alerts: Sequence[OpenAlert] = (), *,
     away: str = "",
-) -> Status:  # fmt: skip
+) -> TrainStatus:  # fmt: skip
     """The status of `run`, given the whole queue and what is open of all trains. Where there is no queue, `away` says
     why, and it is what the run's own files know."""
-    seen = look(run, journal, jobs or ())
+    seen = take_snapshot(run, journal, jobs or ())
     last, begun = _last_life(seen), _begun(run, seen)
     state = _state(seen, last)
     if jobs is None and state != "not submitted":
         state = "unknown"  # what has left the queue and what nobody could be asked about look the same
     found = _seen_progress(run, seen, state, now) if jobs is not None else _told_progress(run, begun)
-    return Status(
+    return TrainStatus(
         train=run.name,
         state=state,
         slurm=away,
@@ -112,14 +112,14 @@ def status(
         begun=begun,
         progress=found,
         last_life=last,
-        switches=tuple(armed(run)),
+        switches=tuple(find_armed(run)),
         requests=tuple(waiting_requests(run)),
         alerts=tuple(each for each in alerts if each.train == run.name),
         notes=() if jobs is None else (*_notes(run, seen), *_shortage(run, seen, found)),
     )
 
 
-def _state(seen: Seen, last: LastLife | None) -> str:
+def _state(seen: TrainSnapshot, last: LastLife | None) -> str:
     if seen.active:
         return "running"
     if seen.waiting:
@@ -137,10 +137,10 @@ def _running(job: Job) -> Running:
 
 
 def _waiting(job: Job) -> Waiting:
-    return Waiting(array=job.array, tasks=len(job.tasks) or 1, reason=word(job), why=why(job), start=job.start)
+    return Waiting(array=job.array, tasks=len(job.tasks) or 1, reason=word(job), why=explain_wait(job), start=job.start)
 
 
-def _last_life(seen: Seen) -> LastLife | None:
+def _last_life(seen: TrainSnapshot) -> LastLife | None:
     if not seen.history.settled:
         return None
     event = list(seen.history.settled.values())[-1]
@@ -149,31 +149,31 @@ def _last_life(seen: Seen) -> LastLife | None:
     return LastLife(at=event.when, advice=str(found.data["advice"]) if found else "", **texts)
 
 
-def _begun(run: RunDir, seen: Seen) -> Begun | None:
+def _begun(run: RunDir, seen: TrainSnapshot) -> StartedLife | None:
     life = next((each for each in reversed(seen.history.started) if each not in seen.history.settled), None)
     if life is None:
         return None
     start = read_start(run.life(life))
-    return Begun(life=life, nodes=start.nodes if start else "", at=seen.history.started[life])
+    return StartedLife(life=life, nodes=start.nodes if start else "", at=seen.history.started[life])
 
 
-def _told_progress(run: RunDir, begun: Begun | None) -> Progress | None:
+def _told_progress(run: RunDir, begun: StartedLife | None) -> Progress | None:
     start = read_start(run.life(begun.life)) if begun else None
-    return progress(run, life=begun.life if begun else "", begin=start.main_log if start else 0)
+    return read_progress(run, life=begun.life if begun else "", begin=start.main_log if start else 0)
 
 
-def _seen_progress(run: RunDir, seen: Seen, state: str, now: datetime) -> Progress | None:
+def _seen_progress(run: RunDir, seen: TrainSnapshot, state: str, now: datetime) -> Progress | None:
     active = next((job for job in seen.active if job.state is JobState.RUNNING), None)
     life = active.life if active else ""
     start = read_start(run.life(life)) if life else None
     pace = _pace(run, seen, active, now) if state in {"running", "queued"} else None
-    return progress(run, life=life, begin=start.main_log if start else 0, pace=pace)
+    return read_progress(run, life=life, begin=start.main_log if start else 0, pace=pace)
 
 
-def _pace(run: RunDir, seen: Seen, active: Job | None, now: datetime) -> Pace:
+def _pace(run: RunDir, seen: TrainSnapshot, active: Job | None, now: datetime) -> TaskPace:
     running_s = (active.end - now).total_seconds() if active and active.end else math.inf if active else 0.0
-    return Pace(
-        task_s=_limit_s(run.config), running_s=max(0.0, running_s), waits_s=tuple(waits_seen(seen.history))
+    return TaskPace(
+        task_s=_limit_s(run.config), running_s=max(0.0, running_s), waits_s=tuple(measure_waits(seen.history))
     )  # fmt: skip
 
 
@@ -186,14 +186,14 @@ def _limit_s(config: Path) -> float:
     return minutes * 60.0 if minutes else math.inf
 
 
-def _notes(run: RunDir, seen: Seen) -> list[str]:
+def _notes(run: RunDir, seen: TrainSnapshot) -> list[str]:
     notes = [
         f"array {job.array} is not this train's any more: Slurm has used the id again for {job.name!r} of {job.user}"
         for job in seen.strangers
     ]
     if seen.history.pending and not seen.adopted:
         notes.append("a submission was cut off and is not in the queue: `opsctl launch` again settles it")
-    if seen.waiting and any(wait(job) is Wait.NEVER for job in seen.waiting):
+    if seen.waiting and any(classify_wait(job) is WaitKind.NEVER for job in seen.waiting):
         notes.append("something queued will never start: see the reason above")
     if any(is_limit(job) for job in seen.waiting):
         notes.append(
@@ -203,7 +203,7 @@ def _notes(run: RunDir, seen: Seen) -> list[str]:
     return notes
 
 
-def _shortage(run: RunDir, seen: Seen, found: Progress | None) -> list[str]:
+def _shortage(run: RunDir, seen: TrainSnapshot, found: Progress | None) -> list[str]:
     """That the queue will be empty before the last step, as far as that can be foreseen."""
     queued = sum(len(job.tasks) or 1 for job in seen.waiting)
     needed = found.left.lives if found and found.left else 0

@@ -12,34 +12,34 @@ from typing import Any, Protocol
 
 from opsctl.alerts import dispatch
 from opsctl.alerts.dispatch import Alerting
-from opsctl.alerts.outbox import Attempt
+from opsctl.alerts.outbox import Delivery
 from opsctl.errors import InputError, OpsctlError
 from opsctl.guard.node_care import NodeCare
-from opsctl.guard.stop_request import Stop, request_stop
+from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import user_name
-from opsctl.launch.train_arrays import Chain, look
+from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.model import Finding, Job, Level, Node, Transition
 from opsctl.monitor import reconcile as attending
-from opsctl.monitor.reconcile import Attended
+from opsctl.monitor.reconcile import ReconciledTrain
 from opsctl.ports import Clock, Runner, Scheduler, Watchdog
-from opsctl.settings.loader import Site, Train, parse, read_toml
+from opsctl.settings.loader import SiteSettings, TrainSettings, parse, read_toml
 from opsctl.settings.watch import Filesystem
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir, all_trains, may_act
 from opsctl.watchdogs import WATCHDOGS
-from opsctl.watchdogs.context import Memory, Scene, Watched
-from opsctl.watchdogs.slurm_status import also_of
+from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
+from opsctl.watchdogs.slurm_status import find_related_jobs
 
 Unit = tuple[str, str]
 """A watchdog and the name of what it looks at."""
 
 
-class World(Protocol):
+class WatchServices(Protocol):
     """What a cycle needs; the App has it all."""
 
     @property
-    def site(self) -> Site: ...
+    def site(self) -> SiteSettings: ...
     @property
     def clock(self) -> Clock: ...
     @property
@@ -50,19 +50,19 @@ class World(Protocol):
     def alerting(self) -> Alerting: ...
     @property
     def node_care(self) -> NodeCare: ...
-    def chain(self, run: RunDir) -> Chain: ...
+    def chain(self, run: RunDir) -> TrainArrays: ...
     def journal(self, run: RunDir) -> Journal: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CycleReport:
     """What a cycle found and did."""
 
     findings: tuple[Finding, ...]
-    attended: tuple[Attended, ...] = ()
+    attended: tuple[ReconciledTrain, ...] = ()
     transitions: tuple[Transition, ...] = ()
     """What people are told."""
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[Delivery, ...] = ()
     problems: tuple[str, ...] = ()
     """What of the cycle itself went wrong."""
     seconds: float = 0.0
@@ -72,7 +72,7 @@ class Report:
 class Watch:
     """Cycles over the trains of a site. Keep it between cycles: it remembers which watchdogs hang."""
 
-    world: World
+    world: WatchServices
     names: Sequence[str] = ()
     """Watchdogs; empty for all."""
     trains: Sequence[str] = ()
@@ -91,10 +91,10 @@ class Watch:
         self._isolation = Isolation(self.world.clock, self.world.site.watch.timeout_seconds)
 
     @property
-    def watchdogs(self) -> dict[str, Watchdog[Scene, Any, Any]]:
+    def watchdogs(self) -> dict[str, Watchdog[WatchContext, Any, Any]]:
         return {name: each for name, each in WATCHDOGS.items() if not self.names or name in self.names}
 
-    def cycle(self) -> Report:
+    def cycle(self) -> CycleReport:
         """One cycle. Whatever fails in it is told by its findings or among its problems: it does not raise."""
         began, self._problems, self._is_whole = self.world.clock.monotonic(), [], True
         runs = [run for run in all_trains(self.world.site.root_path) if not self.trains or run.name in self.trains]
@@ -106,13 +106,13 @@ class Watch:
         self._is_whole = self._is_whole and not any(map(_has_failed, answers.values()))
         findings = [*broken, *self._findings(answers), *slurm]
         transitions: list[Transition] = []
-        attempts: list[Attempt] = []
+        attempts: list[Delivery] = []
         if self.acts:
             findings = [self._acted(scene, each) for each in findings]
         if self.acts and self._is_ours():
             findings += self._gone(scene, answers, findings)
             transitions, attempts = self._tell(findings)
-        return Report(
+        return CycleReport(
             findings=tuple(findings), attended=tuple(attended), transitions=tuple(transitions),
             attempts=tuple(attempts), problems=tuple(self._problems), seconds=self.world.clock.monotonic() - began,
         )  # fmt: skip
@@ -136,7 +136,7 @@ class Watch:
             said, self._is_whole = f"Slurm: {error.message}", False
             return None, [Finding(key=key, level=Level.UNKNOWN, summary=said, remedy="opsctl doctor")]
 
-    def _nodes(self, trains: Sequence[Watched]) -> tuple[Node, ...] | None:
+    def _nodes(self, trains: Sequence[WatchedTrain]) -> tuple[Node, ...] | None:
         """Asked only where somebody wants to know, and where Slurm has just answered."""
         if "node_health" not in self.watchdogs or not any(each.seen and each.seen.active for each in trains):
             return ()
@@ -147,10 +147,10 @@ class Watch:
             self._is_whole = False
             return None
 
-    def _attend(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[Attended]:
+    def _attend(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[ReconciledTrain]:
         """Settle, note switches, carry out requests; as isolated as all else, for it reads the same files."""
         mine = [self.world.chain(run) for run in runs if may_act(run)]
-        work = partial(attending.attend_all, mine, self.world.scheduler, jobs, self.world.node_care)
+        work = partial(attending.reconcile_all, mine, self.world.scheduler, jobs, self.world.node_care)
         answer = self._isolation.run({("attend", "trains"): work})["attend", "trains"]
         if isinstance(answer, Failed):
             self._problems.append(f"attending to the trains: {answer.why}")
@@ -158,10 +158,10 @@ class Watch:
             return []
         return list(answer)
 
-    def _scene(self, runs: Sequence[RunDir], jobs: Sequence[Job] | None) -> tuple[Scene, list[Finding]]:
+    def _scene(self, runs: Sequence[RunDir], jobs: Sequence[Job] | None) -> tuple[WatchContext, list[Finding]]:
         """Everything that is looked at, and findings on trains that cannot be read."""
         read = self._isolation.run({("train", run.name): partial(self._watched, run, jobs) for run in runs})
-        trains = tuple(each for each in read.values() if isinstance(each, Watched))
+        trains = tuple(each for each in read.values() if isinstance(each, WatchedTrain))
         broken = [
             Finding(key=f"train/{name}", level=Level.WARNING, summary=f"{name} is not watched: {each.why}",
                          train=name, evidence=each.traceback)
@@ -170,31 +170,31 @@ class Watch:
         ]  # fmt: skip
         alerting = self.world.alerting
         places = (alerting.site.path, alerting.spare.path) if self._is_ours() else (alerting.spare.path,)
-        memory = Memory(places[0] / "watch", self._problems, *(path / "watch" for path in places[1:]))
-        scene = Scene(
+        memory = WatchdogMemory(places[0] / "watch", self._problems, *(path / "watch" for path in places[1:]))
+        scene = WatchContext(
             site=self.world.site, now=self.world.clock.now(), clock=self.world.clock, runner=self.world.engine_runner,
             memory=memory, site_dir=alerting.site.path, trains=trains,
             nodes=self._nodes(trains), acts=self.acts,
         )  # fmt: skip
         return scene, broken
 
-    def _watched(self, run: RunDir, jobs: Sequence[Job] | None) -> Watched:
-        config = parse(Train, read_toml(run.config), str(run.config))
+    def _watched(self, run: RunDir, jobs: Sequence[Job] | None) -> WatchedTrain:
+        config = parse(TrainSettings, read_toml(run.config), str(run.config))
         journal = self.world.journal(run)
         if jobs is None:
-            return Watched(run=run, config=config, seen=None)
-        seen = look(run, journal, jobs)
+            return WatchedTrain(run=run, config=config, seen=None)
+        seen = take_snapshot(run, journal, jobs)
         ours = {job.id for job in seen.jobs}
-        also = also_of(config.watch.also_jobs, tuple(jobs), user_name(run.path.stat().st_uid), ours)
-        return Watched(run=run, config=config, seen=seen, also=also, events=tuple(journal.events()))
+        also = find_related_jobs(config.watch.also_jobs, tuple(jobs), user_name(run.path.stat().st_uid), ours)
+        return WatchedTrain(run=run, config=config, seen=seen, also=also, events=tuple(journal.events()))
 
-    def _units(self, scene: Scene) -> Iterable[tuple[Unit, Callable[[], list[Finding]]]]:
+    def _units(self, scene: WatchContext) -> Iterable[tuple[Unit, Callable[[], list[Finding]]]]:
         asked = (each for each in self.watchdogs.values() if self._slurm_answers or not each.needs_slurm)
         for watchdog in asked:
             for name, thing in self._things(watchdog, scene):
                 yield (watchdog.name, name), partial(_look, watchdog, scene, thing)
 
-    def _things(self, watchdog: Watchdog[Scene, Any, Any], scene: Scene) -> list[tuple[str, Any]]:
+    def _things(self, watchdog: Watchdog[WatchContext, Any, Any], scene: WatchContext) -> list[tuple[str, Any]]:
         if watchdog.of == "train":
             return [(each.name, each) for each in scene.trains if watchdog.name not in each.config.watch.off]
         if self.trains:
@@ -220,7 +220,7 @@ class Watch:
                 found += answer
         return found
 
-    def _acted(self, scene: Scene, finding: Finding) -> Finding:
+    def _acted(self, scene: WatchContext, finding: Finding) -> Finding:
         """Cancel a task that hangs, where its train's config says so; the finding, with what was done."""
         train = next((each for each in scene.trains if finding.key == f"hang/{each.name}"), None)
         if train is None or finding.level is not Level.CRITICAL:
@@ -230,7 +230,7 @@ class Watch:
             return finding
         # Before it ends, or its settlement would take it for one that somebody cancelled.
         with contextlib.suppress(OpsctlError):
-            request_stop(train.run, life, Stop.HUNG, finding.summary)
+            request_stop(train.run, life, StopKind.HUNG, finding.summary)
         try:
             name = self.world.chain(train.run).cancel_task(job.tasks[0], finding.summary)
             did = f"opsctl cancelled {name}, so that the next task starts"
@@ -238,7 +238,7 @@ class Watch:
             did = f"opsctl could not cancel it: {error.message}"
         return replace(finding, done=(did,), remedy=f"opsctl status {train.name}")
 
-    def _gone(self, scene: Scene, answers: dict[Unit, Any], findings: Sequence[Finding]) -> list[Finding]:
+    def _gone(self, scene: WatchContext, answers: dict[Unit, Any], findings: Sequence[Finding]) -> list[Finding]:
         """What was not well and is not there any more: a node that the train left, a train that was removed."""
         try:
             levels = self.world.alerting.ledger.levels()
@@ -254,7 +254,7 @@ class Watch:
                 )
         return gone
 
-    def _is_over(self, scene: Scene, answers: dict[Unit, Any], key: str) -> bool:
+    def _is_over(self, scene: WatchContext, answers: dict[Unit, Any], key: str) -> bool:
         """We have looked there and nobody says it any more, or what it was about is gone or not watched now."""
         name, _, rest = key.partition("/")
         thing = rest.partition("/")[0]
@@ -268,13 +268,13 @@ class Watch:
         watchdog = WATCHDOGS[name]
         return (self._slurm_answers or not watchdog.needs_slurm) and (watchdog.of != "train" or is_known)
 
-    def _tell(self, findings: Sequence[Finding]) -> tuple[list[Transition], list[Attempt]]:
+    def _tell(self, findings: Sequence[Finding]) -> tuple[list[Transition], list[Delivery]]:
         alerting = self.world.alerting
         transitions: list[Transition] = []
-        attempts: list[Attempt] = []
+        attempts: list[Delivery] = []
         try:
             transitions = alerting.ledger.record(findings)
-            attempts = dispatch.alert(alerting)
+            attempts = dispatch.send_alerts(alerting)
             # Only after a whole cycle of everything: a dead man's switch that is pressed by half of us is none.
             if self._is_whole and not self.names and not self.trains:
                 dispatch.ping(alerting)
@@ -283,12 +283,12 @@ class Watch:
         return transitions, attempts
 
 
-def filesystems(site: Site) -> tuple[Filesystem, ...]:
+def filesystems(site: SiteSettings) -> tuple[Filesystem, ...]:
     """Those that the site names; if it names none, the one that the trains are on."""
     return site.filesystem or (Filesystem(name="root", path=str(site.root_path)),)
 
 
-def _look(watchdog: Watchdog[Scene, Any, Any], scene: Scene, thing: object) -> list[Finding]:
+def _look(watchdog: Watchdog[WatchContext, Any, Any], scene: WatchContext, thing: object) -> list[Finding]:
     return watchdog.judge(watchdog.probe(scene, thing), scene.now)
 
 

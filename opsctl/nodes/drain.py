@@ -9,21 +9,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from opsctl.errors import NotAllowed, OpsctlError, RunDirError, SchedulerError, Unreachable
-from opsctl.launch.train_arrays import Chain, excluded_until
+from opsctl.launch.train_arrays import TrainArrays, excluded_until
 from opsctl.model import Node
-from opsctl.nodes.drain_plan import PREFIX, NodePlan, Step, Wants, has_changed, is_ours
+from opsctl.nodes.drain_plan import PREFIX, NodeDemand, NodePlan, Step, has_changed, is_ours
 from opsctl.nodes.exclusions import Exclusions
-from opsctl.nodes.history import History, Record
+from opsctl.nodes.history import NodeHistory, NodeRecord
 from opsctl.nodesets import fold
 from opsctl.ports import Scheduler
-from opsctl.settings.health import HealthSite
-from opsctl.settings.loader import Train, parse, read_toml
-from opsctl.state.lease import Busy, lease
+from opsctl.settings.health import HealthSettings
+from opsctl.settings.loader import TrainSettings, parse, read_toml
+from opsctl.state.lease import LeaseBusy, lease
 from opsctl.state.site_dir import SiteDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class NodeAction:
     """What became of one step."""
 
     node: str
@@ -35,17 +35,17 @@ class Done:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
     scheduler: Scheduler
-    history: History
+    history: NodeHistory
     exclusions: Exclusions
-    site: HealthSite
-    chains: Sequence[Chain]
+    site: HealthSettings
+    chains: Sequence[TrainArrays]
     """Of our own trains."""
 
-    def drain(self, plan: NodePlan) -> list[Done]:
+    def drain(self, plan: NodePlan) -> list[NodeAction]:
         """Drain each node that is still as the plan saw it. Raises Unreachable, and then nothing more is done."""
         if plan.steps or plan.left:
             self._catch_up()
-        done: list[Done] = []
+        done: list[NodeAction] = []
         forbidden: list[Step] = []
         for step in plan.steps:
             if forbidden or self.site.drain == "never":
@@ -71,25 +71,25 @@ class Quarantine:
                 stack.enter_context(lease(self.history.site.nodes, self.history.clock))
             yield
 
-    def _drained(self, step: Step, cap: int) -> Done:
+    def _drained(self, step: Step, cap: int) -> NodeAction:
         """Raises NotAllowed, Unreachable."""
         if why := self._too_late(step, self.scheduler.nodes(), cap):
-            return Done(node=step.node, action="left", why=why)
+            return NodeAction(node=step.node, action="left", why=why)
         try:
             self.scheduler.drain(step.node, step.reason)
         except (NotAllowed, Unreachable):
             raise
         except SchedulerError as error:
-            return Done(node=step.node, action="left", why=error.message)
-        return Done(node=step.node, action="drained", why=step.reason)
+            return NodeAction(node=step.node, action="left", why=error.message)
+        return NodeAction(node=step.node, action="drained", why=step.reason)
 
-    def undrain(self, plan: NodePlan) -> list[Done]:
+    def undrain(self, plan: NodePlan) -> list[NodeAction]:
         """Put each node back that is still as the plan saw it. Raises Unreachable."""
-        done: list[Done] = []
+        done: list[NodeAction] = []
         for step in plan.steps:
             named = {node.name: node for node in self.scheduler.nodes()}
             if why := has_changed(step, named.get(step.node)):
-                done.append(Done(node=step.node, action="left", why=why))
+                done.append(NodeAction(node=step.node, action="left", why=why))
                 continue
             # Before it is back: afterwards nobody would think of it again.
             with suppress(OpsctlError, OSError):  # as above
@@ -99,9 +99,9 @@ class Quarantine:
             except Unreachable:
                 raise
             except SchedulerError as error:
-                done.append(Done(node=step.node, action="left", why=error.message))
+                done.append(NodeAction(node=step.node, action="left", why=error.message))
                 continue
-            done.append(Done(node=step.node, action="undrained", why=step.reason))
+            done.append(NodeAction(node=step.node, action="undrained", why=step.reason))
         return done
 
     def _forgive(self, node: str) -> None:
@@ -113,7 +113,7 @@ class Quarantine:
 
     def _catch_up(self) -> None:
         """Note the drains of somebody who was cut off before they could note them."""
-        with suppress(SchedulerError, RunDirError, Busy):
+        with suppress(SchedulerError, RunDirError, LeaseBusy):
             for each in self.scheduler.reasons():
                 is_drain = each.text.startswith(PREFIX) and not each.text.startswith(f"{PREFIX}reboot:")
                 if is_drain and each.at:
@@ -125,7 +125,7 @@ class Quarantine:
             return why
         return f"opsctl has {cap} nodes out of service already" if sum(map(is_ours, nodes)) >= cap else ""
 
-    def _exclude(self, steps: Sequence[Step]) -> list[Done]:
+    def _exclude(self, steps: Sequence[Step]) -> list[NodeAction]:
         """Keep our trains from these nodes: what is queued, and what will be launched."""
         if not steps:
             return []
@@ -134,13 +134,13 @@ class Quarantine:
         until = self.exclusions.clock.now() + timedelta(hours=self.site.exclude_hours)
         said = [self._exclude_from(chain, nodes, until) for chain in self.chains]
         why = "; ".join(["later launches leave it out", *(each for each in said if each)])
-        return [Done(node=step.node, action="excluded", why=why) for step in steps]
+        return [NodeAction(node=step.node, action="excluded", why=why) for step in steps]
 
-    def _exclude_from(self, chain: Chain, nodes: str, until: datetime) -> str:
+    def _exclude_from(self, chain: TrainArrays, nodes: str, until: datetime) -> str:
         try:
-            if not chain.look().waiting:
+            if not chain.check().waiting:
                 return ""
-            chain.exclude(nodes, needed=wants(chain).nodes, until=until)
+            chain.exclude(nodes, needed=node_demand(chain).nodes, until=until)
         except Unreachable:
             raise
         except (OpsctlError, OSError) as error:
@@ -156,13 +156,13 @@ def keep_report(site: SiteDir, text: str) -> Path:
     return path
 
 
-def wants(chain: Chain) -> Wants:
+def node_demand(chain: TrainArrays) -> NodeDemand:
     """What a train needs. Raises ConfigError."""
-    config = parse(Train, read_toml(chain.run.config), str(chain.run.config))
-    return Wants(train=chain.run.name, nodes=config.slurm.nodes)
+    config = parse(TrainSettings, read_toml(chain.run.config), str(chain.run.config))
+    return NodeDemand(train=chain.run.name, nodes=config.slurm.nodes)
 
 
-def report(plan: NodePlan, records: Iterable[Record], now: datetime) -> str:
+def report(plan: NodePlan, records: Iterable[NodeRecord], now: datetime) -> str:
     """What one sends to the administrators: which nodes, which cards, what proves it."""
     known = {record.node: record for record in records}
     lines = [f"Nodes that need a look, {now.astimezone(UTC):%Y-%m-%d %H:%M} UTC", ""]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from opsctl.errors import InputError
 from opsctl.model import Node
-from opsctl.nodes.health.node_state import Health, Snapshot, Verdict
-from opsctl.nodes.history import Record
-from opsctl.settings.health import HealthSite
+from opsctl.nodes.health.node_state import Health, NodeSnapshot, Verdict
+from opsctl.nodes.history import NodeRecord
+from opsctl.settings.health import HealthSettings
 
 PREFIX = "opsctl: "
 """What our reasons begin with. A node whose reason does not is not ours to touch."""
@@ -32,7 +32,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class SkippedNode:
     """One node that is left alone though something is wrong with it, and why."""
 
     node: str
@@ -42,14 +42,14 @@ class Left:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
     steps: tuple[Step, ...]
-    left: tuple[Left, ...] = ()
+    left: tuple[SkippedNode, ...] = ()
     notes: tuple[str, ...] = ()
     cap: int = 0
     """So many nodes may be out of service by us at once, those that are already included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wants:
+class NodeDemand:
     """What a train needs."""
 
     train: str
@@ -95,7 +95,7 @@ def as_reason(text: str) -> str:
     return (PREFIX + " ".join(plain.split()))[:LONGEST_REASON]
 
 
-def cap_of(site: HealthSite, total: int, asked: str = "") -> int:
+def cap_of(site: HealthSettings, total: int, asked: str = "") -> int:
     """How many nodes we may have out of service: the site's limits, and a lower one that was `asked` for."""
     limits = [site.drain_max, max(1, int(total * site.drain_percent / 100))]
     if asked:
@@ -107,8 +107,8 @@ def cap_of(site: HealthSite, total: int, asked: str = "") -> int:
 
 
 def plan_drain(
-    verdicts: Sequence[Verdict], nodes: Sequence[Node], site: HealthSite, *, scores: Mapping[str, float],
-    wants: Sequence[Wants] = (), excluded: frozenset[str] = frozenset(), most: str = "",
+    verdicts: Sequence[Verdict], nodes: Sequence[Node], site: HealthSettings, *, scores: Mapping[str, float],
+    wants: Sequence[NodeDemand] = (), excluded: frozenset[str] = frozenset(), most: str = "",
 ) -> NodePlan:  # fmt: skip
     """What to drain, the worst first; what is `excluded` by us is out of service too. Raises InputError."""
     named = {node.name: node for node in nodes}
@@ -116,7 +116,7 @@ def plan_drain(
     bad = {each.node for each in verdicts if each.is_bad}
     room = cap - len({node.name for node in nodes if is_ours(node)} | (excluded - bad))
     steps: list[Step] = []
-    left: list[Left] = []
+    left: list[SkippedNode] = []
     order = sorted(
         (each for each in verdicts if each.is_bad and each.evidence),
         key=lambda each: (each.health is not Health.FAULTY, -scores.get(each.node, 0.0), each.node),
@@ -124,9 +124,11 @@ def plan_drain(
     for verdict in order:
         node = named.get(verdict.node)
         if why := _left_alone(node):
-            left.append(Left(node=verdict.node, why=why))
+            left.append(SkippedNode(node=verdict.node, why=why))
         elif len(steps) >= room:
-            left.append(Left(node=verdict.node, why=f"beyond the cap of {cap} nodes that opsctl takes out at once"))
+            left.append(
+                SkippedNode(node=verdict.node, why=f"beyond the cap of {cap} nodes that opsctl takes out at once")
+            )
         else:
             assert node is not None, "left alone otherwise"
             steps.append(Step(node=verdict.node, reason=reason_for(verdict), seen=node))
@@ -134,7 +136,7 @@ def plan_drain(
 
 
 def plan_reboot(
-    chosen: Sequence[str], nodes: Sequence[Node], site: HealthSite, *, why: str,
+    chosen: Sequence[str], nodes: Sequence[Node], site: HealthSettings, *, why: str,
     excluded: frozenset[str] = frozenset(), most: str = "",
 ) -> NodePlan:  # fmt: skip
     """Which of the `chosen` nodes to boot anew, within the limits of drains; what is `excluded` by us is out of service
@@ -142,18 +144,18 @@ def plan_reboot(
     named, cap = {node.name: node for node in nodes}, cap_of(site, len(nodes), most)
     out = {node.name for node in nodes if is_ours(node)} | excluded
     steps: list[Step] = []
-    left: list[Left] = []
+    left: list[SkippedNode] = []
     for name in chosen:
         node = named.get(name)
         state = words(node) if node else frozenset()
         if node is None:
-            left.append(Left(node=name, why="Slurm does not list it"))
+            left.append(SkippedNode(node=name, why="Slurm does not list it"))
         elif any(word.startswith("REBOOT") for word in state):
-            left.append(Left(node=name, why=f"is to be booted already: {node.state}"))
+            left.append(SkippedNode(node=name, why=f"is to be booted already: {node.state}"))
         elif is_out(node) and not is_ours(node):
-            left.append(Left(node=name, why=_left_alone(node)))
+            left.append(SkippedNode(node=name, why=_left_alone(node)))
         elif len(out | {name}) > cap:
-            left.append(Left(node=name, why=f"beyond the cap of {cap} nodes that opsctl takes out at once"))
+            left.append(SkippedNode(node=name, why=f"beyond the cap of {cap} nodes that opsctl takes out at once"))
         else:
             out.add(name)
             steps.append(Step(node=name, reason=as_reason(f"reboot: {why}"), seen=node))
@@ -168,7 +170,7 @@ def _left_alone(node: Node | None) -> str:
     return f"is {node.state} by somebody else: {node.reason or 'no reason given'}" if is_out(node) else ""
 
 
-def _spare(nodes: Sequence[Node], steps: Sequence[Step], wants: Sequence[Wants]) -> Iterable[str]:
+def _spare(nodes: Sequence[Node], steps: Sequence[Step], wants: Sequence[NodeDemand]) -> Iterable[str]:
     """Which trains would no longer fit."""
     gone = {step.node for step in steps}
     for want in wants:
@@ -187,8 +189,8 @@ def has_changed(step: Step, now: Node | None) -> str:
 
 
 def plan_undrain(
-    verdicts: Sequence[Verdict], nodes: Sequence[Node], site: HealthSite, *, records: Mapping[str, Record],
-    snapshots: Mapping[str, Snapshot], since: Mapping[str, float],
+    verdicts: Sequence[Verdict], nodes: Sequence[Node], site: HealthSettings, *, records: Mapping[str, NodeRecord],
+    snapshots: Mapping[str, NodeSnapshot], since: Mapping[str, float],
 ) -> NodePlan:  # fmt: skip
     """What to put back: ours that passed twice `since` they were taken out, and others' whose reason
     the site lists and which are free again."""
@@ -205,18 +207,18 @@ def plan_undrain(
         else:
             why = _not_free(verdict, seen, site)
         if why:
-            left.append(Left(node=node.name, why=why))
+            left.append(SkippedNode(node=node.name, why=why))
         else:
             steps.append(Step(node=node.name, reason=node.reason, seen=node))
     return NodePlan(steps=tuple(steps), left=tuple(left))
 
 
-def is_listed(node: Node, site: HealthSite) -> bool:
+def is_listed(node: Node, site: HealthSettings) -> bool:
     """Out for a reason that the site lets us take back."""
     return is_out(node) and any(node.reason.startswith(each) for each in site.undrain_reasons)
 
 
-def _not_passed(verdict: Verdict, record: Record | None, site: HealthSite, since: float) -> str:
+def _not_passed(verdict: Verdict, record: NodeRecord | None, site: HealthSettings, since: float) -> str:
     if verdict.health is not Health.HEALTHY:
         return f"is {verdict.health.value}: {_first(verdict)}"
     passed = [at for at in record.passed if at >= since] if record else []
@@ -225,7 +227,7 @@ def _not_passed(verdict: Verdict, record: Record | None, site: HealthSite, since
     return ""
 
 
-def _not_free(verdict: Verdict, seen: Snapshot, site: HealthSite) -> str:
+def _not_free(verdict: Verdict, seen: NodeSnapshot, site: HealthSettings) -> str:
     if verdict.health is not Health.HEALTHY:
         return f"is {verdict.health.value}: {_first(verdict)}"
     if seen.processes is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from opsctl.nodes.health.node_state import Port, Prior, Severity, Snapshot, Verdict
+from opsctl.nodes.health.node_state import NodeBaseline, NodeSnapshot, Port, Severity, Verdict
 from opsctl.ports import Clock
 from opsctl.state.lease import lease
 from opsctl.state.site_dir import SiteDir
@@ -50,7 +50,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class NodeRecord:
     """All that is remembered of one node."""
 
     node: str
@@ -76,9 +76,9 @@ class Record:
     incidents: tuple[Incident, ...] = ()
 
     @property
-    def prior(self) -> Prior:
+    def prior(self) -> NodeBaseline:
         """What the next look is held against."""
-        return Prior(
+        return NodeBaseline(
             at=_time(self.at), boot=self.boot, uuids=tuple(card.uuid for card in self.cards),
             memory_kb=self.memory_kb, links=self.links, link_errors=self.link_errors, replays=self.replays,
             ports=self.ports, ports_at=_time(self.ports_at), cleared=_time(self.cleared),
@@ -86,18 +86,18 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class NodeHistory:
     site: SiteDir
     clock: Clock
 
-    def read(self, node: str) -> Record:
+    def read(self, node: str) -> NodeRecord:
         """Empty for a node that was never seen, or of which nothing can be read."""
         try:
             return _record(json.loads(self._file("node", node).read_text()))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return Record(node=node)
+            return NodeRecord(node=node)
 
-    def all(self) -> list[Record]:
+    def all(self) -> list[NodeRecord]:
         """Every node that was ever seen."""
         found = (self.site.nodes / "node").glob("*.json")
         return [record for path in sorted(found) if (record := _read(path)) is not None]
@@ -113,14 +113,14 @@ class History:
                 continue
         return found
 
-    def save(self, looks: Iterable[tuple[Snapshot, Verdict]], *, baseline_hours: float) -> list[Record]:
+    def save(self, looks: Iterable[tuple[NodeSnapshot, Verdict]], *, baseline_hours: float) -> list[NodeRecord]:
         """Remember these looks. Raises RunDirError, Busy."""
         self.site.create()
         made = []
         with lease(self.site.nodes, self.clock):
             for seen, verdict in looks:
                 before = self.read(seen.node)
-                record = after_look(before, seen, verdict, baseline_hours=baseline_hours)
+                record = update_record(before, seen, verdict, baseline_hours=baseline_hours)
                 self._write(record)
                 self._hold_against_cards(record, before)
                 made.append(record)
@@ -154,9 +154,9 @@ class History:
         with lease(self.site.nodes, self.clock):
             for node in nodes:
                 old = self.read(node)
-                self._write(Record(node=node, drained=old.drained, hangs=old.hangs, incidents=old.incidents))
+                self._write(NodeRecord(node=node, drained=old.drained, hangs=old.hangs, incidents=old.incidents))
 
-    def _hold_against_cards(self, record: Record, before: Record) -> None:
+    def _hold_against_cards(self, record: NodeRecord, before: NodeRecord) -> None:
         old = {(each.at, each.gpu): each for each in before.incidents}
         changed = [each for each in record.incidents if each.gpu and old.get((each.at, each.gpu)) != each]
         for uuid in {each.gpu for each in changed}:
@@ -166,7 +166,7 @@ class History:
             rows = [asdict(each) for each in list(known.values())[-KEEP:]]
             self._put(path, {"uuid": uuid, "incidents": rows})
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: NodeRecord) -> None:
         self._put(self._file("node", record.node), asdict(record))
 
     def _put(self, path: Path, given: Mapping[str, Any]) -> None:
@@ -177,7 +177,7 @@ class History:
         return self.site.nodes / kind / f"{quote(name, safe='').replace('.', '%2E')}.json"
 
 
-def after_look(before: Record, seen: Snapshot, verdict: Verdict, *, baseline_hours: float) -> Record:
+def update_record(before: NodeRecord, seen: NodeSnapshot, verdict: Verdict, *, baseline_hours: float) -> NodeRecord:
     """The record with this look in it. What could not be seen leaves what is known as it was. Pure."""
     at = seen.at.timestamp()
     rebooted = bool(seen.boot and before.boot and seen.boot != before.boot)
@@ -200,14 +200,14 @@ def after_look(before: Record, seen: Snapshot, verdict: Verdict, *, baseline_hou
     )  # fmt: skip
 
 
-def _passed(before: Record, verdict: Verdict, at: float) -> tuple[float, ...]:
+def _passed(before: NodeRecord, verdict: Verdict, at: float) -> tuple[float, ...]:
     if verdict.is_bad:
         return ()
     # Unknown is no pass, and takes none away.
     return (*before.passed, at)[-20:] if verdict.health.value == "healthy" else before.passed
 
 
-def _cards(before: Record, seen: Snapshot) -> tuple[Card, ...]:
+def _cards(before: NodeRecord, seen: NodeSnapshot) -> tuple[Card, ...]:
     """Cards that went missing are expected on: only as many or more replace what is known."""
     found = tuple(
         Card(uuid=gpu.uuid, serial=gpu.serial, bus=gpu.bus, name=gpu.name)
@@ -217,7 +217,7 @@ def _cards(before: Record, seen: Snapshot) -> tuple[Card, ...]:
     return found if len(found) >= len(before.cards) else before.cards
 
 
-def _with_incidents(before: Record, seen: Snapshot, verdict: Verdict) -> tuple[Incident, ...]:
+def _with_incidents(before: NodeRecord, seen: NodeSnapshot, verdict: Verdict) -> tuple[Incident, ...]:
     """The same thing on the same card since the same boot is one incident, however often it is seen."""
     at, serials = seen.at.timestamp(), {gpu.uuid: gpu.serial for gpu in (seen.smi.gpus if seen.smi else ())}
     serials = {card.uuid: card.serial for card in before.cards} | serials
@@ -249,7 +249,7 @@ def _since(times: Iterable[float], now: datetime, days: float) -> int:
     return sum(at >= since for at in times)
 
 
-def node_score(record: Record, cards: Mapping[str, Sequence[Incident]], now: datetime, days: float) -> float:
+def node_score(record: NodeRecord, cards: Mapping[str, Sequence[Incident]], now: datetime, days: float) -> float:
     """That of the node: its own incidents, and those that its cards had under other names. A hang of which it was the
     odd one counts 2, once there are two: the first may have been the program."""
     elsewhere = [
@@ -259,7 +259,7 @@ def node_score(record: Record, cards: Mapping[str, Sequence[Incident]], now: dat
     return score([*record.incidents, *elsewhere], record.drained, now, days) + (2.0 * hangs if hangs > 1 else 0.0)
 
 
-def lemons(cards: Mapping[str, Sequence[Incident]], now: datetime, *, days: float, limit: float) -> dict[str, str]:
+def find_lemons(cards: Mapping[str, Sequence[Incident]], now: datetime, *, days: float, limit: float) -> dict[str, str]:
     """By UUID and by serial, what is held against the cards that are lemons."""
     found: dict[str, str] = {}
     for uuid, incidents in cards.items():
@@ -273,7 +273,7 @@ def lemons(cards: Mapping[str, Sequence[Incident]], now: datetime, *, days: floa
     return found
 
 
-def _read(path: Path) -> Record | None:
+def _read(path: Path) -> NodeRecord | None:
     try:
         return _record(json.loads(path.read_text()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -287,7 +287,7 @@ def _incidents(path: Path) -> list[Incident]:
         return []
 
 
-def _record(given: dict[str, Any]) -> Record:
+def _record(given: dict[str, Any]) -> NodeRecord:
     made: dict[str, Any] = {
         "evidence": tuple(given.get("evidence", ())),
         "cards": tuple(Card(**each) for each in given.get("cards", ())),
@@ -298,7 +298,7 @@ def _record(given: dict[str, Any]) -> Record:
         "hangs": dict(given.get("hangs", {})),
         "incidents": tuple(Incident(**each) for each in given.get("incidents", ())),
     }
-    return Record(**{**given, **made})
+    return NodeRecord(**{**given, **made})
 
 
 def _time(seconds: float | None) -> datetime | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from opsctl.nodes.health.node_state import Health, Severity
-from opsctl.nodes.history import Incident, Record
+from opsctl.nodes.history import Incident, NodeRecord
 from opsctl.nodesets import fold
 from opsctl.units import format_duration
 
@@ -16,7 +16,9 @@ SHOWN = 6
 HOUR = 3600.0
 
 
-def of_node(record: Record, cards: Mapping[str, Sequence[Incident]], *, at: datetime, days: float) -> list[str]:
+def summarize_node(
+    record: NodeRecord, cards: Mapping[str, Sequence[Incident]], *, at: datetime, days: float
+) -> list[str]:
     """What speaks against the node to which the first cause points, its cards under other names too."""
     stamp = at.timestamp()
     before = [each for each in record.incidents if each.at <= stamp and each.last >= stamp - days * 24 * HOUR]
@@ -33,7 +35,7 @@ def of_node(record: Record, cards: Mapping[str, Sequence[Incident]], *, at: date
     return [*lines, *_elsewhere(record, cards, stamp - days * 24 * HOUR)]
 
 
-def of_nodes(records: Sequence[Record], *, at: datetime) -> list[str]:
+def summarize_nodes(records: Sequence[NodeRecord], *, at: datetime) -> list[str]:
     """What was known of a life's nodes, where no log names a cause."""
     stamp = at.timestamp()
     bad = {record.node: found for record in records if (found := list(_standing(record, stamp)))}
@@ -49,7 +51,7 @@ def of_nodes(records: Sequence[Record], *, at: datetime) -> list[str]:
     return lines
 
 
-def _standing(record: Record, stamp: float) -> Iterator[str]:
+def _standing(record: NodeRecord, stamp: float) -> Iterator[str]:
     """The worst that the last look before, or those before and after, had found; nothing of what it had passed since,
     or of what is old while others have looked."""
     found = [
@@ -67,13 +69,13 @@ def _standing(record: Record, stamp: float) -> Iterator[str]:
     yield f"{record.node} was already {worst.severity}, {when}: {_words(worst)}"
 
 
-def _was_well(record: Record, stamp: float) -> bool:
+def _was_well(record: NodeRecord, stamp: float) -> bool:
     """A look before says so."""
     last = record.at is not None and record.at <= stamp and record.health == Health.HEALTHY.value
     return last or any(look <= stamp for look in record.passed)
 
 
-def _elsewhere(record: Record, cards: Mapping[str, Sequence[Incident]], since: float) -> list[str]:
+def _elsewhere(record: NodeRecord, cards: Mapping[str, Sequence[Incident]], since: float) -> list[str]:
     lines = []
     for card in record.cards:
         there = [each for each in cards.get(card.uuid, ()) if each.node != record.node and each.last >= since]

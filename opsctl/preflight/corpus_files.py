@@ -6,7 +6,7 @@ import json
 import struct
 from pathlib import Path
 
-from opsctl.preflight.facts import Corpus
+from opsctl.preflight.facts import CorpusFacts
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = struct.Struct("<QBQQ")
@@ -15,18 +15,18 @@ _WIDTHS = {1: (1,), 2: (1,), 3: (2,), 4: (4,), 5: (8,), 6: (2,), 7: (4,), 8: (2,
 """Bytes of a token, by what the index calls its type (trainer.indexed)."""
 
 
-def read(prefix: Path, named: str) -> Corpus:
+def read(prefix: Path, named: str) -> CorpusFacts:
     """What lies at `prefix`, which the user calls `named`. Never raises."""
     data, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
     try:
         missing = tuple(path.name for path in (data, index) if not path.is_file())
         if missing:
-            return Corpus(prefix=named, missing=missing)
+            return CorpusFacts(prefix=named, missing=missing)
         tokens, width = _tokens(data, index)
     except (OSError, struct.error, ValueError) as error:
-        return Corpus(prefix=named, problem=str(error))
+        return CorpusFacts(prefix=named, problem=str(error))
     vocabulary, tokenizer = _about(Path(f"{prefix}.json"))
-    return Corpus(prefix=named, tokens=tokens, width=width, vocabulary=vocabulary, tokenizer=tokenizer)
+    return CorpusFacts(prefix=named, tokens=tokens, width=width, vocabulary=vocabulary, tokenizer=tokenizer)
 
 
 def _tokens(data: Path, index: Path) -> tuple[int, int]:

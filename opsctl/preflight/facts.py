@@ -11,7 +11,7 @@ from opsctl.model import Accounting, Job, Limits, Node, Partition, Reservation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class ClusterFacts:
     """What this Slurm is and allows, for whoever launches."""
 
     partitions: tuple[Partition, ...]
@@ -33,7 +33,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Armed:
+class ArmedSwitch:
     """A switch that would stop the train as it starts."""
 
     switch: str
@@ -43,7 +43,7 @@ class Armed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class FreeSpace:
     """What is left where checkpoints go."""
 
     filesystem: str
@@ -53,7 +53,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Corpus:
+class CorpusFacts:
     """One corpus in Megatron's indexed format, by its header."""
 
     prefix: str
@@ -69,7 +69,7 @@ class Corpus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stray:
+class MisplacedPath:
     """A file that the command names, which is not there where the trainer starts."""
 
     path: str
@@ -78,7 +78,7 @@ class Stray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedCheckpoint:
     """The newest complete checkpoint of the train, and how many there are."""
 
     step: int
@@ -94,7 +94,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ObservedNode:
     """A node as it was seen last."""
 
     node: str
@@ -110,23 +110,23 @@ class Facts:
 
     now: datetime
     user: str
-    cluster: Cluster | None = None
-    switches: tuple[Armed, ...] = ()
-    room: Room | None = None
-    corpora: tuple[Corpus, ...] = ()
+    cluster: ClusterFacts | None = None
+    switches: tuple[ArmedSwitch, ...] = ()
+    room: FreeSpace | None = None
+    corpora: tuple[CorpusFacts, ...] = ()
     tokenizers: Mapping[str, int | None] = field(default_factory=dict)
     """Tokens that each `tokenizer.json` knows, by its path; None for a file that does not say."""
     files: Mapping[str, bool] = field(default_factory=dict)
     """Whether files that the command names are there."""
-    strays: tuple[Stray, ...] = ()
+    strays: tuple[MisplacedPath, ...] = ()
     scripts: Mapping[str, str] = field(default_factory=dict)
     """The text of shell scripts that the command names."""
     deepspeed: Mapping[str, Any] = field(default_factory=dict)
     """DeepSpeed's own settings, from the file that the command names."""
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[ObservedNode, ...] = ()
     gpu: str = ""
     """The kind of GPU that the train would get, as opsctl.calc.accelerators names it."""
-    saved: Saved | None = None
+    saved: SavedCheckpoint | None = None
     step_s: float | None = None
     """What a step took lately, by the train's own log."""
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -14,16 +14,25 @@ from typing import Any
 from opsctl.errors import OpsctlError
 from opsctl.host import disk_usage
 from opsctl.model import Accounting, JobSpec, Limits
-from opsctl.nodes.history import Record
+from opsctl.nodes.history import NodeRecord
 from opsctl.nodesets import nodeset
 from opsctl.ports import Runner, Scheduler
 from opsctl.preflight import corpus_files
 from opsctl.preflight.checks.slurm import asked
 from opsctl.preflight.command_flags import words
-from opsctl.preflight.facts import Armed, Cluster, Corpus, Facts, Room, Saved, Seen, Stray
+from opsctl.preflight.facts import (
+    ArmedSwitch,
+    ClusterFacts,
+    CorpusFacts,
+    Facts,
+    FreeSpace,
+    MisplacedPath,
+    ObservedNode,
+    SavedCheckpoint,
+)
 from opsctl.preflight.gpu_kinds import gpu_kind
 from opsctl.preflight.package_versions import versions
-from opsctl.preflight.problem import Order
+from opsctl.preflight.problem import LaunchRequest
 from opsctl.settings.watch import Filesystem
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
@@ -39,7 +48,7 @@ _PLACEHOLDER = re.compile(r"\{\{.*?\}\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LaunchPlace:
     """Where to look."""
 
     run: RunDir
@@ -48,19 +57,19 @@ class Place:
     filesystems: Sequence[Filesystem]
     measured: Path
     """Where the watch keeps what it has measured of file systems."""
-    history: Iterable[Record]
+    history: Iterable[NodeRecord]
     runner: Runner
     user: str
     now: datetime
 
 
-def cluster(scheduler: Scheduler, spec: JobSpec, user: str) -> Cluster:
+def cluster(scheduler: Scheduler, spec: JobSpec, user: str) -> ClusterFacts:
     """Ask Slurm all that checks want to know. Raises SchedulerError."""
     partitions, limits = tuple(scheduler.partitions()), scheduler.limits()
     known = {each.name for each in partitions}
     members = {node for name in asked(spec, partitions) if name in known for node in scheduler.members(name)}
     accounting, unasked = _accounting(scheduler, spec, user, limits)
-    return Cluster(
+    return ClusterFacts(
         partitions=partitions, limits=limits, accounting=accounting, unasked=unasked,
         nodes=tuple(scheduler.nodes()), members=tuple(sorted(members)), jobs=tuple(scheduler.jobs()),
         reservations=tuple(scheduler.reservations()),
@@ -81,7 +90,7 @@ def _accounting(
     return found, {}
 
 
-def gather(order: Order, place: Place, slurm: Cluster | None, unknown: Mapping[str, str]) -> Facts:
+def gather(order: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | None, unknown: Mapping[str, str]) -> Facts:
     """Everything that is to be known, with what `unknown` says already."""
     why = {**unknown, **(slurm.unasked if slurm else {})}
     seen = _seen(order, place, slurm)
@@ -103,30 +112,30 @@ def gather(order: Order, place: Place, slurm: Cluster | None, unknown: Mapping[s
     )  # fmt: skip
 
 
-def _at(order: Order, place: Place, path: str) -> Path:
+def _at(order: LaunchRequest, place: LaunchPlace, path: str) -> Path:
     """What a path is to the trainer."""
     return place.run.path / order.train.setup.directory / path
 
 
-def _switches(run: RunDir, unknown: dict[str, str]) -> tuple[Armed, ...]:
+def _switches(run: RunDir, unknown: dict[str, str]) -> tuple[ArmedSwitch, ...]:
     found = []
     for switch in (Switch.KILL, Switch.PAUSE):
         try:
             if armed := read(run, switch):
-                found.append(Armed(switch=switch.value, by=armed.by, since=armed.since, why=armed.why))
+                found.append(ArmedSwitch(switch=switch.value, by=armed.by, since=armed.since, why=armed.why))
         except OSError as error:
             unknown[f"the {switch.value} switch"] = str(error)
     return tuple(found)
 
 
-def _room(order: Order, place: Place, unknown: dict[str, str]) -> Room | None:
+def _room(order: LaunchRequest, place: LaunchPlace, unknown: dict[str, str]) -> FreeSpace | None:
     said = next(iter(order.recipe.said.get("save", ())), "{{")
     target = place.run.checkpoints if "{{" in said or "$" in said else _at(order, place, said)
     there = next((path for path in (target, *target.parents) if _is_there(path)), Path("/"))
     chosen = _filesystem(there, place.filesystems)
     try:
         if chosen.by == "du" and not any(place.measured.glob("du-*")):
-            raise disk_usage.NotMeasured("the watch has not measured it yet")
+            raise disk_usage.MeasurementFailed("the watch has not measured it yet")
         # Whatever its age, the last measurement will do: looking starts none.
         space = disk_usage.read(
             chosen.model_copy(update={"every_minutes": 1e9}), place.runner, keep=place.measured, now=place.now
@@ -139,7 +148,7 @@ def _room(order: Order, place: Place, unknown: dict[str, str]) -> Room | None:
         unknown[f"what is left of {chosen.name}"] = "its figures are percentages"
         return None
     inodes = space.inodes_limit if space.inodes_limit is not None else chosen.inode_limit
-    return Room(
+    return FreeSpace(
         filesystem=chosen.name, free=max(0, int(limit * chosen.reliable_percent / 100) - space.used),
         inodes_free=None if inodes is None or space.inodes_used is None else inodes - space.inodes_used,
     )  # fmt: skip
@@ -170,21 +179,21 @@ def _is_there(path: Path) -> bool | None:
     return True
 
 
-def _corpora(order: Order, place: Place) -> Iterable[Corpus]:
+def _corpora(order: LaunchRequest, place: LaunchPlace) -> Iterable[CorpusFacts]:
     for prefix in order.recipe.corpora:
         path = place.base / prefix if order.recipe.is_embedded else _at(order, place, prefix)
         if order.recipe.is_embedded or not _is_there(path):  # some trainers take a directory
             yield corpus_files.read(path, prefix)
 
 
-def _files(order: Order, place: Place) -> dict[str, bool]:
+def _files(order: LaunchRequest, place: LaunchPlace) -> dict[str, bool]:
     named = [*order.recipe.tokenizers, *order.recipe.said.get("kill-switch-path", ())[:1]]
     named += filter(None, [order.train.setup.directory])
     looked = {path: _is_there(_at(order, place, path)) for path in named}
     return {path: there for path, there in looked.items() if there is not None}
 
 
-def _strays(order: Order, place: Place) -> Iterator[Stray]:
+def _strays(order: LaunchRequest, place: LaunchPlace) -> Iterator[MisplacedPath]:
     """What placeholders, the shell and containers make of a path is not known."""
     given = words(_PLACEHOLDER.sub("$", word) for word in order.train.command)
     if any("cd " in line for line in order.train.setup.lines) or _is_contained(given, order.spec.extra):
@@ -194,14 +203,14 @@ def _strays(order: Order, place: Place) -> Iterator[Stray]:
         if "$" in path or _is_there(_at(order, place, path)) is not False:
             continue
         if path.endswith(SCRIPTS) or (Path(path).suffix and (place.base / path).is_file()):
-            yield Stray(path=path, here=str(place.base) if _is_there(place.base / path) else "")
+            yield MisplacedPath(path=path, here=str(place.base) if _is_there(place.base / path) else "")
 
 
 def _is_contained(command: Sequence[str], extra: Sequence[str]) -> bool:
     return any(Path(word).name in CONTAINERS for word in command) or any("--container" in each for each in extra)
 
 
-def _scripts(order: Order, place: Place) -> dict[str, str]:
+def _scripts(order: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
     found = {}
     for word in words(order.train.command):
         if word.endswith((".sh", ".bash", ".slurm", ".sbatch")) and "{{" not in word:
@@ -211,7 +220,7 @@ def _scripts(order: Order, place: Place) -> dict[str, str]:
     return found
 
 
-def _deepspeed(order: Order, place: Place) -> dict[str, Any]:
+def _deepspeed(order: LaunchRequest, place: LaunchPlace) -> dict[str, Any]:
     for path in order.recipe.said.get("deepspeed-config", ())[:1]:
         with contextlib.suppress(OSError, ValueError):
             given = json.loads(_at(order, place, path).read_text(encoding="utf-8"))
@@ -219,11 +228,11 @@ def _deepspeed(order: Order, place: Place) -> dict[str, Any]:
     return {}
 
 
-def _seen(order: Order, place: Place, slurm: Cluster | None) -> tuple[Seen, ...]:
+def _seen(order: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | None) -> tuple[ObservedNode, ...]:
     """Of the nodes that the train may get, those that were ever looked at."""
     wanted, excluded = set(slurm.members) if slurm and slurm.members else None, nodeset(order.spec.exclude)
     return tuple(
-        Seen(
+        ObservedNode(
             node=each.node, gpus=tuple(card.name for card in each.cards if card.name), driver=each.driver,
             shm_kb=each.shm_kb,
         )
@@ -232,18 +241,18 @@ def _seen(order: Order, place: Place, slurm: Cluster | None) -> tuple[Seen, ...]
     )  # fmt: skip
 
 
-def _saved(order: Order, run: RunDir, unknown: dict[str, str]) -> Saved | None:
+def _saved(order: LaunchRequest, run: RunDir, unknown: dict[str, str]) -> SavedCheckpoint | None:
     if not order.recipe.is_embedded:
         return None
     try:
-        found = manifest.checkpoints(run.checkpoints)
+        found = manifest.list_checkpoints(run.checkpoints)
         if not found:
             return None
         held = manifest.read_manifest(found[-1].path)
     except (OSError, ValueError) as error:
         unknown["the newest checkpoint"] = str(error)
         return None
-    return Saved(
+    return SavedCheckpoint(
         step=held.step, kind=held.kind, topology=held.topology, model=held.model, precision=held.precision,
         count=len(found), size=sum(each.size for each in held.files.values()), files=len(held.files) + 3,
         save_s=held.save_s, slowest_step_s=held.slowest_step_s,

@@ -9,7 +9,7 @@ from importlib import metadata
 
 from opsctl.errors import OpsctlError
 from opsctl.ports import Runner, TimedOut
-from opsctl.settings.loader import Train
+from opsctl.settings.loader import TrainSettings
 from opsctl.state.run_dir import Life, RunDir
 
 NAMES = {"torch": "torch", "deepspeed": "deepspeed", "nvidia-nccl-cu11": "nccl", "nvidia-nccl-cu12": "nccl",
@@ -23,7 +23,7 @@ for name in sys.argv[1:]:
 print(json.dumps(found))"""
 
 
-def versions(train: Train, run: RunDir, runner: Runner) -> dict[str, str]:
+def versions(train: TrainSettings, run: RunDir, runner: Runner) -> dict[str, str]:
     """Of the embedded trainer's interpreter, else of the last life's list of packages; empty where neither tells."""
     if train.command:
         return _named(_of_last_life(run))

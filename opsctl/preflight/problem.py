@@ -9,10 +9,10 @@ from enum import StrEnum
 from opsctl.model import JobSpec
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.recipe import Recipe
-from opsctl.settings.loader import Train
+from opsctl.settings.loader import TrainSettings
 
 
-class Level(StrEnum):
+class ProblemLevel(StrEnum):
     """An ERROR keeps the train from being launched, a WARNING does so with --strict."""
 
     ERROR = "error"
@@ -21,10 +21,10 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Problem:
     """One thing that is wrong, or worth knowing."""
 
-    level: Level
+    level: ProblemLevel
     what: str
     """One line, with the numbers."""
     remedy: str
@@ -34,10 +34,10 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class LaunchRequest:
     """What is to be launched."""
 
-    train: Train
+    train: TrainSettings
     spec: JobSpec
     recipe: Recipe
 
@@ -50,25 +50,25 @@ class Order:
 class Check:
     """One check: a pure function of what is to be launched and of what was found out."""
 
-    look: Callable[[Order, Facts], Iterator[Finding]]
+    check: Callable[[LaunchRequest, Facts], Iterator[Problem]]
     source: str
 
 
-def error(what: str, remedy: str) -> Finding:
-    return Finding(level=Level.ERROR, what=what, remedy=remedy)
+def error(what: str, remedy: str) -> Problem:
+    return Problem(level=ProblemLevel.ERROR, what=what, remedy=remedy)
 
 
-def warning(what: str, remedy: str) -> Finding:
-    return Finding(level=Level.WARNING, what=what, remedy=remedy)
+def warning(what: str, remedy: str) -> Problem:
+    return Problem(level=ProblemLevel.WARNING, what=what, remedy=remedy)
 
 
-def note(what: str, remedy: str) -> Finding:
-    return Finding(level=Level.NOTE, what=what, remedy=remedy)
+def note(what: str, remedy: str) -> Problem:
+    return Problem(level=ProblemLevel.NOTE, what=what, remedy=remedy)
 
 
-def judge(checks: Iterable[tuple[str, Check]], order: Order, facts: Facts) -> list[Finding]:
+def judge(checks: Iterable[tuple[str, Check]], order: LaunchRequest, facts: Facts) -> list[Problem]:
     """All that `checks` have to say: errors first, then warnings, then notes."""
     found = [
-        replace(each, check=name, source=check.source) for name, check in checks for each in check.look(order, facts)
+        replace(each, check=name, source=check.source) for name, check in checks for each in check.check(order, facts)
     ]
-    return sorted(found, key=lambda each: list(Level).index(each.level))
+    return sorted(found, key=lambda each: list(ProblemLevel).index(each.level))

@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from opsctl.calc.gpt_size import Shape, parameters
+from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import Topology
 from opsctl.errors import InputError
 from opsctl.preflight.command_flags import flags, number, whole
-from opsctl.settings.loader import Train
+from opsctl.settings.loader import TrainSettings
 from opsctl.trainer.config import TrainerConfig
 
 
@@ -68,13 +68,13 @@ class Recipe:
         start, increment, _ = self.rampup or (self.global_batch, 1, 0)
         return [*range(start, self.global_batch, max(1, increment)), self.global_batch]
 
-    def shape(self) -> Shape | None:
+    def shape(self) -> ModelShape | None:
         """None where too little is known. An unknown vocabulary is taken as none, so that sizes are at least so."""
         if not (self.layers and self.hidden and self.heads) or "num-experts" in self.said:
             return None
         bloom = self.embedded is not None and self.embedded.model.family == "bloom"
         try:
-            return Shape(
+            return ModelShape(
                 layers=self.layers, hidden=self.hidden, heads=self.heads, vocabulary=self.vocabulary or 1,
                 sequence=self.sequence or 2048, positions=not bloom, embedding_norm=bloom,
             )  # fmt: skip
@@ -114,7 +114,7 @@ NAMES = {
 """By setting: the embedded trainer's name for it, and Megatron's."""
 
 
-def recipe(train: Train) -> Recipe:
+def recipe(train: TrainSettings) -> Recipe:
     """What `train` says of its training; nearly nothing of a trainer whose words are not known."""
     if train.trainer is not None:
         return _embedded(TrainerConfig.model_validate_json(json.dumps(train.trainer)))

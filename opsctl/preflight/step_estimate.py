@@ -8,12 +8,12 @@ from opsctl.calc import step_time
 from opsctl.calc.accelerators import accelerator
 from opsctl.calc.parallel_layout import Cluster
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import Order
+from opsctl.preflight.problem import LaunchRequest
 from opsctl.trainer import flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class StepEstimate:
     """Seconds; None is not known."""
 
     step_s: float | None
@@ -32,15 +32,15 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def pace(order: Order, facts: Facts) -> Pace:
+def pace(order: LaunchRequest, facts: Facts) -> StepEstimate:
     saved = facts.saved
-    return Pace(
+    return StepEstimate(
         step_s=facts.step_s or (saved.slowest_step_s if saved else 0) or _foreseen_step_s(order, facts),
         save_s=(saved.save_s if saved else 0) or _foreseen_save_s(order),
     )
 
 
-def _foreseen_step_s(order: Order, facts: Facts) -> float | None:
+def _foreseen_step_s(order: LaunchRequest, facts: Facts) -> float | None:
     """By the prequel's measurements (docs/plan.md). Only for a layout that can run, on GPUs that are known."""
     recipe, shape, spec = order.recipe, order.recipe.shape(), order.spec
     world = spec.nodes * spec.processes_per_node
@@ -54,7 +54,7 @@ def _foreseen_step_s(order: Order, facts: Facts) -> float | None:
     return sum(step_time.predict(shape, recipe.topology(world), cluster, batch=recipe.global_batch).values())
 
 
-def _foreseen_save_s(order: Order) -> float | None:
+def _foreseen_save_s(order: LaunchRequest) -> float | None:
     count = order.recipe.parameters()
     ranks = order.spec.nodes * order.spec.processes_per_node
     return flops.assumed_save_s(total_parameters=count, ranks=ranks) if count else None

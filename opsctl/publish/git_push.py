@@ -13,7 +13,7 @@ from pathlib import Path
 from opsctl.errors import OpsctlError
 from opsctl.ports import Completed, Runner, TimedOut
 from opsctl.publish.redaction import Secrets
-from opsctl.publish.staging import Deadline, Late
+from opsctl.publish.staging import DeadlinePassed, TimeLimit
 
 ROUNDS = 3
 """Somebody else may push at the same time: then it is done again on top of theirs."""
@@ -30,7 +30,7 @@ class Git:
 
     runner: Runner
     secrets: Secrets
-    deadline: Deadline
+    deadline: TimeLimit
     home: Path
     """Where what git needs is kept between calls."""
     remote: str
@@ -105,7 +105,9 @@ class Git:
         try:
             done = self.runner.run(argv, timeout=self.deadline.left(), stdin=stdin, env=self._env())
         except TimedOut as error:
-            raise Late(f"git {words[0]} did not end within what was left of {self.deadline.seconds:g} s") from error
+            raise DeadlinePassed(
+                f"git {words[0]} did not end within what was left of {self.deadline.seconds:g} s"
+            ) from error
         if done.code not in ok:
             raise self._refused(words[0], done)
         return done

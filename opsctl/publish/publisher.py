@@ -16,11 +16,11 @@ from opsctl.host.system import hostname
 from opsctl.ports import Clock, Runner, TimedOut
 from opsctl.publish.git_push import Git
 from opsctl.publish.redaction import Secrets
-from opsctl.publish.sources import Source, read, sources
-from opsctl.publish.staging import Deadline, Item, Late, Stage
+from opsctl.publish.sources import PublishedFile, find_sources, read
+from opsctl.publish.staging import DeadlinePassed, Stage, StagedFile, TimeLimit
 from opsctl.settings.publish import PublishTable, fill
 from opsctl.state.journal import actor
-from opsctl.state.lease import Busy, Held, lease
+from opsctl.state.lease import HeldLease, LeaseBusy, lease
 from opsctl.state.run_dir import RunDir
 
 BEAT_S = 30.0
@@ -44,7 +44,7 @@ class Published:
 
     train: str
     to: str
-    items: tuple[Item, ...]
+    items: tuple[StagedFile, ...]
     shipped: bool
     """Whether anything was handed on; False if all was there already, or on a dry run."""
     detail: str = ""
@@ -62,7 +62,7 @@ class Publisher:
     reports: Reports
     runner: Runner
     clock: Clock
-    deadline: Deadline
+    deadline: TimeLimit
 
     @property
     def to(self) -> str:
@@ -86,14 +86,19 @@ class Publisher:
         self._check()
         stage = self._stage()
         items = [
-            Item(name=each.name, action="refused", why=each.refused) if each.refused
-            else Item(name=each.name, action="unchanged" if stage.is_current(each.name, each.mark) else "would copy",
-                      size=each.size - each.left_out, left_out=each.left_out)
+            StagedFile(name=each.name, action="refused", why=each.refused)
+            if each.refused
+            else StagedFile(
+                name=each.name,
+                action="unchanged" if stage.is_current(each.name, each.mark) else "would copy",
+                size=each.size - each.left_out,
+                left_out=each.left_out,
+            )
             for each in self._sources()
-        ]  # fmt: skip
+        ]
         mark = self._report_mark()
         for name in REPORTS if self.table.report else ():
-            items.append(Item(name=name, action="unchanged" if stage.is_current(name, mark) else "would copy"))
+            items.append(StagedFile(name=name, action="unchanged" if stage.is_current(name, mark) else "would copy"))
         return Published(train=self.run.name, to=self.to, items=tuple(items), shipped=False)
 
     def publish(self) -> Published:
@@ -129,10 +134,10 @@ class Publisher:
         stage.open()
         return stage
 
-    def _sources(self) -> list[Source]:
-        return sources(self.run, self.table.files, most=self.table.max_file)
+    def _sources(self) -> list[PublishedFile]:
+        return find_sources(self.run, self.table.files, most=self.table.max_file)
 
-    def _copied(self, stage: Stage) -> list[Item]:
+    def _copied(self, stage: Stage) -> list[StagedFile]:
         found = self._sources()
         stage.sweep([each.name for each in found])
         items = []
@@ -145,10 +150,10 @@ class Publisher:
         items += self._reported(stage) if self.table.report else []
         return [*items, *(stage.refuse(name, GONE) for name in stage.doubtful)]
 
-    def _read(self, source: Source) -> tuple[bytes, int]:
+    def _read(self, source: PublishedFile) -> tuple[bytes, int]:
         return read(source, self.table.max_file, self.secrets)
 
-    def _reported(self, stage: Stage) -> Iterator[Item]:
+    def _reported(self, stage: Stage) -> Iterator[StagedFile]:
         """What the reports are made from has not changed: nor have they, whatever the time is now."""
         mark = self._report_mark()
         known = [name for name in REPORTS if name in stage.copies]
@@ -163,7 +168,7 @@ class Publisher:
     def _report_mark(self) -> str:
         return _mark([self.run.main_log, *sorted(self.run.journal.glob("*.jsonl"))])
 
-    def _ship(self, stage: Stage, items: list[Item]) -> tuple[bool, str]:
+    def _ship(self, stage: Stage, items: list[StagedFile]) -> tuple[bool, str]:
         if self.table.to == "git":
             there = [name for name in stage.copies if (stage.directory / name).is_file()]
             commit = self._git().push(stage.directory, self.run.name, there, _refused(items))
@@ -188,7 +193,9 @@ class Publisher:
         try:
             done = self.runner.run(("sh", "-c", filled), timeout=self.deadline.left())
         except TimedOut as error:
-            raise Late(f"the command did not end within what was left of {self.deadline.seconds:g} s") from error
+            raise DeadlinePassed(
+                f"the command did not end within what was left of {self.deadline.seconds:g} s"
+            ) from error
         said = self.secrets.strike_text(done.err or done.out).strip().splitlines()
         if done.code:
             why = " / ".join(said[-MOST_SAID:])
@@ -196,7 +203,7 @@ class Publisher:
         return said[-1] if said else ""
 
 
-def _refused(items: list[Item]) -> list[str]:
+def _refused(items: list[StagedFile]) -> list[str]:
     return [item.name for item in items if item.action == "refused"]
 
 
@@ -214,13 +221,13 @@ def _mark(paths: list[Path]) -> str:
 
 
 @contextlib.contextmanager
-def _kept(held: Held) -> Iterator[None]:
+def _kept(held: HeldLease) -> Iterator[None]:
     """Refresh the lease while this block lasts, whatever it waits for."""
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(BEAT_S):
-            with contextlib.suppress(Busy):
+            with contextlib.suppress(LeaseBusy):
                 held.refresh()
 
     thread = threading.Thread(target=beat, daemon=True, name="lease")

@@ -17,8 +17,8 @@ from pydantic import SecretStr
 from opsctl.alerts.channel_secrets import reveal
 from opsctl.alerts.outbox import Undelivered
 from opsctl.errors import OpsctlError
-from opsctl.settings.alerts import AlertSite
-from opsctl.settings.field_types import Table
+from opsctl.settings.alerts import AlertSettings
+from opsctl.settings.field_types import SettingsTable
 
 STRUCK = b"***"
 SHORTEST = 8
@@ -56,7 +56,7 @@ _KNOWN: tuple[tuple[bytes, re.Pattern[bytes]], ...] = tuple(
 group stays."""
 
 
-class Unknown(OpsctlError):
+class UnreadableSecret(OpsctlError):
     """A secret that is configured and cannot be had, so that nobody can say whether a file holds it."""
 
 
@@ -92,7 +92,7 @@ class Secrets:
 
 
 def gather(
-    alerts: AlertSite, files: Iterable[str], *, of_train: Mapping[str, str], of_process: Mapping[str, str]
+    alerts: AlertSettings, files: Iterable[str], *, of_train: Mapping[str, str], of_process: Mapping[str, str]
 ) -> Secrets:
     """All that are configured, and those in the environment of the train and of this process.
 
@@ -102,15 +102,15 @@ def gather(
     return Secrets(_all_forms(known), passing=_all_forms(_of_environment(of_process)))
 
 
-def _of_alerts(alerts: AlertSite) -> Iterator[str]:
-    tables: list[Table] = [alerts, *alerts.channels.values()]
+def _of_alerts(alerts: AlertSettings) -> Iterator[str]:
+    tables: list[SettingsTable] = [alerts, *alerts.channels.values()]
     for table in tables:
         for field in type(table).model_fields:
             if isinstance(getattr(table, field), SecretStr):
                 try:
                     yield reveal(table, field)
                 except Undelivered as error:
-                    raise Unknown(
+                    raise UnreadableSecret(
                         f"nothing is published while a secret is not known: {error.message}",
                         hint="what cannot be read cannot be struck out of what is published",
                     ) from error
@@ -121,7 +121,7 @@ def _of_files(files: Iterable[str]) -> Iterator[str]:
         try:
             lines = Path(os.path.expandvars(file)).expanduser().read_text(errors="surrogateescape").splitlines()
         except OSError as error:
-            raise Unknown(
+            raise UnreadableSecret(
                 f"nothing is published while a secret is not known: {file}: {error.strerror}",
                 hint="secret_files of [publish]",
             ) from error

@@ -19,7 +19,7 @@ OVERLAP = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class PublishedFile:
     """A file to publish, as it was when it was looked at."""
 
     name: str
@@ -34,14 +34,14 @@ class Source:
     """Why it is not published at all."""
 
 
-def sources(run: RunDir, patterns: Iterable[str], *, most: int) -> list[Source]:
+def find_sources(run: RunDir, patterns: Iterable[str], *, most: int) -> list[PublishedFile]:
     """What fits the patterns, by name."""
     found = {path for pattern in patterns for path in run.path.glob(pattern) if path.is_file()}
     seen = (_source(run, path, most) for path in found)
     return sorted((each for each in seen if each), key=lambda source: source.name)
 
 
-def _source(run: RunDir, path: Path, most: int) -> Source | None:
+def _source(run: RunDir, path: Path, most: int) -> PublishedFile | None:
     parts = path.relative_to(run.path).parts
     # What is hidden is a temporary file, or nobody else's business.
     if any(part.startswith(".") for part in parts) or parts[0] == "publish":
@@ -51,7 +51,7 @@ def _source(run: RunDir, path: Path, most: int) -> Source | None:
     except OSError:
         return None
     is_text = path.suffix in TEXT
-    return Source(
+    return PublishedFile(
         name="/".join(parts), path=path, size=stat.st_size, mark=f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}",
         left_out=max(0, stat.st_size - most) if is_text else 0,
         refused=_refusal(run, path, real) or ("" if is_text or stat.st_size <= most else f"larger than {most} bytes"),
@@ -72,7 +72,7 @@ class HoldsSecret(Exception):
     """A file that no secret can be struck out of without breaking it."""
 
 
-def read(source: Source, most: int, secrets: Secrets) -> tuple[bytes, int]:
+def read(source: PublishedFile, most: int, secrets: Secrets) -> tuple[bytes, int]:
     """What is published of a file, and how many secrets were struck out. Raises OSError, HoldsSecret."""
     begin = max(0, source.left_out - OVERLAP) if source.left_out else 0
     with source.path.open("rb") as file:

@@ -21,33 +21,33 @@ DOUBTFUL = "doubtful"
 """The mark of a copy that was made when other secrets were known."""
 
 
-class Late(OpsctlError):
+class DeadlinePassed(OpsctlError):
     """Out of time. What is done stays, and the next call goes on from there."""
 
     exit_code = 75
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline:
+class TimeLimit:
     clock: Clock
     at: float
     """On the clock that never goes back."""
     seconds: float
 
     @classmethod
-    def within(cls, clock: Clock, seconds: float) -> Deadline:
+    def within(cls, clock: Clock, seconds: float) -> TimeLimit:
         return cls(clock, clock.monotonic() + seconds, seconds)
 
     def left(self) -> float:
         """Seconds. Raises Late if there are none."""
         left = self.at - self.clock.monotonic()
         if left <= 0:
-            raise Late(f"not published within {self.seconds:g} s; the next call goes on from here")
+            raise DeadlinePassed(f"not published within {self.seconds:g} s; the next call goes on from here")
         return left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class CopyRecord:
     """What is known of a copy that was made."""
 
     mark: str
@@ -59,7 +59,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class StagedFile:
     """One file, and what became of it."""
 
     name: str
@@ -79,8 +79,8 @@ class Stage:
     """Says by which rules copies are made: under others all are made anew."""
     secrets: str
     """Says which secrets were struck out, likewise. Nobody else may read it."""
-    deadline: Deadline
-    copies: dict[str, Copy] = field(default_factory=dict)
+    deadline: TimeLimit
+    copies: dict[str, CopyRecord] = field(default_factory=dict)
     shipped: str = ""
     """The digest of what was handed on last."""
     _saved: float = float("-inf")
@@ -89,7 +89,7 @@ class Stage:
         """Read what was done before, if it can be understood. By other rules no copy is current."""
         try:
             given = json.loads(self.state.read_text())
-            copies = {name: Copy(**each) for name, each in given["copies"].items()}
+            copies = {name: CopyRecord(**each) for name, each in given["copies"].items()}
             rules, secrets, shipped = (str(given[key]) for key in ("rules", "secrets", "shipped"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return
@@ -115,12 +115,12 @@ class Stage:
         except OSError:
             return False
 
-    def put(self, name: str, mark: str, make: Callable[[], tuple[bytes, int]], *, left_out: int = 0) -> Item:
+    def put(self, name: str, mark: str, make: Callable[[], tuple[bytes, int]], *, left_out: int = 0) -> StagedFile:
         """Make the copy, unless it is current. Raises RunDirError where it cannot be written, Late."""
         self.deadline.left()
         if self.is_current(name, mark):
             copy = self.copies[name]
-            return Item(name=name, action="unchanged", size=copy.size, left_out=left_out, struck=copy.struck)
+            return StagedFile(name=name, action="unchanged", size=copy.size, left_out=left_out, struck=copy.struck)
         try:
             data, struck = make()
         except HoldsSecret as refusal:
@@ -133,15 +133,17 @@ class Stage:
             write_atomic(path, data)
         except OSError as error:
             raise cannot_write(path, error) from error
-        self.copies[name] = Copy(mark=mark, size=len(data), sha256=hashlib.sha256(data).hexdigest(), struck=struck)
+        self.copies[name] = CopyRecord(
+            mark=mark, size=len(data), sha256=hashlib.sha256(data).hexdigest(), struck=struck
+        )
         self._note()
-        return Item(name=name, action="copied", size=len(data), left_out=left_out, struck=struck)
+        return StagedFile(name=name, action="copied", size=len(data), left_out=left_out, struck=struck)
 
-    def refuse(self, name: str, why: str) -> Item:
+    def refuse(self, name: str, why: str) -> StagedFile:
         """Nothing of it is published, nor stays published where a copy was made under other rules."""
         (self.directory / name).unlink(missing_ok=True)
         self.copies.pop(name, None)
-        return Item(name=name, action="refused", why=why)
+        return StagedFile(name=name, action="refused", why=why)
 
     @property
     def digest(self) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.finalize import read_end
-from opsctl.report.sacct import Ran
-from opsctl.state.journal import Event, Kind
+from opsctl.report.sacct import JobRun
+from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import RunDir
 
 NEAR = 3600.0
@@ -18,7 +18,7 @@ another life."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class LifeFacts:
     """A life. Times in seconds since the epoch."""
 
     life: str
@@ -32,15 +32,15 @@ class Known:
     """Where in the log it began."""
 
 
-def lives_of(run: RunDir, events: Sequence[Event]) -> list[Known]:
+def collect_lives(run: RunDir, events: Sequence[Event]) -> list[LifeFacts]:
     """In the order of the journal. A controller that was killed uses ids again, so a name may come twice."""
-    found: list[Known] = []
+    found: list[LifeFacts] = []
     for event in events:
-        if event.kind is Kind.LIFE_STARTED:
+        if event.kind is EventKind.LIFE_STARTED:
             found.append(
-                Known(life=str(event.data["life"]), nodes=str(event.data["nodes"]), begin=event.when.timestamp())
+                LifeFacts(life=str(event.data["life"]), nodes=str(event.data["nodes"]), begin=event.when.timestamp())
             )
-        elif event.kind is Kind.LIFE_SETTLED:
+        elif event.kind is EventKind.LIFE_SETTLED:
             place = next((at for at in reversed(range(len(found))) if found[at].life == event.data["life"]), None)
             if place is not None and not found[place].outcome:
                 at = max(event.when.timestamp(), found[place].begin)
@@ -50,7 +50,7 @@ def lives_of(run: RunDir, events: Sequence[Event]) -> list[Known]:
     return [_recorded(run, life) if last[life.life] == at else life for at, life in enumerate(found)]
 
 
-def _recorded(run: RunDir, known: Known) -> Known:
+def _recorded(run: RunDir, known: LifeFacts) -> LifeFacts:
     """With what start.json and end.json say more exactly."""
     life = run.life(known.life)
     if began := read_start(life):
@@ -61,7 +61,7 @@ def _recorded(run: RunDir, known: Known) -> Known:
     return known
 
 
-def with_jobs(known: Sequence[Known], jobs: Sequence[Ran]) -> list[Known]:
+def with_jobs(known: Sequence[LifeFacts], jobs: Sequence[JobRun]) -> list[LifeFacts]:
     """The same with what accounting remembers: when a life ended that nobody settled, and lives that never got so far
     as to say that they began, as when a node dies at once."""
     found, seen = list(known), Counter[str]()
@@ -80,9 +80,9 @@ def with_jobs(known: Sequence[Known], jobs: Sequence[Ran]) -> list[Known]:
     return found
 
 
-def _unseen(name: str, job: Ran) -> Known:
+def _unseen(name: str, job: JobRun) -> LifeFacts:
     assert job.begin is not None
-    return Known(
+    return LifeFacts(
         life=name, nodes=job.nodes, begin=job.begin, end=job.end, outcome=job.state.value, why="only Slurm knows of it",
         node_count=job.node_count,
     )  # fmt: skip

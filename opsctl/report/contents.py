@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from statistics import median
 
 from opsctl.telemetry.progress.bounded_curve import Point
-from opsctl.telemetry.progress.effective_time import Bucket, Lived, Span, Wait, ledger
+from opsctl.telemetry.progress.effective_time import Bucket, IdleSpan, LifeSpan, Span, account_time
 from opsctl.telemetry.progress.iteration_lines import Iteration
-from opsctl.telemetry.progress.log_summary import LogTold
-from opsctl.telemetry.progress.step_pace import log_interval, missing_steps
+from opsctl.telemetry.progress.log_summary import LogSummary
+from opsctl.telemetry.progress.step_pace import find_missing_steps, log_interval
 
 PERIODS = 96
 """Equal parts of the wall-clock that are shown side by side."""
@@ -100,11 +100,11 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class NamedLife:
     """A life for the ledger, and what people call it."""
 
     life: str
-    lived: Lived
+    lived: LifeSpan
     outcome: str = ""
     why: str = ""
     nodes: str = ""
@@ -121,14 +121,20 @@ class Window:
 
 
 def add_up(
-    train: str, lives: Sequence[Named], waits: Sequence[Wait], told: LogTold, window: Window, *, made: datetime,
+    train: str,
+    lives: Sequence[NamedLife],
+    waits: Sequence[IdleSpan],
+    told: LogSummary,
+    window: Window,
+    *,
+    made: datetime,
     notes: Sequence[str] = (),
-) -> Report:  # fmt: skip
+) -> Report:
     """The report of what lies between `window.since` and `window.end`; what went before tells what is done twice."""
     parts = [each.lived.told for each in lives]
-    if missing := missing_steps(parts, log_interval(parts)):
+    if missing := find_missing_steps(parts, log_interval(parts)):
         notes = [*notes, f"{missing:,} steps are not in the log: they are assumed to have taken the usual time"]
-    spans = ledger([each.lived for each in lives], waits, begin=window.begin, end=window.end)
+    spans = account_time([each.lived for each in lives], waits, begin=window.begin, end=window.end)
     total = _Total(window, len(lives))
     total.take(spans)
     last = told.last or Iteration(step=0)
@@ -145,7 +151,7 @@ def add_up(
     )  # fmt: skip
 
 
-def empty() -> Buckets:
+def zero_buckets() -> Buckets:
     return dict.fromkeys(Bucket, 0.0)
 
 
@@ -154,16 +160,16 @@ class _Own:
 
     def __init__(self) -> None:
         self.begin, self.end = float("inf"), float("-inf")
-        self.buckets = empty()
+        self.buckets = zero_buckets()
 
 
 class _Total:
     def __init__(self, window: Window, lives: int) -> None:
         self.since, self.end = window.since, window.end
-        self.buckets = empty()
+        self.buckets = zero_buckets()
         self.lives = [_Own() for _ in range(lives)]
         self.width = max(window.end - window.since, 0.0) / PERIODS
-        self.shares = [empty() for _ in range(PERIODS)]
+        self.shares = [zero_buckets() for _ in range(PERIODS)]
 
     @property
     def wall_s(self) -> float:
@@ -198,7 +204,7 @@ class _Total:
         )
 
 
-def _life(each: Named, own: _Own) -> LifeReport:
+def _life(each: NamedLife, own: _Own) -> LifeReport:
     steps = each.lived.told.columns[0]
     return LifeReport(
         life=each.life, began=_date(own.begin), ended=_date(own.end), outcome=each.outcome, why=each.why,

@@ -32,12 +32,12 @@ def to_json(report: Report) -> dict[str, Any]:
     return {**asdict(report), "ettr": report.ettr, "ettr_without_queue": report.ettr_without_queue}
 
 
-def when(report: Report, at: datetime) -> str:
+def render_period(report: Report, at: datetime) -> str:
     """A moment of it; where nobody knows when that was, how long after its beginning."""
     return format_time(at) if report.is_timed else f"+{format_duration((at - report.begin).total_seconds())}"
 
 
-def headline(report: Report) -> str:
+def render_headline(report: Report) -> str:
     """Of a train that lost something, to what most."""
     if report.first_time is None:
         return "no time has passed"
@@ -92,7 +92,7 @@ def steps(life: LifeReport) -> str:
     return "none" if life.first_step is None else f"{life.first_step:,} to {life.last_step:,}"
 
 
-def lost(life: LifeReport, most: int = 2) -> str:
+def list_losses(life: LifeReport, most: int = 2) -> str:
     """What this life lost most to."""
     found = sorted(((s, b) for b, s in life.buckets.items() if b is not Bucket.EFFECTIVE and s > 0), reverse=True)
     return ", ".join(f"{bucket} {format_duration(spent)}" for spent, bucket in found[:most])
@@ -100,7 +100,7 @@ def lost(life: LifeReport, most: int = 2) -> str:
 
 def markdown(report: Report) -> str:
     """For a wiki or a pull request."""
-    lines = [f"# {_cell(report.train)}", "", f"**{headline(report)}.**", ""]
+    lines = [f"# {_cell(report.train)}", "", f"**{render_headline(report)}.**", ""]
     lines += [f"- {name}: {_cell(value)}" for name, value in facts(report)]
     lines += ["", "| what | time | share | |", "|---|---:|---:|---|"]
     lines += [
@@ -125,13 +125,13 @@ def _life_row(life: LifeReport, report: Report) -> tuple[str, ...]:
     lasted = (life.ended - life.began).total_seconds()
     return (
         life.life,
-        when(report, life.began),
+        render_period(report, life.began),
         format_duration(lasted),
         life.outcome or "not over",
         life.nodes,
         steps(life),
         format_duration(life.buckets[Bucket.EFFECTIVE]),
-        lost(life),
+        list_losses(life),
     )
 
 

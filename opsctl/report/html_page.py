@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from opsctl.render import templates_dir
 from opsctl.report import formats
 from opsctl.report.contents import Buckets, LifeReport, Report
-from opsctl.report.scales import Scale, Tick, even, loss_scale, moments
+from opsctl.report.scales import AxisTick, Scale, even, loss_scale, moments
 from opsctl.telemetry.progress.effective_time import Bucket
 from opsctl.units import format_duration, format_percent, format_time
 
@@ -45,8 +45,8 @@ class LossCurve:
     """Points of a polyline."""
     band: str
     """Of a polygon, between the lowest and the highest of each point's steps."""
-    y: tuple[Tick, ...]
-    x: tuple[Tick, ...]
+    y: tuple[AxisTick, ...]
+    x: tuple[AxisTick, ...]
     restarts: tuple[Box, ...]
     is_log: bool
 
@@ -67,7 +67,7 @@ def render_page(report: Report) -> str:
     boxes, ticks = lost_over_time(report)
     return _environment().get_template("report/page.html.j2").render(
         report=report,
-        headline=formats.headline(report),
+        headline=formats.render_headline(report),
         facts=[(name, value) for name, value in formats.facts(report) if name not in ratios],
         ratio=main,
         queueless=format_percent(report.ettr_without_queue) if report.buckets[Bucket.QUEUE] else "",
@@ -81,7 +81,7 @@ def render_page(report: Report) -> str:
         moments=moments(report.begin, report.end, is_timed=report.is_timed),
         curve=loss_curve(report),
         names=formats.LIFE_COLUMNS,
-        rows=[(row, list(split(life.buckets)), ending(life)) for row, life in rows[-MOST_LIVES:]],
+        rows=[(row, list(split(life.buckets)), life_end_label(life)) for row, life in rows[-MOST_LIVES:]],
         earlier=max(0, len(rows) - MOST_LIVES),
         made=format_time(report.made),
     )  # fmt: skip
@@ -102,12 +102,12 @@ def split(buckets: Buckets) -> Iterator[Box]:
             x += width
 
 
-def lost_over_time(report: Report) -> tuple[list[Box], tuple[Tick, ...]]:
+def lost_over_time(report: Report) -> tuple[list[Box], tuple[AxisTick, ...]]:
     """What each part of the wall-clock lost, the causes upon each other, and the axis: per cent of that part."""
     most = max((_lost(period.buckets) for period in report.periods), default=0.0)
     ticks = even(0, max(0.02, most), 4)
     scale = Scale(low=0.0, high=max(ticks[-1], most * 1.02, 0.02))
-    return list(_columns(report, scale)), tuple(Tick(100 * scale.at(tick), f"{100 * tick:g}%") for tick in ticks)
+    return list(_columns(report, scale)), tuple(AxisTick(100 * scale.at(tick), f"{100 * tick:g}%") for tick in ticks)
 
 
 def _lost(buckets: Buckets) -> float:
@@ -123,7 +123,9 @@ def _columns(report: Report, scale: Scale) -> Iterator[Box]:
             if period.buckets[bucket] > 0 and bucket is not Bucket.EFFECTIVE:
                 height = HEIGHT * scale.at(period.buckets[bucket] / total)
                 top -= height
-                title = f"{formats.when(report, period.begin)}: {_title(bucket, period.buckets[bucket], total)}"
+                title = (
+                    f"{formats.render_period(report, period.begin)}: {_title(bucket, period.buckets[bucket], total)}"
+                )
                 yield Box(x=at * width, width=width * 0.9, y=top, height=height, kind=slug(bucket), title=title)
 
 
@@ -133,10 +135,10 @@ def timeline(report: Report) -> Iterator[Box]:
     for life, row in zip(report.lives, formats.life_rows(report), strict=True):
         begin, length = (life.began - report.begin).total_seconds(), (life.ended - life.began).total_seconds()
         title = f"{life.life}, {row[1]}, {row[2]}: {row[3]}" + (f"; {life.why}" if life.why else "")
-        yield Box(x=WIDTH * begin / span, width=max(1.5, WIDTH * length / span), kind=ending(life), title=title)
+        yield Box(x=WIDTH * begin / span, width=max(1.5, WIDTH * length / span), kind=life_end_label(life), title=title)
 
 
-def ending(life: LifeReport) -> str:
+def life_end_label(life: LifeReport) -> str:
     return "good" if life.outcome in GOOD else "bad" if life.outcome in BAD else "other"
 
 

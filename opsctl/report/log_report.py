@@ -10,26 +10,26 @@ from pathlib import Path
 
 from opsctl.errors import InputError
 from opsctl.model import JobState
-from opsctl.report.contents import Named, Report, Window, add_up
-from opsctl.report.sacct import Ran
+from opsctl.report.contents import NamedLife, Report, Window, add_up
+from opsctl.report.sacct import JobRun
 from opsctl.report.train_report import checked_window
-from opsctl.telemetry.progress.effective_time import Bucket, Ending, Lived, Wait
-from opsctl.telemetry.progress.log_summary import LogTold, Part, Told
-from opsctl.telemetry.progress.read_log import read_told
+from opsctl.telemetry.progress.effective_time import Bucket, IdleSpan, LifeSpan, SpanEnd
+from opsctl.telemetry.progress.log_summary import LogPart, LogStep, LogSummary
+from opsctl.telemetry.progress.read_log import read_summary
 from opsctl.telemetry.progress.step_pace import count_steps, log_interval, spoken_s, took_s, usual_step_s
 
 DAY = 86400.0
 DAYS = 7 * DAY
 """A time that lies further from the steps is a date in somebody's text."""
-_ENDINGS = {JobState.COMPLETED: Ending.LEFT, JobState.CANCELLED: Ending.CUT, JobState.PREEMPTED: Ending.CUT}
+_ENDINGS = {JobState.COMPLETED: SpanEnd.LEFT, JobState.CANCELLED: SpanEnd.CUT, JobState.PREEMPTED: SpanEnd.CUT}
 
 
-def report_log(log: Path, jobs: Sequence[Ran] | None, now: datetime, *, since: datetime | None = None) -> Report:
+def report_log(log: Path, jobs: Sequence[JobRun] | None, now: datetime, *, since: datetime | None = None) -> Report:
     """Where the time of a run went that wrote `log`. `jobs` say when its lives were, and what waited.
 
     Raises InputError where there is nothing to report on, RunDirError for a log that may not be read.
     """
-    told = read_told(log)
+    told = read_summary(log)
     if not told.lines:
         raise InputError(
             f"{log}: no iteration line in it", hint="those of Megatron look like: iteration 20/ 100 | lm loss: 2.0 | …"
@@ -52,17 +52,17 @@ def report_log(log: Path, jobs: Sequence[Ran] | None, now: datetime, *, since: d
 class _Paced:
     """A log and the pace of its steps, from which the times that it does not tell are reckoned."""
 
-    def __init__(self, told: LogTold) -> None:
+    def __init__(self, told: LogSummary) -> None:
         self.told = told
         self.usual, self.every = usual_step_s((part, 0) for part in told.parts), log_interval(told.parts)
 
-    def spoken(self, part: Part) -> float:
+    def spoken(self, part: LogPart) -> float:
         return spoken_s(part, self._usual, self.every)
 
-    def _usual(self, line: Told) -> float:
+    def _usual(self, line: LogStep) -> float:
         return self.usual.get((line.batch, 0), math.nan)
 
-    def begin(self, part: Part) -> float:
+    def begin(self, part: LogPart) -> float:
         """When a part began, as the first time in it tells; nan if it has none."""
         spoken, before = 0.0, None
         for line in part:
@@ -79,7 +79,7 @@ class _Paced:
                 return left if left < line.high - spoken else line.high - spoken
         return part.first_stamp
 
-    def end(self, part: Part, begin: float) -> float:
+    def end(self, part: LogPart, begin: float) -> float:
         """When it ended, or was last heard of: the newest time in it, and what the steps after that took."""
         at, before = begin, None
         low, high = (part.columns[column][-1] if len(part) else math.nan for column in (2, 3))
@@ -97,7 +97,7 @@ class _Paced:
         # Up to the beginning it does not come only where a clock was put back, as in autumn.
         return at if at > begin else begin + self.spoken(part)
 
-    def lives(self) -> tuple[list[Named], list[str], bool]:
+    def lives(self) -> tuple[list[NamedLife], list[str], bool]:
         """Without sacct: a life is what a trainer told from one start to the next."""
         parts = [part for part in self.told.parts if len(part)]
         begins = [self.begin(part) for part in parts]
@@ -108,31 +108,31 @@ class _Paced:
             cursor = self.end(part, begin)
             following = parts[number + 1] if number + 1 < len(parts) else None
             ending = self._ending(part, following)
-            outcome = {Ending.LEFT: "left", Ending.BROKE: "broke off"}.get(ending, "")
-            named.append(Named(life=str(number + 1), lived=_lived(begin, cursor, ending, part), outcome=outcome))
+            outcome = {SpanEnd.LEFT: "left", SpanEnd.BROKE: "broke off"}.get(ending, "")
+            named.append(NamedLife(life=str(number + 1), lived=_lived(begin, cursor, ending, part), outcome=outcome))
         notes = [] if timed else ["the log tells no times: only what steps and saves took is known; --sacct tells more"]
         if timed and len(named) > 1:
             notes.append("what lay between two lives is unknown: --sacct FILE tells when jobs waited")
         return named, notes, timed
 
-    def _ending(self, part: Part, following: Part | None) -> Ending:
+    def _ending(self, part: LogPart, following: LogPart | None) -> SpanEnd:
         """One whose steps were done again by the next lost them, and so did not leave by itself."""
         last = int(part.columns[0][-1])
         if following is None:
             run_ends = (self.told.last and self.told.last.last) or math.inf
             is_over = not math.isnan(part.left) or last >= run_ends
-            return Ending.LEFT if is_over else Ending.OPEN
+            return SpanEnd.LEFT if is_over else SpanEnd.OPEN
         step = int(following.columns[0][0])
-        return Ending.LEFT if step - count_steps(step, None, self.every) >= last else Ending.BROKE
+        return SpanEnd.LEFT if step - count_steps(step, None, self.every) >= last else SpanEnd.BROKE
 
 
-def _lived(begin: float, end: float, ending: Ending, part: Part, nodes: int = 0) -> Lived:
-    return Lived(begin=begin, end=end, ending=ending, told=part, nodes=nodes)
+def _lived(begin: float, end: float, ending: SpanEnd, part: LogPart, nodes: int = 0) -> LifeSpan:
+    return LifeSpan(begin=begin, end=end, ending=ending, told=part, nodes=nodes)
 
 
 def _by_jobs(
-    paced: _Paced, jobs: Sequence[Ran], since: datetime | None, now: datetime
-) -> tuple[list[Named], list[Wait], list[str], Window]:
+    paced: _Paced, jobs: Sequence[JobRun], since: datetime | None, now: datetime
+) -> tuple[list[NamedLife], list[IdleSpan], list[str], Window]:
     ran = [job for job in jobs if job.begin is not None]
     if not ran:
         raise InputError("--sacct: none of its jobs has started")
@@ -140,7 +140,7 @@ def _by_jobs(
     placed = _place(paced, parts, ran)
     ends = [now.timestamp() if job.end is None else job.end for job in ran]
     named = [
-        Named(
+        NamedLife(
             life=job.job, outcome="" if job.end is None else job.state.value, nodes=job.nodes,
             lived=_lived(job.begin or 0.0, end, _ended(job), part, job.node_count),
         )
@@ -157,9 +157,9 @@ def _by_jobs(
     return named, list(_waits(jobs, window.end)), notes, window
 
 
-def _place(paced: _Paced, parts: Sequence[Part], ran: Sequence[Ran]) -> list[Part]:
+def _place(paced: _Paced, parts: Sequence[LogPart], ran: Sequence[JobRun]) -> list[LogPart]:
     """What each job told: by the times in the log, else in order, each job taking what fits into its time."""
-    placed = [Part() for _ in ran]
+    placed = [LogPart() for _ in ran]
     at, used = 0, 0.0
     for number, part in enumerate(parts):
         begin, spoken = paced.begin(part), paced.spoken(part)
@@ -180,25 +180,25 @@ def _place(paced: _Paced, parts: Sequence[Part], ran: Sequence[Ran]) -> list[Par
     return placed
 
 
-def _overlap(job: Ran, begin: float, end: float) -> float:
+def _overlap(job: JobRun, begin: float, end: float) -> float:
     """Seconds that a job was there of what a part took; less than none where it was not."""
     return min(end, job.end or math.inf) - max(begin, job.begin or 0.0)
 
 
-def _is_far(begin: float, ran: Sequence[Ran]) -> bool:
+def _is_far(begin: float, ran: Sequence[JobRun]) -> bool:
     """From every job by more than any two clocks' zones."""
     return all(begin < (job.begin or 0.0) - DAY or begin > (job.end or math.inf) + DAY for job in ran)
 
 
-def _ended(job: Ran) -> Ending:
-    return Ending.OPEN if job.end is None else _ENDINGS.get(job.state, Ending.BROKE)
+def _ended(job: JobRun) -> SpanEnd:
+    return SpanEnd.OPEN if job.end is None else _ENDINGS.get(job.state, SpanEnd.BROKE)
 
 
-def _length(job: Ran) -> float:
+def _length(job: JobRun) -> float:
     return math.inf if job.end is None or job.begin is None else job.end - job.begin
 
 
-def _waits(jobs: Sequence[Ran], end: float) -> Iterator[Wait]:
+def _waits(jobs: Sequence[JobRun], end: float) -> Iterator[IdleSpan]:
     """Queue while any job is submitted and has not started; one that never did waited until it was gone."""
     changes: list[tuple[float, int]] = []
     for job in jobs:
@@ -208,4 +208,4 @@ def _waits(jobs: Sequence[Ran], end: float) -> Iterator[Wait]:
     waiting = 0
     for (at, change), (until, _) in pairwise([*sorted(changes), (end, 0)]):
         waiting += change
-        yield Wait(begin=at, end=until, bucket=Bucket.QUEUE if waiting else Bucket.NOT_QUEUED)
+        yield IdleSpan(begin=at, end=until, bucket=Bucket.QUEUE if waiting else Bucket.NOT_QUEUED)

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from opsctl.state.journal import Event, Kind
-from opsctl.telemetry.progress.effective_time import Bucket, Wait
+from opsctl.state.journal import Event, EventKind
+from opsctl.telemetry.progress.effective_time import Bucket, IdleSpan
 
 
-def waits(events: Sequence[Event], *, end: float) -> list[Wait]:
+def find_waits(events: Sequence[Event], *, end: float) -> list[IdleSpan]:
     """What the train waited for at each time from its first submission to `end`, as if nothing had ever run."""
     return list(_waits(events, end))
 
 
-def _waits(events: Iterable[Event], end: float) -> Iterator[Wait]:
+def _waits(events: Iterable[Event], end: float) -> Iterator[IdleSpan]:
     queue, begin, bucket = _Queue(), None, Bucket.NOT_QUEUED
     for event in events:
         queue.take(event)
         # Clocks differ: the order is the journal's, and time does not go back.
         at = event.when.timestamp() if begin is None else max(begin, event.when.timestamp())
         if begin is not None and queue.bucket is not bucket:
-            yield Wait(begin=begin, end=at, bucket=bucket)
+            yield IdleSpan(begin=begin, end=at, bucket=bucket)
             begin, bucket = at, queue.bucket
         elif begin is None and queue.bucket is not Bucket.NOT_QUEUED:
             begin, bucket = at, queue.bucket
     if begin is not None and end > begin:
-        yield Wait(begin=begin, end=end, bucket=bucket)
+        yield IdleSpan(begin=begin, end=end, bucket=bucket)
 
 
 @dataclass(slots=True)
@@ -49,21 +49,21 @@ class _Queue:
     def take(self, event: Event) -> None:
         data = event.data
         match event.kind:
-            case Kind.SUBMITTING:
+            case EventKind.SUBMITTING:
                 self.pending[str(data["nonce"])] = _count(data["tasks"])
-            case Kind.SUBMITTED:
+            case EventKind.SUBMITTED:
                 known = self.arrays.get(str(data["array"]), 1)
                 self.arrays[str(data["array"])] = self.pending.pop(str(data["nonce"]), known)
                 self.is_held = False
-            case Kind.SUBMIT_REFUSED:
+            case EventKind.SUBMIT_REFUSED:
                 self.pending.pop(str(data["nonce"]), None)
-            case Kind.ARRAY_LOST:
+            case EventKind.ARRAY_LOST:
                 self.arrays.pop(str(data["array"]), None)
-            case Kind.LIFE_STARTED:
+            case EventKind.LIFE_STARTED:
                 self._start(str(data["life"]))
-            case Kind.HELD | Kind.RELEASED:
-                self.is_held = event.kind is Kind.HELD
-            case Kind.CANCELLED:
+            case EventKind.HELD | EventKind.RELEASED:
+                self.is_held = event.kind is EventKind.HELD
+            case EventKind.CANCELLED:
                 self._cancel(str(data["job"]))
             case _:
                 pass

@@ -20,7 +20,7 @@ _NEEDED = ("jobid", "state", "start", "end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class JobRun:
     """One job, or one life of it. Times in seconds since the epoch."""
 
     job: str
@@ -40,10 +40,10 @@ class Ran:
             return 0
 
 
-def ran(jobs: Sequence[Job]) -> list[Ran]:
+def ran(jobs: Sequence[Job]) -> list[JobRun]:
     """What accounting told of jobs."""
     return [
-        Ran(
+        JobRun(
             job=job.full_id, state=job.state, nodes=job.nodes,
             submitted=_seconds(job.submitted), begin=_seconds(job.start),
             end=_seconds(job.end) if job.state.is_final else None,
@@ -56,7 +56,7 @@ def _seconds(at: datetime | None) -> float | None:
     return None if at is None else at.timestamp()
 
 
-def read_sacct(path: Path) -> list[Ran]:
+def read_sacct(path: Path) -> list[JobRun]:
     """The jobs of a file that sacct printed, with `--parsable2` or in columns, in order of their start.
 
     Raises InputError, with every problem, for a file of something else; RunDirError for one that cannot be read.
@@ -70,7 +70,7 @@ def read_sacct(path: Path) -> list[Ran]:
     return parse_sacct(text, str(path))
 
 
-def parse_sacct(text: str, where: str) -> list[Ran]:
+def parse_sacct(text: str, where: str) -> list[JobRun]:
     """The jobs of an output of sacct; steps of jobs (`12.batch`) are passed over. Raises InputError."""
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
@@ -111,8 +111,8 @@ def _cells(lines: Sequence[str]) -> list[list[str]]:
     return [line.split() for line in lines]
 
 
-def _ran(given: dict[str, str]) -> Ran:
-    made = Ran(
+def _ran(given: dict[str, str]) -> JobRun:
+    made = JobRun(
         job=given["jobid"], state=parse_state(given["state"]), submitted=_time(given.get("submit", "")),
         begin=_time(given["start"]), end=_time(given["end"]), nodes=given.get("nodelist", ""),
     )  # fmt: skip

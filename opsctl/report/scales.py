@@ -14,7 +14,7 @@ _LOG = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class AxisTick:
     at: float
     """Per cent of the axis."""
     label: str
@@ -34,9 +34,11 @@ class Scale:
                             if self.is_log else (self.low, self.high, value))  # fmt: skip
         return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.5
 
-    def ticks(self, values: Sequence[float]) -> tuple[Tick, ...]:
+    def ticks(self, values: Sequence[float]) -> tuple[AxisTick, ...]:
         return tuple(
-            Tick(100 * self.at(value), number(value)) for value in values if self.low <= value <= self.high * 1.000001
+            AxisTick(100 * self.at(value), number(value))
+            for value in values
+            if self.low <= value <= self.high * 1.000001
         )
 
 
@@ -59,7 +61,7 @@ def even(low: float, high: float, most: int) -> list[float]:
     return [round(step * (first + at), 12) for at in range(most + 1) if step * (first + at) <= high + step * 1e-9]
 
 
-def loss_scale(low: float, high: float) -> tuple[Scale, tuple[Tick, ...]]:
+def loss_scale(low: float, high: float) -> tuple[Scale, tuple[AxisTick, ...]]:
     """Logarithmic where a loss fell far: else its end, which matters most, would be a flat line."""
     if low > 0 and high > 3 * low:
         scale = Scale(low=low / 1.05, high=high * 1.05, is_log=True)
@@ -74,14 +76,14 @@ def loss_scale(low: float, high: float) -> tuple[Scale, tuple[Tick, ...]]:
     return scale, scale.ticks(even(scale.low, scale.high, 6))
 
 
-def moments(begin: datetime, end: datetime, *, most: int = 8, is_timed: bool = True) -> tuple[Tick, ...]:
+def moments(begin: datetime, end: datetime, *, most: int = 8, is_timed: bool = True) -> tuple[AxisTick, ...]:
     """Round local times; where nobody knows when it was, round times since the beginning."""
     span = (end - begin).total_seconds()
     if not span > 0:
         return ()
     step = next((each for each in _STEPS if span / each <= most), _STEPS[-1])
     if not is_timed:
-        return tuple(Tick(100 * at / span, _since(at, step)) for at in range(0, int(span) + 1, step))
+        return tuple(AxisTick(100 * at / span, _since(at, step)) for at in range(0, int(span) + 1, step))
     local = begin.astimezone()
     midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
     first = midnight + timedelta(seconds=step * math.ceil((local - midnight).total_seconds() / step))
@@ -89,7 +91,7 @@ def moments(begin: datetime, end: datetime, *, most: int = 8, is_timed: bool = T
     for count in range(most + 2):
         at = first + timedelta(seconds=step * count)
         if at <= end:
-            found.append(Tick(100 * (at - begin).total_seconds() / span, _label(at, step)))
+            found.append(AxisTick(100 * (at - begin).total_seconds() / span, _label(at, step)))
     return tuple(found)
 
 

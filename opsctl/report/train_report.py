@@ -13,15 +13,15 @@ from pathlib import Path
 from opsctl.errors import InputError
 from opsctl.guard.outcome import Outcome
 from opsctl.model import JobState
-from opsctl.report.attempts import Known, lives_of, with_jobs
-from opsctl.report.contents import Named, Report, Window, add_up
-from opsctl.report.queue_waits import waits
-from opsctl.report.sacct import Ran
-from opsctl.state.journal import Event, Kind
+from opsctl.report.attempts import LifeFacts, collect_lives, with_jobs
+from opsctl.report.contents import NamedLife, Report, Window, add_up
+from opsctl.report.queue_waits import find_waits
+from opsctl.report.sacct import JobRun
+from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.effective_time import Bucket, Ending, Lived
-from opsctl.telemetry.progress.log_summary import LogTold, Part
-from opsctl.telemetry.progress.read_log import read_told
+from opsctl.telemetry.progress.effective_time import Bucket, LifeSpan, SpanEnd
+from opsctl.telemetry.progress.log_summary import LogPart, LogSummary
+from opsctl.telemetry.progress.read_log import read_summary
 from opsctl.units import format_duration
 
 MOST_RANKS = 4096
@@ -29,13 +29,13 @@ MOST_RANKS = 4096
 _LEFT = (Outcome.FINISHED, Outcome.KILLED, Outcome.PAUSED, Outcome.DEADLINE, Outcome.STOPPED, Outcome.EXITED,
          Outcome.REFUSED, Outcome.NODE_REFUSED, Outcome.SKIPPED, JobState.COMPLETED)  # fmt: skip
 _CUT = (Outcome.CANCELLED, Outcome.PREEMPTED, JobState.CANCELLED, JobState.PREEMPTED)
-_ENDINGS: dict[str, Ending] = {**dict.fromkeys(_LEFT, Ending.LEFT), **dict.fromkeys(_CUT, Ending.CUT)}
+_ENDINGS: dict[str, SpanEnd] = {**dict.fromkeys(_LEFT, SpanEnd.LEFT), **dict.fromkeys(_CUT, SpanEnd.CUT)}
 """By the outcome of the settlement, or by Slurm's word where there was none; all others broke."""
 _OVER = frozenset({Outcome.FINISHED, Outcome.KILLED})
 
 
 def report_train(
-    run: RunDir, events: Sequence[Event], now: datetime, *, since: datetime | None = None, jobs: Sequence[Ran] = ()
+    run: RunDir, events: Sequence[Event], now: datetime, *, since: datetime | None = None, jobs: Sequence[JobRun] = ()
 ) -> Report:
     """Where the time of `run` went, from its first submission, or `since`, to `now`, or to its end if it is finished.
 
@@ -43,8 +43,8 @@ def report_train(
 
     Raises InputError where there is nothing to report on, RunDirError for a log that may not be read.
     """
-    submitted = next((event for event in events if event.kind in {Kind.SUBMITTING, Kind.SUBMITTED}), None)
-    known = with_jobs(lives_of(run, events), jobs)
+    submitted = next((event for event in events if event.kind in {EventKind.SUBMITTING, EventKind.SUBMITTED}), None)
+    known = with_jobs(collect_lives(run, events), jobs)
     if submitted is None and not known:
         raise InputError(f"{run.name} was never submitted: there is nothing to report", hint="opsctl launch submits it")
     begin = min([*([submitted.when.timestamp()] if submitted else []), *(life.begin for life in known)])
@@ -53,7 +53,7 @@ def report_train(
     told, parts, notes = _told(run, known)
     following = [*known[1:], None]
     named = [_named(run, *each, end) for each in zip(known, parts, following, strict=False)]
-    report = add_up(run.name, named, waits(events, end=end), told, window, made=now, notes=notes)
+    report = add_up(run.name, named, find_waits(events, end=end), told, window, made=now, notes=notes)
     return replace(report, notes=(*report.notes, *_silent(report)))
 
 
@@ -79,13 +79,15 @@ def checked_window(begin: float, end: float, since: datetime | None, now: dateti
     return Window(begin=begin, since=max(begin, since.timestamp()), end=end)
 
 
-def _end(known: Sequence[Known], events: Sequence[Event], now: datetime) -> float:
+def _end(known: Sequence[LifeFacts], events: Sequence[Event], now: datetime) -> float:
     """Of a run that is finished, killed or cancelled as a whole, when that was; else it goes on."""
-    again = [event for event in events if event.kind in {Kind.SUBMITTING, Kind.SUBMITTED, Kind.CANCELLED}]
-    is_cancelled = bool(again) and again[-1].kind is Kind.CANCELLED and "_" not in str(again[-1].data["job"])
+    again = [
+        event for event in events if event.kind in {EventKind.SUBMITTING, EventKind.SUBMITTED, EventKind.CANCELLED}
+    ]
+    is_cancelled = bool(again) and again[-1].kind is EventKind.CANCELLED and "_" not in str(again[-1].data["job"])
     if known and known[-1].end is not None:
-        submits = [event.number for event in again if event.kind is not Kind.CANCELLED]
-        settled = [event.number for event in events if event.kind is Kind.LIFE_SETTLED]
+        submits = [event.number for event in again if event.kind is not EventKind.CANCELLED]
+        settled = [event.number for event in events if event.kind is EventKind.LIFE_SETTLED]
         is_over = known[-1].outcome in _OVER and max(submits, default=0) < max(settled, default=0)
         if is_over or is_cancelled:
             return known[-1].end
@@ -94,19 +96,21 @@ def _end(known: Sequence[Known], events: Sequence[Event], now: datetime) -> floa
     return now.timestamp()
 
 
-def _named(run: RunDir, life: Known, part: tuple[Part, bool], following: Known | None, end: float) -> Named:
+def _named(
+    run: RunDir, life: LifeFacts, part: tuple[LogPart, bool], following: LifeFacts | None, end: float
+) -> NamedLife:
     ends = [each for each in (life.end, following.begin if following else None) if each is not None]
-    lived = Lived(
+    lived = LifeSpan(
         begin=life.begin, end=max(life.begin, min(ends, default=end)), ending=_ending(life, following),
         told=part[0], nodes=life.node_count, last_word=_last_word(run, life.life), is_torn=part[1],
     )  # fmt: skip
-    return Named(life=life.life, lived=lived, outcome=life.outcome, why=life.why, nodes=life.nodes)
+    return NamedLife(life=life.life, lived=lived, outcome=life.outcome, why=life.why, nodes=life.nodes)
 
 
-def _ending(life: Known, following: Known | None) -> Ending:
+def _ending(life: LifeFacts, following: LifeFacts | None) -> SpanEnd:
     if not life.outcome:
-        return Ending.BROKE if following else Ending.OPEN
-    return _ENDINGS.get(life.outcome, Ending.BROKE)
+        return SpanEnd.BROKE if following else SpanEnd.OPEN
+    return _ENDINGS.get(life.outcome, SpanEnd.BROKE)
 
 
 def _last_word(run: RunDir, life: str) -> float:
@@ -122,7 +126,7 @@ def _last_word(run: RunDir, life: str) -> float:
     return latest
 
 
-def _told(run: RunDir, known: Sequence[Known]) -> tuple[LogTold, list[tuple[Part, bool]], list[str]]:
+def _told(run: RunDir, known: Sequence[LifeFacts]) -> tuple[LogSummary, list[tuple[LogPart, bool]], list[str]]:
     """What the log told; the part of each life in it, and whether the beginning of that is lost; notes.
 
     Lives say where in the log they began. Where that goes back, or beyond its end, the log was replaced in between:
@@ -134,11 +138,13 @@ def _told(run: RunDir, known: Sequence[Known]) -> tuple[LogTold, list[tuple[Part
     later = accumulate(reversed(known), lambda at, life: at if life.offset is None else life.offset, initial=size)
     offsets = list(later)[:0:-1]
     groups = _groups(offsets, size)
-    parts = [(Part(), True) for _ in known]
-    told, carried, lost = LogTold(), Part(), 0
+    parts = [(LogPart(), True) for _ in known]
+    told, carried, lost = LogSummary(), LogPart(), 0
     for group, path in zip(reversed(groups), [*reversed(files), *[None] * len(groups)], strict=False):
         lost += len(group) if path is None else 0
-        read = read_told(path, [offsets[at] for at in group]) if path else LogTold([Part() for _ in (0, *group)])
+        read = (
+            read_summary(path, [offsets[at] for at in group]) if path else LogSummary([LogPart() for _ in (0, *group)])
+        )
         before, *own = read.parts
         if not own:
             before.join(carried)
@@ -180,7 +186,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _merged(older: LogTold, newer: LogTold) -> LogTold:
+def _merged(older: LogSummary, newer: LogSummary) -> LogSummary:
     """Both, the curve and the figures of the newer one where it has any."""
     if not newer.lines:
         return older

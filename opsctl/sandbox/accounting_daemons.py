@@ -12,7 +12,7 @@ from opsctl.errors import SandboxError
 from opsctl.sandbox.daemons import Tools, ask, started, wait_for, wait_listening
 from opsctl.sandbox.failures import failed
 from opsctl.sandbox.members import wait_ended
-from opsctl.sandbox.record import DATABASE, SLURMDBD, Record
+from opsctl.sandbox.record import DATABASE, SLURMDBD, SandboxRecord
 from opsctl.sandbox.slurm_conf import ACCOUNT, CLUSTER
 
 SMALL = (
@@ -29,7 +29,7 @@ QUICK = (
 """What a database may leave out that nobody would miss after a power cut."""
 
 
-def start_accounting(record: Record, tools: Tools) -> Record:
+def start_accounting(record: SandboxRecord, tools: Tools) -> SandboxRecord:
     """The database and slurmdbd, with this user's account in it."""
     data = record.site.home / "mysql"
     template = template_path(record, tools)
@@ -40,14 +40,14 @@ def start_accounting(record: Record, tools: Tools) -> Record:
     return start_both(record, tools, data)
 
 
-def template_path(record: Record, tools: Tools) -> Path:
+def template_path(record: SandboxRecord, tools: Tools) -> Path:
     """One for each user and each pair of versions: neither reads the other's files for certain."""
     said = tools.runner.run([tools.programs["mariadbd"], "--version"], timeout=10).out
     key = f"{said}|{record.site.version}|{record.site.user}|{SMALL}"
     return tools.places.cache / f"accounting-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 
-def make_template(record: Record, tools: Tools, data: Path, template: Path) -> None:
+def make_template(record: SandboxRecord, tools: Tools, data: Path, template: Path) -> None:
     """Fill `data`, let slurmdbd make its tables in it, shut both down, and keep a copy for the next time."""
     install(record, tools, data)
     running = start_both(record, tools, data)
@@ -66,7 +66,7 @@ def make_template(record: Record, tools: Tools, data: Path, template: Path) -> N
         shutil.rmtree(beside)  # another sandbox was quicker, and its template is as good
 
 
-def install(record: Record, tools: Tools, data: Path) -> None:
+def install(record: SandboxRecord, tools: Tools, data: Path) -> None:
     argv = [
         tools.programs["mariadb-install-db"], "--no-defaults", "--auth-root-authentication-method=normal",
         "--skip-test-db", f"--user={record.site.user}", f"--datadir={data}", *SMALL,
@@ -76,7 +76,7 @@ def install(record: Record, tools: Tools, data: Path) -> None:
         raise SandboxError(f"mariadb-install-db failed: {(done.err or done.out).strip()[-500:]}")
 
 
-def start_both(record: Record, tools: Tools, data: Path) -> Record:
+def start_both(record: SandboxRecord, tools: Tools, data: Path) -> SandboxRecord:
     home = record.site.home
     socket = home / "mysql.socket"
     argv = (
@@ -90,7 +90,7 @@ def start_both(record: Record, tools: Tools, data: Path) -> Record:
     return record
 
 
-def stop(record: Record, tools: Tools, name: str) -> None:
+def stop(record: SandboxRecord, tools: Tools, name: str) -> None:
     daemon = record.daemon(name)
     assert daemon is not None
     daemon.process.send(signal.SIGTERM)

@@ -15,21 +15,21 @@ from opsctl.sandbox import daemons
 from opsctl.sandbox.accounting_daemons import start_accounting
 from opsctl.sandbox.daemons import Tools
 from opsctl.sandbox.directories import make_directories, new_site, remove_run_directory
-from opsctl.sandbox.faults import Action, inject
-from opsctl.sandbox.members import Ended, end_members
-from opsctl.sandbox.name_claims import Taken, claimed
+from opsctl.sandbox.faults import FaultKind, inject
+from opsctl.sandbox.members import EndedProcesses, end_members
+from opsctl.sandbox.name_claims import NameTaken, claimed
 from opsctl.sandbox.port_range import claimed_ports
 from opsctl.sandbox.programs import find_programs, slurm_version
-from opsctl.sandbox.record import Places, Record, read_record
-from opsctl.sandbox.sandbox_status import Status, is_up, look
-from opsctl.sandbox.slurm_conf import Auth, Spec, ports_needed
+from opsctl.sandbox.record import Places, SandboxRecord, read_record
+from opsctl.sandbox.sandbox_status import SandboxStatus, is_up, read_sandbox_status
+from opsctl.sandbox.slurm_conf import Auth, SandboxSpec, ports_needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
     """A private Slurm that is up, or that left something behind. `was_up`: `up` found it running already."""
 
-    record: Record
+    record: SandboxRecord
     places: Places
     clock: Clock
     runner: Runner
@@ -38,7 +38,7 @@ class Sandbox:
     @classmethod
     def up(
         cls,
-        spec: Spec,
+        spec: SandboxSpec,
         *,
         clock: Clock,
         runner: Runner,
@@ -90,7 +90,7 @@ class Sandbox:
         return {"SLURM_CONF": str(self.conf)}
 
     @classmethod
-    def end(cls, name: str, *, clock: Clock, places: Places | None = None, grace: float = 1.0) -> Ended:
+    def end(cls, name: str, *, clock: Clock, places: Places | None = None, grace: float = 1.0) -> EndedProcesses:
         """End whatever runs of the sandbox of that name and remove its files, whether or not there is a record of it.
 
         Raises SandboxError if a process would not end.
@@ -99,20 +99,20 @@ class Sandbox:
         with working_on(places, name):
             return clean(places, name, clock, grace=grace)
 
-    def down(self, *, grace: float = 1.0) -> Ended:
+    def down(self, *, grace: float = 1.0) -> EndedProcesses:
         """End every process of it, jobs included, and remove its files."""
         return Sandbox.end(self.name, clock=self.clock, places=self.places, grace=grace)
 
-    def fault(self, target: str, action: Action) -> None:
+    def fault(self, target: str, action: FaultKind) -> None:
         """Do `action` to a node or to `controller`, and return when it is done. Slurm notices in its own time."""
         with working_on(self.places, self.name):
             inject(self._now() or self.record, target, action, self.clock)
 
-    def status(self) -> Status:
+    def status(self) -> SandboxStatus:
         """How it is now; takes up to 12 s when its controller does not answer."""
-        return look(self._now() or self.record, self.clock, self.runner)
+        return read_sandbox_status(self._now() or self.record, self.clock, self.runner)
 
-    def _now(self) -> Record | None:
+    def _now(self) -> SandboxRecord | None:
         # A fault may have started daemons anew since this object was made, by this process or by another.
         return read_record(self.places.home(self.name))
 
@@ -123,13 +123,13 @@ def working_on(places: Places, name: str) -> Iterator[None]:
     try:
         with claimed(places.run_directory(name).name):
             yield
-    except Taken as error:
+    except NameTaken as error:
         raise SandboxError(
             f"another command is bringing sandbox {name!r} up or down just now", hint="wait for it"
         ) from error
 
 
-def clean(places: Places, name: str, clock: Clock, *, grace: float) -> Ended:
+def clean(places: Places, name: str, clock: Clock, *, grace: float) -> EndedProcesses:
     home, run = places.home(name), places.run_directory(name)
     ended = end_members(run, read_record(home), clock, grace=grace)
     if ended.remaining:
@@ -143,11 +143,11 @@ def clean(places: Places, name: str, clock: Clock, *, grace: float) -> Ended:
     return ended
 
 
-def bring_up(spec: Spec, tools: Tools, auth: Auth, *, shared: bool) -> Record:
+def bring_up(spec: SandboxSpec, tools: Tools, auth: Auth, *, shared: bool) -> SandboxRecord:
     with claimed_ports(ports_needed(spec)) as first_port:
         version = slurm_version(tools.runner, tools.programs["slurmctld"])
         site = new_site(spec, tools.places, version, first_port, auth, shared=shared)
-        record = Record(spec=spec, site=site, started=tools.clock.now())
+        record = SandboxRecord(spec=spec, site=site, started=tools.clock.now())
         try:
             make_directories(record)
             record.save()
@@ -162,7 +162,7 @@ def bring_up(spec: Spec, tools: Tools, auth: Auth, *, shared: bool) -> Record:
     return record
 
 
-def start_all(record: Record, tools: Tools) -> Record:
+def start_all(record: SandboxRecord, tools: Tools) -> SandboxRecord:
     record = daemons.start_munged(record, tools)
     if record.spec.accounting:
         record = start_accounting(record, tools)

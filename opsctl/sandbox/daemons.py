@@ -13,7 +13,7 @@ from opsctl.ports import Clock, Completed, Runner, TimedOut
 from opsctl.sandbox.failures import check_loopback, failed, find_misplaced, find_taken
 from opsctl.sandbox.loopback import is_listening
 from opsctl.sandbox.members import MARKER, NODE
-from opsctl.sandbox.record import CONTROLLER, MUNGED, Daemon, Places, Record
+from opsctl.sandbox.record import CONTROLLER, MUNGED, Places, SandboxDaemon, SandboxRecord
 from opsctl.sandbox.slurm_conf import Auth
 
 
@@ -29,7 +29,7 @@ class Tools:
     """What a daemon may take until it can be used, at most."""
 
 
-def start(record: Record, name: str, argv: tuple[str, ...]) -> Daemon:
+def start(record: SandboxRecord, name: str, argv: tuple[str, ...]) -> SandboxDaemon:
     """Start one daemon and say who it is."""
     log = log_of(record, name)
     env = {"SLURM_CONF": str(record.site.conf), MARKER: str(record.site.run)}
@@ -41,10 +41,10 @@ def start(record: Record, name: str, argv: tuple[str, ...]) -> Daemon:
     process = ProcessId.of(spawn(argv, log=log, env=env).pid)
     if process is None:
         raise failed(record, f"{name} did not start", name)
-    return Daemon(name=name, argv=argv, process=process)
+    return SandboxDaemon(name=name, argv=argv, process=process)
 
 
-def confinement(record: Record) -> dict[str, str]:
+def confinement(record: SandboxRecord) -> dict[str, str]:
     """The environment that keeps a daemon, and what slurmd starts of Slurm, on loopback. Jobs do not inherit it."""
     if not record.site.network.confined:
         return {}
@@ -52,12 +52,14 @@ def confinement(record: Record) -> dict[str, str]:
     return {"LD_PRELOAD": ":".join(filter(None, (str(library), os.environ.get("LD_PRELOAD"))))}
 
 
-def log_of(record: Record, name: str) -> Path:
+def log_of(record: SandboxRecord, name: str) -> Path:
     """Where a daemon's own output goes; Slurm's daemons write most to their LogFile beside it."""
     return record.site.home / "log" / f"{name}.out"
 
 
-def wait_for(record: Record, clock: Clock, ready: Callable[[], bool], *names: str, limit: float, what: str) -> None:
+def wait_for(
+    record: SandboxRecord, clock: Clock, ready: Callable[[], bool], *names: str, limit: float, what: str
+) -> None:
     """Until `ready`, while the named daemons live, for `limit` seconds at most."""
     daemons = [daemon for name in names if (daemon := record.daemon(name))]
     deadline = clock.monotonic() + limit
@@ -69,7 +71,7 @@ def wait_for(record: Record, clock: Clock, ready: Callable[[], bool], *names: st
         clock.sleep(0.02)
 
 
-def ask(record: Record, runner: Runner, *argv: str, timeout: float = 30) -> Completed:
+def ask(record: SandboxRecord, runner: Runner, *argv: str, timeout: float = 30) -> Completed:
     """Ask this sandbox's Slurm; no answer in time reads as a failed command."""
     try:
         return runner.run(argv, timeout=timeout, env={"SLURM_CONF": str(record.site.conf)})
@@ -77,13 +79,13 @@ def ask(record: Record, runner: Runner, *argv: str, timeout: float = 30) -> Comp
         return Completed(argv=argv, code=1, out="", err=str(error))
 
 
-def node_states(record: Record, runner: Runner) -> dict[str, str]:
+def node_states(record: SandboxRecord, runner: Runner) -> dict[str, str]:
     """Each node's state in Slurm's words; empty when the controller does not answer."""
     said = ask(record, runner, "sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T", timeout=12)
     return dict(line.split(None, 1) for line in said.out.splitlines()) if said.code == 0 else {}
 
 
-def start_munged(record: Record, tools: Tools) -> Record:
+def start_munged(record: SandboxRecord, tools: Tools) -> SandboxRecord:
     site = record.site
     if site.auth is not Auth.MUNGE:
         return record
@@ -107,13 +109,13 @@ def start_munged(record: Record, tools: Tools) -> Record:
     return record
 
 
-def start_controller(record: Record, tools: Tools) -> Record:
+def start_controller(record: SandboxRecord, tools: Tools) -> SandboxRecord:
     record = started(record, CONTROLLER, (tools.programs["slurmctld"], "-D", "-f", str(record.site.conf)))
     wait_listening(record, tools.clock, CONTROLLER, record.site.controller_port, limit=tools.patience_s)
     return record
 
 
-def start_nodes(record: Record, tools: Tools) -> Record:
+def start_nodes(record: SandboxRecord, tools: Tools) -> SandboxRecord:
     argv = (tools.programs["slurmd"], "-D", "-f", str(record.site.conf), "-N")
     names = record.spec.node_names
     record = record.with_daemon(*(start(record, name, (*argv, name)) for name in names))
@@ -128,14 +130,14 @@ def start_nodes(record: Record, tools: Tools) -> Record:
     return record
 
 
-def started(record: Record, name: str, argv: tuple[str, ...]) -> Record:
+def started(record: SandboxRecord, name: str, argv: tuple[str, ...]) -> SandboxRecord:
     """With this daemon, started and written down."""
     record = record.with_daemon(start(record, name, argv))
     record.save()
     return record
 
 
-def wait_listening(record: Record, clock: Clock, name: str, port: int, *, limit: float = 60) -> None:
+def wait_listening(record: SandboxRecord, clock: Clock, name: str, port: int, *, limit: float = 60) -> None:
     """Until a daemon accepts connections on its port. Raises at once if it listens on another address."""
     address = record.site.network.address
 

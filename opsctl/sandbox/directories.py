@@ -14,15 +14,15 @@ from pathlib import Path
 from opsctl.errors import SandboxError
 from opsctl.sandbox.loopback import choose_library_path, choose_network
 from opsctl.sandbox.loopback_library import build_library
-from opsctl.sandbox.record import Places, Record
-from opsctl.sandbox.slurm_conf import Auth, Site, Spec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
+from opsctl.sandbox.record import Places, SandboxRecord
+from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
 
 
 def new_site(
-    spec: Spec, places: Places, version: tuple[int, int], first_port: int, auth: Auth, *, shared: bool
-) -> Site:
+    spec: SandboxSpec, places: Places, version: tuple[int, int], first_port: int, auth: Auth, *, shared: bool
+) -> SandboxSite:
     full_name = socket.gethostname()
-    return Site(
+    return SandboxSite(
         home=places.home(spec.name).absolute(),
         run=places.run_directory(spec.name),
         host=full_name.partition(".")[0],
@@ -45,7 +45,7 @@ def user_name() -> str:
         ) from None
 
 
-def make_directories(record: Record) -> None:
+def make_directories(record: SandboxRecord) -> None:
     """Everything that must exist before the first daemon starts."""
     site, spec = record.site, record.spec
     make_private(site.home)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opsctl.errors import SandboxError
 from opsctl.sandbox.failure_causes import causes_in_log
-from opsctl.sandbox.record import CONTROLLER, SLURMDBD, Record
+from opsctl.sandbox.record import CONTROLLER, SLURMDBD, SandboxRecord
 from opsctl.sandbox.slurm_conf import ports_needed
 from opsctl.sandbox.sockets import holders_of, listening_sockets, sockets_of
 
@@ -12,7 +12,7 @@ TAIL_LINES = 5
 """Of each log, in a message."""
 
 
-def failed(record: Record, message: str, *names: str) -> SandboxError:
+def failed(record: SandboxRecord, message: str, *names: str) -> SandboxError:
     """An error with the causes that can be found, and what the daemons' logs end with."""
     logs = record.site.home / "log"
     texts = {path.name: path.read_text(errors="replace") for name in names for path in sorted(logs.glob(f"*{name}.*"))}
@@ -23,7 +23,7 @@ def failed(record: Record, message: str, *names: str) -> SandboxError:
     return SandboxError("\n  ".join([message, *unique, *tails]), hint=f"all logs: {logs}")
 
 
-def port_of(record: Record, name: str) -> int | None:
+def port_of(record: SandboxRecord, name: str) -> int | None:
     """The TCP port that a daemon should listen on."""
     site, names = record.site, record.spec.node_names
     if name in names:
@@ -31,7 +31,7 @@ def port_of(record: Record, name: str) -> int | None:
     return {CONTROLLER: site.controller_port, SLURMDBD: site.dbd_port}.get(name)
 
 
-def find_misplaced(record: Record, name: str, port: int) -> str:
+def find_misplaced(record: SandboxRecord, name: str, port: int) -> str:
     """Where a daemon listens instead of on its own address, in words; empty if it does not."""
     daemon = record.daemon(name)
     found = [place for place in sockets_of(daemon.process.pid) if place.port == port] if daemon else []
@@ -41,7 +41,7 @@ def find_misplaced(record: Record, name: str, port: int) -> str:
     return f"listens on {found[0]}, not on {address}"
 
 
-def find_taken(record: Record, name: str, port: int) -> str:
+def find_taken(record: SandboxRecord, name: str, port: int) -> str:
     """Which other process listens on a daemon's port, in words; empty if none does."""
     own = {daemon.process.pid for daemon in record.daemons if daemon.name == name}
     holders = [holder for place in listening_sockets() if place.port == port for holder in holders_of(place)]
@@ -50,7 +50,7 @@ def find_taken(record: Record, name: str, port: int) -> str:
     return ""
 
 
-def check_loopback(record: Record) -> None:
+def check_loopback(record: SandboxRecord) -> None:
     """Raise SandboxError if a port of the sandbox is open on an address that is not loopback's."""
     first = record.site.first_port
     ports = range(first, first + ports_needed(record.spec))

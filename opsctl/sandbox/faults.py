@@ -10,10 +10,10 @@ from opsctl.ports import Clock
 from opsctl.sandbox.daemons import start, wait_listening
 from opsctl.sandbox.failures import port_of
 from opsctl.sandbox.members import end_members, wait_ended
-from opsctl.sandbox.record import CONTROLLER, Daemon, Record
+from opsctl.sandbox.record import CONTROLLER, SandboxDaemon, SandboxRecord
 
 
-class Action(StrEnum):
+class FaultKind(StrEnum):
     KILL = "kill"
     """SIGKILL the daemon alone: what a node runs goes on without it."""
     STOP = "stop"
@@ -25,22 +25,22 @@ class Action(StrEnum):
     """The node loses power: the daemon and everything that runs on the node is gone at once."""
 
 
-def inject(record: Record, target: str, action: Action, clock: Clock) -> None:
+def inject(record: SandboxRecord, target: str, action: FaultKind, clock: Clock) -> None:
     """Do it, and return when it is done. Raises InputError for a target that is not there."""
     daemon = find(record, target)
-    if action is Action.RESTART:
+    if action is FaultKind.RESTART:
         restart(record, daemon, clock)
     elif not daemon.process.is_alive:
         raise SandboxError(f"{target} does not run, so there is nothing to {action}", hint=f"restart {target} first")
-    elif action is Action.CRASH:
+    elif action is FaultKind.CRASH:
         crash(record, target, daemon, clock)
-    elif action is Action.KILL:
+    elif action is FaultKind.KILL:
         kill(daemon, clock)
     else:
-        daemon.process.send(signal.SIGSTOP if action is Action.STOP else signal.SIGCONT)
+        daemon.process.send(signal.SIGSTOP if action is FaultKind.STOP else signal.SIGCONT)
 
 
-def find(record: Record, target: str) -> Daemon:
+def find(record: SandboxRecord, target: str) -> SandboxDaemon:
     daemon = record.daemon(CONTROLLER if target == "controller" else target)
     if daemon is None or (target != "controller" and target not in record.spec.node_names):
         first, last = record.spec.node_names[0], record.spec.node_names[-1]
@@ -49,13 +49,13 @@ def find(record: Record, target: str) -> Daemon:
     return daemon
 
 
-def kill(daemon: Daemon, clock: Clock) -> None:
+def kill(daemon: SandboxDaemon, clock: Clock) -> None:
     daemon.process.send(signal.SIGKILL)
     if not wait_ended({daemon.process: daemon.name}, clock, until=clock.monotonic() + 10):
         raise SandboxError(f"{daemon.name} ({daemon.process.pid}) is still there 10 s after SIGKILL")
 
 
-def crash(record: Record, target: str, daemon: Daemon, clock: Clock) -> None:
+def crash(record: SandboxRecord, target: str, daemon: SandboxDaemon, clock: Clock) -> None:
     # The daemon first: seeing its jobs end, it would report them.
     kill(daemon, clock)
     if target == "controller":
@@ -65,7 +65,7 @@ def crash(record: Record, target: str, daemon: Daemon, clock: Clock) -> None:
         raise SandboxError(f"{target}: {ended.describe_remaining()}")
 
 
-def restart(record: Record, daemon: Daemon, clock: Clock) -> None:
+def restart(record: SandboxRecord, daemon: SandboxDaemon, clock: Clock) -> None:
     if daemon.process.is_alive:
         daemon.process.send(signal.SIGTERM)
         daemon.process.send(signal.SIGCONT)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from opsctl.host.processes import Candidate, ProcessId, find_processes
 from opsctl.ports import Clock
-from opsctl.sandbox.record import Record
+from opsctl.sandbox.record import SandboxRecord
 
 MARKER = "OPSCTL_SANDBOX_OF"
 """In the environment of every daemon, with the run directory: slurmstepds inherit it and outlive their slurmd."""
@@ -20,7 +20,7 @@ MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class EndedProcesses:
     """What `down` did: how many processes there were, and which are still alive after SIGKILL (`name (pid)`)."""
 
     count: int
@@ -34,7 +34,7 @@ class Ended:
         return f"{len(self.remaining)} of {self.count} processes {verb} still alive after SIGKILL: {named}"
 
 
-def members(run: Path, record: Record | None, *, node: str | None = None) -> dict[ProcessId, str]:
+def members(run: Path, record: SandboxRecord | None, *, node: str | None = None) -> dict[ProcessId, str]:
     """Every process of the sandbox at `run`: daemons, what they started, jobs. With `node`, only that node's."""
 
     def belongs(process: Candidate) -> bool:
@@ -54,7 +54,7 @@ def members(run: Path, record: Record | None, *, node: str | None = None) -> dic
     return dict(sorted(found.items(), key=lambda item: item[1] != "slurmstepd"))
 
 
-def is_log_of(record: Record | None, node: str | None, path: str) -> bool:
+def is_log_of(record: SandboxRecord | None, node: str | None, path: str) -> bool:
     """Whether `path` is the log of one of the sandbox's slurmds: from 24.11 on a slurmstepd clears its environment, and
     its node's log, which it keeps open, is what tells whose it is."""
     log = Path(path)
@@ -64,7 +64,9 @@ def is_log_of(record: Record | None, node: str | None, path: str) -> bool:
     return log.name in {f"slurmd-{name}.log" for name in nodes}
 
 
-def end_members(run: Path, record: Record | None, clock: Clock, *, grace: float, node: str | None = None) -> Ended:
+def end_members(
+    run: Path, record: SandboxRecord | None, clock: Clock, *, grace: float, node: str | None = None
+) -> EndedProcesses:
     """End them: TERM, and KILL `grace` seconds after the first TERM, again while new ones appear.
 
     `remaining` are those that were sent KILL and are alive KILL_TIMEOUT_S later. While new ones appear, twice as long.
@@ -87,7 +89,9 @@ def end_members(run: Path, record: Record | None, clock: Clock, *, grace: float,
         overdue = clock.monotonic() - soft - KILL_TIMEOUT_S
         if late and (overdue >= KILL_TIMEOUT_S or (overdue >= 0 and killed.issuperset(found))):
             break
-    return Ended(count=len(seen), remaining=tuple(f"{name} ({process.pid})" for process, name in found.items()))
+    return EndedProcesses(
+        count=len(seen), remaining=tuple(f"{name} ({process.pid})" for process, name in found.items())
+    )
 
 
 def wait_ended(processes: Mapping[ProcessId, str], clock: Clock, *, until: float) -> bool:

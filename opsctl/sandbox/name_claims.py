@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 
 
-class Taken(Exception):
+class NameTaken(Exception):
     """Somebody else holds the name now."""
 
 
@@ -24,5 +24,5 @@ def claimed(*names: str) -> Iterator[None]:
             try:
                 holder.bind(f"\0opsctl-sandbox-{name}")
             except OSError as error:
-                raise Taken(name) from error
+                raise NameTaken(name) from error
         yield

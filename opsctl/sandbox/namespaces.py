@@ -18,7 +18,7 @@ from opsctl.ports import Clock, Runner, TimedOut
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.members import MARKER
 from opsctl.sandbox.record import Places
-from opsctl.sandbox.slurm_conf import Auth, Spec
+from opsctl.sandbox.slurm_conf import Auth, SandboxSpec
 
 PRIVATE = ("--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 AS_USER = ("--user", "--map-current-user", "--keep-caps")
@@ -38,7 +38,7 @@ def unshare_argv(runner: Runner) -> list[str] | None:
 
 
 def run_private(
-    spec: Spec, command: Sequence[str], *, clock: Clock, runner: Runner, warn: Callable[[str], None]
+    spec: SandboxSpec, command: Sequence[str], *, clock: Clock, runner: Runner, warn: Callable[[str], None]
 ) -> int:
     """Run `command` on a Slurm of its own that leaves nothing behind; its exit code."""
     enter = unshare_argv(runner)
@@ -52,12 +52,12 @@ def run_private(
         return run_attached([*enter, *FIRST_PROCESS, *inner, *command], env=os.environ)
 
 
-def options(spec: Spec) -> list[str]:
+def options(spec: SandboxSpec) -> list[str]:
     flags = [flag for flag, on in (("--accounting", spec.accounting), ("--fast", spec.fast)) if on]
     return ["--nodes", str(spec.nodes), "--gpus-per-node", str(spec.gpus_per_node), *flags]
 
 
-def run_in_background(spec: Spec, command: Sequence[str], directory: Path, clock: Clock, runner: Runner) -> int:
+def run_in_background(spec: SandboxSpec, command: Sequence[str], directory: Path, clock: Clock, runner: Runner) -> int:
     places = replace(Places.default(), state=directory)
     sandbox = None
     try:
@@ -70,7 +70,7 @@ def run_in_background(spec: Spec, command: Sequence[str], directory: Path, clock
             sandbox.down()
 
 
-def run_inside(spec: Spec, command: Sequence[str], directory: Path, *, clock: Clock, runner: Runner) -> int:
+def run_inside(spec: SandboxSpec, command: Sequence[str], directory: Path, *, clock: Clock, runner: Runner) -> int:
     """The half of `run_private` that is in the namespaces: nobody else reaches its ports, so everybody is believed."""
     raise_loopback()
     mounted = runner.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "opsctl", str(directory)], timeout=10)

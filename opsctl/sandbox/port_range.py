@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 
 from opsctl.errors import SandboxError
-from opsctl.sandbox.name_claims import Taken, claimed
+from opsctl.sandbox.name_claims import NameTaken, claimed
 
 # Below the ports that kernels hand out by themselves (32768 and up), above what services use.
 FIRST, LAST, BLOCK = 20000, 32000, 32
@@ -33,7 +33,7 @@ def take(stack: contextlib.ExitStack, start: int, blocks: int) -> bool:
     with contextlib.ExitStack() as attempt:
         try:
             attempt.enter_context(claimed(*(f"port-{port}" for port in ports[::BLOCK])))
-        except Taken:
+        except NameTaken:
             return False
         if not all(is_free(port) for port in ports):
             return False

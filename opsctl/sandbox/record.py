@@ -13,7 +13,7 @@ from typing import Any
 from opsctl.errors import InputError
 from opsctl.host.processes import ProcessId
 from opsctl.sandbox.loopback import Network
-from opsctl.sandbox.slurm_conf import Auth, Site, Spec, check_name
+from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, check_name
 from opsctl.settings.loader import state_home
 from opsctl.state.files import write_atomic
 
@@ -50,7 +50,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Daemon:
+class SandboxDaemon:
     """One process of a sandbox, and how to start it again."""
 
     name: str
@@ -59,19 +59,19 @@ class Daemon:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class SandboxRecord:
     """A sandbox. `complete` once it was all up; until then only good for being cleaned away."""
 
-    spec: Spec
-    site: Site
+    spec: SandboxSpec
+    site: SandboxSite
     started: datetime
     complete: bool = False
-    daemons: tuple[Daemon, ...] = ()
+    daemons: tuple[SandboxDaemon, ...] = ()
 
-    def daemon(self, name: str) -> Daemon | None:
+    def daemon(self, name: str) -> SandboxDaemon | None:
         return next((daemon for daemon in self.daemons if daemon.name == name), None)
 
-    def with_daemon(self, *new: Daemon) -> Record:
+    def with_daemon(self, *new: SandboxDaemon) -> SandboxRecord:
         """With these instead of those of the same names."""
         names = {daemon.name for daemon in new}
         return replace(self, daemons=(*(old for old in self.daemons if old.name not in names), *new))
@@ -80,7 +80,7 @@ class Record:
         write_atomic(self.site.home / "sandbox.json", json.dumps(asdict(self), default=str, indent=1), mode=0o600)
 
 
-def read_record(home: Path) -> Record | None:
+def read_record(home: Path) -> SandboxRecord | None:
     """The record in `home`, or None if it is missing or garbled: processes are found without it too."""
     try:
         return parse_record(json.loads((home / "sandbox.json").read_text()))
@@ -88,12 +88,12 @@ def read_record(home: Path) -> Record | None:
         return None
 
 
-def parse_record(given: dict[str, Any]) -> Record:
+def parse_record(given: dict[str, Any]) -> SandboxRecord:
     site = given["site"]
     paths = {"home": Path(site["home"]), "run": Path(site["run"])}
-    return Record(
-        spec=Spec(**given["spec"]),
-        site=Site(
+    return SandboxRecord(
+        spec=SandboxSpec(**given["spec"]),
+        site=SandboxSite(
             **{
                 **site,
                 **paths,
@@ -105,7 +105,7 @@ def parse_record(given: dict[str, Any]) -> Record:
         started=datetime.fromisoformat(given["started"]),
         complete=given["complete"],
         daemons=tuple(
-            Daemon(name=each["name"], argv=tuple(each["argv"]), process=ProcessId(**each["process"]))
+            SandboxDaemon(name=each["name"], argv=tuple(each["argv"]), process=ProcessId(**each["process"]))
             for each in given["daemons"]
         ),
     )

@@ -9,11 +9,11 @@ from opsctl.host.processes import memory_of
 from opsctl.ports import Clock, Runner
 from opsctl.sandbox.daemons import node_states
 from opsctl.sandbox.members import members
-from opsctl.sandbox.record import CONTROLLER, Record
+from opsctl.sandbox.record import CONTROLLER, SandboxRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class SandboxStatus:
     """`nodes` is empty when the controller does not answer; `dead` names the daemons that should run and do not."""
 
     name: str
@@ -26,16 +26,16 @@ class Status:
     conf: str
 
 
-def is_up(record: Record) -> bool:
+def is_up(record: SandboxRecord) -> bool:
     """It once was all up, and its controller still runs. A node that a fault took away does not make it less up."""
     controller = record.daemon(CONTROLLER)
     return record.complete and controller is not None and controller.process.is_alive
 
 
-def look(record: Record, clock: Clock, runner: Runner) -> Status:
+def read_sandbox_status(record: SandboxRecord, clock: Clock, runner: Runner) -> SandboxStatus:
     up = is_up(record)
     found = members(record.site.run, record)
-    return Status(
+    return SandboxStatus(
         name=record.spec.name,
         is_up=up,
         nodes=node_states(record, runner) if up else {},

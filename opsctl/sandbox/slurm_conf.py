@@ -26,7 +26,7 @@ class Auth(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class SandboxSpec:
     """What a user asks for. `fast` shortens Slurm's timers, so that a test sees a dead node in seconds."""
 
     name: str = "default"
@@ -63,7 +63,7 @@ def check_name(name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class SandboxSite:
     """Where this sandbox lives and what it may use: all that slurm.conf needs beside the Spec."""
 
     home: Path
@@ -106,7 +106,7 @@ class Site:
         return self.first_port + 2
 
 
-def ports_needed(spec: Spec) -> int:
+def ports_needed(spec: SandboxSpec) -> int:
     """Slurmctld's, slurmdbd's (kept free without accounting too), and one for each node."""
     return spec.nodes + 2
 
@@ -124,7 +124,7 @@ PriorityCalcPeriod=1
 """
 
 
-def slurm_conf(spec: Spec, site: Site) -> str:
+def slurm_conf(spec: SandboxSpec, site: SandboxSite) -> str:
     """The whole slurm.conf. Nodes are declared larger than this machine is: config_overrides believes them."""
     gres = f" Gres=gpu:{spec.gpus_per_node}" if spec.gpus_per_node else ""
     return f"""\
@@ -166,12 +166,12 @@ PartitionName=cpu Nodes={spec.node_names[0]} MaxTime=01:00:00 State=UP
 """
 
 
-def _communication(site: Site) -> str:
+def _communication(site: SandboxSite) -> str:
     parameters = ",".join(site.network.parameters)
     return f"CommunicationParameters={parameters}\n" if parameters else ""
 
 
-def _auth(spec: Spec, site: Site) -> str:
+def _auth(spec: SandboxSpec, site: SandboxSite) -> str:
     # Until a credential has expired, a requeued job waits: two minutes by default.
     expire = "cred_expire=5" if spec.fast else ""
     if site.auth is Auth.NONE:
@@ -180,7 +180,7 @@ def _auth(spec: Spec, site: Site) -> str:
     return f"AuthType=auth/munge\nCredType=cred/munge\nAuthInfo={info}"
 
 
-def _accounting(spec: Spec, site: Site) -> str:
+def _accounting(spec: SandboxSpec, site: SandboxSite) -> str:
     if not spec.accounting:
         return "AccountingStorageType=accounting_storage/none\n"
     password = f"AccountingStoragePass={site.munge_socket}\n" if site.auth is Auth.MUNGE else ""
@@ -193,15 +193,15 @@ AccountingStoragePort={site.dbd_port}
 """
 
 
-def _span(spec: Spec) -> str:
+def _span(spec: SandboxSpec) -> str:
     return f"node[001-{spec.nodes:03}]" if spec.nodes > 1 else spec.node_names[0]
 
 
-def _port_span(spec: Spec, site: Site) -> str:
+def _port_span(spec: SandboxSpec, site: SandboxSite) -> str:
     return f"[{site.node_port}-{site.node_port + spec.nodes - 1}]" if spec.nodes > 1 else str(site.node_port)
 
 
-def gres_conf(spec: Spec, site: Site) -> str:
+def gres_conf(spec: SandboxSpec, site: SandboxSite) -> str:
     """GPUs that are not there: Slurm only wants device files that it can name."""
     if not spec.gpus_per_node:
         return ""
@@ -214,7 +214,7 @@ def cgroup_conf(version: tuple[int, int]) -> str:
     return Capability.NO_CGROUPS.choose(version) + "\n"
 
 
-def slurmdbd_conf(site: Site) -> str:
+def slurmdbd_conf(site: SandboxSite) -> str:
     """slurmdbd.conf; it must be its owner's alone. The database is behind a socket that only its owner reaches."""
     if site.auth is Auth.MUNGE:
         auth = f"AuthType=auth/munge\nAuthInfo=socket={site.munge_socket}"

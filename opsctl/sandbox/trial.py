@@ -10,7 +10,7 @@ from opsctl.errors import SandboxError
 from opsctl.ports import Clock, Runner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.record import Places
-from opsctl.sandbox.slurm_conf import Spec
+from opsctl.sandbox.slurm_conf import SandboxSpec
 
 PATIENCE_S = 10.0
 """Ten times what the slowest machine takes that has been seen."""
@@ -31,7 +31,7 @@ def try_start(*, clock: Clock, runner: Runner) -> Trial:
     begun = clock.monotonic()
     with tempfile.TemporaryDirectory(prefix="opsctl-doctor-", dir="/tmp") as name:
         places = replace(Places.default(), state=Path(name))
-        spec = Spec(name="doctor", nodes=1, fast=True)
+        spec = SandboxSpec(name="doctor", nodes=1, fast=True)
         try:
             sandbox = Sandbox.up(spec, clock=clock, runner=runner, places=places, private=True, patience_s=PATIENCE_S)
         except SandboxError as error:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
-from opsctl.model import Job, Limits, Node, Partition, Reason, Reservation
+from opsctl.model import DrainReason, Job, Limits, Node, Partition, Reservation
 from opsctl.scheduler.field_values import (
     count_of,
     exit_code_of,
@@ -54,7 +54,7 @@ def rows(text: str, mark: str, width: int) -> Iterator[list[str]]:
         yield [parts[start].rpartition("\n")[2].strip(), *parts[start + 1 : start + width]]
 
 
-def each(parse: Callable[[list[str]], T], found: Iterable[list[str]]) -> list[T]:
+def parse_each(parse: Callable[[list[str]], T], found: Iterable[list[str]]) -> list[T]:
     """What could be made of the rows."""
     made: list[T] = []
     for row in found:
@@ -65,7 +65,7 @@ def each(parse: Callable[[list[str]], T], found: Iterable[list[str]]) -> list[T]
 
 def parse_jobs(text: str, mark: str) -> list[Job]:
     """`squeue --Format` with SQUEUE_FIELDS."""
-    return each(_queued, rows(text, mark, len(SQUEUE_FIELDS)))
+    return parse_each(_queued, rows(text, mark, len(SQUEUE_FIELDS)))
 
 
 def _queued(row: list[str]) -> Job:
@@ -84,7 +84,7 @@ def parse_past(text: str, mark: str) -> list[Job]:
     """`sacct --duplicates --parsable` with SACCT_FIELDS: every life, in sacct's order, numbered by it."""
     lives: dict[str, int] = {}
     made = []
-    for job in each(_past, rows(text, mark, len(SACCT_FIELDS))):
+    for job in parse_each(_past, rows(text, mark, len(SACCT_FIELDS))):
         lives[job.id] = lives.get(job.id, -1) + 1
         made.append(replace(job, restarts=lives[job.id]))
     return made
@@ -103,7 +103,7 @@ def _past(row: list[str]) -> Job:
 
 def parse_nodes(text: str, mark: str) -> list[Node]:
     """`sinfo -N --Format` with SINFO_FIELDS, which has a row for each node in each of its partitions."""
-    found = each(_node, rows(text, mark, len(SINFO_FIELDS)))
+    found = parse_each(_node, rows(text, mark, len(SINFO_FIELDS)))
     return list({node.name: node for node in found}.values())
 
 
@@ -114,10 +114,10 @@ def _node(row: list[str]) -> Node:
     return Node(name=name, state=state.upper(), address=address, reason=text_of(reason))
 
 
-def parse_reasons(text: str, mark: str) -> list[Reason]:
+def parse_reasons(text: str, mark: str) -> list[DrainReason]:
     """`sinfo -N --Format` with REASON_FIELDS: only nodes that have a reason."""
     found = [
-        Reason(node=node, text=text_of(said), by=text_of(by), at=time_of(at))
+        DrainReason(node=node, text=text_of(said), by=text_of(by), at=time_of(at))
         for node, by, at, said in rows(text, mark, len(REASON_FIELDS))
         if node and text_of(said)
     ]

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from opsctl.errors import InputError, Unreachable
-from opsctl.model import Accounting, Job, Limits, Node, Partition, Plan, Reason, Reservation
+from opsctl.model import Accounting, DrainReason, Job, LaunchPlan, Limits, Node, Partition, Reservation
 from opsctl.ports import Completed, Runner, TimedOut
 from opsctl.scheduler import accounting
 from opsctl.scheduler.parse_output import (
@@ -30,7 +30,7 @@ from opsctl.scheduler.parse_output import (
     parse_reasons,
     parse_reservations,
 )
-from opsctl.scheduler.slurm_errors import GONE, HINT, NOT_PENDING, UNKNOWN_ID, check
+from opsctl.scheduler.slurm_errors import GONE, HINT, NOT_PENDING, UNKNOWN_ID, raise_for_error
 
 TIMEOUT = 10.0
 """Seconds for one command. With slurmctld down, Slurm's own programs give up after nine."""
@@ -69,7 +69,7 @@ class Slurm:
     def jobs(self) -> list[Job]:
         """Also what has ended and is still remembered (MinJobAge), and jobs in hidden partitions."""
         argv = ("squeue", "--noheader", "--all", "--states=all", f"--Format={long_format(SQUEUE_FIELDS, self.mark)}")
-        return parse_jobs(whole(check(self._run(*argv)), self.mark, len(SQUEUE_FIELDS)), self.mark)
+        return parse_jobs(whole(raise_for_error(self._run(*argv)), self.mark, len(SQUEUE_FIELDS)), self.mark)
 
     def past(self, ids: Sequence[str]) -> list[Job]:
         if not ids:
@@ -80,20 +80,22 @@ class Slurm:
         )  # fmt: skip
         if "accounting storage is disabled" in done.err:
             return []
-        return parse_past(check(done).out, self.mark)
+        return parse_past(raise_for_error(done).out, self.mark)
 
     def nodes(self) -> list[Node]:
         argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(SINFO_FIELDS, self.mark)}")
-        return parse_nodes(whole(check(self._run(*argv)), self.mark, len(SINFO_FIELDS)), self.mark)
+        return parse_nodes(whole(raise_for_error(self._run(*argv)), self.mark, len(SINFO_FIELDS)), self.mark)
 
     def partitions(self) -> list[Partition]:
-        return parse_partitions(check(self._run("scontrol", "--all", "--oneliner", "show", "partition")).out)
+        return parse_partitions(raise_for_error(self._run("scontrol", "--all", "--oneliner", "show", "partition")).out)
 
     def reservations(self) -> list[Reservation]:
-        return parse_reservations(check(self._run("scontrol", "--all", "--oneliner", "show", "reservation")).out)
+        return parse_reservations(
+            raise_for_error(self._run("scontrol", "--all", "--oneliner", "show", "reservation")).out
+        )
 
     def limits(self) -> Limits:
-        return parse_limits(check(self._run("scontrol", "show", "config")).out)
+        return parse_limits(raise_for_error(self._run("scontrol", "show", "config")).out)
 
     def accounting(self, user: str, cluster: str) -> Accounting | None:
         answers = {}
@@ -101,35 +103,35 @@ class Slurm:
             done = self._run(*argv)
             if "not running a supported accounting_storage plugin" in done.err:
                 return None
-            answers[name] = check(done).out
+            answers[name] = raise_for_error(done).out
         return accounting.read(user, answers)
 
-    def submit(self, plan: Plan, *, script: str, output: str) -> str:
+    def submit(self, plan: LaunchPlan, *, script: str, output: str) -> str:
         spoken = {f"SBATCH_{name}": None for key, name in SPOKEN_FOR.items() if getattr(plan.spec, key)}
         argv = ("sbatch", "--parsable", f"--comment={plan.comment}", f"--output={output}", "--open-mode=append",
                 f"--chdir={Path(script).parent}", script)  # fmt: skip
         try:
-            out = check(self._run(*argv, unset=spoken)).out
+            out = raise_for_error(self._run(*argv, unset=spoken)).out
         except Unreachable as error:
-            raise unknown_whether(error.message) from error
+            raise unknown_submission(error.message) from error
         number = out.strip().partition(";")[0]  # `12;cluster` where there are several clusters
         if not number.isdigit():
-            raise unknown_whether(f"sbatch answered {out.strip()[:80]!r}")
+            raise unknown_submission(f"sbatch answered {out.strip()[:80]!r}")
         return number
 
     def hold(self, job: str) -> None:
-        check(self._run("scontrol", "hold", checked(job)), fine=(GONE,))
+        raise_for_error(self._run("scontrol", "hold", checked(job)), fine=(GONE,))
 
     def release(self, job: str) -> None:
-        check(self._run("scontrol", "release", checked(job)), fine=(GONE,))
+        raise_for_error(self._run("scontrol", "release", checked(job)), fine=(GONE,))
 
     def cancel(self, job: str, *, queued_only: bool = False) -> None:
         only = ("--state=PENDING",) if queued_only else ()
-        check(self._run("scancel", *only, checked(job)), fine=(GONE, UNKNOWN_ID))
+        raise_for_error(self._run("scancel", *only, checked(job)), fine=(GONE, UNKNOWN_ID))
 
     def exclude(self, job: str, nodes: str) -> None:
         done = self._run("scontrol", "update", f"JobId={checked(job)}", f"ExcNodeList={nodes}")
-        check(done, fine=(GONE, NOT_PENDING))
+        raise_for_error(done, fine=(GONE, NOT_PENDING))
 
     def excluded(self, job: str) -> str:
         # One row for each task (--array), for a row for many shows the list of one of them only.
@@ -138,28 +140,28 @@ class Slurm:
 
     def members(self, partition: str) -> list[str]:
         argv = ("sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N")
-        return sorted(set(check(self._run(*argv)).out.split()))
+        return sorted(set(raise_for_error(self._run(*argv)).out.split()))
 
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[DrainReason]:
         argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(REASON_FIELDS, self.mark)}")
-        return parse_reasons(check(self._run(*argv)).out, self.mark)
+        return parse_reasons(raise_for_error(self._run(*argv)).out, self.mark)
 
     def drain(self, node: str, reason: str) -> None:
         argv = ("scontrol", "update", f"NodeName={one_node(node)}", "State=DRAIN", f"Reason={reason}")
-        check(self._run(*argv))
+        raise_for_error(self._run(*argv))
 
     def resume(self, node: str) -> None:
-        check(self._run("scontrol", "update", f"NodeName={one_node(node)}", "State=RESUME"))
+        raise_for_error(self._run("scontrol", "update", f"NodeName={one_node(node)}", "State=RESUME"))
 
     def reboot(self, node: str, reason: str) -> None:
-        check(self._run("scontrol", "reboot", "ASAP", "nextstate=RESUME", f"reason={reason}", one_node(node)))
+        raise_for_error(self._run("scontrol", "reboot", "ASAP", "nextstate=RESUME", f"reason={reason}", one_node(node)))
 
     def end_time(self, job: str) -> datetime | None:
         return parse_end(self._rows_of(job, f"--Format={long_format(END_FIELDS, self.mark)}"), self.mark)
 
     def _rows_of(self, job: str, *ask: str) -> str:
         argv = ("squeue", "--noheader", "--all", "--states=all", f"--jobs={checked(job)}", *ask)
-        return check(self._run(*argv), fine=(UNKNOWN_ID,)).out
+        return raise_for_error(self._run(*argv), fine=(UNKNOWN_ID,)).out
 
     def _run(self, *argv: str, unset: dict[str, None] | None = None) -> Completed:
         env = PLAIN | NO_FILTER.get(argv[0], {}) | (unset or {})
@@ -192,7 +194,7 @@ def one_node(name: str) -> str:
     return name
 
 
-def unknown_whether(said: str) -> Unreachable:
+def unknown_submission(said: str) -> Unreachable:
     """Nobody knows whether the array is in the queue now."""
     return Unreachable(
         f"{said}: it is unknown whether the train was submitted",

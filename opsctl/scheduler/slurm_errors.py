@@ -39,7 +39,7 @@ UNKNOWN_FIELD = re.compile("Invalid (job )?format specification: (.*)")
 PREFIX = re.compile(r"^\w+: (error|fatal): ")
 
 
-def check(done: Completed, *, fine: Iterable[re.Pattern[str]] = ()) -> Completed:
+def raise_for_error(done: Completed, *, fine: Iterable[re.Pattern[str]] = ()) -> Completed:
     """The same, if it did what it should. Otherwise raises what its words mean.
 
     On an array Slurm says one line for each group of tasks and fails if one of them failed, so a line that is `fine`

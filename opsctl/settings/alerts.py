@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from opsctl.settings.field_types import Name, Table, TimeZone
+from opsctl.settings.field_types import Name, SettingsTable, TimeZone
 
 VARIABLE = re.compile(r"\$\w+", re.ASCII)
 _HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)", re.ASCII)
@@ -56,7 +56,7 @@ Hours = Annotated[str, AfterValidator(_check_hours)]
 Address = Annotated[str, AfterValidator(_check_mail)]
 
 
-class EmailTable(Table):
+class EmailTable(SettingsTable):
     """`kind = "email"`: by SMTP, or by the machine's own sendmail."""
 
     kind: Literal["email"] = Field(description="which way")
@@ -78,7 +78,7 @@ class EmailTable(Table):
         return self
 
 
-class SlackTable(Table):
+class SlackTable(SettingsTable):
     """`kind = "slack"`: by an incoming webhook, or by a bot's token, which can answer in threads."""
 
     kind: Literal["slack"] = Field(description="which way")
@@ -100,7 +100,7 @@ class SlackTable(Table):
         return self
 
 
-class AppriseTable(Table):
+class AppriseTable(SettingsTable):
     """`kind = "apprise"`: Teams, PagerDuty, SMS and some hundred others, by one URL each (apprise's own list)."""
 
     kind: Literal["apprise"] = Field(description="which way")
@@ -114,14 +114,14 @@ class AppriseTable(Table):
         return self
 
 
-class FileTable(Table):
+class FileTable(SettingsTable):
     """`kind = "file"`: appended to a file."""
 
     kind: Literal["file"] = Field(description="which way")
     path: str = Field(description="of the file")
 
 
-class StdoutTable(Table):
+class StdoutTable(SettingsTable):
     """`kind = "stdout"`: printed by whoever delivers, such as the watch in a terminal."""
 
     kind: Literal["stdout"] = Field(description="which way")
@@ -130,7 +130,7 @@ class StdoutTable(Table):
 ChannelTable = Annotated[EmailTable | SlackTable | AppriseTable | FileTable | StdoutTable, Field(discriminator="kind")]
 
 
-class RouteTable(Table):
+class RouteTable(SettingsTable):
     """Who is told of what. A message goes by every route that it fits."""
 
     channels: tuple[str, ...] = Field(min_length=1, description="names of channels")
@@ -140,7 +140,7 @@ class RouteTable(Table):
     quiet: Hours = Field("", description="hours in which only what is critical is sent; the rest waits for their end")
 
 
-class AlertSite(Table):
+class AlertSettings(SettingsTable):
     """`[alerts]` of site.toml."""
 
     channels: dict[Name, ChannelTable] = Field({}, description="without any, a file in the site's directory")
@@ -165,7 +165,7 @@ class AlertSite(Table):
     ping_url_file: str = Field("", description="a file with the URL that is fetched after every complete cycle")
 
     @model_validator(mode="after")
-    def _channels_exist(self) -> AlertSite:
+    def _channels_exist(self) -> AlertSettings:
         named = [*(name for route in self.routes for name in route.channels), *filter(None, [self.fallback])]
         problems = []
         if unknown := sorted(set(named) - set(self.channels)):
@@ -179,7 +179,7 @@ class AlertSite(Table):
 
     def in_clear(self) -> Iterator[str]:
         """Where a secret stands in the file itself, such as `alerts.channels.mail.password`."""
-        tables: dict[str, Table] = {f"alerts.channels.{name}": table for name, table in self.channels.items()}
+        tables: dict[str, SettingsTable] = {f"alerts.channels.{name}": table for name, table in self.channels.items()}
         for place, table in ({"alerts": self} | tables).items():
             for field in type(table).model_fields:
                 value = getattr(table, field)

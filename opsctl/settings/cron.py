@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from opsctl.settings.field_types import SbatchOption, Table, TimeZone, Word
+from opsctl.settings.field_types import SbatchOption, SettingsTable, TimeZone, Word
 from opsctl.units import parse_slurm_minutes
 
 DriverName = Literal["slurm", "daemon", "export"]
@@ -26,7 +26,7 @@ def _check_limit(text: str) -> str:
     return text
 
 
-class CronSite(Table):
+class CronSettings(SettingsTable):
     """`[cron]` of site.toml."""
 
     directory: str = Field("", description="your own crontab and cron.daily/ and so on, instead of what is shipped")

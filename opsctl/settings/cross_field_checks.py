@@ -23,7 +23,7 @@ def tables_of(annotation: Any) -> list[type[BaseModel]]:
     return [each for part in get_args(annotation) for each in tables_of(part)]
 
 
-def wrong_together(model: type[BaseModel], given: Any, told: Sequence[Place]) -> Iterator[tuple[Place, str]]:
+def find_contradictions(model: type[BaseModel], given: Any, told: Sequence[Place]) -> Iterator[tuple[Place, str]]:
     """Where, and what; `told` has the places of what pydantic has found. A place that is a table was asked by it."""
     if not isinstance(given, Mapping) or () in told:
         return
@@ -36,7 +36,7 @@ def wrong_together(model: type[BaseModel], given: Any, told: Sequence[Place]) ->
         if key not in given or key not in model.model_fields:
             continue
         for at, table, value, deeper in _tables_in(model.model_fields[key].annotation, given[key], places):
-            yield from (((key, *at, *where), said) for where, said in wrong_together(table, value, deeper))
+            yield from (((key, *at, *where), said) for where, said in find_contradictions(table, value, deeper))
 
 
 def _partly(model: type[BaseModel], given: Mapping[str, Any], below: Mapping[Any, list[Place]]) -> BaseModel:

@@ -13,7 +13,7 @@ from opsctl.units import parse_size
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class Table(BaseModel):
+class SettingsTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 

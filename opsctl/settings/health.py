@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from opsctl.settings.field_types import Pattern, Table
+from opsctl.settings.field_types import Pattern, SettingsTable
 
 Way = Literal["local", "srun", "job", "ssh"]
 
 
-class RemoteSite(Table):
+class RemoteSettings(SettingsTable):
     """`[remote]` of site.toml: how commands get to nodes."""
 
     ways: tuple[Way, ...] = Field(
@@ -36,7 +36,7 @@ class RemoteSite(Table):
     job_minutes: int = Field(5, ge=1, description="the limit of a short job")
 
 
-class HealthSite(Table):
+class HealthSettings(SettingsTable):
     """`[health]` of site.toml: what a node is held against. Where history knows better, history is taken."""
 
     gpus_per_node: int = Field(0, ge=0, description="0: what the node had before")

@@ -16,13 +16,13 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from opsctl.errors import ConfigError
-from opsctl.settings.alerts import AlertSite
-from opsctl.settings.cron import CronSite
-from opsctl.settings.cross_field_checks import tables_of, wrong_together
-from opsctl.settings.field_types import Name, SbatchOption, Table, Word
-from opsctl.settings.health import HealthSite, RemoteSite
+from opsctl.settings.alerts import AlertSettings
+from opsctl.settings.cron import CronSettings
+from opsctl.settings.cross_field_checks import find_contradictions, tables_of
+from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Word
+from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.settings.publish import PublishTable
-from opsctl.settings.watch import Filesystem, WatchSite, WatchTrain
+from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
 from opsctl.units import parse_slurm_minutes
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -58,7 +58,7 @@ Variable = Annotated[str, AfterValidator(_check_variable)]
 TimeLimit = Annotated[str, AfterValidator(_check_time)]
 
 
-class SlurmDefaults(Table):
+class SlurmDefaults(SettingsTable):
     """What every train of the site gets unless it says otherwise."""
 
     partition: Word = Field("", description="empty: Slurm's default")
@@ -68,7 +68,7 @@ class SlurmDefaults(Table):
     conf: str = Field("", description="path of slurm.conf, if the commands do not find it by themselves")
 
 
-class Site(Table):
+class SiteSettings(SettingsTable):
     """The cluster's facts: site.toml."""
 
     root: str = Field(description="the directory on the shared file system below which every train has its own")
@@ -79,11 +79,11 @@ class Site(Table):
         default=False, description="accept parents of `root` that others can write: they could then run code as you"
     )
     slurm: SlurmDefaults = SlurmDefaults()
-    alerts: AlertSite = AlertSite()
-    cron: CronSite = CronSite()
-    watch: WatchSite = WatchSite()
-    remote: RemoteSite = RemoteSite()
-    health: HealthSite = HealthSite()
+    alerts: AlertSettings = AlertSettings()
+    cron: CronSettings = CronSettings()
+    watch: WatchSettings = WatchSettings()
+    remote: RemoteSettings = RemoteSettings()
+    health: HealthSettings = HealthSettings()
     filesystem: tuple[Filesystem, ...] = ()
     publish: PublishTable = PublishTable()
 
@@ -92,7 +92,7 @@ class Site(Table):
         return Path(os.path.expandvars(self.root)).expanduser().absolute()
 
 
-class SlurmTable(Table):
+class SlurmTable(SettingsTable):
     """What sbatch freezes: it cannot change for tasks that are queued already."""
 
     nodes: int = Field(ge=1, description="of each task")
@@ -114,7 +114,7 @@ class SlurmTable(Table):
     extra: tuple[SbatchOption, ...] = Field((), description="further sbatch options, word for word")
 
 
-class Setup(Table):
+class ShellSetup(SettingsTable):
     """What the body does before the trainer starts, on the first node of the allocation."""
 
     directory: Directory = Field(
@@ -124,7 +124,7 @@ class Setup(Table):
     lines: tuple[Text, ...] = Field((), description="shell, as written")
 
 
-class Guard(Table):
+class GuardSettings(SettingsTable):
     """When the chain is stopped from burning itself."""
 
     short_life_minutes: float = Field(
@@ -154,7 +154,7 @@ class Guard(Table):
     poll_seconds: float = Field(2, gt=0, le=60, description="how often the guard looks at switches and the job's end")
 
 
-class Train(Table):
+class TrainSettings(SettingsTable):
     """One training run: TRAIN.toml."""
 
     name: Name = Field(description="of its directory, of its jobs, and what you type")
@@ -165,13 +165,13 @@ class Train(Table):
     trainer: dict[str, Any] | None = Field(None, description="the embedded trainer's settings; not beside `command`")
     python: Text = Field("", description="the interpreter for the embedded trainer; empty: the one that opsctl runs on")
     environment: dict[Variable, Text] = Field({}, description="exported before the setup lines")
-    setup: Setup = Setup()
-    guard: Guard = Guard()
-    watch: WatchTrain = WatchTrain()
+    setup: ShellSetup = ShellSetup()
+    guard: GuardSettings = GuardSettings()
+    watch: TrainWatchSettings = TrainWatchSettings()
     publish: PublishTable | None = Field(None, description="instead of the site's")
 
     @model_validator(mode="after")
-    def _one_trainer(self) -> Train:
+    def _one_trainer(self) -> TrainSettings:
         if bool(self.command) == (self.trainer is not None):
             raise ValueError("needs either `command` (any trainer) or a [trainer] table (the embedded one), not both")
         return self
@@ -206,16 +206,16 @@ def parse(model: type[Model], given: Mapping[str, Any], where: str, extra: Seque
     return parsed
 
 
-def load_train(path: Path, *, layout: bool = True) -> Train:
+def load_train(path: Path, *, layout: bool = True) -> TrainSettings:
     """The train described by the file at `path`, its embedded trainer's settings checked too; without `layout`, not
     whether they can be laid out over its processes."""
     given = read_toml(path)
-    return parse(Train, given, str(path), extra=trainer_problems(given, layout=layout))
+    return parse(TrainSettings, given, str(path), extra=find_trainer_problems(given, layout=layout))
 
 
-def load_site(path: Path) -> Site:
+def load_site(path: Path) -> SiteSettings:
     """The site described by the file at `path`. Raises ConfigError, also for a secret that others can read there."""
-    site = parse(Site, read_toml(path), str(path))
+    site = parse(SiteSettings, read_toml(path), str(path))
     if path.stat().st_mode & 0o044:
         problems = [f"{place}: a secret in clear, in a file that others can read" for place in site.alerts.in_clear()]
         if problems:
@@ -239,7 +239,7 @@ def state_home() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "opsctl"
 
 
-def trainer_problems(given: Mapping[str, Any], *, layout: bool = True) -> list[str]:
+def find_trainer_problems(given: Mapping[str, Any], *, layout: bool = True) -> list[str]:
     """What is wrong with the [trainer] table, alone and for the number of processes that [slurm] asks for."""
     table, slurm = given.get("trainer"), given.get("slurm", {})
     if not isinstance(table, dict):
@@ -277,7 +277,7 @@ def _problems(model: type[BaseModel], given: Any, error: ValidationError, under:
     errors = [each for each in error.errors() if not _is_echo(each)]
     together = [
         {"loc": place, "type": "value_error", "msg": said, "input": None}
-        for place, said in wrong_together(model, given, [each["loc"] for each in errors])
+        for place, said in find_contradictions(model, given, [each["loc"] for each in errors])
     ]
     return [_problem(model, each, under=under) for each in (*errors, *together)]
 

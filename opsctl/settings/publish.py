@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from opsctl.settings.field_types import Size, Table
+from opsctl.settings.field_types import SettingsTable, Size
 
 PLACEHOLDERS = ("source", "train")
 _BRANCH = re.compile(r"(?!-)(?!.*(?:\.\.|//|@\{|\.lock$))[A-Za-z0-9._/-]{1,100}(?<![./])")
@@ -82,7 +82,7 @@ Branch = Annotated[str, AfterValidator(_check_branch)]
 Command = Annotated[str, AfterValidator(_check_command)]
 
 
-class PublishTable(Table):
+class PublishTable(SettingsTable):
     """Copies of logs, curves and the report, for others to see: `[publish]` of site.toml, or of TRAIN.toml instead."""
 
     to: Literal["", "path", "git", "command"] = Field("", description="how; empty: nothing is published")

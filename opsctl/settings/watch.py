@@ -7,13 +7,13 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from opsctl.settings.field_types import Pattern, Size, Table
+from opsctl.settings.field_types import Pattern, SettingsTable, Size
 
 QUOTA_GROUPS = frozenset({"used", "limit", "percent", "inodes_used", "inodes_limit", "inodes_percent", "at"})
 """What a quota command's pattern may name."""
 
 
-class WatchSite(Table):
+class WatchSettings(SettingsTable):
     """`[watch]` of site.toml: what holds for every train."""
 
     timeout_seconds: float = Field(
@@ -39,7 +39,7 @@ class WatchSite(Table):
     cron_minutes: float = Field(30, gt=0, description="a scheduler whose last tick is older than this is dead")
 
 
-class Filesystem(Table):
+class Filesystem(SettingsTable):
     """`[[filesystem]]` of site.toml: one place that must not become full."""
 
     name: str = Field(min_length=1, description="what alerts call it")
@@ -85,7 +85,7 @@ class Filesystem(Table):
         return self
 
 
-class WatchTrain(Table):
+class TrainWatchSettings(SettingsTable):
     """`[watch]` of TRAIN.toml: this train's own limits. What is left out is learnt from the run itself."""
 
     off: tuple[str, ...] = Field((), description="watchdogs that do not look at this train")

@@ -21,7 +21,7 @@ from opsctl.ports import Clock
 from opsctl.state.run_dir import Life, RunDir
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """Everything that can be journalled."""
 
     CREATED = "created"
@@ -46,32 +46,32 @@ class Kind(StrEnum):
     REQUEST_REFUSED = "request-refused"
 
 
-FIELDS: dict[Kind, frozenset[str]] = {
-    Kind.CREATED: frozenset({"config"}),
-    Kind.SUBMITTING: frozenset({"nonce", "tasks", "after"}),
-    Kind.SUBMITTED: frozenset({"nonce", "array"}),
-    Kind.SUBMIT_REFUSED: frozenset({"nonce", "why"}),
-    Kind.ARRAY_LOST: frozenset({"array"}),
-    Kind.LIFE_STARTED: frozenset({"life", "nodes"}),
-    Kind.DIAGNOSED: frozenset(
+FIELDS: dict[EventKind, frozenset[str]] = {
+    EventKind.CREATED: frozenset({"config"}),
+    EventKind.SUBMITTING: frozenset({"nonce", "tasks", "after"}),
+    EventKind.SUBMITTED: frozenset({"nonce", "array"}),
+    EventKind.SUBMIT_REFUSED: frozenset({"nonce", "why"}),
+    EventKind.ARRAY_LOST: frozenset({"array"}),
+    EventKind.LIFE_STARTED: frozenset({"life", "nodes"}),
+    EventKind.DIAGNOSED: frozenset(
         {"life", "class", "cause", "says", "node", "rank", "suspects", "evidence", "also", "advice"}
     ),
-    Kind.QUARANTINED: frozenset({"life", "nodes", "until", "excluded", "why", "done"}),
-    Kind.LIFE_SETTLED: frozenset({"life", "outcome", "action", "why"}),
-    Kind.HELD: frozenset({"jobs", "why"}),
-    Kind.RELEASED: frozenset({"jobs"}),
-    Kind.CANCELLING: frozenset({"job", "why"}),
-    Kind.CANCELLED: frozenset({"job", "why"}),
-    Kind.EXCLUDED: frozenset({"jobs", "nodes"}),
-    Kind.READMITTED: frozenset({"jobs", "nodes"}),
-    Kind.ARMED: frozenset({"switch", "by", "why"}),
-    Kind.DISARMED: frozenset({"switch", "by"}),
-    Kind.EDITED: frozenset({"revision"}),
-    Kind.REQUEST_DONE: frozenset({"verb", "by"}),
-    Kind.REQUEST_REFUSED: frozenset({"verb", "by", "why"}),
+    EventKind.QUARANTINED: frozenset({"life", "nodes", "until", "excluded", "why", "done"}),
+    EventKind.LIFE_SETTLED: frozenset({"life", "outcome", "action", "why"}),
+    EventKind.HELD: frozenset({"jobs", "why"}),
+    EventKind.RELEASED: frozenset({"jobs"}),
+    EventKind.CANCELLING: frozenset({"job", "why"}),
+    EventKind.CANCELLED: frozenset({"job", "why"}),
+    EventKind.EXCLUDED: frozenset({"jobs", "nodes"}),
+    EventKind.READMITTED: frozenset({"jobs", "nodes"}),
+    EventKind.ARMED: frozenset({"switch", "by", "why"}),
+    EventKind.DISARMED: frozenset({"switch", "by"}),
+    EventKind.EDITED: frozenset({"revision"}),
+    EventKind.REQUEST_DONE: frozenset({"verb", "by"}),
+    EventKind.REQUEST_REFUSED: frozenset({"verb", "by", "why"}),
 }
 """What each kind carries: no more, no less."""
-OPTIONAL: dict[Kind, frozenset[str]] = {Kind.EXCLUDED: frozenset({"until"})}
+OPTIONAL: dict[EventKind, frozenset[str]] = {EventKind.EXCLUDED: frozenset({"until"})}
 """What some carry besides: until when nodes are excluded, where that has an end."""
 
 
@@ -81,7 +81,7 @@ class Event:
     at: str
     """UTC, ISO 8601, by the writer's clock."""
     actor: str
-    kind: Kind
+    kind: EventKind
     data: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class Journal:
     run: RunDir
     clock: Clock
 
-    def append(self, kind: Kind, **data: Any) -> Event:
+    def append(self, kind: EventKind, **data: Any) -> Event:
         """Add one event. Raises RunDirError where it cannot be written; then nothing was added."""
         event = Event(
             number=1 + max((each.number for each in self.events()), default=0),
@@ -158,7 +158,7 @@ def _read(path: Path) -> Iterator[Event]:
         try:
             record = json.loads(line)
             head = {key: record.pop(name) for key, name in (("number", "n"), ("at", "at"), ("actor", "actor"))}
-            yield Event(**head, kind=Kind(record.pop("kind")), data=record)
+            yield Event(**head, kind=EventKind(record.pop("kind")), data=record)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
 
@@ -179,7 +179,7 @@ class Array:
 
 
 @dataclass(slots=True)
-class History:
+class TrainHistory:
     """What the events of a train add up to."""
 
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -201,16 +201,16 @@ class History:
         return [life for life in self.started if Life(Path(life)).array == array]
 
 
-def replay(events: list[Event]) -> History:
+def replay(events: list[Event]) -> TrainHistory:
     """What `events` add up to. Events of a kind that changes nothing here are passed over."""
-    history = History()
+    history = TrainHistory()
     for event in events:
         if step := _STEPS.get(event.kind):
             step(history, event)
     return history
 
 
-def _submitted(history: History, event: Event) -> None:
+def _submitted(history: TrainHistory, event: Event) -> None:
     array, nonce = str(event.data["array"]), str(event.data["nonce"])
     begun, known = history.pending.pop(nonce, None), history.arrays.get(array)
     tasks = known.tasks if known and known.nonce == nonce else 0
@@ -220,7 +220,7 @@ def _submitted(history: History, event: Event) -> None:
     history.held = history.cancelling = None
 
 
-def _started(history: History, event: Event) -> None:
+def _started(history: TrainHistory, event: Event) -> None:
     """A life of an array that nobody knows is what became of a submission that was cut off."""
     life = str(event.data["life"])
     array = Life(Path(life)).array
@@ -232,32 +232,32 @@ def _started(history: History, event: Event) -> None:
     history.settled.pop(life, None)  # a controller that was killed uses ids again
 
 
-def _set_held(history: History, event: Event) -> None:
+def _set_held(history: TrainHistory, event: Event) -> None:
     history.held = event
 
 
-def _set_cancelling(history: History, event: Event) -> None:
+def _set_cancelling(history: TrainHistory, event: Event) -> None:
     history.cancelling = event
 
 
-def _clear_cancelling(history: History, _: Event) -> None:
+def _clear_cancelling(history: TrainHistory, _: Event) -> None:
     history.cancelling = None
 
 
-def _clear_held(history: History, _: Event) -> None:
+def _clear_held(history: TrainHistory, _: Event) -> None:
     history.held = None
 
 
-_STEPS: dict[Kind, Callable[[History, Event], object]] = {
-    Kind.SUBMITTING: lambda history, event: history.pending.update({event.data["nonce"]: event}),
-    Kind.SUBMITTED: _submitted,
-    Kind.SUBMIT_REFUSED: lambda history, event: history.pending.pop(event.data["nonce"], None),
-    Kind.ARRAY_LOST: lambda history, event: history.arrays.pop(event.data["array"], None),
-    Kind.LIFE_STARTED: _started,
-    Kind.DIAGNOSED: lambda history, event: history.diagnosed.update({event.data["life"]: event}),
-    Kind.LIFE_SETTLED: lambda history, event: history.settled.update({event.data["life"]: event}),
-    Kind.HELD: _set_held,
-    Kind.CANCELLING: _set_cancelling,
-    Kind.CANCELLED: _clear_cancelling,
-    Kind.RELEASED: _clear_held,
+_STEPS: dict[EventKind, Callable[[TrainHistory, Event], object]] = {
+    EventKind.SUBMITTING: lambda history, event: history.pending.update({event.data["nonce"]: event}),
+    EventKind.SUBMITTED: _submitted,
+    EventKind.SUBMIT_REFUSED: lambda history, event: history.pending.pop(event.data["nonce"], None),
+    EventKind.ARRAY_LOST: lambda history, event: history.arrays.pop(event.data["array"], None),
+    EventKind.LIFE_STARTED: _started,
+    EventKind.DIAGNOSED: lambda history, event: history.diagnosed.update({event.data["life"]: event}),
+    EventKind.LIFE_SETTLED: lambda history, event: history.settled.update({event.data["life"]: event}),
+    EventKind.HELD: _set_held,
+    EventKind.CANCELLING: _set_cancelling,
+    EventKind.CANCELLED: _clear_cancelling,
+    EventKind.RELEASED: _clear_held,
 }

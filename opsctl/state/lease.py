@@ -22,14 +22,14 @@ STALE_AFTER = 120.0
 """Seconds. No holder keeps a lease for longer than a few commands to Slurm take; clocks may differ by some seconds."""
 
 
-class Busy(OpsctlError):
+class LeaseBusy(OpsctlError):
     """Somebody else is writing there. Safe to try again."""
 
     exit_code = 75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class LeaseHolder:
     host: str
     """With its namespace of process ids."""
     pid: int
@@ -47,7 +47,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldLease:
     """A lease that we hold."""
 
     lock: Path
@@ -62,11 +62,11 @@ class Held:
                 with self.mine.open("r+") as file:
                     file.write(_holder(self.clock))
                 return
-        raise Busy(f"{self.lock.parent}: the lease was taken from us")
+        raise LeaseBusy(f"{self.lock.parent}: the lease was taken from us")
 
 
 @contextlib.contextmanager
-def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[Held]:
+def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[HeldLease]:
     """Hold the lease of `directory`. Raises Busy after `wait` seconds, RunDirError where it cannot be taken at all."""
     lock = directory / ".lease"
     mine = directory / f".lease.{uuid.uuid4().hex}"
@@ -76,10 +76,10 @@ def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[Held
             if _break_stale(lock, mine, clock.now().timestamp()):
                 continue  # also for who does not want to wait: its holder was killed
             if clock.monotonic() >= until:
-                raise Busy(f"{directory}: {_read(lock) or 'somebody'} has been writing here for {wait:g} s",
+                raise LeaseBusy(f"{directory}: {_read(lock) or 'somebody'} has been writing here for {wait:g} s",
                            hint="try again; a lease of a process that is gone is broken by itself")  # fmt: skip
             clock.sleep(0.05)
-        yield Held(lock, mine, clock)
+        yield HeldLease(lock, mine, clock)
     finally:
         _give_back(lock, mine)
 
@@ -107,7 +107,7 @@ def _holder(clock: Clock) -> str:
     """Us, now: always as long, so that it can be written over."""
     me = ProcessId.of(os.getpid())
     started = me.started if me else 0
-    holder = Holder(host=_here(), pid=os.getpid(), started=started, at=clock.now().timestamp())
+    holder = LeaseHolder(host=_here(), pid=os.getpid(), started=started, at=clock.now().timestamp())
     return json.dumps(asdict(holder)).ljust(400)
 
 
@@ -136,8 +136,8 @@ def _give_back(lock: Path, mine: Path) -> None:
         mine.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> Holder | None:
+def _read(path: Path) -> LeaseHolder | None:
     try:
-        return Holder(**json.loads(path.read_text()))
+        return LeaseHolder(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         return None

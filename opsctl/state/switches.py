@@ -18,7 +18,7 @@ from typing import Any
 
 from opsctl.errors import RunDirError
 from opsctl.host.system import user_name
-from opsctl.state.journal import Event, Journal, Kind
+from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import RunDir
 
 
@@ -31,7 +31,7 @@ class Switch(StrEnum):
     """Save, go on."""
 
 
-class Verb(StrEnum):
+class RequestKind(StrEnum):
     """What needs the owner's hand while nothing runs."""
 
     RELEASE = "release"
@@ -52,7 +52,7 @@ class Armed:
 class Request:
     """Something that a team-mate asks of the owner."""
 
-    verb: Verb
+    verb: RequestKind
     by: str
     """The file's owner."""
     since: datetime
@@ -75,7 +75,7 @@ def read(run: RunDir, switch: Switch) -> Armed | None:
     return Armed(switch=switch, by=user_name(found.st_uid), since=_since(found), why=why)
 
 
-def armed(run: RunDir) -> list[Armed]:
+def find_armed(run: RunDir) -> list[Armed]:
     """Every switch that is there, the strongest first."""
     return [each for switch in Switch if (each := read(run, switch))]
 
@@ -97,7 +97,7 @@ def disarm(run: RunDir, switch: Switch) -> bool:
     return True
 
 
-def note(run: RunDir, journal: Journal, which: Iterable[Switch] = Switch) -> list[str]:
+def journal_switches(run: RunDir, journal: Journal, which: Iterable[Switch] = Switch) -> list[str]:
     """Journal which switches were made or taken away since the journal last said; what changed, in words.
 
     Raises OSError, RunDirError.
@@ -106,21 +106,21 @@ def note(run: RunDir, journal: Journal, which: Iterable[Switch] = Switch) -> lis
     for switch in which:
         there, known = read(run, switch), _is_known(events, switch)
         if there and not known:
-            journal.append(Kind.ARMED, switch=switch.value, by=there.by, why=there.why)
+            journal.append(EventKind.ARMED, switch=switch.value, by=there.by, why=there.why)
             done.append(f"{switch.value} switch armed by {there.by}")
         elif known and not there:
-            journal.append(Kind.DISARMED, switch=switch.value, by="")
+            journal.append(EventKind.DISARMED, switch=switch.value, by="")
             done.append(f"{switch.value} switch is gone")
     return done
 
 
 def _is_known(events: Sequence[Event], switch: Switch) -> bool:
     """Whether the last that the journal says of a switch is that it was armed."""
-    said = [e.kind for e in events if e.kind in {Kind.ARMED, Kind.DISARMED} and e.data["switch"] == switch]
-    return said[-1:] == [Kind.ARMED]
+    said = [e.kind for e in events if e.kind in {EventKind.ARMED, EventKind.DISARMED} and e.data["switch"] == switch]
+    return said[-1:] == [EventKind.ARMED]
 
 
-def request(run: RunDir, verb: Verb, *, exclude: str = "") -> Path:
+def request(run: RunDir, verb: RequestKind, *, exclude: str = "") -> Path:
     """Leave a request for the owner. Raises RunDirError."""
     path = run.requests / f"{verb.value}-{uuid.uuid4().hex[:12]}.json"
     _leave(run, path, {"verb": verb.value, "exclude": exclude})
@@ -139,7 +139,7 @@ def _leave(run: RunDir, path: Path, data: dict[str, str]) -> None:
         ) from error
 
 
-def requests(run: RunDir) -> list[Request]:
+def list_requests(run: RunDir) -> list[Request]:
     """Every request that can be understood, the oldest first."""
     found = [each for path in run.requests.glob("*.json") if (each := _request(path))]
     return sorted(found, key=lambda each: (each.since, each.path.name))
@@ -148,7 +148,7 @@ def requests(run: RunDir) -> list[Request]:
 def _request(path: Path) -> Request | None:
     given = _contents(path)
     try:
-        verb = Verb(given.get("verb", ""))
+        verb = RequestKind(given.get("verb", ""))
         found = path.lstat()
     except (ValueError, OSError):
         return None

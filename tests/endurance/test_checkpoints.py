@@ -156,12 +156,12 @@ def test_killed_in_the_midst_of_a_save_the_one_before_is_resumed(train):
     life.wait_for_step(1)
     save = run.arm("save")
     life.wait_for(lambda: not save.exists(), "the first save")
-    [first] = manifest.checkpoints(run.checkpoints)
+    [first] = manifest.list_checkpoints(run.checkpoints)
     run.arm("save")
     life.wait_for(lambda: any(run.checkpoints.glob(".saving-*/*")), "the second save to write")
     os.kill(life.pids[time.time_ns() % 2], signal.SIGKILL)
     life.finish(timeout=60)
-    assert manifest.checkpoints(run.checkpoints) == [first]
+    assert manifest.list_checkpoints(run.checkpoints) == [first]
 
     run.config["steps"] = first.step + 2
     (run.run_dir / "save").unlink(missing_ok=True)

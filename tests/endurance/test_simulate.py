@@ -9,9 +9,11 @@ import pytest
 
 from opsctl.calc.closed_form import renewal
 from opsctl.calc.sensitivity import knobs, run, summary
-from opsctl.calc.simulation import Setup
+from opsctl.calc.simulation import SimulationSetup
 
-LARGE = Setup(nodes=2048, days=90, per_1000_node_days=6.5, interval_h=1, save_h=0, start_up_h=5 / 60, hangs=0, broken=0)
+LARGE = SimulationSetup(
+    nodes=2048, days=90, per_1000_node_days=6.5, interval_h=1, save_h=0, start_up_h=5 / 60, hangs=0, broken=0
+)
 GRID = list(product((48, 512, 2048), (1 / 12, 1.0, 6.0), (0.0, 0.1), (0.02, 0.5), (0.0, 1.0)))
 
 

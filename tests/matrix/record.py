@@ -18,12 +18,12 @@ from pathlib import Path
 
 from opsctl.errors import OpsctlError
 from opsctl.host.system import SystemClock, SystemRunner
-from opsctl.model import JobSpec, Plan
+from opsctl.model import JobSpec, LaunchPlan
 from opsctl.ports import Completed
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.faults import Action
+from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.record import Places
-from opsctl.sandbox.slurm_conf import Spec
+from opsctl.sandbox.slurm_conf import SandboxSpec
 from opsctl.scheduler.slurm import Slurm
 
 MARK = "\x1fmark"
@@ -146,7 +146,7 @@ def bad_partition(tape: Recorder) -> None:
     script = tape.out / "bad.slurm"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text("#!/bin/bash\n#SBATCH --partition=nope\ntrue\n")
-    plan = Plan(train="t", spec=spec, wrapper="", body="", nonce="n1")
+    plan = LaunchPlan(train="t", spec=spec, wrapper="", body="", nonce="n1")
     try:
         tape.slurm.submit(plan, script=str(script), output="/dev/null")
     finally:
@@ -204,7 +204,7 @@ def lost_node(tape: Recorder) -> None:
     """A node loses power while a task runs on it: the states of its job until the job is over."""
     job = tape.submit("lost", "--no-requeue", "--nodelist=node002")
     tape.until("RUNNING", job)
-    tape.sandbox.fault("node002", Action.CRASH)
+    tape.sandbox.fault("node002", FaultKind.CRASH)
     tape.do("scontrol", "update", "NodeName=node002", "State=DOWN", "Reason=dead")
     tape.until("NODE_FAIL", job)
     tape.keep("squeue", "node-failed", tape.slurm.jobs)
@@ -212,7 +212,7 @@ def lost_node(tape: Recorder) -> None:
 
 
 def controller_down(tape: Recorder) -> None:
-    tape.sandbox.fault("controller", Action.KILL)
+    tape.sandbox.fault("controller", FaultKind.KILL)
     tape.refused("squeue-controller-down", tape.slurm.jobs)
     tape.refused("sinfo-controller-down", tape.slurm.nodes)
     tape.refused("scancel-controller-down", lambda: tape.slurm.cancel("3"))
@@ -274,7 +274,7 @@ def main(out: Path, scenes: Sequence[str]) -> None:
         places = Places(state=Path(name) / "state", cache=Path(name) / "cache")
         for scene in scenes or SCENES:
             options, steps = SCENES[scene]
-            spec = Spec(name=scene, nodes=4, fast=True, **options)  # type: ignore[arg-type]  # what a Spec takes
+            spec = SandboxSpec(name=scene, nodes=4, fast=True, **options)  # type: ignore[arg-type]  # what a Spec takes
             sandbox = Sandbox.up(spec, places=places, clock=clock, runner=runner)
             try:
                 recorder = Recorder(sandbox, out)

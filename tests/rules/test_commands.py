@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from opsctl.cli import VERBS, cli
+from opsctl.cli import COMMANDS, cli
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
@@ -38,7 +38,7 @@ def test_every_option_says_what_it_does(path: tuple[str, ...], command: click.Co
     assert silent == []
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_the_readme_names_every_verb(verb: str) -> None:
     assert f"opsctl {verb}" in README
 

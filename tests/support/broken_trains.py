@@ -19,9 +19,9 @@ from opsctl.launch.launch_plan import job_spec
 from opsctl.nodesets import expand
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import Finding, Order, judge
+from opsctl.preflight.problem import LaunchRequest, Problem, judge
 from opsctl.preflight.recipe import recipe
-from opsctl.settings.loader import Site, Train, parse, trainer_problems
+from opsctl.settings.loader import SiteSettings, TrainSettings, find_trainer_problems, parse
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "corpus" / "preflight"
@@ -38,17 +38,17 @@ class Case:
     def finds(self) -> list[tuple[str, str, str]]:
         return [tuple(each) for each in self.given["finds"]]
 
-    def order(self) -> Order:
+    def order(self) -> LaunchRequest:
         given = tomllib.loads((ROOT / "examples" / f"{self.given.get('of', 'gpt-176b')}.toml").read_text())
         for path, value in self.given.get("set", {}).items():
             put(given, path, value)
         if "command" in given:
             given["command"] = changed(given["command"], self.given.get("flags", {}))
-        train = parse(Train, given, self.name, extra=trainer_problems(given, layout=False))
-        spec = job_spec(train, Site(root="/trains"), after=self.given.get("after", ""))
-        return Order(train=train, spec=spec, recipe=recipe(train))
+        train = parse(TrainSettings, given, self.name, extra=find_trainer_problems(given, layout=False))
+        spec = job_spec(train, SiteSettings(root="/trains"), after=self.given.get("after", ""))
+        return LaunchRequest(train=train, spec=spec, recipe=recipe(train))
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Problem]:
         given = deepcopy(BASE)
         for path, value in self.given.get("facts", {}).items():
             put(given, path, value)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 
 @dataclass
-class Hands:
+class FakeClock:
     """Moves only when told; those who sleep move it."""
 
     time: datetime

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from opsctl.cron.context import Cron
+from opsctl.cron.context import CronContext
 from opsctl.cron.cron_dir import CronDir
-from opsctl.cron.run_history import Ledger, Ran, read_ledger
-from opsctl.cron.tick import Round
-from opsctl.settings.cron import CronSite
+from opsctl.cron.run_history import EntryRun, RunHistory, read_ledger
+from opsctl.cron.tick import TickRunner
+from opsctl.settings.cron import CronSettings
 from opsctl.state.site_dir import SiteDir
-from tests.support.clocks import Hands
+from tests.support.clocks import FakeClock
 
 NOON = datetime(2026, 3, 2, 12, 0, 3, tzinfo=UTC)
 """A Monday, three seconds after a tick of ten minutes was due."""
@@ -24,7 +24,7 @@ NOON = datetime(2026, 3, 2, 12, 0, 3, tzinfo=UTC)
 class CronWorld:
     path: Path
     settings: dict[str, Any] = field(default_factory=dict)
-    clock: Hands = field(default_factory=lambda: Hands(NOON))
+    clock: FakeClock = field(default_factory=lambda: FakeClock(NOON))
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -33,12 +33,12 @@ class CronWorld:
         self.place = CronDir(SiteDir.of(self.path / "trains"))
 
     @property
-    def cron(self) -> Cron:
-        settings = CronSite.model_validate(
+    def cron(self) -> CronContext:
+        settings = CronSettings.model_validate(
             {"directory": str(self.directory), "time_zone": "UTC", "timeout_seconds": 100, **self.settings}
         )
         env = {**os.environ, "HERE": str(self.path), "HOME": str(self.path)}
-        return Cron(
+        return CronContext(
             place=self.place, settings=settings, clock=self.clock, env=env, trust_parents=True, say=self.said.append
         )
 
@@ -52,17 +52,17 @@ class CronWorld:
         path.chmod(mode)
         return path
 
-    def tick(self, *, after: float = 0, slot: datetime | None = None) -> dict[str, Ran]:
+    def tick(self, *, after: float = 0, slot: datetime | None = None) -> dict[str, EntryRun]:
         """One tick, so many seconds after the last one."""
         self.clock.time += timedelta(seconds=after)
         self.place.create()
-        return Round(cron=self.cron, slot=slot).run()
+        return TickRunner(cron=self.cron, slot=slot).run()
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> RunHistory:
         return read_ledger(self.place)
 
-    def printed(self, ran: Ran) -> str:
+    def printed(self, ran: EntryRun) -> str:
         return (self.place.output / ran.output).read_text() if ran.output else ""
 
     @property

@@ -13,18 +13,18 @@ from typing import NoReturn
 from opsctl.errors import Unreachable
 from opsctl.guard.attempt_record import Start, write_start
 from opsctl.guard.node_care import NodeCare
-from opsctl.launch.train_arrays import Chain
-from opsctl.model import Job, JobState, Limits, Node, Partition, Plan
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.model import Job, JobState, LaunchPlan, Limits, Node, Partition
 from opsctl.nodes.exclusions import Exclusions
-from opsctl.nodes.history import History
+from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout
-from opsctl.settings.health import HealthSite
-from opsctl.settings.loader import Guard
-from opsctl.state.journal import Journal, Kind
+from opsctl.settings.health import HealthSettings
+from opsctl.settings.loader import GuardSettings
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import Life, RunDir
 from opsctl.state.site_dir import SiteDir
-from opsctl.trainer.contract import Reason, StopReason, to_json
-from tests.support.clocks import Hands
+from opsctl.trainer.contract import StopReason, TrainerStop, to_json
+from tests.support.clocks import FakeClock
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -69,7 +69,7 @@ class Queue:
     def accounting(self, user: str, cluster: str) -> None:
         return None
 
-    def submit(self, plan: Plan, *, script: str, output: str) -> NoReturn:
+    def submit(self, plan: LaunchPlan, *, script: str, output: str) -> NoReturn:
         raise AssertionError("nothing here submits")
 
     def hold(self, job: str) -> None:
@@ -113,10 +113,10 @@ class World:
     """Train `gpt`, submitted as array 12 of ten tasks under the nonce n1."""
 
     run: RunDir
-    clock: Hands
+    clock: FakeClock
     queue: Queue
-    chain: Chain
-    rules: Guard
+    chain: TrainArrays
+    rules: GuardSettings
 
     def began(self, life: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Life:
         """A life that began now."""
@@ -125,7 +125,7 @@ class World:
             checkpoint=checkpoint,
         )  # fmt: skip
         write_start(self.run, self.run.life(life), start)
-        self.chain.journal.append(Kind.LIFE_STARTED, life=life, nodes=nodes)
+        self.chain.journal.append(EventKind.LIFE_STARTED, life=life, nodes=nodes)
         return self.run.life(life)
 
     def exited(self, life: Life, code: int, *, after: float = 60) -> None:
@@ -134,7 +134,7 @@ class World:
         life.body_exit.write_text(f"{code}\n")
         os.utime(life.body_exit, (self.clock.now().timestamp(),) * 2)
 
-    def left(self, life: Life, reason: Reason, *, step: int = 40, after: float = 60) -> None:
+    def left(self, life: Life, reason: TrainerStop, *, step: int = 40, after: float = 60) -> None:
         """The trainer left and said why."""
         self.clock.sleep(after)
         life.stop_reason.write_text(to_json(StopReason(reason=reason, step=step, at=self.clock.now().timestamp())))
@@ -143,7 +143,7 @@ class World:
         row = Job(id="13", array="12", tasks=tasks, name="gpt", user="me", state=state, comment="opsctl:gpt:n1")
         self.queue.rows.append(replace(row, **more))  # type: ignore[arg-type]  # fields of a Job
 
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[EventKind]:
         return [event.kind for event in self.chain.journal.events()]
 
     def end(self, life: Life) -> dict[str, str]:
@@ -151,14 +151,16 @@ class World:
 
 
 def a_world(path: Path) -> World:
-    run, clock, queue = RunDir(path / "gpt"), Hands(BEGIN), Queue()
+    run, clock, queue = RunDir(path / "gpt"), FakeClock(BEGIN), Queue()
     run.path.mkdir()
     run.create()
     run.config.write_text('name = "gpt"\ncommand = ["true"]\n[slurm]\nnodes = 2\ntime_limit = "10"\n')
     journal = Journal(run, clock)
-    journal.append(Kind.SUBMITTING, nonce="n1", tasks=10, after="")
-    journal.append(Kind.SUBMITTED, nonce="n1", array="12")
-    made = World(run, clock, queue, Chain(run=run, journal=journal, scheduler=queue), Guard(short_lives=3))
+    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=10, after="")
+    journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
+    made = World(
+        run, clock, queue, TrainArrays(run=run, journal=journal, scheduler=queue), GuardSettings(short_lives=3)
+    )
     made.row(tuple(range(2, 11)), JobState.PENDING, reason="JobArrayTaskLimit", id="12")
     clock.sleep(1)
     return made
@@ -168,6 +170,6 @@ def care_of(world: World) -> NodeCare:
     """Nodes are looked after, but no way leads to any."""
     site = SiteDir(world.run.path.parent / ".site")
     return NodeCare(
-        site=HealthSite(exclude_hours=72), history=History(site=site, clock=world.clock), clock=world.clock,
+        site=HealthSettings(exclude_hours=72), history=NodeHistory(site=site, clock=world.clock), clock=world.clock,
         exclusions=Exclusions(site=site, clock=world.clock), reach=lambda jobs, idle: Fanout(shells=()),
     )  # fmt: skip

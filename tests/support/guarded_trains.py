@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opsctl.host.system import SystemClock, SystemRunner
-from opsctl.launch.train_arrays import Chain
-from opsctl.model import Job, JobSpec, Plan
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.model import Job, JobSpec, LaunchPlan
 from opsctl.render import directives, render
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.scheduler.slurm import Slurm
-from opsctl.state.journal import Event, Journal, Kind
+from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import Life, RunDir
 
 
@@ -41,7 +41,7 @@ class GuardedTrain:
         self.runner = SystemRunner(env=self.sandbox.env())
         self.scheduler = Slurm(self.runner)
         self.journal = Journal(self.run, SystemClock())
-        self.chain = Chain(run=self.run, journal=self.journal, scheduler=self.scheduler)
+        self.chain = TrainArrays(run=self.run, journal=self.journal, scheduler=self.scheduler)
         self.run.path.mkdir()
         self.run.create()
         self.site = self.path / "site.toml"
@@ -63,10 +63,10 @@ class GuardedTrain:
             site_file=str(self.site),
         )  # fmt: skip
         self.run.write(self.run.wrapper, wrapper)
-        plan = Plan(train="gpt", spec=spec, wrapper=wrapper, body=body, nonce="n1")
-        self.journal.append(Kind.SUBMITTING, nonce="n1", tasks=tasks, after="")
+        plan = LaunchPlan(train="gpt", spec=spec, wrapper=wrapper, body=body, nonce="n1")
+        self.journal.append(EventKind.SUBMITTING, nonce="n1", tasks=tasks, after="")
         array = self.scheduler.submit(plan, script=str(self.run.wrapper), output=str(self.run.main_log))
-        self.journal.append(Kind.SUBMITTED, nonce="n1", array=array)
+        self.journal.append(EventKind.SUBMITTED, nonce="n1", array=array)
         self.arrays.append(array)
         return array
 
@@ -102,7 +102,7 @@ class GuardedTrain:
         until(self.life(task).end.exists)
         return json.loads(self.life(task).end.read_text())  # type: ignore[no-any-return]  # end.json is an object
 
-    def events(self, kind: Kind) -> list[Event]:
+    def events(self, kind: EventKind) -> list[Event]:
         return [event for event in self.journal.events() if event.kind is kind]
 
     @property

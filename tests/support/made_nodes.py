@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from opsctl.nodes.health.node_state import Given, Prior, Snapshot, Verdict
+from opsctl.nodes.health.node_state import CheckInput, NodeBaseline, NodeSnapshot, Verdict
 from opsctl.nodes.health.snapshot import parse
 from opsctl.nodes.health.verdict import judge
 from opsctl.ports import Answer
-from opsctl.settings.health import HealthSite
+from opsctl.settings.health import HealthSettings
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 MARK = "@@mark"
@@ -79,17 +79,21 @@ def stat(pid: int, name: str, state: str = "S", seconds_ago: float = 1000) -> st
     return f"{pid} ({name}) {state} {' '.join(['0'] * 18)} {started} 0 0\n"
 
 
-def seen(text: str | None = None, *, by: str = "ssh", node: str = "node001", **sections: object) -> Snapshot:
+def seen(text: str | None = None, *, by: str = "ssh", node: str = "node001", **sections: object) -> NodeSnapshot:
     """The snapshot of a node that printed this."""
     out = printed(**sections) if text is None else text  # type: ignore[arg-type]  # handed on
     return parse(Answer(node=node, by=by, code=0, out=out), MARK, asked=NOW, answered=NOW + timedelta(seconds=2))
 
 
 def verdict(
-    snapshot: Snapshot, *, site: HealthSite | None = None, prior: Prior | None = None, busy: bool | None = False,
+    snapshot: NodeSnapshot,
+    *,
+    site: HealthSettings | None = None,
+    prior: NodeBaseline | None = None,
+    busy: bool | None = False,
     **given: object,
-) -> Verdict:  # fmt: skip
-    return judge(snapshot, Given(site=site or HealthSite(), prior=prior or Prior(), busy=busy, **given))  # type: ignore[arg-type]  # as above
+) -> Verdict:
+    return judge(snapshot, CheckInput(site=site or HealthSettings(), prior=prior or NodeBaseline(), busy=busy, **given))  # type: ignore[arg-type]  # as above
 
 
 def said(verdict: Verdict, check: str) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 from opsctl.guard.outcome import ACTIONS, Outcome
 from opsctl.report.contents import Report
 from opsctl.report.train_report import report_train
-from opsctl.state.journal import Journal, Kind
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -46,16 +46,16 @@ class Train:
         self.life = ""
         self.began = 0.0
 
-    def note(self, at: float, kind: Kind, **data: Any) -> None:
+    def note(self, at: float, kind: EventKind, **data: Any) -> None:
         self.clock.seconds = at
         self.journal.append(kind, **data)
 
     def submit(self, at: float, *, tasks: int = 5, array: str = "7") -> None:
-        self.note(at, Kind.SUBMITTING, nonce=array, tasks=tasks, after="")
-        self.note(at, Kind.SUBMITTED, nonce=array, array=array)
+        self.note(at, EventKind.SUBMITTING, nonce=array, tasks=tasks, after="")
+        self.note(at, EventKind.SUBMITTED, nonce=array, array=array)
 
     def start(self, at: float, life: str) -> None:
-        self.note(at, Kind.LIFE_STARTED, life=life, nodes="node[001-002]")
+        self.note(at, EventKind.LIFE_STARTED, life=life, nodes="node[001-002]")
         self.life, self.began = life, at
         path = self.run.life(life).path
         path.mkdir(parents=True)
@@ -85,7 +85,7 @@ class Train:
 
     def end(self, at: float, outcome: Outcome, why: str = "as told") -> None:
         life, action = self.run.life(self.life), ACTIONS[outcome]
-        self.note(at, Kind.LIFE_SETTLED, life=self.life, outcome=outcome, action=action, why=why)
+        self.note(at, EventKind.LIFE_SETTLED, life=self.life, outcome=outcome, action=action, why=why)
         began = BEGIN + timedelta(seconds=self.began)
         record = {"life": self.life, "outcome": outcome, "action": action, "why": why, "started": began.isoformat(),
                   "ended": self.clock.now().isoformat(), "new_checkpoint": True}  # fmt: skip

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from opsctl.calc.accelerators import ACCELERATORS
-from opsctl.calc.gpt_size import Shape
+from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Cluster, Topology
 
 FILE = Path(__file__).parents[1] / "corpus/plan/prequel-rows.csv"
@@ -18,7 +18,7 @@ WHOLE = {"line", "table", "nodes", "layers", "hidden", "heads", "dp", "tp", "pp"
 class Row:
     line: int
     table: int
-    shape: Shape
+    shape: ModelShape
     topology: Topology
     cluster: Cluster
     batch: int
@@ -50,7 +50,7 @@ def distinct() -> tuple[Row, ...]:
 
 def _row(each: dict[str, str]) -> Row:
     number = {name: int(value) for name, value in each.items() if name in WHOLE}
-    shape = Shape(
+    shape = ModelShape(
         layers=number["layers"], hidden=number["hidden"], heads=number["heads"], vocabulary=250880, positions=True
     )
     topology = Topology(

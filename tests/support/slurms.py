@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.faults import Action
+from opsctl.sandbox.faults import FaultKind
 
 OPSCTL = (sys.executable, "-m", "opsctl", "sandbox")
 Up = Callable[..., Sandbox]
@@ -34,14 +34,14 @@ def forgetting(sandbox: Sandbox) -> Callable[[], None]:
     what came later."""
     state = sandbox.record.site.home / "state"
     before = state.with_name("state-before")
-    sandbox.fault("controller", Action.STOP)  # its files come and go
+    sandbox.fault("controller", FaultKind.STOP)  # its files come and go
     shutil.copytree(state, before)
-    sandbox.fault("controller", Action.RESUME)
+    sandbox.fault("controller", FaultKind.RESUME)
 
     def forget() -> None:
-        sandbox.fault("controller", Action.KILL)
+        sandbox.fault("controller", FaultKind.KILL)
         shutil.rmtree(state)
         before.rename(state)
-        sandbox.fault("controller", Action.RESTART)
+        sandbox.fault("controller", FaultKind.RESTART)
 
     return forget

@@ -13,7 +13,7 @@ from pathlib import Path
 from opsctl.trainer import config, rank_process
 from opsctl.trainer.process_groups import choose_accelerator, connect, leave
 from opsctl.trainer.rank_layout import layout
-from opsctl.trainer.run_state import State
+from opsctl.trainer.run_state import RunState
 
 
 def main(run_dir: Path) -> None:
@@ -27,7 +27,7 @@ def main(run_dir: Path) -> None:
     from opsctl.trainer.checkpoint.save import open_checkpoints  # noqa: PLC0415
     from opsctl.trainer.engine import Engine  # noqa: PLC0415
 
-    cut, state = layout(settings, me.world_size), State()
+    cut, state = layout(settings, me.world_size), RunState()
     control = connect(me, timeout_s=60)
     engine = Engine(settings, cut, me.rank)
     checkpoints = open_checkpoints(run_dir / "checkpoints", settings, cut, engine, control, parameters=100_000)

@@ -19,7 +19,7 @@ from opsctl.cli import cli
 from opsctl.errors import OpsctlError
 from opsctl.model import Job
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import Journal, Kind
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 
 HELD = ("--hold",)
@@ -64,7 +64,7 @@ class Trains:
     def run(self, name: str = "t") -> RunDir:
         return RunDir(self.root / name)
 
-    def kinds(self, name: str = "t") -> list[Kind]:
+    def kinds(self, name: str = "t") -> list[EventKind]:
         return [event.kind for event in Journal(self.run(name), self.app.clock).events()]
 
     def rows(self, name: str = "t") -> list[Job]:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.host.system import SystemRunner
-from opsctl.launch.train_arrays import look
+from opsctl.launch.train_arrays import take_snapshot
 from opsctl.model import Finding, Job, JobState
-from opsctl.settings.loader import Site, Train, parse
-from opsctl.state.journal import Journal, Kind
+from opsctl.settings.loader import SiteSettings, TrainSettings, parse
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import Life, RunDir
 from opsctl.watchdogs import WATCHDOGS
-from opsctl.watchdogs.context import Memory, Scene, Watched
-from tests.support.clocks import Hands
+from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
+from tests.support.clocks import FakeClock
 
 T0 = datetime(2026, 1, 5, 1, 0, tzinfo=UTC)
 LINE = "[default7]: iteration {step:8d}/   1000 | elapsed time per iteration (s): {step_s} | lm loss: {loss:.6E} |"
@@ -26,7 +26,7 @@ class Stage:
     """What a watchdog is shown."""
 
     place: Path
-    clock: Hands = field(default_factory=lambda: Hands(T0))
+    clock: FakeClock = field(default_factory=lambda: FakeClock(T0))
     site: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     jobs: tuple[Job, ...] = ()
@@ -38,8 +38,8 @@ class Stage:
         self.run.create()
         self.run.config.touch()
         self.journal = Journal(self.run, self.clock)
-        self.journal.append(Kind.SUBMITTING, nonce="n", tasks=3, after="")
-        self.journal.append(Kind.SUBMITTED, nonce="n", array="7")
+        self.journal.append(EventKind.SUBMITTING, nonce="n", tasks=3, after="")
+        self.journal.append(EventKind.SUBMITTED, nonce="n", array="7")
 
     @property
     def life(self) -> Life:
@@ -48,17 +48,19 @@ class Stage:
     def runs(self, *, since: datetime = T0, **changed: Any) -> None:
         self.jobs = (job(start=since, **changed),)
 
-    def train(self) -> Watched:
+    def train(self) -> WatchedTrain:
         table = {"nodes": 1, "time_limit": "60", "processes_per_node": 2}
         given = {"name": "gpt", "command": ["x"], "slurm": table, "watch": self.config}
-        seen = look(self.run, self.journal, self.jobs)
-        return Watched(run=self.run, config=parse(Train, given, "t"), seen=seen, events=tuple(self.journal.events()))
+        seen = take_snapshot(self.run, self.journal, self.jobs)
+        return WatchedTrain(
+            run=self.run, config=parse(TrainSettings, given, "t"), seen=seen, events=tuple(self.journal.events())
+        )
 
-    def scene(self) -> Scene:
-        site = parse(Site, {"root": str(self.place), **self.site}, "s")
-        return Scene(
+    def scene(self) -> WatchContext:
+        site = parse(SiteSettings, {"root": str(self.place), **self.site}, "s")
+        return WatchContext(
             site=site, now=self.clock.now(), clock=self.clock, runner=SystemRunner(), acts=self.acts,
-            memory=Memory(self.place / ".site/watch"), site_dir=self.place / ".site", trains=(self.train(),),
+            memory=WatchdogMemory(self.place / ".site/watch"), site_dir=self.place / ".site", trains=(self.train(),),
             nodes=self.nodes,
         )  # fmt: skip
 

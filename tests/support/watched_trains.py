@@ -9,9 +9,9 @@ from pathlib import Path
 from opsctl.app import App
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.model import Finding, Level
-from opsctl.monitor.watch_cycle import Report, Watch
+from opsctl.monitor.watch_cycle import CycleReport, Watch
 from opsctl.ports import Clock, Runner
-from opsctl.settings.loader import Site, load_site
+from opsctl.settings.loader import SiteSettings, load_site
 
 
 @dataclass
@@ -57,20 +57,20 @@ def app_of(root: Path, env: dict[str, str], clock: Clock, *, watch: str = "", mo
     path = root / "site.toml"
     head = f'root = "{root}"\ntrust_parents = true\n'
     path.write_text(f"{head}[watch]\nclock_tolerance_seconds = 0\n{watch}\n[alerts]\nwarning_looks = 1\n{more}\n")
-    site: Site = load_site(path)
+    site: SiteSettings = load_site(path)
     app = CountedApp(site=site, site_path=path, clock=clock, runner=SystemRunner())
     object.__setattr__(app, "counting", CountingRunner(env=env))
     return app
 
 
-def told(report: Report) -> list[tuple[str, Level]]:
+def told(report: CycleReport) -> list[tuple[str, Level]]:
     """What people are told by a cycle."""
     return [(each.finding.key, each.finding.level) for each in report.transitions]
 
 
-def found(report: Report, key: str) -> Finding:
+def found(report: CycleReport, key: str) -> Finding:
     return next(each for each in report.findings if each.key == key)
 
 
-def cycle(app: App, *names: str) -> Report:
+def cycle(app: App, *names: str) -> CycleReport:
     return Watch(world=app, names=names).cycle()

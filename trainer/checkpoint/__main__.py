@@ -79,7 +79,7 @@ def _found(paths: Sequence[Path]) -> list[Path]:
     """The checkpoints that `paths` are or hold. Raises Refused where there is none."""
     found: list[Path] = []
     for path in paths:
-        inside = [path] if (path / manifest.MANIFEST).exists() else [c.path for c in manifest.checkpoints(path)]
+        inside = [path] if (path / manifest.MANIFEST).exists() else [c.path for c in manifest.list_checkpoints(path)]
         if not inside:
             raise Refused(f"{path} is not a checkpoint and holds none")
         found += inside
@@ -135,8 +135,8 @@ def _from(least: int, text: str) -> int:
 def _prune(given: argparse.Namespace) -> int:
     if not given.directory.is_dir():
         raise Refused(f"{given.directory} is not a directory")
-    gone = manifest.superfluous(
-        manifest.checkpoints(given.directory),
+    gone = manifest.find_superfluous(
+        manifest.list_checkpoints(given.directory),
         keep_last=given.keep_last,
         keep_every=given.keep_every,
         is_good=lambda path: not manifest.verify(path),

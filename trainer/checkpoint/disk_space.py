@@ -16,7 +16,7 @@ _A_FILE = 1 << 18
 
 def expected_size(directory: Path, *, parameters: int, precision: str, ranks: int) -> tuple[int, int]:
     """Bytes and files of the next checkpoint: as the newest has them, else by the number of parameters."""
-    newest = manifest.newest_complete(directory)
+    newest = manifest.find_newest_complete(directory)
     if newest is not None:
         try:
             files = manifest.read_manifest(newest.path).files

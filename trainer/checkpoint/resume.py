@@ -15,7 +15,7 @@ from opsctl.trainer.errors import Refused
 from opsctl.trainer.heartbeats import say
 from opsctl.trainer.manifest import Checkpoint, Manifest
 from opsctl.trainer.process_groups import Control
-from opsctl.trainer.run_state import State
+from opsctl.trainer.run_state import RunState
 
 _SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
 """What of the model's table a checkpoint must have in common with the run that resumes it."""
@@ -31,7 +31,7 @@ class Resuming:
     engine: Engine
     control: Control
 
-    def resume(self, state: State) -> None:
+    def resume(self, state: RunState) -> None:
         """Load the newest checkpoint that verifies into engine and `state`. Raises Refused if it is of another run."""
         found = self._newest_verified(state)
         if found is None:
@@ -48,14 +48,14 @@ class Resuming:
             how = " (written by another topology)" if held.kind == manifest.UNIVERSAL else ""
             say(f"resumed from checkpoint {found.path.name}: {held.consumed_samples} samples consumed{how}")
 
-    def _newest_verified(self, state: State) -> Checkpoint | None:
+    def _newest_verified(self, state: RunState) -> Checkpoint | None:
         """The newest checkpoint without a fault; each rank hashes its share, and damaged ones are set aside.
 
         One that cannot be read is not damaged: it is left alone, and nothing older is taken in its stead.
         """
         process = self.control.process
         while True:
-            found = self.control.from_first(manifest.newest_complete(self.directory))
+            found = self.control.from_first(manifest.find_newest_complete(self.directory))
             if found is None:
                 return None
             heard = self.control.gather(self._share_of_problems(found))
@@ -103,9 +103,9 @@ class Resuming:
             torch.manual_seed(torch.initial_seed() ^ held.step << 20)
 
 
-def foresee(directory: Path, state: State) -> None:
+def foresee(directory: Path, state: RunState) -> None:
     """Take into `state` what the newest checkpoint says, before it is verified: enough to decide not to start."""
-    newest = manifest.newest_complete(directory)
+    newest = manifest.find_newest_complete(directory)
     if newest is None:
         return
     try:
@@ -115,7 +115,7 @@ def foresee(directory: Path, state: State) -> None:
     _take_over(state, held)
 
 
-def _take_over(state: State, held: Manifest) -> None:
+def _take_over(state: RunState, held: Manifest) -> None:
     state.step, state.consumed_samples, state.checkpoint_step = held.step, held.consumed_samples, held.step
     state.slowest_step_s, state.save_s = held.slowest_step_s, held.save_s
     state.seed, state.data = held.seed, held.data

@@ -27,14 +27,14 @@ from opsctl.trainer.heartbeats import say
 from opsctl.trainer.manifest import FileRecord, Manifest
 from opsctl.trainer.process_groups import Control
 from opsctl.trainer.rank_layout import Layout
-from opsctl.trainer.run_state import State
+from opsctl.trainer.run_state import RunState
 
 
 @dataclass(slots=True, kw_only=True)
 class _Save:
     """One save, and what became of it. Written by the thread that finishes it, read when that has ended."""
 
-    state: State
+    state: RunState
     """As it was when it was copied."""
     part: Path
     keep: str
@@ -61,7 +61,7 @@ class Checkpoints:
         self._save: _Save | None = None
         self.resume = resuming.resume
 
-    def save(self, state: State, *, background: bool, keep: str = "") -> None:
+    def save(self, state: RunState, *, background: bool, keep: str = "") -> None:
         """Save the state after `state.step`; `settle` tells what became of it. `keep` says why never to prune it.
 
         All ranks call it, and only when no save is in flight. In the background the state is copied, and the rest is
@@ -85,7 +85,7 @@ class Checkpoints:
             self._finish(save)
             save.stall_s = save.seconds
 
-    def settle(self, state: State, *, wait: bool = False) -> bool | None:
+    def settle(self, state: RunState, *, wait: bool = False) -> bool | None:
         """Whether the save that has ended since the last call is now a checkpoint; None if none has.
 
         A failure is noted, and nothing is lost. All ranks hear the same, though not at the same step unless they
@@ -105,7 +105,7 @@ class Checkpoints:
         self._tell(save, state, waited=time.monotonic() - started)
         return not save.failure
 
-    def _tell(self, save: _Save, state: State, *, waited: float) -> None:
+    def _tell(self, save: _Save, state: RunState, *, waited: float) -> None:
         if not self._control.process.is_first:
             return
         if save.failure:
@@ -116,7 +116,7 @@ class Checkpoints:
         for line in save.said:
             say(line)
 
-    def _part(self, state: State) -> Path:
+    def _part(self, state: RunState) -> Path:
         return self._directory / f".saving-{manifest.directory_name(state.step)}"
 
     def _prepare(self, part: Path) -> str:
@@ -191,7 +191,7 @@ class Checkpoints:
 
     def _prune(self) -> list[str]:
         kept = self._config.checkpoint
-        found = manifest.checkpoints(self._directory)
+        found = manifest.list_checkpoints(self._directory)
         said = []
         try:
             manifest.let_go(found, loss_spikes.NAME, newest=self._config.spike.keep)
@@ -201,7 +201,7 @@ class Checkpoints:
             manifest.sweep(self._directory)
         except OSError as error:
             said.append(f"what is left of a removed checkpoint stays: {error}")
-        for old in manifest.superfluous(found, keep_last=kept.keep_last, keep_every=kept.keep_every):
+        for old in manifest.find_superfluous(found, keep_last=kept.keep_last, keep_every=kept.keep_every):
             try:
                 manifest.remove(old.path)
                 said.append(f"removed checkpoint {old.path.name}")

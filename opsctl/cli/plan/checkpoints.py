@@ -13,7 +13,7 @@ from opsctl.calc.argument_checks import given, negative, not_positive, not_share
 from opsctl.calc.spares import mtbf_hours
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.cli.plan.options import failures_option, plot_option, size_options
-from opsctl.cli.plan.plots import Curve, draw, facts, listing
+from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
 from opsctl.units import format_duration, format_percent
 
 
@@ -64,7 +64,7 @@ def checkpoint(
         minutes = [longest / 60 * k / 40 for k in range(2, 121)]
         points = [(each, 100 * costs(each * 60).total) for each in minutes]
         best = [(each.interval_s / 60, 100 * each.total) for each in found.values()]
-        curves = [Curve(name="lost", points=points), Curve(name="proposed", points=best, as_dots=True)]
+        curves = [PlotLine(name="lost", points=points), PlotLine(name="proposed", points=best, as_dots=True)]
         draw(plot, title=f"{save_s:.0f} s a save", x="minutes between saves", y="% of the time", curves=curves)
     if as_json:
         print_json({
@@ -117,8 +117,8 @@ def storage(*, size: float, interval: float, free: float, reliable: float, plot:
     if plot:
         days = figures["days_until_full"]
         curves = [
-            Curve(name="checkpoints", points=[(0, 0), (days, daily * days)]),
-            Curve(name="can be counted on", points=[(0, free * reliable), (days, free * reliable)]),
+            PlotLine(name="checkpoints", points=[(0, 0), (days, daily * days)]),
+            PlotLine(name="can be counted on", points=[(0, free * reliable), (days, free * reliable)]),
         ]
         draw(plot, title=f"{size:g} TB every {interval:g} min", x="days", y="TB", curves=curves)
     if as_json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from opsctl.calc.throughput import time_left
 from opsctl.errors import InputError, OpsctlError
 from opsctl.state.journal import replay
-from opsctl.telemetry.progress.eta import median_step_s, waits_seen
+from opsctl.telemetry.progress.eta import measure_waits, median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def eta_of(
     if train:
         run = app.find(train)
         log = run.main_log
-        waits = waits or waits_seen(replay(app.journal(run).events()))
+        waits = waits or measure_waits(replay(app.journal(run).events()))
     assert log is not None
     if not log.is_file():
         raise InputError(f"{log}: {'no file' if log.exists() else 'no such file'}")

@@ -12,10 +12,10 @@ from opsctl.calc import sensitivity as calc
 from opsctl.calc import spares as counts
 from opsctl.calc.argument_checks import negative, not_positive, refuse
 from opsctl.calc.closed_form import renewal
-from opsctl.calc.simulation import CAUSES, Outcome, Setup
+from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.cli.plan.options import failures_option, plot_option
-from opsctl.cli.plan.plots import Curve, draw, facts, listing
+from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
 from opsctl.units import format_duration, format_percent
 
 
@@ -46,7 +46,7 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, plo
     if plot:
         points = [(float(n), p) for n, p in enumerate(islice(counts.enough(expected), 2 * wanted + 4))]
         draw(plot, title=f"{nodes} nodes", x="spare nodes", y="probability that they are enough",
-             curves=[Curve(name=f"{expected:.1f} out on average", points=points)])  # fmt: skip
+             curves=[PlotLine(name=f"{expected:.1f} out on average", points=points)])  # fmt: skip
     if as_json:
         print_json(figures)
         return
@@ -92,7 +92,7 @@ def simulate(
     \b
     opsctl plan simulate --nodes 48 --queue 2 --task 20 --no-guard
     """
-    setup = Setup(
+    setup = SimulationSetup(
         nodes=nodes, days=days, per_1000_node_days=failures, interval_h=interval / 60, save_h=save / 3600,
         start_up_h=start_up / 60, queue_h=queue, task_h=math.inf if task is None else task, tasks=tasks,
         hangs=hangs, notice_h=notice / 60, broken=broken, lemons=lemons, lemon_factor=lemon_factor, spares=spares,
@@ -116,7 +116,7 @@ def simulate(
         listing(("what would help", "points", ""), rows, left=("what would help",))
 
 
-def closed_form(setup: Setup) -> float | None:
+def closed_form(setup: SimulationSetup) -> float | None:
     """What the exact form says, for a train without time limit, broken nodes and lemons; None for others."""
     if math.isfinite(setup.task_h) or setup.broken or setup.lemons or not math.isfinite(setup.mtbf_h):
         return None
@@ -126,14 +126,14 @@ def closed_form(setup: Setup) -> float | None:
     )
 
 
-def _draw(path: str, outcomes: list[Outcome]) -> None:
+def _draw(path: str, outcomes: list[SimulatedRun]) -> None:
     shares = sorted(100 * each.share for each in outcomes)
     points = [(share, 100 * (k + 1) / len(shares)) for k, share in enumerate(shares)]
     draw(path, title=f"{len(shares)} trains", x="effective time in %", y="% of the trains that do no better",
-         curves=[Curve(name="trains", points=points)])  # fmt: skip
+         curves=[PlotLine(name="trains", points=points)])  # fmt: skip
 
 
-def _show(setup: Setup, summary: calc.Summary) -> None:
+def _show(setup: SimulationSetup, summary: calc.Summary) -> None:
     exact = closed_form(setup)
     facts({
         "effective time": f"{summary.mean:.1%}, {summary.low:.1%} to {summary.high:.1%} in 8 of 10 trains",

@@ -10,7 +10,7 @@ from opsctl.calc import gpt_size as models
 from opsctl.calc import gpu_memory as calc
 from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import not_positive, refuse
-from opsctl.calc.gpt_size import Shape
+from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Topology
 from opsctl.calc.save_interval import size_bytes
 from opsctl.cli.output import json_option, print_json, say
@@ -25,13 +25,13 @@ from opsctl.cli.plan.options import (
     takes_shape,
     zero_option,
 )
-from opsctl.cli.plan.plots import Curve, draw, facts, listing
+from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
 
 
 @click.command()
 @takes_shape
 @json_option
-def model(shape: Shape | None, *, as_json: bool) -> None:
+def model(shape: ModelShape | None, *, as_json: bool) -> None:
     """Parameters of a model, from its shape.
 
     \b
@@ -75,7 +75,7 @@ def model(shape: Shape | None, *, as_json: bool) -> None:
 @plot_option
 @json_option
 def memory(
-    shape: Shape | None, *, tp: int, pp: int, dp: int, micro_batch: int, batch: int, zero: int, precision: str,
+    shape: ModelShape | None, *, tp: int, pp: int, dp: int, micro_batch: int, batch: int, zero: int, precision: str,
     recompute: bool, embedding_slots: bool, gpu: str, plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Memory of one GPU of every stage of a topology, in GiB.
@@ -98,8 +98,8 @@ def memory(
     least = calc.least_gpus(billions=models.parameters(shape) / 1e9, gpu_gb=device.memory_gb)
     if plot:
         curves = [
-            Curve(name="all", points=[(stage.stage, stage.gib) for stage in stages]),
-            Curve(name="states", points=[(stage.stage, stage.states / calc.GIB) for stage in stages]),
+            PlotLine(name="all", points=[(stage.stage, stage.gib) for stage in stages]),
+            PlotLine(name="states", points=[(stage.stage, stage.states / calc.GIB) for stage in stages]),
         ]
         draw(plot, title=f"TP {tp}, PP {pp}, DP {dp}", x="stage", y="GiB of one GPU", curves=curves)
     if as_json:

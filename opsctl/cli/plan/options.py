@@ -11,7 +11,7 @@ import click
 
 from opsctl.calc.accelerators import ACCELERATORS
 from opsctl.calc.argument_checks import not_positive, refuse
-from opsctl.calc.gpt_size import PUBLISHED, Shape, parameters
+from opsctl.calc.gpt_size import PUBLISHED, ModelShape, parameters
 from opsctl.calc.gpu_memory import PRECISIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,7 +67,7 @@ def takes_shape(function: F) -> F:
     return call  # type: ignore[return-value]  # click's options wrap a function without its type
 
 
-def _shape(known: str | None, given: dict[str, Any]) -> Shape | None:
+def _shape(known: str | None, given: dict[str, Any]) -> ModelShape | None:
     if known:
         return replace(PUBLISHED[known], **given)
     if not given:
@@ -75,10 +75,10 @@ def _shape(known: str | None, given: dict[str, Any]) -> Shape | None:
     given.setdefault("heads", 1)
     missing = [name for name in ("layers", "hidden", "vocabulary") if name not in given]
     refuse("model", [f"--{name} is not given" for name in missing])
-    return Shape(**given)
+    return ModelShape(**given)
 
 
-def needed(shape: Shape | None) -> Shape:
+def needed(shape: ModelShape | None) -> ModelShape:
     refuse(
         "model",
         [] if shape else ["its shape is not given"],
@@ -88,7 +88,7 @@ def needed(shape: Shape | None) -> Shape:
     return shape
 
 
-def one_head(shape: Shape) -> Iterator[str]:
+def one_head(shape: ModelShape) -> Iterator[str]:
     """A line that says so where the heads were not given and a verb needs them."""
     if shape.heads == 1 and shape.hidden > WIDEST_HEAD:
         yield f"1 head of {shape.hidden} columns: --heads says how many there are"

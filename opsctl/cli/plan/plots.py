@@ -14,7 +14,7 @@ from opsctl.extras import required
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class PlotLine:
     name: str
     points: Sequence[tuple[float, float]]
     as_dots: bool = False
@@ -39,7 +39,7 @@ def listing(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequ
     print_table(table)
 
 
-def draw(path: str, *, title: str, x: str, y: str, curves: Sequence[Curve]) -> None:
+def draw(path: str, *, title: str, x: str, y: str, curves: Sequence[PlotLine]) -> None:
     """Write a picture. Raises MissingPackage where matplotlib is missing."""
     if Path(path).suffix not in (".png", ".svg"):
         raise InputError(f"--plot {path}: needs to end in .png or .svg")

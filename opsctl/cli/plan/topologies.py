@@ -12,7 +12,7 @@ import click
 from opsctl.calc import topology_search as calc
 from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import not_positive, refuse
-from opsctl.calc.gpt_size import Shape
+from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Cluster, not_a_cluster, not_a_ramp, ramp_sizes
 from opsctl.cli.output import json_option, print_json, say
 from opsctl.cli.plan.options import (
@@ -26,7 +26,7 @@ from opsctl.cli.plan.options import (
     takes_shape,
     zero_option,
 )
-from opsctl.cli.plan.plots import Curve, draw, listing
+from opsctl.cli.plan.plots import PlotLine, draw, listing
 from opsctl.units import format_percent
 
 
@@ -47,7 +47,7 @@ from opsctl.units import format_percent
 @plot_option
 @json_option
 def topology(
-    shape: Shape | None, *, nodes: int, gpus_per_node: int, gpu: str, network: float, batch: int, ramp: str | None,
+    shape: ModelShape | None, *, nodes: int, gpus_per_node: int, gpu: str, network: float, batch: int, ramp: str | None,
     micro_batch: tuple[int, ...], zero: int, precision: str, recompute: bool, show: int, everything: bool,
     plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
@@ -73,7 +73,7 @@ def topology(
     good = [each for each in found if not each.problems]
     if plot:
         points = [(each.memory_gib, each.seconds) for each in good]
-        curves = [Curve(name="what can run", points=points, as_dots=True)]
+        curves = [PlotLine(name="what can run", points=points, as_dots=True)]
         draw(plot, title=f"{cluster.gpus} {gpu}", x="GiB of the fullest GPU", y="seconds a step", curves=curves)
     if as_json:
         print_json([asdict(each) for each in (found if everything else good[:show])])

@@ -13,7 +13,7 @@ from opsctl.calc import network as networks
 from opsctl.calc import throughput as calc
 from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import given, negative, not_positive, refuse
-from opsctl.calc.gpt_size import Shape, parameters
+from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.cli.output import complete_trains, json_option, print_json
 from opsctl.cli.plan.eta import eta_of
 from opsctl.cli.plan.options import (
@@ -24,7 +24,7 @@ from opsctl.cli.plan.options import (
     size_options,
     takes_shape,
 )
-from opsctl.cli.plan.plots import Curve, draw, facts, listing
+from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
 from opsctl.units import format_duration, format_percent
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ LABELS = {
 @json_option
 @click.pass_obj
 def throughput(
-    app: App, shape: Shape | None, *, gpus: int | None, gpu: str, batch: int | None, seconds: float | None,
+    app: App, shape: ModelShape | None, *, gpus: int | None, gpu: str, batch: int | None, seconds: float | None,
     tflops: float | None, recompute: bool, tokens: float | None, price: float | None, train: str | None,
     log: Path | None, task: float | None, start_up: float, wait: tuple[float, ...], plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
@@ -108,7 +108,14 @@ def _missing(seconds: float | None, tflops: float | None, gpus: int | None, batc
 
 
 def _speed(
-    shape: Shape, *, gpus: int, batch: int, seconds: float | None, tflops: float | None, peak: float, recompute: bool
+    shape: ModelShape,
+    *,
+    gpus: int,
+    batch: int,
+    seconds: float | None,
+    tflops: float | None,
+    peak: float,
+    recompute: bool,
 ) -> dict[str, Any]:
     if seconds is None:
         assert tflops is not None
@@ -127,14 +134,14 @@ def _speed(
 
 
 def _training(
-    shape: Shape, *, gpus: int, tflops: float, tokens: float, price: float | None, recompute: bool
+    shape: ModelShape, *, gpus: int, tflops: float, tokens: float, price: float | None, recompute: bool
 ) -> dict[str, Any]:
     size = parameters(shape) / 1e9
     hours = calc.gpu_hours(billions=size, tokens_billions=tokens, tflops=tflops, recompute=recompute)
     return {"days": hours / gpus / 24, "gpu_hours": hours, "cost": None if price is None else hours * price}
 
 
-def _draw_days(path: str, shape: Shape, gpus: int, tokens: float, *, recompute: bool) -> None:
+def _draw_days(path: str, shape: ModelShape, gpus: int, tokens: float, *, recompute: bool) -> None:
     size = parameters(shape) / 1e9
 
     def days(tflops: float) -> float:
@@ -144,7 +151,7 @@ def _draw_days(path: str, shape: Shape, gpus: int, tokens: float, *, recompute: 
 
     points = [(float(reached), days(reached)) for reached in range(20, 620, 10)]
     draw(path, title=f"{size:.0f}B, {tokens:g}B tokens, {gpus} GPUs", x="TFLOP/s of each GPU", y="days",
-         curves=[Curve(name="without pauses", points=points)])  # fmt: skip
+         curves=[PlotLine(name="without pauses", points=points)])  # fmt: skip
 
 
 def _label(name: str) -> str:
@@ -199,10 +206,10 @@ def network(
     if plot:
         widths = [gb_s * 2 ** (k / 4 - 3) for k in range(25)]
         curves = [
-            Curve(name=f"ZeRO-{zero}", points=[(w, each.sent_gb / w) for w in widths])
+            PlotLine(name=f"ZeRO-{zero}", points=[(w, each.sent_gb / w) for w in widths])
             for zero, each in found.items() if zero in (1, 3)
         ]  # fmt: skip
-        curves.append(Curve(name="compute", points=[(w, found[0].compute_s) for w in widths]))
+        curves.append(PlotLine(name="compute", points=[(w, found[0].compute_s) for w in widths]))
         draw(plot, title=f"{billions:.0f}B on {gpus} GPUs", x="GB/s", y="seconds a step", curves=curves)
     if as_json:
         print_json(

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from apscheduler.schedulers.blocking import BlockingScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
-from opsctl.cron.context import Cron
+from opsctl.cron.context import CronContext
 from opsctl.cron.drivers.export import NAME as EXPORT
-from opsctl.cron.drivers.selected_driver import Wanted, read_wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
 from opsctl.errors import InputError, OpsctlError
 from opsctl.host.processes import ProcessId, own_process
 from opsctl.host.system import hostname
@@ -26,8 +26,8 @@ GRID = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Daemon:
-    cron: Cron
+class CronDaemon:
+    cron: CronContext
     runner: Runner
     tick: Sequence[str]
     """What one tick is, as a program."""
@@ -74,7 +74,7 @@ class Daemon:
                     f"cron is driven already, by {describe(other)}", hint="opsctl cron status; opsctl cron stop"
                 )
             write_wanted(
-                place, Wanted(driver=NAME, since=self.cron.clock.now(), by=actor(), host=hostname(), pid=me.pid,
+                place, SelectedDriver(driver=NAME, since=self.cron.clock.now(), by=actor(), host=hostname(), pid=me.pid,
                               started=me.started),
             )  # fmt: skip
 
@@ -86,7 +86,7 @@ class Daemon:
         return wanted is not None and wanted.process == own_process()
 
 
-def alive(cron: Cron) -> Wanted | None:
+def alive(cron: CronContext) -> SelectedDriver | None:
     """The driver that is to run, unless it is a daemon of which we know that it is gone."""
     try:
         wanted = read_wanted(cron.place)
@@ -100,7 +100,7 @@ def alive(cron: Cron) -> Wanted | None:
     return None if cron.place.is_overdue(cron.settings.every, cron.clock.now()) else wanted
 
 
-def describe(wanted: Wanted) -> str:
+def describe(wanted: SelectedDriver) -> str:
     """`the daemon with pid 12 on login1, since 2026-01-02 03:04 UTC, of anna`."""
     where = f" with pid {wanted.pid} on {wanted.host}" if wanted.driver == NAME else ""
     if wanted.driver == EXPORT:
@@ -108,7 +108,7 @@ def describe(wanted: Wanted) -> str:
     return f"the {wanted.driver} driver{where}, since {wanted.since:%Y-%m-%d %H:%M} UTC, of {wanted.by}"
 
 
-def stop(cron: Cron, wanted: Wanted) -> str:
+def stop(cron: CronContext, wanted: SelectedDriver) -> str:
     """Ask a daemon to leave; what was done, in words."""
     cron.place.wanted.unlink(missing_ok=True)
     process: ProcessId | None = wanted.process

@@ -8,23 +8,23 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 
-from opsctl.cron.context import Cron
-from opsctl.cron.drivers.selected_driver import Wanted, read_wanted, write_wanted
+from opsctl.cron.context import CronContext
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
 from opsctl.host.system import hostname
 from opsctl.render import render
-from opsctl.settings.cron import CronSite
+from opsctl.settings.cron import CronSettings
 from opsctl.state.journal import actor
 
 NAME = "export"
 FLAG = "--exported"
 
 
-def crontab(argv: Sequence[str], settings: CronSite) -> str:
+def crontab(argv: Sequence[str], settings: CronSettings) -> str:
     """For `crontab -e` on a login node."""
     return render("cron/crontab.j2", minutes=_minutes(settings), command=_cron_line(argv))
 
 
-def scrontab(argv: Sequence[str], settings: CronSite) -> str:
+def scrontab(argv: Sequence[str], settings: CronSettings) -> str:
     """For `scrontab -e`, on sites whose Slurm has it."""
     options = {"--partition": settings.partition, "--account": settings.account, "--qos": settings.qos,
                "--mem": settings.memory, "--time": settings.time_limit}  # fmt: skip
@@ -32,7 +32,7 @@ def scrontab(argv: Sequence[str], settings: CronSite) -> str:
     return render("cron/scrontab.j2", minutes=_minutes(settings), command=_cron_line(argv), options=said)
 
 
-def systemd_timer(argv: Sequence[str], settings: CronSite) -> str:
+def systemd_timer(argv: Sequence[str], settings: CronSettings) -> str:
     """A timer and the service that it starts."""
     minutes = settings.every // 60 or 1
     when = "hourly" if minutes == 60 else f"*:0/{minutes}"
@@ -41,12 +41,12 @@ def systemd_timer(argv: Sequence[str], settings: CronSite) -> str:
     )
 
 
-def systemd_service(argv: Sequence[str], _: CronSite) -> str:
+def systemd_service(argv: Sequence[str], _: CronSettings) -> str:
     """A service that runs the daemon driver."""
     return render("cron/systemd-service.j2", command=_systemd_line([*argv[:-1], "start", "daemon"]))
 
 
-FORMATS: dict[str, Callable[[Sequence[str], CronSite], str]] = {
+FORMATS: dict[str, Callable[[Sequence[str], CronSettings], str]] = {
     "crontab": crontab,
     "scrontab": scrontab,
     "systemd-timer": systemd_timer,
@@ -55,17 +55,17 @@ FORMATS: dict[str, Callable[[Sequence[str], CronSite], str]] = {
 """What `opsctl cron export` can print."""
 
 
-def expect(cron: Cron) -> None:
+def expect(cron: CronContext) -> None:
     """Ticks are to come from outside, unless another driver was started. Raises RunDirError."""
     try:
         is_known = read_wanted(cron.place) is not None
     except (OSError, ValueError):
         is_known = True
     if not is_known:
-        write_wanted(cron.place, Wanted(driver=NAME, since=cron.clock.now(), by=actor(), host=hostname()))
+        write_wanted(cron.place, SelectedDriver(driver=NAME, since=cron.clock.now(), by=actor(), host=hostname()))
 
 
-def _minutes(settings: CronSite) -> str:
+def _minutes(settings: CronSettings) -> str:
     minutes = settings.every // 60 or 1
     return {1: "*", 60: "0"}.get(minutes, f"*/{minutes}")
 

@@ -13,7 +13,7 @@ from opsctl.host.system import hostname
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SelectedDriver:
     driver: str
     since: datetime
     by: str
@@ -28,18 +28,18 @@ class Wanted:
         return ProcessId(pid=self.pid, started=self.started) if self.host == hostname() else None
 
 
-def read_wanted(place: CronDir) -> Wanted | None:
+def read_wanted(place: CronDir) -> SelectedDriver | None:
     """None if none is wanted. Raises OSError, and ValueError for a file that cannot be understood."""
     try:
         given = json.loads(place.wanted.read_text())
     except FileNotFoundError:
         return None
     try:
-        return Wanted(**{**given, "since": datetime.fromisoformat(given["since"])})
+        return SelectedDriver(**{**given, "since": datetime.fromisoformat(given["since"])})
     except (TypeError, KeyError) as error:
         raise ValueError(f"{place.wanted}: {error!r}") from error
 
 
-def write_wanted(place: CronDir, wanted: Wanted) -> None:
+def write_wanted(place: CronDir, wanted: SelectedDriver) -> None:
     """Raises RunDirError."""
     place.site.write(place.wanted, json.dumps(asdict(wanted), default=str) + "\n")

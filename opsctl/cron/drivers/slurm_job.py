@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from opsctl.cron.context import Cron
-from opsctl.cron.drivers.selected_driver import Wanted, read_wanted, write_wanted
+from opsctl.cron.context import CronContext
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
 from opsctl.cron.sbatch import sbatch
 from opsctl.errors import OpsctlError, RunDirError, SchedulerError, Unreachable
 from opsctl.model import Job, JobState
@@ -36,7 +36,7 @@ HELD_BACK = ("BeginTime", "Dependency")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmDriver:
-    cron: Cron
+    cron: CronContext
     scheduler: Scheduler
     runner: Runner
     defaults: SlurmDefaults
@@ -152,7 +152,7 @@ class SlurmDriver:
 
     def _want(self, *, before: bool) -> None:
         if not before:
-            write_wanted(self.cron.place, Wanted(driver=NAME, since=self.cron.clock.now(), by=actor()))
+            write_wanted(self.cron.place, SelectedDriver(driver=NAME, since=self.cron.clock.now(), by=actor()))
 
     def _submit(self, slot: datetime) -> str:
         begin = f"--begin=uts{slot.timestamp():.0f}"  # since the epoch, which knows no summer time

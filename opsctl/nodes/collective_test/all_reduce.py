@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from opsctl.nodes.collective_test.node_search import Found, Group, search, tournament
-from opsctl.nodes.health.node_state import Health, Result, Severity, Verdict
+from opsctl.nodes.collective_test.node_search import Group, SearchResult, search, tournament
+from opsctl.nodes.health.node_state import CheckResult, Health, Severity, Verdict
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodesets import fold
 from opsctl.ports import Answer, Clock
@@ -20,7 +20,7 @@ SLOW = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class TestOptions:
     """How nodes are tested."""
 
     python: str
@@ -36,7 +36,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class TestRound:
     """Groups that were tested at the same time."""
 
     groups: tuple[Group, ...]
@@ -45,27 +45,27 @@ class Round:
 
 
 @dataclass(slots=True, kw_only=True)
-class Together:
+class CollectiveTest:
     """Tests nodes; keeps what every round came to."""
 
     fanout: Fanout
-    ask: Ask
+    ask: TestOptions
     clock: Clock
     addresses: Mapping[str, str]
     dice: random.Random
-    tell: Callable[[str], None] = lambda _: None
+    notify: Callable[[str], None] = lambda _: None
     devices: dict[str, int] = field(default_factory=dict)
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[TestRound] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
     """By node, what it said last when a test failed."""
 
     def alone(self, nodes: Sequence[str]) -> dict[str, Verdict]:
         """Each node by itself: is torch there, does every device hold and reckon. Raises nothing."""
-        self.tell(f"alone: {fold(nodes)}")
+        self.notify(f"alone: {fold(nodes)}")
         answers = self._run({node: {} for node in nodes})
         return {node: self._of_one(node, answer) for node, answer in answers.items()}
 
-    def search(self, nodes: Sequence[str]) -> Found:
+    def search(self, nodes: Sequence[str]) -> SearchResult:
         """All together, and where that fails, which of them."""
         return search(nodes, self.test)
 
@@ -81,7 +81,7 @@ class Together:
 
     def test(self, groups: Sequence[Group]) -> list[bool]:
         """An all-reduce over each group, all at the same time: whether each ended well."""
-        self.tell(" ".join(["together:", *(fold(group) for group in groups)]))
+        self.notify(" ".join(["together:", *(fold(group) for group in groups)]))
         asked: dict[str, dict[str, object]] = {}
         for group, port in zip(groups, self.dice.sample(PORTS, len(groups)), strict=True):
             devices = min(self.devices.get(node, 0) for node in group)
@@ -92,7 +92,7 @@ class Together:
         passed = tuple(all(answers[node].code == 0 for node in group) for group in groups)
         speeds = tuple(_speed(answers[group[0]]) if fine else None for group, fine in zip(groups, passed, strict=True))
         self.errors |= {node: why for node, answer in answers.items() if (why := _why(answer))}
-        self.rounds.append(Round(groups=tuple(groups), passed=passed, gigabytes_per_s=speeds))
+        self.rounds.append(TestRound(groups=tuple(groups), passed=passed, gigabytes_per_s=speeds))
         return list(passed)
 
     def _run(self, asked: Mapping[str, Mapping[str, object]]) -> dict[str, Answer]:
@@ -108,7 +108,7 @@ class Together:
             argv = (ask.python, "-", json.dumps(common | dict(asked[node])))
             return everybody.one(node, argv, timeout=limit, stdin=program)
 
-        return everybody.each(asked, run)
+        return everybody.ask_each(asked, run)
 
     def _of_one(self, node: str, answer: Answer) -> Verdict:
         said = _said(answer)
@@ -126,11 +126,13 @@ class Together:
     def verdict(self, node: str, health: Health, why: str = "", *, by: str = "", remedy: str = "") -> Verdict:
         severities = {Health.FAULTY: Severity.FAULTY, Health.DEGRADED: Severity.DEGRADED}
         severity = severities.get(health, Severity.UNKNOWN)
-        results = (Result(check="test-nodes", severity=severity, evidence=why, remedy=remedy),) if why else ()
+        results = (CheckResult(check="test-nodes", severity=severity, evidence=why, remedy=remedy),) if why else ()
         return Verdict(node=node, health=health, results=results, at=self.clock.now(), by=by)
 
 
-def judged(test: Together, alone: Mapping[str, Verdict], found: Found, speeds: Mapping[str, float]) -> list[Verdict]:
+def judge_nodes(
+    test: CollectiveTest, alone: Mapping[str, Verdict], found: SearchResult, speeds: Mapping[str, float]
+) -> list[Verdict]:
     """What all rounds say of each node. Who only fails together with somebody is no bad node."""
     verdicts = dict(alone)
     median = sorted(speeds.values())[len(speeds) // 2] if speeds else 0.0

@@ -14,7 +14,7 @@ Test = Callable[[Sequence[Group]], Sequence[bool]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchResult:
     bad: Group = ()
     """Nodes that fail with whichever good node they are tested."""
     apart: tuple[tuple[Group, Group], ...] = ()
@@ -24,14 +24,14 @@ class Found:
     """Nodes that fail together, where there was no good node to test them with."""
 
 
-def search(nodes: Sequence[str], test: Test) -> Found:
+def search(nodes: Sequence[str], test: Test) -> SearchResult:
     """Find what fails among `nodes`, of which each passes alone.
 
     For one bad node among n it takes 2 + log2 n rounds. Raises whatever `test` raises.
     """
     whole = tuple(nodes)
     if len(whole) < 2 or test([whole])[0]:
-        return Found(good=whole)
+        return SearchResult(good=whole)
     passed, failed, split = _halves([whole], test)
     good = [node for group in passed for node in group]
     bad, unsure, apart = _with_good(failed, good, test)
@@ -40,7 +40,7 @@ def search(nodes: Sequence[str], test: Test) -> Found:
         sides = tuple(each for each in left if each in good), tuple(each for each in right if each in good)
         if all(sides) and not test([sides[0] + sides[1]])[0]:
             apart.append(_narrow(*sides, test))
-    return Found(bad=tuple(bad), apart=tuple(apart), good=tuple(good), unsure=tuple(unsure))
+    return SearchResult(bad=tuple(bad), apart=tuple(apart), good=tuple(good), unsure=tuple(unsure))
 
 
 def _halves(groups: list[Group], test: Test) -> tuple[list[Group], list[Group], list[tuple[Group, Group]]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from opsctl.nodes.health.node_state import Process, Snapshot
+from opsctl.nodes.health.node_state import NodeProcess, NodeSnapshot
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.ports import Answer
-from opsctl.settings.health import HealthSite
+from opsctl.settings.health import HealthSettings
 
 END = r"""
 for each in "$@"; do
@@ -18,14 +18,14 @@ exit 0
 """
 
 
-def held_by(seen: Snapshot, site: HealthSite) -> list[Process]:
+def find_orphans(seen: NodeSnapshot, site: HealthSettings) -> list[NodeProcess]:
     """The users' processes that hold a card there."""
     on_cards = {each.pid for gpu in (seen.smi.gpus if seen.smi else ()) for each in gpu.processes}
     users = [each for each in seen.processes or () if each.uid >= site.user_uid_min and each.state not in "ZX"]
     return [each for each in users if each.pid in on_cards]
 
 
-def end(fanout: Fanout, seen: Snapshot, ghosts: list[Process]) -> Answer:
+def end_orphans(fanout: Fanout, seen: NodeSnapshot, ghosts: list[NodeProcess]) -> Answer:
     """End them; the ids of those that were ended are what it prints."""
     which = [f"{each.pid}:{each.started}" for each in ghosts]
     return fanout.one(seen.node, ("sh", "-c", END, "end", *which), timeout=20)

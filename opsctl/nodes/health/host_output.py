@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from opsctl.nodes.health.node_state import KernelLine, Mount, Port, Process, Section
+from opsctl.nodes.health.node_state import KernelLine, Mount, NodeProcess, Port, Section
 
 STAMP = re.compile(r"^\[\s*(\d{1,12}\.\d{1,9})\]\s?(?:\S+ kernel:\s)?(.*)$", re.ASCII)
 STAT = re.compile(r"^(\d{1,10}) \((.*)\) (\S) (.*)$", re.ASCII)
@@ -40,7 +40,7 @@ def parse_kernel(text: str, uptime: float | None) -> tuple[KernelLine, ...]:
     return tuple(found)
 
 
-def parse_processes(text: str, uptime: float | None) -> tuple[Process, ...] | None:
+def parse_processes(text: str, uptime: float | None) -> tuple[NodeProcess, ...] | None:
     """Users and `stat` files of /proc; the system's own processes that do nothing odd are left out."""
     parts = re.split(r"^--\n", text, flags=re.MULTILINE)
     if len(parts) != 3:
@@ -52,7 +52,7 @@ def parse_processes(text: str, uptime: float | None) -> tuple[Process, ...] | No
     return tuple(odd[:MOST_PROCESSES])
 
 
-def _process(line: str, owners: dict[str, str], ticks: int, uptime: float | None) -> Process | None:
+def _process(line: str, owners: dict[str, str], ticks: int, uptime: float | None) -> NodeProcess | None:
     match = STAT.match(line)
     rest = match[4].split() if match else []
     uid = digits(owners.get(match[1], "")) if match else None
@@ -60,7 +60,7 @@ def _process(line: str, owners: dict[str, str], ticks: int, uptime: float | None
     if match is None or uid is None or started is None:
         return None
     age = max(0.0, uptime - started / ticks) if uptime is not None else 0.0
-    return Process(pid=int(match[1]), uid=uid, state=match[3], age=age, started=started, name=match[2])
+    return NodeProcess(pid=int(match[1]), uid=uid, state=match[3], age=age, started=started, name=match[2])
 
 
 def parse_df(text: str) -> Iterator[tuple[int, int]]:

@@ -8,35 +8,35 @@ from dataclasses import dataclass, replace
 
 from opsctl.errors import OpsctlError
 from opsctl.nodes import history as remembered
-from opsctl.nodes.health.node_state import Given, Prior, Snapshot, Verdict
+from opsctl.nodes.health.node_state import CheckInput, NodeBaseline, NodeSnapshot, Verdict
 from opsctl.nodes.health.snapshot import FioScan, longest, parse, script
 from opsctl.nodes.health.verdict import judge, with_common
-from opsctl.nodes.history import History, Record
+from opsctl.nodes.history import NodeHistory, NodeRecord
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.ports import Answer, Clock
-from opsctl.settings.health import HealthSite
+from opsctl.settings.health import HealthSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class CheckedNodes:
     """What a look came to."""
 
     verdicts: tuple[Verdict, ...]
-    snapshots: Mapping[str, Snapshot]
-    records: Mapping[str, Record]
+    snapshots: Mapping[str, NodeSnapshot]
+    records: Mapping[str, NodeRecord]
     problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looker:
+class NodeChecker:
     fanout: Fanout
-    history: History
-    site: HealthSite
+    history: NodeHistory
+    site: HealthSettings
     clock: Clock
     busy: Mapping[str, bool]
     """Whether Slurm has a job there, for the nodes of which it says."""
 
-    def look(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "", gpus: int = 0) -> Looked:
+    def check(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "", gpus: int = 0) -> CheckedNodes:
         """Look at these nodes and remember what was seen; `gpus` on each, where somebody knows; `fio` is a directory to
         measure there. Raises nothing."""
         snapshots = self.gather(nodes, dcgm=dcgm, fio=fio)
@@ -44,7 +44,7 @@ class Looker:
             self.site if self.site.gpus_per_node or not gpus else self.site.model_copy(update={"gpus_per_node": gpus})
         )
         cards = self.history.cards()
-        lemons = remembered.lemons(
+        lemons = remembered.find_lemons(
             cards, self.clock.now(), days=site.lemon_days, limit=site.lemon_score
         )  # fmt: skip
         priors = {node: self.history.read(node).prior for node in snapshots}
@@ -57,18 +57,18 @@ class Looker:
         except (OpsctlError, OSError) as error:
             problems = (f"the history could not be written: {error}",)
             kept = [self.history.read(node) for node in snapshots]
-        return Looked(
+        return CheckedNodes(
             verdicts=tuple(verdicts), snapshots=snapshots, records={each.node: each for each in kept},
             problems=problems,
         )  # fmt: skip
 
-    def gather(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "") -> dict[str, Snapshot]:
+    def gather(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "") -> dict[str, NodeSnapshot]:
         """Ask each node once."""
         mark, site = f"@@{secrets.token_hex(8)}", self.site
         scan = FioScan(directory=fio, mib=site.fio_mib, seconds=site.fio_seconds) if fio else None
         text = script(mark, seconds=site.section_seconds, mounts=site.mounts, dcgm=dcgm, fio=scan)
         timeout = longest(site.section_seconds, dcgm, scan)
-        seen: dict[str, Snapshot] = {}
+        seen: dict[str, NodeSnapshot] = {}
 
         def ask(node: str) -> Answer:
             asked = self.clock.now()
@@ -76,17 +76,20 @@ class Looker:
             seen[node] = parse(replace(answer, node=node), mark, asked=asked, answered=self.clock.now())
             return answer
 
-        self.fanout.each(nodes, ask)
+        self.fanout.ask_each(nodes, ask)
         return {node: seen[node] for node in dict.fromkeys(nodes)}
 
 
 def judge_all(
-    snapshots: Mapping[str, Snapshot], priors: Mapping[str, Prior], site: HealthSite, busy: Mapping[str, bool],
+    snapshots: Mapping[str, NodeSnapshot],
+    priors: Mapping[str, NodeBaseline],
+    site: HealthSettings,
+    busy: Mapping[str, bool],
     lemons: Mapping[str, str],
-) -> list[Verdict]:  # fmt: skip
+) -> list[Verdict]:
     """A verdict on each. Pure."""
-    given = with_common(Given(site=site, lemons=dict(lemons)), snapshots.values())
+    given = with_common(CheckInput(site=site, lemons=dict(lemons)), snapshots.values())
     return [
-        judge(seen, replace(given, prior=priors.get(node, Prior()), busy=busy.get(node)))
+        judge(seen, replace(given, prior=priors.get(node, NodeBaseline()), busy=busy.get(node)))
         for node, seen in snapshots.items()
     ]  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from opsctl.settings.health import HealthSite
+from opsctl.settings.health import HealthSettings
 
 
 class Severity(StrEnum):
@@ -28,7 +28,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class CheckResult:
     """Something that a check has to say. A check that has nothing to say found all well."""
 
     check: str
@@ -44,13 +44,13 @@ class Result:
 class Verdict:
     node: str
     health: Health
-    results: tuple[Result, ...]
+    results: tuple[CheckResult, ...]
     at: datetime
     by: str
     """The way by which the node was reached."""
 
     @property
-    def evidence(self) -> list[Result]:
+    def evidence(self) -> list[CheckResult]:
         """What speaks against the node, the worst first."""
         bad = [each for each in self.results if each.severity in {Severity.FAULTY, Severity.DEGRADED}]
         return sorted(bad, key=lambda each: each.severity is not Severity.FAULTY)
@@ -148,7 +148,7 @@ class KernelLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class NodeProcess:
     pid: int
     uid: int
     state: str
@@ -190,7 +190,7 @@ class Fio:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class NodeSnapshot:
     """Everything that was gathered of a node, parsed. What could not be read is None, never a guess."""
 
     node: str
@@ -224,7 +224,7 @@ class Snapshot:
     kernel: tuple[KernelLine, ...] | None = None
     shm_kb: int | None = None
     shm_percent: int | None = None
-    processes: tuple[Process, ...] | None = None
+    processes: tuple[NodeProcess, ...] | None = None
     """Those of users, and those that are stuck or zombies."""
     ports: dict[str, Port] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
@@ -243,7 +243,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prior:
+class NodeBaseline:
     """What was known of a node before. Empty for one that was never seen."""
 
     at: datetime | None = None
@@ -261,11 +261,11 @@ class Prior:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class CheckInput:
     """What a node is held against."""
 
-    site: HealthSite = field(default_factory=HealthSite)
-    prior: Prior = Prior()
+    site: HealthSettings = field(default_factory=HealthSettings)
+    prior: NodeBaseline = NodeBaseline()
     busy: bool | None = None
     """Whether Slurm has a job there; None where nobody said."""
     driver: str = ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from opsctl.nodes.health import host_output, nvidia_smi
 from opsctl.nodes.health.amd_smi import parse_amd
 from opsctl.nodes.health.fio_output import parse_fio
-from opsctl.nodes.health.node_state import Section, Snapshot
+from opsctl.nodes.health.node_state import NodeSnapshot, Section
 from opsctl.ports import Answer
 
 SCRIPT = Path(__file__).with_name("gather.sh")
@@ -69,10 +69,10 @@ def split(text: str, mark: str) -> tuple[dict[str, Section], bool]:
     return found, False
 
 
-def parse(answer: Answer, mark: str, *, asked: datetime, answered: datetime) -> Snapshot:
+def parse(answer: Answer, mark: str, *, asked: datetime, answered: datetime) -> NodeSnapshot:
     """What the node said. `asked` and `answered` are by our clock."""
     if answer.code is None and mark not in answer.out:
-        return Snapshot(node=answer.node, at=answered, by=answer.by, problem=answer.problem or "no answer")
+        return NodeSnapshot(node=answer.node, at=answered, by=answer.by, problem=answer.problem or "no answer")
     sections, is_whole = split(answer.out, mark)
     problem = "" if is_whole and sections else answer.problem or "the node answered half"
     if not sections and answer.code is not None:
@@ -84,7 +84,7 @@ def parse(answer: Answer, mark: str, *, asked: datetime, answered: datetime) -> 
     middle = (asked.timestamp() + answered.timestamp()) / 2
     up, down = nvidia_smi.parse_links(_out(sections, "nvlink"))
     shm = next(host_output.parse_df(_out(sections, "shm")), (None, None))
-    return Snapshot(
+    return NodeSnapshot(
         node=answer.node,
         at=answered,
         by=answer.by,

@@ -8,18 +8,18 @@ from dataclasses import replace
 from itertools import chain
 
 from opsctl.nodes.health.checks import CHECKS
-from opsctl.nodes.health.node_state import NONE, Given, Health, Result, Severity, Snapshot, Verdict
+from opsctl.nodes.health.node_state import NONE, CheckInput, CheckResult, Health, NodeSnapshot, Severity, Verdict
 
 
-def judge(seen: Snapshot, given: Given) -> Verdict:
+def judge(seen: NodeSnapshot, given: CheckInput) -> Verdict:
     """Faulty or degraded by evidence alone; healthy only if every check that must know could look."""
     results = tuple(_results(seen, given))
     return Verdict(node=seen.node, health=_health(results, seen, given), results=results, at=seen.at, by=seen.by)
 
 
-def _results(seen: Snapshot, given: Given) -> Iterable[Result]:
+def _results(seen: NodeSnapshot, given: CheckInput) -> Iterable[CheckResult]:
     if seen.problem:
-        yield Result(
+        yield CheckResult(
             check="reach", severity=Severity.UNKNOWN, evidence=seen.problem, remedy="opsctl exec -w NODE uptime"
         )
     if seen.sections:
@@ -27,7 +27,7 @@ def _results(seen: Snapshot, given: Given) -> Iterable[Result]:
             yield from check(seen, given)
 
 
-def _health(results: Sequence[Result], seen: Snapshot, given: Given) -> Health:
+def _health(results: Sequence[CheckResult], seen: NodeSnapshot, given: CheckInput) -> Health:
     severities = {each.severity for each in results}
     if Severity.FAULTY in severities:
         return Health.FAULTY
@@ -39,7 +39,7 @@ def _health(results: Sequence[Result], seen: Snapshot, given: Given) -> Health:
     return Health.UNKNOWN if blind or seen.problem else Health.HEALTHY
 
 
-def with_common(given: Given, snapshots: Iterable[Snapshot]) -> Given:
+def with_common(given: CheckInput, snapshots: Iterable[NodeSnapshot]) -> CheckInput:
     """With the driver, the kernel and the libraries of most of these nodes; nothing where two are as frequent, for then
     none is odd."""
     seen = list(snapshots)

@@ -19,9 +19,9 @@ class Fanout:
 
     def run(self, nodes: Iterable[str], argv: Sequence[str], *, timeout: float, stdin: str = "") -> dict[str, Answer]:
         """Run `argv` on each of `nodes`; an answer for every one. Raises nothing."""
-        return self.each(nodes, lambda node: self.one(node, argv, timeout=timeout, stdin=stdin))
+        return self.ask_each(nodes, lambda node: self.one(node, argv, timeout=timeout, stdin=stdin))
 
-    def each(self, nodes: Iterable[str], ask: Callable[[str], Answer]) -> dict[str, Answer]:
+    def ask_each(self, nodes: Iterable[str], ask: Callable[[str], Answer]) -> dict[str, Answer]:
         """What `ask` says of each node, so many at once."""
         wanted = list(dict.fromkeys(nodes))
         if not wanted:
@@ -43,7 +43,7 @@ class Fanout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class AnswerGroup:
     """Nodes that answered the same."""
 
     nodes: tuple[str, ...]
@@ -54,11 +54,11 @@ class Group:
         return fold(self.nodes)
 
 
-def grouped(answers: Iterable[Answer]) -> list[Group]:
+def grouped(answers: Iterable[Answer]) -> list[AnswerGroup]:
     """Nodes by identical result, the largest group last: what is odd comes first."""
     same: dict[Answer, list[str]] = {}
     for answer in answers:
         plain = answer.problem.replace(answer.node, "NODE") if answer.node else answer.problem
         same.setdefault(replace(answer, node="", by="", problem=plain), []).append(answer.node)
-    groups = [Group(nodes=tuple(sorted(nodes)), answer=answer) for answer, nodes in same.items()]
+    groups = [AnswerGroup(nodes=tuple(sorted(nodes)), answer=answer) for answer, nodes in same.items()]
     return sorted(groups, key=lambda group: (group.answer.code == 0, len(group.nodes), group.nodes))

@@ -23,7 +23,7 @@ class HostUnknown(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class KnownHostLine:
     names: tuple[str, ...]
     key: PKey
     revoked: bool
@@ -35,7 +35,7 @@ class KnownHosts:
 
     files: Sequence[Path]
     accept_new: bool = False
-    _lines: list[Line] = field(default_factory=list)
+    _lines: list[KnownHostLine] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -63,11 +63,11 @@ class KnownHosts:
                 raise HostUnknown("its host key is in no known_hosts")
             self._add(name, key)
 
-    def _of(self, name: str) -> list[Line]:
+    def _of(self, name: str) -> list[KnownHostLine]:
         return [line for line in self._lines if _matches(line.names, name)]
 
     def _add(self, name: str, key: PKey) -> None:
-        self._lines.append(Line((name,), key, revoked=False))
+        self._lines.append(KnownHostLine((name,), key, revoked=False))
         file = self.files[0]
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -78,7 +78,7 @@ class KnownHosts:
             end.write(f"{'' if is_whole else chr(10)}{name} {key.get_name()} {key.get_base64()}\n".encode())
 
 
-def parse(text: str) -> list[Line]:
+def parse(text: str) -> list[KnownHostLine]:
     """The lines that make sense. Certificate authorities are not among them: paramiko cannot check certificates."""
     found = []
     for number, given in enumerate(text.splitlines(), 1):
@@ -89,7 +89,7 @@ def parse(text: str) -> list[Line]:
         with suppress(InvalidHostKey, SSHException, ValueError, TypeError, IndexError):
             entry = HostKeyEntry.from_line(rest if revoked else given, number)
             if entry is not None and entry.key is not None:
-                found.append(Line(tuple(entry.hostnames), entry.key, revoked))
+                found.append(KnownHostLine(tuple(entry.hostnames), entry.key, revoked))
     return found
 
 

@@ -21,7 +21,7 @@ from paramiko.ssh_exception import AuthenticationException, ConfigParseError, No
 
 from opsctl.nodes.remote.known_hosts import HostKeyChanged, HostUnknown, KnownHosts
 from opsctl.ports import Answer, Clock
-from opsctl.settings.health import RemoteSite
+from opsctl.settings.health import RemoteSettings
 
 CHUNK = 1 << 16
 JUMP = re.compile(r"(?:(?P<user>[^@,\s]+)@)?(?P<host>[^@:,/\s]+)(?::(?P<port>\d{1,5}))?", re.ASCII)
@@ -35,7 +35,7 @@ class NotReached(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SshTarget:
     """Where a node is, by the site's settings and ssh's own."""
 
     host: str
@@ -54,14 +54,14 @@ class Place:
 class Ssh:
     """Runs commands by ssh. One object serves many threads."""
 
-    settings: RemoteSite
+    settings: RemoteSettings
     known: KnownHosts
     config: SSHConfig
     clock: Clock
     name: ClassVar[str] = "ssh"
 
     @classmethod
-    def of(cls, settings: RemoteSite, clock: Clock) -> Ssh:
+    def of(cls, settings: RemoteSettings, clock: Clock) -> Ssh:
         """With the files that `settings` names; one that is missing or broken is as if it were empty."""
         config = SSHConfig()
         with suppress(OSError, ConfigParseError, UnicodeDecodeError):
@@ -82,12 +82,12 @@ class Ssh:
         except (SSHException, OSError, EOFError) as error:
             return Answer(node=node, by=self.name, problem=f"ssh: {_words(error)}")
 
-    def place(self, node: str, *, jumps: bool = True) -> Place:
+    def place(self, node: str, *, jumps: bool = True) -> SshTarget:
         """Where `node` is."""
         found = self.config.lookup(node)
         port = found.get("port", "22")
         jump = found.get("proxyjump", self.settings.jump) if jumps else ""
-        return Place(
+        return SshTarget(
             host=found.get("hostname", node),
             port=int(port) if port.isascii() and port.isdigit() else 22,
             user=self.settings.user or found.get("user") or getpass.getuser(),
@@ -96,7 +96,7 @@ class Ssh:
         )
 
     @contextmanager
-    def _connected(self, place: Place) -> Iterator[SSHClient]:
+    def _connected(self, place: SshTarget) -> Iterator[SSHClient]:
         """A client that is logged in. Raises NotReached."""
         if not place.jump:
             with self._open(place, sock=None) as client:
@@ -114,18 +114,18 @@ class Ssh:
             with self._open(place, sock=through) as client:
                 yield client
 
-    def _first(self, jump: str) -> Place:
+    def _first(self, jump: str) -> SshTarget:
         """The host to go through, `[user@]host[:port]`. Raises NotReached for what names none, or several."""
         match = JUMP.fullmatch(jump)
         if match is None:
             raise NotReached(f"ssh: {jump!r:.80} is not a [user@]host[:port] to go through")
         found = self.place(match["host"], jumps=False)
-        return Place(
+        return SshTarget(
             host=found.host, port=int(match["port"] or found.port), user=match["user"] or found.user, keys=found.keys
         )
 
     @contextmanager
-    def _open(self, place: Place, *, sock: Channel | None) -> Iterator[SSHClient]:
+    def _open(self, place: SshTarget, *, sock: Channel | None) -> Iterator[SSHClient]:
         try:
             client = self._connect(place, sock)
         except (AuthenticationException, HostKeyChanged, HostUnknown, OSError) as error:
@@ -143,9 +143,9 @@ class Ssh:
         finally:
             client.close()
 
-    def _connect(self, place: Place, sock: Channel | None) -> SSHClient:
+    def _connect(self, place: SshTarget, sock: Channel | None) -> SSHClient:
         client = SSHClient()
-        client.set_missing_host_key_policy(_Ask(self.known, place))
+        client.set_missing_host_key_policy(_HostKeyPolicy(self.known, place))
         seconds, kinds = self.settings.connect_seconds, self.known.kinds(place.known_as)
         keys: Any = list(place.keys) or None
         try:
@@ -182,10 +182,10 @@ class Ssh:
         return Answer(node=node, by=self.name, code=code, out=_text(out), err=_text(err))
 
 
-class _Ask(paramiko.MissingHostKeyPolicy):
+class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
     """paramiko knows no host by itself, so every key comes here."""
 
-    def __init__(self, known: KnownHosts, place: Place) -> None:
+    def __init__(self, known: KnownHosts, place: SshTarget) -> None:
         self.known, self.place = known, place
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002 (paramiko's signature)

@@ -13,8 +13,8 @@ from difflib import get_close_matches
 from opsctl.model import JobSpec
 from opsctl.preflight.checks.slurm import as_slurm, asked
 from opsctl.preflight.effective_limits import Bound, in_force, named, own
-from opsctl.preflight.facts import Cluster, Facts
-from opsctl.preflight.problem import Finding, Order, error, warning
+from opsctl.preflight.facts import ClusterFacts, Facts
+from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 from opsctl.units import parse_slurm_minutes
 
 EXACT = frozenset({"node", "gres/gpu"})
@@ -28,7 +28,7 @@ NONE_RUNS = frozenset({"MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs"})
 QUEUED = frozenset({"MaxSubmit", "MaxSubmitPU", "MaxSubmitPA", "GrpSubmit"})
 
 
-def account(order: Order, facts: Facts) -> Iterator[Finding]:
+def account(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if facts.cluster is None or facts.cluster.accounting is None:
         return
     known, given, is_enforced = facts.cluster.accounting, order.spec.account, _enforced(facts.cluster, "associations")
@@ -44,7 +44,7 @@ def account(order: Order, facts: Facts) -> Iterator[Finding]:
         yield error("[slurm] account: you have none here, and without one this Slurm runs nothing", remedy)
 
 
-def qos(order: Order, facts: Facts) -> Iterator[Finding]:
+def qos(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     given = order.spec.qos
     if not given or facts.cluster is None or facts.cluster.accounting is None:
         return
@@ -66,11 +66,11 @@ def qos(order: Order, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _enforced(cluster: Cluster, what: str) -> bool:
+def _enforced(cluster: ClusterFacts, what: str) -> bool:
     return what in cluster.limits.enforced
 
 
-def limits(order: Order, facts: Facts) -> Iterator[Finding]:
+def limits(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Of several partitions one whose limits it keeps is enough, as for `partition`."""
     cluster = facts.cluster
     if cluster is None or cluster.accounting is None or not _enforced(cluster, "limits"):
@@ -82,7 +82,7 @@ def limits(order: Order, facts: Facts) -> Iterator[Finding]:
         yield from dict.fromkeys(each for found in judged for each in found)
 
 
-def _beyond(spec: JobSpec, bounds: Mapping[str, Bound]) -> Iterator[Finding]:
+def _beyond(spec: JobSpec, bounds: Mapping[str, Bound]) -> Iterator[Problem]:
     for key, (most, whose) in bounds.items():
         limit, _, resource = key.partition(" ")
         said = _of_resource(spec, limit, resource, most) if resource else _of_jobs(spec, limit, most)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import Finding, Order, error, warning
+from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 
 
-def files(order: Order, facts: Facts) -> Iterator[Finding]:
+def files(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """sbatch starts a job where it was submitted, opsctl a task where nothing changes until it runs."""
     given = order.train.setup.directory
     if facts.files.get(given) is False:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.preflight.facts import Corpus, Facts
-from opsctl.preflight.problem import Finding, Order, error, warning
+from opsctl.preflight.facts import CorpusFacts, Facts
+from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 
 
-def data(order: Order, facts: Facts) -> Iterator[Finding]:
+def data(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     for each in facts.corpora:
         if each.missing:
             name = order.recipe.name("data")
@@ -22,7 +22,7 @@ def data(order: Order, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _make(order: Order, corpus: Corpus) -> str:
+def _make(order: LaunchRequest, corpus: CorpusFacts) -> str:
     how = (
         f"python -m opsctl.trainer.prepare --input TEXT --output {corpus.prefix}"
         if order.recipe.is_embedded
@@ -31,7 +31,7 @@ def _make(order: Order, corpus: Corpus) -> str:
     return f"{how}; relative paths are relative to where you type this"
 
 
-def tokens(order: Order, facts: Facts) -> Iterator[Finding]:
+def tokens(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """A model with fewer rows than there are tokens ends with an index out of range, on a GPU with a puzzle."""
     rows = order.recipe.vocabulary
     for each in facts.corpora:
@@ -54,7 +54,7 @@ def tokens(order: Order, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def tokenizer(order: Order, facts: Facts) -> Iterator[Finding]:
+def tokenizer(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     for path in order.recipe.tokenizers:
         if facts.files.get(path) is False:
             yield error(f"tokenizer {path} is not there", "correct the path; compute nodes must see it too")

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from opsctl.preflight.command_flags import assigned, directives, number, whole
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import Finding, Order, error
+from opsctl.preflight.problem import LaunchRequest, Problem, error
 
 NODES = ("NNODES", "NUM_NODES", "N_NODES")
 RANKS = ("GPUS_PER_NODE", "NPROC_PER_NODE")
 WORLD = ("WORLD_SIZE", "NGPUS", "N_GPUS")
 
 
-def nodes(order: Order, facts: Facts) -> Iterator[Finding]:
+def nodes(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """In flags, in variables, and in `#SBATCH` lines of a script that is now run by a job."""
     spec = order.spec
     said = [
@@ -29,7 +29,7 @@ def nodes(order: Order, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def ranks(order: Order, facts: Facts) -> Iterator[Finding]:
+def ranks(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     spec = order.spec
     world = spec.nodes * spec.processes_per_node
     for where, count in [
@@ -46,13 +46,13 @@ def ranks(order: Order, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _ranks_of_a_node(order: Order) -> int:
+def _ranks_of_a_node(order: LaunchRequest) -> int:
     """A launcher that is run once per node starts one for each GPU."""
     spec = order.spec
     return spec.processes_per_node if spec.processes_per_node > 1 else spec.gpus_per_node or 1
 
 
-def batch_twice(order: Order, facts: Facts) -> Iterator[Finding]:
+def batch_twice(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """DeepSpeed's file beside the command's flags."""
     recipe = order.recipe
     for ours, theirs in (
@@ -70,13 +70,13 @@ def batch_twice(order: Order, facts: Facts) -> Iterator[Finding]:
         yield error(f"--zero-stage is {said}, and DeepSpeed's file has stage = {stage}", "the same in both")
 
 
-def _flagged(order: Order, *names: str) -> Iterator[tuple[str, int]]:
+def _flagged(order: LaunchRequest, *names: str) -> Iterator[tuple[str, int]]:
     for name in names:
         if (count := number(order.recipe.said, name)) is not None:
             yield f"command: --{name}", count
 
 
-def _set(order: Order, facts: Facts, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+def _set(order: LaunchRequest, facts: Facts, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     texts = {
         "command": "\n".join(order.train.command), "[setup] lines": "\n".join(order.train.setup.lines), **facts.scripts
     }  # fmt: skip

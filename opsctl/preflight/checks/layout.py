@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import Finding, Order, error, note, warning
+from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
 from opsctl.preflight.recipe import Recipe
 
 BUBBLE = 0.15
 """tr1-13B at 128 nodes, 16 micro-batches for 4 stages, had 16 % and called it too large."""
 
 
-def _world(order: Order) -> int:
+def _world(order: LaunchRequest) -> int:
     return order.spec.nodes * order.spec.processes_per_node
 
 
-def _divides(order: Order) -> bool:
+def _divides(order: LaunchRequest) -> bool:
     return _world(order) % order.recipe.model_ranks == 0
 
 
-def processes(order: Order, _: Facts) -> Iterator[Finding]:
+def processes(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     recipe, world = order.recipe, _world(order)
     if not _divides(order):
         shared = f" x {recipe.context}" if recipe.context > 1 else ""
@@ -31,7 +31,7 @@ def processes(order: Order, _: Facts) -> Iterator[Finding]:
         )
 
 
-def heads(order: Order, _: Facts) -> Iterator[Finding]:
+def heads(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     recipe = order.recipe
     if recipe.heads and recipe.heads % recipe.tensor:
         yield error(
@@ -52,7 +52,7 @@ def heads(order: Order, _: Facts) -> Iterator[Finding]:
     yield from _softmax(recipe)
 
 
-def _softmax(recipe: Recipe) -> Iterator[Finding]:
+def _softmax(recipe: Recipe) -> Iterator[Problem]:
     """Megatron's own softmax wants heads of a rank times micro batch in fours; flash attention does without it."""
     if recipe.is_embedded or "use-flash-attn" in recipe.said or not (recipe.heads and recipe.micro_batch):
         return
@@ -65,7 +65,7 @@ def _softmax(recipe: Recipe) -> Iterator[Finding]:
         )
 
 
-def vocabulary(order: Order, _: Facts) -> Iterator[Finding]:
+def vocabulary(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """Megatron pads its own."""
     recipe = order.recipe
     rows, tensor = recipe.vocabulary, recipe.tensor
@@ -77,7 +77,7 @@ def vocabulary(order: Order, _: Facts) -> Iterator[Finding]:
         )
 
 
-def stages(order: Order, _: Facts) -> Iterator[Finding]:
+def stages(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     recipe = order.recipe
     layers, pipeline = recipe.layers, recipe.pipeline
     if not layers or pipeline == 1:
@@ -96,7 +96,7 @@ def stages(order: Order, _: Facts) -> Iterator[Finding]:
         )
 
 
-def tensor(order: Order, _: Facts) -> Iterator[Finding]:
+def tensor(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """Tensor ranks are neighbours: one node must hold whole groups of them."""
     size, ranks = order.recipe.tensor, order.spec.processes_per_node
     if size > ranks or ranks % size:
@@ -107,7 +107,7 @@ def tensor(order: Order, _: Facts) -> Iterator[Finding]:
         )
 
 
-def batch(order: Order, _: Facts) -> Iterator[Finding]:
+def batch(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     recipe = order.recipe
     if recipe.global_batch is None or not _divides(order):
         return
@@ -119,7 +119,7 @@ def batch(order: Order, _: Facts) -> Iterator[Finding]:
         )
 
 
-def ramp(order: Order, _: Facts) -> Iterator[Finding]:
+def ramp(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     recipe = order.recipe
     if recipe.rampup is None or recipe.global_batch is None or not _divides(order):
         return
@@ -141,7 +141,7 @@ def ramp(order: Order, _: Facts) -> Iterator[Finding]:
         )
 
 
-def pipeline(order: Order, _: Facts) -> Iterator[Finding]:
+def pipeline(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     recipe = order.recipe
     if recipe.pipeline == 1 or not recipe.sizes() or not _divides(order):
         return
@@ -166,7 +166,7 @@ def _first(recipe: Recipe) -> str:
     return f"{name} begins with {recipe.sizes()[0]}" if recipe.rampup else f"{name} is {recipe.sizes()[0]}"
 
 
-def _unit(order: Order) -> tuple[int, str]:
+def _unit(order: LaunchRequest) -> tuple[int, str]:
     """What a batch has to be a multiple of, as number and in words."""
     micro, replicas = order.recipe.micro_batch or 1, order.recipe.replicas(_world(order))
     return micro * replicas, f"micro batch {micro} x {replicas} replicas = {micro * replicas}"

@@ -8,7 +8,7 @@ from opsctl.calc import gpu_memory as calc
 from opsctl.calc.accelerators import accelerator
 from opsctl.errors import InputError
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import Finding, Order, error, warning
+from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 from opsctl.trainer import footprint
 from opsctl.trainer.rank_layout import check_layout, layout
 
@@ -16,7 +16,7 @@ WITHIN = 0.084
 """Nine of ten of the prequel's measurements are within this of what is reckoned (docs/plan.md)."""
 
 
-def memory(order: Order, facts: Facts) -> Iterator[Finding]:
+def memory(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if not facts.gpu or (fullest := _fullest(order)) is None:
         return
     stage, gib = fullest
@@ -29,7 +29,7 @@ def memory(order: Order, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _fullest(order: Order) -> tuple[int, float] | None:
+def _fullest(order: LaunchRequest) -> tuple[int, float] | None:
     """The stage that needs most, and GiB. None where the layout is impossible, or too little is said of it."""
     recipe, spec = order.recipe, order.spec
     world, shape = spec.nodes * spec.processes_per_node, recipe.shape()

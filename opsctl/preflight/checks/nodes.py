@@ -12,7 +12,7 @@ from typing import Any
 
 from opsctl.nodesets import fold
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import Finding, Level, Order, note, warning
+from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, note, warning
 from opsctl.units import format_size
 
 SHM = 2**30
@@ -20,7 +20,7 @@ SHM = 2**30
 TABLE = Path(__file__).parent.parent / "versions.toml"
 
 
-def shm(order: Order, facts: Facts) -> Iterator[Finding]:
+def shm(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     wanted = order.spec.processes_per_node * SHM
     small = {each.node: each.shm_kb * 1024 for each in facts.seen if each.shm_kb is not None}
     if few := {node: size for node, size in small.items() if size < wanted and order.has_gpus}:
@@ -31,7 +31,7 @@ def shm(order: Order, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def driver(_: Order, facts: Facts) -> Iterator[Finding]:
+def driver(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     there = {each.node: each.driver for each in facts.seen if each.driver}
     if len(counts := Counter(there.values())) > 1:
         most = counts.most_common(1)[0][0]
@@ -43,7 +43,7 @@ def driver(_: Order, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def gpu_kinds(_: Order, facts: Facts) -> Iterator[Finding]:
+def gpu_kinds(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """The slowest card is the speed of all, the smallest their memory."""
     kinds = Counter(name for each in facts.seen for name in set(each.gpus))
     if len(kinds) > 1:
@@ -57,13 +57,13 @@ def known() -> tuple[Mapping[str, Any], ...]:
     return tuple(tomllib.loads(TABLE.read_text(encoding="utf-8"))["version"])
 
 
-def versions(order: Order, facts: Facts) -> Iterator[Finding]:
+def versions(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     drivers = {each.driver for each in facts.seen if each.driver}
     for row in known():
         there = drivers if row["of"] == "driver" else {facts.versions.get(row["of"], "")}
         for version in sorted(there):
             if version and _within(version, row) and _holds(row, order):
-                say = note if row["level"] == Level.NOTE else warning
+                say = note if row["level"] == ProblemLevel.NOTE else warning
                 yield say(f"{row['of']} {version}: {row['says']} ({row['source']})", row["remedy"])
 
 
@@ -77,10 +77,10 @@ def _parts(version: str) -> tuple[int, ...]:
     return tuple(int(each) for each in re.findall(r"\d+", version.partition("+")[0])[:4])
 
 
-def _holds(row: Mapping[str, Any], order: Order) -> bool:
+def _holds(row: Mapping[str, Any], order: LaunchRequest) -> bool:
     return all(order.train.environment.get(name) == value for name, value in row.get("with", {}).items())
 
 
-def unknown(_: Order, facts: Facts) -> Iterator[Finding]:
+def unknown(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     for what, why in facts.unknown.items():
         yield note(f"could not look: {what}: {why}", "what depends on it was not checked")

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 
 from opsctl.model import Reservation
 from opsctl.nodesets import fold, nodeset
-from opsctl.preflight.facts import Cluster, Facts
-from opsctl.preflight.problem import Finding, Order, error, warning
+from opsctl.preflight.facts import ClusterFacts, Facts
+from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 from opsctl.units import parse_slurm_minutes
 
 
-def reservation(order: Order, facts: Facts) -> Iterator[Finding]:
+def reservation(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """A job that would still run when a reservation of its nodes begins is not started before that ends."""
     if facts.cluster is None:
         return
@@ -22,7 +22,7 @@ def reservation(order: Order, facts: Facts) -> Iterator[Finding]:
         yield from _in_the_way(order, facts, facts.cluster)
 
 
-def _asked_for(order: Order, facts: Facts, cluster: Cluster) -> Iterator[Finding]:
+def _asked_for(order: LaunchRequest, facts: Facts, cluster: ClusterFacts) -> Iterator[Problem]:
     name, spec = order.spec.reservation, order.spec
     known = {each.name: each for each in cluster.reservations}
     if (found := known.get(name)) is None:
@@ -49,7 +49,7 @@ def _asked_for(order: Order, facts: Facts, cluster: Cluster) -> Iterator[Finding
         )
 
 
-def _in_the_way(order: Order, facts: Facts, cluster: Cluster) -> Iterator[Finding]:
+def _in_the_way(order: LaunchRequest, facts: Facts, cluster: ClusterFacts) -> Iterator[Problem]:
     limit = _limit(order)
     if limit is None or not cluster.members:
         return
@@ -73,7 +73,7 @@ def _before(start: datetime, facts: Facts) -> str:
     return f"wait, or use the time until then: time_limit below {minutes} minutes" if minutes > 0 else "wait"
 
 
-def _is_ours(found: Reservation, order: Order, facts: Facts) -> bool:
+def _is_ours(found: Reservation, order: LaunchRequest, facts: Facts) -> bool:
     """Where a reservation names neither users nor accounts, we do not know for whom it is."""
     if facts.user in found.users or not (found.users or found.accounts):
         return True
@@ -85,7 +85,7 @@ def _owners(found: Reservation) -> str:
     return ", ".join([*found.users, *found.accounts])
 
 
-def _limit(order: Order) -> timedelta | None:
+def _limit(order: LaunchRequest) -> timedelta | None:
     minutes = parse_slurm_minutes(order.spec.time_limit)
     return timedelta(minutes=minutes) if minutes else None
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from opsctl.calc import save_interval as calc
 from opsctl.calc.spares import mtbf_hours
-from opsctl.preflight.facts import Facts, Saved
-from opsctl.preflight.problem import Finding, Order, error, warning
+from opsctl.preflight.facts import Facts, SavedCheckpoint
+from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 from opsctl.preflight.step_estimate import in_words, pace
 from opsctl.trainer import footprint, manifest
 from opsctl.units import format_size, parse_slurm_minutes
@@ -24,7 +24,7 @@ SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
 """What a checkpoint of the same model has in common with it."""
 
 
-def interval(order: Order, facts: Facts) -> Iterator[Finding]:
+def interval(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     recipe, limit_s = order.recipe, 60.0 * (parse_slurm_minutes(order.spec.time_limit) or 0)
     name = recipe.name("save_every")
     if recipe.save_every == 0:
@@ -57,7 +57,7 @@ def interval(order: Order, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def evaluation(order: Order, _: Facts) -> Iterator[Finding]:
+def evaluation(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """A batch that is only run forward takes a third of a step (calc.throughput.passes)."""
     recipe = order.recipe
     if not recipe.evaluate_every or not recipe.evaluate_batches:
@@ -71,7 +71,7 @@ def evaluation(order: Order, _: Facts) -> Iterator[Finding]:
         )
 
 
-def _stall_s(order: Order, save_s: float, every_s: float) -> float:
+def _stall_s(order: LaunchRequest, save_s: float, every_s: float) -> float:
     """How long training stops: in the background only for the copy, and for a save that is still being written."""
     config = order.recipe.embedded
     if config is None or not config.checkpoint.background:
@@ -79,12 +79,12 @@ def _stall_s(order: Order, save_s: float, every_s: float) -> float:
     return max(COPY * save_s, save_s - every_s)
 
 
-def space(order: Order, facts: Facts) -> Iterator[Finding]:
+def space(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if facts.room and (size := _size(order, facts.saved)):
         yield from _enough(order, facts, each=size, free=facts.room.free, show=format_size)
 
 
-def inodes(order: Order, facts: Facts) -> Iterator[Finding]:
+def inodes(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     files = facts.saved.files if facts.saved else _files(order)
     if facts.room and facts.room.inodes_free is not None and files:
         yield from _enough(order, facts, each=files, free=facts.room.inodes_free, show=_show_files)
@@ -94,7 +94,9 @@ def _show_files(count: float) -> str:
     return f"{count:,.0f} inodes"
 
 
-def _enough(order: Order, facts: Facts, *, each: float, free: float, show: Callable[[float], str]) -> Iterator[Finding]:
+def _enough(
+    order: LaunchRequest, facts: Facts, *, each: float, free: float, show: Callable[[float], str]
+) -> Iterator[Problem]:
     assert facts.room is not None  # its callers have looked
     wanted, least, fit = _wanted(order, facts.saved), 1 if facts.saved else 2, int(free // each)
     there = f"{facts.room.filesystem} has {show(free)} left, and a checkpoint takes {show(each)}"
@@ -107,7 +109,7 @@ def _enough(order: Order, facts: Facts, *, each: float, free: float, show: Calla
         )
 
 
-def _wanted(order: Order, saved: Saved | None) -> int | None:
+def _wanted(order: LaunchRequest, saved: SavedCheckpoint | None) -> int | None:
     """Checkpoints that are still to come and to stay, the one that is being written among them; None if unknown."""
     recipe = order.recipe
     if not recipe.steps or not recipe.save_every:
@@ -119,7 +121,7 @@ def _wanted(order: Order, saved: Saved | None) -> int | None:
     return max(1, rolling) + (left // recipe.keep_every if recipe.keep_every else 0)
 
 
-def _size(order: Order, saved: Saved | None) -> float:
+def _size(order: LaunchRequest, saved: SavedCheckpoint | None) -> float:
     if saved and saved.size:
         return saved.size
     if order.recipe.embedded:
@@ -127,7 +129,7 @@ def _size(order: Order, saved: Saved | None) -> float:
     return calc.size_bytes(order.recipe.parameters() or 0)
 
 
-def _files(order: Order) -> int:
+def _files(order: LaunchRequest) -> int:
     """Of DeepSpeed: one for each layer and tensor rank, and two for each rank."""
     recipe, world = order.recipe, order.spec.nodes * order.spec.processes_per_node
     if not recipe.layers or not recipe.save_every:
@@ -135,7 +137,7 @@ def _files(order: Order) -> int:
     return (recipe.layers + 3) * recipe.tensor + 2 * world + recipe.model_ranks + 3
 
 
-def resume(order: Order, facts: Facts) -> Iterator[Finding]:
+def resume(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """As the trainer decides it; of a foreign trainer's checkpoints nothing is known."""
     saved, config = facts.saved, order.recipe.embedded
     if saved is None or config is None:
@@ -163,7 +165,7 @@ def resume(order: Order, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def finished(order: Order, facts: Facts) -> Iterator[Finding]:
+def finished(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     saved, steps = facts.saved, order.recipe.steps
     if saved and steps and saved.step >= steps:
         yield warning(

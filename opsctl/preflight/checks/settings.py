@@ -8,7 +8,7 @@ from pathlib import Path
 
 from opsctl.preflight.command_flags import assigned, number, whole, words
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import Finding, Order, error, warning
+from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 
 SHOWN = 40
 """Columns that the BLOOM team's slurm-status.py gives a name; squeue by itself gives it 8."""
@@ -24,7 +24,7 @@ LEFTOVERS: dict[str, tuple[str, str]] = {
 """By variable: the value that is only for looking for a bug (any, where empty), and what it costs."""
 
 
-def job_name(order: Order, _: Facts) -> Iterator[Finding]:
+def job_name(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     name = order.spec.name
     if len(name) > SHOWN:
         yield warning(
@@ -33,7 +33,7 @@ def job_name(order: Order, _: Facts) -> Iterator[Finding]:
         )
 
 
-def secrets(order: Order, _: Facts) -> Iterator[Finding]:
+def secrets(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     for name in order.train.environment:
         if SECRET.search(name):
             yield error(
@@ -42,7 +42,7 @@ def secrets(order: Order, _: Facts) -> Iterator[Finding]:
             )
 
 
-def cpus(order: Order, _: Facts) -> Iterator[Finding]:
+def cpus(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """The body repeats sbatch's cores to srun by SRUN_CPUS_PER_TASK; what sets that otherwise undoes it."""
     spec, environment = order.spec, order.train.environment
     lines = "\n".join(order.train.setup.lines)
@@ -73,7 +73,7 @@ def cpus(order: Order, _: Facts) -> Iterator[Finding]:
         )
 
 
-def gpus(order: Order, _: Facts) -> Iterator[Finding]:
+def gpus(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     spec = order.spec
     ranks, there = spec.processes_per_node, spec.gpus_per_node
     if there and ranks > there:
@@ -89,7 +89,7 @@ def gpus(order: Order, _: Facts) -> Iterator[Finding]:
         )
 
 
-def launcher(order: Order, _: Facts) -> Iterator[Finding]:
+def launcher(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """The command runs once per process: a launcher in it starts a node's ranks once per process."""
     said, ranks = words(order.train.command), order.spec.processes_per_node
     found = [word for word in said if Path(word).name in {"torchrun", "deepspeed", "torch.distributed.run",
@@ -102,7 +102,7 @@ def launcher(order: Order, _: Facts) -> Iterator[Finding]:
         )
 
 
-def leftovers(order: Order, _: Facts) -> Iterator[Finding]:
+def leftovers(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     environment = order.train.environment
     for name, (value, costs) in LEFTOVERS.items():
         if name in environment and environment[name] not in {"0"} and value in {"", environment[name]}:

@@ -10,7 +10,7 @@ from opsctl.model import Accounting, JobSpec, Partition
 from opsctl.nodesets import fold, nodeset, union
 from opsctl.preflight.effective_limits import both_qos
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import Finding, Order, error, note, warning
+from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
 from opsctl.render import directives
 from opsctl.units import parse_slurm_minutes
 
@@ -21,7 +21,7 @@ OUT = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAI
 """Parts of a node's state with which it gets no job. One that does not answer now (`*`) may do so in a moment."""
 
 
-def partition(order: Order, facts: Facts) -> Iterator[Finding]:
+def partition(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Of several partitions one that fits is enough: Slurm starts the job in whichever of them can first."""
     if facts.cluster is None:
         return
@@ -44,7 +44,7 @@ def asked(spec: JobSpec, partitions: tuple[Partition, ...]) -> list[str]:
 
 def _one_partition(
     spec: JobSpec, name: str, known: dict[str, Partition], accounting: Accounting | None
-) -> Iterator[Finding]:
+) -> Iterator[Problem]:
     partition = known.get(name)
     if partition is None:
         near = get_close_matches(name, known, 1)
@@ -78,7 +78,7 @@ def as_slurm(minutes: int) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def array_size(order: Order, facts: Facts) -> Iterator[Finding]:
+def array_size(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     tasks = order.spec.tasks
     if tasks < 1:
         yield error(f"[slurm] tasks = {tasks}: needs at least 1", "say how many tasks to queue")
@@ -89,7 +89,7 @@ def array_size(order: Order, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def exclude(order: Order, facts: Facts) -> Iterator[Finding]:
+def exclude(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if facts.cluster is None:
         return
     spec = order.spec
@@ -104,7 +104,7 @@ def exclude(order: Order, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def in_service(order: Order, facts: Facts) -> Iterator[Finding]:
+def in_service(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Counted are the nodes of the partitions that are asked for, less what the train excludes."""
     if facts.cluster is None or not facts.cluster.members:
         return
@@ -125,7 +125,7 @@ def in_service(order: Order, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def after(order: Order, facts: Facts) -> Iterator[Finding]:
+def after(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Slurm takes a dependency on a job that it does not know as fulfilled, and starts at once."""
     given = order.spec.after
     if not given or facts.cluster is None:
@@ -138,7 +138,7 @@ def after(order: Order, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def extra(order: Order, _: Facts) -> Iterator[Finding]:
+def extra(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """What opsctl says itself is not said twice; what the train leaves open may be said here, such as a GPU's type."""
     said = {_option(each) for each in directives(replace(order.spec, extra=()))} | OURS
     for each in order.spec.extra:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from opsctl.preflight.command_flags import number
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import Finding, Order, error, note, warning
+from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
 from opsctl.preflight.step_estimate import pace
 from opsctl.units import parse_slurm_minutes
 
@@ -19,7 +19,7 @@ USUAL_S = 600.0
 """What the book keeps free of 100 hours, where the time of a step and of a save is not known."""
 
 
-def signal(order: Order, facts: Facts) -> Iterator[Finding]:
+def signal(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """The embedded trainer plans its end by the job's own."""
     spec = order.spec
     minutes = parse_slurm_minutes(spec.time_limit) or 0
@@ -57,7 +57,7 @@ def _round_up(seconds: float) -> int:
     return int(-(-seconds // 60) * 60)
 
 
-def stop_request(order: Order, facts: Facts) -> Iterator[Finding]:
+def stop_request(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Only a note: a trainer may poll the file by its environment without saying so."""
     if not order.recipe.is_embedded and not _is_told(order, facts, *ASKED):
         yield note(
@@ -67,13 +67,13 @@ def stop_request(order: Order, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _is_told(order: Order, facts: Facts, *placeholders: str) -> bool:
+def _is_told(order: LaunchRequest, facts: Facts, *placeholders: str) -> bool:
     texts = [*order.train.command, *order.train.setup.lines, *facts.scripts.values()]
     named = any("{{" in text and each in text for text in texts for each in placeholders)
     return named or any(each in text for text in texts for each in VARIABLES)
 
 
-def deadline(order: Order, facts: Facts) -> Iterator[Finding]:
+def deadline(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """What is kept free before the end: twice (step + save) and the margin; of the rest something must be left."""
     limit_s = 60 * (parse_slurm_minutes(order.spec.time_limit) or 0)
     if not limit_s:
@@ -89,7 +89,7 @@ def deadline(order: Order, facts: Facts) -> Iterator[Finding]:
     yield from _duration(order, limit_s, speed.stop_s)
 
 
-def _duration(order: Order, limit_s: int, known_s: float | None) -> Iterator[Finding]:
+def _duration(order: LaunchRequest, limit_s: int, known_s: float | None) -> Iterator[Problem]:
     """A number of minutes that is counted from the trainer's start, whatever the job's limit is."""
     minutes = number(order.recipe.said, DURATION)
     if minutes is None:
@@ -105,7 +105,7 @@ def _duration(order: Order, limit_s: int, known_s: float | None) -> Iterator[Fin
         )
 
 
-def kill_switch(order: Order, facts: Facts) -> Iterator[Finding]:
+def kill_switch(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     for each in facts.switches:
         why = f": {each.why}" if each.why else ""
         flag = " --pause" if each.switch == "pause" else ""

@@ -17,7 +17,7 @@ LOOK_SECONDS = 5.0
 """How often to look for a new life and for new ranks of it."""
 
 
-class Source(Protocol):
+class LogSource(Protocol):
     """What can be shown and followed. Lines are bytes without their ends."""
 
     @property

@@ -21,7 +21,7 @@ class Point:
 
 
 @dataclass(slots=True)
-class Curve:
+class BoundedCurve:
     """A value over the steps, in at most BINS bins: when there are more, each two become one."""
 
     width: int = 1
@@ -66,7 +66,7 @@ class Curve:
 
 
 @dataclass(slots=True)
-class Sample:
+class ValueSample:
     """Every so manieth of many values, evenly, never more than SAMPLES of them."""
 
     values: list[float] = field(default_factory=list)

@@ -16,7 +16,7 @@ from enum import StrEnum
 from statistics import median
 
 from opsctl.telemetry.progress.log_clock import LifeClock
-from opsctl.telemetry.progress.log_summary import NOTHING, Part, Told
+from opsctl.telemetry.progress.log_summary import NOTHING, LogPart, LogStep
 from opsctl.telemetry.progress.step_pace import count_steps, log_interval, spoken_s, took_s, usual_step_s
 
 
@@ -43,7 +43,7 @@ class Bucket(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Ending(StrEnum):
+class SpanEnd(StrEnum):
     """How a life ended, as far as its last seconds are concerned."""
 
     LEFT = "left"
@@ -56,13 +56,13 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lived:
+class LifeSpan:
     """When a life was, and what it told. Times in seconds since the epoch."""
 
     begin: float
     end: float
-    ending: Ending
-    told: Part
+    ending: SpanEnd
+    told: LogPart
     nodes: int = 0
     """How many; lives on as many nodes are held against each other."""
     last_word: float = math.nan
@@ -72,7 +72,7 @@ class Lived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class IdleSpan:
     """Nothing runs. The bucket says why."""
 
     begin: float
@@ -97,7 +97,7 @@ UNFINISHED, LEAVING = 3.0, 60.0
 after more it hangs."""
 
 
-def ledger(lives: Sequence[Lived], waits: Sequence[Wait], *, begin: float, end: float) -> Iterator[Span]:
+def account_time(lives: Sequence[LifeSpan], waits: Sequence[IdleSpan], *, begin: float, end: float) -> Iterator[Span]:
     """What every second between `begin` and `end` was spent on: spans in order, without gap or overlap.
 
     `lives` are in the order in which they began; one that overlaps the one before begins when that has ended.
@@ -109,7 +109,7 @@ def ledger(lives: Sequence[Lived], waits: Sequence[Wait], *, begin: float, end: 
     yield from _waited(walk, waits, end)
 
 
-def _waited(walk: _Walk, waits: Sequence[Wait], until: float) -> Iterator[Span]:
+def _waited(walk: _Walk, waits: Sequence[IdleSpan], until: float) -> Iterator[Span]:
     for wait in waits:
         if wait.end > walk.now and wait.begin < until:
             yield from walk.to(min(wait.begin, until), Bucket.UNKNOWN)
@@ -120,7 +120,7 @@ def _waited(walk: _Walk, waits: Sequence[Wait], until: float) -> Iterator[Span]:
 class _Walk:
     """Goes through the window once. Nothing that it is given takes it back, or beyond the end."""
 
-    def __init__(self, lives: Sequence[Lived], *, begin: float, end: float) -> None:
+    def __init__(self, lives: Sequence[LifeSpan], *, begin: float, end: float) -> None:
         self.now = self.calm = begin
         """`calm` is from when on there was nothing but new steps: their span ends with what comes after them."""
         self.end = self.limit = end
@@ -143,7 +143,7 @@ class _Walk:
             yield Span(self.calm, self.now, Bucket.EFFECTIVE, self.life)
             self.calm = self.now
 
-    def live(self, number: int, life: Lived) -> Iterator[Span]:
+    def live(self, number: int, life: LifeSpan) -> Iterator[Span]:
         self.life, self.end = number, min(max(life.end, self.now), self.limit)
         if math.isnan(life.told.first_stamp):
             yield from self.to(self.now + self._guessed_start_up(life), _gap(None, life))
@@ -166,7 +166,7 @@ class _Walk:
         self.life, self.end = None, self.limit
 
     def _line(
-        self, line: Told, count: int, interval: float, told: tuple[float, float, float, float], gap: Bucket
+        self, line: LogStep, count: int, interval: float, told: tuple[float, float, float, float], gap: Bucket
     ) -> Iterator[Span]:
         """What went before the steps of a line, and they."""
         (took, low, high, tolerance), stall = told, line.stall
@@ -179,7 +179,7 @@ class _Walk:
         end = self.now + took
         yield from self._steps(line, count, interval, high if high < end - tolerance else end, stall=stall)
 
-    def _steps(self, line: Told, count: int, interval: float, end: float, *, stall: float) -> Iterator[Span]:
+    def _steps(self, line: LogStep, count: int, interval: float, end: float, *, stall: float) -> Iterator[Span]:
         """The steps of a line: first what they took beyond the usual, then those done twice, then the new ones."""
         begin, length = self.now, max(0.0, min(end, self.end) - self.now)
         new = min(count, max(0, line.step - self.highest)) / count
@@ -191,46 +191,46 @@ class _Walk:
         yield from self.to(begin + beyond + (length - beyond) * (1 - new), Bucket.TWICE)
         self.now = max(self.now, min(end, self.end))
 
-    def _tail(self, life: Lived, interval: float | None) -> Iterator[Span]:
+    def _tail(self, life: LifeSpan, interval: float | None) -> Iterator[Span]:
         """From the last line to the life's end; `interval` is what its steps usually take, None if there was none."""
         if interval is None:
             yield from self.to(self.end, Bucket.UNKNOWN if life.is_torn else Bucket.START_UP)
             return
         stall, at_work = life.told.stall, max(LEAVING, UNFINISHED * interval) if interval >= 0 else math.inf
-        if math.isfinite(stall) or life.ending is Ending.LEFT:
+        if math.isfinite(stall) or life.ending is SpanEnd.LEFT:
             yield from self.to(self.now + stall, Bucket.CHECKPOINT)
-        is_still = life.ending in {Ending.CUT, Ending.OPEN} and self.end - self.now > at_work
-        yield from self.to(self.end, Bucket.HANG if life.ending is Ending.BROKE or is_still else Bucket.UNKNOWN)
+        is_still = life.ending in {SpanEnd.CUT, SpanEnd.OPEN} and self.end - self.now > at_work
+        yield from self.to(self.end, Bucket.HANG if life.ending is SpanEnd.BROKE or is_still else Bucket.UNKNOWN)
 
-    def _spoken(self, life: Lived) -> float:
+    def _spoken(self, life: LifeSpan) -> float:
         return spoken_s(life.told, lambda line: self._usual(line, life), self.every)
 
-    def _usual(self, line: Told, life: Lived) -> float:
+    def _usual(self, line: LogStep, life: LifeSpan) -> float:
         return self.usual.get((line.batch, life.nodes), NOTHING)
 
-    def _told_start_up(self, life: Lived) -> float | None:
+    def _told_start_up(self, life: LifeSpan) -> float | None:
         """Seconds from its start to its first step, if that can be known."""
         line = next(iter(life.told), None)
         if line is None or life.is_torn:
             return None
         if math.isnan(life.told.first_stamp):
-            return life.end - life.begin - self._spoken(life) if life.ending is Ending.LEFT else None
+            return life.end - life.begin - self._spoken(life) if life.ending is SpanEnd.LEFT else None
         took = took_s(line, count_steps(line.step, None, self.every), self._usual(line, life), self.every)
         return LifeClock(life.begin, life.end, life.told).read(line, life.begin, took)[0] - took - life.begin
 
-    def _guessed_start_up(self, life: Lived) -> float:
+    def _guessed_start_up(self, life: LifeSpan) -> float:
         """The same where it bears none: what is left besides the steps, if nothing else can have taken it."""
         if not len(life.told):
             return 0.0
         spoken = self._spoken(life)
-        if life.ending is Ending.LEFT:
+        if life.ending is SpanEnd.LEFT:
             return self.end - self.now - spoken
         if not math.isnan(life.last_word):
             return life.last_word - self.now - spoken
         return min(self.start_up, self.end - self.now - spoken)
 
 
-def _gap(line: Told | None, life: Lived) -> Bucket:
+def _gap(line: LogStep | None, life: LifeSpan) -> Bucket:
     """What there is between the steps of two lines; None is before the first."""
     if line is None:
         return Bucket.UNKNOWN if life.is_torn else Bucket.START_UP

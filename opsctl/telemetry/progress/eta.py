@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from statistics import median
 
-from opsctl.state.journal import History
+from opsctl.state.journal import TrainHistory
 from opsctl.telemetry.progress.iteration_lines import Iteration
 
 SAME_MOMENT_S = 10.0
@@ -22,7 +22,7 @@ def median_step_s(recent: Iterable[Iteration]) -> float | None:
     return median(known) if known else None
 
 
-def waits_seen(history: History) -> list[float]:
+def measure_waits(history: TrainHistory) -> list[float]:
     """Seconds from the end of each life to the start of the next. A hold counts: it happened.
 
     A life that was settled only when the next one began tells nothing of its end, and so of no wait.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from opsctl.telemetry.progress.log_summary import NOTHING, Part, Told
+from opsctl.telemetry.progress.log_summary import NOTHING, LogPart, LogStep
 
 COARSE, FINE = 1.0, 0.1
 """Seconds by which a time in a log may be off: by how it is rounded."""
@@ -22,7 +22,7 @@ class LifeClock:
 
     begin: float
     end: float
-    told: Part
+    told: LogPart
     shift: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class LifeClock:
     def tolerance(self) -> float:
         return FINE if self.told.fine else COARSE
 
-    def read(self, line: Told, now: float, took: float) -> tuple[float, float]:
+    def read(self, line: LogStep, now: float, took: float) -> tuple[float, float]:
         """When the line's steps were done at the earliest and at the latest; nan where that is not known."""
         low, high = self._checked(line.low), self._checked(line.high)
         if high < now - self.tolerance - BACK:  # the clock was put back

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from opsctl.telemetry.progress.bounded_curve import Curve, Sample
+from opsctl.telemetry.progress.bounded_curve import BoundedCurve, ValueSample
 from opsctl.telemetry.progress.iteration_lines import Iteration
 
 NOTHING = math.nan
 
 
-class Told(NamedTuple):
+class LogStep(NamedTuple):
     """One iteration line, with what was told since the one before it."""
 
     step: int
@@ -53,7 +53,7 @@ _COLUMNS = (
 
 
 @dataclass(slots=True)
-class Part:
+class LogPart:
     """The lines of one life, in columns, and what is told before the first and after the last."""
 
     columns: tuple[array[float], ...] = field(default_factory=lambda: tuple(array(code) for _, code in _COLUMNS))
@@ -69,10 +69,10 @@ class Part:
     def __len__(self) -> int:
         return len(self.columns[0])
 
-    def __iter__(self) -> Iterator[Told]:
-        return map(Told._make, zip(*self.columns, strict=True))
+    def __iter__(self) -> Iterator[LogStep]:
+        return map(LogStep._make, zip(*self.columns, strict=True))
 
-    def add(self, told: Told) -> None:
+    def add(self, told: LogStep) -> None:
         steps, seconds, low, high, batch, stall, evaluated = self.columns
         steps.append(told[0])
         seconds.append(told[1])
@@ -82,7 +82,7 @@ class Part:
         stall.append(told[5])
         evaluated.append(told[6])
 
-    def join(self, later: Part) -> None:
+    def join(self, later: LogPart) -> None:
         """Take in what the same life told afterwards, in another file or after another start of its trainer."""
         if not len(later) and math.isnan(later.last_stamp) and math.isnan(later.stall):
             return
@@ -94,12 +94,12 @@ class Part:
 
 
 @dataclass(slots=True)
-class LogTold:
+class LogSummary:
     """What a log tells: one part for each life."""
 
-    parts: list[Part] = field(default_factory=lambda: [Part()])
-    loss: Curve = field(default_factory=Curve)
-    tflops: Sample = field(default_factory=Sample)
+    parts: list[LogPart] = field(default_factory=lambda: [LogPart()])
+    loss: BoundedCurve = field(default_factory=BoundedCurve)
+    tflops: ValueSample = field(default_factory=ValueSample)
     first: Iteration | None = None
     last: Iteration | None = None
 

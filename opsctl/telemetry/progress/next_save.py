@@ -21,7 +21,7 @@ REMEMBERED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saves:
+class NextSave:
     """Steps of the newest checkpoint and of the next; None for what is not known."""
 
     newest: int | None = None
@@ -30,7 +30,7 @@ class Saves:
     """When the newest was written, by the file system's clock; None where it lies elsewhere."""
 
 
-def saves(run: RunDir, step: int, last_step: int | None, *, newest: int | None = None) -> Saves:
+def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: int | None = None) -> NextSave:
     """What is known at `step`; `newest` is the newest checkpoint, if somebody knows better than the directory's names
     tell."""
     paths, is_embedded = _named(run), run.trainer_config.exists()
@@ -40,7 +40,7 @@ def saves(run: RunDir, step: int, last_step: int | None, *, newest: int | None =
     if due is not None and last_step is not None:
         due = min(due, last_step)
     newest = newest if newest is not None else max(named, default=None)
-    return Saves(
+    return NextSave(
         newest=newest,
         next=due if due is not None and due > step else None,
         at=_written(paths[newest]) if newest in paths else None,

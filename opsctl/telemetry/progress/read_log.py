@@ -14,7 +14,7 @@ from typing import IO
 
 from opsctl.errors import InputError, cannot_read
 from opsctl.telemetry.progress.iteration_lines import parse
-from opsctl.telemetry.progress.log_summary import NOTHING, LogTold, Part, Told
+from opsctl.telemetry.progress.log_summary import NOTHING, LogPart, LogStep, LogSummary
 
 CHUNK = 4 << 20
 LONGEST = 64 << 10
@@ -37,7 +37,7 @@ _WORDS = (b"iteration", b"checkpoint", b"datetime: ")
 """Every line that matters holds one of them; finding those is what most of the time goes to."""
 
 
-def read_told(path: Path, cuts: Sequence[int] | None = None) -> LogTold:
+def read_summary(path: Path, cuts: Sequence[int] | None = None) -> LogSummary:
     """Read a log. With `cuts`, offsets in rising order at which the lives began, there are as many parts and one more,
     that of what stands before; without, a new part begins where a trainer says that it loads a checkpoint, or where
     the step goes back. Raises RunDirError for a log that may not be read, InputError for what is no file.
@@ -46,7 +46,7 @@ def read_told(path: Path, cuts: Sequence[int] | None = None) -> LogTold:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: not a file", hint="--log wants the log itself")
         with _open(path) as file:
-            reader = _Reader(cuts)
+            reader = _LogReader(cuts)
             offset, rest = 0, b""
             while data := file.read(CHUNK):
                 rest, offset = reader.feed(rest + data, offset)
@@ -63,10 +63,10 @@ def _open(path: Path) -> IO[bytes]:
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]  # it reads alike
 
 
-class _Reader:
+class _LogReader:
     def __init__(self, cuts: Sequence[int] | None) -> None:
         self.cuts = cuts
-        self.told = LogTold()
+        self.told = LogSummary()
         self.last_line = b""
         self.step = -1
         self.stall = NOTHING
@@ -95,10 +95,10 @@ class _Reader:
             self._new_part()
         self._lines(data[begin:] if begin else data)
 
-    def done(self) -> LogTold:
+    def done(self) -> LogSummary:
         self._end_part()
         while self.cuts is not None and len(self.told.parts) <= len(self.cuts):
-            self.told.parts.append(Part())
+            self.told.parts.append(LogPart())
         self.told.last = parse(self.last_line.decode(errors="replace")) if self.last_line else None
         return self.told
 
@@ -113,7 +113,7 @@ class _Reader:
 
     def _new_part(self) -> None:
         self._end_part()
-        self.told.parts.append(Part())
+        self.told.parts.append(LogPart())
 
     def _lines(self, data: bytes) -> None:
         position = said = 0
@@ -224,7 +224,7 @@ class _Reader:
             part.fine &= len(found[-1]) > 19
         seconds = _seconds(line)
         batch = _value(line, b"global batch size:")
-        part.add(Told(step, seconds if seconds >= 0 else NOTHING, low, high,
+        part.add(LogStep(step, seconds if seconds >= 0 else NOTHING, low, high,
                       int(batch) if 0 < batch < 1e15 else 0, self.stall, self.evaluated))  # fmt: skip
         self._figures(line, step)
         self.step, self.stall, self.evaluated, self.tail = step, NOTHING, 0, b""

@@ -14,7 +14,7 @@ from opsctl.errors import InputError
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import Iteration, sampled, tail
-from opsctl.telemetry.progress.next_save import saves
+from opsctl.telemetry.progress.next_save import predict_next_save
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 
 CURVE = 240
@@ -28,7 +28,7 @@ LONGEST_S = 1e10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class TaskPace:
     """What must be known of the tasks to reckon when the run will be done. Seconds."""
 
     task_s: float = math.inf
@@ -73,13 +73,13 @@ class Progress:
     """Seconds to the last step; None where that, or the time of a step, is not known, or nothing is to run."""
 
 
-def progress(run: RunDir, *, life: str = "", begin: int = 0, pace: Pace | None = None) -> Progress | None:
+def read_progress(run: RunDir, *, life: str = "", begin: int = 0, pace: TaskPace | None = None) -> Progress | None:
     """None while neither the trainer nor its log has said anything that can be understood.
 
     `life` is the one that runs, if any, and `begin` how long its log was when it began: what was said before tells
     nothing of how far it is. Without a `pace` no time left is reckoned.
     """
-    beat = _beat(run.heartbeat / "train.json")
+    beat = _read_heartbeat(run.heartbeat / "train.json")
     placed = tail(run.main_log, CURVE)
     if beat is None and not placed:
         return None
@@ -90,8 +90,8 @@ def progress(run: RunDir, *, life: str = "", begin: int = 0, pace: Pace | None =
     last_step = (beat and beat.last_steps) or line.last
     step_s = median_step_s(lines[-RECENT:]) or (beat.step_s if beat else None)
     whole = sampled(run.main_log) if lines else []
-    curve = [each for each in forward(lines) if each.loss is not None and each.step <= step]
-    saved = saves(run, step, last_step, newest=beat.checkpoint_step if beat else None)
+    curve = [each for each in drop_repeated_steps(lines) if each.loss is not None and each.step <= step]
+    saved = predict_next_save(run, step, last_step, newest=beat.checkpoint_step if beat else None)
     return Progress(
         step=step,
         last_step=last_step,
@@ -114,7 +114,7 @@ def progress(run: RunDir, *, life: str = "", begin: int = 0, pace: Pace | None =
     )
 
 
-def _beat(path: Path) -> Heartbeat | None:
+def _read_heartbeat(path: Path) -> Heartbeat | None:
     """The heartbeat, if what it says of steps and time are numbers."""
     beat = read_heartbeat(path)
     steps = (beat.step, beat.last_steps, beat.checkpoint_step) if beat else ()
@@ -133,7 +133,7 @@ def _step(beat: Heartbeat | None, line: Iteration, *, is_behind: bool) -> int:
     return max(beat.step if beat else 0, line.step)
 
 
-def forward(lines: Sequence[Iteration]) -> list[Iteration]:
+def drop_repeated_steps(lines: Sequence[Iteration]) -> list[Iteration]:
     """Without what was done again later, after a start from an earlier checkpoint, and so counts no more."""
     kept: list[Iteration] = []
     for line in reversed(lines):
@@ -161,7 +161,7 @@ def _written(log: Path) -> float | None:
         return None
 
 
-def _left(step: int, last: int | None, step_s: float | None, pace: Pace) -> Eta | None:
+def _left(step: int, last: int | None, step_s: float | None, pace: TaskPace) -> Eta | None:
     if not last or step_s is None or not math.isfinite(step_s) or step_s <= 0:
         return None
     try:

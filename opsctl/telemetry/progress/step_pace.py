@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from statistics import median
 
-from opsctl.telemetry.progress.log_summary import Part, Told
+from opsctl.telemetry.progress.log_summary import LogPart, LogStep
 
 MISSING = 10
 """Where a line comes so many of the log's intervals after the one before, lines are missing in between."""
@@ -17,7 +17,7 @@ Usual = dict[tuple[int, int], float]
 """The median time of a step, by samples in a step and number of nodes."""
 
 
-def usual_step_s(parts: Iterable[tuple[Part, int]]) -> Usual:
+def usual_step_s(parts: Iterable[tuple[LogPart, int]]) -> Usual:
     """What a step usually takes: a median, for the first steps of a life and those after a save take long. Each part
     with its number of nodes."""
     seen: dict[tuple[int, int], list[float]] = {}
@@ -28,7 +28,7 @@ def usual_step_s(parts: Iterable[tuple[Part, int]]) -> Usual:
     return {key: median(values) for key, values in seen.items()}
 
 
-def log_interval(parts: Iterable[Part]) -> int:
+def log_interval(parts: Iterable[LogPart]) -> int:
     """After how many steps the trainer usually logs them."""
     counts: Counter[int] = Counter()
     for part in parts:
@@ -37,7 +37,7 @@ def log_interval(parts: Iterable[Part]) -> int:
     return max(counts, key=lambda n: counts[n]) if counts else 1
 
 
-def spoken_s(told: Part, usual: Callable[[Told], float], every: int) -> float:
+def spoken_s(told: LogPart, usual: Callable[[LogStep], float], every: int) -> float:
     """Seconds that the lines and saves of a life tell of."""
     spoken, before = 0.0, None
     for line in told:
@@ -47,7 +47,7 @@ def spoken_s(told: Part, usual: Callable[[Told], float], every: int) -> float:
     return spoken + sum(stall for stall in (*told.columns[5], told.stall) if math.isfinite(stall))
 
 
-def missing_steps(parts: Iterable[Part], every: int) -> int:
+def find_missing_steps(parts: Iterable[LogPart], every: int) -> int:
     """Steps that were done, for later ones of the same life were, and of which no line tells."""
     gaps = (after - before for part in parts for before, after in pairwise(part.columns[0]))
     return int(sum(gap - every for gap in gaps if gap > MISSING * every))
@@ -60,7 +60,7 @@ def count_steps(step: int, before: int | None, every: int) -> int:
     return min(max(step, 1), (step - 1) % every + 1)
 
 
-def took_s(line: Told, count: int, usual: float, every: int) -> float:
+def took_s(line: LogStep, count: int, usual: float, every: int) -> float:
     """Seconds of the `count` steps of a line. Where it does not say, or where the lines before it are missing so that
     it covers the last steps only, they are assumed to have taken the usual time."""
     known = min(count, every) if count > MISSING * every and usual >= 0 else count

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from opsctl.alerts.dispatch import undelivered
+from opsctl.alerts.dispatch import list_undelivered
 from opsctl.app import build
 from opsctl.model import Finding, Level
 from opsctl.state.run_dir import RunDir
@@ -89,9 +89,9 @@ def armed(switch: Switch) -> Callable[[Place], None]:
     def prepare(place: Place) -> None:
         arm(place.run, switch, why="x")
         app = build(place.site)
-        from opsctl.state.journal import Journal, Kind, actor  # noqa: PLC0415
+        from opsctl.state.journal import EventKind, Journal, actor  # noqa: PLC0415
 
-        Journal(place.run, app.clock).append(Kind.ARMED, switch=switch.value, by=actor(), why="x")
+        Journal(place.run, app.clock).append(EventKind.ARMED, switch=switch.value, by=actor(), why="x")
 
     return prepare
 
@@ -153,7 +153,7 @@ api_url = "{self.slack.url}"
         said = {kind: [row["id"] for row in journal if row["kind"] == kind] for kind in ("ambiguous", "delivered")}
         inboxes: dict[str, Inbox] = {"mail": self.mail, "slack": self.slack}
         return {
-            "waiting": [item.channel for item in undelivered(build(place.site).alerting)],
+            "waiting": [item.channel for item in list_undelivered(build(place.site).alerting)],
             "transitions": sorted({row["key"] for row in journal if row["kind"] == "transition"}),
             "told": {name: sorted(map(str, set(inbox.told))) for name, inbox in inboxes.items()},
             "delivered and not said": [each for inbox in inboxes.values() for each in set(inbox.taken)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from opsctl.app import build
-from opsctl.launch.train_arrays import Chain
+from opsctl.launch.train_arrays import TrainArrays
 from opsctl.nodes.drain_plan import is_out
 from opsctl.sandbox.cluster import Sandbox
 from tests.endurance.kills.files import PATH
@@ -65,7 +65,7 @@ class Node(Train):
     def keep_away(self) -> None:
         """Its trains are kept from it until tomorrow, as after a failure."""
         build(self.site).exclusions.add([(BAD, "opsctl: x: y")], hours=24)
-        chain = Chain(run=self.run, journal=self.journal, scheduler=self.scheduler)
+        chain = TrainArrays(run=self.run, journal=self.journal, scheduler=self.scheduler)
         chain.exclude(BAD, needed=1, until=datetime.now(UTC) + timedelta(hours=24))
 
     def type(self, *words: str) -> None:

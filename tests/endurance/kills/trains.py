@@ -13,13 +13,13 @@ from typing import Any
 from opsctl.guard.attempt_record import Start, write_start
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.faults import Action
+from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.record import Places
-from opsctl.sandbox.slurm_conf import Spec
+from opsctl.sandbox.slurm_conf import SandboxSpec
 from opsctl.scheduler.slurm import Slurm
-from opsctl.state.journal import Journal, Kind, replay
+from opsctl.state.journal import EventKind, Journal, replay
 from opsctl.state.run_dir import RunDir
-from opsctl.trainer.contract import Reason, StopReason, to_json
+from opsctl.trainer.contract import StopReason, TrainerStop, to_json
 from tests.endurance.kills.files import Place
 from tests.endurance.kills.kill_proof import Runs
 from tests.endurance.kills.state import State, nodes, queue
@@ -34,7 +34,7 @@ def slurm_of(place: Path, name: str, *, many: int = 4) -> Iterator[Sandbox]:
     """A Slurm that ends with the block."""
     place.chmod(0o755)
     places = Places(state=place / "sandbox", cache=place / "cache")
-    spec = Spec(name=name, nodes=many, gpus_per_node=2, fast=True)
+    spec = SandboxSpec(name=name, nodes=many, gpus_per_node=2, fast=True)
     sandbox = Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner())
     try:
         _count_from(sandbox, 70_001)
@@ -47,7 +47,7 @@ def _count_from(sandbox: Sandbox, first: int) -> None:
     """Ids of jobs that cannot be taken for other numbers."""
     conf = sandbox.record.site.conf
     conf.write_text(f"{conf.read_text()}\nFirstJobId={first}\n")
-    for action in (Action.KILL, Action.RESTART):
+    for action in (FaultKind.KILL, FaultKind.RESTART):
         sandbox.fault("controller", action)
     until(lambda: {node.state for node in Slurm(SystemRunner(env=sandbox.env())).nodes()} == {"IDLE"})
 
@@ -125,13 +125,13 @@ class Train(Place):
         said = super().state()
         return {**said, "queue": queue(self.scheduler, self.name), "nodes": nodes(self.scheduler)}
 
-    def lived(self, *, code: int, log: str = "", stop: Reason | None = None) -> None:
+    def lived(self, *, code: int, log: str = "", stop: TrainerStop | None = None) -> None:
         """A task of it has run on node002 and has ended without a settlement."""
         life, now = self.run.life(f"{self.arrays[-1]}_1.0"), datetime.now(UTC)
         begin = now - timedelta(minutes=1)
         write_start(self.run, life, Start(life=life.name, job=self.arrays[-1], nodes="node002", node_count=1, gpus="",
                                           node="node002", at=begin, checkpoint=-1, main_log=0))  # fmt: skip
-        self.journal.append(Kind.LIFE_STARTED, life=life.name, nodes="node002")
+        self.journal.append(EventKind.LIFE_STARTED, life=life.name, nodes="node002")
         (self.run.life_logs(life.name) / "node002-3.log").write_text(f"Traceback\n  at train.py:7\n{log}\n")
         if stop:
             life.stop_reason.write_text(to_json(StopReason(reason=stop, step=9, at=now.timestamp())))

@@ -8,7 +8,7 @@ from typing import Any
 
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.switches import Switch
-from opsctl.trainer.contract import Reason
+from opsctl.trainer.contract import TrainerStop
 from tests.endurance.kills import files
 from tests.endurance.kills.files import Ends, Place
 from tests.endurance.kills.kill_proof import Runs
@@ -96,7 +96,7 @@ SLURM: dict[str, dict[str, Any]] = {
     "cancel of one task": {"words": ("cancel", "{t}_2"), "before": (LAUNCH,)},
     "watch: a life that the kill switch ended": {
         "words": ("watch", "failures", "--once"), "before": (LAUNCH,), "without": SITE,
-        "happened": partial(Train.lived, code=0, stop=Reason.KILL),
+        "happened": partial(Train.lived, code=0, stop=TrainerStop.KILL),
     },
     "watch: a life that a bug ended": {
         "words": ("watch", "failures", "--once"), "before": (LAUNCH,), "without": SITE, "slurm": LATER,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opsctl.sandbox.faults import Action
+from opsctl.sandbox.faults import FaultKind
 from tests.endurance.soak.servers import Mail, Slack
 from tests.endurance.soak.soak_cluster import LONG, Field
 
@@ -91,14 +91,14 @@ class Weather:
         return well
 
     def controller_stopped(self) -> Undo:
-        return self._controller(Action.STOP, Action.RESUME)
+        return self._controller(FaultKind.STOP, FaultKind.RESUME)
 
     def controller_killed(self) -> Undo:
         # What it was given in its last five seconds it forgets, and then it is right to say that a train is gone.
         time.sleep(max(0.0, self.field.changed + 7 - time.monotonic()))
-        return self._controller(Action.KILL, Action.RESTART)
+        return self._controller(FaultKind.KILL, FaultKind.RESTART)
 
-    def _controller(self, do: Action, undo: Action) -> Undo:
+    def _controller(self, do: FaultKind, undo: FaultKind) -> Undo:
         self.blind = self.controller_down = True
         self.field.sandbox.fault("controller", do)
 
@@ -110,7 +110,7 @@ class Weather:
         return well
 
     def controller_restarted(self) -> Undo:
-        self.field.sandbox.fault("controller", Action.RESTART)
+        self.field.sandbox.fault("controller", FaultKind.RESTART)
         self.field.program("squeue")
         return lambda: None
 

@@ -19,7 +19,7 @@ from statistics import median
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.record import Places
-from opsctl.sandbox.slurm_conf import Spec
+from opsctl.sandbox.slurm_conf import SandboxSpec
 from tests.endurance.soak import faults as troubles
 from tests.endurance.soak.fault_plan import SLOW, SLURM, Undo, Weather, can_mount
 from tests.endurance.soak.faults import Open, Trouble
@@ -322,7 +322,7 @@ def soaking(place: Path, places: Places, *, cycles: int, seed: int, seconds: flo
     """Everything that a soak needs, running; and nothing of it left afterwards."""
     clock, runner, dice = SystemClock(), SystemRunner(), random.Random(seed)
     root, disk = place / "trains", place / "disk"
-    spec = Spec(name=f"soak-{os.getpid()}", nodes=NODES, fast=True)
+    spec = SandboxSpec(name=f"soak-{os.getpid()}", nodes=NODES, fast=True)
     with contextlib.ExitStack() as stack:
         sandbox = Sandbox.up(spec, places=places, clock=clock, runner=runner)
         stack.callback(sandbox.down, grace=0.2)

@@ -14,7 +14,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
-from opsctl.settings.alerts import AlertSite
+from opsctl.settings.alerts import AlertSettings
 from tests.support.ports import HeldPort
 from tests.unit.alerts.conftest import World
 
@@ -198,7 +198,7 @@ def site(tmp_path):
     """A site with these channels and rules."""
 
     def make(channels, **rules):
-        return World(tmp_path, rules=AlertSite.model_validate({"channels": channels, **rules}))
+        return World(tmp_path, rules=AlertSettings.model_validate({"channels": channels, **rules}))
 
     return make
 

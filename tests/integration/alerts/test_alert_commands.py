@@ -130,7 +130,7 @@ def test_a_test_is_delivered_before_anything_else_was_done_here(shell):
 
 def test_what_is_not_delivered_is_listed(shell):
     shell.see(Level.CRITICAL)
-    dispatch.alert(build(shell.site).alerting)
+    dispatch.send_alerts(build(shell.site).alerting)
     assert (
         "not delivered by mail: [opsctl] CRITICAL: hang/gpt: no step for 30 min "
         "(1 attempt: localhost:1: [Errno 111] Connection refused)\n"
@@ -173,4 +173,4 @@ def test_a_secret_that_others_can_read_is_told_once_by_the_test_and_used_all_the
     assert said.count("not delivered: ") == 2
     assert "sesame" not in said
     url.chmod(0o600)
-    assert list(dispatch.exposed_secrets(build(shell.site).alerting)) == []
+    assert list(dispatch.find_exposed_secrets(build(shell.site).alerting)) == []

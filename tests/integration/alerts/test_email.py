@@ -36,7 +36,7 @@ def test_the_evening_of_the_chronicles(site, by_mail, mail_server):
     world = site({"mail": by_mail})
     for mark in ".CCCCCC..":
         world.see(mark, key="slurm_status/gpt")
-        dispatch.alert(world.alerting)
+        dispatch.send_alerts(world.alerting)
         world.clock.forward(minutes=10)
     assert mail_server.subjects == [
         "[opsctl] CRITICAL: slurm_status/gpt: it is critical",
@@ -45,7 +45,7 @@ def test_the_evening_of_the_chronicles(site, by_mail, mail_server):
     (bad, _), (good, _) = mail_server.mails
     assert good["In-Reply-To"] == good["References"] == bad["Message-ID"]
     assert bad["Auto-Submitted"] == "auto-generated"
-    assert dispatch.undelivered(world.alerting) == []
+    assert dispatch.list_undelivered(world.alerting) == []
 
 
 def test_what_is_not_ascii_and_a_lone_dot_arrive(mail_server):
@@ -59,12 +59,12 @@ def test_a_server_that_is_down_is_tried_again(site, by_mail, port):
     server = MailServer()
     world = site({"mail": {**by_mail, "port": port}})
     world.see("C")
-    [attempt] = dispatch.alert(world.alerting)
+    [attempt] = dispatch.send_alerts(world.alerting)
     assert attempt.error.message == f"127.0.0.1:{port}: [Errno 111] Connection refused"
-    assert dispatch.alert(world.alerting) == []  # it is not yet time
+    assert dispatch.send_alerts(world.alerting) == []  # it is not yet time
     world.clock.forward(seconds=30)
     with serving(server, port):
-        dispatch.alert(world.alerting)
+        dispatch.send_alerts(world.alerting)
     assert server.subjects == ["[opsctl] CRITICAL: hang/gpt: it is critical"]
 
 
@@ -106,10 +106,10 @@ def test_a_refused_recipient_goes_to_the_fallback_at_once(site, by_mail, mail_se
     world = site({"mail": by_mail, "file": {"kind": "file", "path": str(tmp_path / "told")}},
                  routes=({"channels": ("mail",)},))  # fmt: skip
     world.see("C")
-    dispatch.alert(world.alerting)
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
+    dispatch.send_alerts(world.alerting)
     assert (tmp_path / "told").read_text().count("CRITICAL: hang/gpt: it is critical") == 1
-    assert dispatch.undelivered(world.alerting) == []
+    assert dispatch.list_undelivered(world.alerting) == []
 
 
 def test_what_is_undelivered_for_an_hour_goes_to_the_fallback(site, by_mail, port, tmp_path):
@@ -117,11 +117,11 @@ def test_what_is_undelivered_for_an_hour_goes_to_the_fallback(site, by_mail, por
                  routes=({"channels": ("mail",)},))  # fmt: skip
     world.see("C")
     for _ in range(11):
-        dispatch.alert(world.alerting)
+        dispatch.send_alerts(world.alerting)
         assert not (tmp_path / "told").exists()
         world.clock.forward(minutes=5)
     world.clock.forward(minutes=5)
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     assert (tmp_path / "told").read_text().count("CRITICAL: hang/gpt: it is critical") == 1
 
 
@@ -131,10 +131,10 @@ def test_the_hour_until_the_fallback_begins_when_the_quiet_hours_end(site, by_ma
                  routes=(quiet,), time_zone="UTC", warning_looks=1)  # fmt: skip
     world.see("w")
     for _ in range(9):  # the last at 07:52
-        dispatch.alert(world.alerting)
+        dispatch.send_alerts(world.alerting)
         assert not (tmp_path / "told").exists()
         world.clock.forward(minutes=59)
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     assert (tmp_path / "told").read_text().count("[opsctl] WARNING: hang/gpt") == 1
 
 
@@ -169,10 +169,10 @@ def test_it_is_sent_again_under_the_same_id_and_the_journal_says_so(site, by_mai
     server = liar(*GREETING, None)
     world = site({"mail": {**by_mail, "port": server.port}})
     world.see("C")
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     world.rules = site({"mail": by_mail}).rules
     world.clock.forward(minutes=1)
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     assert [server.mails[0]["Message-ID"]] == mail_server.ids
     assert journal(world) == ["transition", "ambiguous", "delivered"]
 
@@ -233,6 +233,6 @@ def test_a_password_is_neither_in_the_arguments_nor_in_the_journal(site, by_mail
     monkeypatch.setenv("SMTP_PASSWORD", "hunter2")
     world = site({"mail": {**by_mail, "password": "$SMTP_PASSWORD"}})
     world.see("C")
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     for path in filter(os.path.isfile, world.site.alerts.rglob("*")):
         assert "hunter2" not in path.read_text()

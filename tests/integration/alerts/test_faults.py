@@ -65,7 +65,7 @@ def cycles(world, marks):
     """So many looks, each with its alerts."""
     for mark in marks:
         world.see(mark)
-        dispatch.alert(world.alerting)
+        dispatch.send_alerts(world.alerting)
         world.clock.forward(minutes=10)
 
 
@@ -121,7 +121,7 @@ def test_what_could_not_be_sent_before_the_disk_was_full_is_sent_while_it_is(wor
     (small_disk / "filler").unlink()
     cycles(world, "CC")
     assert told(out) == [CRITICAL]
-    assert dispatch.undelivered(world.alerting) == []
+    assert dispatch.list_undelivered(world.alerting) == []
 
 
 def test_where_nothing_can_be_written_at_all_the_cycle_is_told(world, small_disk):
@@ -160,7 +160,7 @@ def test_two_that_look_at_once_tell_everything_once(tmp_path, request):
     assert len(delivered) == len(set(delivered)) == len(messages)
     world = World(tmp_path)
     assert world.ledger.read().pending == []
-    assert dispatch.undelivered(world.alerting) == []
+    assert dispatch.list_undelivered(world.alerting) == []
 
 
 class Dies(BaseException):
@@ -179,8 +179,8 @@ def test_one_that_dies_between_outbox_and_ledger_doubles_nothing(world, out, mon
     with monkeypatch.context() as patched:
         patched.setattr("opsctl.alerts.ledger.dump", lambda state: (_ for _ in ()).throw(Dies))
         with pytest.raises(Dies):
-            dispatch.alert(world.alerting)
-    assert len(dispatch.undelivered(world.alerting)) == 1
+            dispatch.send_alerts(world.alerting)
+    assert len(dispatch.list_undelivered(world.alerting)) == 1
     cycles(world, "C")
     assert told(out) == [CRITICAL]
 
@@ -198,8 +198,8 @@ def test_one_that_dies_while_putting_a_batch_into_the_outbox_loses_and_doubles_n
     with monkeypatch.context() as patched:
         patched.setattr(Outbox, "put", dies)
         with pytest.raises(Dies):
-            dispatch.alert(world.alerting)
-    dispatch.alert(world.alerting)
+            dispatch.send_alerts(world.alerting)
+    dispatch.send_alerts(world.alerting)
     assert sorted(told(out)) == [f"[opsctl] CRITICAL: hang/{n}: it is critical" for n in range(4)]
 
 
@@ -215,7 +215,7 @@ def test_one_that_dies_after_sending_sends_again_and_the_journal_says_so(world, 
     with monkeypatch.context() as patched:
         patched.setattr(Outbox, "_try_to_write", dies)
         with pytest.raises(Dies):
-            dispatch.alert(world.alerting)
+            dispatch.send_alerts(world.alerting)
     cycles(world, "C")
     assert told(out) == [CRITICAL, CRITICAL]
     assert journal(world).count("ambiguous") == 1
@@ -226,40 +226,40 @@ def test_one_that_dies_after_noting_that_it_was_taken_does_not_send_again(world,
     with monkeypatch.context() as patched:
         patched.setattr(Outbox, "_archive", lambda *_, **__: (_ for _ in ()).throw(Dies))
         with pytest.raises(Dies):
-            dispatch.alert(world.alerting)
+            dispatch.send_alerts(world.alerting)
     cycles(world, "C")
     assert told(out) == [CRITICAL]
-    assert dispatch.undelivered(world.alerting) == []
+    assert dispatch.list_undelivered(world.alerting) == []
 
 
 def test_a_storm_is_one_message_and_so_is_its_end(world, out):
     for level in (Level.CRITICAL, Level.OK):
         world.ledger.record([finding(level, f"hang/{n:02}") for n in range(50)])
-        dispatch.alert(world.alerting)
+        dispatch.send_alerts(world.alerting)
     assert told(out) == ["[opsctl] 50 changes at once: 50 CRITICAL", "[opsctl] 50 changes at once: 50 RESOLVED"]
 
 
 @pytest.mark.parametrize(("changes", "messages"), [(9, 9), (10, 1)])
 def test_ten_changes_are_a_storm_and_nine_are_not(world, out, changes, messages):
     world.ledger.record([finding(Level.CRITICAL, f"hang/{n:02}") for n in range(changes)])
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     assert len(told(out)) == messages
 
 
 def test_of_a_storm_each_end_is_told_in_its_thread(site, by_mail, mail_server):
     world = site({"mail": by_mail})
     world.ledger.record([finding(Level.CRITICAL, f"hang/{n:02}") for n in range(50)])
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     world.ledger.record([finding(Level.OK, "hang/07")])
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     assert mail_server.mails[1][0]["In-Reply-To"] == mail_server.ids[0]
 
 
 def test_a_channel_that_was_taken_out_of_the_settings_leaves_its_messages_to_another(site, out, tmp_path):
     world = site({"gone": {"kind": "file", "path": "/not/there"}})
     world.see("C")
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     world.rules = site({"file": {"kind": "file", "path": str(out)}}).rules
     world.clock.forward(hours=2)
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     assert told(out) == [CRITICAL]

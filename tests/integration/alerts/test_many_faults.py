@@ -52,16 +52,16 @@ def test_nothing_is_lost_and_only_what_was_cut_off_comes_twice(site, monkeypatch
         levels = chance.choices([Level.OK, Level.CRITICAL, Level.WARNING, Level.UNKNOWN], [6, 2, 2, 1], k=TRAINS)
         noted += world.ledger.record([finding(level, f"hang/{n}") for n, level in enumerate(levels)])
         if chance.random() < 0.9:  # else it died before it could tell
-            dispatch.alert(world.alerting)
+            dispatch.send_alerts(world.alerting)
         world.clock.forward(minutes=chance.choice([1, 10, 60]))
         world.clock.forward(seconds=chance.choice([0, 90, -90]))
     Weather.is_down = False
     for _ in range(50):
-        dispatch.alert(world.alerting)
+        dispatch.send_alerts(world.alerting)
         world.clock.forward(hours=3)
     taken = Counter(message.id for message in Weather.taken)
     assert set(taken) == {each.id for each in noted}
     assert {ident for ident, times in taken.items() if times > 1} <= set(Weather.cut_off)
     assert all(times <= 1 + Weather.cut_off[ident] for ident, times in taken.items())
-    assert dispatch.undelivered(world.alerting) == []
+    assert dispatch.list_undelivered(world.alerting) == []
     assert len(noted) > 50

@@ -11,7 +11,7 @@ from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.host.system import SystemRunner
 from opsctl.model import Level
-from opsctl.settings.alerts import AlertSite, AppriseTable, FileTable
+from opsctl.settings.alerts import AlertSettings, AppriseTable, FileTable
 from tests.unit.alerts.conftest import Clock
 
 MESSAGE = Message(id="abc.2", root="abc.1", at=Clock().now(), level=Level.OK, subject="it runs", body="task 4\n")
@@ -72,7 +72,7 @@ def test_a_file_in_a_place_that_is_not_there(tmp_path):
 def test_the_terminal(site, capsys):
     world = site({"here": {"kind": "stdout"}})
     world.see("C")
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     assert capsys.readouterr().out.splitlines()[0] == "2026-01-01 00:00:00 [opsctl] CRITICAL: hang/gpt: it is critical"
 
 
@@ -84,9 +84,9 @@ def test_a_terminal_that_is_gone_loses_nothing(site, monkeypatch):
     world = site({"here": {"kind": "stdout"}})
     world.see("C")
     monkeypatch.setattr("sys.stdout", Gone())
-    [attempt] = dispatch.alert(world.alerting)
+    [attempt] = dispatch.send_alerts(world.alerting)
     assert attempt.error.message == "stdout: Broken pipe"
-    assert len(dispatch.undelivered(world.alerting)) == 1
+    assert len(dispatch.list_undelivered(world.alerting)) == 1
 
 
 def test_a_ping_is_fetched(site, web):
@@ -118,10 +118,10 @@ def test_a_channel_with_a_bug_loses_nothing_and_says_nothing_secret(site, monkey
     monkeypatch.setitem(CHANNELS, "stdout", f"{__name__}:Buggy")
     world = site({"here": {"kind": "stdout"}, "file": {"kind": "file", "path": str(tmp_path / "told")}})
     world.see("C")
-    attempts = {each.item.channel: each.error for each in dispatch.alert(world.alerting)}
+    attempts = {each.item.channel: each.error for each in dispatch.send_alerts(world.alerting)}
     assert attempts["here"].message == "a bug in this channel: ZeroDivisionError"
     assert attempts["file"] is None
-    assert [item.channel for item in dispatch.undelivered(world.alerting)] == ["here"]
+    assert [item.channel for item in dispatch.list_undelivered(world.alerting)] == ["here"]
 
 
 class Buggy:
@@ -134,6 +134,6 @@ class Buggy:
 def test_every_kind_of_channel_has_its_file():
     kinds = {
         kind.model_fields["kind"].annotation.__args__[0]
-        for kind in AlertSite.model_fields["channels"].annotation.__args__[1].__origin__.__args__
+        for kind in AlertSettings.model_fields["channels"].annotation.__args__[1].__origin__.__args__
     }
     assert kinds == set(CHANNELS)

@@ -128,7 +128,7 @@ def test_a_bot_tells_in_a_thread_how_it_goes_on_and_shows_it_in_the_channel(site
     web.answers = [says(ok=True, ts="1700000000.000100"), says(ok=True, ts="1700000000.000200")]
     for mark in "C.":
         world.see(mark)
-        dispatch.alert(world.alerting)
+        dispatch.send_alerts(world.alerting)
     first, second = web.bodies
     assert "thread_ts" not in first
     assert (second["thread_ts"], second["reply_broadcast"]) == ("1700000000.000100", True)
@@ -140,10 +140,10 @@ def test_an_alert_that_met_all_of_it_arrives_once(site, web):
     web.answers = [(429, {"Retry-After": "600"}, b""), (500, {}, b""), (200, {}, b"<html>"), (200, {}, b"ok")]
     world.see("C")
     for _ in range(60):
-        dispatch.alert(world.alerting)
+        dispatch.send_alerts(world.alerting)
         world.clock.forward(minutes=1)
     assert len(web.requests) == 4
-    assert dispatch.undelivered(world.alerting) == []
+    assert dispatch.list_undelivered(world.alerting) == []
 
 
 def test_the_fallback_does_not_wait_for_what_another_channel_asked_for(site, web, tmp_path):
@@ -151,9 +151,9 @@ def test_the_fallback_does_not_wait_for_what_another_channel_asked_for(site, web
     world = site({"team": webhook(web), "file": file}, routes=({"channels": ("team",)},))
     web.answers = [(429, {"Retry-After": "7000"}, b"")]
     world.see("C")
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     world.clock.forward(hours=1)
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     assert "CRITICAL: hang/gpt" in (tmp_path / "told").read_text()
 
 
@@ -161,9 +161,9 @@ def test_retry_after_is_kept_over_processes(site, web):
     world = site({"team": webhook(web)})
     web.answers = [(429, {"Retry-After": "600"}, b""), (200, {}, b"ok")]
     world.see("C")
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     world.clock.forward(seconds=599)
-    assert dispatch.alert(world.alerting) == []
+    assert dispatch.send_alerts(world.alerting) == []
     world.clock.forward(seconds=1)
-    [attempt] = dispatch.alert(world.alerting)
+    [attempt] = dispatch.send_alerts(world.alerting)
     assert attempt.error is None

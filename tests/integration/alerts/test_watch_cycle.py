@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from opsctl.app import build
 from opsctl.cli import cli
-from opsctl.cron.drivers.selected_driver import Wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, write_wanted
 from opsctl.errors import OpsctlError
 from opsctl.model import Level
 from opsctl.monitor.watch_cycle import Watch
@@ -109,7 +109,7 @@ def test_a_cron_that_died_is_noticed_and_a_dry_run_leaves_it(site):
     app = build(site)
     app.cron.place.create()
     ago = datetime.now(UTC) - timedelta(hours=2)
-    write_wanted(app.cron.place, Wanted(driver="daemon", since=ago, by="me"))
+    write_wanted(app.cron.place, SelectedDriver(driver="daemon", since=ago, by="me"))
     app.cron.place.touch(ago)
     os.utime(app.cron.place.wanted, (ago.timestamp(), ago.timestamp()))
     assert "opsctl cron start daemon brings it back" in watch(site, "fs_quota").output

@@ -11,7 +11,7 @@ import pytest
 from opsctl.guard.outcome import Outcome
 from opsctl.report.html_page import render_page
 from opsctl.report.train_report import report_train
-from opsctl.state.journal import Kind
+from opsctl.state.journal import EventKind
 from tests.support.chromium import Browser, browser
 from tests.support.made_reports import BEGIN, Train, rough
 
@@ -42,7 +42,7 @@ def many_lives(place: Path) -> Train:
         step += 40 if number % 4 else 10
         train.end(at + 20, Outcome.DEADLINE if number % 4 else Outcome.CRASHED, HOSTILE)
         at += 200
-    train.note(at, Kind.HELD, jobs=["8"], why="enough")
+    train.note(at, EventKind.HELD, jobs=["8"], why="enough")
     return train
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from opsctl.launch.launch_plan import body
-from opsctl.settings.loader import Train, parse
+from opsctl.launch.launch_plan import render_body
+from opsctl.settings.loader import TrainSettings, parse
 from opsctl.state.run_dir import RunDir
 
 PROGRAMS = {
@@ -36,11 +36,11 @@ class Bench:
 
     def script(self, command: Sequence[str], *, python: str = "", **top: Any) -> str:
         train = parse(
-            Train,
+            TrainSettings,
             {"name": "gpt", "command": list(command), "slurm": {"nodes": 2, "time_limit": "9"}, **top},
             "train.toml",
         )
-        return body(train, RunDir(self.place / "run dir"), python=python or str(self.place / "bin" / "python"))
+        return render_body(train, RunDir(self.place / "run dir"), python=python or str(self.place / "bin" / "python"))
 
     def run(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
         path = f"{self.place / 'bin'}:{os.environ['PATH']}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.guard.rank import PASSED_ON, free_port, rank_variables, tasks_on
+from opsctl.guard.rank import PASSED_ON, find_free_port, rank_variables, tasks_on
 from opsctl.trainer.contract import Env
 
 SHIM = (sys.executable, "-m", "opsctl.guard.rank")
@@ -344,7 +344,7 @@ def test_the_free_port_is_free_and_not_among_those_that_the_kernel_gives_away():
 
 
 def test_two_draws_rarely_meet():
-    assert len({free_port() for _ in range(20)}) > 15
+    assert len({find_free_port() for _ in range(20)}) > 15
 
 
 def test_it_imports_nothing_of_ours_but_its_own_package():

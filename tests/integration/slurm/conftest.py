@@ -16,7 +16,7 @@ from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.programs import find_programs
 from opsctl.sandbox.record import Places
-from opsctl.sandbox.slurm_conf import Spec
+from opsctl.sandbox.slurm_conf import SandboxSpec
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
 
@@ -50,7 +50,7 @@ def _programs() -> None:
 @pytest.fixture(scope="session")
 def slurm(places: Places, _programs: None) -> Iterator[Sandbox]:
     """A Slurm of 4 nodes with 2 GPUs each and fast timers. Leave it as you found it: no jobs, no drained nodes."""
-    spec = Spec(name=f"shared-{WORKER}", nodes=4, gpus_per_node=2, fast=True)
+    spec = SandboxSpec(name=f"shared-{WORKER}", nodes=4, gpus_per_node=2, fast=True)
     sandbox = Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner())
     yield sandbox
     sandbox.down(grace=0.2)
@@ -62,7 +62,7 @@ def fresh_slurm(places: Places, _programs: None) -> Iterator[Callable[..., Sandb
     made: list[Sandbox] = []
 
     def up(**wanted: object) -> Sandbox:
-        spec = Spec(**{"name": f"fresh-{WORKER}-{len(made)}", "nodes": 2, "fast": True, **wanted})  # type: ignore[arg-type]  # what a Spec takes
+        spec = SandboxSpec(**{"name": f"fresh-{WORKER}-{len(made)}", "nodes": 2, "fast": True, **wanted})  # type: ignore[arg-type]  # what a Spec takes
         made.append(Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner()))
         return made[-1]
 

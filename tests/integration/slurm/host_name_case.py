@@ -17,7 +17,7 @@ from pathlib import Path
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.record import Places
-from opsctl.sandbox.slurm_conf import Spec
+from opsctl.sandbox.slurm_conf import SandboxSpec
 from tests.support.slurms import wait_until
 
 SRUN = ("srun", "--nodes=2", "sh", "-c", "echo $SLURMD_NODENAME $(id -un) ${LD_PRELOAD-none}")
@@ -51,7 +51,10 @@ def main() -> None:
     os.chdir(root)
     places = Places(state=Path(root, "state"), cache=Path(root, "cache"), run=Path(root))
     sandbox = Sandbox.up(
-        Spec(nodes=2, fast=True, accounting=bool(extra)), places=places, clock=SystemClock(), runner=SystemRunner()
+        SandboxSpec(nodes=2, fast=True, accounting=bool(extra)),
+        places=places,
+        clock=SystemClock(),
+        runner=SystemRunner(),
     )
     try:
         seen = {"listening": listening(), "address": sandbox.record.site.network.address}

@@ -20,13 +20,13 @@ from opsctl.cli.owner_tasks import keep_cron
 from opsctl.cli.status import status
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.drivers import revive
-from opsctl.cron.drivers.selected_driver import Wanted, read_wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
 from opsctl.cron.drivers.slurm_job import SlurmDriver
-from opsctl.cron.run_history import Ledger, Ran, Result, Tick, read_ledger, write_ledger
+from opsctl.cron.run_history import EntryResult, EntryRun, RunHistory, TickRun, read_ledger, write_ledger
 from opsctl.errors import Unreachable
 from opsctl.model import Job, JobState
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.faults import Action
+from opsctl.sandbox.faults import FaultKind
 from tests.support.slurms import forgetting, slurm_says
 from tests.support.trains import until
 
@@ -61,7 +61,7 @@ class Site:
     def overdue(self, *ids: str) -> None:
         """Have the first tick run these entries."""
         self.place.create()
-        write_ledger(self.place, Ledger(entries={id: Ran(since=LONG_AGO) for id in ids}))
+        write_ledger(self.place, RunHistory(entries={id: EntryRun(since=LONG_AGO) for id in ids}))
 
     def opsctl(self, *words: str) -> subprocess.Popen[str]:
         argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(self.file), *words]
@@ -86,13 +86,13 @@ class Site:
         slurm_says(self.sandbox, "scontrol", "update", "partition=main", "state=down")
 
     @property
-    def ticks(self) -> tuple[Tick, ...]:
+    def ticks(self) -> tuple[TickRun, ...]:
         return read_ledger(self.place).ticks
 
     def wait_for_ticks(self, count: int) -> None:
         until(lambda: len(self.ticks) >= count, seconds=250)
 
-    def ran(self, id: str) -> Ran:
+    def ran(self, id: str) -> EntryRun:
         return read_ledger(self.place).entries[id]
 
 
@@ -135,9 +135,9 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
     site.driver.scheduler.cancel(first.id)  # in the middle of its entry; its successor is queued already
     site.wait_for_ticks(1)
     hung = site.ran("echo $$ >$HOME/hangs; exec sleep 250")
-    assert hung.result in (Result.FAILED, Result.RUNNING)
+    assert hung.result in (EntryResult.FAILED, EntryResult.RUNNING)
     report = site.ran("cron.hourly/a report.slurm")
-    assert report.result is Result.OK
+    assert report.result is EntryResult.OK
     number = report.detail.removeprefix("job ")
     until((site.place.output / f"slurm-{number}.out").exists)
 
@@ -162,7 +162,7 @@ def test_a_successor_that_a_killed_slurmctld_forgot_is_submitted_again(
     site = site_on(sandbox, every=3600)
     monkeypatch.setattr("opsctl.cron.drivers.slurm_job.ON_DISK", 3.0)
     site.place.create()
-    write_wanted(site.place, Wanted(driver="slurm", since=datetime.now(UTC), by="me"))
+    write_wanted(site.place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
 
     forget = forgetting(sandbox)
     now = datetime.now(UTC)
@@ -244,7 +244,7 @@ def test_a_queue_that_is_full_loses_nothing(
     site = site_on(sandbox, every=AN_HOUR)
     with sandbox.conf.open("a") as conf:
         conf.write("MaxJobCount=2\nMinJobAge=2\n")
-    sandbox.fault("controller", Action.RESTART)
+    sandbox.fault("controller", FaultKind.RESTART)
     site.stands_still()
     fillers = ["sbatch", "--parsable", "--hold", "--mem=10", "--output=/dev/null", "--wrap=true"]
     held = subprocess.run(fillers, capture_output=True, text=True, check=True).stdout.strip()
@@ -267,7 +267,7 @@ def test_what_is_shipped_runs(slurm: Sandbox, site_on: Callable[..., Site]) -> N
     ids = [entry.id for entry in site.driver.cron.schedule().entries]
     site.overdue(*ids)
     said = site.opsctl("cron", "tick").communicate(timeout=250)[0]
-    assert {id: site.ran(id).result for id in ids} == dict.fromkeys(ids, Result.OK), said
+    assert {id: site.ran(id).result for id in ids} == dict.fromkeys(ids, EntryResult.OK), said
 
 
 def test_without_slurm_a_tick_still_runs_what_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,5 +282,5 @@ def test_without_slurm_a_tick_still_runs_what_is_due(tmp_path: Path, monkeypatch
     site.file.write_text(site.file.read_text().replace('"5"', '"1"'))
     tick = site.opsctl("cron", "tick", "--slot", str(int(time.time())))
     assert tick.wait(timeout=250) == 0
-    assert site.ran("echo >>$HOME/log").result is Result.OK
+    assert site.ran("echo >>$HOME/log").result is EntryResult.OK
     assert os.path.getsize(Path.home() / "log") == 1

@@ -17,7 +17,7 @@ from other_users import others_may_run
 
 from opsctl.model import JobState, Node
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import Event, Journal, Kind
+from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.switches import Switch, path_of
 from tests.support.gpu_nodes import GpuNodes, gpu_nodes
 from tests.support.ports import HeldPort
@@ -85,12 +85,12 @@ class Night:
         """Until nothing runs, and nothing that waits can start."""
         until(lambda: all(job.is_held for job in self.trains.rows()), seconds=seconds)
 
-    def events(self, kind: Kind) -> list[Event]:
+    def events(self, kind: EventKind) -> list[Event]:
         return [each for each in Journal(self.trains.run(), self.trains.app.clock).events() if each.kind is kind]
 
     @property
     def settled(self) -> list[tuple[str, str]]:
-        return [(str(each.data["outcome"]), str(each.data["action"])) for each in self.events(Kind.LIFE_SETTLED)]
+        return [(str(each.data["outcome"]), str(each.data["action"])) for each in self.events(EventKind.LIFE_SETTLED)]
 
     def node(self, name: str) -> Node:
         return next(each for each in self.trains.app.scheduler.nodes() if each.name == name)
@@ -129,7 +129,7 @@ def test_a_train_whose_gpu_fails_at_night_finishes_on_the_other_nodes(slurm: San
         lost = [step for _, _, step in it.steps if [each for _, _, each in it.steps].count(step) > 1]
         assert set(range(1, 31)) == {step for _, _, step in it.steps}
         assert len(set(lost)) < 5, "beyond the last checkpoint"
-        failed = it.events(Kind.DIAGNOSED)[0].data["life"]
+        failed = it.events(EventKind.DIAGNOSED)[0].data["life"]
         lives = [life for life, _, _ in it.steps]
         assert bad not in {node for life, node, _ in it.steps[lives.index(failed) + lives.count(failed) :]}
         seen = it.node(bad)
@@ -209,7 +209,7 @@ def test_a_guard_that_cannot_find_out_leaves_a_healthy_train_alone(slurm: Sandbo
         (it.trains.place / "mute").unlink()
         it.over()
         assert (it.settled[0], it.settled[-1]) == (("crashed", "continue"), ("finished", "cancel-queued"))
-        says = it.events(Kind.DIAGNOSED)[0].data["says"]
+        says = it.events(EventKind.DIAGNOSED)[0].data["says"]
         assert says == "why it ended could not be found out: no answer within 1 s"
         assert {step for _, _, step in it.steps} == set(range(1, 16))
         assert it.mails.mails == []

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from opsctl.host.system import SystemClock, SystemRunner
-from opsctl.nodes.health.node_checker import Looker
-from opsctl.nodes.health.node_state import Result, Severity
-from opsctl.nodes.history import History
+from opsctl.nodes.health.node_checker import NodeChecker
+from opsctl.nodes.health.node_state import CheckResult, Severity
+from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.local import Local
-from opsctl.settings.health import HealthSite
+from opsctl.settings.health import HealthSettings
 from opsctl.state.site_dir import SiteDir
 
 HANGS = """#!/bin/sh
@@ -24,13 +24,16 @@ sleep 200
 """
 
 
-def looker(place: Path, path: str = "", **site: float) -> Looker:
+def looker(place: Path, path: str = "", **site: float) -> NodeChecker:
     clock = SystemClock()
     runner = SystemRunner(env={"PATH": f"{path}:{os.environ['PATH']}"})
-    return Looker(
-        fanout=Fanout(shells=[Local(runner=runner, names=["node001"])]), clock=clock, busy={},
-        site=HealthSite(section_seconds=30, **site), history=History(site=SiteDir(place / ".site"), clock=clock),
-    )  # fmt: skip
+    return NodeChecker(
+        fanout=Fanout(shells=[Local(runner=runner, names=["node001"])]),
+        clock=clock,
+        busy={},
+        site=HealthSettings(section_seconds=30, **site),
+        history=NodeHistory(site=SiteDir(place / ".site"), clock=clock),
+    )
 
 
 def test_versions_of_the_libraries_that_the_linker_finds_are_told(tmp_path: Path) -> None:
@@ -39,9 +42,9 @@ def test_versions_of_the_libraries_that_the_linker_finds_are_told(tmp_path: Path
     assert found.libraries["libc"]
 
 
-def scan(place: Path, directory: Path, *, path: str = "", **site: float) -> Result:
+def scan(place: Path, directory: Path, *, path: str = "", **site: float) -> CheckResult:
     """What the check says of `directory` on this machine."""
-    [verdict] = looker(place, path, **site).look(["node001"], fio=str(directory)).verdicts
+    [verdict] = looker(place, path, **site).check(["node001"], fio=str(directory)).verdicts
     [result] = [each for each in verdict.results if each.check == "fio"]
     return result
 

@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 from opsctl.model import JobState
-from opsctl.monitor.reconcile import cycle
+from opsctl.monitor.reconcile import reconcile_root
 from opsctl.render import render
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.faults import Action
+from opsctl.sandbox.faults import FaultKind
 from opsctl.state import switches
-from opsctl.state.journal import Kind
+from opsctl.state.journal import EventKind
 from opsctl.state.switches import Switch
 from tests.support.guarded_trains import GuardedTrain, until
 
@@ -101,7 +101,7 @@ def test_two_short_crashes_hold_what_is_queued(make: Make) -> None:
     train.wait()
     [held] = train.waiting
     assert (held.tasks, held.is_held) == ((3, 4), True)
-    assert len(train.events(Kind.HELD)) == 1
+    assert len(train.events(EventKind.HELD)) == 1
     assert train.end(2)["action"] == "hold-queued"
 
 
@@ -204,12 +204,12 @@ def test_a_node_that_dies_is_settled_by_the_next_lifes_guard(fresh_slurm: Callab
     train.wait_for("begun-1")
     node = train.task(1).nodes
     os.kill(guard_of(train), signal.SIGSTOP)  # or it would see the body die before itself, as no power cut lets it
-    sandbox.fault(node, Action.CRASH)
+    sandbox.fault(node, FaultKind.CRASH)
     # Slurm would see it by itself after SlurmdTimeout.
     train.slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=dead")
     train.wait_for("begun-2")
     assert train.end(1)["outcome"] == "node-failed"
-    assert train.events(Kind.LIFE_SETTLED)[0].data["life"] == f"{array}_1.0"
+    assert train.events(EventKind.LIFE_SETTLED)[0].data["life"] == f"{array}_1.0"
 
 
 def test_the_deadline_follows_the_jobs_real_end(train: GuardedTrain) -> None:
@@ -296,7 +296,7 @@ def test_a_run_directory_that_vanishes_stops_no_body_and_the_life_is_settled_whe
     assert train.task(1).exit_code == "3:0"
     away.rename(train.run.path)
     assert not train.life().end.exists()
-    [attended] = cycle(train.path, train.scheduler, lambda run: train.chain)
+    [attended] = reconcile_root(train.path, train.scheduler, lambda run: train.chain)
     assert attended.done[0].startswith(f"settled {train.life().name}: crashed, continue: Slurm says FAILED")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.errors import ConfigError, InputError, RunDirError, SchedulerError
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import Kind
+from opsctl.state.journal import EventKind
 from tests.support.trains import Trains, as_user, trains_on, until
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user or to mount")
@@ -25,7 +25,7 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
 def test_a_launch_submits_one_array_and_journals_each_step(trains: Trains) -> None:
     said = json.loads(trains.opsctl("launch", trains.toml(), "--json"))
     assert trains.arrays() == {said["array"]}
-    assert trains.kinds() == [Kind.CREATED, Kind.SUBMITTING, Kind.SUBMITTED]
+    assert trains.kinds() == [EventKind.CREATED, EventKind.SUBMITTING, EventKind.SUBMITTED]
     assert [len(job.tasks) for job in trains.rows()] == [3]
 
 
@@ -130,7 +130,7 @@ def test_a_train_that_has_ended_is_launched_again_and_its_earlier_files_are_kept
 def test_a_refusal_of_slurms_is_journalled_and_leaves_no_doubt(trains: Trains) -> None:
     path = trains.toml(extra=("--constraint=nosuchfeature",))
     assert isinstance(trains.refusal("launch", path), SchedulerError)
-    assert trains.kinds() == [Kind.CREATED, Kind.SUBMITTING, Kind.SUBMIT_REFUSED]
+    assert trains.kinds() == [EventKind.CREATED, EventKind.SUBMITTING, EventKind.SUBMIT_REFUSED]
     trains.opsctl("launch", trains.toml())
     assert len(trains.arrays()) == 1
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.launch.launch_plan import body
+from opsctl.launch.launch_plan import render_body
 from opsctl.model import Job
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.settings.loader import Train, parse
+from opsctl.settings.loader import TrainSettings, parse
 from opsctl.state.run_dir import RunDir
 from tests.support.trains import Trains, trains_on, until
 
@@ -40,10 +40,12 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
 
 def submit(trains: Trains, name: str, command: list[str], **top: object) -> str:
     """Submit the body itself, on two nodes with two ranks each; the job's id."""
-    train = parse(Train, {"name": name, "command": command, "slurm": {"nodes": 2, "time_limit": "5"}, **top}, name)
+    train = parse(
+        TrainSettings, {"name": name, "command": command, "slurm": {"nodes": 2, "time_limit": "5"}, **top}, name
+    )
     run = RunDir(trains.root / name)
     run.create()
-    run.body.write_text(body(train, run, python=sys.executable))
+    run.body.write_text(render_body(train, run, python=sys.executable))
     argv = ("sbatch", "--parsable", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1", "--mem=10", "--time=5",
             f"--output={run.main_log}", str(run.body))  # fmt: skip
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, cwd=trains.place)

@@ -14,10 +14,10 @@ import pytest
 from opsctl.app import App
 from opsctl.errors import SchedulerError, Unreachable
 from opsctl.host.system import SystemClock, SystemRunner
-from opsctl.model import Plan
+from opsctl.model import LaunchPlan
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.scheduler.slurm import Slurm
-from opsctl.state.journal import Event, Journal, Kind
+from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import RunDir
 from tests.support.slurms import forgetting
 from tests.support.trains import Trains, trains_on, until
@@ -45,7 +45,7 @@ class CutApp(App):
         count = self.count
 
         class CutJournal(Journal):
-            def append(self, kind: Kind, **data: object) -> Event:
+            def append(self, kind: EventKind, **data: object) -> Event:
                 count()
                 return super().append(kind, **data)
 
@@ -56,7 +56,7 @@ class CutApp(App):
         count = self.count
 
         class CutSlurm(Slurm):
-            def submit(self, plan: Plan, *, script: str, output: str) -> str:
+            def submit(self, plan: LaunchPlan, *, script: str, output: str) -> str:
                 count()
                 return super().submit(plan, script=script, output=output)
 
@@ -78,7 +78,7 @@ def test_a_launch_cut_off_before_any_of_its_steps_can_be_done_again(trains: Trai
     assert trains.arrays() == {said["array"]}
     assert said["already"] == was_there
     assert said["tasks"] == 3
-    assert trains.kinds().count(Kind.SUBMITTED) == 1
+    assert trains.kinds().count(EventKind.SUBMITTED) == 1
 
 
 def stand_in(trains: Trains, after: str) -> dict[str, str]:
@@ -101,7 +101,7 @@ def test_a_launch_killed_while_sbatch_runs_is_found_by_the_next(trains: Trains) 
     argv = (sys.executable, "-m", "opsctl", "--site", str(trains.site), "launch", str(path))
     done = subprocess.run(argv, env=env, capture_output=True, timeout=200, check=False)
     assert done.returncode == -signal.SIGKILL
-    assert trains.kinds() == [Kind.CREATED, Kind.SUBMITTING]
+    assert trains.kinds() == [EventKind.CREATED, EventKind.SUBMITTING]
     (array,) = trains.arrays()
     said = trains.opsctl("launch", path)
     assert said.startswith(f"t: was already submitted as array {array}, 3 tasks")
@@ -139,7 +139,7 @@ def test_an_sbatch_that_answers_too_late_is_found_by_the_next_launch(
 def pending(trains: Trains) -> str:
     """The nonce of a submission of which it is not known how it ended."""
     nonce = "abc"
-    Journal(trains.run(), SystemClock()).append(Kind.SUBMITTING, nonce=nonce, tasks=3, after="")
+    Journal(trains.run(), SystemClock()).append(EventKind.SUBMITTING, nonce=nonce, tasks=3, after="")
     return nonce
 
 
@@ -193,4 +193,4 @@ def test_an_id_that_a_killed_controller_gave_to_another_job_is_not_taken_for_our
         assert said["notes"] == [f"array {lost} of this train was lost: Slurm has given its id to another job"]
         assert said["array"] != lost
         assert [job.array for job in trains.rows("theirs")] == [lost]
-        assert Kind.ARRAY_LOST in trains.kinds()
+        assert EventKind.ARRAY_LOST in trains.kinds()

@@ -10,7 +10,7 @@ import pytest
 from opsctl.host.processes import Candidate, find_processes
 from opsctl.nodesets import expand
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.faults import Action
+from opsctl.sandbox.faults import FaultKind
 from tests.support.slurms import slurm_says
 from tests.support.trains import Trains, trains_on, until
 
@@ -33,7 +33,7 @@ def lose_a_node(scene: Scene) -> tuple[dict[str, object], str]:
     until(lambda: began.exists() and len(began.read_text().split()) == 2)
     nodes = next(row.nodes for row in trains.rows() if row.nodes)
     lost = expand(nodes)[1]
-    sandbox.fault(lost, Action.CRASH)
+    sandbox.fault(lost, FaultKind.CRASH)
     # Slurm would see it by itself after SlurmdTimeout.
     trains.app.runner.run(("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=dead"), timeout=60)
     ends = until(lambda: list(trains.run().path.glob("lives/*_1.0/end.json")))

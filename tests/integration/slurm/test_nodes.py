@@ -21,8 +21,8 @@ from opsctl.model import JobState, Node
 from opsctl.nodes.drain import Quarantine
 from opsctl.nodes.drain_plan import NodePlan, Step
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.faults import Action
-from opsctl.state.journal import Journal, Kind
+from opsctl.sandbox.faults import FaultKind
+from opsctl.state.journal import EventKind, Journal
 from tests.support.gpu_nodes import NODES, GpuNodes, gpu_nodes
 from tests.support.slurms import slurm_says
 from tests.support.trains import Trains, as_user, trains_on, until
@@ -176,7 +176,7 @@ def test_what_hangs_is_unknown_in_time_and_drains_nothing(world: tuple[Trains, G
 
 def test_a_node_that_is_down_is_unknown_and_is_left_alone(world: tuple[Trains, GpuNodes], slurm: Sandbox) -> None:
     trains, _ = world
-    slurm.fault("node004", Action.KILL)
+    slurm.fault("node004", FaultKind.KILL)
     try:
         argv = ("scontrol", "update", "NodeName=node004", "State=DOWN", "Reason=dead")
         subprocess.run(argv, check=True, timeout=60)
@@ -184,7 +184,7 @@ def test_a_node_that_is_down_is_unknown_and_is_left_alone(world: tuple[Trains, G
         assert (found["health"], found["results"][0]["evidence"]) == ("unknown", "no way leads there")
         assert trains.opsctl("drain-bad-nodes", "node004").endswith("nothing to drain\n")
     finally:
-        slurm.fault("node004", Action.RESTART)
+        slurm.fault("node004", FaultKind.RESTART)
 
 
 def test_what_we_drained_is_put_back_when_it_is_well_at_two_looks(ssh_world: tuple[Trains, GpuNodes]) -> None:
@@ -244,7 +244,7 @@ def test_where_we_may_not_drain_our_trains_are_kept_away_and_the_administrators_
         assert f"large keeps it: with node002 excluded 3 nodes are left, and array {large} needs 4" in said
         assert trains.app.scheduler.excluded(array) == "node002"
         assert node(trains, "node002").state == "IDLE"
-        assert trains.kinds()[-1] is Kind.EXCLUDED
+        assert trains.kinds()[-1] is EventKind.EXCLUDED
         report = (trains.root / ".site" / "nodes" / "report.txt").read_text()
         assert "node002 (IDLE)" in report
         assert "Xid 79" in report

@@ -15,13 +15,13 @@ import pytest
 from opsctl.host.system import SystemClock
 from opsctl.model import Node
 from opsctl.nodes.drain_plan import plan_drain
-from opsctl.nodes.health.node_checker import Looker
-from opsctl.nodes.history import History
+from opsctl.nodes.health.node_checker import NodeChecker
+from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout, grouped
 from opsctl.nodes.remote.known_hosts import HostKeyChanged, HostUnknown, KnownHosts, parse
 from opsctl.nodes.remote.ssh import Ssh
 from opsctl.ports import Answer
-from opsctl.settings.health import HealthSite, RemoteSite
+from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.state.site_dir import SiteDir
 from tests.support.gpu_nodes import smi
 from tests.support.sshds import Sshd, sshd
@@ -36,7 +36,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 
 def shell(daemon: Sshd, **changes: Any) -> Ssh:
-    return Ssh.of(RemoteSite(**{**daemon.settings, **changes}), SystemClock())
+    return Ssh.of(RemoteSettings(**{**daemon.settings, **changes}), SystemClock())
 
 
 def run(daemon: Sshd, *argv: str, stdin: str = "", timeout: float = 100, **changes: Any) -> Answer:
@@ -80,7 +80,7 @@ class Waiting(SystemClock):
 def test_a_command_that_does_not_end_in_time_may_have_run(daemon: Sshd, tmp_path: Path) -> None:
     far, clock = tmp_path / "so-far", Waiting(tmp_path / "so-far")
     command = ("sh", "-c", 'echo begun; sleep 1; touch "$0"; sleep 60', str(far))
-    answer = Ssh.of(RemoteSite(**daemon.settings), clock).run("node001", command, timeout=500)
+    answer = Ssh.of(RemoteSettings(**daemon.settings), clock).run("node001", command, timeout=500)
     assert (answer.code, answer.problem, answer.may_have_run) == (None, "ssh: did not end in time", True)
     assert answer.out == "begun\n"
 
@@ -225,12 +225,12 @@ def test_nodes_that_go_down_refuse_or_are_others_now_are_unknown_and_only_the_fa
         known = daemon.known_hosts.read_text().splitlines()
         known[2] = f"[127.0.0.1]:{daemon.ports['node003']} {changed}"
         daemon.known_hosts.write_text("\n".join(known) + "\n")
-        looker = Looker(
-            fanout=Fanout(shells=[shell(daemon)]), site=HealthSite(section_seconds=100), clock=clock, busy={},
-            history=History(site=SiteDir(tmp_path / ".site"), clock=clock),
+        looker = NodeChecker(
+            fanout=Fanout(shells=[shell(daemon)]), site=HealthSettings(section_seconds=100), clock=clock, busy={},
+            history=NodeHistory(site=SiteDir(tmp_path / ".site"), clock=clock),
         )  # fmt: skip
         began = time.monotonic()
-        found = looker.look(nodes)
+        found = looker.check(nodes)
         assert time.monotonic() - began < 100
     health = {each.node: each.health.value for each in found.verdicts}
     assert health == {**dict.fromkeys(nodes[:5], "unknown"), "node006": "faulty"}
@@ -240,7 +240,7 @@ def test_nodes_that_go_down_refuse_or_are_others_now_are_unknown_and_only_the_fa
     assert "its host key is another than known_hosts has" in said["node003"]
     assert "login refused" in said["node004"]
     everywhere = [Node(name=name, state="IDLE", address="") for name in NODES]
-    plan = plan_drain(found.verdicts, everywhere, HealthSite(drain_max=9, drain_percent=100), scores={})
+    plan = plan_drain(found.verdicts, everywhere, HealthSettings(drain_max=9, drain_percent=100), scores={})
     assert [step.node for step in plan.steps] == ["node006"]
 
 

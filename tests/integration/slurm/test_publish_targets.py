@@ -17,7 +17,7 @@ from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.ports import Completed
 from opsctl.publish.git_push import NotPushed
 from opsctl.publish.publisher import NotShipped, Publisher
-from opsctl.publish.staging import Late
+from opsctl.publish.staging import DeadlinePassed
 from opsctl.settings.publish import PublishTable
 from tests.unit.publish.conftest import Site, contents, git
 
@@ -173,7 +173,7 @@ def test_git_that_hangs_is_ended(site: Site) -> None:
     site.clock = Still()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"git://127.0.0.1:{silent.getsockname()[1]}/x.git"
-        with pytest.raises(Late, match=r"git ls-remote did not end within what was left of 2 s") as caught:
+        with pytest.raises(DeadlinePassed, match=r"git ls-remote did not end within what was left of 2 s") as caught:
             site.publisher(seconds=2, **to_git(url), files=()).publish()
     assert caught.value.exit_code == 75
 
@@ -206,7 +206,7 @@ def test_what_a_command_says_is_told_without_secrets(site: Site) -> None:
 
 def test_a_command_that_hangs_is_ended(site: Site) -> None:
     site.clock = Still()
-    with pytest.raises(Late, match=r"the command did not end within what was left of 0\.7 s"):
+    with pytest.raises(DeadlinePassed, match=r"the command did not end within what was left of 0\.7 s"):
         site.publisher(seconds=0.7, to="command", command="sleep 60; : {source}").publish()
 
 

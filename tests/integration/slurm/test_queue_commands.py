@@ -10,7 +10,7 @@ import pytest
 from opsctl.errors import ConfigError, InputError
 from opsctl.model import JobState
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import Kind
+from opsctl.state.journal import EventKind
 from tests.support.trains import Trains, trains_on, until
 
 
@@ -43,7 +43,7 @@ def test_a_train_that_is_held_keeps_its_age_and_goes_on_when_released(trains: Tr
     assert trains.opsctl("release", "t") == f"t: released array {array}\n"
     assert not any(job.is_held for job in trains.rows())
     assert {job.accrued for job in trains.rows()} == {since}
-    assert trains.kinds()[-2:] == [Kind.HELD, Kind.RELEASED]
+    assert trains.kinds()[-2:] == [EventKind.HELD, EventKind.RELEASED]
 
 
 def test_every_array_is_held_the_last_one_first(trains: Trains) -> None:
@@ -65,7 +65,7 @@ def test_a_dry_run_changes_nothing(trains: Trains, verb: str) -> None:
     would = json.loads(trains.opsctl(verb, "t", "--dry-run", "--json"))
     assert (would["would"], would["arrays"]) == (verb, [array])
     assert [(job.is_held, job.state) for job in trains.rows()] == before
-    assert trains.kinds() == [Kind.CREATED, Kind.SUBMITTING, Kind.SUBMITTED]
+    assert trains.kinds() == [EventKind.CREATED, EventKind.SUBMITTING, EventKind.SUBMITTED]
 
 
 def test_nodes_are_excluded_on_release_besides_earlier_ones(trains: Trains) -> None:
@@ -144,7 +144,7 @@ def test_an_edit_takes_effect_with_the_next_task(trains: Trains) -> None:
     assert words.read_text() == "one\n"
     go.touch()
     until(lambda: words.read_text() == "one\ntwo $(id)\n")
-    assert Kind.EDITED in trains.kinds()
+    assert EventKind.EDITED in trains.kinds()
 
 
 def test_what_sbatch_has_frozen_is_refused_by_name(trains: Trains) -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from opsctl.errors import Unreachable
 from opsctl.host.system import SystemClock, SystemRunner, user_name
-from opsctl.launch.train_arrays import Chain
-from opsctl.monitor.reconcile import Attended, cycle
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.monitor.reconcile import ReconciledTrain, reconcile_root
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.scheduler.slurm import Slurm
 from opsctl.state import switches
-from opsctl.state.journal import Journal, Kind
-from opsctl.state.switches import Switch, Verb
+from opsctl.state.journal import EventKind, Journal
+from opsctl.state.switches import RequestKind, Switch
 from tests.support.guarded_trains import GuardedTrain
 
 FINISHED = """echo '{"reason": "finished", "step": 40, "at": 1.0}' >"$TRAIN_STOP_REASON" """
@@ -28,10 +28,10 @@ def train(tmp_path: Path, slurm: Sandbox) -> Iterator[GuardedTrain]:
     made.clear()
 
 
-def attend(train: GuardedTrain, scheduler: Slurm | None = None) -> list[Attended]:
+def attend(train: GuardedTrain, scheduler: Slurm | None = None) -> list[ReconciledTrain]:
     reader = scheduler or train.scheduler
-    return cycle(
-        train.path, reader, lambda run: Chain(run=run, journal=Journal(run, SystemClock()), scheduler=reader)
+    return reconcile_root(
+        train.path, reader, lambda run: TrainArrays(run=run, journal=Journal(run, SystemClock()), scheduler=reader)
     )  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def test_a_round_settles_what_ran_without_a_guard(train: GuardedTrain) -> None:
     train.wait()
     assert not train.life().end.exists()
     said = f"settled {array}_1.0: finished, cancel-queued: the trainer left at step 40 (finished)"
-    assert attend(train) == [Attended(train="gpt", done=(said,))]
+    assert attend(train) == [ReconciledTrain(train="gpt", done=(said,))]
     assert attend(train) == []
 
 
@@ -49,12 +49,14 @@ def test_a_round_carries_out_a_release_that_a_team_mate_asked_for(train: Guarded
     train.submit("exit 0", tasks=2)
     train.wait()
     assert [job.is_held for job in train.waiting] == [True]
-    switches.request(train.run, Verb.RELEASE)
+    switches.request(train.run, RequestKind.RELEASE)
     [attended] = attend(train)
     assert attended.error == ""
     train.wait()
     assert train.waiting == []
-    assert [event.data["by"] for event in train.events(Kind.REQUEST_DONE)] == [user_name(train.run.path.stat().st_uid)]
+    assert [event.data["by"] for event in train.events(EventKind.REQUEST_DONE)] == [
+        user_name(train.run.path.stat().st_uid)
+    ]
 
 
 def test_a_round_without_slurm_changes_nothing(train: GuardedTrain, tmp_path: Path) -> None:

@@ -17,14 +17,14 @@ from opsctl.model import JobSpec
 from opsctl.preflight.checks import accounting
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.gather_facts import cluster
-from opsctl.preflight.problem import Level, Order
+from opsctl.preflight.problem import LaunchRequest, ProblemLevel
 from opsctl.preflight.recipe import Recipe
 from opsctl.render import directives
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.faults import Action
+from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.programs import find_programs
 from opsctl.sandbox.record import Places
-from opsctl.sandbox.slurm_conf import Spec
+from opsctl.sandbox.slurm_conf import SandboxSpec
 from opsctl.state.journal import actor
 from tests.support.slurms import Up, slurm_says, wait_until
 from tests.support.trains import HELD, Trains, trains_on, until
@@ -106,11 +106,11 @@ FINE = [
 @pytest.fixture(scope="module")
 def limited(places: Places, _programs: None) -> Iterator[Sandbox]:
     """Two nodes of two GPUs, where accounting binds jobs and LIMITS are set."""
-    spec = Spec(name=f"limited-{os.getpid()}", nodes=2, gpus_per_node=2, accounting=True, fast=True)
+    spec = SandboxSpec(name=f"limited-{os.getpid()}", nodes=2, gpus_per_node=2, accounting=True, fast=True)
     sandbox = Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner())
     with sandbox.conf.open("a") as conf:
         conf.write("AccountingStorageEnforce=limits,qos\n")
-    sandbox.fault("controller", Action.RESTART)
+    sandbox.fault("controller", FaultKind.RESTART)
     argv, env = ("sacctmgr", "--immediate", "--quiet"), {**os.environ, **sandbox.env()}
     text = LIMITS.format(user=sandbox.record.site.user)
     done = subprocess.run(argv, input=text, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -135,9 +135,9 @@ def spec(**changed: object) -> JobSpec:
 
 
 def errors(facts: Facts, asked: JobSpec) -> list[str]:
-    order = Order(train=None, spec=asked, recipe=Recipe())  # type: ignore[arg-type]  # these checks look at no train
+    order = LaunchRequest(train=None, spec=asked, recipe=Recipe())  # type: ignore[arg-type]  # these checks look at no train
     looks = (accounting.account, accounting.qos, accounting.limits)
-    return [each.what for look in looks for each in look(order, facts) if each.level is Level.ERROR]
+    return [each.what for look in looks for each in look(order, facts) if each.level is ProblemLevel.ERROR]
 
 
 def sbatch(asked: JobSpec, *more: str) -> subprocess.CompletedProcess[str]:

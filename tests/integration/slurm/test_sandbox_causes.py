@@ -16,7 +16,7 @@ from opsctl.errors import SandboxError
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.daemons import Tools, start_munged, wait_listening
 from opsctl.sandbox.failures import check_loopback
-from opsctl.sandbox.faults import Action
+from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.programs import find_programs
 from opsctl.sandbox.record import CONTROLLER, MUNGED, Places
 from opsctl.sandbox.trial import try_start
@@ -37,14 +37,14 @@ def test_daemon_that_listens_elsewhere_is_named_with_both_addresses(fresh_slurm:
 
 def test_port_that_another_process_took_is_named_with_that_process(fresh_slurm: Up) -> None:
     sandbox = fresh_slurm(nodes=1)
-    sandbox.fault("controller", Action.KILL)
+    sandbox.fault("controller", FaultKind.KILL)
     port = sandbox.record.site.controller_port
     with socket.socket() as thief:
         thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         thief.bind(("127.0.0.1", port))
         thief.listen()
         with pytest.raises(SandboxError, match=rf"cause: port {port} is taken by \S+ \(process \d+\)"):
-            sandbox.fault("controller", Action.RESTART)
+            sandbox.fault("controller", FaultKind.RESTART)
 
 
 def test_missing_plugin_is_named_with_the_package(fresh_slurm: Up) -> None:
@@ -52,7 +52,7 @@ def test_missing_plugin_is_named_with_the_package(fresh_slurm: Up) -> None:
     text = sandbox.conf.read_text()
     sandbox.conf.write_text(text.replace("SelectType=select/cons_tres", "SelectType=select/absent"))
     with pytest.raises(SandboxError, match="cause: Slurm's plugin select/absent is missing; install it: apt-get"):
-        sandbox.fault("controller", Action.RESTART)
+        sandbox.fault("controller", FaultKind.RESTART)
     sandbox.conf.write_text(text)
 
 

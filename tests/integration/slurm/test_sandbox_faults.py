@@ -9,7 +9,7 @@ import pytest
 from opsctl.errors import InputError, SandboxError
 from opsctl.host.processes import ProcessId
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.faults import Action
+from opsctl.sandbox.faults import FaultKind
 from tests.support.slurms import Up, slurm_says, wait_until
 
 
@@ -27,10 +27,10 @@ def start_job(sandbox: Sandbox, tmp_path: Path, node: str) -> ProcessId:
 def test_a_killed_slurmd_leaves_its_job_running_and_comes_back(fresh_slurm: Up, tmp_path: Path) -> None:
     sandbox = fresh_slurm()
     job = start_job(sandbox, tmp_path, "node002")
-    sandbox.fault("node002", Action.KILL)
+    sandbox.fault("node002", FaultKind.KILL)
     assert sandbox.status().dead == ("node002",)
     assert job.is_alive
-    sandbox.fault("node002", Action.RESTART)
+    sandbox.fault("node002", FaultKind.RESTART)
     assert sandbox.status().dead == ()
     assert slurm_says(sandbox, "squeue", "-h", "-o%t").strip() == "R"
     assert job.is_alive
@@ -41,7 +41,7 @@ def test_a_crash_takes_what_runs_on_the_node_and_nothing_else(fresh_slurm: Up, t
     lost = start_job(sandbox, tmp_path, "node002")
     (tmp_path / "pid").unlink()
     kept = start_job(sandbox, tmp_path, "node001")
-    sandbox.fault("node002", Action.CRASH)
+    sandbox.fault("node002", FaultKind.CRASH)
     assert not lost.is_alive
     assert kept.is_alive
     assert sandbox.status().dead == ("node002",)
@@ -51,38 +51,38 @@ def test_a_stopped_slurmd_is_there_and_does_not_answer_until_it_is_resumed(fresh
     sandbox = fresh_slurm(nodes=1)
     slurmd = sandbox.record.daemon("node001")
     assert slurmd is not None
-    sandbox.fault("node001", Action.STOP)
+    sandbox.fault("node001", FaultKind.STOP)
     wait_until(lambda: "(stopped)" in Path(f"/proc/{slurmd.process.pid}/status").read_text())
     assert sandbox.status().dead == ()
-    sandbox.fault("node001", Action.RESUME)
+    sandbox.fault("node001", FaultKind.RESUME)
     assert slurm_says(sandbox, "srun", "hostname")
 
 
 def test_a_killed_controller_is_told_from_one_that_is_up(fresh_slurm: Up) -> None:
     sandbox = fresh_slurm()
-    sandbox.fault("controller", Action.KILL)
+    sandbox.fault("controller", FaultKind.KILL)
     seen = sandbox.status()
     assert (seen.is_up, seen.dead, dict(seen.nodes)) == (False, ("slurmctld",), {})
-    sandbox.fault("controller", Action.RESTART)
+    sandbox.fault("controller", FaultKind.RESTART)
     wait_until(lambda: sandbox.status().nodes == {"node001": "idle", "node002": "idle"})
 
 
 def test_a_restarted_controller_keeps_its_queue(fresh_slurm: Up, tmp_path: Path) -> None:
     sandbox = fresh_slurm()
     start_job(sandbox, tmp_path, "node001")
-    sandbox.fault("controller", Action.RESTART)
+    sandbox.fault("controller", FaultKind.RESTART)
     assert slurm_says(sandbox, "squeue", "-h", "-o%t").strip() == "R"
 
 
 def test_what_does_not_run_cannot_be_killed(fresh_slurm: Up) -> None:
     sandbox = fresh_slurm(nodes=1)
-    sandbox.fault("node001", Action.KILL)
+    sandbox.fault("node001", FaultKind.KILL)
     with pytest.raises(SandboxError, match="node001 does not run, so there is nothing to kill"):
-        sandbox.fault("node001", Action.KILL)
+        sandbox.fault("node001", FaultKind.KILL)
 
 
 def test_a_target_that_is_not_there_is_told_with_those_that_are(slurm: Sandbox) -> None:
     for target in ("node099", "munged", "mariadbd", "../node001"):
         with pytest.raises(InputError, match="there is no") as told:
-            slurm.fault(target, Action.KILL)
+            slurm.fault(target, FaultKind.KILL)
         assert told.value.hint == "one of node001 to node004, or: controller"

@@ -15,7 +15,7 @@ import pytest
 
 from opsctl.host.processes import ProcessId, find_processes
 from opsctl.host.system import SystemClock
-from opsctl.sandbox.members import MARKER, Ended, end_members, members
+from opsctl.sandbox.members import MARKER, EndedProcesses, end_members, members
 from tests.support.slurms import wait_until
 
 COUNT = 570
@@ -102,8 +102,8 @@ def test_processes_that_ignore_term_are_killed(crowd: Callable[..., Path]) -> No
 
 
 def test_message_counts_what_was_not_ended() -> None:
-    few = Ended(count=570, remaining=("sleep (7)",))
+    few = EndedProcesses(count=570, remaining=("sleep (7)",))
     assert few.describe_remaining() == "1 of 570 processes is still alive after SIGKILL: sleep (7)"
-    many = Ended(count=570, remaining=tuple(f"sleep ({pid})" for pid in range(1, 8)))
+    many = EndedProcesses(count=570, remaining=tuple(f"sleep ({pid})" for pid in range(1, 8)))
     assert many.describe_remaining().endswith(": sleep (1), sleep (2), sleep (3), sleep (4), sleep (5) and 2 more")
     assert many.describe_remaining().startswith("7 of 570 processes are")

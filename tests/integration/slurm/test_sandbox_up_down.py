@@ -17,7 +17,7 @@ from opsctl.errors import InputError, SandboxError
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.record import Places
-from opsctl.sandbox.slurm_conf import Spec
+from opsctl.sandbox.slurm_conf import SandboxSpec
 from tests.support.slurms import OPSCTL, Up, slurm_says, wait_until
 
 
@@ -165,7 +165,7 @@ def test_a_daemon_that_does_not_start_is_named_with_its_log(places: Places, tmp_
     broken.mkdir()
     (broken / "slurmd").write_text("#!/bin/sh\necho no luck today; exit 1\n")
     (broken / "slurmd").chmod(0o755)
-    spec = Spec(name="broken", nodes=1)
+    spec = SandboxSpec(name="broken", nodes=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{broken}:{os.environ['PATH']}")
         with pytest.raises(SandboxError, match=r"node001 did not start\n  node001.out: no luck today"):

@@ -19,7 +19,7 @@ from other_users import skip_unless_others_may_run
 from opsctl.errors import SandboxError
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.record import Places
-from opsctl.sandbox.slurm_conf import Spec
+from opsctl.sandbox.slurm_conf import SandboxSpec
 from tests.support.slurms import OPSCTL, wait_until
 
 NOBODY = 65534
@@ -95,7 +95,7 @@ def test_a_run_directory_that_somebody_else_made_is_refused(
     assert nobody("mkdir", str(run)).returncode == 0
     try:
         with pytest.raises(SandboxError, match=f"{run} is there already and is not this sandbox's"):
-            Sandbox.up(Spec(name="squatted"), clock=slurm.clock, runner=slurm.runner)
+            Sandbox.up(SandboxSpec(name="squatted"), clock=slurm.clock, runner=slurm.runner)
         assert run.exists()
     finally:
         run.rmdir()

@@ -14,13 +14,13 @@ import pytest
 
 from opsctl.errors import MissingProgram, NotAllowed, SchedulerError, Unreachable
 from opsctl.host.system import SystemRunner
-from opsctl.model import Job, JobSpec, JobState, Plan
+from opsctl.model import Job, JobSpec, JobState, LaunchPlan
 from opsctl.ports import Completed
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.scheduler.slurm import Slurm
 
 HOSTILE = "new\nline | \"quoted\" $(touch owned) 'x'; é漢字 🚂\t\x1f\x1e"
-PLAN = Plan(
+PLAN = LaunchPlan(
     train="t", wrapper="", body="", nonce="n1",
     spec=JobSpec(name="t", nodes=1, processes_per_node=1, cpus_per_process=1, time_limit="10", tasks=4),
 )  # fmt: skip

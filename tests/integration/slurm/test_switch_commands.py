@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import Kind
+from opsctl.state.journal import EventKind
 from tests.support.trains import Trains, as_user, trains_on, until
 
 NOBODY, USERS, NOGROUP = 65534, 100, 65534
@@ -43,7 +43,7 @@ def test_a_switch_is_armed_shown_and_disarmed(trains: Trains) -> None:
     assert trains.opsctl("kill-switch", "disarm", "t") == "t: the kill switch is disarmed\n"
     assert trains.opsctl("kill-switch", "disarm", "t") == "t: the kill switch was not armed\n"
     assert trains.opsctl("kill-switch", "show", "t") == "t: no switch is armed\n"
-    assert trains.kinds()[-2:] == [Kind.ARMED, Kind.DISARMED]
+    assert trains.kinds()[-2:] == [EventKind.ARMED, EventKind.DISARMED]
 
 
 def test_the_save_switch_is_armed(trains: Trains) -> None:
@@ -132,7 +132,7 @@ def test_a_release_by_a_team_mate_is_carried_out_by_the_owners_next_verb(shared:
     assert shared.rows()[0].is_held
     said = shared.opsctl("hold", "t")  # any verb
     assert "t: released " in said
-    assert Kind.REQUEST_DONE in shared.kinds()
+    assert EventKind.REQUEST_DONE in shared.kinds()
     assert shared.app.scheduler.excluded(shared.arrays().pop()) == "node004"
 
 
@@ -165,4 +165,4 @@ def test_a_kill_switch_by_a_team_mate_ends_a_running_train(slurm: Sandbox) -> No
         said = as_user(NOBODY, USERS, lambda: trains.opsctl("kill-switch", "arm", "t", "--reason", "stop"))
         assert said.startswith("t: the kill switch is armed")
         until(lambda: not trains.rows())
-        assert Kind.LIFE_SETTLED in trains.kinds()
+        assert EventKind.LIFE_SETTLED in trains.kinds()

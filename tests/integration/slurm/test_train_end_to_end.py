@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from opsctl.cli import cli
 from opsctl.host.system import SystemClock
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.sandbox.faults import Action
-from opsctl.state.journal import Journal, Kind
+from opsctl.sandbox.faults import FaultKind
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 
 pytest.importorskip("deepspeed", reason="needs the trainer extra")
@@ -114,7 +114,7 @@ def losses(run: RunDir) -> dict[int, list[str]]:
 
 def settled(run: RunDir) -> list[tuple[str, str]]:
     events = Journal(run, SystemClock()).events()
-    return [(e.data["life"], e.data["outcome"]) for e in events if e.kind is Kind.LIFE_SETTLED]
+    return [(e.data["life"], e.data["outcome"]) for e in events if e.kind is EventKind.LIFE_SETTLED]
 
 
 def wait_for_step(run: RunDir, step: int) -> None:
@@ -140,7 +140,7 @@ def test_a_train_over_three_tasks_with_a_node_killed_ends_as_if_nothing_had_happ
     site.opsctl("release", "rough")
     node = site.until("rough", lambda seen: bool(seen["running"]))["running"][0]["nodes"]
     wait_for_step(rough, paused_at + 6)
-    slurm.fault(node.replace("[", "").partition("-")[0], Action.CRASH)
+    slurm.fault(node.replace("[", "").partition("-")[0], FaultKind.CRASH)
     site.until("rough", lambda seen: seen["state"] == "finished")
 
     undisturbed = {step: logged[0] for step, logged in losses(calm).items()}

@@ -20,11 +20,11 @@ import pytest
 from opsctl.errors import InputError
 from opsctl.host.system import SystemRunner
 from opsctl.model import JobState, Level
-from opsctl.monitor.watch_cycle import Report, Watch
+from opsctl.monitor.watch_cycle import CycleReport, Watch
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.loader import load_site
-from opsctl.state.journal import Kind
-from opsctl.watchdogs.node_health import worst
+from opsctl.state.journal import EventKind
+from opsctl.watchdogs.node_health import worst_severity
 from tests.support.slurms import slurm_says
 from tests.support.trains import Trains, as_user, trains_on, until
 from tests.support.watched_trains import CountedApp, CountingRunner, ForwardClock, cycle, found, told
@@ -56,7 +56,7 @@ def app_of(trains: Trains, clock: ForwardClock, slurm: Sandbox, watch: str = "",
     return app
 
 
-def status(report: Report, train: str = "t") -> tuple[Level, str]:
+def status(report: CycleReport, train: str = "t") -> tuple[Level, str]:
     finding = found(report, f"slurm_status/{train}")
     return finding.level, finding.summary
 
@@ -201,7 +201,7 @@ def test_a_node_that_is_drained_under_a_train_is_told_and_over_when_it_is_back(
         del app.counting.env["PATH"]
     finally:
         slurm_says(slurm, "scontrol", "update", f"nodename={node}", "state=resume")
-    until(lambda: all(worst(each.state) is Level.OK for each in app.scheduler.nodes()))
+    until(lambda: all(worst_severity(each.state) is Level.OK for each in app.scheduler.nodes()))
     assert sorted(told(cycle(app, "node_health"))) == [("node_health/t", Level.OK), (f"node_health/t/{node}", Level.OK)]
 
 
@@ -242,7 +242,7 @@ def test_of_two_cycles_at_once_one_tells(trains: Trains, app: CountedApp, slurm:
     trains.opsctl("launch", trains.toml())
     slurm_says(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
-    reports: list[Report] = []
+    reports: list[CycleReport] = []
     both = [threading.Thread(target=lambda: reports.append(Watch(world=app).cycle())) for _ in range(2)]
     for each in both:
         each.start()
@@ -383,7 +383,7 @@ def test_nagios_gets_its_line_and_its_exit_code_and_nothing_is_done(
     assert not (app.alerting.site.alerts / "ledger.json").exists()
     assert not (trains.run().logs / "pulse.log").exists()
     trains.opsctl("watch", "slurm_status", "--dry-run", app=app)
-    assert Kind.ARMED not in trains.kinds(), "and nobody has attended to the train"
+    assert EventKind.ARMED not in trains.kinds(), "and nobody has attended to the train"
     assert trains.opsctl("watch", "--train", "zzz", "--nagios", app=app).startswith("UNKNOWN - no train 'zzz'")
 
 

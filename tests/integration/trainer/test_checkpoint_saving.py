@@ -55,7 +55,7 @@ def test_the_log_says_how_long_training_stood_still(heavy):
 
 
 def test_pruning_keeps_the_last_and_every_nth(heavy):
-    assert [c.step for c in manifest.checkpoints(heavy.checkpoints)] == [4, 6, 8]
+    assert [c.step for c in manifest.list_checkpoints(heavy.checkpoints)] == [4, 6, 8]
     assert "removed checkpoint step-0000002" in heavy.lives[0].log
 
 
@@ -81,6 +81,6 @@ def test_a_save_in_flight_is_waited_for_before_leaving(train):
     assert life.finish() == [0, 0], life.log
     assert life.stop_reason.checkpoint_step == life.stop_reason.step
     assert not list(run.checkpoints.glob(".saving-*"))
-    for each in manifest.checkpoints(run.checkpoints):
+    for each in manifest.list_checkpoints(run.checkpoints):
         assert manifest.verify(each.path) == []
-    assert life.log.count("saved checkpoint") == len(manifest.checkpoints(run.checkpoints))
+    assert life.log.count("saved checkpoint") == len(manifest.list_checkpoints(run.checkpoints))

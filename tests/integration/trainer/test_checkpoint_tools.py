@@ -16,8 +16,8 @@ from opsctl.trainer import manifest
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import Checkpoint
-from opsctl.trainer.rank_process import Process
-from opsctl.trainer.run_state import State
+from opsctl.trainer.rank_process import RankProcess
+from opsctl.trainer.run_state import RunState
 from tests.integration.trainer.conftest import ROOT, tiny
 
 pytestmark = pytest.mark.torch
@@ -70,9 +70,9 @@ def test_prune_says_what_it_would_do_and_does_it(uninterrupted, tmp_path):
     (cut_off := directory / ".removing-step-0000005").mkdir()
     argv = ("prune", directory, "--keep-last", "2", "--json")
     assert [row["step"] for row in json.loads(tool(*argv, "--dry-run"))] == [10]
-    assert (len(manifest.checkpoints(directory)), cut_off.exists()) == (3, True)
+    assert (len(manifest.list_checkpoints(directory)), cut_off.exists()) == (3, True)
     tool(*argv)
-    assert ([c.step for c in manifest.checkpoints(directory)], cut_off.exists()) == ([20, 30], False)
+    assert ([c.step for c in manifest.list_checkpoints(directory)], cut_off.exists()) == ([20, 30], False)
 
 
 def test_shrink_keeps_what_is_seen_and_lets_go_what_is_not(copy):
@@ -127,7 +127,7 @@ def test_a_manifest_of_another_version_is_unknown_and_neither_resumed_nor_set_as
     assert main(["prune", str(copy.parent), "--keep-last", "2"]) == 0
     resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=Alone())
     with pytest.raises(Refused, match=r"cannot be verified: .* not a manifest of format 1"):
-        resuming.resume(State())
+        resuming.resume(RunState())
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
@@ -141,7 +141,7 @@ def test_what_another_rank_cannot_read_stops_all_and_is_no_refusal(copy):
 
     resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=Beside())
     with pytest.raises(OSError, match=r"step-0000020 cannot be verified: \[Errno 5\] Input/output error: 'x.pt'"):
-        resuming.resume(State())
+        resuming.resume(RunState())
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
@@ -153,7 +153,7 @@ def test_a_damaged_one_that_cannot_be_set_aside_is_refused(copy):
         copy.with_name("damaged-step-0000020" + (f".{number}" if number else "")).mkdir()
     resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=Alone())
     with pytest.raises(Refused, match=r"is damaged and cannot be set aside: .* a thousand times"):
-        resuming.resume(State())
+        resuming.resume(RunState())
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_what_a_checkpoint_must_have_in_common_with_the_run(tmp_path, kind, chan
 class Alone:
     """A group of one rank."""
 
-    process = Process(rank=0, world_size=1, local_rank=0, node="here")
+    process = RankProcess(rank=0, world_size=1, local_rank=0, node="here")
 
     def gather(self, value):
         return [value]

@@ -6,7 +6,7 @@ import tomllib
 import pytest
 from pydantic import ValidationError
 
-from opsctl.trainer.config import TrainerConfig, read, told
+from opsctl.trainer.config import TrainerConfig, describe_errors, read
 from opsctl.trainer.rank_layout import check_layout, layout
 
 
@@ -92,7 +92,7 @@ def test_every_problem_between_tables_is_told_at_once():
 def test_an_unknown_key_is_told_with_what_is_known():
     with pytest.raises(ValidationError) as caught:
         config(stepz=1, model={"layerz": 2}, data={"blend": [{"prefix": "x", "wait": 3, "q": 1}]}, seed=-1)
-    assert told(caught.value).split("; ") == [
+    assert describe_errors(caught.value).split("; ") == [
         "seed: Input should be greater than or equal to 0",
         "model.layerz: unknown key",
         "did you mean 'layers'?",

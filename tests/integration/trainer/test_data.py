@@ -11,11 +11,11 @@ np = pytest.importorskip("numpy")
 pytest.importorskip("torch")
 
 from opsctl.trainer.batches import Batches, open_data  # noqa: E402
-from opsctl.trainer.blend import CYCLE, Blend, Part, split  # noqa: E402 - after the check that it can be imported
+from opsctl.trainer.blend import CYCLE, Blend, CorpusPart, split  # noqa: E402 - after the check that it can be imported
 from opsctl.trainer.config import TrainerConfig  # noqa: E402
 from opsctl.trainer.errors import Refused  # noqa: E402
 from opsctl.trainer.indexed_corpus import Corpus, token_type, write_corpus  # noqa: E402
-from opsctl.trainer.sample_order import Order, taken  # noqa: E402
+from opsctl.trainer.sample_order import SampleOrder, taken  # noqa: E402
 from opsctl.trainer.tokens import byte_level  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -158,7 +158,7 @@ def test_an_epoch_sees_each_sample_once_and_then_begins_anew(corpus):
 
 
 def test_one_corpus_comes_in_the_order_of_its_seed(corpus):
-    order = Order(samples=100, seed=3)
+    order = SampleOrder(samples=100, seed=3)
     assert chain.from_iterable(seen(batches(corpus), 0, 50)).__next__() == order.sample(0)
     assert list(chain.from_iterable(seen(batches(corpus), 90, 20))) == [order.sample(n) for n in range(90, 110)]
 
@@ -255,4 +255,4 @@ def test_too_little_is_refused_with_numbers(corpus):
         split(corpus, sequence=1000, weight=1.0, held_out=0.0)
     with pytest.raises(Refused, match=r"has 100 samples: held_out = 0\.001 of them is none"):
         split(corpus, sequence=4, weight=1.0, held_out=0.001)
-    assert isinstance(whole(corpus), Part)
+    assert isinstance(whole(corpus), CorpusPart)

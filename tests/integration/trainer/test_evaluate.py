@@ -7,7 +7,7 @@ import pytest
 
 from opsctl.trainer import manifest
 from opsctl.trainer.config_tables import BatchConfig
-from opsctl.trainer.contract import Phase, Reason
+from opsctl.trainer.contract import Phase, TrainerStop
 from tests.integration.trainer.conftest import tiny
 
 pytestmark = pytest.mark.torch
@@ -114,7 +114,7 @@ def test_spikes_are_told_and_the_newest_state_is_kept_and_a_pause_stops_an_evalu
     life.wait_for(lambda: life.heartbeat("train").phase is Phase.EVAL, "the evaluation")
     run.arm("pause")
     assert life.finish() == [0, 0], life.log
-    assert life.stop_reason.reason is Reason.PAUSE
+    assert life.stop_reason.reason is TrainerStop.PAUSE
     assert evaluations(life) == {}
     told = [note for note in life.stop_reason.notes if "loss spike" in note]
     assert len(told) > 1

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from opsctl.trainer import manifest
-from opsctl.trainer.contract import Reason
+from opsctl.trainer.contract import TrainerStop
 from tests.integration.trainer.conftest import ROOT, tiny
 
 pytestmark = pytest.mark.torch
@@ -63,13 +63,13 @@ def test_the_old_checkpoint_stays_and_training_goes_on(train, small_disk):
     life.wait_for_step(1)
     save = run.arm("save")
     life.wait_for(lambda: not save.exists(), "the first save")
-    first = manifest.newest_complete(run.checkpoints)
+    first = manifest.find_newest_complete(run.checkpoints)
 
     with filled_when_a_save_begins(small_disk):
         run.arm("save")
         life.wait_for(lambda: "No space left on device" in life.log, "the save to fail")
     life.wait_for_step(max(life.losses) + 3)
-    assert manifest.checkpoints(run.checkpoints) == [first]
+    assert manifest.list_checkpoints(run.checkpoints) == [first]
     assert manifest.verify(first.path) == []
     assert {p.name for p in small_disk.iterdir()} == {first.path.name, "filler"}
     life.wait_for(lambda: "No space left on device" in life.heartbeat("train").note, "the note in the heartbeat")
@@ -86,7 +86,7 @@ def test_the_old_checkpoint_stays_and_training_goes_on(train, small_disk):
     run.arm("stop")
     assert life.finish() == [0, 0]
     left = life.stop_reason
-    assert left.reason is Reason.STOP_REQUEST
+    assert left.reason is TrainerStop.STOP_REQUEST
     assert left.checkpoint_step == left.step
     assert ["was not saved" in note for note in left.notes] == [True, True]
     assert manifest.verify(run.checkpoints / manifest.directory_name(left.step)) == []
@@ -106,7 +106,7 @@ def test_what_one_rank_could_not_write_is_no_checkpoint(train):
     resource.prlimit(life.pids[1], resource.RLIMIT_FSIZE, no_limit)
     save = run.arm("save")  # touched anew, so tried anew
     life.wait_for(lambda: not save.exists(), "the second save")
-    assert manifest.verify(manifest.newest_complete(run.checkpoints).path) == []
+    assert manifest.verify(manifest.find_newest_complete(run.checkpoints).path) == []
 
 
 SAVE_TOO_MUCH = """

@@ -7,8 +7,8 @@ from itertools import zip_longest
 
 import pytest
 
-from opsctl.trainer.contract import Env, Reason
-from opsctl.trainer.run_state import State
+from opsctl.trainer.contract import Env, TrainerStop
+from opsctl.trainer.run_state import RunState
 from opsctl.trainer.stop_hooks import Decision, Hooks
 
 
@@ -33,46 +33,46 @@ def hooks(environ, **changes):
 
 
 def test_nobody_asks_for_anything(environ):
-    assert hooks({}).agree(Alone(), State()) == Decision()
-    assert hooks(environ).agree(Alone(), State(loss=1.0, grad_norm=0.5)) == Decision()
+    assert hooks({}).agree(Alone(), RunState()) == Decision()
+    assert hooks(environ).agree(Alone(), RunState(loss=1.0, grad_norm=0.5)) == Decision()
 
 
 @pytest.mark.parametrize(
     ("name", "decision"),
     [
-        (Env.KILL_SWITCH, Decision(stop=Reason.KILL)),
-        (Env.PAUSE_SWITCH, Decision(stop=Reason.PAUSE)),
-        (Env.STOP_REQUEST, Decision(stop=Reason.STOP_REQUEST)),
+        (Env.KILL_SWITCH, Decision(stop=TrainerStop.KILL)),
+        (Env.PAUSE_SWITCH, Decision(stop=TrainerStop.PAUSE)),
+        (Env.STOP_REQUEST, Decision(stop=TrainerStop.STOP_REQUEST)),
         (Env.SAVE_SWITCH, Decision(save=True)),
     ],
 )
 def test_a_file_is_enough(environ, tmp_path, name, decision):
     (tmp_path / name).touch()
-    assert hooks(environ).agree(Alone(), State()) == decision
-    assert hooks(environ, polls=False).agree(Alone(), State()) == Decision()
+    assert hooks(environ).agree(Alone(), RunState()) == decision
+    assert hooks(environ, polls=False).agree(Alone(), RunState()) == Decision()
 
 
 def test_the_weightiest_reason_wins(environ, tmp_path):
     for name in environ:
         (tmp_path / name).write_text("0")
     asked = hooks(environ)
-    assert asked.agree(Alone(), State()) == Decision(stop=Reason.KILL, save=True)
+    assert asked.agree(Alone(), RunState()) == Decision(stop=TrainerStop.KILL, save=True)
     assert asked.detail == f"{tmp_path / Env.KILL_SWITCH} exists"
 
 
 def test_what_another_rank_saw_counts():
     other = [0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
-    assert hooks({}).agree(Alone(other), State()) == Decision(stop=Reason.STOP_REQUEST)
+    assert hooks({}).agree(Alone(other), RunState()) == Decision(stop=TrainerStop.STOP_REQUEST)
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (1.0, math.inf), (1.0, math.nan)])
 def test_what_is_not_a_number_stops(loss, norm):
-    assert hooks({}).agree(Alone(), State(loss=loss, grad_norm=norm)).stop is Reason.NAN
+    assert hooks({}).agree(Alone(), RunState(loss=loss, grad_norm=norm)).stop is TrainerStop.NAN
 
 
 def test_the_deadline_leaves_room_for_two_steps_and_two_saves(environ, tmp_path):
-    asked, state = hooks(environ), State(slowest_step_s=10.0, save_s=20.0)
-    for left, stop in ((70.0, None), (60.0, Reason.DEADLINE)):  # 5 + 2 x (10 + 20) = 65
+    asked, state = hooks(environ), RunState(slowest_step_s=10.0, save_s=20.0)
+    for left, stop in ((70.0, None), (60.0, TrainerStop.DEADLINE)):  # 5 + 2 x (10 + 20) = 65
         (tmp_path / Env.DEADLINE).write_text(f"{time.time() + left}\n")
         assert asked.agree(Alone(), state).stop is stop
     assert "65 s are kept free" in asked.detail
@@ -80,11 +80,11 @@ def test_the_deadline_leaves_room_for_two_steps_and_two_saves(environ, tmp_path)
 
 def test_a_deadline_that_cannot_be_read_is_unknown(environ, tmp_path):
     (tmp_path / Env.DEADLINE).write_text("soon")
-    assert hooks(environ).agree(Alone(), State()) == Decision()
+    assert hooks(environ).agree(Alone(), RunState()) == Decision()
 
 
 def test_a_switch_that_cannot_be_looked_at_asks_for_nothing_and_is_noted_once(capsys):
-    state, asked = State(), hooks({Env.KILL_SWITCH: "/tmp/" + "x" * 300})
+    state, asked = RunState(), hooks({Env.KILL_SWITCH: "/tmp/" + "x" * 300})
     for _ in range(2):
         assert asked.agree(Alone(), state) == Decision()
     (note,) = state.notes
@@ -95,7 +95,7 @@ def test_a_switch_that_cannot_be_looked_at_asks_for_nothing_and_is_noted_once(ca
 def test_a_save_switch_is_obeyed_once(environ, tmp_path):
     switch, asked = tmp_path / Env.SAVE_SWITCH, hooks(environ)
     switch.touch()
-    assert asked.agree(Alone(), State()).save
+    assert asked.agree(Alone(), RunState()).save
     asked.take_save()
     asked.answer_save(saved=True)
     assert not switch.exists()
@@ -104,12 +104,12 @@ def test_a_save_switch_is_obeyed_once(environ, tmp_path):
 def test_a_save_that_failed_is_not_tried_at_every_step(environ, tmp_path):
     switch, asked = tmp_path / Env.SAVE_SWITCH, hooks(environ)
     switch.touch()
-    assert asked.agree(Alone(), State()).save
+    assert asked.agree(Alone(), RunState()).save
     asked.take_save()
     asked.answer_save(saved=False)
     assert switch.exists()
-    assert not asked.agree(Alone(), State()).save
+    assert not asked.agree(Alone(), RunState()).save
     switch.unlink()
     switch.write_text("again")
     os.utime(switch, (1, 1))  # not within one of the file system's moments
-    assert asked.agree(Alone(), State()).save
+    assert asked.agree(Alone(), RunState()).save

@@ -84,18 +84,18 @@ def test_what_may_not_be_read_is_not_damage(made):
 
 def test_only_complete_ones_count(made):
     directory = made.parent
-    assert manifest.checkpoints(directory / "nowhere") == []
+    assert manifest.list_checkpoints(directory / "nowhere") == []
     for name in ("step-0000020", ".saving-step-0000030", "damaged-step-0000040", "step-5", "step-0000050.tmp"):
         (directory / name).mkdir()
     (directory / "damaged-step-0000040" / COMPLETE).touch()
     (directory / "latest").write_text("step-0000020")
-    assert manifest.newest_complete(directory) == Checkpoint(10, made)
+    assert manifest.find_newest_complete(directory) == Checkpoint(10, made)
     (directory / "step-0000020" / COMPLETE).touch()
-    assert manifest.newest_complete(directory).step == 20
+    assert manifest.find_newest_complete(directory).step == 20
     wide = directory / manifest.directory_name(12_345_678)
     wide.mkdir()
     (wide / COMPLETE).touch()
-    assert manifest.newest_complete(directory).step == 12_345_678
+    assert manifest.find_newest_complete(directory).step == 12_345_678
 
 
 def test_set_aside_never_overwrites(made):
@@ -121,7 +121,7 @@ STEPS = [Checkpoint(step, Path("nowhere")) for step in (5, 3, 1, 2, 4)]
     [(0, 0, []), (0, 2, []), (1, 0, [1, 2, 3]), (2, 0, [1, 2, 3]), (4, 0, [1]), (9, 0, []), (2, 2, [1, 3]), (2, 1, [])],
 )
 def test_the_last_and_every_nth_are_not_superfluous(last, every, gone):
-    found = manifest.superfluous(STEPS, keep_last=last, keep_every=every, is_good=lambda _: True)
+    found = manifest.find_superfluous(STEPS, keep_last=last, keep_every=every, is_good=lambda _: True)
     assert [c.step for c in found] == gone
 
 
@@ -135,7 +135,7 @@ def five(directory: Path) -> list[Checkpoint]:
             step=step, consumed_samples=step, topology={}, model={}, precision="fp32", files={"a.pt": record}
         )
         manifest.write_manifest(path, held)
-    return manifest.checkpoints(directory)
+    return manifest.list_checkpoints(directory)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +146,13 @@ def test_the_last_two_that_are_good_are_never_superfluous(tmp_path, damaged, gon
     found = five(tmp_path)
     for step in damaged:
         (tmp_path / manifest.directory_name(step) / "a.pt").write_bytes(b"alp")
-    assert [c.step for c in manifest.superfluous(found, keep_last=2)] == gone
+    assert [c.step for c in manifest.find_superfluous(found, keep_last=2)] == gone
 
 
 def test_a_checkpoint_that_is_kept_for_study_is_never_superfluous(tmp_path):
     found = five(tmp_path)
     manifest.keep(found[0].path, "the loss doubled at step 2")
-    assert [c.step for c in manifest.superfluous(found, keep_last=2)] == [2, 3]
+    assert [c.step for c in manifest.find_superfluous(found, keep_last=2)] == [2, 3]
     assert (found[0].path / "KEEP").read_text() == "the loss doubled at step 2\n"
     assert manifest.verify(found[0].path) == []
 
@@ -163,7 +163,7 @@ def test_what_is_removed_half_way_is_no_checkpoint(tmp_path):
     manifest.remove(oldest.path)
     assert not oldest.path.exists()
     (others[0].path / COMPLETE).unlink()  # as a removal of before left it
-    assert [c.step for c in manifest.checkpoints(tmp_path)] == [3, 4, 5]
+    assert [c.step for c in manifest.list_checkpoints(tmp_path)] == [3, 4, 5]
 
 
 def test_a_removal_that_is_cut_off_leaves_no_checkpoint_and_is_finished_later(tmp_path, monkeypatch):
@@ -174,7 +174,7 @@ def test_a_removal_that_is_cut_off_leaves_no_checkpoint_and_is_finished_later(tm
     with monkeypatch.context() as cut, pytest.raises(OSError, match="busy"):
         cut.setattr(manifest.shutil, "rmtree", stuck)  # root may remove anything
         manifest.remove(newest.path)
-    assert [c.step for c in manifest.checkpoints(tmp_path)] == [1, 2, 3, 4]
+    assert [c.step for c in manifest.list_checkpoints(tmp_path)] == [1, 2, 3, 4]
     assert len(list(tmp_path.iterdir())) == 5
     manifest.sweep(tmp_path)
     assert len(list(tmp_path.iterdir())) == 4

@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("torch")
 
 from opsctl.trainer import memory_usage
-from opsctl.trainer.contract import Reason
-from opsctl.trainer.memory_usage import Memory, host_percent
-from opsctl.trainer.run_state import State
+from opsctl.trainer.contract import TrainerStop
+from opsctl.trainer.memory_usage import MemoryUsage, host_percent
+from opsctl.trainer.run_state import RunState
 from opsctl.trainer.stop_hooks import Hooks
 from tests.integration.trainer.conftest import tiny
 
@@ -31,7 +31,7 @@ class Ranks:
 
 
 def hooks(**limits):
-    return Hooks({}, polls=True, margin_s=0, memory=Memory(where="n1-0", **limits))
+    return Hooks({}, polls=True, margin_s=0, memory=MemoryUsage(where="n1-0", **limits))
 
 
 def test_the_nodes_own_memory_is_measured_in_percent():
@@ -73,26 +73,26 @@ def test_a_jobs_own_limit_counts_where_it_is_nearer(tmp_path, monkeypatch, line,
 
 def test_the_fullest_node_decides_and_is_named():
     watching = hooks(host_limit=99.9)
-    decision = watching.agree(Ranks((99.95, 0.0), (3.0, 0.0), names=("", "n7-0")), State())
-    assert decision.stop is Reason.MEMORY
+    decision = watching.agree(Ranks((99.95, 0.0), (3.0, 0.0), names=("", "n7-0")), RunState())
+    assert decision.stop is TrainerStop.MEMORY
     assert watching.detail == "host memory is 100.0 % full, and the limit is 99.9 % (n7-0)"
 
 
 def test_a_gpu_that_is_full_stops_as_well():
     watching = hooks(gpu_limit=90.0)
-    assert watching.agree(Ranks((0.0, 91.0)), State()).stop is Reason.MEMORY
+    assert watching.agree(Ranks((0.0, 91.0)), RunState()).stop is TrainerStop.MEMORY
     assert watching.detail.startswith("GPU memory is 91.0 % full, and the limit is 90 %")
 
 
 def test_percent_is_of_a_hundred():
     """A limit of 95 is not passed by memory that is 1 % or 94 % full."""
     for full in (1.0, 94.0):
-        assert hooks(gpu_limit=95.0).agree(Ranks((0.0, full)), State()).stop is None
+        assert hooks(gpu_limit=95.0).agree(Ranks((0.0, full)), RunState()).stop is None
 
 
 def test_without_a_limit_nothing_is_measured():
-    assert Memory().measured() == (0.0, 0.0)
-    assert hooks().agree(Ranks((100.0, 100.0)), State()).stop is None
+    assert MemoryUsage().measured() == (0.0, 0.0)
+    assert hooks().agree(Ranks((100.0, 100.0)), RunState()).stop is None
 
 
 def test_a_run_whose_node_is_full_saves_and_stops_and_says_so(train):
@@ -100,5 +100,5 @@ def test_a_run_whose_node_is_full_saves_and_stops_and_says_so(train):
     run = train(**tiny(limits={"host_memory_percent": 0.01}))
     life = run.start(world=2)
     assert life.finish() == [1, 1], life.log
-    assert life.stop_reason.reason is Reason.MEMORY
+    assert life.stop_reason.reason is TrainerStop.MEMORY
     assert "% full, and the limit is 0.01 % (node0-0, node0-1)" in life.stop_reason.detail

@@ -6,7 +6,7 @@ from tests.integration.trainer.conftest import tiny
 
 pytest.importorskip("deepspeed")
 
-from opsctl.trainer.contract import Reason
+from opsctl.trainer.contract import TrainerStop
 from tests.support.trainer_ranks import run_ranks
 
 pytestmark = pytest.mark.torch
@@ -39,6 +39,6 @@ def test_the_stop_reason_says_where(train):
     life = run.start(world=2)
     assert life.finish() == [1, 1], life.log
     left = life.stop_reason
-    assert left.reason is Reason.NAN
+    assert left.reason is TrainerStop.NAN
     assert left.checkpoint_step == left.step - 1
     assert f"at step {left.step}; began in layer 2 (Block), out of norm1, from numbers up to 2" in left.detail

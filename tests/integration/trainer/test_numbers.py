@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from opsctl.trainer import flops
-from opsctl.trainer.run_state import State
-from opsctl.trainer.sample_order import Order, permute
+from opsctl.trainer.run_state import RunState
+from opsctl.trainer.sample_order import SampleOrder, permute
 from opsctl.trainer.schedule import Rate, is_due
 
 
@@ -30,14 +30,14 @@ def test_due():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 1025])
 def test_each_epoch_is_a_permutation(size):
-    order = Order(samples=size, seed=1234)
+    order = SampleOrder(samples=size, seed=1234)
     for epoch in (0, 1, 5):
         assert sorted(order.sample(epoch * size + n) for n in range(size)) == list(range(size))
 
 
 def test_epochs_and_seeds_differ_and_nothing_stays_in_place():
     def epoch(seed, number):
-        order = Order(samples=1000, seed=seed)
+        order = SampleOrder(samples=1000, seed=seed)
         return [order.sample(number * 1000 + n) for n in range(1000)]
 
     assert epoch(1, 0) != epoch(1, 1) != epoch(2, 1)
@@ -57,7 +57,7 @@ PINNED = [2, 5, 3, 1, 4, 6, 0, 9, 7, 8, 6, 7, 9, 5, 1, 0, 3, 2, 4, 8]
 
 def test_the_order_is_the_same_for_ever():
     """Pinned: another order would repeat and drop samples of a run that is resumed."""
-    order = Order(samples=10, seed=1234)
+    order = SampleOrder(samples=10, seed=1234)
     assert [order.sample(n) for n in range(20)] == PINNED
 
 
@@ -71,7 +71,7 @@ def test_sizes_of_gpt2():
 
 
 def test_the_first_step_of_a_life_is_forgotten_once_there_is_another():
-    state = State(slowest_step_s=3.0)
+    state = RunState(slowest_step_s=3.0)
     slowest = []
     for seconds in (60.0, 2.0, 5.0, 4.0):
         state.advance(samples=8, loss=1.0, grad_norm=1.0, step_s=seconds)

@@ -14,16 +14,16 @@ def usual(number, level=3.0):
 
 def told(losses, **given):
     spikes = Spikes(SpikeConfig(**({"window": 20} | given)))
-    return [number for number, loss in enumerate(losses) if spikes.see(loss)]
+    return [number for number, loss in enumerate(losses) if spikes.add_loss(loss)]
 
 
 def test_a_spike_is_told_once_with_numbers():
     spikes = Spikes(SpikeConfig(window=20))
-    assert not any(map(spikes.see, usual(40)))
-    said = spikes.see(5.0)
+    assert not any(map(spikes.add_loss, usual(40)))
+    said = spikes.add_loss(5.0)
     assert said.startswith("loss spike: 5.0000 is ")
     assert said.endswith("the mean of the 20 steps before")
-    assert not any(map(spikes.see, (4.9, 4.0, 3.9)))  # the same spike, on its way down
+    assert not any(map(spikes.add_loss, (4.9, 4.0, 3.9)))  # the same spike, on its way down
 
 
 def test_the_next_spike_is_told_again():

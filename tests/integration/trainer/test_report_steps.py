@@ -14,7 +14,7 @@ from opsctl.trainer.config_tables import LogConfig
 from opsctl.trainer.contract import Env
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.metrics_log import Metrics
-from opsctl.trainer.run_state import State
+from opsctl.trainer.run_state import RunState
 from opsctl.trainer.step_log import StepLog
 
 
@@ -28,7 +28,7 @@ def stepped(state, loss, seconds=0.5, samples=16):
 
 
 def test_the_line_is_megatrons_and_means_are_over_the_interval():
-    log, state = StepLog(config(), world_size=4), State()
+    log, state = StepLog(config(), world_size=4), RunState()
     assert log.add(stepped(state, 6.0, 0.4), rate=1e-4, batch=16) is None
     assert log.add(stepped(state, 4.0, 0.6), rate=1e-4, batch=16).line() == (
         " iteration        2/     100 | consumed samples:           32 | consumed tokens:         4096 | "
@@ -39,14 +39,14 @@ def test_the_line_is_megatrons_and_means_are_over_the_interval():
 
 
 def test_a_batch_that_grew_within_the_interval_is_counted_as_it_was():
-    log, state = StepLog(config(), world_size=1), State()
+    log, state = StepLog(config(), world_size=1), RunState()
     log.add(stepped(state, 6.0, samples=8), rate=1e-4, batch=8)
     told = log.add(stepped(state, 4.0, samples=16), rate=1e-4, batch=16)
     assert (told.samples_per_s, told.batch, told.consumed_samples) == (24.0, 16, 24)
 
 
 def test_a_loss_that_is_not_a_number_is_counted():
-    log, state = StepLog(config(), world_size=1), State(step=98)
+    log, state = StepLog(config(), world_size=1), RunState(step=98)
     log.add(stepped(state, 2.0), rate=1e-4, batch=16)
     told = log.add(stepped(state, math.nan), rate=1e-4, batch=16)
     assert "lm loss: NAN |" in told.line()
@@ -59,7 +59,7 @@ BLOOM = {"layers": 70, "hidden": 14336, "heads": 112, "sequence": 2048, "vocabul
 def test_operations_are_those_that_the_bloom_team_reported():
     """384 GPUs took 102.03 s for 2048 samples, which their log called 153.68 TFLOPs (prequel, tables of February)."""
     log = StepLog(config(model=BLOOM, recompute=True), world_size=384, device="NVIDIA A100-SXM4-80GB")
-    state = State(step=99)
+    state = RunState(step=99)
     told = log.add(stepped(state, 2.0, 102.03, samples=2048), rate=6e-5, batch=2048)
     assert told.tflops == pytest.approx(153.68, rel=0.005)
     assert told.model_tflops == pytest.approx(told.tflops * 3 / 4, rel=0.01)
@@ -89,7 +89,7 @@ def test_a_peak_is_known_by_the_whole_name(device, peak):
 
 def told(step):
     log = StepLog(config(log={"every": 1, "peak_tflops": 1.0}), world_size=1)
-    state = State(step=step - 1, consumed_samples=16 * (step - 1))
+    state = RunState(step=step - 1, consumed_samples=16 * (step - 1))
     return log.add(stepped(state, 2.5), rate=1e-4, batch=16), state
 
 
@@ -97,7 +97,7 @@ def test_one_json_line_for_each_interval(tmp_path):
     metrics = Metrics(LogConfig(), {Env.RUN_DIR: str(tmp_path), Env.LIFE: "7_1.0"}, step=0, writes=True)
     for step in (1, 2):
         metrics.interval(*told(step))
-    metrics.evaluation(math.inf, batches=3, state=State(step=2))
+    metrics.evaluation(math.inf, batches=3, state=RunState(step=2))
     lines = [json.loads(line) for line in (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["life"], line["step"], line.get("loss")) for line in lines] == [
         ("7_1.0", 1, 2.5),

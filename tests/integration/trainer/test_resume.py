@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from opsctl.trainer import manifest
-from opsctl.trainer.contract import Phase, Reason
+from opsctl.trainer.contract import Phase, TrainerStop
 from tests.integration.trainer.conftest import tiny
 
 pytestmark = pytest.mark.torch
@@ -22,12 +22,12 @@ def test_a_run_finishes_and_says_so(uninterrupted):
     life = uninterrupted.lives[0]
     assert sorted(life.losses) == list(range(1, 21))
     assert float(life.losses[20]) < float(life.losses[1])
-    assert life.stop_reason.reason is Reason.FINISHED
+    assert life.stop_reason.reason is TrainerStop.FINISHED
     assert (life.stop_reason.step, life.stop_reason.checkpoint_step) == (20, 20)
     for name in ("train", "node0-0", "node1-0"):
         assert life.heartbeat(name).phase is Phase.EXIT
         assert life.heartbeat(name).step == 20
-    assert [c.step for c in manifest.checkpoints(uninterrupted.checkpoints)] == [10, 20]
+    assert [c.step for c in manifest.list_checkpoints(uninterrupted.checkpoints)] == [10, 20]
     assert manifest.verify(uninterrupted.checkpoints / "step-0000020") == []
     assert sorted(p.name for p in uninterrupted.checkpoints.iterdir()) == ["step-0000010", "step-0000020"]
 

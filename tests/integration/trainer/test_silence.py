@@ -8,14 +8,14 @@ import pytest
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.contract import Env, Phase
 from opsctl.trainer.heartbeats import Pulse, warn_of_silence
-from opsctl.trainer.rank_process import Process
-from opsctl.trainer.run_state import State
+from opsctl.trainer.rank_process import RankProcess
+from opsctl.trainer.run_state import RunState
 
 
 def test_a_scheduler_that_has_been_silent_for_long_is_told_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tick, state = tmp_path / "last-tick", State(save_s=1.0)
+    tick, state = tmp_path / "last-tick", RunState(save_s=1.0)
     warn_of_silence(tick, state)
     tick.write_text(f"{time.time() - 3600:.0f}\n")
     warn_of_silence(tick, state)
@@ -33,8 +33,8 @@ def test_the_first_rank_looks_with_its_heartbeats_and_no_other_does(tmp_path: Pa
     tick.write_text("4000\n")
     told = []
     for rank in range(2):
-        process, state = Process(rank=rank, world_size=2, local_rank=rank, node="n1"), State(save_s=1.0)
+        process, state = RankProcess(rank=rank, world_size=2, local_rank=rank, node="n1"), RunState(save_s=1.0)
         config = TrainerConfig.model_validate({"steps": 9})
-        Pulse({Env.LAST_TICK: str(tick)}, process, config).beat(Phase.TRAIN, state)
+        Pulse({Env.LAST_TICK: str(tick)}, process, config).write_heartbeat(Phase.TRAIN, state)
         told.append(len(state.notes))
     assert told == [1, 0]

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from opsctl.trainer import manifest
-from opsctl.trainer.contract import Phase, Reason
+from opsctl.trainer.contract import Phase, TrainerStop
 from tests.integration.trainer.conftest import tiny
 
 pytestmark = pytest.mark.torch
@@ -31,24 +31,24 @@ def test_save_switch_then_kill_switch_then_no_start(train):
 
     save = run.arm("save")
     life.wait_for(lambda: not save.exists(), "the save switch to be taken away")
-    saved = manifest.newest_complete(run.checkpoints)
+    saved = manifest.find_newest_complete(run.checkpoints)
     life.wait_for_step(saved.step + 2)
 
     run.arm("kill")
     assert life.finish() == [0, 0, 0, 0]
-    assert_saved_and_left(run, life, Reason.KILL)
+    assert_saved_and_left(run, life, TrainerStop.KILL)
     assert str(run.run_dir / "kill") in life.stop_reason.detail
     assert life.heartbeat("node1-0").step == life.stop_reason.step
-    assert [c.step for c in manifest.checkpoints(run.checkpoints)] == [saved.step, life.stop_reason.step]
+    assert [c.step for c in manifest.list_checkpoints(run.checkpoints)] == [saved.step, life.stop_reason.step]
 
     again = run.start()
     assert again.finish() == [0, 0, 0, 0]
     assert not again.losses
-    assert again.stop_reason.reason is Reason.KILL
+    assert again.stop_reason.reason is TrainerStop.KILL
     assert again.stop_reason.step == again.stop_reason.checkpoint_step == life.stop_reason.step
 
 
-@pytest.mark.parametrize(("switch", "reason"), [("pause", Reason.PAUSE), ("stop", Reason.STOP_REQUEST)])
+@pytest.mark.parametrize(("switch", "reason"), [("pause", TrainerStop.PAUSE), ("stop", TrainerStop.STOP_REQUEST)])
 def test_pause_and_stop_request(train, switch, reason):
     run = train(**ENDLESS)
     life = run.start(world=2)
@@ -68,13 +68,13 @@ def test_a_deadline_that_moves_closer_is_kept(train):
     deadline.write_text(f"{end}\n")
     assert life.finish() == [0, 0]
     assert life.stop_reason.at < end
-    assert_saved_and_left(run, life, Reason.DEADLINE)
+    assert_saved_and_left(run, life, TrainerStop.DEADLINE)
     assert "s are left of the job" in life.stop_reason.detail
 
     deadline.write_text(f"{time.time() + 2}\n")  # too late for a start and a save
     again = run.start(world=2)
     assert again.finish() == [0, 0]
-    assert again.stop_reason.reason is Reason.DEADLINE
+    assert again.stop_reason.reason is TrainerStop.DEADLINE
     assert not again.losses
 
 
@@ -84,7 +84,7 @@ def test_a_signal_to_one_rank_stops_all(train):
     life.wait_for_step(2)
     os.kill(life.pids[1], signal.SIGUSR1)
     assert life.finish() == [0, 0]
-    assert_saved_and_left(run, life, Reason.STOP_REQUEST)
+    assert_saved_and_left(run, life, TrainerStop.STOP_REQUEST)
 
 
 def test_a_silent_rank_is_not_waited_for_longer_than_the_timeout(train):

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from opsctl.alerts.dispatch import Alerting
-from opsctl.alerts.ledger import Ledger
+from opsctl.alerts.ledger import AlertLedger
 from opsctl.host.system import SystemRunner
 from opsctl.model import Finding, Level
-from opsctl.settings.alerts import AlertSite
+from opsctl.settings.alerts import AlertSettings
 from opsctl.state.site_dir import SiteDir
 
 LEVELS = {".": Level.OK, "?": Level.UNKNOWN, "w": Level.WARNING, "C": Level.CRITICAL}
@@ -45,7 +45,7 @@ class World:
 
     path: object
     clock: Clock = field(default_factory=Clock)
-    rules: AlertSite = field(default_factory=AlertSite)
+    rules: AlertSettings = field(default_factory=AlertSettings)
 
     @property
     def site(self):
@@ -60,7 +60,7 @@ class World:
         return Alerting(rules=self.rules, site=self.site, spare=self.spare, clock=self.clock, runner=SystemRunner())
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> AlertLedger:
         return self.alerting.ledger
 
     def see(self, mark, key="hang/gpt", **more):
@@ -89,7 +89,7 @@ def world(tmp_path):
 @pytest.fixture
 def with_rules(world):
     def change(**rules):
-        world.rules = AlertSite.model_validate(rules)
+        world.rules = AlertSettings.model_validate(rules)
         return world
 
     return change

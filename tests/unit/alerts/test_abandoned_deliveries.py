@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from opsctl.alerts import dispatch
 from opsctl.alerts.message import Message
-from opsctl.alerts.outbox import LEAST_TRIES, Item
+from opsctl.alerts.outbox import LEAST_TRIES, OutboxItem
 from opsctl.cli import cli
 from opsctl.model import Level
 
@@ -22,21 +22,21 @@ def dead(with_rules, tmp_path):
 def lies_there(world, ident="hang.1", *, tries=LEAST_TRIES - 1):
     """A message that the channel did not take so often."""
     message = Message(id=ident, root=ident, at=world.clock.now(), level=Level.CRITICAL, subject="no step", body="")
-    world.alerting.outboxes[0].put(Item(message=message, channel="log", number=1, attempts=tries))
+    world.alerting.outboxes[0].put(OutboxItem(message=message, channel="log", number=1, attempts=tries))
 
 
 def cycles(world, count, *, hours=2):
     for _ in range(count):
-        dispatch.alert(world.alerting)
+        dispatch.send_alerts(world.alerting)
         world.clock.forward(hours=hours)
 
 
 def waiting(world):
-    return [item.message.subject for item in dispatch.undelivered(world.alerting)]
+    return [item.message.subject for item in dispatch.list_undelivered(world.alerting)]
 
 
 def given_up(world):
-    return [item.message.id for item in dispatch.given_up(world.alerting)]
+    return [item.message.id for item in dispatch.list_abandoned(world.alerting)]
 
 
 def journal(world):

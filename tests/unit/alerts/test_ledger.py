@@ -187,7 +187,7 @@ def test_silences_and_acknowledgements_are_journalled(world):
 def test_a_transition_is_journalled_by_whoever_hands_it_on_once_at_least(world):
     world.see("C")
     [batch] = world.ledger.read().pending
-    dispatch.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
     [journal] = world.site.alerts.glob("journal-*.jsonl")
     rows = [json.loads(line) for line in journal.read_text().splitlines()]
     assert [row["id"] for row in rows if row["kind"] == "transition"] == [batch.noted[0].transition.id]

@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from opsctl.alerts.ledger_state import Batch, Noted
-from opsctl.alerts.message import LONGEST_SUBJECT, MOST_IN_STORM, single, storm
+from opsctl.alerts.ledger_state import AlertTransition, Batch
+from opsctl.alerts.message import LONGEST_SUBJECT, MOST_IN_STORM, render_single, render_storm
 from opsctl.model import Level, Transition
 from tests.unit.alerts.conftest import Clock, finding
 
@@ -16,11 +16,11 @@ STOPPED = finding(
 
 def noted(found=STOPPED, before=Level.OK, was="", serial=1):
     transition = Transition(id=f"0123456789ab.{serial}", finding=found, before=before, at=AT)
-    return Noted(transition=transition, opened=AT - timedelta(minutes=90) if serial > 1 else AT, was=was)
+    return AlertTransition(transition=transition, opened=AT - timedelta(minutes=90) if serial > 1 else AT, was=was)
 
 
 def test_bad_news():
-    message = single(noted(was="task 3 runs"))
+    message = render_single(noted(was="task 3 runs"))
     assert message.subject == "[opsctl] CRITICAL: slurm_status/gpt: nothing of it runs or waits"
     assert (message.id, message.root) == ("0123456789ab.1", "0123456789ab.1")
     assert (
@@ -53,7 +53,7 @@ incident 0123456789ab, message 0123456789ab.1
 
 def test_good_news_says_what_was_and_for_how_long():
     good = finding(Level.OK, "slurm_status/gpt", summary="task 4 runs on node[001-002]")
-    message = single(noted(good, Level.CRITICAL, "nothing of it runs or waits", serial=2), root="0123456789ab.1")
+    message = render_single(noted(good, Level.CRITICAL, "nothing of it runs or waits", serial=2), root="0123456789ab.1")
     assert message.subject == "[opsctl] RESOLVED: slurm_status/gpt: task 4 runs on node[001-002]"
     assert message.root == "0123456789ab.1"
     assert (
@@ -74,7 +74,7 @@ incident 0123456789ab, message 0123456789ab.2
 
 def test_each_step_has_its_word():
     steps = [(Level.CRITICAL, Level.CRITICAL), (Level.WARNING, Level.CRITICAL), (Level.CRITICAL, Level.WARNING)]
-    subjects = [single(noted(finding(after), before)).subject for before, after in steps]
+    subjects = [render_single(noted(finding(after), before)).subject for before, after in steps]
     assert [each.split(":")[0] for each in subjects] == [
         "[opsctl] STILL CRITICAL",
         "[opsctl] CRITICAL",
@@ -83,25 +83,27 @@ def test_each_step_has_its_word():
 
 
 def test_without_a_remedy_status_is_where_to_look():
-    assert "  opsctl status gpt\n" in single(noted(finding(Level.CRITICAL))).body
-    assert "  opsctl status\n" in single(noted(finding(Level.CRITICAL, train=""))).body
+    assert "  opsctl status gpt\n" in render_single(noted(finding(Level.CRITICAL))).body
+    assert "  opsctl status\n" in render_single(noted(finding(Level.CRITICAL, train=""))).body
 
 
 def test_a_subject_is_one_line_of_bounded_length():
-    subject = single(noted(finding(Level.CRITICAL, summary="a\r\nBcc: everybody@example.org " + "x" * 500))).subject
+    subject = render_single(
+        noted(finding(Level.CRITICAL, summary="a\r\nBcc: everybody@example.org " + "x" * 500))
+    ).subject
     assert "\n" not in subject
     assert "\r" not in subject
     assert len(subject) == LONGEST_SUBJECT
 
 
 def test_braces_in_a_finding_are_no_template():
-    assert "{{ 7 * 7 }}" in single(noted(finding(Level.CRITICAL, summary="{{ 7 * 7 }}"))).subject
+    assert "{{ 7 * 7 }}" in render_single(noted(finding(Level.CRITICAL, summary="{{ 7 * 7 }}"))).subject
 
 
 def test_a_storm_is_one_message_with_the_worst_first():
     many = [noted(finding(Level.WARNING, f"hang/train-{n:02}")) for n in range(60)]
     many.append(noted(finding(Level.CRITICAL, "fs_quota/scratch", remedy="opsctl checkpoint prune")))
-    message = storm(Batch(id="b1", number=1, noted=tuple(many)), many)
+    message = render_storm(Batch(id="b1", number=1, noted=tuple(many)), many)
     assert message.subject == "[opsctl] 61 changes at once: 1 CRITICAL, 60 WARNING"
     assert message.level is Level.CRITICAL
     first = message.body.splitlines()[2]

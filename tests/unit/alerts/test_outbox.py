@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from opsctl.alerts.message import Message
-from opsctl.alerts.outbox import LEAST_TRIES, LONGEST_WAIT, Item, Outbox, Undelivered
+from opsctl.alerts.outbox import LEAST_TRIES, LONGEST_WAIT, Outbox, OutboxItem, Undelivered
 from opsctl.model import Level
 from opsctl.state.lease import lease
 from tests.unit.alerts.conftest import Clock
@@ -24,7 +24,7 @@ class Post:
     def put(self, number, ident, root=""):
         at, root = self.clock.now(), root or ident
         message = Message(id=ident, root=root, at=at, level=Level.CRITICAL, subject=ident, body="")
-        self.outbox.put(Item(message=message, channel="mail", number=number))
+        self.outbox.put(OutboxItem(message=message, channel="mail", number=number))
 
     def deliver(self, item):
         error = self.failures.get(item.message.id) or self.failures.get("all")
@@ -307,14 +307,14 @@ def test_nothing_is_hopeless_while_the_channel_takes_others_or_asks_for_time(pos
     for _ in range(LEAST_TRIES):
         post.clock.forward(hours=1)
         attempts = post.flush()
-    (old,) = post.outbox.hopeless("mail", attempts)
+    (old,) = post.outbox.abandon("mail", attempts)
     assert old.message.id == "a.1"
     post.clock.forward(hours=1)
     post.put(2, "b.1")
     attempts = post.flush()
     assert [attempt.error for attempt in attempts] == [DOWN, None]
-    assert post.outbox.hopeless("mail", attempts) == []
-    assert post.outbox.hopeless("mail", []) == []
+    assert post.outbox.abandon("mail", attempts) == []
+    assert post.outbox.abandon("mail", []) == []
     post.clock.forward(hours=1)
     post.failures["a.1"] = Undelivered("later", retry_after=60)
-    assert post.outbox.hopeless("mail", post.flush()) == []
+    assert post.outbox.abandon("mail", post.flush()) == []

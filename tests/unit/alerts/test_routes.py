@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from opsctl.alerts.ledger_state import Noted, Thread
-from opsctl.alerts.routes import channels, destinations, fallback
+from opsctl.alerts.ledger_state import AlertTransition, Thread
+from opsctl.alerts.routes import find_destinations, find_fallback, select_channels
 from opsctl.model import Level, Transition
-from opsctl.settings.alerts import AlertSite
+from opsctl.settings.alerts import AlertSettings
 from opsctl.state.site_dir import SiteDir
 from tests.unit.alerts.conftest import finding
 
@@ -18,12 +18,12 @@ TWO = {"mail": {"kind": "file", "path": "a"}, "team": {"kind": "file", "path": "
 
 def noted(before, after, at=NOON, **more):
     transition = Transition(id="abc.1", finding=finding(after, **more), before=before, at=at)
-    return Noted(transition=transition, opened=at, was="")
+    return AlertTransition(transition=transition, opened=at, was="")
 
 
 def told(rules, each, thread=None):
-    site = AlertSite.model_validate({"channels": TWO, **rules})
-    return destinations(each, site, site.channels, thread)
+    site = AlertSettings.model_validate({"channels": TWO, **rules})
+    return find_destinations(each, site, site.channels, thread)
 
 
 def by(*routes):
@@ -35,7 +35,7 @@ def test_without_routes_everything_goes_everywhere():
 
 
 def test_without_channels_it_goes_to_a_file_of_the_site(tmp_path):
-    [(name, table)] = channels(AlertSite(), SiteDir(tmp_path)).items()
+    [(name, table)] = select_channels(AlertSettings(), SiteDir(tmp_path)).items()
     assert (name, table.path) == ("log", f"{tmp_path}/alerts/alerts.log")
 
 
@@ -98,10 +98,10 @@ def test_of_two_routes_to_one_channel_the_sooner_counts():
 
 
 def test_the_fallback_is_the_sites_choice_else_the_next_that_does_not_have_it():
-    site = AlertSite.model_validate({"channels": TWO, "fallback": "team"})
-    assert fallback(site, site.channels, "mail", ["mail"]) == "team"
-    assert fallback(AlertSite(), ["a", "b", "c"], "a", ["a", "b"]) == "c"
-    assert fallback(AlertSite(), ["a", "b"], "a", ["a", "b"]) is None
+    site = AlertSettings.model_validate({"channels": TWO, "fallback": "team"})
+    assert find_fallback(site, site.channels, "mail", ["mail"]) == "team"
+    assert find_fallback(AlertSettings(), ["a", "b", "c"], "a", ["a", "b"]) == "c"
+    assert find_fallback(AlertSettings(), ["a", "b"], "a", ["a", "b"]) is None
 
 
 @pytest.mark.parametrize("zone", ["", "Europe/Paris"])

@@ -4,7 +4,7 @@ import pytest
 
 from opsctl.calc.gpt_size import (
     PUBLISHED,
-    Shape,
+    ModelShape,
     approximate_parameters,
     block_parameters,
     embedding_parameters,
@@ -13,8 +13,8 @@ from opsctl.calc.gpt_size import (
 from opsctl.errors import InputError
 
 
-def shape(layers: int, hidden: int, *, vocabulary: int = 50257) -> Shape:
-    return Shape(layers=layers, hidden=hidden, heads=1, vocabulary=vocabulary)
+def shape(layers: int, hidden: int, *, vocabulary: int = 50257) -> ModelShape:
+    return ModelShape(layers=layers, hidden=hidden, heads=1, vocabulary=vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_the_layer_of_the_206b_is_the_full_one_where_the_prequel_prints_a_quarte
 
 def test_all_that_is_wrong_with_a_shape_is_told_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        Shape(layers=0, hidden=-1, heads=1, vocabulary=10)
+        ModelShape(layers=0, hidden=-1, heads=1, vocabulary=10)
     assert caught.value.message == (
         "model: 2 problems\n  layers is 0, needs to be above 0\n  hidden is -1, needs to be above 0"
     )
@@ -126,4 +126,4 @@ def test_all_that_is_wrong_with_a_shape_is_told_at_once() -> None:
 
 def test_hidden_has_to_divide_by_the_heads() -> None:
     with pytest.raises(InputError, match="hidden 100 does not divide by 3 heads"):
-        Shape(layers=1, hidden=100, heads=3, vocabulary=10)
+        ModelShape(layers=1, hidden=100, heads=3, vocabulary=10)

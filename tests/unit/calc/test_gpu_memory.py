@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from opsctl.calc import gpu_memory
-from opsctl.calc.gpt_size import PUBLISHED, Shape, block_parameters, embedding_parameters
+from opsctl.calc.gpt_size import PUBLISHED, ModelShape, block_parameters, embedding_parameters
 from opsctl.calc.parallel_layout import Topology, layers_of_stages
 from opsctl.errors import InputError
 
@@ -39,7 +39,7 @@ def test_what_the_104b_was_seen_to_take_leaves_4_gb_for_activations_with_the_emb
 
 
 def test_the_199b_leaves_28_gb_for_activations_where_the_embedding_is() -> None:
-    shape = Shape(layers=80, hidden=14336, heads=64, vocabulary=150257)
+    shape = ModelShape(layers=80, hidden=14336, heads=64, vocabulary=150257)
     first, second, *_ = gpu_memory.stages(shape, Topology(tp=8, pp=10, dp=4, zero=0), batch=2048)
     assert (second.states / 1e9, first.states / 1e9) == (pytest.approx(44, abs=0.5), pytest.approx(50, abs=1))
     assert 80 - 2 - 50 == 28
@@ -47,7 +47,7 @@ def test_the_199b_leaves_28_gb_for_activations_where_the_embedding_is() -> None:
 
 
 def test_94_layers_and_two_slots_are_four_on_each_of_24_stages() -> None:
-    shape = Shape(layers=94, hidden=13312, heads=64, vocabulary=150257)
+    shape = ModelShape(layers=94, hidden=13312, heads=64, vocabulary=150257)
     assert layers_of_stages(shape, Topology(tp=4, pp=24, dp=4, embedding_slots=True)) == [3, *[4] * 22, 3]
 
 
@@ -80,7 +80,7 @@ def test_the_last_stage_holds_the_tied_embedding_too_and_the_logits() -> None:
 def test_a_share_of_eight_has_the_bytes_of_the_prequel_which_are_mb_though_it_prints_gb(
     hidden: int, vocabulary: int, embedding_mb: float, block_mb: float
 ) -> None:
-    shape = Shape(layers=1, hidden=hidden, heads=1, vocabulary=vocabulary)
+    shape = ModelShape(layers=1, hidden=hidden, heads=1, vocabulary=vocabulary)
     assert embedding_parameters(shape) * 18 / 8 / 1e6 == pytest.approx(embedding_mb, abs=0.01)
     assert block_parameters(shape) * 18 / 8 / 1e6 == pytest.approx(block_mb, abs=0.01)
 
@@ -98,7 +98,7 @@ def test_a_share_of_eight_has_the_bytes_of_the_prequel_which_are_mb_though_it_pr
 def test_the_whole_has_the_millions_and_the_mb_of_the_prequel(
     hidden: int, vocabulary: int, embedding: tuple[float, float], block: tuple[float, float]
 ) -> None:
-    shape = Shape(layers=1, hidden=hidden, heads=1, vocabulary=vocabulary)
+    shape = ModelShape(layers=1, hidden=hidden, heads=1, vocabulary=vocabulary)
     for count, printed in ((embedding_parameters(shape), embedding), (block_parameters(shape), block)):
         assert (count / 1e6, count * 18 / 1e6) == (
             pytest.approx(printed[0], abs=5e-3),
@@ -111,7 +111,7 @@ def test_the_whole_has_the_millions_and_the_mb_of_the_prequel(
 )
 def test_so_many_layers_of_a_stage_hold_about_half_a_gpu(hidden: int, layers: int, gigabytes: int) -> None:
     # For the 530B the prequel prints "6*7.3 = ~33.9GB": the 310B's factors, and the right result of 3 x 11.3.
-    shape = Shape(layers=1, hidden=hidden, heads=1, vocabulary=50257)
+    shape = ModelShape(layers=1, hidden=hidden, heads=1, vocabulary=50257)
     assert layers * block_parameters(shape) * 18 / 8 / 1e9 == pytest.approx(gigabytes, rel=0.025)
 
 
@@ -142,7 +142,7 @@ def test_a_small_batch_does_not_fill_the_pipeline_and_holds_less() -> None:
 
 
 def test_78_layers_on_12_stages_leave_one_for_the_last() -> None:
-    shape = Shape(layers=78, hidden=13824, heads=64, vocabulary=250880)
+    shape = ModelShape(layers=78, hidden=13824, heads=64, vocabulary=250880)
     assert layers_of_stages(shape, Topology(tp=4, pp=12, dp=8)) == [7] * 11 + [1]
 
 
@@ -151,7 +151,7 @@ def test_70_layers_and_two_slots_are_even_on_12_stages() -> None:
 
 
 def test_stages_that_get_no_layers_have_none_and_not_fewer() -> None:
-    few = Shape(layers=5, hidden=64, heads=1, vocabulary=100)
+    few = ModelShape(layers=5, hidden=64, heads=1, vocabulary=100)
     assert layers_of_stages(few, Topology(tp=1, pp=6, dp=1, embedding_slots=True)) == [1, 2, 2, 0, 0, 0]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from opsctl.calc import gpu_memory, throughput
-from opsctl.calc.gpt_size import Shape, block_parameters, parameters
+from opsctl.calc.gpt_size import ModelShape, block_parameters, parameters
 from tests.support.prequel import Row, rows
 
 TIMED = [row for row in rows() if row.seconds and row.tflops]
@@ -31,7 +31,7 @@ def test_there_are_158_rows_of_40_tables_and_143_have_a_time() -> None:
     assert (len(rows()), len({row.table for row in rows()}), len(TIMED)) == (158, 40, 143)
 
 
-def billions(shape: Shape) -> tuple[int, int]:
+def billions(shape: ModelShape) -> tuple[int, int]:
     """All parameters, and those of the layers alone; as the document: 201.6 is 201, and 202.7 is told as 203."""
     return round(parameters(shape) / 1e9), int(shape.layers * 12 * shape.hidden**2 / 1e9)
 

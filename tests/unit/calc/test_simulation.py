@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from opsctl.calc.closed_form import renewal
 from opsctl.calc.sensitivity import Summary, knobs, run, summary
-from opsctl.calc.simulation import Setup, simulate
+from opsctl.calc.simulation import SimulationSetup, simulate
 from opsctl.errors import InputError
 
-PLAIN = Setup(
+PLAIN = SimulationSetup(
     nodes=2048, days=90, per_1000_node_days=6.5, interval_h=1, save_h=0, start_up_h=5 / 60, hangs=0, broken=0
 )  # fmt: skip
 ROUGH = replace(
@@ -25,14 +25,14 @@ ROUGH = replace(
 )  # fmt: skip
 
 
-def exact(setup: Setup) -> float:
+def exact(setup: SimulationSetup) -> float:
     return renewal(
         mtbf_h=setup.mtbf_h, interval_h=setup.interval_h, save_h=setup.save_h, restart_h=setup.start_up_h,
         down_h=setup.hangs * setup.notice_h + setup.queue_h,
     )  # fmt: skip
 
 
-def mean_of(setup: Setup) -> Summary:
+def mean_of(setup: SimulationSetup) -> Summary:
     """Over as many seeds as it takes for a standard error that is small beside what is asserted."""
     outcomes = run(setup, 10)
     while (found := summary(outcomes)).error > 0.002 and len(outcomes) < 200:
@@ -56,7 +56,7 @@ def mean_of(setup: Setup) -> Summary:
     ],
     ids=lambda setup: f"{exact(setup):.3f}",
 )
-def test_the_exact_form_is_met_within_a_point(setup: Setup) -> None:
+def test_the_exact_form_is_met_within_a_point(setup: SimulationSetup) -> None:
     assert mean_of(setup).mean == pytest.approx(exact(setup), abs=0.01)
 
 
@@ -115,7 +115,7 @@ def test_without_the_guard_a_broken_node_costs_until_a_person_comes() -> None:
 
 
 def test_the_range_told_leaves_a_tenth_of_the_trains_on_either_side() -> None:
-    outcome = run(Setup(nodes=8, days=1), 1)[0]
+    outcome = run(SimulationSetup(nodes=8, days=1), 1)[0]
     found = summary([replace(outcome, wall_h=1.0, effective_h=share / 100) for share in range(101)])
     assert (found.low, found.mean, found.high) == (pytest.approx(0.1), pytest.approx(0.5), pytest.approx(0.9))
 
@@ -153,7 +153,7 @@ def test_a_change_is_tried_on_the_same_failures_and_so_seen_sooner() -> None:
 
 
 SETUPS = st.builds(
-    Setup,
+    SimulationSetup,
     nodes=st.integers(20, 3000),
     days=st.floats(0.1, 40),
     per_1000_node_days=st.floats(0, 50),
@@ -176,7 +176,7 @@ SETUPS = st.builds(
 @example(setup=replace(ROUGH, broken=1, start_up_h=2.3e-313, queue_h=0.0, person_h=1.0), seed=0)
 @given(setup=SETUPS, seed=st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
-def test_effective_and_lost_hours_add_up_to_the_wall_clock(setup: Setup, seed: int) -> None:
+def test_effective_and_lost_hours_add_up_to_the_wall_clock(setup: SimulationSetup, seed: int) -> None:
     found = simulate(setup, seed=seed)
     assert found.effective_h + sum(found.lost.values()) == pytest.approx(found.wall_h, rel=1e-9, abs=1e-9)
     assert 0 <= found.share <= 1
@@ -193,7 +193,7 @@ def test_the_spread_is_that_of_the_trains() -> None:
 
 def test_all_that_cannot_be_simulated_is_told_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        Setup(nodes=10, lemons=20, hangs=2, task_h=0.05)
+        SimulationSetup(nodes=10, lemons=20, hangs=2, task_h=0.05)
     assert caught.value.message == (
         "simulation: 3 problems\n  hangs is 2, needs to be between 0 and 1\n  20 lemons among 10 nodes\n"
         "  a task of 0.05 h ends before a start-up and a save do"
@@ -202,4 +202,4 @@ def test_all_that_cannot_be_simulated_is_told_at_once() -> None:
 
 def test_a_train_that_fails_all_the_time_is_refused_instead_of_simulated_for_ever() -> None:
     with pytest.raises(InputError, match=r"a failure every 0\.089 s: no train gets anywhere"):
-        Setup(nodes=150_000, per_1000_node_days=6500)
+        SimulationSetup(nodes=150_000, per_1000_node_days=6500)

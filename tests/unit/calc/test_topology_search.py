@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from opsctl.calc.accelerators import accelerator
-from opsctl.calc.gpt_size import PUBLISHED, Shape
+from opsctl.calc.gpt_size import PUBLISHED, ModelShape
 from opsctl.calc.parallel_layout import Cluster, Topology, ramp_sizes
 from opsctl.calc.topology_search import candidates, judge, wave_efficiency
 from opsctl.errors import InputError
@@ -15,7 +15,7 @@ NODES = Cluster(nodes=48, gpus_per_node=8, gpu=accelerator("A100"))
 CHOSEN = Topology(tp=4, pp=12, dp=8, micro_batch=2, precision="bf16-optimizer", embedding_slots=True)
 
 
-def problems(topology: Topology, *, shape: Shape = BLOOM, batch: int = 2048, ramp: str = "") -> tuple[str, ...]:
+def problems(topology: Topology, *, shape: ModelShape = BLOOM, batch: int = 2048, ramp: str = "") -> tuple[str, ...]:
     sizes = ramp_sizes(*map(int, ramp.split(":")), batch) if ramp else ()
     return judge(shape, NODES, topology, batch=batch, ramp=sizes).problems
 
@@ -67,7 +67,7 @@ def test_the_global_batch_is_micro_batch_times_replicas_times_accumulation(
 
 def test_a_ramp_by_16_keeps_the_13b_at_16_replicas_on_32_nodes() -> None:
     v100 = Cluster(nodes=32, gpus_per_node=4, gpu=accelerator("V100"))
-    shape = Shape(layers=40, hidden=5120, heads=32, vocabulary=50257)
+    shape = ModelShape(layers=40, hidden=5120, heads=32, vocabulary=50257)
     ramp = ramp_sizes(16, 16, 1024)
     for nodes, fits in ((32, True), (64, False)):
         topology = Topology(tp=2, pp=4, dp=nodes * 4 // (4 * 2), precision="fp16")
@@ -88,12 +88,12 @@ def test_a_gpu_that_is_a_gib_too_small_rules_a_topology_out_and_a_gib_more_does_
 
 
 def test_a_hidden_size_that_does_not_divide_is_told() -> None:
-    odd = Shape(layers=70, hidden=9, heads=9, vocabulary=100)
+    odd = ModelShape(layers=70, hidden=9, heads=9, vocabulary=100)
     assert "hidden: 9 does not divide by TP 4" in problems(CHOSEN, shape=odd)
 
 
 def test_the_96_node_try_fails_for_384_gpus_make_no_number_of_replicas_that_1024_divides_by() -> None:
-    shape = Shape(layers=40, hidden=5120, heads=32, vocabulary=50257)
+    shape = ModelShape(layers=40, hidden=5120, heads=32, vocabulary=50257)
     cluster = Cluster(nodes=96, gpus_per_node=4, gpu=accelerator("V100"))
     for tp, pp in ((1, 4), (2, 4), (4, 4), (4, 8)):
         topology = Topology(tp=tp, pp=pp, dp=384 // tp // pp, precision="fp16")
@@ -140,7 +140,7 @@ def test_a_hidden_size_off_the_tiles_is_noted() -> None:
 
 
 def test_small_matrices_leave_processors_idle_in_the_last_wave() -> None:
-    small = Shape(layers=12, hidden=768, heads=12, vocabulary=50257)
+    small = ModelShape(layers=12, hidden=768, heads=12, vocabulary=50257)
     assert wave_efficiency(small, NODES, Topology(tp=1, pp=1, dp=1)) < 0.7
     assert wave_efficiency(BLOOM, NODES, CHOSEN) > 0.9
 

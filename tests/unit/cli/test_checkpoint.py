@@ -94,7 +94,7 @@ def flip(path: Path) -> None:
 
 
 def steps(directory: Path) -> list[int]:
-    return [each.step for each in manifest.checkpoints(directory)]
+    return [each.step for each in manifest.list_checkpoints(directory)]
 
 
 def test_brackets_and_colons_in_a_list_are_what_they_are(run):
@@ -190,7 +190,7 @@ def test_offload_copies_all_and_keeps_two(run, tmp_path):
     )
     assert steps(run / "checkpoints") == [30, 40]
     assert steps(place / "tiny") == [10, 20, 30, 40]
-    assert [manifest.verify(each.path) for each in manifest.checkpoints(place / "tiny")] == [[], [], [], []]
+    assert [manifest.verify(each.path) for each in manifest.list_checkpoints(place / "tiny")] == [[], [], [], []]
     assert json.loads(opsctl("list", "tiny", "--json"))[0]["offloaded"] == [f"{place}/tiny"]
 
     save(run / "checkpoints", 50)
@@ -287,7 +287,7 @@ def test_cut_off_amid_a_file_it_goes_on_where_it_was(run, tmp_path):
             [sys.executable, "-P", KILLED_AMID_A_COPY, "2", *words], capture_output=True, check=False
         )
         assert (killed.returncode, len(list(part.rglob("*.pt")))) == (-signal.SIGXFSZ, whole + 1), killed.stderr
-        for each in manifest.checkpoints(place / "tiny"):
+        for each in manifest.list_checkpoints(place / "tiny"):
             assert manifest.verify(each.path) == []
     *whole, _ = sorted(part.rglob("*.pt"), key=lambda path: path.stat().st_mtime_ns)  # the last was cut
     written = {path.relative_to(part): path.stat().st_mtime_ns for path in whole}
@@ -331,7 +331,7 @@ def test_a_full_destination_is_said_and_nothing_goes(run, tmp_path):
         with pytest.raises(OpsctlError, match="No space left on device"):
             opsctl("offload", "tiny", "--to", place)
         assert steps(run / "checkpoints")[-2:] == [30, 40]
-        assert all(manifest.verify(each.path) == [] for each in manifest.checkpoints(place / "tiny"))
+        assert all(manifest.verify(each.path) == [] for each in manifest.list_checkpoints(place / "tiny"))
     finally:
         subprocess.run(["umount", "--lazy", place], check=True)
 
@@ -346,7 +346,7 @@ def test_a_program_copies_and_what_it_copied_is_verified(run, tmp_path):
     place = tmp_path / "archive"
     done = json.loads(opsctl("offload", "tiny", *rsync(place), "--json"))
     assert (done["copied"], done["removed"], done["failed"]) == ([10, 20, 30, 40], [10, 20], [])
-    assert [manifest.verify(each.path) for each in manifest.checkpoints(place / "tiny")] == [[], [], [], []]
+    assert [manifest.verify(each.path) for each in manifest.list_checkpoints(place / "tiny")] == [[], [], [], []]
     assert json.loads(opsctl("offload", "tiny", *rsync(place), "--json"))["copied"] == []
 
 

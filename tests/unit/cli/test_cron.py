@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 from opsctl.app import App, build
 from opsctl.cli import cli
 from opsctl.cron.drivers.export import FORMATS
-from opsctl.cron.drivers.selected_driver import Wanted, read_wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
 from opsctl.errors import ConfigError, InputError, RunDirError
-from opsctl.settings.cron import CronSite
+from opsctl.settings.cron import CronSettings
 
 ODD = ["/opt/my python", "-m", "opsctl", "--site", "/x/100%/$HOME/site's.toml", "cron", "tick"]
 
@@ -79,7 +79,7 @@ def test_status_fails_where_ticks_should_come_and_do_not(site: Path) -> None:
     place = app_of(site).cron.place
     place.create()
     ago = datetime.now(UTC) - timedelta(hours=2)
-    write_wanted(place, Wanted(driver="slurm", since=ago, by="me"))
+    write_wanted(place, SelectedDriver(driver="slurm", since=ago, by="me"))
     place.touch(ago)
     shutil.os.utime(place.wanted, (ago.timestamp(), ago.timestamp()))  # type: ignore[attr-defined]  # it imports os
     done = opsctl(site, "status")
@@ -107,7 +107,7 @@ def test_a_crontab_that_others_could_have_written_is_not_started(site: Path) -> 
 def test_only_one_driver_at_a_time(site: Path) -> None:
     place = app_of(site).cron.place
     place.create()
-    write_wanted(place, Wanted(driver="slurm", since=datetime.now(UTC), by="me"))
+    write_wanted(place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
     error = opsctl(site, "start", "daemon").exception
     assert isinstance(error, InputError)
     assert error.message.startswith("cron is driven already, by the slurm driver, since")
@@ -117,7 +117,9 @@ def test_a_daemon_of_another_machine_is_asked_to_leave(site: Path) -> None:
     place = app_of(site).cron.place
     place.create()
     place.touch(datetime.now(UTC))
-    write_wanted(place, Wanted(driver="daemon", since=datetime.now(UTC), by="me", host="elsewhere", pid=1, started=1))
+    write_wanted(
+        place, SelectedDriver(driver="daemon", since=datetime.now(UTC), by="me", host="elsewhere", pid=1, started=1)
+    )
     assert opsctl(site, "stop").output == "the daemon on elsewhere leaves at its next tick\n"
     assert read_wanted(place) is None
 
@@ -147,7 +149,7 @@ def test_a_tick_typed_by_hand_makes_nobody_expect_more(site: Path) -> None:
 def test_an_exported_line_leaves_a_driver_that_was_started(site: Path) -> None:
     place = app_of(site).cron.place
     place.create()
-    write_wanted(place, Wanted(driver="slurm", since=datetime.now(UTC), by="me"))
+    write_wanted(place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
     opsctl(site, "tick", "--exported")
     wanted = read_wanted(place)
     assert wanted is not None and wanted.driver == "slurm"
@@ -175,7 +177,7 @@ def test_a_typed_tick_says_what_it_did(site: Path) -> None:
 
 @pytest.mark.parametrize("form", ["crontab", "scrontab"])
 def test_an_exported_line_is_what_cron_and_then_the_shell_make_of_it(form: str) -> None:
-    line = FORMATS[form](ODD, CronSite(partition="cpu")).splitlines()[-1]
+    line = FORMATS[form](ODD, CronSettings(partition="cpu")).splitlines()[-1]
     minutes, *stars, command = line.split(maxsplit=5)
     assert (minutes, stars) == ("*/10", ["*"] * 4)
     assert "%" not in command.replace(r"\%", ""), "which would be a line feed"
@@ -185,7 +187,7 @@ def test_an_exported_line_is_what_cron_and_then_the_shell_make_of_it(form: str) 
 
 
 def test_scrontab_says_where_to_run() -> None:
-    text = FORMATS["scrontab"](ODD, CronSite(partition="cpu", account="me"))
+    text = FORMATS["scrontab"](ODD, CronSettings(partition="cpu", account="me"))
     assert "#SCRON --partition=cpu\n#SCRON --account=me\n#SCRON --mem=1G\n#SCRON --time=30\n" in text
 
 
@@ -193,21 +195,21 @@ def test_scrontab_says_where_to_run() -> None:
     ("minutes", "crontab", "calendar"), [(1, "*", "*:0/1"), (15, "*/15", "*:0/15"), (60, "0", "hourly")]
 )
 def test_every_grid_has_its_words(minutes: int, crontab: str, calendar: str) -> None:
-    settings = CronSite(tick_minutes=minutes)
+    settings = CronSettings(tick_minutes=minutes)
     assert FORMATS["crontab"](["x"], settings).splitlines()[-1] == f"{crontab} * * * * x --exported"
     assert f"\nOnCalendar={calendar}\n" in FORMATS["systemd-timer"](["x"], settings)
 
 
 def test_units_quote_as_systemd_does() -> None:
     line = '"/opt/my python" -m opsctl --site "/x/100%%/$$HOME/site\'s.toml" cron'
-    assert f"\nExecStart={line} tick --exported\n" in FORMATS["systemd-timer"](ODD, CronSite())
-    assert f"\nExecStart={line} start daemon\n" in FORMATS["systemd-service"](ODD, CronSite())
+    assert f"\nExecStart={line} tick --exported\n" in FORMATS["systemd-timer"](ODD, CronSettings())
+    assert f"\nExecStart={line} start daemon\n" in FORMATS["systemd-service"](ODD, CronSettings())
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 def test_systemd_understands_the_units(tmp_path: Path) -> None:
     unit = tmp_path / "opsctl-cron.service"
-    unit.write_text(FORMATS["systemd-service"](["/bin/true", "a b", "tick"], CronSite()))
+    unit.write_text(FORMATS["systemd-service"](["/bin/true", "a b", "tick"], CronSettings()))
     done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
     assert "opsctl-cron" not in done.stderr
 
@@ -215,7 +217,7 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
 def test_stopping_says_in_json_what_was_stopped(site: Path) -> None:
     place = app_of(site).cron.place
     place.create()
-    write_wanted(place, Wanted(driver="export", since=datetime.now(UTC), by="me", host="login1"))
+    write_wanted(place, SelectedDriver(driver="export", since=datetime.now(UTC), by="me", host="login1"))
     said = json.loads(opsctl(site, "stop", "--json").stdout)
     assert (said["driver"], said["cancelled"]) == ("export", [])
     assert said["done"].startswith("stopped expecting ticks; the line on login1 still ticks")

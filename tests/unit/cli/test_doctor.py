@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from opsctl.cli import cli
 from opsctl.cron.cron_dir import CronDir
-from opsctl.cron.drivers.selected_driver import Wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, write_wanted
 from opsctl.state.site_dir import SiteDir
 
 
@@ -37,7 +37,7 @@ def ticked(site: Path, *, ago: float, wanted: bool) -> None:
     place.touch(datetime.fromtimestamp(then, UTC))
     if wanted:
         since = datetime.fromtimestamp(then - 10, UTC)
-        write_wanted(place, Wanted(driver="daemon", since=since, by="me", host="login1", pid=1, started=1))
+        write_wanted(place, SelectedDriver(driver="daemon", since=since, by="me", host="login1", pid=1, started=1))
         os.utime(place.wanted, (then, then))
 
 

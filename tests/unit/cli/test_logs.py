@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from opsctl.cli.logs import logs
 from opsctl.errors import OpsctlError
-from opsctl.state.journal import Journal, Kind
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir, find
 
 
@@ -82,7 +82,7 @@ def append(path: Path, text: str | bytes) -> None:
 
 def live(app: App, run: RunDir, life: str, **said: str) -> None:
     """A life starts, and its ranks say things: `node1_0` is rank 0 on node1."""
-    app.journal(run).append(Kind.LIFE_STARTED, life=life, nodes="node[1-2]")
+    app.journal(run).append(EventKind.LIFE_STARTED, life=life, nodes="node[1-2]")
     for place, text in said.items():
         node, rank = place.split("_")
         append(run.life_logs(life) / f"{node}-{rank}.log", text)

@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from opsctl.cli import cli
 from opsctl.cli.plan import plan as group
 from opsctl.errors import InputError, OpsctlError
-from opsctl.state.journal import Event, History, Kind
+from opsctl.state.journal import Event, EventKind, TrainHistory
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.eta import waits_seen
+from opsctl.telemetry.progress.eta import measure_waits
 
 LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
 VERBS = {
@@ -225,13 +225,13 @@ def test_waits_are_those_between_lives_and_a_life_settled_by_the_next_one_tells_
 
     def settled(life: str, hour: float) -> Event:
         data = {"life": life, "outcome": "finished", "action": "go-on", "why": ""}
-        return Event(number=1, at=at(hour).isoformat(), actor="me", kind=Kind.LIFE_SETTLED, data=data)
+        return Event(number=1, at=at(hour).isoformat(), actor="me", kind=EventKind.LIFE_SETTLED, data=data)
 
-    history = History(
+    history = TrainHistory(
         started={"7_1.0": at(0), "7_2.0": at(22), "7_3.0": at(45), "7_4.0": at(66)},
         settled={"7_1.0": settled("7_1.0", 20), "7_2.0": settled("7_2.0", 45.001), "7_3.0": settled("7_3.0", 65)},
     )
-    assert waits_seen(history) == [2 * 3600, 3600]
+    assert measure_waits(history) == [2 * 3600, 3600]
 
 
 def test_a_train_is_found_with_its_own_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from opsctl.alerts.ledger import Ledger
+from opsctl.alerts.ledger import AlertLedger
 from opsctl.cli import cli
 from opsctl.errors import Unreachable
 from opsctl.guard.attempt_record import Start, write_start
 from opsctl.host.system import SystemClock
 from opsctl.model import Finding, Level
-from opsctl.settings.alerts import AlertSite
+from opsctl.settings.alerts import AlertSettings
 from opsctl.state import switches
-from opsctl.state.journal import Journal, Kind
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch
@@ -47,11 +47,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     run.create()
     run.config.write_text('[slurm]\ntime_limit = "60"\n')
     journal, now = Journal(run, SystemClock()), datetime.now(UTC)
-    journal.append(Kind.SUBMITTING, nonce="n1", tasks=5, after="")
-    journal.append(Kind.SUBMITTED, nonce="n1", array="12")
-    journal.append(Kind.LIFE_STARTED, life="12_1.0", nodes="node001")
-    journal.append(Kind.LIFE_SETTLED, life="12_1.0", outcome="deadline", action="continue", why="the time was over")
-    journal.append(Kind.LIFE_STARTED, life="12_2.0", nodes="node002")
+    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=5, after="")
+    journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
+    journal.append(EventKind.LIFE_STARTED, life="12_1.0", nodes="node001")
+    journal.append(
+        EventKind.LIFE_SETTLED, life="12_1.0", outcome="deadline", action="continue", why="the time was over"
+    )
+    journal.append(EventKind.LIFE_STARTED, life="12_2.0", nodes="node002")
     start = Start(life="12_2.0", job="13", nodes="node002", node_count=1, gpus="", node="node002", at=now, checkpoint=0)
     write_start(run, run.life("12_2.0"), start)
     beat = Heartbeat(
@@ -99,7 +101,7 @@ def test_the_queue_is_null_in_json_and_the_exit_code_says_try_again(run: RunDir)
 
 
 def test_since_when_it_does_not_answer_is_told_where_the_watch_has_found_it(run: RunDir) -> None:
-    ledger = Ledger(SiteDir.of(run.path.parent), SystemClock(), AlertSite(unknown_minutes=0))
+    ledger = AlertLedger(SiteDir.of(run.path.parent), SystemClock(), AlertSettings(unknown_minutes=0))
     ledger.record([Finding(key="slurm/site", level=Level.OK, summary="Slurm answers")])
     ledger.record([Finding(key="slurm/site", level=Level.UNKNOWN, summary="Slurm: squeue got no answer")])
     since = next(iter(ledger.read().entries.values())).since
@@ -123,9 +125,11 @@ def test_where_there_are_no_trains_slurm_is_not_asked(run: RunDir) -> None:
 def test_a_queue_that_nobody_has_seen_is_not_taken_for_an_empty_one(run: RunDir) -> None:
     """Neither has the train ended, nor was a submission lost, nor are tasks missing."""
     journal = Journal(run, SystemClock())
-    journal.append(Kind.LIFE_SETTLED, life="12_2.0", outcome="deadline", action="continue", why="the time was over")
-    journal.append(Kind.SUBMITTING, nonce="n2", tasks=5, after="12")
+    journal.append(
+        EventKind.LIFE_SETTLED, life="12_2.0", outcome="deadline", action="continue", why="the time was over"
+    )
+    journal.append(EventKind.SUBMITTING, nonce="n2", tasks=5, after="12")
     [seen] = json.loads(status("--json").stdout)
     assert (seen["state"], seen["begun"], seen["notes"]) == ("unknown", None, [])
-    journal.append(Kind.SUBMIT_REFUSED, nonce="n2", why="no")
+    journal.append(EventKind.SUBMIT_REFUSED, nonce="n2", why="no")
     assert json.loads(status("--json").stdout)[0]["state"] == "unknown"

@@ -14,16 +14,16 @@ from click.testing import Result as Invoked
 from opsctl.cli.why import why
 from opsctl.errors import InputError
 from opsctl.guard.finalize import settle
-from opsctl.guard.stop_request import Stop, request_stop
+from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.model import JobState
-from opsctl.nodes.health.node_state import Health, Result, Severity, Snapshot, Verdict
-from opsctl.nodes.history import History
-from opsctl.settings.loader import Site
+from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
+from opsctl.nodes.history import NodeHistory
+from opsctl.settings.loader import SiteSettings
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import Life, RunDir
 from opsctl.state.site_dir import SiteDir
-from opsctl.trainer.contract import Reason
-from tests.support.clocks import Hands
+from opsctl.trainer.contract import TrainerStop
+from tests.support.clocks import FakeClock
 from tests.support.finalized_trains import World, a_world, care_of
 from tests.unit.diagnosis.conftest import LOST, Log, real
 
@@ -43,14 +43,14 @@ class App:
         return self.world.queue
 
     @property
-    def clock(self) -> Hands:
+    def clock(self) -> FakeClock:
         return self.world.clock
 
     @property
-    def history(self) -> History:
-        return History(site=SiteDir(self.world.run.path.parent / ".site"), clock=self.world.clock)
+    def history(self) -> NodeHistory:
+        return NodeHistory(site=SiteDir(self.world.run.path.parent / ".site"), clock=self.world.clock)
 
-    site = Site(root="/nowhere")
+    site = SiteSettings(root="/nowhere")
 
 
 @pytest.fixture
@@ -122,15 +122,15 @@ def _crashed(world: World, name: str, corpus: str, **more: str) -> Life:
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        (Reason.FINISHED, "none"),
-        (Reason.KILL, "switch"),
-        (Reason.PAUSE, "switch"),
-        (Reason.DEADLINE, "time limit"),
-        (Reason.NAN, "data"),
-        (Reason.MEMORY, "memory"),
+        (TrainerStop.FINISHED, "none"),
+        (TrainerStop.KILL, "switch"),
+        (TrainerStop.PAUSE, "switch"),
+        (TrainerStop.DEADLINE, "time limit"),
+        (TrainerStop.NAN, "data"),
+        (TrainerStop.MEMORY, "memory"),
     ],
 )
-def test_the_trainers_own_word_needs_no_log(world: World, reason: Reason, kind: str) -> None:
+def test_the_trainers_own_word_needs_no_log(world: World, reason: TrainerStop, kind: str) -> None:
     life = world.began()
     says(world, f"[node001:0]: {LOST}")
     world.left(life, reason)
@@ -175,7 +175,7 @@ def test_what_the_guard_saw_and_did_when_it_settled_a_life_is_told_with_it(world
 
 def test_a_task_that_opsctl_cancelled_because_it_hung_was_not_cancelled_by_somebody(world: World) -> None:
     life = world.began()
-    request_stop(world.run, life, Stop.HUNG, "12_1.0 hangs")
+    request_stop(world.run, life, StopKind.HUNG, "12_1.0 hangs")
     world.row((1,), JobState.CANCELLED)
     assert ask(world, "gpt")["cause"] == "hang"
     settle(world.chain, world.rules, life, job=world.queue.rows[-1])
@@ -208,10 +208,10 @@ def test_a_life_that_goes_on_has_no_end(world: World) -> None:
 def looked(world: World, node: str, evidence: str = "") -> None:
     """Somebody looks at a node now."""
     at = world.clock.now()
-    rows = (Result(check="remapped_rows", severity=Severity.DEGRADED, evidence=evidence),) if evidence else ()
+    rows = (CheckResult(check="remapped_rows", severity=Severity.DEGRADED, evidence=evidence),) if evidence else ()
     health = Health.DEGRADED if evidence else Health.HEALTHY
     found = Verdict(node=node, health=health, results=rows, at=at, by="ssh")
-    App(world).history.save([(Snapshot(node=node, at=at), found)], baseline_hours=24)
+    App(world).history.save([(NodeSnapshot(node=node, at=at), found)], baseline_hours=24)
 
 
 def test_what_health_knew_of_the_first_causes_node_is_told_beside_it(world: World) -> None:

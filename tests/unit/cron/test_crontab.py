@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from opsctl.cron.context import Cron
+from opsctl.cron.context import CronContext
 from opsctl.cron.crontab import printable, shipped
 from tests.support.cron_context import CronWorld
 
 
-def ids(cron: Cron) -> list[str]:
+def ids(cron: CronContext) -> list[str]:
     return [entry.id for entry in cron.schedule().entries]
 
 

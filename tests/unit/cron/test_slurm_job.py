@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.cron.drivers.selected_driver import Wanted, read_wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
 from opsctl.cron.drivers.slurm_job import SlurmDriver
 from opsctl.errors import Unreachable
 from opsctl.host.system import SystemRunner
@@ -71,7 +71,7 @@ def test_the_script_is_good_shell(world: CronWorld) -> None:
 
 def test_a_slurm_that_does_not_answer_is_asked_again_for_so_long_and_no_longer(world: CronWorld) -> None:
     world.place.create()
-    write_wanted(world.place, Wanted(driver="slurm", since=NOON, by="me"))
+    write_wanted(world.place, SelectedDriver(driver="slurm", since=NOON, by="me"))
     assert driver_of(world).follow(NOON, "7", seconds=60) is False
     assert 60 <= (world.clock.now() - NOON).total_seconds() < 70
     assert world.said[-1] == "the next tick: jobs did not answer"
@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_read_does_not_end_the_chain(world: CronWorld, rub
 
 def test_another_driver_that_was_started_ends_the_chain(world: CronWorld) -> None:
     world.place.create()
-    write_wanted(world.place, Wanted(driver="daemon", since=NOON, by="me", host="h", pid=1, started=1))
+    write_wanted(world.place, SelectedDriver(driver="daemon", since=NOON, by="me", host="h", pid=1, started=1))
     assert driver_of(world).ensure(after=NOON, own="7") is None
     wanted = read_wanted(world.place)
     assert wanted is not None

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.cron.run_history import Ran, Result
+from opsctl.cron.run_history import EntryResult, EntryRun
 from opsctl.host.processes import ProcessId
-from opsctl.state.lease import STALE_AFTER, Busy, lease
+from opsctl.state.lease import STALE_AFTER, LeaseBusy, lease
 from tests.support.cron_context import NOON, CronWorld
 
 DAY = 86_400.0
@@ -24,7 +24,7 @@ DAY = 86_400.0
 def test_what_is_due_is_run_and_written_down(world: CronWorld) -> None:
     world.crontab("*/10 * * * * echo hello; echo trouble >&2; exit 3\n")
     ran = world.tick()["echo hello; echo trouble >&2; exit 3"]
-    assert (ran.result, ran.detail, ran.started) == (Result.FAILED, "exit 3", NOON)
+    assert (ran.result, ran.detail, ran.started) == (EntryResult.FAILED, "exit 3", NOON)
     assert world.printed(ran) == "hello\ntrouble\n"
     assert world.ledger.entries == {"echo hello; echo trouble >&2; exit 3": ran}
     assert world.said == ["echo hello; echo trouble >&2; exit 3: failed: exit 3"]
@@ -79,14 +79,14 @@ def test_a_script_that_hangs_is_ended_with_what_it_started(world: CronWorld) -> 
     world.settings["timeout_seconds"] = 2
     world.crontab("0 12 * * * sleep 100 & echo $! >$HERE/pid; sleep 100\n0 12 * * * true\n")
     first, second = world.tick().values()
-    assert (first.result, first.detail) == (Result.TIMEOUT, "ended after 2 s")
-    assert second.result is Result.OK, "the next one is run all the same"
+    assert (first.result, first.detail) == (EntryResult.TIMEOUT, "ended after 2 s")
+    assert second.result is EntryResult.OK, "the next one is run all the same"
     assert is_gone(world.path / "pid")
 
 
 def test_what_a_script_leaves_in_the_background_ends_with_it(world: CronWorld) -> None:
     world.crontab("0 12 * * * sleep 100 & echo $! >$HERE/pid\n")
-    assert [each.result for each in world.tick().values()] == [Result.OK]
+    assert [each.result for each in world.tick().values()] == [EntryResult.OK]
     assert is_gone(world.path / "pid")
 
 
@@ -95,7 +95,7 @@ def test_of_a_gigabyte_the_beginning_and_the_end_are_kept(world: CronWorld) -> N
     world.crontab("0 12 * * * echo first; head -c 1000000000 /dev/zero; echo; echo last; exit 1\n")
     (ran,) = world.tick().values()
     text = world.printed(ran)
-    assert (ran.result, ran.detail) == (Result.FAILED, "exit 1")
+    assert (ran.result, ran.detail) == (EntryResult.FAILED, "exit 1")
     assert text.startswith("first\n")
     assert text.endswith("\nlast\n")
     assert len(text) < (1 << 20) + 100
@@ -107,19 +107,19 @@ def test_of_a_gigabyte_the_beginning_and_the_end_are_kept(world: CronWorld) -> N
 def test_a_script_without_an_x_is_told_and_not_run(world: CronWorld) -> None:
     world.drop_in("cron.hourly/mine", "#!/bin/sh\necho >>$HERE/log\n", mode=0o644)
     (ran,) = world.tick().values()
-    assert (ran.result, ran.detail, world.wrote) == (Result.REFUSED, "not executable: chmod +x it", [])
+    assert (ran.result, ran.detail, world.wrote) == (EntryResult.REFUSED, "not executable: chmod +x it", [])
 
 
 def test_a_script_that_others_could_have_written_is_not_run(world: CronWorld) -> None:
     path = world.drop_in("cron.hourly/mine", "#!/bin/sh\necho >>$HERE/log\n", mode=0o775)
     (ran,) = world.tick().values()
-    assert ran.result is Result.REFUSED
+    assert ran.result is EntryResult.REFUSED
     assert f"{path}: mode 0775 lets others write" in ran.detail
     path.chmod(0o755)
     path.parent.chmod(0o777)
-    assert [each.result for each in world.tick(after=3600).values()] == [Result.REFUSED]
+    assert [each.result for each in world.tick(after=3600).values()] == [EntryResult.REFUSED]
     path.parent.chmod(0o755)
-    assert [each.result for each in world.tick(after=3600).values()] == [Result.OK]
+    assert [each.result for each in world.tick(after=3600).values()] == [EntryResult.OK]
 
 
 def test_a_link_is_as_good_as_what_it_leads_to(world: CronWorld) -> None:
@@ -129,7 +129,7 @@ def test_a_link_is_as_good_as_what_it_leads_to(world: CronWorld) -> None:
     world.tick()
     target.parent.chmod(0o777)
     (ran,) = world.tick(after=3600).values()
-    assert (ran.result, len(world.wrote)) == (Result.REFUSED, 1)
+    assert (ran.result, len(world.wrote)) == (EntryResult.REFUSED, 1)
 
 
 def test_names_of_any_bytes_are_run_as_they_are(world: CronWorld) -> None:
@@ -138,7 +138,7 @@ def test_names_of_any_bytes_are_run_as_they_are(world: CronWorld) -> None:
         path = world.directory / "cron.hourly" / os.fsdecode(name)
         path.write_text("#!/bin/sh\necho ran >>$HERE/log\n")
         path.chmod(0o755)
-    assert {each.result for each in world.tick().values()} == {Result.OK}
+    assert {each.result for each in world.tick().values()} == {EntryResult.OK}
     assert len(world.wrote) == 6
     assert world.ledger.entries.keys() == {entry.id for entry in world.cron.schedule().entries}
 
@@ -169,7 +169,7 @@ def test_entries_find_this_opsctl_first_and_nothing_of_the_job_they_may_be_in(
 def test_a_tick_leaves_while_another_is_at_work(world: CronWorld) -> None:
     world.crontab("0 12 * * * echo >>$HERE/log\n")
     world.place.create()
-    with lease(world.place.path, world.clock), pytest.raises(Busy):
+    with lease(world.place.path, world.clock), pytest.raises(LeaseBusy):
         world.tick()
     assert world.wrote == []
     assert len(world.tick()) == 1
@@ -182,16 +182,16 @@ def test_a_tick_that_takes_longer_than_a_lease_lasts_keeps_it(world: CronWorld) 
     at_work = threading.Thread(target=world.tick)
     at_work.start()
     held = world.place.path / ".lease"
-    until(lambda: world.place.ledger.exists() and world.ledger.entries[entry].result is Result.RUNNING)
+    until(lambda: world.place.ledger.exists() and world.ledger.entries[entry].result is EntryResult.RUNNING)
     for _ in range(4):
         world.clock.time += timedelta(seconds=STALE_AFTER / 2)
         now = world.clock.time.timestamp()
         until(lambda now=now: f'"at": {now}' in held.read_text())  # type: ignore[misc]  # what it is now
-    with pytest.raises(Busy), lease(world.place.path, world.clock, wait=0):
+    with pytest.raises(LeaseBusy), lease(world.place.path, world.clock, wait=0):
         pass
     (world.path / "go").touch()
     at_work.join()
-    assert world.ledger.entries[entry].result is Result.OK
+    assert world.ledger.entries[entry].result is EntryResult.OK
     with lease(world.place.path, world.clock, wait=0):
         pass
 
@@ -203,7 +203,7 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def killed_tick(world: CronWorld, *, after: float = 0) -> Ran:
+def killed_tick(world: CronWorld, *, after: float = 0) -> EntryRun:
     pid = os.fork()
     if pid == 0:
         world.tick(after=after)
@@ -215,7 +215,7 @@ def killed_tick(world: CronWorld, *, after: float = 0) -> Ran:
 
 def test_a_tick_that_kills_itself_runs_its_entry_once_more_and_not_for_ever(world: CronWorld) -> None:
     world.crontab("0 12 * * * echo >>$HERE/log; kill -9 $PPID; sleep 0.2\n")
-    assert killed_tick(world).result is Result.RUNNING
+    assert killed_tick(world).result is EntryResult.RUNNING
     assert killed_tick(world, after=600).again
     assert world.tick(after=1200) == {}, "the lease is free, and it is not due"
     assert len(world.wrote) == 2
@@ -225,7 +225,7 @@ def test_an_entry_whose_tick_was_killed_is_run_by_the_next_tick(world: CronWorld
     world.crontab("0 12 * * * echo >>$HERE/log; [ -e $HERE/done ] || { touch $HERE/done; kill -9 $PPID; sleep 0.2; }\n")
     killed_tick(world)
     (ran,) = world.tick(after=600).values()
-    assert (ran.result, ran.again) == (Result.OK, False)
+    assert (ran.result, ran.again) == (EntryResult.OK, False)
     assert world.tick(after=1200) == {}
 
 
@@ -245,7 +245,7 @@ def test_a_tick_that_is_told_to_leave_takes_its_script_with_it(world: CronWorld)
         assert time.monotonic() < limit
         time.sleep(0.01)
     (ran,) = world.ledger.entries.values()
-    assert (ran.result, ran.detail) == (Result.FAILED, "ended together with the tick")
+    assert (ran.result, ran.detail) == (EntryResult.FAILED, "ended together with the tick")
 
 
 def test_out_of_time_the_rest_stays_due(world: CronWorld) -> None:

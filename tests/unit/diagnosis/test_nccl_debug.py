@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.cli.nccl import nccl
-from opsctl.diagnosis.nccl_debug import read, told
+from opsctl.diagnosis.nccl_debug import read_nccl_debug, render_nccl
 from tests.unit.diagnosis.conftest import real
 
 ODD = real("nccl-odd.txt")
@@ -33,14 +33,16 @@ def lines(*texts: str) -> list[bytes]:
 
 
 def test_the_rank_that_began_another_collective_is_odd() -> None:
-    found = told(read(lines(ODD, ONE, THREE)))
+    found = render_nccl(read_nccl_debug(lines(ODD, ONE, THREE)))
     assert found[0] == "communicator of 4 ranks: 4 of 4 ranks logged collectives: AllReduce 4, AllGather 2"
     assert "  odd: h03r3n06 GPU 2 began AllGather 28c of 59205120, the others AllReduce 28c of 9984512" in found
 
 
 def test_a_rank_is_named_where_a_line_tells_it() -> None:
     init = INIT.format(pid=45012, gpu=2, comm="0x559c24b55610", rank=6)
-    assert any("odd: rank 6 (h03r3n06 GPU 2)" in line for line in told(read(lines(init, ODD, ONE, THREE))))
+    assert any(
+        "odd: rank 6 (h03r3n06 GPU 2)" in line for line in render_nccl(read_nccl_debug(lines(init, ODD, ONE, THREE)))
+    )
 
 
 def test_the_rank_whose_last_collective_is_earlier_is_behind() -> None:
@@ -48,14 +50,14 @@ def test_the_rank_whose_last_collective_is_earlier_is_behind() -> None:
     ahead = [
         line.replace("45006", str(pid)).replace("[0]", f"[{gpu}]") for line in two[:2] for pid, gpu in ((1, 1), (2, 3))
     ]
-    found = told(read(lines(two[0], *ahead)))
+    found = render_nccl(read_nccl_debug(lines(two[0], *ahead)))
     assert found[1:] == [
         "  behind: h03r3n06 GPU 0 began last AllReduce 28c of 9984512; others are at AllReduce 28d of 8149504"
     ]
 
 
 def test_who_could_not_connect_to_whom_by_name() -> None:
-    assert told(read(lines(BOOTSTRAP, REFUSED, REFUSED, CLOSED)))[:2] == [
+    assert render_nccl(read_nccl_debug(lines(BOOTSTRAP, REFUSED, REFUSED, CLOSED)))[:2] == [
         "ubuntu -> node1: Software caused connection abort (2 times)",
         "ubuntu -> node1: Connection closed by remote peer (1 times)",
     ]
@@ -63,11 +65,11 @@ def test_who_could_not_connect_to_whom_by_name() -> None:
 
 def test_the_host_that_nobody_reaches_is_named() -> None:
     others = [REFUSED.replace("ubuntu", f"n{number}") for number in range(3)]
-    assert told(read(lines(BOOTSTRAP, *others)))[-1] == "most hosts cannot reach node1 (3 of them)"
+    assert render_nccl(read_nccl_debug(lines(BOOTSTRAP, *others)))[-1] == "most hosts cannot reach node1 (3 of them)"
 
 
 def test_lines_with_the_prefix_of_a_rank_are_understood() -> None:
-    assert read(lines(f"[node1:3]: {REFUSED}")).failures[0].peer == "10.0.0.2"
+    assert read_nccl_debug(lines(f"[node1:3]: {REFUSED}")).failures[0].peer == "10.0.0.2"
 
 
 def test_a_log_without_trouble_says_how_to_learn_more(tmp_path: Path) -> None:
@@ -77,4 +79,4 @@ def test_a_log_without_trouble_says_how_to_learn_more(tmp_path: Path) -> None:
 
 @given(st.text(max_size=200))
 def test_whatever_is_read_nothing_breaks(text: str) -> None:
-    told(read([f"a:1:2 [0] NCCL {text}".encode(errors="replace"), text.encode(errors="replace")]))
+    render_nccl(read_nccl_debug([f"a:1:2 [0] NCCL {text}".encode(errors="replace"), text.encode(errors="replace")]))

@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.diagnosis.causes import Class
+from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
-from opsctl.diagnosis.exit_reasons import End
-from opsctl.diagnosis.root_cause import Diagnosis, judge
+from opsctl.diagnosis.exit_reasons import ExitReason
+from opsctl.diagnosis.root_cause import Diagnosis, find_root_cause
 from opsctl.diagnosis.scan_logs import scan
 from tests.unit.diagnosis.conftest import LOST, TIMEOUT, Log, real
 
-SLURM_TIMEOUT = End(kind=Class.TIME_LIMIT, says="Slurm ended it at its time limit", is_final=False)
+SLURM_TIMEOUT = ExitReason(kind=CauseKind.TIME_LIMIT, says="Slurm ended it at its time limit", is_final=False)
 
 
 def why(log: Log, **more: object) -> Diagnosis:
     seen = scan(log.write())
-    return judge(seen.events, iteration=seen.iteration, ranks=log.ranks, **more)
+    return find_root_cause(seen.events, iteration=seen.iteration, ranks=log.ranks, **more)
 
 
 def test_the_ecc_crash_is_the_gpu_of_one_node_and_not_what_511_others_tell(log: Log) -> None:
     log.all_say("> building train, validation, and test datasets ...").steps(43660, 43670)
     log.say(41, real("tr1-13b-ecc.txt")).all_say(LOST, but=(41,))
     found = why(log)
-    assert (found.kind, found.cause, found.node, found.rank) == (Class.GPU, "gpu-ecc", "r10i0n5", 41)
+    assert (found.kind, found.cause, found.node, found.rank) == (CauseKind.GPU, "gpu-ecc", "r10i0n5", 41)
     assert found.suspects == ("r10i0n5",)
     assert found.iteration == 43680
     assert (
@@ -44,7 +44,7 @@ def test_an_echo_that_comes_first_is_still_an_echo(log: Log) -> None:
 def test_no_memory_at_the_first_barrier_is_the_gpu(log: Log) -> None:
     log.say(41, real("tr1-13b-out-of-memory-at-barrier.txt")).all_say(LOST, but=(41,))
     found = why(log)
-    assert (found.kind, found.cause, found.node, found.rank) == (Class.GPU, "gpu-memory-taken", "r10i0n5", 41)
+    assert (found.kind, found.cause, found.node, found.rank) == (CauseKind.GPU, "gpu-memory-taken", "r10i0n5", 41)
     assert found.evidence[-2:] == (
         "    work = default_pg.barrier(opts=opts)",
         "RuntimeError: CUDA error: out of memory",
@@ -54,7 +54,7 @@ def test_no_memory_at_the_first_barrier_is_the_gpu(log: Log) -> None:
 def test_after_an_ecc_crash_it_says_that_the_node_is_the_same(log: Log) -> None:
     log.say(41, real("tr1-13b-out-of-memory-at-barrier.txt"))
     before = Diagnosis(
-        kind=Class.GPU, cause="gpu-ecc", says="uncorrectable memory error of a GPU", node="r10i0n5", life="7_1.0"
+        kind=CauseKind.GPU, cause="gpu-ecc", says="uncorrectable memory error of a GPU", node="r10i0n5", life="7_1.0"
     )
     assert why(log, before=before).also == ("the same node ended 7_1.0: uncorrectable memory error of a GPU",)
     assert why(log, before=replace(before, node="r10i0n4")).also == ()
@@ -62,13 +62,13 @@ def test_after_an_ecc_crash_it_says_that_the_node_is_the_same(log: Log) -> None:
 
 def test_no_memory_in_the_middle_is_the_model(log: Log) -> None:
     log.steps(10, 20).say(3, "RuntimeError: CUDA error: out of memory")
-    assert (why(log).kind, why(log).suspects) == (Class.MEMORY, ())
+    assert (why(log).kind, why(log).suspects) == (CauseKind.MEMORY, ())
 
 
 def test_the_bus_error_is_the_shared_memory_of_a_node(log: Log) -> None:
     log.steps(100, 110).say(17, real("tr1-13b-bus-error.txt")).all_say(LOST, but=(17,))
     found = why(log)
-    assert (found.kind, found.cause, found.node, found.rank) == (Class.MEMORY, "shared-memory-full", "r10i0n2", 17)
+    assert (found.kind, found.cause, found.node, found.rank) == (CauseKind.MEMORY, "shared-memory-full", "r10i0n2", 17)
 
 
 def test_a_log_without_prefixes_names_whom_srun_names(log: Log) -> None:
@@ -80,7 +80,7 @@ def test_a_log_without_prefixes_names_whom_srun_names(log: Log) -> None:
 def test_what_was_survived_is_no_cause(log: Log) -> None:
     log.steps(10).say(0, "OSError: [Errno 28] No space left on device").steps(20, 30)
     log.say(5, "KeyError: 'tokens'").all_say(LOST, but=(5,))
-    assert (why(log).kind, why(log).rank) == (Class.CODE, 5)
+    assert (why(log).kind, why(log).rank) == (CauseKind.CODE, 5)
 
 
 def test_what_is_told_just_before_the_last_iteration_line_may_be_the_cause(log: Log) -> None:
@@ -93,7 +93,7 @@ def test_an_unknown_error_stays_unknown_and_shows_the_first_traceback(log: Log) 
     log.say(7, 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\nour.Strange: never seen')
     log.all_say(LOST, but=(7,))
     found = why(log)
-    assert (found.kind, found.cause, found.rank) == (Class.UNKNOWN, "traceback", 7)
+    assert (found.kind, found.cause, found.rank) == (CauseKind.UNKNOWN, "traceback", 7)
     assert found.evidence == (
         "Traceback (most recent call last):",
         '  File "a.py", line 3, in f',
@@ -108,7 +108,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n  
 def test_a_traceback_that_ends_in_a_lost_connection_is_an_echo_and_the_silent_ranks_are_named(log: Log) -> None:
     log.steps(10, 20).all_say(TRACEBACK + LOST, but=tuple(range(8, 16)))  # a node that lost power says nothing
     found = why(log)
-    assert (found.kind, found.cause, found.rank) == (Class.NETWORK, "connection-lost", None)
+    assert (found.kind, found.cause, found.rank) == (CauseKind.NETWORK, "connection-lost", None)
     assert found.also[1] == ("all but 8 ranks complain; silent: 8, 9, 10, 11, 12, 13, 14, 15")
 
 
@@ -119,12 +119,12 @@ def test_the_one_traceback_that_nobody_explains_stands_out_among_those_of_lost_c
 
 def test_nothing_at_all_is_unknown(log: Log) -> None:
     found = why(log.steps(10, 20))
-    assert (found.kind, found.cause, found.says) == (Class.UNKNOWN, "nothing", "no log tells why")
+    assert (found.kind, found.cause, found.says) == (CauseKind.UNKNOWN, "nothing", "no log tells why")
 
 
 def test_where_all_only_wait_the_silent_rank_is_named(log: Log) -> None:
     found = why(log.steps(10, 20).all_say(TIMEOUT, but=(300,)))
-    assert (found.kind, found.cause, found.suspects) == (Class.NETWORK, "collective-timeout", ())
+    assert (found.kind, found.cause, found.suspects) == (CauseKind.NETWORK, "collective-timeout", ())
     assert found.also[-1] == "all but 1 rank complain; silent: 300"
 
 
@@ -133,13 +133,13 @@ def test_where_all_only_lost_a_peer_it_is_the_one_that_most_name(log: Log) -> No
     log.steps(10, 20)
     for rank in range(20):
         log.say(rank, line.format(peer="r10i6n5" if rank % 4 else "r10i0n0"))
-    assert (why(log).kind, why(log).node) == (Class.NETWORK, "r10i6n5")
+    assert (why(log).kind, why(log).node) == (CauseKind.NETWORK, "r10i6n5")
 
 
 def test_slurms_word_counts_for_more_than_an_unexplained_death(log: Log) -> None:
     log.steps(10, 20).plain("srun: error: node1: task 0: Killed")
-    assert why(log, end=SLURM_TIMEOUT).kind is Class.TIME_LIMIT
-    assert why(log).kind is Class.UNKNOWN
+    assert why(log, end=SLURM_TIMEOUT).kind is CauseKind.TIME_LIMIT
+    assert why(log).kind is CauseKind.UNKNOWN
 
 
 def test_a_cause_in_the_log_counts_for_more_than_slurms_word(log: Log) -> None:
@@ -151,7 +151,7 @@ def test_the_time_limit_came_first(log: Log) -> None:
     log.steps(10, 20)
     log.plain("slurmstepd: error: *** JOB 494583 ON n1 CANCELLED AT 2024-04-20T09:09:37 DUE TO TIME LIMIT ***")
     log.say(3, "ValueError: cannot save while shutting down")
-    assert (why(log).kind, why(log).at) == (Class.TIME_LIMIT, "2024-04-20 09:09:37")
+    assert (why(log).kind, why(log).at) == (CauseKind.TIME_LIMIT, "2024-04-20 09:09:37")
 
 
 def test_memory_of_a_node_takes_node_and_rank_from_srun(log: Log) -> None:
@@ -161,7 +161,7 @@ def test_memory_of_a_node_takes_node_and_rank_from_srun(log: Log) -> None:
     )
     log.plain("srun: error: nid001277: tasks 1-3: Out Of Memory")
     found = why(log)
-    assert (found.kind, found.node, found.rank, found.suspects) == (Class.MEMORY, "nid001277", 1, ("nid001277",))
+    assert (found.kind, found.node, found.rank, found.suspects) == (CauseKind.MEMORY, "nid001277", 1, ("nid001277",))
 
 
 @pytest.mark.parametrize("chunk", [512, 1 << 12, 1 << 22])

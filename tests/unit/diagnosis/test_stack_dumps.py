@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.cli.stacks import stacks as verb
-from opsctl.diagnosis.py_spy import look
-from opsctl.diagnosis.request_stacks import answers
+from opsctl.diagnosis.py_spy import dump_stacks
+from opsctl.diagnosis.request_stacks import collect_answers
 from opsctl.diagnosis.speakers import Speaker
-from opsctl.diagnosis.stack_dumps import NOWHERE, PTRACE, REFUSED, parse, told
+from opsctl.diagnosis.stack_dumps import NOWHERE, PTRACE, REFUSED, parse, render_stacks
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.local import Local
@@ -39,7 +39,7 @@ def hang() -> str:
 
 
 def test_the_two_ranks_that_never_finished_their_step_come_first() -> None:
-    assert told(parse(hang().encode())) == [
+    assert render_stacks(parse(hang().encode())) == [
         "2 ranks (node r10i1n5: 108-109) in broadcast at engine.py:540",
         "382 ranks (node r10i0n0: 0-7; node r10i0n1: 8-15; node r10i0n2: 16-23; node r10i0n3: 24-31; 44 more nodes)"
         " in train at training.py:915",
@@ -73,7 +73,7 @@ def test_faulthandler_in_a_log_with_prefixes() -> None:
     )
     first, second = dump.format(rank=0).splitlines(), dump.format(rank=1).splitlines()
     mixed = "\n".join(line for pair in zip(first, second, strict=True) for line in pair)
-    assert told(parse(mixed.encode())) == ["2 ranks (node n1: 0-1) in all_reduce at training.py:915"]
+    assert render_stacks(parse(mixed.encode())) == ["2 ranks (node n1: 0-1) in all_reduce at training.py:915"]
 
 
 def test_a_native_stack_names_what_the_program_called() -> None:
@@ -82,7 +82,7 @@ def test_a_native_stack_names_what_the_program_called() -> None:
         "    cuStreamSynchronize (libcuda.so.1:0)\n    all_reduce (torch/distributed/distributed_c10d.py:1316)\n"
         "    train (megatron/training.py:915)\n"
     )
-    assert told(parse(text.encode(), Speaker(node="n1", rank=3))) == [
+    assert render_stacks(parse(text.encode(), Speaker(node="n1", rank=3))) == [
         "1 rank (node n1: 3) in all_reduce at training.py:915"
     ]
 
@@ -90,7 +90,7 @@ def test_a_native_stack_names_what_the_program_called() -> None:
 def test_of_two_dumps_of_a_rank_the_later_one_counts() -> None:
     text = 'at 1.0\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n'
     text += 'at 2.0\nThread 0x1 (most recent call first):\n  File "b.py", line 2 in g\n'
-    assert told(parse(text.encode(), Speaker(node="n1", rank=3)), ranks=2) == [
+    assert render_stacks(parse(text.encode(), Speaker(node="n1", rank=3)), ranks=2) == [
         "1 rank (node n1: 3) in g at b.py:2",
         "1 of 2 ranks did not answer",
     ]
@@ -100,7 +100,7 @@ def test_py_spy_counts_for_more_than_what_a_rank_says_itself(tmp_path: Path) -> 
     (tmp_path / "n1-0.txt").write_text("")
     (tmp_path / "n1-1.txt").write_text('at 1.0\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n')
     (tmp_path / "py-spy.txt").write_text(pyspy("n1", 1, SIX))
-    assert told(answers(tmp_path)) == [
+    assert render_stacks(collect_answers(tmp_path)) == [
         "1 rank (node n1: 1) in train at training.py:915",
         f"1 rank (node n1: 0) {NOWHERE}",
     ]
@@ -117,7 +117,7 @@ YAMA = "== node n1 rank {rank} pid 8\nPermission Denied: Try running again with 
 
 def test_ranks_that_py_spy_may_not_look_at_are_unknown_come_last_and_say_what_would_help() -> None:
     text = FORBIDDEN.format(rank=0) + YAMA.format(rank=1) + "".join(pyspy("n2", rank, SIX) for rank in (2, 3, 4))
-    assert told(parse(text.encode())) == [
+    assert render_stacks(parse(text.encode())) == [
         "3 ranks (node n2: 2-4) in train at training.py:915",
         f"2 ranks (node n1: 0-1) {REFUSED}",
         PTRACE,
@@ -126,7 +126,7 @@ def test_ranks_that_py_spy_may_not_look_at_are_unknown_come_last_and_say_what_wo
 
 def test_a_rank_that_speaks_of_permissions_in_its_own_log_was_not_refused() -> None:
     text = "at 1.0\nPermission denied\nThread 0x1 (most recent call first):\n"
-    assert told(parse(text.encode(), Speaker(node="n1", rank=3))) == [f"1 rank (node n1: 3) {NOWHERE}"]
+    assert render_stacks(parse(text.encode(), Speaker(node="n1", rank=3))) == [f"1 rank (node n1: 3) {NOWHERE}"]
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_a_rank_that_speaks_of_permissions_in_its_own_log_was_not_refused() -> N
 )
 def test_a_node_on_which_nothing_was_seen_says_why(program: str, why: str) -> None:
     here = Fanout(shells=[Local(runner=SystemRunner(), names=["n1"])])
-    looked = look(program, "none.such", ["n1", "n2"], here)
+    looked = dump_stacks(program, "none.such", ["n1", "n2"], here)
     assert (looked.text, set(looked.problems)) == ("", {why, "n2 could not be reached: no way leads there"})
 
 
 @given(st.binary(max_size=300))
 def test_whatever_is_read_nothing_breaks(data: bytes) -> None:
-    told(parse(b"== node n rank 1 pid 2\nThread 1:\n" + data))
+    render_stacks(parse(b"== node n rank 1 pid 2\nThread 1:\n" + data))
 
 
 @pytest.mark.parametrize("args", [[], ["gpt", "--from", "."]])

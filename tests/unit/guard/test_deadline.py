@@ -7,20 +7,20 @@ from datetime import timedelta
 import pytest
 
 from opsctl.errors import Unreachable
-from opsctl.guard.deadline import NO_LIMIT, Deadline
+from opsctl.guard.deadline import NO_LIMIT, DeadlineFile
 from opsctl.trainer.contract import read_time
 from tests.support.finalized_trains import BEGIN, World
 
 
 @pytest.fixture
-def deadline(world: World) -> Deadline:
+def deadline(world: World) -> DeadlineFile:
     life = world.began()
     world.clock.time = BEGIN
     world.queue.end = BEGIN + timedelta(hours=1)
-    return Deadline(run=world.run, life=life, job="13", scheduler=world.queue, clock=world.clock)
+    return DeadlineFile(run=world.run, life=life, job="13", scheduler=world.queue, clock=world.clock)
 
 
-def calls_within(world: World, deadline: Deadline, seconds: int) -> int:
+def calls_within(world: World, deadline: DeadlineFile, seconds: int) -> int:
     before = len(world.queue.calls)
     for _ in range(seconds // 2):
         deadline.keep()
@@ -28,16 +28,16 @@ def calls_within(world: World, deadline: Deadline, seconds: int) -> int:
     return len(world.queue.calls) - before
 
 
-def test_slurm_is_asked_once_a_minute_not_at_every_poll(world: World, deadline: Deadline) -> None:
+def test_slurm_is_asked_once_a_minute_not_at_every_poll(world: World, deadline: DeadlineFile) -> None:
     assert calls_within(world, deadline, 600) == 10
 
 
-def test_slurm_is_asked_more_often_in_the_last_minutes(world: World, deadline: Deadline) -> None:
+def test_slurm_is_asked_more_often_in_the_last_minutes(world: World, deadline: DeadlineFile) -> None:
     world.clock.sleep(3540)
     assert calls_within(world, deadline, 60) == 10
 
 
-def test_the_file_follows_a_limit_that_is_moved(world: World, deadline: Deadline) -> None:
+def test_the_file_follows_a_limit_that_is_moved(world: World, deadline: DeadlineFile) -> None:
     deadline.keep()
     assert read_time(deadline.life.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
     world.queue.end = BEGIN + timedelta(hours=2)
@@ -46,7 +46,7 @@ def test_the_file_follows_a_limit_that_is_moved(world: World, deadline: Deadline
     assert read_time(deadline.life.deadline) == (BEGIN + timedelta(hours=2)).timestamp()
 
 
-def test_a_limit_that_is_lifted_leaves_no_deadline(world: World, deadline: Deadline) -> None:
+def test_a_limit_that_is_lifted_leaves_no_deadline(world: World, deadline: DeadlineFile) -> None:
     deadline.keep()
     world.queue.end = None
     world.clock.sleep(60)
@@ -55,7 +55,7 @@ def test_a_limit_that_is_lifted_leaves_no_deadline(world: World, deadline: Deadl
 
 
 def test_a_slurm_that_does_not_answer_changes_nothing_and_is_asked_again_in_a_minute(
-    world: World, deadline: Deadline
+    world: World, deadline: DeadlineFile
 ) -> None:
     deadline.keep()
     world.queue.breaks_after = len(world.queue.calls)
@@ -70,7 +70,7 @@ def test_a_slurm_that_does_not_answer_changes_nothing_and_is_asked_again_in_a_mi
     ("seconds", "minutes"), [(3600, 58), (3659, 58), (240, 2), (100, 1), (-5, 1), (None, NO_LIMIT)]
 )
 def test_the_minutes_left_are_whole_and_never_none(
-    world: World, deadline: Deadline, seconds: int | None, minutes: int
+    world: World, deadline: DeadlineFile, seconds: int | None, minutes: int
 ) -> None:
     world.queue.end = None if seconds is None else BEGIN + timedelta(seconds=seconds)
     deadline.keep()

@@ -11,12 +11,12 @@ from opsctl.errors import OpsctlError, Unreachable
 from opsctl.guard.attempt_record import newest_checkpoint
 from opsctl.guard.finalize import settle, settle_ended, unsettled
 from opsctl.guard.outcome import Action, Outcome
-from opsctl.guard.stop_request import Stop, request_stop
-from opsctl.launch.train_arrays import Chain
+from opsctl.guard.stop_request import StopKind, request_stop
+from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Job, JobState
-from opsctl.state.journal import Journal, Kind
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
-from opsctl.trainer.contract import Reason, StopReason, to_json
+from opsctl.trainer.contract import StopReason, TrainerStop, to_json
 from tests.support.finalized_trains import World
 
 Write = Callable[[str], None]
@@ -24,31 +24,31 @@ Write = Callable[[str], None]
 
 def test_a_finished_train_has_what_is_queued_cancelled(world: World) -> None:
     life = world.began()
-    world.left(life, Reason.FINISHED)
+    world.left(life, TrainerStop.FINISHED)
     settled = settle(world.chain, world.rules, life)
     assert (settled.outcome, settled.action) == (Outcome.FINISHED, Action.CANCEL_QUEUED)
     assert world.queue.waiting == []
     assert world.end(life)["outcome"] == "finished"
-    assert world.kinds()[-2:] == [Kind.CANCELLED, Kind.LIFE_SETTLED]
+    assert world.kinds()[-2:] == [EventKind.CANCELLED, EventKind.LIFE_SETTLED]
 
 
 def test_a_paused_train_has_what_is_queued_held(world: World) -> None:
     life = world.began()
-    world.left(life, Reason.PAUSE)
+    world.left(life, TrainerStop.PAUSE)
     settle(world.chain, world.rules, life)
     assert all(job.is_held for job in world.queue.waiting)
 
 
 def test_a_life_that_goes_on_asks_slurm_nothing(world: World) -> None:
     life = world.began()
-    world.left(life, Reason.DEADLINE)
+    world.left(life, TrainerStop.DEADLINE)
     settle(world.chain, world.rules, life)
     assert world.queue.calls == []
 
 
 def test_a_second_settlement_does_nothing_and_says_the_same(world: World) -> None:
     life = world.began()
-    world.left(life, Reason.FINISHED)
+    world.left(life, TrainerStop.FINISHED)
     first = settle(world.chain, world.rules, life)
     calls, events = list(world.queue.calls), world.kinds()
     world.exited(life, 1)
@@ -59,26 +59,26 @@ def test_a_second_settlement_does_nothing_and_says_the_same(world: World) -> Non
 @pytest.mark.parametrize("calls", range(4))
 def test_a_settlement_that_slurm_cut_off_is_done_by_whoever_comes_next(world: World, calls: int) -> None:
     life = world.began()
-    world.left(life, Reason.FINISHED)
+    world.left(life, TrainerStop.FINISHED)
     world.queue.breaks_after = calls
     if calls < 2:
         with pytest.raises(Unreachable):
             settle(world.chain, world.rules, life)
-        assert unsettled(world.run, world.chain.look([])) == [life]
+        assert unsettled(world.run, world.chain.check([])) == [life]
     world.queue.breaks_after = None
     settle(world.chain, world.rules, life)
     assert world.queue.waiting == []
-    assert world.kinds().count(Kind.LIFE_SETTLED) == 1
+    assert world.kinds().count(EventKind.LIFE_SETTLED) == 1
 
 
 class Killed(BaseException):
     """Nothing catches it, as nothing catches SIGKILL."""
 
 
-@pytest.mark.parametrize("reason", [Reason.FINISHED, Reason.PAUSE])
+@pytest.mark.parametrize("reason", [TrainerStop.FINISHED, TrainerStop.PAUSE])
 @pytest.mark.parametrize("writes", range(3))
 def test_a_settlement_killed_before_any_of_its_writes_is_finished_once(
-    world: World, monkeypatch: pytest.MonkeyPatch, writes: int, reason: Reason
+    world: World, monkeypatch: pytest.MonkeyPatch, writes: int, reason: TrainerStop
 ) -> None:
     life = world.began()
     world.left(life, reason)
@@ -101,9 +101,9 @@ def test_a_settlement_killed_before_any_of_its_writes_is_finished_once(
             settle(world.chain, world.rules, life)
     assert not life.end.exists()
     settle(world.chain, world.rules, life)
-    assert world.kinds().count(Kind.LIFE_SETTLED) == 1
+    assert world.kinds().count(EventKind.LIFE_SETTLED) == 1
     assert world.end(life)["outcome"] == {"finished": "finished", "pause": "paused"}[reason]
-    if reason is Reason.PAUSE:
+    if reason is TrainerStop.PAUSE:
         assert all(job.is_held for job in world.queue.waiting)
     else:
         assert world.queue.waiting == []
@@ -111,7 +111,7 @@ def test_a_settlement_killed_before_any_of_its_writes_is_finished_once(
 
 def test_two_who_settle_at_once_settle_once(world: World) -> None:
     life = world.began()
-    world.left(life, Reason.FINISHED)
+    world.left(life, TrainerStop.FINISHED)
     told = []
 
     class Meanwhile(type(world.queue)):  # type: ignore[misc]  # the fixture's own class
@@ -123,9 +123,9 @@ def test_two_who_settle_at_once_settle_once(world: World) -> None:
             return super().jobs()  # type: ignore[no-any-return]  # a list of jobs
 
     other = Meanwhile(rows=world.queue.rows)
-    settle(Chain(run=world.run, journal=world.chain.journal, scheduler=other), world.rules, life)
+    settle(TrainArrays(run=world.run, journal=world.chain.journal, scheduler=other), world.rules, life)
     assert told and "has been writing here for 10 s" in told[0]
-    assert world.kinds().count(Kind.LIFE_SETTLED) == 1
+    assert world.kinds().count(EventKind.LIFE_SETTLED) == 1
 
 
 def crash(world: World, life: str) -> Outcome:
@@ -140,7 +140,7 @@ def test_the_third_short_crash_holds_what_is_queued_and_says_why(world: World) -
         assert not any(job.is_held for job in world.queue.waiting)
     crash(world, "12_3.0")
     assert all(job.is_held for job in world.queue.waiting)
-    held = [event for event in world.chain.journal.events() if event.kind is Kind.HELD]
+    held = [event for event in world.chain.journal.events() if event.kind is EventKind.HELD]
     assert [event.data["why"] for event in held] == [
         "the body exited with 1; 3 lives in a row under 20 min without a new checkpoint: "
         "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
@@ -158,9 +158,9 @@ def test_a_checkpoint_between_crashes_lets_the_train_go_on(world: World, checkpo
 
 
 @pytest.mark.parametrize(
-    ("kind", "data"), [(Kind.RELEASED, {"jobs": ["12"]}), (Kind.EDITED, {"revision": 1})]
+    ("kind", "data"), [(EventKind.RELEASED, {"jobs": ["12"]}), (EventKind.EDITED, {"revision": 1})]
 )  # fmt: skip
-def test_after_somebody_looked_crashes_are_counted_anew(world: World, kind: Kind, data: dict[str, object]) -> None:
+def test_after_somebody_looked_crashes_are_counted_anew(world: World, kind: EventKind, data: dict[str, object]) -> None:
     for number in (1, 2, 3):
         crash(world, f"12_{number}.0")
     world.chain.release()
@@ -183,9 +183,9 @@ def test_lives_count_in_the_order_in_which_they_began_not_by_index(world: World,
 
 def test_a_train_that_was_launched_again_is_not_cancelled_for_an_old_life(world: World) -> None:
     life = world.began()
-    world.left(life, Reason.KILL)
+    world.left(life, TrainerStop.KILL)
     world.clock.sleep(600)
-    world.chain.journal.append(Kind.SUBMITTED, nonce="n2", array="30")
+    world.chain.journal.append(EventKind.SUBMITTED, nonce="n2", array="30")
     settled = settle(world.chain, world.rules, life)
     assert (settled.outcome, settled.action) == (Outcome.KILLED, Action.CONTINUE)
     assert settled.why == "the trainer left at step 40 (kill); launched or released again since"
@@ -193,13 +193,13 @@ def test_a_train_that_was_launched_again_is_not_cancelled_for_an_old_life(world:
 
 def test_a_trainer_whose_clock_is_years_off_is_not_overtaken_by_its_own_launch(world: World) -> None:
     life = world.began()
-    life.stop_reason.write_text(to_json(StopReason(reason=Reason.FINISHED, step=40, at=1.0)))
+    life.stop_reason.write_text(to_json(StopReason(reason=TrainerStop.FINISHED, step=40, at=1.0)))
     assert settle(world.chain, world.rules, life).action is Action.CANCEL_QUEUED
 
 
 def test_a_train_that_was_released_is_not_held_again_for_an_old_pause(world: World) -> None:
     life = world.began()
-    world.left(life, Reason.PAUSE)
+    world.left(life, TrainerStop.PAUSE)
     world.clock.sleep(600)
     world.chain.release()
     assert settle(world.chain, world.rules, life).action is Action.CONTINUE
@@ -208,27 +208,27 @@ def test_a_train_that_was_released_is_not_held_again_for_an_old_pause(world: Wor
 def test_a_life_that_slurm_still_runs_is_left_alone(world: World) -> None:
     world.began()
     world.row((1,), JobState.RUNNING)
-    assert settle_ended(world.chain, world.rules, world.chain.look()) == []
+    assert settle_ended(world.chain, world.rules, world.chain.check()) == []
 
 
 @pytest.mark.parametrize("state", [JobState.COMPLETING, JobState.SUSPENDED, JobState.UNKNOWN])
 def test_a_life_that_may_still_run_is_left_alone(world: World, state: JobState) -> None:
     world.began()
     world.row((1,), state)
-    assert settle_ended(world.chain, world.rules, world.chain.look()) == []
+    assert settle_ended(world.chain, world.rules, world.chain.check()) == []
 
 
 def test_a_life_whose_node_died_is_settled_by_slurms_word(world: World) -> None:
     world.began()
     world.row((1,), JobState.NODE_FAIL, end=world.clock.now() + timedelta(minutes=5))
-    [settled] = settle_ended(world.chain, world.rules, world.chain.look())
+    [settled] = settle_ended(world.chain, world.rules, world.chain.check())
     assert (settled.outcome, settled.minutes) == (Outcome.NODE_FAILED, 5)
 
 
 def test_a_requeued_job_ends_its_earlier_life_but_says_nothing_of_it(world: World) -> None:
     world.began("12_1.0")
     world.row((1,), JobState.RUNNING, restarts=1)
-    [settled] = settle_ended(world.chain, world.rules, world.chain.look())
+    [settled] = settle_ended(world.chain, world.rules, world.chain.check())
     assert settled.outcome is Outcome.LOST
 
 
@@ -240,13 +240,13 @@ def test_accounting_knows_how_each_life_of_a_requeued_job_ended(world: World) ->
         Job(id="13", array="12", tasks=(1,), name="gpt", user="me", state=state, restarts=restart)
         for restart, state in enumerate((JobState.PREEMPTED, JobState.TIMEOUT, JobState.PENDING))
     ]
-    settled = settle_ended(world.chain, world.rules, world.chain.look())
+    settled = settle_ended(world.chain, world.rules, world.chain.check())
     assert [each.outcome for each in settled] == [Outcome.PREEMPTED, Outcome.TIMED_OUT]
 
 
 def test_a_life_that_nobody_remembers_is_lost_and_the_train_goes_on(world: World) -> None:
     world.began()
-    [settled] = settle_ended(world.chain, world.rules, world.chain.look())
+    [settled] = settle_ended(world.chain, world.rules, world.chain.check())
     assert (settled.outcome, settled.action) == (Outcome.LOST, Action.CONTINUE)
 
 
@@ -254,13 +254,13 @@ def test_a_life_that_ran_without_a_guard_is_settled_too(world: World) -> None:
     life = world.run.life("12_1.0")
     life.path.mkdir()
     life.body_exit.write_text("7\n")
-    [settled] = settle_ended(world.chain, world.rules, world.chain.look())
+    [settled] = settle_ended(world.chain, world.rules, world.chain.check())
     assert (settled.life, settled.outcome) == ("12_1.0", Outcome.CRASHED)
 
 
 def test_a_directory_that_is_no_life_is_passed_over(world: World) -> None:
     (world.run.path / "lives" / "12_1.0.before-20260301T120000").mkdir()
-    assert unsettled(world.run, world.chain.look()) == []
+    assert unsettled(world.run, world.chain.check()) == []
 
 
 def test_a_life_under_an_id_that_was_used_before_is_settled_anew(world: World) -> None:
@@ -269,14 +269,14 @@ def test_a_life_under_an_id_that_was_used_before_is_settled_anew(world: World) -
     world.clock.sleep(60)
     second = world.began()
     assert not second.end.exists()
-    world.left(second, Reason.FINISHED)
+    world.left(second, TrainerStop.FINISHED)
     assert settle(world.chain, world.rules, second).outcome is Outcome.FINISHED
 
 
 def test_a_stronger_wish_replaces_a_weaker_one_and_never_the_other_way_round(world: World) -> None:
     life = world.began()
-    assert request_stop(world.run, life, Stop.TIME_LIMIT, "near")
-    assert request_stop(world.run, life, Stop.KILL, "by alice")
-    assert not request_stop(world.run, life, Stop.PAUSE, "by bob")
+    assert request_stop(world.run, life, StopKind.TIME_LIMIT, "near")
+    assert request_stop(world.run, life, StopKind.KILL, "by alice")
+    assert not request_stop(world.run, life, StopKind.PAUSE, "by bob")
     world.exited(life, 0)
     assert settle(world.chain, world.rules, life).why == "by alice"

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 from opsctl.diagnosis import causes
-from opsctl.diagnosis.causes import Class, Scope
+from opsctl.diagnosis.causes import CauseKind, Scope
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import Unreachable
 from opsctl.guard.finalize import settle, settle_ended, unsettled
 from opsctl.guard.node_care import NodeCare, suspects_of
 from opsctl.guard.outcome import Action, Outcome
-from opsctl.guard.stop_request import Stop, request_stop
+from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.model import JobState, Node
-from opsctl.monitor.reconcile import attend
-from opsctl.nodes.health.node_state import Health, Result, Severity, Snapshot, Verdict
+from opsctl.monitor.reconcile import reconcile
+from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
 from opsctl.nodes.history import node_score
-from opsctl.state.journal import Event, Journal, Kind
+from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import Life, RunDir
 from tests.support.finalized_trains import World, care_of
 
@@ -48,29 +48,34 @@ def crashed(world: World, line: str, *, task: int = 1, node: str = "node001", mi
     return life
 
 
-def events(world: World, kind: Kind) -> list[Event]:
+def events(world: World, kind: EventKind) -> list[Event]:
     return [event for event in world.chain.journal.events() if event.kind is kind]
 
 
 def test_a_gpu_that_failed_has_its_node_excluded_and_the_train_goes_on(world: World, care: NodeCare) -> None:
     world.queue.excludes["12"] = "node004"
     ended = settle(world.chain, world.rules, crashed(world, ECC), care=care)
-    assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.EXCLUDE_NODES, Class.GPU)
+    assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.EXCLUDE_NODES, CauseKind.GPU)
     assert ended.why == "the body exited with 1; gpu: uncorrectable memory error of a GPU (node001, rank 3)"
     assert world.queue.excludes == {"12": "node[001,004]"}
     assert not any(job.is_held for job in world.queue.waiting)
-    [cause] = events(world, Kind.DIAGNOSED)
+    [cause] = events(world, EventKind.DIAGNOSED)
     assert (cause.data["class"], cause.data["cause"], cause.data["suspects"]) == ("gpu", "gpu-ecc", ["node001"])
     assert cause.data["evidence"][-1] == ECC
-    assert world.kinds()[-4:] == [Kind.DIAGNOSED, Kind.EXCLUDED, Kind.QUARANTINED, Kind.LIFE_SETTLED]
+    assert world.kinds()[-4:] == [
+        EventKind.DIAGNOSED,
+        EventKind.EXCLUDED,
+        EventKind.QUARANTINED,
+        EventKind.LIFE_SETTLED,
+    ]
 
 
 def test_what_health_knew_of_the_node_is_in_the_journal_and_so_in_the_alert(world: World, care: NodeCare) -> None:
-    result = Result(check="xid", severity=Severity.DEGRADED, evidence="Xid 94")
+    result = CheckResult(check="xid", severity=Severity.DEGRADED, evidence="Xid 94")
     found = Verdict(node="node001", health=Health.DEGRADED, results=(result,), at=world.clock.now(), by="ssh")
-    care.history.save([(Snapshot(node="node001", at=world.clock.now()), found)], baseline_hours=24)
+    care.history.save([(NodeSnapshot(node="node001", at=world.clock.now()), found)], baseline_hours=24)
     settle(world.chain, world.rules, crashed(world, ECC), care=care)
-    [cause] = events(world, Kind.DIAGNOSED)
+    [cause] = events(world, EventKind.DIAGNOSED)
     assert cause.data["also"][0] == "node001 has had 1 finding (xid 1) in the 28 days before"
 
 
@@ -89,8 +94,8 @@ def test_where_too_few_nodes_would_be_left_nothing_is_excluded_and_that_is_said(
     said = "node001 was not excluded: with node[001-003] excluded 1 nodes are left, and array 12 needs 2"
     assert (ended.action, ended.done) == (Action.CONTINUE, (said,))
     assert world.queue.excludes == {"12": "node[002-003]"}
-    assert (care.exclusions.now(), events(world, Kind.EXCLUDED)) == ([], [])
-    assert events(world, Kind.QUARANTINED)[0].data["excluded"] is False
+    assert (care.exclusions.now(), events(world, EventKind.EXCLUDED)) == ([], [])
+    assert events(world, EventKind.QUARANTINED)[0].data["excluded"] is False
 
 
 def test_a_node_that_was_none_of_the_lifes_is_never_excluded(world: World, care: NodeCare) -> None:
@@ -108,11 +113,11 @@ def test_a_peer_whom_most_ranks_miss_is_excluded_by_its_name_its_host_name_or_it
     world.run.main_log.write_text("".join(lines))
     world.exited(life, 1)
     ended = settle(world.chain, world.rules, life, care=care)
-    assert (ended.kind, ended.suspects, world.queue.excludes) == (Class.NETWORK, ("node002",), {"12": "node002"})
+    assert (ended.kind, ended.suspects, world.queue.excludes) == (CauseKind.NETWORK, ("node002",), {"12": "node002"})
 
 
 def test_an_address_that_nodes_share_names_none_of_them() -> None:
-    found = Diagnosis(kind=Class.NETWORK, cause="infiniband", says="", scope=Scope.NODE, node="127.0.0.1")
+    found = Diagnosis(kind=CauseKind.NETWORK, cause="infiniband", says="", scope=Scope.NODE, node="127.0.0.1")
     nodes = [Node(name=name, state="IDLE", address="127.0.0.1") for name in ("node001", "node002")]
     assert suspects_of(found, "node001", nodes) == ()
     assert suspects_of(found, "node001", nodes[:1] * 2) == ("node001",)  # of two partitions
@@ -166,7 +171,7 @@ def test_a_node_that_slurm_lost_is_the_one_that_is_down(world: World, care: Node
     life = world.began()
     world.row((1,), JobState.NODE_FAIL, restarts=0, end=world.clock.now() + timedelta(minutes=1))
     ended = settle(world.chain, world.rules, life, job=world.queue.rows[-1], care=care)
-    assert (ended.outcome, ended.kind, ended.suspects) == (Outcome.NODE_FAILED, Class.NODE, ("node001",))
+    assert (ended.outcome, ended.kind, ended.suspects) == (Outcome.NODE_FAILED, CauseKind.NODE, ("node001",))
     assert world.queue.excludes == {"12": "node001"}
 
 
@@ -184,7 +189,7 @@ def hung(world: World, number: int, *, log: str = "") -> Life:
         (kept / f"node00{1 + rank // 2}-{rank}.txt").write_text(dump)
     if log:
         world.run.main_log.write_text(f"[node001:1]: {log}\n")
-    request_stop(world.run, life, Stop.HUNG, f"{life.name} hangs: no sign of life for 20 min")
+    request_stop(world.run, life, StopKind.HUNG, f"{life.name} hangs: no sign of life for 20 min")
     world.exited(life, 143, after=8 * 3600)
     return life
 
@@ -199,7 +204,7 @@ def test_a_life_that_hung_says_so_with_the_odd_rank_which_takes_no_node_out(worl
         f"unknown: it hung, the odd ones being {odd} (node002, rank 3)"
     )  # fmt: skip
     assert ended.done == ("recorded node002 as the odd one of a hang, 1 in 28 days",)
-    [cause] = events(world, Kind.DIAGNOSED)
+    [cause] = events(world, EventKind.DIAGNOSED)
     assert cause.data["evidence"][:2] == [
         odd,
         "3 ranks (node node001: 0-1; node node002: 2) in all_reduce at train.py:7",
@@ -217,15 +222,15 @@ def test_a_node_that_is_the_odd_one_again_is_suspect_and_after_three_hangs_a_lem
         scores.append(node_score(care.history.read("node002"), {}, world.clock.now(), 28))
     assert scores == [0, 4, 6]
     assert care.history.read("node001").hangs == {}
-    last = events(world, Kind.DIAGNOSED)[-1]
+    last = events(world, EventKind.DIAGNOSED)[-1]
     assert "node002 has been the odd one in 2 hangs in the 28 days before" in last.data["also"]
-    assert (world.queue.excludes, events(world, Kind.QUARANTINED)) == ({}, [])
+    assert (world.queue.excludes, events(world, EventKind.QUARANTINED)) == ({}, [])
 
 
 def test_a_cause_in_the_log_of_a_life_that_hung_comes_first(world: World, care: NodeCare) -> None:
     ended = settle(world.chain, world.rules, hung(world, 1, log=ECC), care=care)
     assert (ended.cause, ended.action, ended.suspects) == ("gpu-ecc", Action.EXCLUDE_NODES, ("node001",))
-    [cause] = events(world, Kind.DIAGNOSED)
+    [cause] = events(world, EventKind.DIAGNOSED)
     assert any("read_batch" in line for line in cause.data["also"])
 
 
@@ -248,13 +253,13 @@ def test_a_cause_that_nobody_can_find_leaves_all_as_it_was(
         ended = settle(world.chain, world.rules, life, care=care)
     finally:
         causes.causes.cache_clear()
-    assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.CONTINUE, Class.UNKNOWN)
-    assert (ended.why, world.queue.excludes, unsettled(world.run, world.chain.look([]))) == (
+    assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.CONTINUE, CauseKind.UNKNOWN)
+    assert (ended.why, world.queue.excludes, unsettled(world.run, world.chain.check([]))) == (
         "the body exited with 1",
         {},
         [],
     )
-    [cause] = events(world, Kind.DIAGNOSED)
+    [cause] = events(world, EventKind.DIAGNOSED)
     assert cause.data["says"].startswith("why it ended could not be found out: ")
 
 
@@ -265,7 +270,7 @@ def test_logs_that_take_too_long_are_left_alone(world: World, care: NodeCare) ->
     os.mkfifo(pipe)
     ended = settle(world.chain, world.rules.model_copy(update={"diagnosis_seconds": 0.01}), life, care=care)
     os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))  # lets go of the reader that is left behind
-    assert (ended.action, ended.kind, ended.cause) == (Action.CONTINUE, Class.UNKNOWN, "nothing")
+    assert (ended.action, ended.kind, ended.cause) == (Action.CONTINUE, CauseKind.UNKNOWN, "nothing")
 
 
 @pytest.mark.parametrize("calls", range(8))
@@ -275,10 +280,10 @@ def test_whatever_slurm_leaves_undone_is_done_by_whoever_comes_next(world: World
     try:
         settle(world.chain, world.rules, life, care=care)
     except Unreachable:
-        assert unsettled(world.run, world.chain.look([])) == [life]
+        assert unsettled(world.run, world.chain.check([])) == [life]
     world.queue.breaks_after = None
     settle(world.chain, world.rules, life, care=care)
-    assert len(events(world, Kind.DIAGNOSED)) == len(events(world, Kind.LIFE_SETTLED)) == 1
+    assert len(events(world, EventKind.DIAGNOSED)) == len(events(world, EventKind.LIFE_SETTLED)) == 1
     assert world.queue.excludes == {"12": "node001"}
 
 
@@ -310,7 +315,7 @@ def test_a_settlement_killed_before_any_of_its_writes_excludes_once(
             settle(world.chain, world.rules, life, care=care)
     assert not life.end.exists()
     settle(world.chain, world.rules, life, care=care)
-    assert len(events(world, Kind.DIAGNOSED)) == len(events(world, Kind.LIFE_SETTLED)) == 1
+    assert len(events(world, EventKind.DIAGNOSED)) == len(events(world, EventKind.LIFE_SETTLED)) == 1
     assert (world.queue.excludes, world.end(life)["action"]) == ({"12": "node001"}, "exclude-nodes")
     assert len(care.exclusions.now()) == 1
     assert world.end(life)["done"][0].startswith(said)
@@ -318,26 +323,26 @@ def test_a_settlement_killed_before_any_of_its_writes_excludes_once(
 
 def test_a_round_settles_with_the_cause_too(world: World, care: NodeCare) -> None:
     crashed(world, ECC)
-    assert "exclude-nodes" in attend(world.chain, care=care)[0]
-    [ended] = settle_ended(world.chain, world.rules, world.chain.look(), care=care) or [None]
+    assert "exclude-nodes" in reconcile(world.chain, care=care)[0]
+    [ended] = settle_ended(world.chain, world.rules, world.chain.check(), care=care) or [None]
     assert ended is None
 
 
 def test_a_node_is_given_back_to_what_is_queued_when_its_exclusion_is_over(world: World, care: NodeCare) -> None:
     world.chain.exclude("node003", needed=2)
     settle(world.chain, world.rules, crashed(world, ECC), care=care)
-    assert attend(world.chain, care=care) == []
+    assert reconcile(world.chain, care=care) == []
     world.clock.sleep(72 * 3600)
-    assert attend(world.chain, care=care) == ["node001 may be used again: the exclusion is over"]
+    assert reconcile(world.chain, care=care) == ["node001 may be used again: the exclusion is over"]
     assert world.queue.excludes == {"12": "node003"}
-    assert attend(world.chain, care=care) == []
+    assert reconcile(world.chain, care=care) == []
 
 
 def test_a_node_that_a_person_excluded_stays_excluded(world: World, care: NodeCare) -> None:
     world.chain.exclude("node001", needed=2)
     settle(world.chain, world.rules, crashed(world, ECC), care=care)
     world.clock.sleep(72 * 3600)
-    assert attend(world.chain, care=care) == []
+    assert reconcile(world.chain, care=care) == []
     assert world.queue.excludes == {"12": "node001"}
 
 

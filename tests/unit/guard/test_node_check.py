@@ -12,11 +12,11 @@ from opsctl.guard.node_care import NodeCare
 from opsctl.guard.node_check import NodeCheck, check_nodes
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.nodes.exclusions import Exclusions
-from opsctl.nodes.history import History
+from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.local import Local
-from opsctl.settings.health import HealthSite
-from opsctl.state.journal import Kind
+from opsctl.settings.health import HealthSettings
+from opsctl.state.journal import EventKind
 from opsctl.state.site_dir import SiteDir
 from tests.support.finalized_trains import World
 from tests.support.made_nodes import smi
@@ -42,10 +42,12 @@ def look(world: World, tmp_path: Path) -> Look:
             (tools / name).write_text(f"#!/bin/sh\n{does}\n")
             (tools / name).chmod(0o755)
         care = NodeCare(
-            site=HealthSite(drain_max=most, drain_percent=100), history=History(site=site, clock=clock), clock=clock,
+            site=HealthSettings(drain_max=most, drain_percent=100),
+            history=NodeHistory(site=site, clock=clock),
+            clock=clock,
             exclusions=Exclusions(site=site, clock=clock),
             reach=lambda jobs, idle: Fanout(shells=[Local(runner=runner, names=NODES)]),
-        )  # fmt: skip
+        )
         rules = world.rules.model_copy(update={"node_check": True, "node_check_seconds": 60, **guard})
         return check_nodes(world.chain, care, rules, world.began(), NODES)
 
@@ -55,7 +57,7 @@ def look(world: World, tmp_path: Path) -> Look:
 def test_a_faulty_node_is_refused_and_the_cause_written_down(look: Look, world: World) -> None:
     seen = look(smi(2, bad=1, failure="Yes"))
     assert seen.refused.startswith("node[001-002] is faulty: gpu: remapped_rows: a row could not be remapped")
-    [cause] = [each for each in world.chain.journal.events() if each.kind is Kind.DIAGNOSED]
+    [cause] = [each for each in world.chain.journal.events() if each.kind is EventKind.DIAGNOSED]
     assert (cause.data["class"], cause.data["suspects"]) == ("gpu", list(NODES))
 
 
@@ -72,7 +74,7 @@ def test_a_faulty_node_is_refused_and_the_cause_written_down(look: Look, world: 
 )
 def test_neither_well_nor_degraded_nor_unknown_is_refused(look: Look, world: World, says: str, first: str) -> None:
     assert look(says, first=first, node_check_seconds=2) == NodeCheck()
-    assert world.kinds()[-1] is Kind.LIFE_STARTED
+    assert world.kinds()[-1] is EventKind.LIFE_STARTED
 
 
 def test_where_nobody_asks_for_it_nothing_is_looked_at(look: Look) -> None:
@@ -94,4 +96,4 @@ def test_the_last_task_starts_all_the_same(look: Look, world: World) -> None:
     seen = look(smi(2, bad=1, failure="Yes"))
     assert seen.kept.endswith("but nothing is queued that could go on without it")
     last = world.chain.journal.events()[-1]
-    assert (last.kind, last.data["excluded"], last.data["nodes"]) == (Kind.QUARANTINED, False, "node[001-002]")
+    assert (last.kind, last.data["excluded"], last.data["nodes"]) == (EventKind.QUARANTINED, False, "node[001-002]")

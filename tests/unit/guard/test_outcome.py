@@ -7,20 +7,29 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from opsctl.guard.outcome import ACTIONS, BURNING, Action, Ended, Evidence, Outcome, crash_loop, judge
-from opsctl.guard.stop_request import Stop, StopRequest
+from opsctl.guard.outcome import (
+    ACTIONS,
+    BURNING,
+    Action,
+    Evidence,
+    FinishedLife,
+    Outcome,
+    decide_outcome,
+    find_crash_loop,
+)
+from opsctl.guard.stop_request import StopKind, StopRequest
 from opsctl.model import JobState
-from opsctl.settings.loader import Guard
-from opsctl.trainer.contract import Reason, StopReason
+from opsctl.settings.loader import GuardSettings
+from opsctl.trainer.contract import StopReason, TrainerStop
 
-RULES = Guard(short_lives=3, short_life_minutes=20)
+RULES = GuardSettings(short_lives=3, short_life_minutes=20)
 
 
-def left(reason: Reason) -> StopReason:
+def left(reason: TrainerStop) -> StopReason:
     return StopReason(reason=reason, step=40, at=0.0)
 
 
-def asked(reason: Stop) -> StopRequest:
+def asked(reason: StopKind) -> StopRequest:
     return StopRequest(reason=reason, why=f"because of {reason}")
 
 
@@ -37,43 +46,45 @@ def test_every_outcome_has_its_action() -> None:
 @pytest.mark.parametrize(
     ("reason", "outcome"),
     [
-        (Reason.FINISHED, Outcome.FINISHED),
-        (Reason.KILL, Outcome.KILLED),
-        (Reason.PAUSE, Outcome.PAUSED),
-        (Reason.STOP_REQUEST, Outcome.STOPPED),
-        (Reason.DEADLINE, Outcome.DEADLINE),
-        (Reason.MEMORY, Outcome.CRASHED),
-        (Reason.NAN, Outcome.CRASHED),
+        (TrainerStop.FINISHED, Outcome.FINISHED),
+        (TrainerStop.KILL, Outcome.KILLED),
+        (TrainerStop.PAUSE, Outcome.PAUSED),
+        (TrainerStop.STOP_REQUEST, Outcome.STOPPED),
+        (TrainerStop.DEADLINE, Outcome.DEADLINE),
+        (TrainerStop.MEMORY, Outcome.CRASHED),
+        (TrainerStop.NAN, Outcome.CRASHED),
     ],
 )
-def test_the_trainers_own_word_goes_before_the_exit_code_and_before_slurms(reason: Reason, outcome: Outcome) -> None:
-    assert judge(Evidence(stop=left(reason), code=1, state=JobState.TIMEOUT))[0] is outcome
+def test_the_trainers_own_word_goes_before_the_exit_code_and_before_slurms(
+    reason: TrainerStop, outcome: Outcome
+) -> None:
+    assert decide_outcome(Evidence(stop=left(reason), code=1, state=JobState.TIMEOUT))[0] is outcome
 
 
 def test_there_is_a_rule_for_every_reason_a_trainer_can_give() -> None:
-    assert all(judge(Evidence(stop=left(reason)))[0] is not Outcome.LOST for reason in Reason)
+    assert all(decide_outcome(Evidence(stop=left(reason)))[0] is not Outcome.LOST for reason in TrainerStop)
 
 
 @pytest.mark.parametrize("code", [0, 1, 143, None])
 @pytest.mark.parametrize(
     ("stop", "outcome"),
     [
-        (Stop.KILL, Outcome.KILLED),
-        (Stop.PAUSE, Outcome.PAUSED),
-        (Stop.REFUSED, Outcome.REFUSED),
-        (Stop.SKIPPED, Outcome.SKIPPED),
-        (Stop.HUNG, Outcome.HUNG),
+        (StopKind.KILL, Outcome.KILLED),
+        (StopKind.PAUSE, Outcome.PAUSED),
+        (StopKind.REFUSED, Outcome.REFUSED),
+        (StopKind.SKIPPED, Outcome.SKIPPED),
+        (StopKind.HUNG, Outcome.HUNG),
     ],
 )
 def test_a_life_that_was_stopped_on_purpose_is_what_was_asked_for_however_it_left(
-    stop: Stop, outcome: Outcome, code: int | None
+    stop: StopKind, outcome: Outcome, code: int | None
 ) -> None:
-    assert judge(Evidence(request=asked(stop), code=code)) == (outcome, f"because of {stop}")
+    assert decide_outcome(Evidence(request=asked(stop), code=code)) == (outcome, f"because of {stop}")
 
 
 def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_switch() -> None:
-    seen = Evidence(stop=left(Reason.STOP_REQUEST), request=asked(Stop.KILL), code=0)
-    assert judge(seen)[0] is Outcome.KILLED
+    seen = Evidence(stop=left(TrainerStop.STOP_REQUEST), request=asked(StopKind.KILL), code=0)
+    assert decide_outcome(seen)[0] is Outcome.KILLED
 
 
 @pytest.mark.parametrize(
@@ -83,21 +94,21 @@ def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_swi
         (Evidence(code=0, is_last_step=True), Outcome.FINISHED, "the log ends with the last iteration"),
         (Evidence(code=1, is_last_step=True), Outcome.CRASHED, "the body exited with 1"),
         (Evidence(code=85), Outcome.CRASHED, "the body exited with 85"),
-        (Evidence(code=0, request=asked(Stop.TERM)), Outcome.STOPPED, "because of term"),
-        (Evidence(code=0, request=asked(Stop.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
+        (Evidence(code=0, request=asked(StopKind.TERM)), Outcome.STOPPED, "because of term"),
+        (Evidence(code=0, request=asked(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
         (
-            Evidence(code=0, request=asked(Stop.TERM), state=JobState.NODE_FAIL),
+            Evidence(code=0, request=asked(StopKind.TERM), state=JobState.NODE_FAIL),
             Outcome.NODE_FAILED,
             "Slurm says NODE_FAIL",
         ),
         (
-            Evidence(code=143, request=asked(Stop.KILL), state=JobState.NODE_FAIL),
+            Evidence(code=143, request=asked(StopKind.KILL), state=JobState.NODE_FAIL),
             Outcome.KILLED,
             "because of kill",
         ),
-        (Evidence(code=1, request=asked(Stop.TIME_LIMIT)), Outcome.CRASHED, "the body exited with 1"),
-        (Evidence(code=143, request=asked(Stop.TERM)), Outcome.CANCELLED, "because of term"),
-        (Evidence(code=143, request=asked(Stop.TERM), at_its_limit=True), Outcome.TIMED_OUT, "because of term"),
+        (Evidence(code=1, request=asked(StopKind.TIME_LIMIT)), Outcome.CRASHED, "the body exited with 1"),
+        (Evidence(code=143, request=asked(StopKind.TERM)), Outcome.CANCELLED, "because of term"),
+        (Evidence(code=143, request=asked(StopKind.TERM), at_its_limit=True), Outcome.TIMED_OUT, "because of term"),
         (Evidence(), Outcome.LOST, "it left no word, and Slurm does not know either"),
         (Evidence(is_last_step=True), Outcome.LOST, "it left no word, and Slurm does not know either"),
         (Evidence(state=JobState.COMPLETED), Outcome.EXITED, "Slurm says COMPLETED"),
@@ -112,17 +123,17 @@ def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_swi
     ],
 )
 def test_a_life_is_judged_by_the_best_evidence_there_is(seen: Evidence, outcome: Outcome, why: str) -> None:
-    assert judge(seen) == (outcome, why)
+    assert decide_outcome(seen) == (outcome, why)
 
 
 def test_every_final_state_of_slurm_is_an_outcome_and_no_other_state_is() -> None:
-    known = {state for state in JobState if judge(Evidence(state=state))[0] is not Outcome.LOST}
+    known = {state for state in JobState if decide_outcome(Evidence(state=state))[0] is not Outcome.LOST}
     assert known == {state for state in JobState if state.is_final}
 
 
-def a_life(outcome: Outcome, *, minutes: float = 1, new_checkpoint: bool = False) -> Ended:
+def a_life(outcome: Outcome, *, minutes: float = 1, new_checkpoint: bool = False) -> FinishedLife:
     begin = datetime(2026, 3, 1, tzinfo=UTC)
-    return Ended(
+    return FinishedLife(
         life="12_1.0", outcome=outcome, action=ACTIONS[outcome], why="", started=begin,
         ended=begin + timedelta(minutes=minutes), new_checkpoint=new_checkpoint,
     )  # fmt: skip
@@ -133,7 +144,7 @@ CRASH = a_life(Outcome.CRASHED)
 
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_only_lives_that_nobody_wanted_to_end_make_a_crash_loop(outcome: Outcome) -> None:
-    assert bool(crash_loop([a_life(outcome)] * 3, RULES)) == (outcome in BURNING)
+    assert bool(find_crash_loop([a_life(outcome)] * 3, RULES)) == (outcome in BURNING)
 
 
 @pytest.mark.parametrize(
@@ -146,18 +157,18 @@ def test_only_lives_that_nobody_wanted_to_end_make_a_crash_loop(outcome: Outcome
         [CRASH, a_life(Outcome.CRASHED, new_checkpoint=True), CRASH],
     ],
 )
-def test_lives_that_got_somewhere_or_are_too_few_are_no_crash_loop(lives: list[Ended]) -> None:
-    assert crash_loop(lives, RULES) == ""
+def test_lives_that_got_somewhere_or_are_too_few_are_no_crash_loop(lives: list[FinishedLife]) -> None:
+    assert find_crash_loop(lives, RULES) == ""
 
 
 def test_a_life_that_was_skipped_neither_makes_nor_breaks_a_crash_loop() -> None:
-    assert crash_loop([CRASH, CRASH, a_life(Outcome.SKIPPED)], RULES) == ""
-    assert crash_loop([CRASH, CRASH, a_life(Outcome.SKIPPED), CRASH], RULES) != ""
+    assert find_crash_loop([CRASH, CRASH, a_life(Outcome.SKIPPED)], RULES) == ""
+    assert find_crash_loop([CRASH, CRASH, a_life(Outcome.SKIPPED), CRASH], RULES) != ""
 
 
 def test_a_crash_loop_is_told_in_words() -> None:
     lives = [replace(CRASH, life=f"12_{n}.0") for n in (1, 2, 3)]
-    assert crash_loop(lives, RULES) == (
+    assert find_crash_loop(lives, RULES) == (
         "3 lives in a row under 20 min without a new checkpoint: "
         "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
     )  # fmt: skip

@@ -9,18 +9,18 @@ import pytest
 
 from opsctl.launch.launch_plan import job_spec
 from opsctl.model import JobSpec
-from opsctl.settings.loader import Site, Train, parse
+from opsctl.settings.loader import SiteSettings, TrainSettings, parse
 
-Make = Callable[..., Train]
+Make = Callable[..., TrainSettings]
 
 
 @pytest.fixture
 def train() -> Make:
     """`train(nodes=3)`: a train with a command, its [slurm] changed so; `top={...}` changes the rest."""
 
-    def make(top: dict[str, Any] | None = None, **slurm: Any) -> Train:
+    def make(top: dict[str, Any] | None = None, **slurm: Any) -> TrainSettings:
         table = {"nodes": 2, "time_limit": "30", "tasks": 3, **slurm}
-        return parse(Train, {"name": "gpt", "command": ["true"], "slurm": table, **(top or {})}, "train.toml")
+        return parse(TrainSettings, {"name": "gpt", "command": ["true"], "slurm": table, **(top or {})}, "train.toml")
 
     return make
 
@@ -28,4 +28,4 @@ def train() -> Make:
 @pytest.fixture
 def spec(train: Make) -> Callable[..., JobSpec]:
     """`spec(nodes=3)`: what that train asks of Slurm."""
-    return lambda **slurm: job_spec(train(**slurm), Site(root="/trains"))
+    return lambda **slurm: job_spec(train(**slurm), SiteSettings(root="/trains"))

@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import ConfigError, InputError
-from opsctl.launch.launch_plan import body, job_spec, plan, trainer_json
-from opsctl.settings.loader import Site, Train, parse
+from opsctl.launch.launch_plan import job_spec, make_plan, render_body, trainer_json
+from opsctl.settings.loader import SiteSettings, TrainSettings, parse
 from opsctl.state.run_dir import RunDir
 
 RUN = RunDir(Path("/trains/gpt"))
-SITE = Site(root="/trains")
+SITE = SiteSettings(root="/trains")
 
 
 def test_the_sites_defaults_fill_what_the_train_leaves_empty(train):
-    site = parse(Site, {"root": "/t", "slurm": {"partition": "gpu", "account": "llm", "qos": "long"}}, "site.toml")
+    site = parse(
+        SiteSettings, {"root": "/t", "slurm": {"partition": "gpu", "account": "llm", "qos": "long"}}, "site.toml"
+    )
     spec = job_spec(train(partition="debug"), site)
     assert (spec.partition, spec.account, spec.qos) == ("debug", "llm", "long")
 
@@ -36,13 +38,13 @@ def test_what_is_no_node_list_is_refused(train):
 
 def test_a_plan_is_the_same_each_time(train):
     spec = job_spec(train(), SITE)
-    first, second = (plan(train(), spec, RUN, nonce="n", python="/py", site_file=None) for _ in range(2))
+    first, second = (make_plan(train(), spec, RUN, nonce="n", python="/py", site_file=None) for _ in range(2))
     assert first == second
     assert first.comment == "opsctl:gpt:n"
 
 
 def test_every_directive_is_in_the_wrapper_before_any_command(train):
-    text = plan(train(), job_spec(train(), SITE), RUN, nonce="n", python="/py", site_file=None).wrapper
+    text = make_plan(train(), job_spec(train(), SITE), RUN, nonce="n", python="/py", site_file=None).wrapper
     lines = text.splitlines()
     commands = [number for number, line in enumerate(lines) if line and not line.startswith("#")]
     last = max(number for number, line in enumerate(lines) if line.startswith("#SBATCH"))
@@ -51,23 +53,25 @@ def test_every_directive_is_in_the_wrapper_before_any_command(train):
 
 def test_the_embedded_trainer_runs_on_its_own_interpreter(train):
     embedded = parse(
-        Train,
+        TrainSettings,
         {"name": "gpt", "python": "/env/bin/python", "trainer": {}, "slurm": {"nodes": 1, "time_limit": "9"}},
         "train.toml",
     )
-    text = body(embedded, RUN, python="/opsctl/python")
+    text = render_body(embedded, RUN, python="/opsctl/python")
     assert "    /env/bin/python -P -m opsctl.trainer /trains/gpt/trainer.json || code=$?" in text
     assert "/opsctl/python -P -m opsctl.guard.rank --logs" in text
 
 
 def test_braces_in_a_path_of_ours_are_no_placeholder():
-    embedded = parse(Train, {"name": "gpt", "trainer": {}, "slurm": {"nodes": 1, "time_limit": "9"}}, "train.toml")
-    assert "'/t/{{ x }}/gpt/trainer.json'" in body(embedded, RunDir(Path("/t/{{ x }}/gpt")), python="/py")
+    embedded = parse(
+        TrainSettings, {"name": "gpt", "trainer": {}, "slurm": {"nodes": 1, "time_limit": "9"}}, "train.toml"
+    )
+    assert "'/t/{{ x }}/gpt/trainer.json'" in render_body(embedded, RunDir(Path("/t/{{ x }}/gpt")), python="/py")
 
 
 def test_an_unknown_placeholder_is_a_problem_of_the_command(train):
     with pytest.raises(ConfigError, match=r"command: 1 problem\n  {{ minutes }}: unknown; known: checkpoint_dir, "):
-        body(train({"command": ["x", "{{ minutes }}"]}), RUN, python="/py")
+        render_body(train({"command": ["x", "{{ minutes }}"]}), RUN, python="/py")
 
 
 def test_a_relative_corpus_lies_where_the_launch_was_typed():
@@ -76,7 +80,7 @@ def test_a_relative_corpus_lies_where_the_launch_was_typed():
         "trainer": {"seed": 1, "data": {"prefix": "data/c"}},
         "slurm": {"nodes": 1, "time_limit": "9"},
     }
-    written = json.loads(trainer_json(parse(Train, embedded, "t"), Path("/here")))
+    written = json.loads(trainer_json(parse(TrainSettings, embedded, "t"), Path("/here")))
     assert written == {"seed": 1, "data": {"prefix": "/here/data/c"}}
 
 

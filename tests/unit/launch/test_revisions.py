@@ -4,7 +4,7 @@ import pytest
 
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, revisions, swap, syntax_problems
-from opsctl.state.journal import Journal, Kind
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 
 FIRST = Files(config="a = 1\n", trainer="{}\n", body="true\n")
@@ -92,7 +92,7 @@ def test_an_edit_is_journalled_once_also_when_it_was_cut_off_before(run):
     swap(run, SECOND)  # and killed here
     note_edit(run, journal, swap(run, SECOND))
     note_edit(run, journal, swap(run, SECOND))
-    assert [(event.kind, event.data) for event in journal.events()] == [(Kind.EDITED, {"revision": "0001"})]
+    assert [(event.kind, event.data) for event in journal.events()] == [(EventKind.EDITED, {"revision": "0001"})]
 
 
 def test_what_sbatch_has_frozen_is_named_with_its_old_and_new_value(train):

@@ -3,9 +3,9 @@
 import pytest
 
 from opsctl.host.system import SystemClock
-from opsctl.launch.train_arrays import look
+from opsctl.launch.train_arrays import take_snapshot
 from opsctl.model import Job, JobState
-from opsctl.state.journal import Journal, Kind
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 
 
@@ -21,12 +21,12 @@ def journal(tmp_path):
 
 
 def submitted(journal, nonce, array):
-    journal.append(Kind.SUBMITTING, nonce=nonce, tasks=2, after="")
-    journal.append(Kind.SUBMITTED, nonce=nonce, array=array)
+    journal.append(EventKind.SUBMITTING, nonce=nonce, tasks=2, after="")
+    journal.append(EventKind.SUBMITTED, nonce=nonce, array=array)
 
 
 def see(journal, *jobs):
-    return look(journal.run, journal, jobs)
+    return take_snapshot(journal.run, journal, jobs)
 
 
 def test_a_row_with_our_nonce_is_ours_whatever_its_name(journal):
@@ -51,7 +51,7 @@ def test_our_id_with_another_comment_is_a_stranger(journal):
 
 
 def test_a_submission_that_was_cut_off_and_is_there_is_adopted(journal):
-    journal.append(Kind.SUBMITTING, nonce="n1", tasks=2, after="")
+    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=2, after="")
     assert [job.array for job in see(journal, row("5", "opsctl:gpt:n1")).adopted] == ["5"]
 
 
@@ -77,7 +77,7 @@ def test_of_a_submission_that_arrived_twice_the_running_or_else_the_known_array_
 
 
 def test_of_two_that_nobody_knew_of_one_is_adopted(journal):
-    journal.append(Kind.SUBMITTING, nonce="n1", tasks=2, after="")
+    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=2, after="")
     seen = see(journal, row("10", "opsctl:gpt:n1"), row("9", "opsctl:gpt:n1"))
     assert ([job.array for job in seen.adopted], [job.array for job in seen.doubles]) == (["9"], ["10"])
 

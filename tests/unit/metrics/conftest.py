@@ -13,7 +13,7 @@ from opsctl.app import App, build
 from opsctl.errors import Unreachable
 from opsctl.host.system import SystemClock
 from opsctl.model import Finding, Job, JobState, Level
-from opsctl.state.journal import Journal, Kind
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
@@ -60,11 +60,11 @@ def place(tmp_path: Path) -> Place:
     run.create()
     run.config.write_text('[slurm]\ntime_limit = "60"\n')
     journal = Journal(run, SystemClock())
-    journal.append(Kind.SUBMITTING, nonce="n1", tasks=5, after="")
-    journal.append(Kind.SUBMITTED, nonce="n1", array="12")
+    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=5, after="")
+    journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
     for life, outcome in (("12_1.0", "crashed"), ("12_2.0", "deadline"), ("12_3.0", "deadline")):
-        journal.append(Kind.LIFE_STARTED, life=life, nodes="node001")
-        journal.append(Kind.LIFE_SETTLED, life=life, outcome=outcome, action="continue", why="so")
+        journal.append(EventKind.LIFE_STARTED, life=life, nodes="node001")
+        journal.append(EventKind.LIFE_SETTLED, life=life, outcome=outcome, action="continue", why="so")
     run.main_log.write_text("".join(LINE.format(step, step * 2048, 10 - step / 100) for step in range(1, 201)))
     beat = Heartbeat(life="12_4.0", node="n", rank=0, phase=Phase.TRAIN, step=200, at=now.timestamp(), limit_s=60)
     (run.heartbeat / "train.json").write_text(to_json(beat))

@@ -15,7 +15,7 @@ from opsctl.cli import cli
 from opsctl.errors import InputError, OpsctlError
 from opsctl.host.system import SystemClock
 from opsctl.metrics.collect import effective, gather
-from opsctl.metrics.families import FAMILIES, Sample, exposition
+from opsctl.metrics.families import FAMILIES, MetricSample, exposition
 from opsctl.metrics.serve import FRESH_S, Fresh, listen, parse_address
 from opsctl.telemetry.progress.effective_time import Bucket
 from tests.unit.metrics.conftest import LINE, Place
@@ -123,7 +123,7 @@ def test_a_loss_that_is_no_number_is_told_as_such(place: Place) -> None:
 
 @pytest.mark.parametrize("name", ['a"b\\c\nd', "é", "\udcff"])
 def test_a_label_may_be_anything(name: str) -> None:
-    found = read(exposition([Sample("opsctl_train_up", 1, {"train": name})]))
+    found = read(exposition([MetricSample("opsctl_train_up", 1, {"train": name})]))
     assert list(found.values()) == [1]
 
 

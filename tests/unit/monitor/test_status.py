@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from opsctl.alerts.ledger import Ledger
+from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.open_alerts import open_alerts
 from opsctl.cli.output import finite
 from opsctl.cli.status import status_block
 from opsctl.guard.attempt_record import Start, write_start
 from opsctl.host.system import SystemClock
 from opsctl.model import Finding, Job, JobState, Level
-from opsctl.monitor.status import Status, status
-from opsctl.settings.alerts import AlertSite
+from opsctl.monitor.status import TrainStatus, read_status
+from opsctl.settings.alerts import AlertSettings
 from opsctl.state import switches
-from opsctl.state.journal import Journal, Kind
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
-from opsctl.state.switches import Switch, Verb
+from opsctl.state.switches import RequestKind, Switch
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
 from opsctl.units import format_duration
 
@@ -36,13 +36,13 @@ def run(tmp_path: Path) -> RunDir:
     run.create()
     run.config.write_text("")
     journal = Journal(run, SystemClock())
-    journal.append(Kind.SUBMITTING, nonce="n1", tasks=5, after="")
-    journal.append(Kind.SUBMITTED, nonce="n1", array="12")
+    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=5, after="")
+    journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
     return run
 
 
-def seen(run: RunDir, *jobs: Job) -> Status:
-    return status(run, Journal(run, SystemClock()), jobs, NOW)
+def seen(run: RunDir, *jobs: Job) -> TrainStatus:
+    return read_status(run, Journal(run, SystemClock()), jobs, NOW)
 
 
 def row(state: JobState, *tasks: int, comment: str = "opsctl:gpt:n1", reason: str = "", **more: object) -> Job:
@@ -63,7 +63,7 @@ def start_life(run: RunDir, *, main_log: int) -> None:
     write_start(run, run.life("12_1.0"), start)
 
 
-def said(each: Status) -> str:
+def said(each: TrainStatus) -> str:
     console = Console(width=200)
     with console.capture() as caught:
         console.print(status_block(each, NOW))
@@ -126,14 +126,16 @@ def test_a_job_with_our_id_and_not_our_comment_is_noticed(run: RunDir) -> None:
 
 
 def test_absent_from_the_queue_with_a_life_unsettled_is_unknown_not_ended(run: RunDir) -> None:
-    Journal(run, SystemClock()).append(Kind.LIFE_STARTED, life="12_1.0", nodes="node001")
+    Journal(run, SystemClock()).append(EventKind.LIFE_STARTED, life="12_1.0", nodes="node001")
     assert seen(run).state == "unknown"
 
 
 def test_the_last_life_that_finished_makes_the_train_finished(run: RunDir) -> None:
     journal = Journal(run, SystemClock())
-    journal.append(Kind.LIFE_STARTED, life="12_1.0", nodes="node001")
-    journal.append(Kind.LIFE_SETTLED, life="12_1.0", outcome="finished", action="cancel-queued", why="the last step")
+    journal.append(EventKind.LIFE_STARTED, life="12_1.0", nodes="node001")
+    journal.append(
+        EventKind.LIFE_SETTLED, life="12_1.0", outcome="finished", action="cancel-queued", why="the last step"
+    )
     assert seen(run).state == "finished"
     assert "12_1.0 finished " in said(seen(run))
 
@@ -156,7 +158,7 @@ def test_a_heartbeat_that_is_further_than_the_log_goes_first(run: RunDir) -> Non
 
 def test_switches_and_requests_are_shown_with_who_made_them(run: RunDir) -> None:
     switches.arm(run, Switch.KILL, why="wrong data")
-    switches.request(run, Verb.RELEASE)
+    switches.request(run, RequestKind.RELEASE)
     text = said(seen(run))
     assert "kill switch" in text
     assert "wrong data" in text
@@ -205,11 +207,11 @@ def test_a_train_that_was_never_submitted_has_not_ended(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "new")
     run.create()
     journal = Journal(run, SystemClock())
-    assert status(run, journal, [], NOW).state == "not submitted"
-    journal.append(Kind.SUBMITTING, nonce="n1", tasks=5, after="")
-    assert status(run, journal, [], NOW).state == "unknown"
-    journal.append(Kind.SUBMIT_REFUSED, nonce="n1", why="no such partition")
-    assert status(run, journal, [], NOW).state == "not submitted"
+    assert read_status(run, journal, [], NOW).state == "not submitted"
+    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=5, after="")
+    assert read_status(run, journal, [], NOW).state == "unknown"
+    journal.append(EventKind.SUBMIT_REFUSED, nonce="n1", why="no such partition")
+    assert read_status(run, journal, [], NOW).state == "not submitted"
 
 
 def test_what_the_trainer_says_went_wrong_is_told_while_it_runs(run: RunDir) -> None:
@@ -272,13 +274,15 @@ def test_a_log_of_rubbish_is_no_progress_and_no_failure(run: RunDir, rubbish: by
 
 def test_the_last_end_is_told_with_its_cause_and_when_and_what_to_do(run: RunDir) -> None:
     journal = Journal(run, SystemClock())
-    journal.append(Kind.LIFE_STARTED, life="12_1.0", nodes="node001")
+    journal.append(EventKind.LIFE_STARTED, life="12_1.0", nodes="node001")
     journal.append(
-        Kind.DIAGNOSED, **{"life": "12_1.0", "class": "gpu", "cause": "xid79", "says": "GPU fell off the bus",
+        EventKind.DIAGNOSED, **{"life": "12_1.0", "class": "gpu", "cause": "xid79", "says": "GPU fell off the bus",
         "node": "node001", "rank": 3, "suspects": [], "evidence": [], "also": [], "advice": "drain it"},
     )  # fmt: skip
-    journal.append(Kind.LIFE_SETTLED, life="12_1.0", outcome="crashed", action="continue", why="GPU fell off the bus")
-    later = status(run, journal, [], journal.clock.now() + timedelta(hours=2))
+    journal.append(
+        EventKind.LIFE_SETTLED, life="12_1.0", outcome="crashed", action="continue", why="GPU fell off the bus"
+    )
+    later = read_status(run, journal, [], journal.clock.now() + timedelta(hours=2))
     console = Console(width=200)
     with console.capture() as caught:
         console.print(status_block(later, journal.clock.now() + timedelta(hours=2)))
@@ -298,7 +302,7 @@ def test_no_line_is_wider_than_the_terminal(run: RunDir, width: int) -> None:
 
 
 def test_open_alerts_of_the_train_are_shown_the_worst_first(run: RunDir) -> None:
-    ledger = Ledger(SiteDir.of(run.path.parent), SystemClock(), AlertSite(warning_looks=1))
+    ledger = AlertLedger(SiteDir.of(run.path.parent), SystemClock(), AlertSettings(warning_looks=1))
     ledger.record([
         Finding(key="loss/gpt", level=Level.WARNING, summary="a spike", train="gpt", is_certain=True),
         Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step for 2 h", train="gpt", is_certain=True),
@@ -307,7 +311,7 @@ def test_open_alerts_of_the_train_are_shown_the_worst_first(run: RunDir) -> None
     ])  # fmt: skip
     ledger.ack("loss/gpt", "on it")
     alerts = open_alerts(ledger.path)
-    found = status(run, Journal(run, SystemClock()), [row(JobState.RUNNING, 1)], NOW, alerts)
+    found = read_status(run, Journal(run, SystemClock()), [row(JobState.RUNNING, 1)], NOW, alerts)
     assert [each.key for each in found.alerts] == ["hang/gpt", "loss/gpt"]
     text = said(found)
     assert "critical  no step for 2 h" in text

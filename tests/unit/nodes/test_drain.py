@@ -9,8 +9,8 @@ from opsctl.model import Node
 from opsctl.nodes.drain import Quarantine
 from opsctl.nodes.drain_plan import NodePlan, Step
 from opsctl.nodes.exclusions import Exclusions
-from opsctl.nodes.history import History
-from opsctl.settings.health import HealthSite
+from opsctl.nodes.history import NodeHistory
+from opsctl.settings.health import HealthSettings
 from opsctl.state.site_dir import SiteDir
 
 
@@ -36,8 +36,8 @@ def test_two_who_drain_together_take_out_no_more_than_the_cap(tmp_path):
     site, clock, cluster = SiteDir(tmp_path), SystemClock(), Cluster("node001", "node002")
     site.create()
     acts = Quarantine(
-        scheduler=cluster, history=History(site=site, clock=clock), exclusions=Exclusions(site=site, clock=clock),
-        site=HealthSite(), chains=(),
+        scheduler=cluster, history=NodeHistory(site=site, clock=clock), exclusions=Exclusions(site=site, clock=clock),
+        site=HealthSettings(), chains=(),
     )  # fmt: skip
 
     def drain(name):

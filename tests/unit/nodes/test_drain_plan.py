@@ -8,10 +8,10 @@ import pytest
 
 from opsctl.errors import InputError
 from opsctl.model import Node
-from opsctl.nodes.drain_plan import Wants, busy, cap_of, has_changed, plan_drain, plan_reboot, plan_undrain
+from opsctl.nodes.drain_plan import NodeDemand, busy, cap_of, has_changed, plan_drain, plan_reboot, plan_undrain
 from opsctl.nodes.health.node_state import Verdict
-from opsctl.nodes.history import Record
-from opsctl.settings.health import HealthSite
+from opsctl.nodes.history import NodeRecord
+from opsctl.settings.health import HealthSettings
 from tests.support.made_nodes import NOW, seen, smi, stat, verdict
 
 OURS = "opsctl: xid: 79"
@@ -31,7 +31,7 @@ def bad(name: str, **changes: str) -> Verdict:
 
 
 def plan(verdicts: list[Verdict], nodes: list[Node], **given):
-    return plan_drain(verdicts, nodes, HealthSite(), scores=given.pop("scores", {}), **given)
+    return plan_drain(verdicts, nodes, HealthSettings(), scores=given.pop("scores", {}), **given)
 
 
 def test_a_reason_names_the_check_the_card_and_the_evidence() -> None:
@@ -73,7 +73,7 @@ def test_never_more_than_the_cap_those_that_are_out_already_included() -> None:
 @pytest.mark.parametrize("text", ["x", "-1", "5 %", "1.5", "٣"])
 def test_a_cap_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="is neither a number nor a share"):
-        cap_of(HealthSite(), 10, text)
+        cap_of(HealthSettings(), 10, text)
 
 
 def test_what_somebody_else_took_out_is_left_alone() -> None:
@@ -89,7 +89,7 @@ def test_what_somebody_else_took_out_is_left_alone() -> None:
 
 
 def test_spare_nodes_are_counted() -> None:
-    wants = [Wants(train="big", nodes=64), Wants(train="small", nodes=62)]
+    wants = [NodeDemand(train="big", nodes=64), NodeDemand(train="small", nodes=62)]
     found = plan([bad("node001"), bad("node002")], cluster(64), wants=wants)
     assert found.notes == ("big's 64 nodes no longer fit: 62 left",)
 
@@ -111,8 +111,8 @@ def test_whether_a_node_has_a_job_is_slurms_word(state, expected) -> None:
     assert busy([node("n", state)]).get("n") is expected
 
 
-def undrain(found: Verdict, snapshot, record: Record, *nodes: Node, since: float = 0.0, gap: float = 60):
-    site = HealthSite(undrain_gap_seconds=gap)
+def undrain(found: Verdict, snapshot, record: NodeRecord, *nodes: Node, since: float = 0.0, gap: float = 60):
+    site = HealthSettings(undrain_gap_seconds=gap)
     return plan_undrain([found], list(nodes), site, records={record.node: record},
                         snapshots={snapshot.node: snapshot}, since={record.node: since})  # fmt: skip
 
@@ -120,7 +120,7 @@ def undrain(found: Verdict, snapshot, record: Record, *nodes: Node, since: float
 def test_what_we_drained_is_put_back_when_it_passed_twice() -> None:
     snapshot, at = seen(), NOW.timestamp()
     ours = node("node001", "IDLE+DRAIN", OURS)
-    twice, once = Record(node="node001", passed=(at, at + 61)), Record(node="node001", passed=(at + 61,))
+    twice, once = NodeRecord(node="node001", passed=(at, at + 61)), NodeRecord(node="node001", passed=(at + 61,))
     assert [step.node for step in undrain(verdict(snapshot), snapshot, twice, ours).steps] == ["node001"]
     (left,) = undrain(verdict(snapshot), snapshot, once, ours).left
     assert left.why == "has passed once: look again after 60 s"
@@ -136,7 +136,7 @@ def test_what_we_drained_is_put_back_when_it_passed_twice() -> None:
 
 def test_what_others_drained_is_never_put_back_unless_its_reason_is_listed() -> None:
     snapshot = seen()
-    record = Record(node="node001", passed=(0.0, 100.0))
+    record = NodeRecord(node="node001", passed=(0.0, 100.0))
     for reason in ("bad fan", "", "Opsctl: x", "opsctl"):
         found = undrain(verdict(snapshot), snapshot, record, node("node001", "IDLE+DRAIN", reason))
         assert (found.steps, found.left) == ((), ())
@@ -148,10 +148,10 @@ def test_a_node_is_free_when_no_process_of_a_user_is_left_but_our_own() -> None:
     text = "9 1001\n10 1002\n--\n" + stat(9, "python", seconds_ago=900) + stat(10, "sh", seconds_ago=5) + "--\n100\n"
     killed = node("node001", "IDLE+DRAIN", "Kill task failed")
     snapshot = replace(seen(processes=text), uid=1002)
-    (left,) = undrain(verdict(snapshot), snapshot, Record(node="node001"), killed).left
+    (left,) = undrain(verdict(snapshot), snapshot, NodeRecord(node="node001"), killed).left
     assert left.why == "1 processes of users: 9 (python, uid 1001)"
     blind = seen(processes=(1, ""))
-    (left,) = undrain(verdict(blind), blind, Record(node="node001"), killed).left
+    (left,) = undrain(verdict(blind), blind, NodeRecord(node="node001"), killed).left
     assert left.why == "its processes cannot be seen"
 
 
@@ -159,7 +159,7 @@ def test_what_somebody_else_took_out_and_what_boots_already_is_not_booted() -> N
     nodes = cluster(
         100, node001=("DOWN", "bad fan"), node002=("IDLE+REBOOT_REQUESTED", OURS), node003=("DRAINED", OURS)
     )
-    found = plan_reboot(["node001", "node002", "node003", "node101"], nodes, HealthSite(), why="Xid 79")
+    found = plan_reboot(["node001", "node002", "node003", "node101"], nodes, HealthSettings(), why="Xid 79")
     assert [(step.node, step.reason) for step in found.steps] == [("node003", "opsctl: reboot: Xid 79")]
     assert [each.why for each in found.left] == [
         "is DOWN by somebody else: bad fan", "is to be booted already: IDLE+REBOOT_REQUESTED", "Slurm does not list it"
@@ -168,16 +168,16 @@ def test_what_somebody_else_took_out_and_what_boots_already_is_not_booted() -> N
 
 def test_no_more_nodes_are_booted_than_may_be_out_of_service() -> None:
     names = [f"node{number:03}" for number in range(1, 8)]
-    found = plan_reboot(names, cluster(100, node090=("DRAINED", OURS)), HealthSite(), why="")
+    found = plan_reboot(names, cluster(100, node090=("DRAINED", OURS)), HealthSettings(), why="")
     assert len(found.steps) == 3
     assert len(found.left) == 4
     on_their_way = cluster(100, **dict.fromkeys(names[:4], ("IDLE+DRAIN+REBOOT_REQUESTED", OURS)))
-    assert plan_reboot(names, on_their_way, HealthSite(), why="").steps == ()
+    assert plan_reboot(names, on_their_way, HealthSettings(), why="").steps == ()
 
 
 def test_nodes_that_our_trains_are_kept_from_count_when_others_are_booted() -> None:
     names = [f"node{number:03}" for number in range(1, 5)]
     away = frozenset({"node001", "node051", "node052"})
-    found = plan_reboot(names, cluster(100), HealthSite(), why="", excluded=away)
+    found = plan_reboot(names, cluster(100), HealthSettings(), why="", excluded=away)
     assert [step.node for step in found.steps] == ["node001", "node002"]
     assert {each.why for each in found.left} == {"beyond the cap of 4 nodes that opsctl takes out at once"}

@@ -12,54 +12,54 @@ import pytest
 
 from opsctl.nodes.exclusions import Exclusions
 from opsctl.nodes.health.node_checker import judge_all
-from opsctl.nodes.health.node_state import Snapshot
-from opsctl.nodes.history import History, Record, after_look, lemons, node_score
-from opsctl.settings.health import HealthSite
+from opsctl.nodes.health.node_state import NodeSnapshot
+from opsctl.nodes.history import NodeHistory, NodeRecord, find_lemons, node_score, update_record
+from opsctl.settings.health import HealthSettings
 from opsctl.state.site_dir import SiteDir
-from tests.support.clocks import Hands
+from tests.support.clocks import FakeClock
 from tests.support.made_nodes import NOW, corpus, seen, smi, uuid, verdict
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
-    return History(site=SiteDir(tmp_path / ".site"), clock=Hands(NOW))
+def history(tmp_path: Path) -> NodeHistory:
+    return NodeHistory(site=SiteDir(tmp_path / ".site"), clock=FakeClock(NOW))
 
 
-def save(history: History, snapshot: Snapshot) -> Record:
+def save(history: NodeHistory, snapshot: NodeSnapshot) -> NodeRecord:
     found = verdict(snapshot, prior=history.read(snapshot.node).prior)
     (record,) = history.save([(snapshot, found)], baseline_hours=24)
     return record
 
 
-def test_what_was_written_is_read_again(history: History) -> None:
+def test_what_was_written_is_read_again(history: NodeHistory) -> None:
     record = save(history, seen(nvlink=corpus("nvlink/gb200.txt"), infiniband="a/ports/1/state:4: ACTIVE\n"))
     assert history.read("node001") == record
     assert len(record.cards) == 8
     assert [each.node for each in history.all()] == ["node001"]
 
 
-def test_a_node_that_was_never_seen_has_no_past(history: History) -> None:
-    assert history.read("node999") == Record(node="node999")
+def test_a_node_that_was_never_seen_has_no_past(history: NodeHistory) -> None:
+    assert history.read("node999") == NodeRecord(node="node999")
     assert (history.all(), history.cards()) == ([], {})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"node": 1, "what": 2}', '{"cards": [{}]}', '{"links": 3}'])
-def test_a_broken_file_is_no_past(history: History, text: str) -> None:
+def test_a_broken_file_is_no_past(history: NodeHistory, text: str) -> None:
     save(history, seen())
     (history.site.nodes / "node" / "node001.json").write_text(text)
     (history.site.nodes / "card").mkdir()
     (history.site.nodes / "card" / "x.json").write_text(text)
-    assert history.read("node001") == Record(node="node001")
+    assert history.read("node001") == NodeRecord(node="node001")
     assert (history.all(), history.cards()) == ([], {})
 
 
-def test_a_name_cannot_lead_out_of_the_directory(history: History) -> None:
+def test_a_name_cannot_lead_out_of_the_directory(history: NodeHistory) -> None:
     save(history, seen(node="../../x"))
     assert history.read("../../x").health == "healthy"
     assert [path.name for path in (history.site.nodes / "node").iterdir()] == ["%2E%2E%2F%2E%2E%2Fx.json"]
 
 
-def test_a_card_that_went_missing_is_expected_on(history: History) -> None:
+def test_a_card_that_went_missing_is_expected_on(history: NodeHistory) -> None:
     save(history, seen())
     for _ in range(2):
         record = save(history, seen(smi=smi(7), pci=""))
@@ -69,7 +69,7 @@ def test_a_card_that_went_missing_is_expected_on(history: History) -> None:
     assert save(history, seen(smi=smi(7), pci="")).health == "healthy"
 
 
-def test_driver_and_shared_memory_are_remembered_over_looks_that_did_not_see_them(history: History) -> None:
+def test_driver_and_shared_memory_are_remembered_over_looks_that_did_not_see_them(history: NodeHistory) -> None:
     save(history, replace(seen(), shm_kb=98_566_144))
     record = save(history, replace(seen(smi=(124, "")), shm_kb=None))
     assert (record.driver, record.shm_kb) == ("570.86.15", 98_566_144)
@@ -77,7 +77,7 @@ def test_driver_and_shared_memory_are_remembered_over_looks_that_did_not_see_the
     assert history.read("node001").shm_kb == 65_536
 
 
-def test_the_same_thing_since_the_same_boot_is_one_incident(history: History) -> None:
+def test_the_same_thing_since_the_same_boot_is_one_incident(history: NodeHistory) -> None:
     for _ in range(3):
         record = save(history, seen(smi=smi(failure="Yes")))
     (incident,) = record.incidents
@@ -85,12 +85,12 @@ def test_the_same_thing_since_the_same_boot_is_one_incident(history: History) ->
     assert history.cards()[uuid(3)] == (incident,)
 
 
-def test_a_card_is_known_again_under_another_nodes_name(history: History) -> None:
+def test_a_card_is_known_again_under_another_nodes_name(history: NodeHistory) -> None:
     for boot in range(2):
         bad = replace(seen(node="cloud-7", smi=smi(failure="Yes")), boot=f"b{boot}")
         save(history, bad)
     cards = history.cards()
-    found = lemons(cards, NOW, days=28, limit=6)
+    found = find_lemons(cards, NOW, days=28, limit=6)
     assert set(found) == {uuid(3), "165052200003"}
     assert found[uuid(3)].startswith("score 6; last on cloud-7, 2026-11-20: remapped_rows: a row could not be remapped")
     record = save(history, seen(node="cloud-9"))
@@ -98,16 +98,16 @@ def test_a_card_is_known_again_under_another_nodes_name(history: History) -> Non
     assert node_score(record, cards, NOW + timedelta(days=29), 28) == 0
 
 
-def test_passes_count_from_the_last_evidence_and_unknown_takes_none_away(history: History) -> None:
+def test_passes_count_from_the_last_evidence_and_unknown_takes_none_away(history: NodeHistory) -> None:
     well, unknown = seen(), seen(smi=(124, ""))
-    record = Record(node="node001")
+    record = NodeRecord(node="node001")
     for number, snapshot in enumerate((well, seen(smi=smi(failure="Yes")), well, unknown, well)):
         then = replace(snapshot, at=NOW + timedelta(minutes=number))
-        record = after_look(record, then, verdict(then), baseline_hours=24)
+        record = update_record(record, then, verdict(then), baseline_hours=24)
     assert record.passed == ((NOW + timedelta(minutes=2)).timestamp(), (NOW + timedelta(minutes=4)).timestamp())
 
 
-def test_a_counter_is_held_against_its_baseline_until_that_is_old(history: History) -> None:
+def test_a_counter_is_held_against_its_baseline_until_that_is_old(history: NodeHistory) -> None:
     def look(count: int, hours: float) -> str:
         text = f"mlx/ports/1/state:4: ACTIVE\nmlx/ports/1/counters/link_downed:{count}\n"
         return save(history, replace(seen(infiniband=text), at=NOW + timedelta(hours=hours))).health
@@ -116,7 +116,7 @@ def test_a_counter_is_held_against_its_baseline_until_that_is_old(history: Histo
     assert looks == ["healthy", "degraded", "degraded", "degraded", "healthy"]
 
 
-def test_a_hang_that_is_noted_again_counts_once_and_a_new_baseline_forgets_none(history: History) -> None:
+def test_a_hang_that_is_noted_again_counts_once_and_a_new_baseline_forgets_none(history: NodeHistory) -> None:
     for life in ("gpt/12_1.0", "gpt/12_1.0", "gpt/12_2.0"):
         count = history.note_hang("node001", life, NOW, days=28)
     assert count == 2
@@ -126,7 +126,7 @@ def test_a_hang_that_is_noted_again_counts_once_and_a_new_baseline_forgets_none(
 
 
 def test_exclusions_expire(tmp_path: Path) -> None:
-    clock = Hands(NOW)
+    clock = FakeClock(NOW)
     kept = Exclusions(site=SiteDir(tmp_path / ".site"), clock=clock)
     kept.add([("node003", "opsctl: xid: 79"), ("node004", "x")], hours=72)
     kept.remove(["node004"])
@@ -141,14 +141,14 @@ def test_five_thousand_nodes_are_judged_in_five_seconds() -> None:
     kernel = corpus("dmesg/xid-13-109.txt") + corpus("dmesg/xid-119-gsp.txt")
     kinds = [seen(smi=well, kernel=kernel), seen(smi=sick), seen(), seen(smi=(124, ""))]
     snapshots = {f"node{number:04}": replace(kinds[number % 4], node=f"node{number:04}") for number in range(5000)}
-    priors = {name: Record(node=name).prior for name in snapshots}
+    priors = {name: NodeRecord(node=name).prior for name in snapshots}
     began = time.process_time()
-    found = judge_all(snapshots, priors, HealthSite(), {}, {})
+    found = judge_all(snapshots, priors, HealthSettings(), {}, {})
     assert time.process_time() - began < 5
     assert [each.health.value for each in found[:4]] == ["faulty", "faulty", "healthy", "unknown"]
 
 
-def test_a_record_is_json_that_people_can_read(history: History) -> None:
+def test_a_record_is_json_that_people_can_read(history: NodeHistory) -> None:
     save(history, seen(smi=smi(failure="Yes")))
     given = json.loads((history.site.nodes / "node" / "node001.json").read_text())
     assert given["health"] == "faulty"

@@ -9,8 +9,8 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.nodes.history import Card, Incident, Record
-from opsctl.nodes.incident_summary import of_node, of_nodes
+from opsctl.nodes.history import Card, Incident, NodeRecord
+from opsctl.nodes.incident_summary import summarize_node, summarize_nodes
 from tests.support.made_nodes import NOW
 
 END = NOW.timestamp()
@@ -23,12 +23,12 @@ def incident(at: float, last: float | None = None, *, check: str = "xid", node: 
     return Incident(at=END + at, last=END + (at if last is None else last), count=1, node=node, check=check, **made)
 
 
-def record(*incidents: Incident, looked: float = -HOUR, **more: object) -> Record:
-    return replace(Record(node="n1", at=END + looked, incidents=incidents), **more)  # type: ignore[arg-type]  # fields
+def record(*incidents: Incident, looked: float = -HOUR, **more: object) -> NodeRecord:
+    return replace(NodeRecord(node="n1", at=END + looked, incidents=incidents), **more)  # type: ignore[arg-type]  # fields
 
 
-def told(node: Record, cards: dict[str, Sequence[Incident]] | None = None) -> list[str]:
-    return of_node(node, cards or {}, at=NOW, days=28)
+def told(node: NodeRecord, cards: dict[str, Sequence[Incident]] | None = None) -> list[str]:
+    return summarize_node(node, cards or {}, at=NOW, days=28)
 
 
 def test_findings_are_counted_by_check_within_the_days() -> None:
@@ -76,7 +76,7 @@ def test_without_a_cause_each_of_the_lifes_nodes_is_told_of() -> None:
     bad = record(incident(-HOUR), looked=-HOUR)
     well = [replace(record(health="healthy"), node=node) for node in ("n2", "n3")]
     since = replace(record(health="healthy", looked=HOUR), node="n5")
-    assert of_nodes([*well, bad, Record(node="n4"), since], at=NOW) == [
+    assert summarize_nodes([*well, bad, NodeRecord(node="n4"), since], at=NOW) == [
         "n1 was already faulty, when looked at 1h before: xid: Xid 79",
         "health had found nothing wrong with n[2-3] then",
         "nobody had looked at n4; opsctl health n4",
@@ -85,7 +85,7 @@ def test_without_a_cause_each_of_the_lifes_nodes_is_told_of() -> None:
 
 def test_many_bad_nodes_are_cut_short() -> None:
     many = [replace(record(incident(-HOUR)), node=f"n{number}") for number in range(1, 10)]
-    lines = of_nodes(many, at=NOW)
+    lines = summarize_nodes(many, at=NOW)
     assert (len(lines), lines[-1]) == (7, "so were n[7-9]")
 
 
@@ -97,4 +97,4 @@ def test_nothing_is_said_to_have_been_there_already_that_was_first_seen_later(sp
     node = record(*found, passed=tuple(END + each for each in passed))
     if not any(each.at <= END for each in found):
         assert not [line for line in told(node) if "already" in line]
-        assert of_nodes([node], at=NOW + timedelta(0)) in ([], ["health had found nothing wrong with n1 then"])
+        assert summarize_nodes([node], at=NOW + timedelta(0)) in ([], ["health had found nothing wrong with n1 then"])

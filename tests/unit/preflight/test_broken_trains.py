@@ -69,4 +69,4 @@ def test_without_any_facts_nothing_is_an_error():
     """What could not be looked at is not held against a train."""
     empty = facts({"now": deepcopy(BASE["now"]), "user": "me"}, {})
     order = Case(name="", given={"finds": []}).order()
-    assert [each for check in CHECKS.values() for each in check.look(order, empty)] == []
+    assert [each for check in CHECKS.values() for each in check.check(order, empty)] == []

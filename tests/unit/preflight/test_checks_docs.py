@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from opsctl.preflight.checks import CHECKS
-from opsctl.preflight.problem import Level
+from opsctl.preflight.problem import ProblemLevel
 from tests.support.broken_trains import ROOT, cases
 
 TEXT = (ROOT / "docs" / "preflight.md").read_text()
@@ -19,7 +19,7 @@ def test_every_row_has_the_levels_that_the_corpus_shows():
     for case in cases():
         for level, name, _ in case.finds:
             levels[name].add(level)
-    shown = {name: ", ".join(level for level in Level if level in levels[name]) for name in CHECKS}
+    shown = {name: ", ".join(level for level in ProblemLevel if level in levels[name]) for name in CHECKS}
     assert {row[0].strip("`"): row[1] for row in ROWS} == shown
 
 

@@ -13,16 +13,16 @@ import pytest
 from opsctl.errors import MissingProgram
 from opsctl.host.system import SystemRunner
 from opsctl.launch.launch_plan import job_spec
-from opsctl.nodes.history import Card, Record
+from opsctl.nodes.history import Card, NodeRecord
 from opsctl.ports import Completed, TimedOut
 from opsctl.preflight import corpus_files
 from opsctl.preflight.checks import settings
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.gather_facts import Place, cluster, gather
-from opsctl.preflight.problem import Order
+from opsctl.preflight.gather_facts import LaunchPlace, cluster, gather
+from opsctl.preflight.problem import LaunchRequest
 from opsctl.preflight.recipe import recipe
 from opsctl.scheduler.slurm import Slurm
-from opsctl.settings.loader import Site, Train, load_train, parse
+from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.settings.watch import Filesystem
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
@@ -59,8 +59,8 @@ def look(tmp_path, run):
             (tmp_path / "t.toml").write_text(train)
             train = tmp_path / "t.toml"
         config = load_train(train)
-        order = Order(train=config, spec=job_spec(config, Site(root="/t")), recipe=recipe(config))
-        place = Place(
+        order = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=recipe(config))
+        place = LaunchPlace(
             run=run, base=tmp_path, filesystems=filesystems, measured=tmp_path, history=history,
             runner=SystemRunner(), user="me", now=NOW,
         )  # fmt: skip
@@ -187,7 +187,7 @@ def test_another_interpreter_is_asked_what_it_has(look, tmp_path):
 
 def test_nodes_are_as_they_were_seen_last(look):
     card = Card(uuid="GPU-1", serial="", bus="", name="NVIDIA H100 80GB HBM3")
-    records = [Record(node="n1", cards=(card,), driver="535.1", shm_kb=100), Record(node="n2")]
+    records = [NodeRecord(node="n1", cards=(card,), driver="535.1", shm_kb=100), NodeRecord(node="n2")]
     seen = look(FOREIGN, history=records)
     assert [(each.node, each.gpus, each.driver, each.shm_kb) for each in seen.seen] == [
         ("n1", ("NVIDIA H100 80GB HBM3",), "535.1", 100),
@@ -197,7 +197,7 @@ def test_nodes_are_as_they_were_seen_last(look):
 
 
 def test_nodes_that_the_train_will_not_get_are_not_asked_about(look):
-    records = [Record(node="n1", driver="535.1"), Record(node="n2", driver="470.1")]
+    records = [NodeRecord(node="n1", driver="535.1"), NodeRecord(node="n2", driver="470.1")]
     seen = look(FOREIGN + 'exclude = "n2"\n', history=records).seen
     assert [each.node for each in seen] == ["n1"]
 
@@ -288,7 +288,7 @@ def test_a_directory_to_start_in_that_is_gone_is_told(look):
 def test_of_a_trainer_of_which_nothing_is_known_no_workers_are_made_up(look, tmp_path):
     look(SHORT.format(command='["python"]', setup=""))
     config = load_train(tmp_path / "t.toml")
-    order = Order(train=config, spec=job_spec(config, Site(root="/t")), recipe=recipe(config))
+    order = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=recipe(config))
     assert list(settings.cpus(order, Facts(now=NOW, user="me"))) == []
 
 
@@ -318,7 +318,7 @@ class Recorded:
 )
 def test_accounting_that_cannot_be_asked_is_told_and_all_else_is_asked(look, fails, account, unasked):
     text = FOREIGN + (f'account = "{account}"\n' if account else "")
-    spec = job_spec(parse(Train, tomllib.loads(text), "t.toml"), Site(root="/t"))
+    spec = job_spec(parse(TrainSettings, tomllib.loads(text), "t.toml"), SiteSettings(root="/t"))
     found = cluster(Slurm(Recorded(fails)), spec, "me")
     assert (found.accounting, found.limits.max_array_size, list(found.unasked.values())) == (None, 1001, unasked)
     assert set(unasked) <= set(look(FOREIGN, slurm=found).unknown.values())

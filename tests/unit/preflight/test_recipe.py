@@ -8,9 +8,9 @@ from opsctl.launch.launch_plan import job_spec
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.command_flags import assigned, directives, flags
 from opsctl.preflight.gpu_kinds import gpu_kind
-from opsctl.preflight.problem import Level, Order, judge
+from opsctl.preflight.problem import LaunchRequest, ProblemLevel, judge
 from opsctl.preflight.recipe import recipe
-from opsctl.settings.loader import Site, Train, load_train, parse
+from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.rank_layout import check_layout
 from tests.support.broken_trains import ROOT, Case
@@ -20,8 +20,8 @@ LAYOUT = ("processes", "heads", "vocabulary", "stages", "batch", "ramp")
 
 def order(trainer, *, nodes, ranks):
     table = {"nodes": nodes, "processes_per_node": ranks, "time_limit": "60"}
-    train = parse(Train, {"name": "t", "trainer": trainer, "slurm": table}, "t.toml")
-    return Order(train=train, spec=job_spec(train, Site(root="/t")), recipe=recipe(train))
+    train = parse(TrainSettings, {"name": "t", "trainer": trainer, "slurm": table}, "t.toml")
+    return LaunchRequest(train=train, spec=job_spec(train, SiteSettings(root="/t")), recipe=recipe(train))
 
 
 @st.composite
@@ -52,7 +52,9 @@ def trainers(draw):
 def test_preflight_refuses_the_layouts_that_the_trainer_refuses(table, nodes, ranks):
     wrong = check_layout(TrainerConfig.model_validate(table), nodes * ranks)
     checks = ((name, CHECKS[name]) for name in LAYOUT)
-    found = [each for each in judge(checks, order(table, nodes=nodes, ranks=ranks), None) if each.level is Level.ERROR]
+    found = [
+        each for each in judge(checks, order(table, nodes=nodes, ranks=ranks), None) if each.level is ProblemLevel.ERROR
+    ]
     assert bool(found) == bool(wrong), (found, wrong)
 
 

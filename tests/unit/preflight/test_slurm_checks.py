@@ -8,11 +8,11 @@ import pytest
 from opsctl.launch.launch_plan import job_spec
 from opsctl.model import Accounting, Association, Job, JobState, Limits, Node, Partition, Qos
 from opsctl.preflight.checks import CHECKS
-from opsctl.preflight.facts import Cluster, Facts
-from opsctl.preflight.problem import Level, Order
+from opsctl.preflight.facts import ClusterFacts, Facts
+from opsctl.preflight.problem import LaunchRequest, ProblemLevel
 from opsctl.preflight.problem import judge as judged
 from opsctl.preflight.recipe import recipe
-from opsctl.settings.loader import Site, Train, parse
+from opsctl.settings.loader import SiteSettings, TrainSettings, parse
 
 
 def partition(name, **changed):
@@ -42,16 +42,18 @@ def cluster(**changed):
     )
     nodes = tuple(Node(name=f"node00{n}", state="IDLE", address="") for n in range(1, 5))
     known = {"partitions": three, "limits": limits, "accounting": accounting("llm", "vision"), "nodes": nodes}
-    return Cluster(**{**known, **changed})
+    return ClusterFacts(**{**known, **changed})
 
 
 def judge(known=None, top=None, after="", **slurm):
     """The errors of a train with a command, its [slurm] changed so."""
     table = {"nodes": 2, "time_limit": "30", "tasks": 3, **slurm}
-    train = parse(Train, {"name": "gpt", "command": ["true"], "slurm": table, **(top or {})}, "train.toml")
-    order = Order(train=train, spec=job_spec(train, Site(root="/trains"), after=after), recipe=recipe(train))
+    train = parse(TrainSettings, {"name": "gpt", "command": ["true"], "slurm": table, **(top or {})}, "train.toml")
+    order = LaunchRequest(
+        train=train, spec=job_spec(train, SiteSettings(root="/trains"), after=after), recipe=recipe(train)
+    )
     facts = Facts(now=datetime(2026, 1, 1, tzinfo=UTC), user="me", cluster=cluster(**(known or {})))
-    return [each.what for each in judged(CHECKS.items(), order, facts) if each.level is Level.ERROR]
+    return [each.what for each in judged(CHECKS.items(), order, facts) if each.level is ProblemLevel.ERROR]
 
 
 def test_a_train_that_fits_has_no_problem():

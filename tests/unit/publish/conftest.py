@@ -13,7 +13,7 @@ import pytest
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.publish.publisher import Published, Publisher
 from opsctl.publish.redaction import Secrets
-from opsctl.publish.staging import Deadline
+from opsctl.publish.staging import TimeLimit
 from opsctl.settings.publish import PublishTable
 from opsctl.state.run_dir import RunDir
 
@@ -51,7 +51,7 @@ class Site:
         return Publisher(
             run=self.run, table=settings, root=self.run.path.parent, secrets=Secrets(self.known),
             reports=lambda: {"report.md": self.report, "report.html": f"<h1>{self.report}"}, runner=self.runner,
-            clock=self.clock, deadline=Deadline.within(self.clock, seconds),
+            clock=self.clock, deadline=TimeLimit.within(self.clock, seconds),
         )  # fmt: skip
 
     def publish(self, **table: Any) -> Published:

@@ -10,9 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from opsctl.publish.redaction import Secrets, Unknown, gather
-from opsctl.publish.staging import Late
-from opsctl.settings.alerts import AlertSite
+from opsctl.publish.redaction import Secrets, UnreadableSecret, gather
+from opsctl.publish.staging import DeadlinePassed
+from opsctl.settings.alerts import AlertSettings
 from tests.unit.publish.conftest import EVENTS, Site
 
 WEBHOOK = "https://hooks.example.org/services/T0001/B0002/zYxWvUtSrQpOnMlKjIhG"
@@ -20,10 +20,10 @@ PASSWORD = "pa/ss&w<rd"
 TOKEN = "xoxb-1234567890-abcdefghij"
 
 
-def alerts(tmp_path: Path) -> AlertSite:
+def alerts(tmp_path: Path) -> AlertSettings:
     (tmp_path / "webhook").write_text(WEBHOOK + "\n")
     (tmp_path / "password").write_text(PASSWORD + "\n")
-    return TypeAdapter(AlertSite).validate_python({
+    return TypeAdapter(AlertSettings).validate_python({
         "channels": {
             "chat": {"kind": "slack", "webhook_file": str(tmp_path / "webhook")},
             "mail": {"kind": "email", "to": ("a@b.c",), "sender": "a@b.c", "password_file": str(tmp_path / "password")},
@@ -117,10 +117,10 @@ def test_what_is_no_secret_stays(known: Secrets, line: str) -> None:
 def test_a_secret_that_cannot_be_had_stops_it_all(tmp_path: Path) -> None:
     rules = alerts(tmp_path)
     (tmp_path / "webhook").unlink()
-    with pytest.raises(Unknown, match=r"while a secret is not known: webhook_file: .*No such file"):
+    with pytest.raises(UnreadableSecret, match=r"while a secret is not known: webhook_file: .*No such file"):
         gather(rules, [], of_train={}, of_process={})
-    with pytest.raises(Unknown, match=r"secret is not known: /nowhere: No such file"):
-        gather(AlertSite(), ["/nowhere"], of_train={}, of_process={})
+    with pytest.raises(UnreadableSecret, match=r"secret is not known: /nowhere: No such file"):
+        gather(AlertSettings(), ["/nowhere"], of_train={}, of_process={})
 
 
 @given(before=st.binary(max_size=40), secret=st.binary(min_size=4, max_size=40), after=st.binary(max_size=40))
@@ -191,7 +191,7 @@ def test_that_it_is_to_go_is_remembered_by_whoever_runs_out_of_time(site: Site) 
     site.publish()
     (site.run.path / "logs/pulse.log").unlink()
     site.known = frozenset({b"abracadabra"})
-    with pytest.raises(Late):
+    with pytest.raises(DeadlinePassed):
         site.publisher(seconds=0).publish()
     site.publish(max_file="1M")
     assert "logs/pulse.log" not in site.out()
@@ -199,7 +199,7 @@ def test_that_it_is_to_go_is_remembered_by_whoever_runs_out_of_time(site: Site) 
 
 def test_another_environment_makes_nothing_anew(tmp_path: Path) -> None:
     def digest(env: dict[str, str]) -> str:
-        return gather(AlertSite(), [], of_train={}, of_process=env).digest
+        return gather(AlertSettings(), [], of_train={}, of_process=env).digest
 
     assert digest({"HF_TOKEN": "not-of-a-known-make"}) == digest({})
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from opsctl.errors import InputError, RunDirError
 from opsctl.publish.publisher import Published
-from opsctl.publish.staging import Late
+from opsctl.publish.staging import DeadlinePassed
 from opsctl.settings.publish import PublishTable
 from tests.unit.publish.conftest import EVENTS, Site
 
@@ -166,7 +166,7 @@ def test_out_of_time_what_is_done_stays_and_the_next_call_goes_on(site: Site) ->
             return self.seconds
 
     site.clock = Hands()
-    with pytest.raises(Late, match="not published within 9 s; the next call goes on from here"):
+    with pytest.raises(DeadlinePassed, match="not published within 9 s; the next call goes on from here"):
         site.publisher(seconds=9).publish()
     done = set(site.out())
     assert 0 < len(done) < len(ALL)

@@ -9,62 +9,62 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opsctl.telemetry.progress.effective_time import Bucket, Ending, Lived, Wait, ledger
-from opsctl.telemetry.progress.log_summary import Part, Told
+from opsctl.telemetry.progress.effective_time import Bucket, IdleSpan, LifeSpan, SpanEnd, account_time
+from opsctl.telemetry.progress.log_summary import LogPart, LogStep
 
 NUMBERS = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True), st.floats(0, 5000), st.sampled_from([math.nan, math.inf, 0.0, -1.0])
 )
 TIMES = st.floats(-1e4, 1e4)
 LINES = st.builds(
-    Told, step=st.integers(0, 10**15 - 1) | st.integers(0, 50), seconds=NUMBERS, low=NUMBERS, high=NUMBERS,
+    LogStep, step=st.integers(0, 10**15 - 1) | st.integers(0, 50), seconds=NUMBERS, low=NUMBERS, high=NUMBERS,
     batch=st.integers(0, 10), stall=NUMBERS, evaluated=st.integers(0, 1),
 )  # fmt: skip
 
 
 @st.composite
-def parts(draw: st.DrawFn) -> Part:
-    part = Part(first_stamp=draw(NUMBERS), last_stamp=draw(NUMBERS), stall=draw(NUMBERS), fine=draw(st.booleans()))
+def parts(draw: st.DrawFn) -> LogPart:
+    part = LogPart(first_stamp=draw(NUMBERS), last_stamp=draw(NUMBERS), stall=draw(NUMBERS), fine=draw(st.booleans()))
     for line in draw(st.lists(LINES, max_size=8)):
         part.add(line)
     return part
 
 
 LIVES = st.builds(
-    Lived, begin=TIMES, end=TIMES, ending=st.sampled_from(Ending), told=parts(), nodes=st.integers(0, 2),
+    LifeSpan, begin=TIMES, end=TIMES, ending=st.sampled_from(SpanEnd), told=parts(), nodes=st.integers(0, 2),
     last_word=NUMBERS, is_torn=st.booleans(),
 )  # fmt: skip
-WAITS = st.builds(Wait, begin=TIMES, end=TIMES, bucket=st.sampled_from(Bucket))
+WAITS = st.builds(IdleSpan, begin=TIMES, end=TIMES, bucket=st.sampled_from(Bucket))
 
 
 @settings(max_examples=100, deadline=None)
 @given(lives=st.lists(LIVES, max_size=4), waits=st.lists(WAITS, max_size=4), begin=TIMES, length=st.floats(0, 1e5))
-def test_the_spans_tile_the_window(lives: list[Lived], waits: list[Wait], begin: float, length: float) -> None:
+def test_the_spans_tile_the_window(lives: list[LifeSpan], waits: list[IdleSpan], begin: float, length: float) -> None:
     end = begin + length
-    spans = list(ledger(lives, waits, begin=begin, end=end))
+    spans = list(account_time(lives, waits, begin=begin, end=end))
     assert all(span.end > span.begin for span in spans)
     assert all(one.end == other.begin for one, other in pairwise(spans))
     assert (spans[0].begin, spans[-1].end) == (begin, end) if spans else end == begin
     assert math.fsum(span.end - span.begin for span in spans) == pytest.approx(length)
 
 
-def lived(*lines: Told, end: float = 1000.0, ending: Ending = Ending.LEFT, **more: object) -> Lived:
-    part = Part()
+def lived(*lines: LogStep, end: float = 1000.0, ending: SpanEnd = SpanEnd.LEFT, **more: object) -> LifeSpan:
+    part = LogPart()
     for line in lines:
         part.add(line)
         if math.isnan(part.first_stamp):
             part.first_stamp = line.low
-    return Lived(begin=0.0, end=end, ending=ending, told=part, **more)
+    return LifeSpan(begin=0.0, end=end, ending=ending, told=part, **more)
 
 
-def line(step: int, at: float = math.nan, seconds: float = 10.0, **more: float) -> Told:
+def line(step: int, at: float = math.nan, seconds: float = 10.0, **more: float) -> LogStep:
     given = {"batch": 16, "stall": math.nan, "evaluated": 0, "low": at, "high": at, **more}
-    return Told(step=step, seconds=seconds, **given)
+    return LogStep(step=step, seconds=seconds, **given)
 
 
-def spent(*lives: Lived, end: float | None = None) -> dict[str, float]:
+def spent(*lives: LifeSpan, end: float | None = None) -> dict[str, float]:
     total: dict[str, float] = {}
-    for span in ledger(lives, [], begin=0.0, end=lives[-1].end if end is None else end):
+    for span in account_time(lives, [], begin=0.0, end=lives[-1].end if end is None else end):
         total[span.bucket.value] = total.get(span.bucket.value, 0.0) + span.end - span.begin
     return {name: round(seconds, 6) for name, seconds in total.items()}
 
@@ -79,15 +79,15 @@ def test_a_life_that_ends_with_its_last_step_is_start_up_and_training() -> None:
 @pytest.mark.parametrize(
     ("ending", "after", "bucket"),
     [
-        (Ending.BROKE, 20, "hang until noticed"),
-        (Ending.LEFT, 20, "unknown"),
-        (Ending.CUT, 20, "unknown"),
-        (Ending.CUT, 600, "hang until noticed"),
-        (Ending.OPEN, 20, "unknown"),
-        (Ending.OPEN, 600, "hang until noticed"),
+        (SpanEnd.BROKE, 20, "hang until noticed"),
+        (SpanEnd.LEFT, 20, "unknown"),
+        (SpanEnd.CUT, 20, "unknown"),
+        (SpanEnd.CUT, 600, "hang until noticed"),
+        (SpanEnd.OPEN, 20, "unknown"),
+        (SpanEnd.OPEN, 600, "hang until noticed"),
     ],
 )
-def test_what_follows_the_last_step_depends_on_how_the_life_ended(ending: Ending, after: float, bucket: str) -> None:
+def test_what_follows_the_last_step_depends_on_how_the_life_ended(ending: SpanEnd, after: float, bucket: str) -> None:
     found = spent(lived(*STEADY, end=200 + after, ending=ending))
     assert found == {"start-up": 100, "training": 100, bucket: after}
 
@@ -118,7 +118,7 @@ def test_times_in_whole_seconds_do_not_make_healthy_steps_slow() -> None:
 
 def test_a_clock_that_is_put_back_an_hour_goes_on_from_there() -> None:
     steps = [line(n, 100 + 10 * n + 50 * (n > 8) - 3600 * (n > 5), evaluated=int(n == 9)) for n in range(1, 11)]
-    found = spent(lived(*steps, end=260, ending=Ending.BROKE))
+    found = spent(lived(*steps, end=260, ending=SpanEnd.BROKE))
     assert found == {"start-up": 100, "training": 100, "evaluation": 50, "hang until noticed": 10}
 
 
@@ -135,9 +135,9 @@ def test_a_date_in_a_text_is_no_time_of_the_life() -> None:
 def test_a_slow_life_on_as_many_nodes_is_slow_and_one_on_fewer_is_not() -> None:
     slow = [line(n, 1100 + 15 * (n - 10), seconds=15.0) for n in range(11, 15)]
     first, second = lived(*STEADY, end=200, nodes=4), lived(*slow, end=160, nodes=4)
-    moved = Lived(begin=1000.0, end=1160.0, ending=Ending.LEFT, told=second.told, nodes=4)
+    moved = LifeSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, told=second.told, nodes=4)
     assert spent(first, moved, end=1160)["slow steps"] == pytest.approx(20)
-    moved = Lived(begin=1000.0, end=1160.0, ending=Ending.LEFT, told=second.told, nodes=2)
+    moved = LifeSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, told=second.told, nodes=2)
     assert "slow steps" not in spent(first, moved, end=1160)
 
 
@@ -147,9 +147,9 @@ def test_a_line_tells_of_all_steps_since_the_one_before() -> None:
 
 
 def test_of_a_line_some_of_whose_steps_were_done_before_only_the_rest_is_new() -> None:
-    first = lived(*(line(n, 100 + 10 * n) for n in (10, 20, 30, 35)), end=450, ending=Ending.BROKE)
+    first = lived(*(line(n, 100 + 10 * n) for n in (10, 20, 30, 35)), end=450, ending=SpanEnd.BROKE)
     again = lived(*(line(n, 500 + 10 * (n - 20)) for n in (30, 40)), end=700)
-    second = Lived(begin=500.0, end=700.0, ending=Ending.LEFT, told=again.told)
+    second = LifeSpan(begin=500.0, end=700.0, ending=SpanEnd.LEFT, told=again.told)
     assert spent(first, second, end=700)["done twice"] == pytest.approx(100 + 50)
 
 
@@ -166,9 +166,9 @@ def test_an_evaluation_that_is_counted_into_a_step_is_one() -> None:
 @pytest.mark.parametrize(("after", "bucket"), [(290, "unknown"), (310, "hang until noticed")])
 def test_of_long_steps_the_third_that_does_not_come_is_a_hang(after: float, bucket: str) -> None:
     slow = [line(n, 100 + 100 * n, seconds=100.0) for n in range(1, 5)]
-    found = spent(lived(*slow, end=500 + after, ending=Ending.OPEN))
+    found = spent(lived(*slow, end=500 + after, ending=SpanEnd.OPEN))
     assert found == {"start-up": 100, "training": 400, bucket: after}
 
 
 def test_a_life_that_did_no_step_is_start_up() -> None:
-    assert spent(lived(end=70, ending=Ending.BROKE)) == {"start-up": 70}
+    assert spent(lived(end=70, ending=SpanEnd.BROKE)) == {"start-up": 70}

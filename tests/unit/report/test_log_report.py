@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.errors import InputError
 from opsctl.report.contents import Report
-from opsctl.report.formats import headline
+from opsctl.report.formats import render_headline
 from opsctl.report.log_report import report_log
 from opsctl.report.sacct import parse_sacct, read_sacct
 from opsctl.telemetry.progress.effective_time import Bucket
@@ -53,7 +53,7 @@ def test_lines_that_are_missing_are_held_to_have_taken_the_usual_time() -> None:
 def test_of_a_log_without_times_nobody_knows_the_share_of_the_wall_clock() -> None:
     report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
     assert (report.ettr, report.ettr_without_queue) == (None, None)
-    assert headline(report) == (
+    assert render_headline(report) == (
         "100.0% of 3d 18h of steps and saves was new steps; how long it took in all is not known"
     )
 

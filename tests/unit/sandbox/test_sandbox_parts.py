@@ -18,12 +18,12 @@ from opsctl.host.processes import ProcessId
 from opsctl.sandbox.cluster import working_on
 from opsctl.sandbox.directories import remove_run_directory
 from opsctl.sandbox.loopback import Network
-from opsctl.sandbox.name_claims import Taken, claimed
+from opsctl.sandbox.name_claims import NameTaken, claimed
 from opsctl.sandbox.namespaces import options
 from opsctl.sandbox.port_range import BLOCK, claimed_ports, is_free, take
 from opsctl.sandbox.programs import find_programs, install_hint
-from opsctl.sandbox.record import Daemon, Places, Record, read_record
-from opsctl.sandbox.slurm_conf import Auth, Site, Spec
+from opsctl.sandbox.record import Places, SandboxDaemon, SandboxRecord, read_record
+from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec
 
 
 @pytest.fixture
@@ -31,15 +31,15 @@ def places(tmp_path: Path) -> Places:
     return Places(state=tmp_path / "state", cache=tmp_path / "cache", run=tmp_path)
 
 
-def make_record(home: Path) -> Record:
+def make_record(home: Path) -> SandboxRecord:
     network = Network(address="::1", parameters=("EnableIPv6", "DisableIPv4"), confined=True)
-    site = Site(
+    site = SandboxSite(
         home=home, run=home / "r", host="h", user="u", version=(22, 5), first_port=20000, auth=Auth.MUNGE,
         network=network, shared=True,
     )  # fmt: skip
-    daemon = Daemon(name="slurmctld", argv=("slurmctld", "-D"), process=ProcessId(pid=2, started=3))
+    daemon = SandboxDaemon(name="slurmctld", argv=("slurmctld", "-D"), process=ProcessId(pid=2, started=3))
     started = datetime(2026, 1, 2, tzinfo=UTC)
-    return Record(spec=Spec(nodes=2, fast=True), site=site, started=started, daemons=(daemon,))
+    return SandboxRecord(spec=SandboxSpec(nodes=2, fast=True), site=site, started=started, daemons=(daemon,))
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_path_without_slurms_commands_ends_with_the_hint_and_exit_1(tmp_path: 
 
 
 def test_a_name_is_claimed_by_one_and_free_again_afterwards() -> None:
-    with claimed("unit-a"), pytest.raises(Taken), claimed("unit-b", "unit-a"):
+    with claimed("unit-a"), pytest.raises(NameTaken), claimed("unit-b", "unit-a"):
         pass
     with claimed("unit-a", "unit-b"):
         pass
@@ -134,5 +134,5 @@ def test_a_link_in_the_place_of_the_run_directory_is_not_followed(tmp_path: Path
 
 
 def test_the_options_of_run_survive_the_way_into_the_namespaces() -> None:
-    spec = Spec(nodes=3, gpus_per_node=1, accounting=True, fast=True)
+    spec = SandboxSpec(nodes=3, gpus_per_node=1, accounting=True, fast=True)
     assert options(spec) == ["--nodes", "3", "--gpus-per-node", "1", "--accounting", "--fast"]

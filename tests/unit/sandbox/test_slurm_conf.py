@@ -9,10 +9,10 @@ import pytest
 
 from opsctl.errors import InputError
 from opsctl.sandbox.loopback import Network
-from opsctl.sandbox.slurm_conf import Auth, Site, Spec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
+from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
 
 NETWORK = Network(address="127.0.0.1", parameters=(), confined=True)
-SITE = Site(
+SITE = SandboxSite(
     home=Path("/h"), run=Path("/r"), host="here", user="me", version=(22, 5), first_port=21000, auth=Auth.MUNGE,
     network=NETWORK, shared=False,
 )  # fmt: skip
@@ -21,7 +21,7 @@ SITE = Site(
 @pytest.mark.parametrize("name", ["", "../up", "a/b", "-x", "A", "a b", "a\n", "é", "x" * 33, "$(id)", ".", "a;b"])
 def test_a_hostile_name_is_refused(name: str) -> None:
     with pytest.raises(InputError) as told:
-        Spec(name=name)
+        SandboxSpec(name=name)
     assert told.value.message == f"sandbox name {name!r} is not allowed"
 
 
@@ -35,26 +35,26 @@ def test_a_hostile_name_is_refused(name: str) -> None:
 )
 def test_an_impossible_size_is_refused_with_what_is_possible(given: dict[str, int], message: str) -> None:
     with pytest.raises(InputError) as told:
-        Spec(**given)  # type: ignore[arg-type]  # the parameters are numbers
+        SandboxSpec(**given)  # type: ignore[arg-type]  # the parameters are numbers
     assert told.value.message == message
 
 
 def test_every_node_has_a_port_of_its_own() -> None:
-    text = slurm_conf(Spec(nodes=12, gpus_per_node=8), SITE)
+    text = slurm_conf(SandboxSpec(nodes=12, gpus_per_node=8), SITE)
     assert "NodeName=node[001-012] NodeHostname=here NodeAddr=127.0.0.1 Port=[21002-21013]" in text
     assert "Gres=gpu:8" in text
 
 
 def test_one_node_without_gpus_needs_no_brackets_and_no_gres() -> None:
-    text = slurm_conf(Spec(nodes=1), SITE)
+    text = slurm_conf(SandboxSpec(nodes=1), SITE)
     assert "NodeName=node001 NodeHostname=here NodeAddr=127.0.0.1 Port=21002 " in text
     assert "gres" not in text.lower()
-    assert gres_conf(Spec(nodes=1), SITE) == ""
+    assert gres_conf(SandboxSpec(nodes=1), SITE) == ""
 
 
 def test_without_munge_nobody_is_asked_for_a_key() -> None:
     site = replace(SITE, auth=Auth.NONE)
-    text = slurm_conf(Spec(accounting=True), site)
+    text = slurm_conf(SandboxSpec(accounting=True), site)
     assert "AuthType=auth/none\nCredType=cred/none\n" in text
     assert "munge" not in text + slurmdbd_conf(site)
 
@@ -68,5 +68,5 @@ def test_cgroups_are_left_out_where_slurm_can_do_without(version: tuple[int, int
 
 
 def test_a_sandbox_is_described_in_words() -> None:
-    assert Spec(nodes=1, gpus_per_node=1).describe() == "1 node of 1 GPU"
-    assert Spec(nodes=8, accounting=True, fast=True).describe() == "8 nodes, accounting, fast timers"
+    assert SandboxSpec(nodes=1, gpus_per_node=1).describe() == "1 node of 1 GPU"
+    assert SandboxSpec(nodes=8, accounting=True, fast=True).describe() == "8 nodes, accounting, fast timers"

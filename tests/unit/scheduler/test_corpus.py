@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from opsctl.model import Job, JobState, Limits, Node, Partition, Reason, Reservation
+from opsctl.model import DrainReason, Job, JobState, Limits, Node, Partition, Reservation
 from opsctl.scheduler import parse_output
 from tests.versions import VERSIONS, recorded, versions_of
 
@@ -123,8 +123,8 @@ def test_nodes_are_read_once_with_all_their_flags(version):
 def test_reasons_are_read_with_who_gave_them(version):
     reasons = parse_output.parse_reasons(recorded("sinfo", version, "reasons"), MARK)
     assert [replace(reason, at=None) for reason in reasons] == [
-        Reason(node="node003", text='opsctl: gpu: "q" | new\nline é', by="root", at=None),
-        Reason(node="node004", text="Kill task failed", by="root", at=None),
+        DrainReason(node="node003", text='opsctl: gpu: "q" | new\nline é', by="root", at=None),
+        DrainReason(node="node004", text="Kill task failed", by="root", at=None),
     ]
     assert None not in [reason.at for reason in reasons]
 

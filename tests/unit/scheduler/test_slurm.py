@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import InputError, Unreachable
-from opsctl.model import JobSpec, Plan
+from opsctl.model import JobSpec, LaunchPlan
 from opsctl.ports import Completed, TimedOut
 from opsctl.scheduler.slurm import TIMEOUT, Slurm
 
@@ -17,7 +17,7 @@ STDERR = Path(__file__).parents[2] / "corpus" / "stderr" / "22.05.8"
 SPEC = JobSpec(
     name="t", nodes=1, processes_per_node=1, cpus_per_process=1, time_limit="5", tasks=3, partition="train"
 )  # fmt: skip
-PLAN = Plan(train="t", spec=SPEC, wrapper="", body="", nonce="n1")
+PLAN = LaunchPlan(train="t", spec=SPEC, wrapper="", body="", nonce="n1")
 
 
 @dataclass

@@ -8,7 +8,7 @@ import pytest
 
 from opsctl.errors import NotAllowed, OpsctlError, SchedulerError, Unreachable
 from opsctl.ports import Completed
-from opsctl.scheduler.slurm_errors import GONE, NOT_PENDING, UNKNOWN_ID, check
+from opsctl.scheduler.slurm_errors import GONE, NOT_PENDING, UNKNOWN_ID, raise_for_error
 from tests.versions import CORPUS, VERSIONS, recorded
 
 DOWN = [(path.parent.name, path.stem) for path in sorted((CORPUS / "stderr").glob("*/*-down.txt"))]
@@ -26,7 +26,7 @@ def said(version: str, case: str, *, code: int = 1) -> Completed:
 @pytest.mark.parametrize(("version", "case"), DOWN)
 def test_no_answer_is_unreachable(version, case):
     with pytest.raises(Unreachable) as caught:
-        check(said(version, case), fine=(GONE, NOT_PENDING, UNKNOWN_ID))
+        raise_for_error(said(version, case), fine=(GONE, NOT_PENDING, UNKNOWN_ID))
     assert caught.value.exit_code == 75
     assert caught.value.hint == "is slurmctld up?  opsctl doctor"
 
@@ -34,7 +34,7 @@ def test_no_answer_is_unreachable(version, case):
 @pytest.mark.parametrize("case", ["hold-not-owner", "cancel-not-owner"])
 def test_someone_elses_job_is_not_allowed(version, case):
     with pytest.raises(NotAllowed) as caught:
-        check(said(version, case), fine=(GONE, UNKNOWN_ID))
+        raise_for_error(said(version, case), fine=(GONE, UNKNOWN_ID))
     assert caught.value.exit_code == 1
 
 
@@ -47,7 +47,7 @@ def test_someone_elses_job_is_not_allowed(version, case):
     ],
 )
 def test_what_is_done_already_is_done(version, case, fine):
-    check(said(version, case), fine=fine)
+    raise_for_error(said(version, case), fine=fine)
 
 
 @pytest.mark.parametrize(
@@ -67,17 +67,17 @@ def test_what_is_done_already_is_done(version, case, fine):
 )
 def test_a_refusal_is_in_slurms_own_words(version, case, message):
     with pytest.raises(SchedulerError) as caught:
-        check(said(version, case), fine=(GONE, NOT_PENDING))
+        raise_for_error(said(version, case), fine=(GONE, NOT_PENDING))
     assert re.fullmatch(message, caught.value.message)
     assert not isinstance(caught.value, NotAllowed | Unreachable)
 
 
 def test_a_field_that_is_not_known_is_an_error_though_the_command_succeeds(version):
     with pytest.raises(SchedulerError) as caught:
-        check(said(version, "squeue-unknown-field", code=0))
+        raise_for_error(said(version, "squeue-unknown-field", code=0))
     assert caught.value.message == "squeue does not know the field Nosuch"
 
 
 def test_a_failure_without_a_word_is_a_failure():
     with pytest.raises(OpsctlError, match="scontrol refused: exit code 1 and no message"):
-        check(Completed(argv=("scontrol",), code=1, out="", err=" \n"), fine=(GONE,))
+        raise_for_error(Completed(argv=("scontrol",), code=1, out="", err=" \n"), fine=(GONE,))

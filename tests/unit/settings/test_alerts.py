@@ -5,19 +5,19 @@ import pytest
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.outbox import Undelivered
 from opsctl.errors import ConfigError
-from opsctl.settings.loader import Site, load_site, parse
+from opsctl.settings.loader import SiteSettings, load_site, parse
 
 MAIL = {"kind": "email", "to": ["me@example.org"], "sender": "opsctl@example.org"}
 
 
 def problems(**alerts):
     with pytest.raises(ConfigError) as caught:
-        parse(Site, {"root": "/trains", "alerts": alerts}, "site.toml")
+        parse(SiteSettings, {"root": "/trains", "alerts": alerts}, "site.toml")
     return list(caught.value.problems)
 
 
 def site(**alerts):
-    return parse(Site, {"root": "/trains", "alerts": alerts}, "site.toml").alerts
+    return parse(SiteSettings, {"root": "/trains", "alerts": alerts}, "site.toml").alerts
 
 
 def test_a_typo_in_a_channel_is_found_where_it_stands():

@@ -8,7 +8,7 @@ from paramiko.config import SSHConfig
 from opsctl.host.system import SystemClock
 from opsctl.nodes.remote.known_hosts import KnownHosts
 from opsctl.nodes.remote.ssh import Ssh
-from opsctl.settings.health import RemoteSite
+from opsctl.settings.health import RemoteSettings
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
@@ -24,7 +24,7 @@ def test_a_new_host_is_written_below_a_last_line_without_an_end(tmp_path, end):
 
 @pytest.mark.parametrize("jump", ["login1,login2:2222", "login1:ssh", "a@b@c", "ssh://login1"])
 def test_what_names_no_one_jump_host_is_an_answer_and_no_bug_of_ours(jump):
-    way = Ssh(RemoteSite(jump=jump), KnownHosts([]), SSHConfig(), SystemClock())
+    way = Ssh(RemoteSettings(jump=jump), KnownHosts([]), SSHConfig(), SystemClock())
     answer = way.run("node001", ("true",), timeout=5)
     assert (answer.problem, answer.may_have_run) == (
         f"ssh: {jump!r} is not a [user@]host[:port] to go through", False,

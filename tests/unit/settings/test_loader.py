@@ -5,19 +5,19 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import ConfigError
-from opsctl.settings.loader import Site, Train, find_site, load_site, load_train, parse, state_home
+from opsctl.settings.loader import SiteSettings, TrainSettings, find_site, load_site, load_train, parse, state_home
 
 SLURM = {"nodes": 2, "time_limit": "20:00:00"}
 
 
 def problems(**given):
     with pytest.raises(ConfigError) as caught:
-        parse(Train, {"name": "gpt", "slurm": SLURM, "command": ["x"], **given}, "t.toml")
+        parse(TrainSettings, {"name": "gpt", "slurm": SLURM, "command": ["x"], **given}, "t.toml")
     return list(caught.value.problems)
 
 
 def test_a_small_train_is_complete():
-    train = parse(Train, {"name": "gpt", "slurm": SLURM, "command": ["x"]}, "t.toml")
+    train = parse(TrainSettings, {"name": "gpt", "slurm": SLURM, "command": ["x"]}, "t.toml")
     assert (train.slurm.tasks, train.world_size, train.guard.short_lives) == (10, 2, 3)
 
 
@@ -58,7 +58,7 @@ def test_what_is_wrong_with_fields_together_is_told_beside_what_is_wrong_with_si
 def test_of_fields_that_are_wrong_by_themselves_nothing_more_is_told():
     assert problems(command=5) == ["command: Input should be a valid tuple, got 5"]
     with pytest.raises(ConfigError) as caught:
-        parse(Train, {"name": "gpt", "slurm": SLURM, "commnd": ["x"]}, "t.toml")
+        parse(TrainSettings, {"name": "gpt", "slurm": SLURM, "commnd": ["x"]}, "t.toml")
     assert caught.value.problems == ("commnd: unknown key; did you mean 'command'?",)
 
 
@@ -69,7 +69,7 @@ def test_all_tables_of_a_site_are_asked_what_is_wrong_with_them_at_once():
               "routes": [{"channels": ["pager"]}, {"channels": ["m"], "level": "x"}]}  # fmt: skip
     disk = {"name": "a", "path": "/", "by": "du", "warning_percent": 99.0, "stale_minutes": -1.0}
     with pytest.raises(ConfigError) as caught:
-        parse(Site, {"root": 5, "alerts": alerts, "filesystem": [disk]}, "site.toml")
+        parse(SiteSettings, {"root": 5, "alerts": alerts, "filesystem": [disk]}, "site.toml")
     single = [each for each in caught.value.problems if ", got " in each or "is not a mail address" in each]
     assert len(single) == 5
     assert [each for each in caught.value.problems if each not in single] == [
@@ -103,7 +103,7 @@ def test_what_is_no_name_is_refused(name):
 
 @pytest.mark.parametrize("name", ["a", "tr11-176B", "0", "a.b_c", "x" * 64])
 def test_what_is_a_name_is_taken(name):
-    assert parse(Train, {"name": name, "slurm": SLURM, "command": ["x"]}, "t").name == name
+    assert parse(TrainSettings, {"name": name, "slurm": SLURM, "command": ["x"]}, "t").name == name
 
 
 @pytest.mark.parametrize("field", ["partition", "account", "qos", "constraint", "reservation", "exclude"])
@@ -194,7 +194,7 @@ def test_a_problem_in_the_trainers_nested_tables_names_them(tmp_path):
 
 def test_the_root_of_a_site_may_hold_a_variable(monkeypatch):
     monkeypatch.setenv("WORK", "/scratch/me")
-    assert Site(root="$WORK/trains").root_path == Path("/scratch/me/trains")
+    assert SiteSettings(root="$WORK/trains").root_path == Path("/scratch/me/trains")
 
 
 def test_a_site_needs_a_root(tmp_path):
@@ -234,5 +234,5 @@ def test_state_lies_where_the_user_says(monkeypatch):
 )
 def test_what_a_site_cannot_mean_is_said_and_no_bug_of_ours(table, said):
     with pytest.raises(ConfigError) as caught:
-        parse(Site, {"root": "/trains", **table}, "site.toml")
+        parse(SiteSettings, {"root": "/trains", **table}, "site.toml")
     assert [problem.partition(", got")[0] for problem in caught.value.problems] == [said]

@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.errors import RunDirError
 from opsctl.host.system import SystemClock
-from opsctl.state.journal import FIELDS, Event, Journal, Kind, replay
+from opsctl.state.journal import FIELDS, Event, EventKind, Journal, replay
 from opsctl.state.run_dir import RunDir
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -27,29 +27,29 @@ def file_of(journal):
 
 
 def test_every_kind_says_what_it_carries():
-    assert set(FIELDS) == set(Kind)
+    assert set(FIELDS) == set(EventKind)
 
 
 def test_an_event_that_carries_too_little_is_not_written(journal):
     with pytest.raises(ValueError, match=r"held: carries \['jobs'\], needs \['jobs', 'why'\]"):
-        journal.append(Kind.HELD, jobs=["1"])
+        journal.append(EventKind.HELD, jobs=["1"])
     assert journal.events() == []
 
 
 def test_events_come_back_as_they_were_appended(journal):
-    journal.append(Kind.HELD, jobs=["1", "2"], why='"; $(id)\n\x1e ü')
-    journal.append(Kind.RELEASED, jobs=[])
+    journal.append(EventKind.HELD, jobs=["1", "2"], why='"; $(id)\n\x1e ü')
+    journal.append(EventKind.RELEASED, jobs=[])
     assert [(e.number, e.kind, e.data) for e in journal.events()] == [
-        (1, Kind.HELD, {"jobs": ["1", "2"], "why": '"; $(id)\n\x1e ü'}),
-        (2, Kind.RELEASED, {"jobs": []}),
+        (1, EventKind.HELD, {"jobs": ["1", "2"], "why": '"; $(id)\n\x1e ü'}),
+        (2, EventKind.RELEASED, {"jobs": []}),
     ]
 
 
 def test_a_torn_tail_is_passed_over_and_costs_no_later_event(journal):
-    journal.append(Kind.RELEASED, jobs=["1"])
+    journal.append(EventKind.RELEASED, jobs=["1"])
     with file_of(journal).open("ab") as file:
         file.write(b'{"n": 2, "kind": "rele')
-    journal.append(Kind.RELEASED, jobs=["3"])
+    journal.append(EventKind.RELEASED, jobs=["3"])
     assert [event.data["jobs"] for event in journal.events()] == [["1"], ["3"]]
 
 
@@ -58,24 +58,24 @@ def test_a_torn_tail_is_passed_over_and_costs_no_later_event(journal):
     [b"", b"null", b"[]", b"1", b'{"n": 1}', b'{"n":1,"at":"x","actor":"a","kind":"of-a-later-version"}', b"\xff"],
 )
 def test_a_line_that_cannot_be_understood_is_passed_over(journal, line):
-    journal.append(Kind.RELEASED, jobs=["1"])
+    journal.append(EventKind.RELEASED, jobs=["1"])
     with file_of(journal).open("ab") as file:
         file.write(line + b"\n")
     assert len(journal.events()) == 1
 
 
 def test_the_journals_of_several_hosts_are_one(journal):
-    journal.append(Kind.RELEASED, jobs=["1"])
+    journal.append(EventKind.RELEASED, jobs=["1"])
     theirs = {"n": 2, "at": "2020-01-01T00:00:00+00:00", "actor": "b", "kind": "released", "jobs": ["2"]}
     (journal.run.journal / "other-1000.jsonl").write_text(json.dumps(theirs) + "\n")
-    journal.append(Kind.RELEASED, jobs=["3"])
+    journal.append(EventKind.RELEASED, jobs=["3"])
     assert [event.data["jobs"] for event in journal.events()] == [["1"], ["2"], ["3"]]
 
 
 def test_a_journal_that_cannot_be_written_says_so(journal):
     journal.run.journal.rmdir()
     with pytest.raises(RunDirError, match="No such file or directory"):
-        journal.append(Kind.RELEASED, jobs=[])
+        journal.append(EventKind.RELEASED, jobs=[])
 
 
 def history(*steps):
@@ -85,15 +85,15 @@ def history(*steps):
     )
 
 
-SUBMITTING = (Kind.SUBMITTING, {"nonce": "n1", "tasks": 7, "after": ""})
-SUBMITTED = (Kind.SUBMITTED, {"nonce": "n1", "array": "5"})
-STARTED = (Kind.LIFE_STARTED, {"life": "5_1.0", "nodes": "node001"})
+SUBMITTING = (EventKind.SUBMITTING, {"nonce": "n1", "tasks": 7, "after": ""})
+SUBMITTED = (EventKind.SUBMITTED, {"nonce": "n1", "array": "5"})
+STARTED = (EventKind.LIFE_STARTED, {"life": "5_1.0", "nodes": "node001"})
 
 
 def test_a_submission_is_pending_until_it_is_known_how_it_ended():
     assert list(history(SUBMITTING).pending) == ["n1"]
     assert not history(SUBMITTING, SUBMITTED).pending
-    assert not history(SUBMITTING, (Kind.SUBMIT_REFUSED, {"nonce": "n1", "why": "no"})).pending
+    assert not history(SUBMITTING, (EventKind.SUBMIT_REFUSED, {"nonce": "n1", "why": "no"})).pending
 
 
 def test_an_array_has_as_many_tasks_as_were_asked_for():
@@ -111,36 +111,36 @@ def test_a_life_that_starts_before_its_submission_is_journalled_changes_nothing(
 
 
 def test_a_life_of_a_known_array_tells_nothing_of_a_later_submission():
-    again = (Kind.SUBMITTING, {"nonce": "n2", "tasks": 1, "after": "5"})
+    again = (EventKind.SUBMITTING, {"nonce": "n2", "tasks": 1, "after": "5"})
     assert list(history(SUBMITTING, SUBMITTED, again, STARTED).pending) == ["n2"]
 
 
 def test_an_array_that_was_lost_is_an_array_no_more():
-    assert history(SUBMITTING, SUBMITTED, (Kind.ARRAY_LOST, {"array": "5"})).arrays == {}
+    assert history(SUBMITTING, SUBMITTED, (EventKind.ARRAY_LOST, {"array": "5"})).arrays == {}
 
 
 def test_a_hold_is_in_force_until_it_is_released_or_the_train_is_launched_again():
-    hold = (Kind.HELD, {"jobs": ["5"], "why": "x"})
+    hold = (EventKind.HELD, {"jobs": ["5"], "why": "x"})
     assert history(hold).held is not None
-    assert history(hold, (Kind.RELEASED, {"jobs": ["5"]})).held is None
+    assert history(hold, (EventKind.RELEASED, {"jobs": ["5"]})).held is None
     assert history(hold, SUBMITTING, SUBMITTED).held is None
 
 
 def test_the_lives_of_an_array_are_told_from_those_of_another():
-    lives = [(Kind.LIFE_STARTED, {"life": life, "nodes": ""}) for life in ("5_1.0", "5_1.1", "55_1.0", "5.0")]
+    lives = [(EventKind.LIFE_STARTED, {"life": life, "nodes": ""}) for life in ("5_1.0", "5_1.1", "55_1.0", "5.0")]
     assert history(*lives).lives_of("5") == ["5_1.0", "5_1.1", "5.0"]
 
 
 def test_half_a_character_is_kept_as_it_came(journal):
     """JSON that a team-mate wrote can hold one, and no file can."""
-    journal.append(Kind.HELD, jobs=[], why="a\ud800b")
+    journal.append(EventKind.HELD, jobs=[], why="a\ud800b")
     assert [each.data["why"] for each in journal.events()] == ["a\ud800b"]
 
 
 def test_others_can_read_what_happened_whatever_the_umask(journal):
     before = os.umask(0o077)
     try:
-        journal.append(Kind.RELEASED, jobs=[])
+        journal.append(EventKind.RELEASED, jobs=[])
     finally:
         os.umask(before)
     assert file_of(journal).stat().st_mode & 0o777 == 0o644
@@ -149,5 +149,5 @@ def test_others_can_read_what_happened_whatever_the_umask(journal):
 def test_whoever_acts_is_told_by_user_id_whatever_the_environment_says(journal, monkeypatch):
     for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
         monkeypatch.setenv(name, "somebody-else")
-    journal.append(Kind.RELEASED, jobs=[])
+    journal.append(EventKind.RELEASED, jobs=[])
     assert journal.events()[0].actor.startswith(f"{pwd.getpwuid(os.geteuid()).pw_name}@")

@@ -12,7 +12,7 @@ import pytest
 
 from opsctl.errors import RunDirError
 from opsctl.host.system import SystemClock
-from opsctl.state.lease import STALE_AFTER, Busy, lease
+from opsctl.state.lease import STALE_AFTER, LeaseBusy, lease
 
 
 @dataclass
@@ -50,7 +50,7 @@ def test_it_is_given_back_after_a_failure(tmp_path):
 
 def test_a_second_one_waits_and_gives_up(tmp_path):
     clock = Hands()
-    with lease(tmp_path, clock), pytest.raises(Busy) as caught, lease(tmp_path, clock, wait=3):
+    with lease(tmp_path, clock), pytest.raises(LeaseBusy) as caught, lease(tmp_path, clock, wait=3):
         pass
     assert 3 <= clock.passed < 4
     assert caught.value.exit_code == 75
@@ -96,13 +96,13 @@ def test_a_lease_whose_process_is_gone_is_broken_by_who_does_not_want_to_wait_to
 
 def test_a_lease_of_a_process_that_lives_is_kept(tmp_path):
     clock = Hands()
-    with lease(tmp_path, SystemClock()), pytest.raises(Busy), lease(tmp_path, clock, wait=STALE_AFTER / 2):
+    with lease(tmp_path, SystemClock()), pytest.raises(LeaseBusy), lease(tmp_path, clock, wait=STALE_AFTER / 2):
         pass
 
 
 def test_what_cannot_be_read_is_held_by_somebody(tmp_path):
     (tmp_path / ".lease").write_text("{")
-    with pytest.raises(Busy, match="somebody has been writing here for 1 s"), lease(tmp_path, Hands(), wait=1):
+    with pytest.raises(LeaseBusy, match="somebody has been writing here for 1 s"), lease(tmp_path, Hands(), wait=1):
         pass
 
 
@@ -154,7 +154,7 @@ def test_a_holder_in_a_container_of_the_same_host_is_not_taken_for_dead(tmp_path
     try:
         if holder.stdout.readline() != b"held\n":
             pytest.skip(f"no namespace of process ids here: {holder.stderr.read().decode()}")
-        with pytest.raises(Busy), lease(tmp_path, SystemClock(), wait=0.5):
+        with pytest.raises(LeaseBusy), lease(tmp_path, SystemClock(), wait=0.5):
             pass
     finally:
         holder.communicate(b"")

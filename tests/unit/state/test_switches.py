@@ -7,7 +7,7 @@ import pytest
 from opsctl.host.system import user_name
 from opsctl.state import switches
 from opsctl.state.run_dir import RunDir
-from opsctl.state.switches import Switch, Verb
+from opsctl.state.switches import RequestKind, Switch
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_dangling_link_a_pipe_and_a_directory_are_switches_that_are_not_follow
     switches.path_of(run, Switch.KILL).symlink_to(tmp_path / "secret")
     os.mkfifo(switches.path_of(run, Switch.PAUSE))
     switches.path_of(run, Switch.SAVE).mkdir()
-    assert [each.why for each in switches.armed(run)] == ["", "", ""]
+    assert [each.why for each in switches.find_armed(run)] == ["", "", ""]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -66,18 +66,18 @@ def test_what_cannot_be_looked_at_is_not_taken_for_not_armed(run):
 def test_all_that_is_armed_comes_with_the_strongest_first(run):
     for switch in (Switch.SAVE, Switch.PAUSE, Switch.KILL):
         switches.arm(run, switch, why="")
-    assert [each.switch for each in switches.armed(run)] == [Switch.KILL, Switch.PAUSE, Switch.SAVE]
+    assert [each.switch for each in switches.find_armed(run)] == [Switch.KILL, Switch.PAUSE, Switch.SAVE]
 
 
 def test_requests_come_the_oldest_first(run):
-    first = switches.request(run, Verb.RELEASE, exclude="node001")
-    second = switches.request(run, Verb.RELEASE)
+    first = switches.request(run, RequestKind.RELEASE, exclude="node001")
+    second = switches.request(run, RequestKind.RELEASE)
     os.utime(first, (2, 2))
     os.utime(second, (1, 1))
-    assert [(each.exclude, each.path) for each in switches.requests(run)] == [("", second), ("node001", first)]
+    assert [(each.exclude, each.path) for each in switches.list_requests(run)] == [("", second), ("node001", first)]
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"verb": "rm -rf"}', '{"verb": ["release"]}', '{"verb": {}}'])
 def test_a_request_that_cannot_be_understood_is_passed_over(run, content):
     (run.requests / "x.json").write_text(content)
-    assert switches.requests(run) == []
+    assert switches.list_requests(run) == []

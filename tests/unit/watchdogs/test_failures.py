@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.model import Finding, Level
-from opsctl.state.journal import Kind
+from opsctl.state.journal import EventKind
 from opsctl.watchdogs.failures import failures
 from tests.support.watch_context import T0, Stage
 
@@ -30,9 +30,9 @@ def found(stage: Stage) -> list[Finding]:
 
 
 def taken(stage: Stage, *, excluded: bool = True, hours: float = 72, life: str = LIFE) -> None:
-    stage.journal.append(Kind.DIAGNOSED, **{**CAUSE, "life": life})
+    stage.journal.append(EventKind.DIAGNOSED, **{**CAUSE, "life": life})
     stage.journal.append(
-        Kind.QUARANTINED, life=life, nodes="node003", until=(T0 + timedelta(hours=hours)).isoformat(),
+        EventKind.QUARANTINED, life=life, nodes="node003", until=(T0 + timedelta(hours=hours)).isoformat(),
         excluded=excluded, done=["excluded node003"],
         why="gpu: uncorrectable memory error of a GPU (node003, rank 5)",
     )  # fmt: skip
@@ -40,7 +40,9 @@ def taken(stage: Stage, *, excluded: bool = True, hours: float = 72, life: str =
 
 
 def settled(stage: Stage, action: str, outcome: str = "crashed", life: str = LIFE) -> None:
-    stage.journal.append(Kind.LIFE_SETTLED, life=life, outcome=outcome, action=action, why="the body exited with 1")
+    stage.journal.append(
+        EventKind.LIFE_SETTLED, life=life, outcome=outcome, action=action, why="the body exited with 1"
+    )
 
 
 def test_the_failures_watchdog_finds_nothing_where_lives_go_on(stage: Stage) -> None:
@@ -68,7 +70,7 @@ def test_it_is_over_when_the_exclusion_is(stage: Stage) -> None:
 
 def test_it_is_over_when_the_node_is_given_back(stage: Stage) -> None:
     taken(stage)
-    stage.journal.append(Kind.READMITTED, jobs=["7"], nodes="node[002-003]")
+    stage.journal.append(EventKind.READMITTED, jobs=["7"], nodes="node[002-003]")
     assert [each.level for each in found(stage)] == [Level.OK]
 
 
@@ -88,16 +90,16 @@ def test_a_node_that_ends_life_after_life_is_told_once(stage: Stage) -> None:
     assert (told.key, told.summary.split(": ")[1]) == ("failures/gpt/7_1.0", "7_2.0")
 
 
-@pytest.mark.parametrize("ends", [Kind.RELEASED, Kind.SUBMITTED, Kind.CANCELLED])
-def test_a_train_that_is_held_for_a_failure_is_told_until_somebody_decides(stage: Stage, ends: Kind) -> None:
+@pytest.mark.parametrize("ends", [EventKind.RELEASED, EventKind.SUBMITTED, EventKind.CANCELLED])
+def test_a_train_that_is_held_for_a_failure_is_told_until_somebody_decides(stage: Stage, ends: EventKind) -> None:
     settled(stage, "continue", life="7_1.0")
     settled(stage, "hold-queued", life="7_2.0")
     [told] = found(stage)
     assert (told.key, told.level) == ("failures/gpt/7_2.0", Level.CRITICAL)
     assert told.summary == "gpt is held: 7_2.0 crashed: the body exited with 1"
     data = {
-        Kind.RELEASED: {"jobs": ["7"]}, Kind.SUBMITTED: {"nonce": "n", "array": "7"},
-        Kind.CANCELLED: {"job": "7", "why": "x"},
+        EventKind.RELEASED: {"jobs": ["7"]}, EventKind.SUBMITTED: {"nonce": "n", "array": "7"},
+        EventKind.CANCELLED: {"job": "7", "why": "x"},
     }  # fmt: skip
     stage.journal.append(ends, **data[ends])
     assert [each.level for each in found(stage)] == [Level.OK]

@@ -17,14 +17,14 @@ import pytest
 
 from opsctl.errors import ConfigError
 from opsctl.host import disk_usage
-from opsctl.host.disk_usage import NotMeasured, Space
+from opsctl.host.disk_usage import MeasurementFailed, Space
 from opsctl.host.system import SystemRunner
 from opsctl.model import Finding, Level
-from opsctl.settings.loader import Site, parse
+from opsctl.settings.loader import SiteSettings, parse
 from opsctl.settings.watch import Filesystem
 from opsctl.units import format_size, parse_size
-from opsctl.watchdogs.fill_rate import Growth, observed
-from opsctl.watchdogs.fs_quota import FsQuota, Measured
+from opsctl.watchdogs.fill_rate import Growth, measure_observed
+from opsctl.watchdogs.fs_quota import FilesystemObservation, FsQuota
 from tests.support.watch_context import T0, Stage
 
 TIB = 1 << 40
@@ -34,7 +34,7 @@ Minutes = Callable[[float], timedelta]
 def judged(space: Space | None, *, now: datetime = T0, **known: Any) -> tuple[Level, str]:
     limits = {each: known.pop(each) for each in list(known) if each in Filesystem.model_fields}
     filesystem = Filesystem(name="scratch", path="/scratch", **limits)
-    [found] = FsQuota().judge(Measured(filesystem=filesystem, space=space, **known), now)
+    [found] = FsQuota().judge(FilesystemObservation(filesystem=filesystem, space=space, **known), now)
     return found.level, found.summary.removeprefix("scratch (/scratch): ")
 
 
@@ -96,9 +96,9 @@ def test_what_others_write_counts_where_it_is_more() -> None:
 
 
 def test_a_rate_needs_six_hours() -> None:
-    assert observed([[0, 0], [3600, 100]]) is None
-    assert observed([[0, 0], [36000, 7200]]) == 0.2
-    assert observed([[0, 100], [36000, 50]]) is None
+    assert measure_observed([[0, 0], [3600, 100]]) is None
+    assert measure_observed([[0, 0], [36000, 7200]]) == 0.2
+    assert measure_observed([[0, 100], [36000, 50]]) is None
 
 
 def test_a_figure_that_is_old_is_unknown_and_an_old_one_that_is_bad_is_bad(minutes: Minutes) -> None:
@@ -121,7 +121,7 @@ def test_no_figure_at_all_is_unknown() -> None:
 
 
 def test_statvfs_says_what_df_says(tmp_path: Path) -> None:
-    ours = disk_usage.by_statvfs(tmp_path)
+    ours = disk_usage.read_statvfs(tmp_path)
     df = disk_usage.read(Filesystem(name="x", path=str(tmp_path), by="df"), SystemRunner(), keep=tmp_path, now=T0)
     assert ours.limit is not None and df.limit is not None and ours.used is not None and df.used is not None
     assert abs(ours.limit - df.limit) + abs(ours.used - df.used) < 0.01 * ours.limit
@@ -130,12 +130,12 @@ def test_statvfs_says_what_df_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "Used Avail\n", "Used Avail IUsed IFree\n1 2\n", "a b c d\n1 2 3 4\n5 6 7 8\n"])
 def test_a_df_that_says_something_else_is_no_figure(text: str) -> None:
-    with pytest.raises(NotMeasured):
-        disk_usage.by_df(text)
+    with pytest.raises(MeasurementFailed):
+        disk_usage.read_df(text)
 
 
 def test_a_file_system_without_inodes_has_no_limit_of_them() -> None:
-    assert disk_usage.by_df("Used Avail IUsed IFree\n100 300 - -\n") == Space(used=100, limit=400)
+    assert disk_usage.read_df("Used Avail IUsed IFree\n100 300 - -\n") == Space(used=100, limit=400)
 
 
 IDRQUOTA = """WORK: 4.2T / 5.0T (84.00%)
@@ -166,7 +166,7 @@ def test_a_quota_command_that_says_sizes_and_when(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "quota: server not responding", "WORK: lots (many%) (all%)"])
 def test_a_quota_command_that_says_something_else_is_no_figure(tmp_path: Path, text: str) -> None:
-    with pytest.raises(NotMeasured, match="the pattern finds nothing in"):
+    with pytest.raises(MeasurementFailed, match="the pattern finds nothing in"):
         quota(text, PATTERN, tmp_path)
 
 
@@ -274,7 +274,7 @@ def test_figures_that_stand_still_are_stale_only_if_something_was_written_since(
 
 def refused(**table: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        parse(Site, {"root": "/x", "filesystem": [{"name": "s", "path": "/s", **table}]}, "site.toml")
+        parse(SiteSettings, {"root": "/x", "filesystem": [{"name": "s", "path": "/s", **table}]}, "site.toml")
     return list(caught.value.problems)
 
 

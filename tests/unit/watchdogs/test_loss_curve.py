@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from opsctl.telemetry.progress.iteration_lines import Iteration
-from opsctl.watchdogs.loss_curve import Curve, Shape, advance, shape
+from opsctl.watchdogs.loss_curve import LossShape, LossState, advance, shape
 
 AT = 400
 """Where something happens."""
@@ -26,14 +26,14 @@ def noisy(seed: int = 3, share: float = 0.01) -> Callable[[], float]:
     return lambda: 1 + dice.gauss(0, share)
 
 
-def shapes(loss: Callable[[int], float], steps: int = 1000, *, grad_norm: float = 0.2) -> list[tuple[int, Shape]]:
+def shapes(loss: Callable[[int], float], steps: int = 1000, *, grad_norm: float = 0.2) -> list[tuple[int, LossShape]]:
     """The shapes that are seen, each with the number of steps from AT to where it is seen first."""
     seen = _shapes(Iteration(step=step, loss=loss(step), grad_norm=grad_norm) for step in range(1, steps))
     return [(step - AT, found) for step, found in seen if step >= AT - 50]
 
 
-def _shapes(lines: Iterable[Iteration]) -> Iterator[tuple[int, Shape]]:
-    curve, last = Curve(), Shape.LEARNING
+def _shapes(lines: Iterable[Iteration]) -> Iterator[tuple[int, LossShape]]:
+    curve, last = LossState(), LossShape.LEARNING
     for line in lines:
         curve = advance(curve, [line])
         if shape(curve) is not last:
@@ -41,7 +41,7 @@ def _shapes(lines: Iterable[Iteration]) -> Iterator[tuple[int, Shape]]:
             yield line.step, last
 
 
-def kinds(loss: Callable[[int], float], steps: int = 1000) -> list[Shape]:
+def kinds(loss: Callable[[int], float], steps: int = 1000) -> list[LossShape]:
     return [found for _, found in shapes(loss, steps)]
 
 
@@ -53,21 +53,21 @@ def after(step: int, rise: Callable[[int], float]) -> float:
 def test_a_spike_that_recovers_fast_is_seen_at_once_and_is_over_when_it_is() -> None:
     noise = noisy()
     seen = shapes(lambda step: (calm(step) + after(step, lambda n: 3 * math.exp(-n / 3))) * noise())
-    assert [found for _, found in seen] == [Shape.SPIKE, Shape.CALM]
+    assert [found for _, found in seen] == [LossShape.SPIKE, LossShape.CALM]
     assert (seen[0][0], seen[1][0] < 20) == (0, True)
 
 
 def test_a_spike_that_recovers_slowly_is_told_apart() -> None:
     noise = noisy()
     assert kinds(lambda step: (calm(step) + after(step, lambda n: 3 * math.exp(-n / 40))) * noise()) == [
-        Shape.SPIKE, Shape.SLOW, Shape.CALM
+        LossShape.SPIKE, LossShape.SLOW, LossShape.CALM
     ]  # fmt: skip
 
 
 def test_a_spike_that_does_not_recover_fully_becomes_another_level() -> None:
     noise = noisy()
     assert kinds(lambda step: (calm(step) + after(step, lambda n: 3 * math.exp(-n / 10) + 0.3)) * noise()) == [
-        Shape.SPIKE, Shape.SLOW, Shape.SETTLED, Shape.CALM
+        LossShape.SPIKE, LossShape.SLOW, LossShape.SETTLED, LossShape.CALM
     ]  # fmt: skip
 
 
@@ -75,21 +75,21 @@ def test_a_spike_that_recovers_and_then_rises_diverges() -> None:
     noise = noisy()
     rise = lambda n: 3 * math.exp(-n / 10) + 0.3 + 0.01 * max(0, n - 30)  # noqa: E731
     assert kinds(lambda step: (calm(step) + after(step, rise)) * noise(), 550)[:3] == [
-        Shape.SPIKE, Shape.SLOW, Shape.DIVERGING
+        LossShape.SPIKE, LossShape.SLOW, LossShape.DIVERGING
     ]  # fmt: skip
 
 
 def test_a_divergence_without_a_spike_is_seen_before_it_is_far() -> None:
     noise = noisy()
     seen = shapes(lambda step: (calm(step) + after(step, lambda n: 0.003 * n)) * noise(), 600)
-    assert [found for _, found in seen] == [Shape.DIVERGING]
+    assert [found for _, found in seen] == [LossShape.DIVERGING]
     assert seen[0][0] < 90  # 0.25 above 2.3
 
 
 def test_a_loss_that_jumps_to_another_level_because_data_was_repeated_before_is_told() -> None:
     noise = noisy()
     assert kinds(lambda step: (calm(step) + after(step, lambda _: 0.25)) * noise()) == [
-        Shape.SPIKE, Shape.SLOW, Shape.SETTLED, Shape.CALM
+        LossShape.SPIKE, LossShape.SLOW, LossShape.SETTLED, LossShape.CALM
     ]  # fmt: skip
 
 
@@ -102,13 +102,13 @@ def test_the_grokking_moment_is_no_alarm() -> None:
 def test_a_loss_that_is_no_number_is_told_at_once(bad: float) -> None:
     noise = noisy()
     assert shapes(lambda step: bad if AT <= step < AT + 3 else calm(step) * noise()) == [
-        (0, Shape.NAN), (3, Shape.CALM)
+        (0, LossShape.NAN), (3, LossShape.CALM)
     ]  # fmt: skip
 
 
 def test_a_gradient_that_becomes_zero_is_told() -> None:
     lines = [Iteration(step=step, loss=2.0, grad_norm=0.2 if step < AT else 0.0) for step in range(1, AT + 5)]
-    assert list(_shapes(lines))[-1] == (AT + 2, Shape.DEAD)
+    assert list(_shapes(lines))[-1] == (AT + 2, LossShape.DEAD)
 
 
 def test_a_trainer_that_never_computes_the_gradient_norm_is_no_alarm() -> None:
@@ -120,21 +120,27 @@ def test_a_rollback_forgets_what_is_not_true_any_more() -> None:
     spike = (Iteration(step=step, loss=calm(step) + after(step, lambda _: 3.0)) for step in range(1, AT + 30))
     again = (Iteration(step=step, loss=calm(step) * noise()) for step in range(AT - 100, AT + 100))
     seen = list(_shapes(itertools.chain(spike, again)))
-    assert [found for _, found in seen] == [Shape.CALM, Shape.SPIKE, Shape.SLOW, Shape.LEARNING, Shape.CALM]
+    assert [found for _, found in seen] == [
+        LossShape.CALM,
+        LossShape.SPIKE,
+        LossShape.SLOW,
+        LossShape.LEARNING,
+        LossShape.CALM,
+    ]
     assert seen[-2][0] == AT - 100
 
 
 def test_what_was_kept_goes_on_where_it_was() -> None:
     noise = noisy()
     lines = [Iteration(step=step, loss=(calm(step) + after(step, lambda _: 1.0)) * noise()) for step in range(1, 450)]
-    at_once = advance(Curve(), lines)
-    kept = advance(Curve(), lines[:410])
-    assert advance(Curve.from_json(kept.to_json()), lines[410:]) == at_once
+    at_once = advance(LossState(), lines)
+    kept = advance(LossState(), lines[:410])
+    assert advance(LossState.from_json(kept.to_json()), lines[410:]) == at_once
 
 
 @pytest.mark.parametrize("kept", [None, 3, "x", {}, {"points": [1]}, {"points": [], "recent": [], "colour": 1}])
 def test_what_was_kept_and_makes_no_sense_is_learnt_again(kept: object) -> None:
-    assert Curve.from_json(kept) == Curve()
+    assert LossState.from_json(kept) == LossState()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -8,7 +8,7 @@ import pytest
 
 from opsctl.model import Level
 from opsctl.state.files import write_atomic
-from opsctl.state.journal import Kind
+from opsctl.state.journal import EventKind
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
 from tests.support.watch_context import Stage, job, waiting
 
@@ -66,9 +66,9 @@ def test_of_a_train_that_is_over_nobody_is_told_that_it_was_slow(stage: Stage) -
     assert stage.look("throughput").level is Level.CRITICAL
     stage.jobs = (waiting("Dependency"),)
     assert stage.look("throughput").level is Level.CRITICAL
-    stage.journal.append(Kind.LIFE_STARTED, life="7_1.0", nodes="n1")
+    stage.journal.append(EventKind.LIFE_STARTED, life="7_1.0", nodes="n1")
     stage.journal.append(
-        Kind.LIFE_SETTLED, life="7_1.0", outcome="killed", action="cancel-queued", why="the kill switch"
+        EventKind.LIFE_SETTLED, life="7_1.0", outcome="killed", action="cancel-queued", why="the kill switch"
     )
     assert stage.look("throughput").level is Level.CRITICAL
     stage.jobs = ()

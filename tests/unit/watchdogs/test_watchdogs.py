@@ -14,12 +14,12 @@ from opsctl.cli.watch import watch
 from opsctl.errors import OpsctlError
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import SystemClock
-from opsctl.launch.wait_reasons import Wait, wait
+from opsctl.launch.wait_reasons import WaitKind, classify_wait
 from opsctl.model import JobState, Level, Node
-from opsctl.state.journal import Kind
+from opsctl.state.journal import EventKind
 from opsctl.watchdogs import WATCHDOGS, pulse_log
-from opsctl.watchdogs.node_health import worst
-from opsctl.watchdogs.slurm_status import also_of
+from opsctl.watchdogs.node_health import worst_severity
+from opsctl.watchdogs.slurm_status import find_related_jobs
 from tests.support.watch_context import T0, Stage, job, waiting
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[3]
     ],
 )  # fmt: skip
 def test_states_of_nodes(state: str, level: Level) -> None:
-    assert worst(state) is level
+    assert worst_severity(state) is level
 
 
 def test_only_the_nodes_of_the_train_are_looked_at(stage: Stage) -> None:
@@ -105,16 +105,25 @@ def test_a_tick_by_a_clock_that_is_ahead_is_a_tick(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        ("Priority", Wait.FINE), ("(Resources)", Wait.FINE), ("JobArrayTaskLimit", Wait.FINE), ("None", Wait.FINE),
-        ("JobHeldUser", Wait.HELD), ("JobHeldAdmin", Wait.ADMIN), ("DependencyNeverSatisfied", Wait.NEVER),
-        ("ReqNodeNotAvail, UnavailableNodes:n[1-3]", Wait.BLOCKED), ("PartitionDown", Wait.BLOCKED),
-        ("AssocGrpNodeLimit", Wait.BLOCKED), ("QOSMaxJobsPerUserLimit", Wait.BLOCKED),
-        ("AssocMaxWallDurationPerJobLimit", Wait.NEVER), ("QOSMaxNodePerJobLimit", Wait.NEVER),
-        ("launch failed requeued held", Wait.FAILED), ("SomethingNew", Wait.UNKNOWN),
+        ("Priority", WaitKind.FINE),
+        ("(Resources)", WaitKind.FINE),
+        ("JobArrayTaskLimit", WaitKind.FINE),
+        ("None", WaitKind.FINE),
+        ("JobHeldUser", WaitKind.HELD),
+        ("JobHeldAdmin", WaitKind.ADMIN),
+        ("DependencyNeverSatisfied", WaitKind.NEVER),
+        ("ReqNodeNotAvail, UnavailableNodes:n[1-3]", WaitKind.BLOCKED),
+        ("PartitionDown", WaitKind.BLOCKED),
+        ("AssocGrpNodeLimit", WaitKind.BLOCKED),
+        ("QOSMaxJobsPerUserLimit", WaitKind.BLOCKED),
+        ("AssocMaxWallDurationPerJobLimit", WaitKind.NEVER),
+        ("QOSMaxNodePerJobLimit", WaitKind.NEVER),
+        ("launch failed requeued held", WaitKind.FAILED),
+        ("SomethingNew", WaitKind.UNKNOWN),
     ],
-)  # fmt: skip
-def test_reasons_are_told_apart(reason: str, kind: Wait) -> None:
-    assert wait(waiting(reason)) is kind
+)
+def test_reasons_are_told_apart(reason: str, kind: WaitKind) -> None:
+    assert classify_wait(waiting(reason)) is kind
 
 
 def test_a_word_that_nobody_knows_is_unknown_when_it_lasts(stage: Stage) -> None:
@@ -156,20 +165,20 @@ def test_a_node_that_does_not_clean_up_is_told(stage: Stage) -> None:
 
 
 def test_a_submission_that_was_cut_off_is_unknown_for_ten_minutes(stage: Stage) -> None:
-    stage.journal.append(Kind.SUBMITTING, nonce="m", tasks=3, after="")
+    stage.journal.append(EventKind.SUBMITTING, nonce="m", tasks=3, after="")
     assert stage.look("slurm_status", after=timedelta(minutes=9)).level is Level.UNKNOWN
     assert stage.look("slurm_status", after=timedelta(minutes=2)).level is Level.CRITICAL
 
 
 def test_a_train_whose_last_step_is_done_is_no_alarm(stage: Stage) -> None:
-    stage.journal.append(Kind.LIFE_STARTED, life="7_1.0", nodes="n1")
+    stage.journal.append(EventKind.LIFE_STARTED, life="7_1.0", nodes="n1")
     stage.journal.append(
-        Kind.LIFE_SETTLED, life="7_1.0", outcome="finished", action="cancel-queued", why="the last step is done"
+        EventKind.LIFE_SETTLED, life="7_1.0", outcome="finished", action="cancel-queued", why="the last step is done"
     )
     assert stage.look("slurm_status").summary == "gpt: finished: the last step is done"
-    stage.journal.append(Kind.CANCELLED, job="7", why="7_1.0 finished: the last step is done")
+    stage.journal.append(EventKind.CANCELLED, job="7", why="7_1.0 finished: the last step is done")
     assert stage.look("slurm_status").summary == "gpt: 7_1.0 finished: the last step is done"
-    stage.journal.append(Kind.CANCELLED, job="8", why="opsctl cancel")
+    stage.journal.append(EventKind.CANCELLED, job="8", why="opsctl cancel")
     assert stage.look("slurm_status").summary.endswith(": opsctl cancel")
 
 
@@ -216,7 +225,7 @@ def test_a_pulse_is_written_when_something_changes_and_every_ten_minutes(stage: 
 
 
 def test_a_hold_is_as_old_as_it_is_and_not_as_old_as_the_first_look_at_it(stage: Stage) -> None:
-    stage.journal.append(Kind.HELD, jobs=["7"], why="maintenance")
+    stage.journal.append(EventKind.HELD, jobs=["7"], why="maintenance")
     stage.jobs = (waiting("JobHeldUser"),)
     found = stage.look("held", after=timedelta(hours=13))
     assert (found.level, found.summary) == (
@@ -232,8 +241,8 @@ def test_a_name_that_is_longer_and_a_job_of_somebody_else_do_not_count() -> None
     names = ("gpt-eval", "gpt-evaluation", "my-gpt-eval")
     rows = [job(id=str(number), name=name, user="me") for number, name in enumerate(names)]
     rows.append(job(id="3", name="gpt-eval", user="somebody"))
-    assert [each.id for each in also_of(("gpt-eval",), tuple(rows), "me", set())] == ["0"]
-    assert also_of(("gpt-eval",), tuple(rows), "me", {"0"}) == ()
+    assert [each.id for each in find_related_jobs(("gpt-eval",), tuple(rows), "me", set())] == ["0"]
+    assert find_related_jobs(("gpt-eval",), tuple(rows), "me", {"0"}) == ()
 
 
 # --- isolation

@@ -17,7 +17,7 @@ from opsctl.nodes.health.checks.infiniband import infiniband
 from opsctl.nodes.health.checks.memory import memory
 from opsctl.nodes.health.checks.mounts import mounts
 from opsctl.nodes.health.checks.nvlink import nvlink
-from opsctl.nodes.health.checks.orphans import ghosts
+from opsctl.nodes.health.checks.orphans import orphans
 from opsctl.nodes.health.checks.pcie import pcie
 from opsctl.nodes.health.checks.persistence import persistence
 from opsctl.nodes.health.checks.processes import processes
@@ -27,9 +27,9 @@ from opsctl.nodes.health.checks.shm import shm
 from opsctl.nodes.health.checks.temperature import temperature
 from opsctl.nodes.health.checks.versions import versions
 from opsctl.nodes.health.checks.xid import xid
-from opsctl.nodes.health.node_state import Given, Result, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot
 
-Check = Callable[[Snapshot, Given], Iterator[Result]]
+Check = Callable[[NodeSnapshot, CheckInput], Iterator[CheckResult]]
 
 CHECKS: dict[str, Check] = {
     "gpus": gpus,
@@ -41,7 +41,7 @@ CHECKS: dict[str, Check] = {
     "temperature": temperature,
     "nvlink": nvlink,
     "pcie": pcie,
-    "ghosts": ghosts,
+    "ghosts": orphans,
     "persistence": persistence,
     "shm": shm,
     "mounts": mounts,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def clock_skew(seen: Snapshot, given: Given) -> Iterator[Result]:
-    def result(severity: Severity, evidence: str) -> Result:
-        return Result(check="clock_skew", severity=severity, evidence=evidence, remedy="look at the time service")
+def clock_skew(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
+    def result(severity: Severity, evidence: str) -> CheckResult:
+        return CheckResult(check="clock_skew", severity=severity, evidence=evidence, remedy="look at the time service")
 
     off = seen.clock_offset
     if off is not None and abs(off) > given.site.clock_fail_seconds:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def clocks(seen: Snapshot, given: Given) -> Iterator[Result]:
+def clocks(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
     for gpu in (each for each in (seen.smi.gpus if seen.smi else ()) if each.maker == "nvidia"):
         if gpu.clocks is None:
-            yield Result(check="clocks", severity=Severity.UNKNOWN, gpu=gpu.uuid, evidence="no reasons: N/A")
+            yield CheckResult(check="clocks", severity=Severity.UNKNOWN, gpu=gpu.uuid, evidence="no reasons: N/A")
             continue
         hard = sorted(gpu.clocks & {"hw_thermal_slowdown", "hw_power_brake_slowdown"})
         if hard:
             # Under load a card may be hot for a moment; an idle one has no excuse.
             is_idle = given.busy is False and gpu.use == 0
-            yield Result(
+            yield CheckResult(
                 check="clocks", severity=Severity.DEGRADED if is_idle else Severity.NOTE, gpu=gpu.uuid,
                 evidence=f"slowed down by {', '.join(hard)}{' though idle' if is_idle else ''}",
                 remedy="look at cooling and power",

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def dcgm(seen: Snapshot, given: Given) -> Iterator[Result]:  # noqa: ARG001 (every check has the same form)
+def dcgm(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
     if "dcgm" not in seen.sections:
         return
     if seen.dcgm is None:
         why = seen.section("dcgm").why or "printed something that cannot be read"
-        yield Result(check="dcgm", severity=Severity.UNKNOWN, evidence=f"dcgmi diag {why}")
+        yield CheckResult(check="dcgm", severity=Severity.UNKNOWN, evidence=f"dcgmi diag {why}")
         return
     for test, result, said in seen.dcgm:
         if result == "fail":
-            yield Result(check="dcgm", severity=Severity.FAULTY, evidence=f"{test}: fail: {said}"[:200],
+            yield CheckResult(check="dcgm", severity=Severity.FAULTY, evidence=f"{test}: fail: {said}"[:200],
                          remedy="dcgmi diag -r 3; replace the card if it stays")  # fmt: skip
         elif result == "warn":
-            yield Result(check="dcgm", severity=Severity.NOTE, evidence=f"{test}: warn: {said}"[:200])
+            yield CheckResult(check="dcgm", severity=Severity.NOTE, evidence=f"{test}: warn: {said}"[:200])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Gpu, Result, Severity, Snapshot
-from opsctl.settings.health import HealthSite
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, NodeSnapshot, Severity
+from opsctl.settings.health import HealthSettings
 
 
-def ecc(seen: Snapshot, given: Given) -> Iterator[Result]:
+def ecc(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
     for gpu in seen.smi.gpus if seen.smi else ():
         if not gpu.ecc:
             yield _result(gpu, Severity.UNKNOWN, "no ECC counters: N/A")
@@ -19,7 +19,7 @@ def ecc(seen: Snapshot, given: Given) -> Iterator[Result]:
                 yield _result(gpu, Severity.DEGRADED, f"{fixed} corrected {kind.upper()} errors, more than {limit}")
 
 
-def _uncorrectable(gpu: Gpu, site: HealthSite) -> Iterator[Result]:
+def _uncorrectable(gpu: Gpu, site: HealthSettings) -> Iterator[CheckResult]:
     """Errors of DRAM over the card's life are history: their rows were replaced."""
     if sram := gpu.ecc.get("volatile.sram_uncorrectable", 0):
         said = f"{sram} uncorrectable SRAM errors since the driver was loaded"
@@ -33,5 +33,5 @@ def _uncorrectable(gpu: Gpu, site: HealthSite) -> Iterator[Result]:
         yield _result(gpu, Severity.FAULTY, said, "replace the card")
 
 
-def _result(gpu: Gpu, severity: Severity, evidence: str, remedy: str = "") -> Result:
-    return Result(check="ecc", severity=severity, gpu=gpu.uuid, evidence=evidence, remedy=remedy)
+def _result(gpu: Gpu, severity: Severity, evidence: str, remedy: str = "") -> CheckResult:
+    return CheckResult(check="ecc", severity=severity, gpu=gpu.uuid, evidence=evidence, remedy=remedy)

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Fio, Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, Fio, NodeSnapshot, Severity
 
 
-def fio(seen: Snapshot, given: Given) -> Iterator[Result]:
+def fio(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
     if "fio" not in seen.sections:
         return
     if seen.fio is None:
         why = seen.section("fio").why or "printed something that cannot be read"
         is_missing = seen.section("fio").code == 127
-        yield Result(check="fio", severity=Severity.UNKNOWN, evidence=f"fio {why}",
+        yield CheckResult(check="fio", severity=Severity.UNKNOWN, evidence=f"fio {why}",
                      remedy="apt-get install fio on the node" if is_missing else "try it there by hand")  # fmt: skip
         return
     slow = list(_slow(seen.fio, given))
     severity = Severity.DEGRADED if slow else Severity.NOTE
     remedy = "compare with other nodes; is the file system busy?" if slow else ""
-    yield Result(check="fio", severity=severity, evidence="; ".join([*slow, _words(seen.fio)]), remedy=remedy)
+    yield CheckResult(check="fio", severity=severity, evidence="; ".join([*slow, _words(seen.fio)]), remedy=remedy)
 
 
-def _slow(found: Fio, given: Given) -> Iterator[str]:
+def _slow(found: Fio, given: CheckInput) -> Iterator[str]:
     """What the site expects and does not get. Where the page cache was in the way, reading is no evidence."""
     expected = {"write": (given.site.fio_write_mib_s, found.write_mib_s)}
     if found.is_direct:

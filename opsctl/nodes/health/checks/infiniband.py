@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Port, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Port, Severity
 
 FATAL = ("link_downed", "excessive_buffer_overrun_errors", "local_link_integrity_errors")
 """One more of these is evidence."""
@@ -13,11 +13,13 @@ TELL = {"symbol_error": 120 / 3600, "link_error_recovery": 5 / 60, "port_rcv_err
 """More in a second than this is told. Thresholds as NVSentinel has them."""
 
 
-def infiniband(seen: Snapshot, given: Given) -> Iterator[Result]:
+def infiniband(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
     if not given.prior.ports:
         return
     if seen.section("infiniband").code != 0:
-        yield Result(check="infiniband", severity=Severity.UNKNOWN, evidence=f"/sys {seen.section('infiniband').why}")
+        yield CheckResult(
+            check="infiniband", severity=Severity.UNKNOWN, evidence=f"/sys {seen.section('infiniband').why}"
+        )
         return
     ignore = re.compile(given.site.ib_ignore) if given.site.ib_ignore else None
     seconds = max(1.0, (seen.at - given.prior.ports_at).total_seconds()) if given.prior.ports_at else 1.0
@@ -27,21 +29,21 @@ def infiniband(seen: Snapshot, given: Given) -> Iterator[Result]:
         now = seen.ports.get(name)
         if now is None or now.state != "ACTIVE":
             said = f"{name} was active and is {now.state if now else 'gone'}"
-            yield Result(
+            yield CheckResult(
                 check="infiniband", severity=Severity.FAULTY, evidence=said, remedy="look at the cable and the port"
             )
         else:
             yield from _counters(name, before, now, seconds)
 
 
-def _counters(name: str, before: Port, now: Port, seconds: float) -> Iterator[Result]:
+def _counters(name: str, before: Port, now: Port, seconds: float) -> Iterator[CheckResult]:
     """Counters that went back were reset: nothing follows from those."""
     grown = {key: now.counters[key] - old for key, old in before.counters.items() if key in now.counters}
     for key in FATAL:
         if grown.get(key, 0) > 0:
-            yield Result(check="infiniband", severity=Severity.DEGRADED, remedy="look at the cable and the port",
+            yield CheckResult(check="infiniband", severity=Severity.DEGRADED, remedy="look at the cable and the port",
                          evidence=f"{name}: {key} rose by {grown[key]} since the baseline")  # fmt: skip
     for key, rate in TELL.items():
         if grown.get(key, 0) > rate * seconds:
-            yield Result(check="infiniband", severity=Severity.NOTE,
+            yield CheckResult(check="infiniband", severity=Severity.NOTE,
                          evidence=f"{name}: {key} rose by {grown[key]} in {seconds:.0f} s")  # fmt: skip

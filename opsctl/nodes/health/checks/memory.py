@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def memory(seen: Snapshot, given: Given) -> Iterator[Result]:
+def memory(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
     wanted = given.site.memory_gib * 2**20 or (given.prior.memory_kb or 0)
     if seen.memory_kb is None:
-        yield Result(check="memory", severity=Severity.UNKNOWN, evidence="/proc/meminfo cannot be read")
+        yield CheckResult(check="memory", severity=Severity.UNKNOWN, evidence="/proc/meminfo cannot be read")
     elif seen.memory_kb < 0.98 * wanted:
-        yield Result(check="memory", severity=Severity.DEGRADED, remedy="look for a failed memory module",
+        yield CheckResult(check="memory", severity=Severity.DEGRADED, remedy="look for a failed memory module",
                      evidence=f"{seen.memory_kb / 2**20:.1f} GiB, {wanted / 2**20:.1f} before")  # fmt: skip

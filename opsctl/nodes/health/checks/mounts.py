@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def mounts(seen: Snapshot, given: Given) -> Iterator[Result]:
+def mounts(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
     named = {mount.path: mount for mount in seen.mounts}
     for path in given.site.mounts:
         mount = named.get(path)
         if mount is None or mount.section.code in {None, 124, 137}:
             why = "did not answer in time" if mount else "was not looked at"
-            yield Result(
+            yield CheckResult(
                 check="mounts", severity=Severity.UNKNOWN, evidence=f"{path} {why}", remedy="is its server up?"
             )
         elif mount.options is None:
-            yield Result(check="mounts", severity=Severity.FAULTY, evidence=f"{path} is not mounted", remedy="mount it")
+            yield CheckResult(
+                check="mounts", severity=Severity.FAULTY, evidence=f"{path} is not mounted", remedy="mount it"
+            )
         elif "ro" in mount.options.split(","):
-            yield Result(check="mounts", severity=Severity.FAULTY, evidence=f"{path} is mounted read-only",
+            yield CheckResult(check="mounts", severity=Severity.FAULTY, evidence=f"{path} is mounted read-only",
                          remedy="look at the kernel log; mount it again")  # fmt: skip
         elif mount.section.code != 0 or mount.percent is None:
-            yield Result(check="mounts", severity=Severity.UNKNOWN, evidence=f"{path}: df {mount.section.why}")
+            yield CheckResult(check="mounts", severity=Severity.UNKNOWN, evidence=f"{path}: df {mount.section.why}")
         elif max(mount.percent, mount.inode_percent or 0) > given.site.mount_percent:
             said = f"{path} is {mount.percent} % full, {mount.inode_percent} % of its inodes"
-            yield Result(check="mounts", severity=Severity.NOTE, evidence=said)
+            yield CheckResult(check="mounts", severity=Severity.NOTE, evidence=said)

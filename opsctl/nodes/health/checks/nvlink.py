@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def nvlink(seen: Snapshot, given: Given) -> Iterator[Result]:
+def nvlink(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
     if seen.smi is None or not (seen.links or given.prior.links):
         return
     if seen.section("nvlink").code != 0:
-        yield Result(
+        yield CheckResult(
             check="nvlink", severity=Severity.UNKNOWN, evidence=f"nvidia-smi nvlink {seen.section('nvlink').why}"
         )
         return
@@ -20,9 +20,14 @@ def nvlink(seen: Snapshot, given: Given) -> Iterator[Result]:
         all_down = given.prior.links.get(gpu.uuid) and gpu.uuid in seen.links and not seen.links[gpu.uuid]
         if down or all_down:
             which = ", ".join(map(str, sorted(down))) or "all"
-            yield Result(check="nvlink", severity=Severity.DEGRADED, gpu=gpu.uuid, remedy="reset the GPUs, or reboot",
-                         evidence=f"links that were up are down: {which}")  # fmt: skip
+            yield CheckResult(
+                check="nvlink",
+                severity=Severity.DEGRADED,
+                gpu=gpu.uuid,
+                remedy="reset the GPUs, or reboot",
+                evidence=f"links that were up are down: {which}",
+            )
         before, now = given.prior.link_errors.get(gpu.uuid), seen.link_errors.get(gpu.uuid)
         if before is not None and now is not None and now > before:
-            yield Result(check="nvlink", severity=Severity.NOTE, gpu=gpu.uuid,
+            yield CheckResult(check="nvlink", severity=Severity.NOTE, gpu=gpu.uuid,
                          evidence=f"{now - before} new link errors since the last look")  # fmt: skip

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def ghosts(seen: Snapshot, given: Given) -> Iterator[Result]:
+def orphans(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
     if given.busy is not False or seen.in_job or seen.smi is None:
         return
     users = {each.pid: each for each in seen.processes or () if each.uid >= given.site.user_uid_min}
@@ -15,5 +15,5 @@ def ghosts(seen: Snapshot, given: Given) -> Iterator[Result]:
         held = [each for each in gpu.processes if each.pid in users and users[each.pid].state not in "ZX"]
         if held:
             names = ", ".join(f"{each.pid} ({users[each.pid].name}, uid {users[each.pid].uid})" for each in held[:4])
-            yield Result(check="ghosts", severity=Severity.DEGRADED, gpu=gpu.uuid,
+            yield CheckResult(check="ghosts", severity=Severity.DEGRADED, gpu=gpu.uuid,
                          evidence=f"held by {names} though no job runs", remedy="end them by id")  # fmt: skip

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 BUSY = 10
 """Percent."""
 
 
-def pcie(seen: Snapshot, given: Given) -> Iterator[Result]:
+def pcie(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
     for gpu in seen.smi.gpus if seen.smi else ():
         if (gpu.use or 0) >= BUSY and gpu.width and gpu.max_width and gpu.width < gpu.max_width:
-            yield Result(check="pcie", severity=Severity.DEGRADED, gpu=gpu.uuid, remedy="reseat the card",
+            yield CheckResult(check="pcie", severity=Severity.DEGRADED, gpu=gpu.uuid, remedy="reseat the card",
                          evidence=f"{gpu.width} of {gpu.max_width} lanes under load")  # fmt: skip
         before = given.prior.replays.get(gpu.uuid)
         if before is not None and gpu.replays is not None and gpu.replays > before:
-            yield Result(check="pcie", severity=Severity.NOTE, gpu=gpu.uuid,
+            yield CheckResult(check="pcie", severity=Severity.NOTE, gpu=gpu.uuid,
                          evidence=f"{gpu.replays - before} new PCIe replays since the last look")  # fmt: skip

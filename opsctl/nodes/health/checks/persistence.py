@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def persistence(seen: Snapshot, given: Given) -> Iterator[Result]:  # noqa: ARG001 (every check has the same form)
+def persistence(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
     off = [gpu for gpu in (seen.smi.gpus if seen.smi else ()) if gpu.persistence is False]
     if off:
-        yield Result(check="persistence", severity=Severity.NOTE, remedy="nvidia-smi -pm 1, as the administrator",
+        yield CheckResult(check="persistence", severity=Severity.NOTE, remedy="nvidia-smi -pm 1, as the administrator",
                      evidence=f"off on {len(off)} GPUs: counters since the driver was loaded prove little")  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 ACTIONS = {
     "none": None,
@@ -20,16 +20,16 @@ ACTIONS = {
 """nvidia-smi's words, of several versions, for NVML's GPU recovery action."""
 
 
-def recovery(seen: Snapshot, given: Given) -> Iterator[Result]:  # noqa: ARG001 (every check has the same form)
+def recovery(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
     for gpu in (each for each in (seen.smi.gpus if seen.smi else ()) if each.maker == "nvidia"):
         word = (gpu.recovery or "").lower()
         severity = ACTIONS.get(word)
         if severity is not None:
             said = f"the driver asks for: {gpu.recovery}"
-            yield Result(check="recovery", severity=severity, gpu=gpu.uuid, evidence=said, remedy="do as it asks")
+            yield CheckResult(check="recovery", severity=severity, gpu=gpu.uuid, evidence=said, remedy="do as it asks")
         elif gpu.reset_required:
-            yield Result(check="recovery", severity=Severity.FAULTY, gpu=gpu.uuid, remedy="reset the GPU",
+            yield CheckResult(check="recovery", severity=Severity.FAULTY, gpu=gpu.uuid, remedy="reset the GPU",
                          evidence="the driver asks for a reset")  # fmt: skip
         elif word not in ACTIONS and gpu.reset_required is None:
             said = f"a word that is not known: {gpu.recovery!r}" if word else "this driver does not say"
-            yield Result(check="recovery", severity=Severity.UNKNOWN, gpu=gpu.uuid, evidence=said)
+            yield CheckResult(check="recovery", severity=Severity.UNKNOWN, gpu=gpu.uuid, evidence=said)

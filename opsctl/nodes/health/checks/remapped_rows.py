@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def remapped_rows(seen: Snapshot, given: Given) -> Iterator[Result]:  # noqa: ARG001 (every check has the same form)
+def remapped_rows(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
     for gpu in seen.smi.gpus if seen.smi else ():
 
-        def result(severity: Severity, evidence: str, remedy: str = "", uuid: str = gpu.uuid) -> Result:
-            return Result(check="remapped_rows", severity=severity, gpu=uuid, evidence=evidence, remedy=remedy)
+        def result(severity: Severity, evidence: str, remedy: str = "", uuid: str = gpu.uuid) -> CheckResult:
+            return CheckResult(check="remapped_rows", severity=severity, gpu=uuid, evidence=evidence, remedy=remedy)
 
         if gpu.rows_failed:
             said = "a row could not be remapped" if gpu.maker == "nvidia" else "more bad pages than are allowed"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def temperature(seen: Snapshot, given: Given) -> Iterator[Result]:  # noqa: ARG001 (every check has the same form)
+def temperature(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
     for gpu in seen.smi.gpus if seen.smi else ():
 
-        def result(severity: Severity, evidence: str, uuid: str = gpu.uuid) -> Result:
-            return Result(check="temperature", severity=severity, gpu=uuid, evidence=evidence,
+        def result(severity: Severity, evidence: str, uuid: str = gpu.uuid) -> CheckResult:
+            return CheckResult(check="temperature", severity=severity, gpu=uuid, evidence=evidence,
                           remedy="look at cooling and power")  # fmt: skip
 
         if gpu.temperature is None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import NONE, Given, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import NONE, CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def versions(seen: Snapshot, given: Given) -> Iterator[Result]:
+def versions(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
     own = {"driver": seen.smi.driver if seen.smi else "", "kernel": seen.kernel_version}
     if seen.libraries:
         own |= {name: seen.libraries.get(name, NONE) for name in given.libraries}
@@ -15,5 +15,5 @@ def versions(seen: Snapshot, given: Given) -> Iterator[Result]:
     for what, version in own.items():
         if version and most[what] and version != most[what]:
             said = f"{what} {version}, most nodes have {most[what]}"
-            yield Result(check="versions", severity=Severity.NOTE, evidence=said,
+            yield CheckResult(check="versions", severity=Severity.NOTE, evidence=said,
                          remedy="bring the node to the others' version")  # fmt: skip

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from opsctl.nodes.health.checks.recovery import ACTIONS
-from opsctl.nodes.health.node_state import Given, Gpu, KernelLine, Result, Severity, Snapshot
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, KernelLine, NodeSnapshot, Severity
 from opsctl.nodes.health.nvidia_smi import bus_of
 
 LINE = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{1,20})[^)]*\): (\d{1,4}),? ?(.*)", re.ASCII)
@@ -19,7 +19,7 @@ TABLE = Path(__file__).parent.parent / "xid.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class XidRow:
     """What the table says of a code."""
 
     code: int
@@ -30,7 +30,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class XidEvent:
     """One Xid line."""
 
     bus: str
@@ -40,17 +40,17 @@ class Event:
 
 
 @cache
-def table() -> dict[int, Row]:
+def table() -> dict[int, XidRow]:
     """xid.toml, by code."""
     given = tomllib.loads(TABLE.read_text(encoding="utf-8"))["xid"]
     return {
-        code: Row(code=code, meaning=row["meaning"], action=row["action"], drain=row["drain"], source=row["source"])
+        code: XidRow(code=code, meaning=row["meaning"], action=row["action"], drain=row["drain"], source=row["source"])
         for row in given
         for code in row["codes"]
     }
 
 
-def xid(seen: Snapshot, given: Given) -> Iterator[Result]:
+def xid(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
     if seen.kernel is None:
         yield from _unread(seen)
         return
@@ -60,7 +60,7 @@ def xid(seen: Snapshot, given: Given) -> Iterator[Result]:
             same = [event for event in events if event.code == code]
             yield from _judge(same, gpu, bus, given)
     if any("fallen off the bus" in line.text and "Xid" not in line.text for line in recent(seen, given)):
-        yield Result(
+        yield CheckResult(
             check="xid",
             severity=Severity.FAULTY,
             remedy="reboot the node",
@@ -68,18 +68,18 @@ def xid(seen: Snapshot, given: Given) -> Iterator[Result]:
         )
 
 
-def _unread(seen: Snapshot) -> Iterator[Result]:
+def _unread(seen: NodeSnapshot) -> Iterator[CheckResult]:
     gpus = seen.smi.gpus if seen.smi else ()
     if (seen.on_bus == 0 and not gpus) or seen.gpu_tool[0] == "amd-smi":
         return  # Xids are NVIDIA's
     # The driver's recovery action says the same, where there is one.
     told = gpus and all(gpu.recovery is not None for gpu in gpus)
     why = seen.section("kernel").why or "cannot be read"
-    yield Result(check="xid", severity=Severity.NOTE if told else Severity.UNKNOWN, evidence=f"kernel log: {why}",
+    yield CheckResult(check="xid", severity=Severity.NOTE if told else Severity.UNKNOWN, evidence=f"kernel log: {why}",
                  remedy="let users read it (kernel.dmesg_restrict=0), or run as one who may")  # fmt: skip
 
 
-def recent(seen: Snapshot, given: Given) -> list[KernelLine]:
+def recent(seen: NodeSnapshot, given: CheckInput) -> list[KernelLine]:
     """The lines that count: young enough, and after the node was put back into service."""
     limit = given.site.xid_hours * 3600
     if given.prior.cleared is not None:
@@ -87,9 +87,9 @@ def recent(seen: Snapshot, given: Given) -> list[KernelLine]:
     return [line for line in seen.kernel or () if line.age is None or line.age <= limit]
 
 
-def events_by_card(seen: Snapshot, given: Given) -> dict[str, list[Event]]:
+def events_by_card(seen: NodeSnapshot, given: CheckInput) -> dict[str, list[XidEvent]]:
     """The Xid lines of each card. Those before the driver said that it needs no recovery any more do not count."""
-    found: dict[str, list[Event]] = {}
+    found: dict[str, list[XidEvent]] = {}
     for line in recent(seen, given):
         match = LINE.search(line.text)
         if match is None:
@@ -99,11 +99,11 @@ def events_by_card(seen: Snapshot, given: Given) -> dict[str, list[Event]]:
         if changed and changed[1].lower() == "none":
             found.pop(bus, None)
             continue
-        found.setdefault(bus, []).append(Event(bus=bus, code=code, text=text, line=" ".join(line.text.split())))
+        found.setdefault(bus, []).append(XidEvent(bus=bus, code=code, text=text, line=" ".join(line.text.split())))
     return found
 
 
-def _judge(events: list[Event], gpu: Gpu | None, bus: str, given: Given) -> Iterator[Result]:
+def _judge(events: list[XidEvent], gpu: Gpu | None, bus: str, given: CheckInput) -> Iterator[CheckResult]:
     last = events[-1]
     row = table().get(last.code)
     times = f"{len(events)} x " if len(events) > 1 else ""
@@ -112,11 +112,11 @@ def _judge(events: list[Event], gpu: Gpu | None, bus: str, given: Given) -> Iter
     )
     severity = _severity(row, events, gpu, given)
     if severity is not None:
-        yield Result(check="xid", severity=severity, gpu=gpu.uuid if gpu else "", evidence=said,
+        yield CheckResult(check="xid", severity=severity, gpu=gpu.uuid if gpu else "", evidence=said,
                      remedy=row.action if row else "look it up: docs.nvidia.com/deploy/xid-errors")  # fmt: skip
 
 
-def _severity(row: Row | None, events: list[Event], gpu: Gpu | None, given: Given) -> Severity | None:
+def _severity(row: XidRow | None, events: list[XidEvent], gpu: Gpu | None, given: CheckInput) -> Severity | None:
     drain = row.drain if row else "report"
     repeats = len(events) >= given.site.xid_repeats
     needs_none = gpu is not None and (gpu.recovery or "").lower() == "none"

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.launch.launch_plan import job_spec, plan
-from opsctl.settings.loader import Site, Train, load_train, parse
+from opsctl.launch.launch_plan import job_spec, make_plan
+from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.state.run_dir import RunDir
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[3] / "examples"
-SITE = parse(Site, {"root": "/scratch/trains", "slurm": {"partition": "gpu", "account": "llm"}}, "site.toml")
+SITE = parse(SiteSettings, {"root": "/scratch/trains", "slurm": {"partition": "gpu", "account": "llm"}}, "site.toml")
 
 
-def hostile() -> Train:
+def hostile() -> TrainSettings:
     """Whatever may be hostile in a train that is valid."""
     return parse(
-        Train,
+        TrainSettings,
         {
             "name": "x-1.y_z",
             "command": ["run it", "$(id)", "it's", "{{ stop_request }}", "new\nline", ""],
@@ -38,7 +38,7 @@ def rendered() -> dict[str, str]:
         spec = job_spec(train, SITE, after="1234" if name == "hostile" else "")
         run = RunDir(SITE.root_path / train.name)
         python, site_file = "/opt/opsctl/bin/python", Path("/etc/opsctl/site.toml")
-        made = plan(train, spec, run, nonce="0", python=python, site_file=site_file)
+        made = make_plan(train, spec, run, nonce="0", python=python, site_file=site_file)
         files |= {f"{name}.wrapper.slurm": made.wrapper, f"{name}.body.sh": made.body}
     return files
 

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.nodes.collective_test.node_search import Found, search
+from opsctl.nodes.collective_test.node_search import SearchResult, search
 
 NODES = tuple(f"n{number:03}" for number in range(64))
 
@@ -24,7 +24,7 @@ class Cluster:
 
 def test_all_that_pass_together_are_good_after_one_round():
     cluster = Cluster()
-    assert search(NODES, cluster.test) == Found(good=NODES)
+    assert search(NODES, cluster.test) == SearchResult(good=NODES)
     assert cluster.rounds == 1
 
 
@@ -37,7 +37,7 @@ def test_one_bad_node_of_sixty_four_is_found_in_eight_rounds():
 
 
 def test_two_nodes_of_which_none_is_known_to_be_good_are_both_unsure():
-    assert search(("a", "b"), Cluster(bad=["a"]).test) == Found(unsure=("a", "b"))
+    assert search(("a", "b"), Cluster(bad=["a"]).test) == SearchResult(unsure=("a", "b"))
 
 
 def test_two_nodes_that_only_fail_together_are_no_bad_nodes():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsctl.nodes.health.amd_smi import parse_amd
-from opsctl.nodes.health.node_state import Health, Prior, Snapshot, Verdict
+from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Verdict
 from tests.support.made_nodes import corpus, said, seen, verdict
 
 FORMS = ("list", "static", "metric")
@@ -40,13 +40,13 @@ def _put(row: Any, keys: list[str], value: Any) -> None:
     row[keys[-1]] = value
 
 
-def node(text: str | tuple[int | str, str] | None = None, **more: Any) -> Snapshot:
+def node(text: str | tuple[int | str, str] | None = None, **more: Any) -> NodeSnapshot:
     """A node without nvidia-smi."""
     return seen(smi=(127, ""), amd=printed() if text is None else text, **more)
 
 
 def judged(text: str | tuple[int | str, str] | None = None, **more: Any) -> Verdict:
-    return verdict(node(text), prior=Prior(uuids=UUIDS), **more)
+    return verdict(node(text), prior=NodeBaseline(uuids=UUIDS), **more)
 
 
 @pytest.mark.parametrize("newer", [False, True])

@@ -12,17 +12,17 @@ import pytest
 from opsctl.nodes.health.checks import CHECKS
 from opsctl.nodes.health.checks.xid import table
 from opsctl.nodes.health.node_checker import judge_all
-from opsctl.nodes.health.node_state import Health, Port, Prior
+from opsctl.nodes.health.node_state import Health, NodeBaseline, Port
 from opsctl.nodes.health.snapshot import parse
 from opsctl.ports import Answer
-from opsctl.settings.health import HealthSite
+from opsctl.settings.health import HealthSettings
 from tests.support.made_nodes import MARK, NOW, bus, corpus, printed, said, seen, smi, stamped, stat, uuid, verdict
 
 CARDS = tuple(uuid(number) for number in range(8))
 
 
 def test_a_node_that_is_well_is_healthy_and_nothing_is_said_of_it() -> None:
-    found = verdict(seen(), prior=Prior(uuids=CARDS, memory_kb=2113652736))
+    found = verdict(seen(), prior=NodeBaseline(uuids=CARDS, memory_kb=2113652736))
     assert (found.health, found.results) == (Health.HEALTHY, ())
 
 
@@ -71,7 +71,7 @@ def test_exit_codes_of_nvidia_smi_that_speak_of_hardware_are_evidence(code, mean
 
 @pytest.mark.parametrize("code", [1, 2, 4, 9, 12, 124, 127, 137, 255, "late"])
 def test_exit_codes_that_speak_of_drivers_rights_and_time_are_unknown(code) -> None:
-    found = verdict(seen(smi=(code, "NVIDIA-SMI has failed")), prior=Prior(uuids=CARDS))
+    found = verdict(seen(smi=(code, "NVIDIA-SMI has failed")), prior=NodeBaseline(uuids=CARDS))
     assert found.health is Health.UNKNOWN
     assert [each for each, _ in said(found, "gpus")] == ["unknown"]
 
@@ -84,12 +84,12 @@ def test_a_lost_card_is_known_by_what_nvidia_smi_says() -> None:
 
 
 def test_a_card_that_is_missing_is_named() -> None:
-    found = verdict(seen(smi=smi(7), pci="0000:10:00.0\n" * 7), prior=Prior(uuids=CARDS))
+    found = verdict(seen(smi=smi(7), pci="0000:10:00.0\n" * 7), prior=NodeBaseline(uuids=CARDS))
     assert said(found, "gpus") == [("faulty", f"7 of 8 GPUs answer; missing: {uuid(7)}")]
 
 
 def test_a_job_that_sees_only_its_own_cards_is_no_evidence() -> None:
-    found = verdict(seen(smi=smi(2), by="srun"), prior=Prior(uuids=CARDS))
+    found = verdict(seen(smi=smi(2), by="srun"), prior=NodeBaseline(uuids=CARDS))
     assert found.health is Health.UNKNOWN
     assert said(found, "gpus")[0][1].endswith("; but this job may only see its own")
 
@@ -149,7 +149,7 @@ def test_old_lines_and_those_from_before_it_was_put_back_do_not_count() -> None:
     text = corpus("dmesg/xid-79-154.txt")
     assert verdict(seen(kernel=stamped(text, 23 * 3600))).health is Health.FAULTY
     assert verdict(seen(kernel=stamped(text, 25 * 3600))).health is Health.HEALTHY
-    back = Prior(cleared=NOW - timedelta(hours=1))
+    back = NodeBaseline(cleared=NOW - timedelta(hours=1))
     assert verdict(seen(kernel=stamped(text, 2 * 3600)), prior=back).health is Health.HEALTHY
     assert verdict(seen(kernel=stamped(text, 60)), prior=back).health is Health.FAULTY
 
@@ -177,7 +177,7 @@ def test_a_kernel_log_that_may_not_be_read_is_unknown_unless_the_driver_says_as_
 def test_links_that_were_up_must_be_up() -> None:
     card = f"GPU 3: NVIDIA H100 (UUID: {uuid(3)})\n"
     up = card + corpus("nvlink/v100-two-inactive.txt").partition("\n")[2]
-    before = Prior(links={uuid(3): (0, 1, 2, 3, 4)}, link_errors={uuid(3): 5})
+    before = NodeBaseline(links={uuid(3): (0, 1, 2, 3, 4)}, link_errors={uuid(3): 5})
     errors = card + "\t Link 0: Replay Errors: 7\n\t Link 0: Recovery Errors: 0\n"
     found = verdict(seen(nvlink=up, nvlink_errors=errors), prior=before)
     assert said(found, "nvlink") == [
@@ -204,7 +204,7 @@ def test_shared_memory_is_there_large_enough_and_empty_when_idle() -> None:
     full = "Filesystem 1024-blocks Used Available Capacity Mounted on\ntmpfs 104857600 99 1 97% /dev/shm\n"
     assert said(verdict(seen(shm=full)), "shm") == [("degraded", "shared memory is 97 % full")]
     assert said(verdict(seen(shm=full), busy=True), "shm") == [("note", "shared memory is 97 % full")]
-    small = said(verdict(seen(), site=HealthSite(shm_gib=2000)), "shm")
+    small = said(verdict(seen(), site=HealthSettings(shm_gib=2000)), "shm")
     assert small == [("degraded", "1007.9 GiB of shared memory, 2000 wanted")]
     assert verdict(seen(shm=(124, ""))).health is Health.UNKNOWN
 
@@ -222,7 +222,7 @@ DF = "Filesystem 1024-blocks Used Available Capacity Mounted on\nnas:/x 100 5 95
     ((1, "path=/scratch\nmounted=nfs rw\n"), "unknown", "/scratch: df exit code 1"),
 ])  # fmt: skip
 def test_mounts_must_be_there_and_writable(section, severity, evidence) -> None:
-    found = said(verdict(seen(mount_1=section), site=HealthSite(mounts=("/scratch",))), "mounts")
+    found = said(verdict(seen(mount_1=section), site=HealthSettings(mounts=("/scratch",))), "mounts")
     assert found == ([(severity, evidence)] if severity else [])
 
 
@@ -233,10 +233,10 @@ def ports(state: str = "4: ACTIVE", **counters: int) -> str:
 
 
 def test_a_port_that_was_active_must_be_and_its_counters_are_held_against_the_baseline() -> None:
-    before = Prior(ports={"mlx5_0/1": Port(state="ACTIVE", counters={"link_downed": 2, "symbol_error": 10})},
+    before = NodeBaseline(ports={"mlx5_0/1": Port(state="ACTIVE", counters={"link_downed": 2, "symbol_error": 10})},
                    ports_at=NOW - timedelta(hours=1))  # fmt: skip
 
-    def of(text: str, prior: Prior = before) -> list[tuple[str, str]]:
+    def of(text: str, prior: NodeBaseline = before) -> list[tuple[str, str]]:
         return said(verdict(seen(infiniband=text), prior=prior), "infiniband")
 
     assert of(ports(link_downed=2, symbol_error=12)) == []
@@ -245,8 +245,8 @@ def test_a_port_that_was_active_must_be_and_its_counters_are_held_against_the_ba
     assert of(ports(link_downed=3)) == [("degraded", "mlx5_0/1: link_downed rose by 1 since the baseline")]
     assert of(ports(link_downed=0, symbol_error=0)) == []
     assert of(ports(symbol_error=1000)) == [("note", "mlx5_0/1: symbol_error rose by 990 in 3602 s")]
-    assert of(ports("1: DOWN"), Prior()) == []
-    ignored = verdict(seen(infiniband=""), prior=before, site=HealthSite(ib_ignore="^mlx5_0/"))
+    assert of(ports("1: DOWN"), NodeBaseline()) == []
+    ignored = verdict(seen(infiniband=""), prior=before, site=HealthSettings(ib_ignore="^mlx5_0/"))
     assert said(ignored, "infiniband") == []
 
 
@@ -263,7 +263,7 @@ def test_a_clock_that_is_off_is_told_and_degraded_only_by_the_nodes_own_word() -
 
 
 def test_memory_that_went_missing_is_degraded() -> None:
-    found = verdict(seen(), prior=Prior(memory_kb=2 * 2113652736))
+    found = verdict(seen(), prior=NodeBaseline(memory_kb=2 * 2113652736))
     assert said(found, "memory") == [("degraded", "2015.7 GiB, 4031.5 before")]
 
 
@@ -283,7 +283,7 @@ def test_a_node_with_another_library_than_most_or_without_it_is_told() -> None:
     usual = "libc.so.6\nlibnccl.so.2.21.5\n"
     printed = [usual, usual, "libc.so.6\nlibnccl.so.2.19.3\n", "libc.so.6\n", f"{usual}libfabric.so.1.22\n", (127, "")]
     nodes = {f"n{number}": seen(node=f"n{number}", libraries=each) for number, each in enumerate(printed)}
-    found = judge_all(nodes, {}, HealthSite(), {}, {})
+    found = judge_all(nodes, {}, HealthSettings(), {}, {})
     assert [said(each, "versions") for each in found] == [
         [], [],
         [("note", "libnccl 2.19.3, most nodes have 2.21.5")],
@@ -307,7 +307,7 @@ def test_published_output_of_a_card_cut_by_mig_is_unknown_where_it_says_nothing(
     )
     assert said(found, "remapped_rows") == [("unknown", "remapped rows: N/A under MIG")]
     assert found.health is Health.UNKNOWN
-    site = HealthSite(may_be_unknown=(*HealthSite().may_be_unknown, "remapped_rows"))
+    site = HealthSettings(may_be_unknown=(*HealthSettings().may_be_unknown, "remapped_rows"))
     snapshot = seen(smi=corpus("nvidia-smi/535.54.03/a100-mig.xml").replace("<attached_gpus>4", "<attached_gpus>1"))
     assert verdict(snapshot, site=site).health is Health.HEALTHY
 
@@ -354,13 +354,13 @@ def test_fio_tells_its_figures_and_is_evidence_only_below_what_the_site_expects(
     (severity, words), *more = said(verdict(measured), "fio")
     assert (severity, more) == ("note", [])
     assert re.fullmatch(r"write \d+ MiB/s, read \d+ MiB/s, \d+ small reads/s, 99 % within [\d.]+ ms", words)
-    fast = verdict(measured, site=HealthSite(fio_write_mib_s=1e6, fio_read_mib_s=1))
+    fast = verdict(measured, site=HealthSettings(fio_write_mib_s=1e6, fio_read_mib_s=1))
     assert fast.health is Health.DEGRADED
     assert re.match(r"writes \d+ MiB/s, less than 1e\+06; write ", said(fast, "fio")[0][1])
 
 
 def test_what_was_read_through_the_page_cache_is_no_evidence() -> None:
-    site = HealthSite(fio_read_mib_s=1e6)
+    site = HealthSettings(fio_read_mib_s=1e6)
     assert verdict(seen(fio=corpus("fio/3.33/direct.json")), site=site).health is Health.DEGRADED
     found = verdict(seen(fio=corpus("fio/3.33/buffered.json")), site=site)
     assert (found.health, said(found, "fio")[0][1].endswith(", through the page cache")) == (Health.HEALTHY, True)
@@ -379,6 +379,6 @@ def test_what_was_read_through_the_page_cache_is_no_evidence() -> None:
 def test_a_fio_that_did_not_measure_says_nothing_of_the_node(section: tuple[int | str, str], evidence: str) -> None:
     code, out = section
     made = seen(fio=(code, corpus(out) if out.endswith(".json") else out))
-    found = verdict(made, site=HealthSite(fio_write_mib_s=1e6))
+    found = verdict(made, site=HealthSettings(fio_write_mib_s=1e6))
     assert said(found, "fio") == [("unknown", evidence)]
     assert found.health is Health.HEALTHY

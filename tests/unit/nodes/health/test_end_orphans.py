@@ -10,11 +10,11 @@ import pytest
 
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import SystemRunner
-from opsctl.nodes.health.end_orphans import end, held_by
-from opsctl.nodes.health.node_state import Process
+from opsctl.nodes.health.end_orphans import end_orphans, find_orphans
+from opsctl.nodes.health.node_state import NodeProcess
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.local import Local
-from opsctl.settings.health import HealthSite
+from opsctl.settings.health import HealthSettings
 from tests.support.made_nodes import seen, smi
 
 HERE = Fanout(shells=[Local(runner=SystemRunner(), names={"node001"})])
@@ -28,25 +28,25 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def ghost(process: subprocess.Popen[bytes], *, later: int = 0) -> Process:
+def ghost(process: subprocess.Popen[bytes], *, later: int = 0) -> NodeProcess:
     found = ProcessId.of(process.pid)
     assert found is not None
-    return Process(pid=found.pid, uid=1001, state="S", age=9, started=found.started + later, name="x")
+    return NodeProcess(pid=found.pid, uid=1001, state="S", age=9, started=found.started + later, name="x")
 
 
 def test_that_very_process_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
-    assert end(HERE, seen(), [ghost(sleeper)]).out == f"{sleeper.pid}\n"
+    assert end_orphans(HERE, seen(), [ghost(sleeper)]).out == f"{sleeper.pid}\n"
     assert sleeper.wait(5) == -9
 
 
 def test_a_later_process_with_the_same_number_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
-    assert end(HERE, seen(), [ghost(sleeper, later=-1)]).out == ""
+    assert end_orphans(HERE, seen(), [ghost(sleeper, later=-1)]).out == ""
     assert sleeper.poll() is None
 
 
 def test_only_users_processes_on_cards_are_ghosts() -> None:
     on_cards = "".join(f"<process_info><pid>{pid}</pid></process_info>" for pid in (5, 6, 7))
-    rows = [Process(pid=pid, uid=uid, state=state, age=9, started=1, name="x")
+    rows = [NodeProcess(pid=pid, uid=uid, state=state, age=9, started=1, name="x")
             for pid, uid, state in ((5, 1001, "S"), (6, 0, "S"), (7, 1001, "Z"), (8, 1001, "S"))]  # fmt: skip
     snapshot = replace(seen(smi=smi(processes=on_cards)), processes=tuple(rows))
-    assert [each.pid for each in held_by(snapshot, HealthSite())] == [5]
+    assert [each.pid for each in find_orphans(snapshot, HealthSettings())] == [5]

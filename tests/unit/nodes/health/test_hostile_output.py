@@ -11,12 +11,12 @@ from opsctl.model import Node
 from opsctl.nodes.drain_plan import plan_drain
 from opsctl.nodes.health import host_output, nvidia_smi
 from opsctl.nodes.health.fio_output import parse_fio
-from opsctl.nodes.health.node_state import Given, Health, Prior, Severity
+from opsctl.nodes.health.node_state import CheckInput, Health, NodeBaseline, Severity
 from opsctl.nodes.health.snapshot import parse
 from opsctl.nodes.health.verdict import judge
-from opsctl.nodes.history import Record, after_look
+from opsctl.nodes.history import NodeRecord, update_record
 from opsctl.ports import Answer
-from opsctl.settings.health import HealthSite
+from opsctl.settings.health import HealthSettings
 from tests.support.made_nodes import MARK, NOW, printed, smi, uuid
 
 WORDS = st.sampled_from([
@@ -41,15 +41,15 @@ SECTIONS = (
     "dcgm",
     "fio",
 )
-PRIOR = Prior(uuids=tuple(uuid(each) for each in range(8)), memory_kb=10**9, ports={}, at=NOW)
-EXPECTS = HealthSite(fio_write_mib_s=1e6, fio_read_mib_s=1e6)
+PRIOR = NodeBaseline(uuids=tuple(uuid(each) for each in range(8)), memory_kb=10**9, ports={}, at=NOW)
+EXPECTS = HealthSettings(fio_write_mib_s=1e6, fio_read_mib_s=1e6)
 NODES = [Node(name="node001", state="IDLE", address="")]
 
 
 def judged(answer: Answer):
     seen = parse(answer, MARK, asked=NOW, answered=NOW + timedelta(seconds=1))
-    found = judge(seen, Given(prior=PRIOR, busy=False, site=EXPECTS))
-    after_look(Record(node="node001"), seen, found, baseline_hours=24)
+    found = judge(seen, CheckInput(prior=PRIOR, busy=False, site=EXPECTS))
+    update_record(NodeRecord(node="node001"), seen, found, baseline_hours=24)
     return found
 
 
@@ -119,7 +119,7 @@ def test_a_value_that_is_not_said_is_never_evidence(name, value):
 @given(text=ANY, cut=st.integers(0, 3000), code=st.one_of(st.none(), st.integers(0, 255)))
 def test_no_unknown_becomes_a_drain(text, cut, code):
     found = judged(Answer(node="node001", by="ssh", code=code, out=printed(smi=("late", text))[:cut] + text))
-    plan = plan_drain([found], NODES, HealthSite(), scores={"node001": 100.0})
+    plan = plan_drain([found], NODES, HealthSettings(), scores={"node001": 100.0})
     if not any(each.severity in {Severity.FAULTY, Severity.DEGRADED} for each in found.results):
         assert plan.steps == ()
     for step in plan.steps:

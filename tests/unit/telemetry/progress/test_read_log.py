@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from opsctl.report.html_page import render_page
 from opsctl.report.log_report import report_log
-from opsctl.report.sacct import Ran, parse_sacct
+from opsctl.report.sacct import JobRun, parse_sacct
 from opsctl.telemetry.progress import read_log
-from opsctl.telemetry.progress.bounded_curve import BINS, Curve
+from opsctl.telemetry.progress.bounded_curve import BINS, BoundedCurve
 from opsctl.telemetry.progress.iteration_lines import parse
-from opsctl.telemetry.progress.read_log import read_told
+from opsctl.telemetry.progress.read_log import read_summary
 from tests.support.made_reports import rough
 
 ITERATION = " iteration {:8d}/ 1000 | elapsed time per iteration (ms): 10.5 | lm loss: 2.0E+00 | loss scale: 4096.0 |"
@@ -44,7 +44,7 @@ def test_whatever_a_log_holds_is_read(lines: list[bytes], cuts: list[int] | None
     with tempfile.TemporaryDirectory() as place:
         log = Path(place) / "log"
         log.write_bytes(b"\n".join(lines))
-        told = read_told(log, cuts)
+        told = read_summary(log, cuts)
     assert cuts is None or len(told.parts) == len(cuts) + 1
     assert all(len({len(column) for column in part.columns}) == 1 for part in told.parts)
     assert told.lines <= sum(line.count(b"iteration") for line in lines)
@@ -55,7 +55,7 @@ JOBS = parse_sacct("JobID|State|Start|End\n1|FAILED|1628380000|1628380800\n2|COM
 
 @settings(max_examples=60, deadline=None)
 @given(lines=st.lists(LINES, max_size=30), jobs=st.none() | st.just(JOBS))
-def test_whatever_a_log_holds_its_report_adds_up(lines: list[bytes], jobs: list[Ran] | None) -> None:
+def test_whatever_a_log_holds_its_report_adds_up(lines: list[bytes], jobs: list[JobRun] | None) -> None:
     now = datetime(2021, 8, 8, 2, tzinfo=UTC)
     with tempfile.TemporaryDirectory() as place:
         log = Path(place) / "log"
@@ -73,7 +73,7 @@ def test_no_line_is_lost_and_none_is_read_otherwise_than_elsewhere(steps: list[i
     with tempfile.TemporaryDirectory() as place:
         log = Path(place) / "log"
         log.write_text("\n".join(f"[n:1]: {ITERATION.format(step)}\nnoise" for step in steps))
-        (part,) = read_told(log).parts
+        (part,) = read_summary(log).parts
     lines = [parse(ITERATION.format(step)) for step in steps]
     assert [(told.step, told.seconds) for told in part] == [(line.step, line.step_s) for line in lines if line]
 
@@ -87,7 +87,7 @@ def test_where_a_piece_ends_changes_nothing(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_of_half_a_million_values_a_curve_keeps_some_hundred_points_and_the_spike() -> None:
-    curve = Curve()
+    curve = BoundedCurve()
     for step in range(0, 500_000, 10):
         curve.add(step, 9.0 if step == 123_450 else 2.0)
     points = curve.points()

@@ -11,8 +11,8 @@ import pytest
 
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import Iteration, sampled, tail
-from opsctl.telemetry.progress.next_save import Saves, saves
-from opsctl.telemetry.progress.run_progress import Pace, Progress, forward, progress
+from opsctl.telemetry.progress.next_save import NextSave, predict_next_save
+from opsctl.telemetry.progress.run_progress import Progress, TaskPace, drop_repeated_steps, read_progress
 from opsctl.telemetry.progress.sparkline import ASCII, sparkline
 
 LINE = (
@@ -33,9 +33,9 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def seen(run: RunDir, *lines: str, pace: Pace | None = None) -> Progress:
+def seen(run: RunDir, *lines: str, pace: TaskPace | None = None) -> Progress:
     run.main_log.write_text("".join(lines))
-    found = progress(run, pace=pace)
+    found = read_progress(run, pace=pace)
     assert found is not None
     return found
 
@@ -56,7 +56,7 @@ def test_a_spike_and_a_nan_are_seen_however_many_values_share_a_sign() -> None:
 
 def test_what_was_done_again_is_on_the_curve_once() -> None:
     lines = [Iteration(step=step) for step in (1, 2, 3, 4, 2, 3)]
-    assert [each.step for each in forward(lines)] == [1, 2, 3]
+    assert [each.step for each in drop_repeated_steps(lines)] == [1, 2, 3]
 
 
 def test_loss_and_tokens_are_those_of_the_newest_line(run: RunDir) -> None:
@@ -95,11 +95,11 @@ def test_a_log_that_says_much_else_is_not_read_for_older_iterations(tmp_path: Pa
 
 @pytest.mark.parametrize(("s", "last"), [(2.0, 0), ("nan", 100), (0.0, 100), ("inf", 100), (1e300, 100)])
 def test_the_time_left_is_unknown_without_an_end_or_a_step(run: RunDir, s: object, last: int) -> None:
-    assert seen(run, line(5, s=s, last=last), pace=Pace()).left is None
+    assert seen(run, line(5, s=s, last=last), pace=TaskPace()).left is None
 
 
 def test_the_time_left_has_a_range_from_the_waits_that_were_seen(run: RunDir) -> None:
-    pace = Pace(task_s=500, running_s=400, waits_s=(100, 300))
+    pace = TaskPace(task_s=500, running_s=400, waits_s=(100, 300))
     left = seen(run, line(100), pace=pace).left
     assert left is not None
     assert (left.training, left.lives, left.likely) == (1800, 3, 1800 + 3 * 200)
@@ -108,7 +108,7 @@ def test_the_time_left_has_a_range_from_the_waits_that_were_seen(run: RunDir) ->
 
 def test_what_the_running_task_does_not_reach_is_for_the_next_ones(run: RunDir) -> None:
     def lives(running_s: float) -> int:
-        found = seen(run, line(900), pace=Pace(task_s=100, running_s=running_s))
+        found = seen(run, line(900), pace=TaskPace(task_s=100, running_s=running_s))
         assert found.left is not None
         return found.left.lives
 
@@ -120,7 +120,7 @@ def names(run: RunDir, *found: str) -> None:
         (run.checkpoints / name).mkdir()
 
 
-def steps(found: Saves) -> tuple[int | None, int | None]:
+def steps(found: NextSave) -> tuple[int | None, int | None]:
     return found.newest, found.next
 
 
@@ -129,31 +129,31 @@ def test_a_checkpoint_is_as_old_as_its_completeness_whatever_was_noted_beside_it
     saved.mkdir()
     (saved / "COMPLETE").write_text("")
     os.utime(saved / "COMPLETE", (1e9, 1e9))
-    assert saves(run, 60, None).at == datetime.fromtimestamp(1e9, UTC)
-    assert saves(run, 60, None, newest=55).at is None
+    assert predict_next_save(run, 60, None).at == datetime.fromtimestamp(1e9, UTC)
+    assert predict_next_save(run, 60, None, newest=55).at is None
 
 
 def test_the_embedded_trainer_saves_as_it_is_told_and_at_its_end(run: RunDir) -> None:
     run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 100}}))
     names(run, "step-0000300", ".saving-step-0000400")
-    assert steps(saves(run, 350, 1000)) == (300, 400)
-    assert steps(saves(run, 400, 450)) == (300, 450)
-    assert steps(saves(run, 450, 450)) == (300, None)
+    assert steps(predict_next_save(run, 350, 1000)) == (300, 400)
+    assert steps(predict_next_save(run, 400, 450)) == (300, 450)
+    assert steps(predict_next_save(run, 450, 450)) == (300, None)
     run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 0}}))
-    assert saves(run, 350, 1000).next == 1000
+    assert predict_next_save(run, 350, 1000).next == 1000
 
 
 def test_a_foreign_trainer_saves_as_it_did_so_far(run: RunDir) -> None:
-    assert saves(run, 350, 1000) == Saves()
+    assert predict_next_save(run, 350, 1000) == NextSave()
     names(run, "global_step100", "global_step200", "global_step250", "global_step300", "global_step400", "latest")
-    assert steps(saves(run, 450, 1000)) == (400, 500)
+    assert steps(predict_next_save(run, 450, 1000)) == (400, 500)
 
 
 def test_one_checkpoint_tells_nothing_of_the_next(run: RunDir) -> None:
     names(run, "iter_0000100")
-    assert steps(saves(run, 150, 1000)) == (100, None)
+    assert steps(predict_next_save(run, 150, 1000)) == (100, None)
 
 
 def test_settings_that_cannot_be_read_tell_nothing_of_the_next(run: RunDir) -> None:
     run.trainer_config.write_text("{")
-    assert saves(run, 150, None) == Saves()
+    assert predict_next_save(run, 150, None) == NextSave()
