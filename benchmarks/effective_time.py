@@ -118,7 +118,7 @@ def table(results: Sequence[dict[str, Any]], seconds: float) -> str:
         ["", *(each["contender"] for each in results)],
         ["---", *("---:" for _ in results)],
         ["**effective time**", *(f"**{each['share']:.1%}**" for each in results)],
-        ["lives", *(str(each["lives"]) for each in results)],
+        ["attempts", *(str(each["attempts"]) for each in results)],
         ["tasks still queued", *(str(each["queued"]) for each in results)],
         *(
             [f"{cause}, s", *(f"{each['lost'].get(cause, 0):.1f}" for each in results)]

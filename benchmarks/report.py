@@ -84,7 +84,7 @@ class Made:
                     self.submit(task)
                 self.spend("queue", self.dice.expovariate(1 / 4000))
                 task += 1
-                for text in self.life(f"{100 + (task - 1) // 20}_{(task - 1) % 20 + 1}.0"):
+                for text in self.attempt(f"{100 + (task - 1) // 20}_{(task - 1) % 20 + 1}.0"):
                     self.size += log.write(text if self.stamps else STAMP.sub("", text))
         lines = [{"n": e.number, "at": e.at, "actor": e.actor, "kind": e.kind, **e.data} for e in self.events]
         (self.run.journal / "login-0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -94,15 +94,15 @@ class Made:
         self.note(EventKind.SUBMITTING, nonce=array, tasks=20, after="")
         self.note(EventKind.SUBMITTED, nonce=array, array=array)
 
-    def life(self, name: str) -> Iterator[str]:
+    def attempt(self, name: str) -> Iterator[str]:
         begin, outcome = self.now, Outcome.DEADLINE
-        self.note(EventKind.LIFE_STARTED, life=name, nodes="r7i6n[0-47]")
-        life = self.run.life(name)
-        life.path.mkdir(parents=True)
+        self.note(EventKind.ATTEMPT_STARTED, attempt=name, nodes="r7i6n[0-47]")
+        attempt = self.run.attempt(name)
+        attempt.path.mkdir(parents=True)
         at = (BEGIN + timedelta(seconds=begin)).isoformat()
-        start = {"life": name, "job": "1", "nodes": "r7i6n[0-47]", "node_count": 48, "gpus": "", "node": "r7i6n0",
+        start = {"attempt": name, "job": "1", "nodes": "r7i6n[0-47]", "node_count": 48, "gpus": "", "node": "r7i6n0",
                  "at": at, "checkpoint": -1, "main_log": self.size}  # fmt: skip
-        life.start.write_text(json.dumps(start))
+        attempt.start.write_text(json.dumps(start))
         self.spend("start-up", self.dice.uniform(300, 600))
         self.step = self.saved
         yield RESUMED.format(step=self.step, at=(BEGIN + timedelta(seconds=self.now)).astimezone())
@@ -119,7 +119,7 @@ class Made:
                 break
         else:
             yield from self.save()
-        self.settle(name, outcome, begin)
+        self.finalize(name, outcome, begin)
 
     def iteration(self, slow: float) -> str:
         seconds = STEP_S * slow * self.dice.gauss(1, 0.008)
@@ -142,19 +142,19 @@ class Made:
         yield SAID.format(step=self.step, at=(BEGIN + timedelta(seconds=self.now - 1)).astimezone())
 
     def last_word(self, name: str) -> None:
-        path = self.run.life_logs(name) / "r7i6n0-0.log"
+        path = self.run.attempt_logs(name) / "r7i6n0-0.log"
         path.parent.mkdir(parents=True)
         path.touch()
         os.utime(path, (BEGIN.timestamp() + self.now,) * 2)
 
-    def settle(self, name: str, outcome: Outcome, begin: float) -> None:
+    def finalize(self, name: str, outcome: Outcome, begin: float) -> None:
         outcome = Outcome.FINISHED if self.now > DAYS * 86400 else outcome
-        said = {"life": name, "outcome": outcome, "action": ACTIONS[outcome], "why": "as it was made"}
-        self.note(EventKind.LIFE_SETTLED, **said)
+        said = {"attempt": name, "outcome": outcome, "action": ACTIONS[outcome], "why": "as it was made"}
+        self.note(EventKind.ATTEMPT_SETTLED, **said)
         times = {
             key: (BEGIN + timedelta(seconds=at)).isoformat() for key, at in (("started", begin), ("ended", self.now))
         }
-        self.run.life(name).end.write_text(json.dumps({**said, **times, "new_checkpoint": True}))
+        self.run.attempt(name).end.write_text(json.dumps({**said, **times, "new_checkpoint": True}))
 
 
 STAMP = re.compile(r"\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d+)?\]?")

@@ -177,8 +177,8 @@ def pipeline(bench: Bench) -> dict[str, float]:
 def extras(bench: Bench) -> dict[str, float]:
     """All that the loop does in a step besides the step."""
     run_dir = bench.directory / "run"
-    environ = {name: str(run_dir / name.lower()) for name in Env if name not in (Env.LIFE, Env.NODE, Env.RUN_DIR)}
-    environ |= {Env.RUN_DIR: str(run_dir), Env.LIFE: "7_1.0", Env.HEARTBEAT_DIR: str(run_dir)}
+    environ = {name: str(run_dir / name.lower()) for name in Env if name not in (Env.ATTEMPT, Env.NODE, Env.RUN_DIR)}
+    environ |= {Env.RUN_DIR: str(run_dir), Env.ATTEMPT: "7_1.0", Env.HEARTBEAT_DIR: str(run_dir)}
     run_dir.mkdir(exist_ok=True)
     (run_dir / Env.DEADLINE.lower()).write_text(str(time.time() + 1e6))
     first = bench.process.is_first
@@ -215,10 +215,10 @@ def saving(bench: Bench) -> dict[str, float]:
         state.step += 1
         held = replace(state)
         stalled = bench.timed(lambda: checkpoints.save(held, background=background))
-        checkpoints.settle(state, wait=True)
+        checkpoints.finalize(state, wait=True)
         return stalled
 
-    save(background=True)  # asks the system for the memory of the copy, once a life
+    save(background=True)  # asks the system for the memory of the copy, once an attempt
     pairs = [(save(background=True), save(background=False)) for _ in range(bench.rounds)]
     shares = [stall / whole for stall, whole in pairs]
     return {"share": statistics.median(shares), "stall_s": pairs[-1][0], "save_s": pairs[-1][1]}

@@ -88,15 +88,15 @@ def follow() -> tuple[str, str]:
         while time.monotonic() < until:
             seen = status()
             step = seen["progress"] or {}
-            lives = [job["job"] for job in seen["running"]]
-            said = f"{seen['state']} {','.join(lives)} step {step.get('step', 0)} loss {step.get('loss') or 0:.3f}"
+            attempts = [job["job"] for job in seen["running"]]
+            said = f"{seen['state']} {','.join(attempts)} step {step.get('step', 0)} loss {step.get('loss') or 0:.3f}"
             bar.update(task, completed=step.get("step", 0), total=step.get("last_step"), said=said)
             if not console.is_terminal and said != shown:
                 print(f"  {said}", flush=True)
             shown = said
-            if not crashed and lives and step.get("step", 0) >= CRASH_AT:
+            if not crashed and attempts and step.get("step", 0) >= CRASH_AT:
                 opsctl("sandbox", "fault", NodeSet(seen["running"][0]["nodes"])[0], "crash", "--name", "demo")
-                crashed = lives[0].rpartition("_")[2]
+                crashed = attempts[0].rpartition("_")[2]
             if seen["state"] in ("finished", "ended", "held"):
                 return seen["state"], crashed
             time.sleep(1)
@@ -107,12 +107,12 @@ def summary(took: float) -> None:
     run = RunDir(HOME / "trains" / TRAIN)
     lines = run.main_log.read_text(errors="replace").splitlines()
     steps = [each for each in map(parse, lines) if each]
-    lives = [event.data for event in Journal(run, SystemClock()).events() if event.kind is EventKind.LIFE_SETTLED]
+    attempts = [event.data for event in Journal(run, SystemClock()).events() if event.kind is EventKind.ATTEMPT_SETTLED]
     console.rule("summary")
-    console.print(f"{steps[-1].step} steps over {len(lives)} array tasks, in {took:.0f} s of wall-clock")
+    console.print(f"{steps[-1].step} steps over {len(attempts)} array tasks, in {took:.0f} s of wall-clock")
     console.print(f"loss {steps[0].loss:.3f} at the first step, {steps[-1].loss:.3f} at the last")
-    for each in lives:
-        console.print(f"  {each['life']:8} {each['outcome']}: {each['why']}", markup=False)
+    for each in attempts:
+        console.print(f"  {each['attempt']:8} {each['outcome']}: {each['why']}", markup=False)
     console.print(
         f"\nEverything lies in {run.path.relative_to(ROOT)}; build/demo/report.html is for a browser. Try it yourself:"
     )

@@ -126,7 +126,7 @@ class App:
     @property
     def node_care(self) -> NodeCare:
         """What settlements may do about nodes."""
-        from opsctl.guard.node_care import NodeCare  # noqa: PLC0415 (for those who settle)
+        from opsctl.guard.node_care import NodeCare  # noqa: PLC0415 (for those who finalize)
 
         return NodeCare(
             site=self.site.health, history=self.history, exclusions=self.exclusions, clock=self.clock,

@@ -112,7 +112,7 @@ class Job:
     exit_code: str = ""
     """The exit code and the signal, such as `7:0` or `0:15`."""
     restarts: int = 0
-    """How often it was requeued: the number of this life."""
+    """How often it was requeued: the number of this attempt."""
 
     @property
     def full_id(self) -> str:
@@ -120,8 +120,8 @@ class Job:
         return f"{self.array}_{self.tasks[0]}" if self.tasks else self.id
 
     @property
-    def life(self) -> str:
-        """The name of this life of it."""
+    def attempt(self) -> str:
+        """The name of this attempt of it."""
         return f"{self.full_id}.{self.restarts}"
 
     @property

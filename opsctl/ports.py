@@ -105,7 +105,7 @@ class Scheduler(Protocol):
         """
 
     def past(self, ids: Sequence[str]) -> list[Job]:
-        """What accounting remembers of these jobs and arrays, every life of them; empty where there is none."""
+        """What accounting remembers of these jobs and arrays, every attempt of them; empty where there is none."""
 
     def nodes(self) -> list[Node]:
         """Every node."""

@@ -20,7 +20,7 @@ RUNTIME: dict[str, str] = {
     "deadline_file": "TRAIN_DEADLINE",
     "heartbeat_dir": "TRAIN_HEARTBEAT_DIR",
     "kill_switch": "TRAIN_KILL_SWITCH",
-    "life": "TRAIN_LIFE",
+    "attempt": "TRAIN_ATTEMPT",
     "master_addr": "MASTER_ADDR",
     "master_port": "MASTER_PORT",
     "minutes_left": "TRAIN_MINUTES_LEFT",
@@ -31,7 +31,7 @@ RUNTIME: dict[str, str] = {
     "stop_request": "TRAIN_STOP_REQUEST",
     "world_size": "SLURM_NTASKS",
 }
-"""What `{{ name }}` in a command stands for, where that differs from life to life: a variable of the body."""
+"""What `{{ name }}` in a command stands for, where that differs from attempt to attempt: a variable of the body."""
 
 
 def templates_dir() -> Path:

@@ -20,15 +20,15 @@ class Env(StrEnum):
     """Environment variables that the driver sets for each rank."""
 
     RUN_DIR = "TRAIN_RUN_DIR"
-    LIFE = "TRAIN_LIFE"
+    ATTEMPT = "TRAIN_ATTEMPT"
     KILL_SWITCH = "TRAIN_KILL_SWITCH"
     PAUSE_SWITCH = "TRAIN_PAUSE_SWITCH"
     SAVE_SWITCH = "TRAIN_SAVE_SWITCH"
     STOP_REQUEST = "TRAIN_STOP_REQUEST"
-    """A file of this life alone: when it exists, save and stop. The only one that a foreign trainer has to poll:
+    """A file of this attempt alone: when it exists, save and stop. The only one that a foreign trainer has to poll:
     the driver mirrors kill, pause, signals and preemption into it."""
     STACKS_REQUEST = "TRAIN_STACKS_REQUEST"
-    """A file whose new mtime asks every rank for its stacks: appended to `<life>/stacks/<node>-<rank>.txt`."""
+    """A file whose new mtime asks every rank for its stacks: appended to `<attempt>/stacks/<node>-<rank>.txt`."""
     DEADLINE = "TRAIN_DEADLINE"
     """A file with the job's real end, in seconds since the epoch; read it again at every poll, for it may move."""
     STOP_REASON = "TRAIN_STOP_REASON"
@@ -69,7 +69,7 @@ class Heartbeat:
     `at` is in seconds since the epoch by the writer's clock; `limit_s` is the longest that the phase may take.
     """
 
-    life: str
+    attempt: str
     node: str
     rank: int
     phase: Phase

@@ -34,7 +34,7 @@ class Pulse:
         directory = environ.get(Env.HEARTBEAT_DIR)
         names = ["train.json"] * process.is_first + [f"{process.name}.json"] * (process.local_rank == 0)
         self._paths = [Path(directory) / name for name in names] if directory else []
-        self._life, self._process, self._config = environ.get(Env.LIFE, ""), process, config
+        self._attempt, self._process, self._config = environ.get(Env.ATTEMPT, ""), process, config
         self._last: tuple[Phase, float] | None = None
         self._last_tick = environ.get(Env.LAST_TICK) if process.is_first else None
 
@@ -55,7 +55,7 @@ class Pulse:
 
     def _heartbeat(self, phase: Phase, state: RunState) -> Heartbeat:
         return Heartbeat(
-            life=self._life,
+            attempt=self._attempt,
             node=self._process.node,
             rank=self._process.rank,
             phase=phase,

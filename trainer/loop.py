@@ -140,7 +140,7 @@ def _save(run: Run, decision: Decision, *, finished: bool) -> None:
     run.checkpoints.save(run.state, background=run.config.checkpoint.background and not leaving, keep=kept)
     _settle(run, wait=leaving)
     if finished and run.state.checkpoint_step != run.state.step:
-        # Not finished, then: the next life trains and saves the last steps again.
+        # Not finished, then: the next attempt trains and saves the last steps again.
         raise RuntimeError(f"the run's last step is not saved: {run.state.notes[-1]}")
 
 

@@ -62,7 +62,7 @@ class Manifest:
     """What it was trained on: tokens, samples and weight of each corpus. Other data would come in another order."""
     slowest_step_s: float = 0.0
     save_s: float = 0.0
-    """How long this save took up to the manifest; with the slowest step, what the next life plans its end by."""
+    """How long this save took up to the manifest; with the slowest step, what the next attempt plans its end by."""
     files: Mapping[str, FileRecord] = field(default_factory=dict)
 
 

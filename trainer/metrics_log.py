@@ -37,11 +37,11 @@ class Metrics:
     """Where the numbers of a run are kept: as the config says, or in the run's directory; nowhere without one."""
 
     def __init__(self, config: LogConfig, environ: Mapping[str, str], *, step: int, writes: bool) -> None:
-        """`step` is where this life begins: what an earlier one told of later steps is not shown any more."""
+        """`step` is where this attempt begins: what an earlier one told of later steps is not shown any more."""
         run_dir = environ.get(Env.RUN_DIR)
         directory = Path(config.directory) if config.directory else Path(run_dir, "metrics") if run_dir else None
         self._path = directory / "metrics.jsonl" if directory and writes else None
-        self._life = environ.get(Env.LIFE, "")
+        self._attempt = environ.get(Env.ATTEMPT, "")
         self._events: Any = None
         self._failed = ""
         if directory and config.tensorboard and writes:
@@ -71,11 +71,11 @@ class Metrics:
         if self._path is None:
             return
         finite = {name: _or_null(value) for name, value in values.items()}
-        line = json.dumps({"at": round(time.time(), 3), "life": self._life, **finite}) + "\n"
+        line = json.dumps({"at": round(time.time(), 3), "attempt": self._attempt, **finite}) + "\n"
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab", buffering=0) as file:
-                file.write(line.encode())  # in one call, so that two lives never mix within a line
+                file.write(line.encode())  # in one call, so that two attempts never mix within a line
         except OSError as error:
             note(state, f"metrics {self._path} cannot be written: {error.strerror}")
         self._draw(finite, state)
@@ -89,7 +89,7 @@ class Metrics:
             for name in finite.keys() & _TAGS.keys():
                 if finite[name] is not None:
                     self._events.add_scalar(_TAGS[name], finite[name], state.step)
-        except OSError as error:  # of its own thread, and again at each call: no more is drawn in this life
+        except OSError as error:  # of its own thread, and again at each call: no more is drawn in this attempt
             self._events, self._failed = None, f"TensorBoard's events cannot be written: {error.strerror}"
 
 

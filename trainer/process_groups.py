@@ -51,7 +51,7 @@ def choose_accelerator() -> None:
     """Tell DeepSpeed where there is no GPU, before it is imported: it finds out by trial otherwise, with warnings."""
     if not torch.cuda.is_available():
         os.environ["DS_ACCELERATOR"] = "cpu"
-    # Said once by every rank of every life, about calls that are DeepSpeed's.
+    # Said once by every rank of every attempt, about calls that are DeepSpeed's.
     warnings.filterwarnings("ignore", message=r"c10d::\w+: an autograd kernel was not registered")
     warnings.filterwarnings("ignore", message=r".*all_gather_into_tensor. is deprecated", category=FutureWarning)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
-    """Progress of this life; step and samples go on from the checkpoint that it resumed."""
+    """Progress of this attempt; step and samples go on from the checkpoint that it resumed."""
 
     step: int = 0
     consumed_samples: int = 0
@@ -23,7 +23,7 @@ class RunState:
     save_s: float = 0.0
     """Duration of the last save, or what one is assumed to take."""
     seed: int | None = None
-    """Of the run: given, or drawn by its first life."""
+    """Of the run: given, or drawn by its first attempt."""
     data: str = ""
     """What is trained on, as the manifest says it."""
     spike: str = ""
@@ -33,7 +33,7 @@ class RunState:
     _steps_taken: int = 0
 
     def advance(self, *, samples: int, loss: float, grad_norm: float, step_s: float) -> None:
-        """Count one step. The first of a life warms up, so it is the slowest only until there is another."""
+        """Count one step. The first of an attempt warms up, so it is the slowest only until there is another."""
         self.step += 1
         self.consumed_samples += samples
         self.loss, self.grad_norm, self.step_s = loss, grad_norm, step_s

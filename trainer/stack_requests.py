@@ -21,7 +21,7 @@ def answer_requests(environ: Mapping[str, str], process: RankProcess) -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     request, run_dir = environ.get(Env.STACKS_REQUEST), environ.get(Env.RUN_DIR)
     if request and run_dir:
-        target = Path(run_dir, "lives", environ.get(Env.LIFE, ""), "stacks", f"{process.node}-{process.rank}.txt")
+        target = Path(run_dir, "attempts", environ.get(Env.ATTEMPT, ""), "stacks", f"{process.node}-{process.rank}.txt")
         threading.Thread(target=_watch, args=(Path(request), target), name="stacks", daemon=True).start()
 
 

@@ -17,9 +17,9 @@ from opsctl.trainer.rank_process import RankProcess
 
 
 def trace_file(environ: Mapping[str, str], process: RankProcess) -> Path:
-    """Where this rank's calls go: into the life's directory, or where it was started."""
+    """Where this rank's calls go: into the attempt's directory, or where it was started."""
     run_dir = environ.get(Env.RUN_DIR)
-    directory = Path(run_dir, "lives", environ.get(Env.LIFE, "")) if run_dir else Path()
+    directory = Path(run_dir, "attempts", environ.get(Env.ATTEMPT, "")) if run_dir else Path()
     return directory / "trace" / f"{process.node}-{process.rank}.log"
 
 

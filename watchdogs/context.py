@@ -16,7 +16,7 @@ from opsctl.ports import Clock, Runner
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.files import write_atomic
 from opsctl.state.journal import Event, EventKind
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ class WatchedTrain:
         return next((job for job in rows if job.state is JobState.RUNNING), None)
 
     @property
-    def life(self) -> Life | None:
-        """The life of the task that runs."""
-        return self.run.life(self.running.life) if self.running else None
+    def attempt(self) -> Attempt | None:
+        """The attempt of the task that runs."""
+        return self.run.attempt(self.running.attempt) if self.running else None
 
     @property
     def is_over(self) -> bool:
@@ -108,17 +108,19 @@ class WatchedTrain:
         if self.seen is None:
             return ""
         history = self.seen.history
-        settled = list(history.settled.values())
-        outcome = str(settled[-1].data["outcome"]) if settled else ""
+        finalized = list(history.finalized.values())
+        outcome = str(finalized[-1].data["outcome"]) if finalized else ""
         decided = [event for event in self.events if event.kind is EventKind.SUBMITTED or _is_cancel(event)]
         if decided and decided[-1].kind is EventKind.CANCELLED:
             why = str(decided[-1].data["why"])
-            if settled and why.startswith(f"{settled[-1].data['life']} {outcome}: "):  # the settlement cancelled it
+            if finalized and why.startswith(
+                f"{finalized[-1].data['attempt']} {outcome}: "
+            ):  # the finalization cancelled it
                 return why
             return f"cancelled by {decided[-1].actor.partition('@')[0]}: {why}"
         last = list(history.started)[-1:]
-        if outcome in {"finished", "killed"} and last and last[0] in history.settled:
-            return f"{outcome}: {settled[-1].data['why']}"
+        if outcome in {"finished", "killed"} and last and last[0] in history.finalized:
+            return f"{outcome}: {finalized[-1].data['why']}"
         return "" if history.arrays or history.pending else "it was never launched"
 
 

@@ -1,4 +1,5 @@
-"""What ended a train's lives, as its settlement found, and what was done: a node that it is kept from, a train held."""
+"""What ended a train's attempts, as its finalization found, and what was done: a node that it is kept from, a train
+held."""
 
 from __future__ import annotations
 
@@ -35,22 +36,22 @@ class Failures:
 
 
 def failures(train: str, events: Sequence[Event], now: datetime) -> list[Finding]:
-    """What the journal of a train says that people should know: one finding for each life that it was held for, or
+    """What the journal of a train says that people should know: one finding for each attempt that it was held for, or
     whose nodes it is kept from. Pure."""
     held, taken = _held(events), _taken(events, now)
-    lives = dict.fromkeys([*taken, *([str(held.data["life"])] if held else [])])
-    found = [_of(train, life, events, held, taken.get(life)) for life in lives]
+    attempts = dict.fromkeys([*taken, *([str(held.data["attempt"])] if held else [])])
+    found = [_of(train, attempt, events, held, taken.get(attempt)) for attempt in attempts]
     well = Finding(key=f"failures/{train}", level=Level.OK, summary=f"{train}: no failure is open", train=train)
     return found or [well]
 
 
 def _held(events: Sequence[Event]) -> Event | None:
-    """The settlement that holds what is queued, unless a person asked for that, or somebody has decided since."""
-    settled = [event for event in events if event.kind is EventKind.LIFE_SETTLED]
-    if not settled or settled[-1].data["action"] != "hold-queued" or settled[-1].data["outcome"] == "paused":
+    """The finalization that holds what is queued, unless a person asked for that, or somebody has decided since."""
+    finalized = [event for event in events if event.kind is EventKind.ATTEMPT_FINALIZED]
+    if not finalized or finalized[-1].data["action"] != "hold-queued" or finalized[-1].data["outcome"] == "paused":
         return None
-    is_over = any(_ends_hold(event) for event in events if event.number > settled[-1].number)
-    return None if is_over else settled[-1]
+    is_over = any(_ends_hold(event) for event in events if event.number > finalized[-1].number)
+    return None if is_over else finalized[-1]
 
 
 def _ends_hold(event: Event) -> bool:
@@ -58,13 +59,14 @@ def _ends_hold(event: Event) -> bool:
 
 
 def _taken(events: Sequence[Event], now: datetime) -> dict[str, Event]:
-    """By life, what was done about its nodes, for as long as the exclusion lasts. Nodes that end several lives, because
+    """By attempt, what was done about its nodes, for as long as the exclusion lasts. Nodes that end several attempts,
+    because
     they cannot be spared, are told of under the first."""
     found: dict[str, tuple[str, Event]] = {}
     for event in events:
         nodes = str(event.data.get("nodes", ""))
         if event.kind is EventKind.QUARANTINED and datetime.fromisoformat(event.data["until"]) > now:
-            first = found[nodes][0] if nodes in found else str(event.data["life"])
+            first = found[nodes][0] if nodes in found else str(event.data["attempt"])
             found[nodes] = (first, event)
         elif event.kind is EventKind.READMITTED:
             found = {each: taken for each, taken in found.items() if not _share(taken[1], event)}
@@ -76,15 +78,15 @@ def _share(one: Event, other: Event) -> bool:
     return bool(first & second)
 
 
-def _of(train: str, life: str, events: Sequence[Event], held: Event | None, taken: Event | None) -> Finding:
-    last = str(taken.data["life"]) if taken else life
-    causes = [e.data for e in events if e.kind is EventKind.DIAGNOSED and e.data["life"] == last]
+def _of(train: str, attempt: str, events: Sequence[Event], held: Event | None, taken: Event | None) -> Finding:
+    last = str(taken.data["attempt"]) if taken else attempt
+    causes = [e.data for e in events if e.kind is EventKind.DIAGNOSED and e.data["attempt"] == last]
     cause: dict[str, Any] = causes[-1] if causes else {}
-    holds = held is not None and held.data["life"] == life
+    holds = held is not None and held.data["attempt"] == attempt
     nodes = str(taken.data["nodes"]) if taken else str(cause.get("node", ""))
     is_kept = taken is not None and bool(taken.data["excluded"])
     if held is not None and holds:
-        summary = f"{train} is held: {life} {held.data['outcome']}: {held.data['why']}"
+        summary = f"{train} is held: {attempt} {held.data['outcome']}: {held.data['why']}"
     else:
         goes_on = f"goes on without {nodes}" if is_kept else f"goes on with {nodes}, for want of others"
         summary = f"{train} {goes_on}: {last}: {taken.data['why'] if taken else ''}"
@@ -92,7 +94,13 @@ def _of(train: str, life: str, events: Sequence[Event], held: Event | None, take
     todo = [f"opsctl why {train}", *([f"opsctl health {nodes}"] if taken else [])]
     todo += [f"opsctl release {train} once it is put right"] if holds else []
     return Finding(
-        key=f"failures/{train}/{life}", level=Level.WARNING if is_kept and not holds else Level.CRITICAL, train=train,
-        node=nodes, summary=summary, evidence=tuple(map(str, (*cause.get("evidence", ()), *cause.get("also", ())))),
-        done=tuple(map(str, done)), remedy=f"{cause.get('advice', '')} {'; '.join(todo)}".strip(), is_certain=True,
-    )  # fmt: skip
+        key=f"failures/{train}/{attempt}",
+        level=Level.WARNING if is_kept and not holds else Level.CRITICAL,
+        train=train,
+        node=nodes,
+        summary=summary,
+        evidence=tuple(map(str, (*cause.get("evidence", ()), *cause.get("also", ())))),
+        done=tuple(map(str, done)),
+        remedy=f"{cause.get('advice', '')} {'; '.join(todo)}".strip(),
+        is_certain=True,
+    )

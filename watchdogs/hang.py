@@ -1,6 +1,6 @@
 """A run that does nothing while Slurm says RUNNING.
 
-Signs of life are the heartbeat, with the limit of its phase, and the iteration lines and checkpoints, with the run's
+Signs of attempt are the heartbeat, with the limit of its phase, and the iteration lines and checkpoints, with the run's
 own rhythm, which is learnt. Never the age of the log: a run that hangs may well go on talking.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from opsctl.checkpoints.discovery import find_saves
 from opsctl.model import Finding, Job, Level
-from opsctl.state.run_dir import Life
+from opsctl.state.run_dir import Attempt
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 from opsctl.units import format_duration
@@ -33,14 +33,14 @@ REMEMBERED = 50
 class Rhythm:
     """What a train's log and checkpoints tell, and what is kept of it."""
 
-    life: str = ""
+    attempt: str = ""
     step: int = 0
     saved: float = 0.0
     since: datetime
     """The last sign of life, by the watcher's clock."""
     checked_at: datetime
     is_starting: bool = True
-    """Nothing was seen of this life yet."""
+    """Nothing was seen of this attempt yet."""
     pauses: tuple[float, ...] = ()
     line_s: float | None = None
 
@@ -54,7 +54,7 @@ class QuietObservation:
     """How long it has been quiet, and how long it may be."""
 
     train: str
-    life: str = ""
+    attempt: str = ""
     """Empty if nothing runs."""
     phase: str = ""
     step: int = 0
@@ -73,12 +73,12 @@ class Hang:
     needs_slurm: ClassVar[bool] = True
 
     def probe(self, scene: WatchContext, thing: WatchedTrain) -> QuietObservation:
-        job, life, kept = thing.running, thing.life, scene.memory.read(self.name, thing.name)
-        if job is None or life is None:
-            scene.memory.write(self.name, thing.name, {**kept, "life": ""})
+        job, attempt, kept = thing.running, thing.attempt, scene.memory.read(self.name, thing.name)
+        if job is None or attempt is None:
+            scene.memory.write(self.name, thing.name, {**kept, "attempt": ""})
             return QuietObservation(train=thing.name)
         lines, position = new_iterations(thing.run.main_log, kept)
-        rhythm = learn(_recall(kept), thing, job, life, lines, now=scene.now)
+        rhythm = learn(_recall(kept), thing, job, attempt, lines, now=scene.now)
         quiet = _quiet(scene, thing, rhythm, read_heartbeat(thing.run.heartbeat / "train.json"))
         told = kept.get("evidence", {})
         if quiet.is_hang(scene.now):
@@ -91,15 +91,15 @@ class Hang:
         self, scene: WatchContext, thing: WatchedTrain, quiet: QuietObservation, told: dict[str, Any]
     ) -> dict[str, Any]:
         """Stacks are asked for once for each time that it fell silent, and before anybody acts."""
-        since = f"{quiet.life} {quiet.since}"
-        job, life, watch = thing.running, thing.life, thing.config.watch
-        if told.get("since") == since or not scene.acts or not thing.run.is_ours or life is None or job is None:
+        since = f"{quiet.attempt} {quiet.since}"
+        job, attempt, watch = thing.running, thing.attempt, thing.config.watch
+        if told.get("since") == since or not scene.acts or not thing.run.is_ours or attempt is None or job is None:
             return told
-        target = life.path / "evidence" / f"hang-{scene.now:%Y%m%dT%H%M%S}"
+        target = attempt.path / "evidence" / f"hang-{scene.now:%Y%m%dT%H%M%S}"
         ranks, said = thing.config.world_size, []
         try:
-            hang_stacks.request_by_file(life, target, ranks=ranks, seconds=watch.stacks_seconds, clock=scene.clock)
-            problems = hang_stacks.py_spy(watch.py_spy, job, life, target, scene.runner) if watch.py_spy else ()
+            hang_stacks.request_by_file(attempt, target, ranks=ranks, seconds=watch.stacks_seconds, clock=scene.clock)
+            problems = hang_stacks.py_spy(watch.py_spy, job, attempt, target, scene.runner) if watch.py_spy else ()
             said = [*hang_stacks.summary(target, ranks=ranks), *problems]
         except OSError as error:
             said.append(f"stacks could not be kept: {error}")
@@ -115,8 +115,8 @@ class Hang:
             summary = f"{seen.train}: {seen.phase}, step {seen.step}, last sign of life {age} ago {limit}"
             if seen.is_hang(now):
                 level = Level.CRITICAL
-                summary = f"{seen.life} hangs: {seen.phase}, step {seen.step}, no sign of life for {age} {limit}"
-                task = f"{seen.train}_{seen.life.rpartition('.')[0].rpartition('_')[2]}"
+                summary = f"{seen.attempt} hangs: {seen.phase}, step {seen.step}, no sign of life for {age} {limit}"
+                task = f"{seen.train}_{seen.attempt.rpartition('.')[0].rpartition('_')[2]}"
                 remedy = f"opsctl stacks {seen.train}; opsctl cancel {task}"
         return [
             Finding(
@@ -127,18 +127,24 @@ class Hang:
 
 
 def learn(
-    before: Rhythm | None, thing: WatchedTrain, job: Job, life: Life, lines: list[Iteration], *, now: datetime
+    before: Rhythm | None, thing: WatchedTrain, job: Job, attempt: Attempt, lines: list[Iteration], *, now: datetime
 ) -> Rhythm:
     """The rhythm after this look."""
     saved = _newest_save(thing)
     step = lines[-1].step if lines else before.step if before else 0
     line_s = _line_s(lines) or (before.line_s if before else None)
     pauses = before.pauses if before else ()
-    if before is None or before.life != life.name:
-        # These lines may still be the last life's, so nothing is taken for a sign of life but the job's start.
+    if before is None or before.attempt != attempt.name:
+        # These lines may still be the last attempt's, so nothing is taken for a sign of life but the job's start.
         since = max(filter(None, (job.start, _spoken(thing, now))), default=now)
         return Rhythm(
-            life=life.name, step=step, saved=saved, since=min(since, now), checked_at=now, pauses=pauses, line_s=line_s
+            attempt=attempt.name,
+            step=step,
+            saved=saved,
+            since=min(since, now),
+            checked_at=now,
+            pauses=pauses,
+            line_s=line_s,
         )
     if (step, saved) == (before.step, before.saved) and not lines:
         return replace(before, checked_at=now)
@@ -147,7 +153,7 @@ def learn(
         pause = (before.checked_at - before.since).total_seconds()
         pauses = (*pauses, pause)[-REMEMBERED:] if pause > 0 else pauses
     return Rhythm(
-        life=life.name,
+        attempt=attempt.name,
         step=step,
         saved=saved,
         since=now,
@@ -186,10 +192,15 @@ def _quiet(scene: WatchContext, thing: WatchedTrain, rhythm: Rhythm, beat: Heart
     watch = thing.config.watch
     limit_s = watch.init_minutes * 60 if rhythm.is_starting else rhythm.limit_s
     quiet = QuietObservation(
-        train=thing.name, life=rhythm.life, phase="starting" if rhythm.is_starting else "training", step=rhythm.step,
-        since=rhythm.since, limit_s=limit_s, tolerance_s=scene.site.watch.clock_tolerance_seconds,
-    )  # fmt: skip
-    if beat and beat.life == rhythm.life:
+        train=thing.name,
+        attempt=rhythm.attempt,
+        phase="starting" if rhythm.is_starting else "training",
+        step=rhythm.step,
+        since=rhythm.since,
+        limit_s=limit_s,
+        tolerance_s=scene.site.watch.clock_tolerance_seconds,
+    )
+    if beat and beat.attempt == rhythm.attempt:
         limit_s, at = beat.limit_s, datetime.fromtimestamp(beat.at, UTC)
         quiet = replace(quiet, phase=beat.phase.value, step=max(beat.step, rhythm.step), limit_s=beat.limit_s)
         quiet = replace(quiet, since=at if rhythm.is_starting else max(at, rhythm.since))
@@ -203,7 +214,7 @@ def _recall(kept: dict[str, Any]) -> Rhythm | None:
     try:
         given = kept["rhythm"]
         times = {key: datetime.fromisoformat(given[key]) for key in ("since", "checked_at")}
-        return Rhythm(**{**given, **times, "pauses": tuple(given["pauses"]), "life": kept["life"]})
+        return Rhythm(**{**given, **times, "pauses": tuple(given["pauses"]), "attempt": kept["attempt"]})
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -214,4 +225,4 @@ def _kept(rhythm: Rhythm) -> dict[str, Any]:
         "checked_at": rhythm.checked_at.isoformat(), "is_starting": rhythm.is_starting, "pauses": rhythm.pauses,
         "line_s": rhythm.line_s,
     }  # fmt: skip
-    return {"life": rhythm.life, "rhythm": given}
+    return {"attempt": rhythm.attempt, "rhythm": given}

@@ -1,4 +1,4 @@
-"""Evidence of a hang: the stacks of all ranks, kept in the life's directory and summed up in a few lines."""
+"""Evidence of a hang: the stacks of all ranks, kept in the attempt's directory and summed up in a few lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.srun import InJob
 from opsctl.nodesets import expand
 from opsctl.ports import Runner
-from opsctl.state.run_dir import Life
+from opsctl.state.run_dir import Attempt
 
 __all__ = ["py_spy", "request_by_file", "summary"]
 
@@ -22,11 +22,11 @@ def summary(target: Path, *, ranks: int) -> list[str]:
     return [*render_stacks(collect_answers(target), ranks=ranks), *([f"stacks: {target}"] if target.exists() else [])]
 
 
-def py_spy(program: str, job: Job, life: Life, target: Path, runner: Runner) -> tuple[str, ...]:
+def py_spy(program: str, job: Job, attempt: Attempt, target: Path, runner: Runner) -> tuple[str, ...]:
     """Have py-spy (`program`) look at every rank, in steps beside those that run; what it could not see. Raises
     OSError."""
     nodes = expand(job.nodes)
     ways = Fanout(shells=[InJob(runner=runner, jobs=dict.fromkeys(nodes, job.id))])
-    looked = dump_stacks(program, life.name, nodes, ways)
+    looked = dump_stacks(program, attempt.name, nodes, ways)
     looked.keep(target)
     return looked.problems

@@ -112,9 +112,11 @@ def _figures(rates: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _nodes(thing: WatchedTrain) -> tuple[tuple[str, float], ...]:
-    life = thing.life
-    beats = [read_heartbeat(path) for path in thing.run.heartbeat.glob("*-*.json")] if life else []
-    known = {beat.node: beat.step_s for beat in beats if beat and life and beat.life == life.name and beat.step_s}
+    attempt = thing.attempt
+    beats = [read_heartbeat(path) for path in thing.run.heartbeat.glob("*-*.json")] if attempt else []
+    known = {
+        beat.node: beat.step_s for beat in beats if beat and attempt and beat.attempt == attempt.name and beat.step_s
+    }
     return tuple(sorted(known.items(), key=lambda pair: -pair[1]))
 
 

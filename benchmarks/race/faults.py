@@ -21,7 +21,7 @@ from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.record import Places
 
 SCHEDULE = {"gpu": 0.075, "rank": 0.20, "disk": 0.32, "hang": 0.45, "node": 0.62, "bug": 0.97}
-"""gpu: each rank on node002 dies of it, now and in every later life.
+"""gpu: each rank on node002 dies of it, now and in every later attempt.
 rank: one rank is killed. disk: the checkpoints' file system is full for 20 s. hang: one rank stands still.
 node: the node of the last rank loses power, its slurmd and all that runs there.
 bug: the code fails at each step from now on, so that the rest is lost for everybody, and what counts is how many tasks

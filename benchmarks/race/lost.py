@@ -46,7 +46,7 @@ class Account:
     """When a hung task was cancelled."""
     effective: float = 0.0
     steps: int = 0
-    lives: int = 0
+    attempts: int = 0
     lost: dict[str, float] = field(default_factory=dict)
     _now: float = field(init=False)
 
@@ -80,27 +80,27 @@ def account(
 ) -> Account:  # fmt: skip
     """Go through a race from `begin` to `end`. Pure."""
     found, best = Account(begin=begin, end=end, faults=faults, noticed=noticed), 0
-    began = [life for life in lives(events) if life[0].at < end]
-    for life, following in zip_longest(began, (each[0].at for each in began[1:]), fillvalue=end):
-        found.lives += 1
-        before_start(found, samples, life[0])
-        best = live(found, life, best)
-        after_end(found, samples, life, following)
+    began = [attempt for attempt in attempts(events) if attempt[0].at < end]
+    for attempt, following in zip_longest(began, (each[0].at for each in began[1:]), fillvalue=end):
+        found.attempts += 1
+        before_start(found, samples, attempt[0])
+        best = live(found, attempt, best)
+        after_end(found, samples, attempt, following)
     waiting(found, samples, end)
     return found
 
 
-def lives(events: Sequence[Event]) -> Iterator[list[Event]]:
+def attempts(events: Sequence[Event]) -> Iterator[list[Event]]:
     """A requeued job has more than one."""
-    life: list[Event] = []
+    attempt: list[Event] = []
     for event in events:
-        if event.what == "start" and life:
-            yield life
-            life = []
-        if not life or event.job == life[0].job:
-            life.append(event)
-    if life:
-        yield life
+        if event.what == "start" and attempt:
+            yield attempt
+            attempt = []
+        if not attempt or event.job == attempt[0].job:
+            attempt.append(event)
+    if attempt:
+        yield attempt
 
 
 def before_start(found: Account, samples: Sequence[Sample], first: Event) -> None:
@@ -117,12 +117,12 @@ def waiting(found: Account, samples: Sequence[Sample], until: float) -> None:
     found.lose("queue" if not inside or inside[-1].waits else "nothing queued", until)
 
 
-def live(found: Account, life: Sequence[Event], best: int) -> int:
+def live(found: Account, attempt: Sequence[Event], best: int) -> int:
     """From the trainer's start to the last that was heard of it; the best step then. A rank that stood still may do
     one more step when Slurm, to end it, wakes it up."""
-    has_steps = any(event.what == "step" for event in life)
+    has_steps = any(event.what == "step" for event in attempt)
     hangs = [at for at, name in found.faults if name == "hang"]
-    for before, event in pairwise(life):
+    for before, event in pairwise(attempt):
         if event.what == "saved":
             found.lose("checkpoints", event.at)
         elif event.what == "step":
@@ -135,19 +135,19 @@ def live(found: Account, life: Sequence[Event], best: int) -> int:
                 found.lose("done twice", event.at)
             best = max(best, event.step)
     if not has_steps:
-        found.lose("burnt lives", life[-1].at)
+        found.lose("burnt attempts", attempt[-1].at)
     return best
 
 
-def after_end(found: Account, samples: Sequence[Sample], life: Sequence[Event], following: float) -> None:
+def after_end(found: Account, samples: Sequence[Sample], attempt: Sequence[Event], following: float) -> None:
     """From the last that was heard of a trainer to when Slurm has its nodes back, or to when the following one began:
     a node that is dead is cleaned up long after."""
-    last, job = life[-1], life[0].job
+    last, job = attempt[-1], attempt[0].job
     over = next((s.at for s in samples if last.at <= s.at < following and s.states.get(job) in ENDS), following)
-    if not any(event.what == "step" for event in life):
-        found.lose("burnt lives", over)
+    if not any(event.what == "step" for event in attempt):
+        found.lose("burnt attempts", over)
         return
-    met = {name for at, name in found.faults if life[0].at <= at <= over and at >= last.at - 1}
+    met = {name for at, name in found.faults if attempt[0].at <= at <= over and at >= last.at - 1}
     if "hang" in met:
         found.lose("hang until noticed", next((at for at in found.noticed if at >= last.at), over))
     elif "node" in met:

@@ -92,7 +92,7 @@ def cancelled(place: Path) -> list[float]:
 def write(place: Path, name: str, result: Account, night: Night) -> None:
     left = [row for row in queue() if row.state == "PENDING"]
     told = {
-        "contender": name, "share": result.share, "steps": result.steps, "lives": result.lives,
+        "contender": name, "share": result.share, "steps": result.steps, "attempts": result.attempts,
         "queued": len(left), "lost": result.lost, "faults": night.done,
     }  # fmt: skip
     (place / "result.json").write_text(json.dumps(told, indent=1))

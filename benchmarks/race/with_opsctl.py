@@ -27,7 +27,7 @@ time_limit = "{minutes}"
 tasks = {tasks}
 signal_seconds = 0
 [guard]
-short_life_minutes = 0.5
+short_attempt_minutes = 0.5
 stop_grace_seconds = 3
 exit_grace_seconds = 2
 poll_seconds = 0.5

@@ -26,7 +26,7 @@ class Summary:
     """Standard deviation from train to train."""
     without_queue: float
     failures: float
-    lives: float
+    attempts: float
     removed: float
     lost: dict[str, float]
     """Share of the wall-clock by cause."""
@@ -59,7 +59,7 @@ def summary(outcomes: Sequence[SimulatedRun]) -> Summary:
         seeds=len(shares), mean=fmean(shares), low=tenths[0], high=tenths[-1],
         spread=stdev(shares) if len(shares) > 1 else 0.0,
         without_queue=fmean(each.share_without_queue for each in outcomes),
-        failures=fmean(each.failures for each in outcomes), lives=fmean(each.lives for each in outcomes),
+        failures=fmean(each.failures for each in outcomes), attempts=fmean(each.attempts for each in outcomes),
         removed=fmean(each.removed for each in outcomes),
         lost={cause: fmean(each.lost[cause] / each.wall_h for each in outcomes) for cause in CAUSES},
     )  # fmt: skip

@@ -1,8 +1,10 @@
 """A months-long train in virtual time, from failure to failure. Times in hours.
 
-A life waits in the queue, starts up, and then works and saves by turns until its time limit or a failure. What was not
+An attempt waits in the queue, starts up, and then works and saves by turns until its time limit or a failure. What
+was not
 saved is done again. Some failures hang and take time to be noticed. Some leave the node broken: until it is taken out,
-every life that gets it dies at its start. Lemons are nodes that fail more often than the others. A node that was taken
+every attempt that gets it dies at its start. Lemons are nodes that fail more often than the others. A node that was
+taken
 out comes back good, and until then a spare takes its place.
 """
 
@@ -36,11 +38,11 @@ class SimulationSetup:
     save_h: float = 40 / 3600
     start_up_h: float = 0.1
     queue_h: float = 0.0
-    """Mean wait of a life; waits are spread exponentially."""
+    """Mean wait of an attempt; waits are spread exponentially."""
     task_h: float = math.inf
     """Time limit of one array task."""
     hangs: float = 0.1
-    """Share of failures that hang instead of ending the life."""
+    """Share of failures that hang instead of ending the attempt."""
     notice_h: float = 0.5
     """How long a hang goes on until it is noticed: the timeout of NCCL, or a watchdog's."""
     broken: float = 0.1
@@ -53,9 +55,9 @@ class SimulationSetup:
     tasks: int = 10
     """Array tasks that are queued, and that a broken node can burn through."""
     person_h: float = 8.0
-    """Until a person sees that every life dies at its start, and takes the broken node out."""
+    """Until a person sees that every attempt dies at its start, and takes the broken node out."""
     guard: bool = True
-    """With the chain guard broken nodes and lemons are taken out at once; without, the next life gets them again."""
+    """With the chain guard broken nodes and lemons are taken out at once; without, the next attempt gets them again."""
 
     def __post_init__(self) -> None:
         refuse(
@@ -104,7 +106,7 @@ class SimulatedRun:
     effective_h: float
     lost: dict[str, float]
     failures: int
-    lives: int
+    attempts: int
     removed: int
     """Nodes taken out."""
 
@@ -120,14 +122,14 @@ class SimulatedRun:
 
 @dataclass(slots=True)
 class _Train:
-    """The state of one run, moved forward life by life."""
+    """The state of one run, moved forward attempt by attempt."""
 
     setup: SimulationSetup
     seed: int
     now: float = 0.0
     effective: float = 0.0
     failures: int = 0
-    lives: int = 0
+    attempts: int = 0
     removed: int = 0
     lemons: int = 0
     lost: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
@@ -167,12 +169,12 @@ def simulate(setup: SimulationSetup, *, seed: int) -> SimulatedRun:
             _live(train)
     return SimulatedRun(
         wall_h=train.end, effective_h=train.effective, lost=train.lost, failures=train.failures,
-        lives=train.lives, removed=train.removed,
+        attempts=train.attempts, removed=train.removed,
     )  # fmt: skip
 
 
 def _wait(train: _Train) -> None:
-    """Until there are nodes enough, and Slurm has started the life."""
+    """Until there are nodes enough, and Slurm has started the attempt."""
     while train.out and (train.out[0] <= train.now or len(train.out) > train.setup.spares):
         train.lose("held", train.out[0] - train.now)
         if train.now < train.out[0]:
@@ -183,9 +185,9 @@ def _wait(train: _Train) -> None:
 
 
 def _live(train: _Train) -> None:
-    """One life: to a failure, to its time limit, or to the end of what is simulated."""
+    """One attempt: to a failure, to its time limit, or to the end of what is simulated."""
     setup, left = train.setup, train.end - train.now
-    train.lives += 1
+    train.attempts += 1
     rate = _rate(setup, train.lemons)
     fails_after = train.failing.expovariate(rate) if rate else math.inf
     if fails_after < min(setup.task_h, left):
@@ -198,7 +200,8 @@ def _live(train: _Train) -> None:
 
 
 def _cycles(train: _Train, hours: float) -> tuple[int, float]:
-    """The start-up and the whole intervals of a life, with their saves; how many there were, and what time is left."""
+    """The start-up and the whole intervals of an attempt, with their saves; how many there were, and what time is
+    left."""
     setup = train.setup
     train.lose("start-up", min(hours, setup.start_up_h))
     working = max(0.0, hours - setup.start_up_h)
@@ -214,7 +217,7 @@ def _work_until_failure(train: _Train, hours: float) -> None:
 
 
 def _work_until_limit(train: _Train, hours: float) -> None:
-    """A life knows its deadline: it saves before it."""
+    """An attempt knows its deadline: it saves before it."""
     _, rest = _cycles(train, hours)
     saving = min(rest, train.setup.save_h)
     train.gain(rest - saving)
@@ -252,7 +255,7 @@ def _burn(train: _Train) -> None:
     setup = train.setup
     each = setup.queue_h + setup.start_up_h
     burnt = math.floor(min(setup.tasks, setup.person_h / each)) if each else 0
-    train.lives += burnt
+    train.attempts += burnt
     train.lose("queue", burnt * setup.queue_h)
     train.lose("start-up", burnt * setup.start_up_h)
     train.lose("held", setup.person_h - burnt * each)

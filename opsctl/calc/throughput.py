@@ -88,35 +88,36 @@ class Eta:
     likely: float
     early: float
     late: float
-    lives: int
+    attempts: int
     """Tasks that are still to start, the running one not counted."""
 
 
 def time_left(
-    *, steps: int, step_s: float, life_s: float = math.inf, start_up_s: float = 0.0, waits_s: Sequence[float] = (),
+    *, steps: int, step_s: float, attempt_s: float = math.inf, start_up_s: float = 0.0, waits_s: Sequence[float] = (),
     running_s: float | None = None,
 ) -> Eta:  # fmt: skip
-    """The wall-clock of the steps that are left, with a start-up and a wait like those seen before every new life.
+    """The wall-clock of the steps that are left, with a start-up and a wait like those seen before every new attempt.
 
-    `running_s` is what the running life still has, 0 if none runs; as much as a new one by default. Waits are taken as
-    independent: their sum over n lives spreads by √n times the spread of one.
+    `running_s` is what the running attempt still has, 0 if none runs; as much as a new one by default. Waits are
+    taken as
+    independent: their sum over n attempts spreads by √n times the spread of one.
     """
     problems = [*negative(steps=steps, start_up_s=start_up_s), *not_positive(step_s=step_s)]
-    if not life_s > start_up_s:
-        problems.append(f"a task of {life_s:g} s ends before its start-up of {start_up_s:g} s does")
+    if not attempt_s > start_up_s:
+        problems.append(f"a task of {attempt_s:g} s ends before its start-up of {start_up_s:g} s does")
     refuse("time left", problems)
     training = steps * step_s
-    lives = _lives(training, life_s - start_up_s, running_s)
-    fixed = training + lives * start_up_s
-    if not (waits_s and lives):
-        return Eta(training=training, likely=fixed, early=fixed, late=fixed, lives=lives)
-    spread = NormalDist().inv_cdf(0.9) * pstdev(waits_s) * math.sqrt(lives)
-    waiting = lives * fmean(waits_s)
-    early = fixed + max(lives * min(waits_s), waiting - spread)
-    return Eta(training=training, likely=fixed + waiting, early=early, late=fixed + waiting + spread, lives=lives)
+    attempts = _attempts(training, attempt_s - start_up_s, running_s)
+    fixed = training + attempts * start_up_s
+    if not (waits_s and attempts):
+        return Eta(training=training, likely=fixed, early=fixed, late=fixed, attempts=attempts)
+    spread = NormalDist().inv_cdf(0.9) * pstdev(waits_s) * math.sqrt(attempts)
+    waiting = attempts * fmean(waits_s)
+    early = fixed + max(attempts * min(waits_s), waiting - spread)
+    return Eta(training=training, likely=fixed + waiting, early=early, late=fixed + waiting + spread, attempts=attempts)
 
 
-def _lives(training: float, each_s: float, running_s: float | None) -> int:
+def _attempts(training: float, each_s: float, running_s: float | None) -> int:
     """How many are still to start for so many seconds of training, if the running one still has `running_s`."""
     rest = training - (each_s if running_s is None else running_s)
     if rest <= 0:

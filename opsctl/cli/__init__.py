@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "edit": ("opsctl.cli.edit:edit", "Change what the next task will run."),
     "kill-switch": ("opsctl.cli.switches:kill_switch", "Stop a train cleanly: save, leave, cancel what is queued."),
     "save-switch": ("opsctl.cli.switches:save_switch", "Have a train save a checkpoint now and go on."),
-    "guard": ("opsctl.cli.guard:guard", "What a batch job becomes: runs the body, honours switches, settles."),
+    "guard": ("opsctl.cli.guard:guard", "What a batch job becomes: runs the body, honours switches, finalizes."),
     "watch": ("opsctl.cli.watch:watch", "Look at trains, nodes, disks and cron; tell people what has changed."),
     "health": ("opsctl.cli.health:health", "How nodes are, with the evidence."),
     "test-nodes": ("opsctl.cli.test_nodes:test_nodes", "Do nodes work together, and if not, which is it?"),
@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("opsctl.cli.doctor:doctor", "Is everything here that opsctl needs?"),
     "completion": ("opsctl.cli.completion:completion", "Shell completion."),
 }
-"""Every verb: where it lives and what it is for. Adding one is one line here and one file."""
+"""Every verb: where it attempts and what it is for. Adding one is one line here and one file."""
 NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE,
                       errno.ENOTCONN, errno.ETIMEDOUT, errno.ENAMETOOLONG})  # fmt: skip
 """What a file system may do to any verb: said in a line, and no bug in opsctl."""

@@ -135,7 +135,7 @@ def recheck(run: RunDir) -> str:
     """What to do about checkpoints that are not good."""
     return (
         f"opsctl checkpoint verify {run.name} looks again;\n"
-        f"what stays bad is best moved out of {run.checkpoints}: no life starts while the newest cannot be read"
+        f"what stays bad is best moved out of {run.checkpoints}: no attempt starts while the newest cannot be read"
     )
 
 

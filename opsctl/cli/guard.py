@@ -13,7 +13,7 @@ import click
 from opsctl.app import App
 from opsctl.cli.owner_tasks import keep_cron
 from opsctl.errors import ConfigError
-from opsctl.guard.attempt_record import life_name, nodes_of
+from opsctl.guard.attempt_record import attempt_name, nodes_of
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.supervisor import Supervisor
 from opsctl.host.isolation import Failed, Isolation
@@ -29,7 +29,7 @@ TELL_SECONDS = 20.0
 
 @click.group()
 def guard() -> None:
-    """What a batch job becomes: it runs the body, honours the switches, and settles.
+    """What a batch job becomes: it runs the body, honours the switches, and finalizes.
 
     \b
     opsctl guard run RUN_DIR         in a batch script that `opsctl launch` made
@@ -46,7 +46,7 @@ def run(app: App, run_dir: Path) -> int:
     opsctl guard run RUN_DIR
     """
     train, env = RunDir(run_dir.absolute()), dict(os.environ)
-    life_name(env)
+    attempt_name(env)
     supervisor = None
     try:
         supervisor = Supervisor(
@@ -72,7 +72,7 @@ def care_of(app: App, env: Mapping[str, str]) -> NodeCare:
 def tell(app: App, train: RunDir) -> None:
     """Tell people of failures at once, where the site's alerts are ours; if not, whoever keeps them does. Raises
     OpsctlError."""
-    from opsctl.alerts import dispatch  # noqa: PLC0415 (templates and more, for a life that has ended)
+    from opsctl.alerts import dispatch  # noqa: PLC0415 (templates and more, for an attempt that has ended)
     from opsctl.watchdogs.failures import failures  # noqa: PLC0415 (as above)
 
     site = app.alerting.site.path

@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @optional_train
-@click.option("-f", "--follow", is_flag=True, help="Follow the log as it grows, from life to life, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log as it grows, from attempt to attempt, until Ctrl-C.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="How many lines.")
 @click.option("--all", "whole", is_flag=True, help="Show everything, not only the last lines.")
-@click.option("--task", type=click.IntRange(min=0), help="What the ranks of this array task said, in its newest life.")
-@click.option("--rank", type=click.IntRange(min=0), help="What this rank said, in the newest life or that of --task.")
-@click.option("--node", help="What the ranks on this node said, in the newest life or that of --task.")
+@click.option(
+    "--task", type=click.IntRange(min=0), help="What the ranks of this array task said, in its newest attempt."
+)
+@click.option(
+    "--rank", type=click.IntRange(min=0), help="What this rank said, in the newest attempt or that of --task."
+)
+@click.option("--node", help="What the ranks on this node said, in the newest attempt or that of --task.")
 @click.option("--from", "url", metavar="URL", help="Read a log that a web server shows, instead of TRAIN's.")
 @json_option
 @click.pass_obj

@@ -166,24 +166,26 @@ def _keep_report(app: App, text: str, *, quiet: bool) -> None:
 
 @click.command("undrain-good-nodes")
 @click.argument("nodes", required=False, default="")
-@click.option("--kill-ghosts", is_flag=True, help="First end, by id, users' processes that hold a GPU of an idle node.")
+@click.option(
+    "--kill-orphans", is_flag=True, help="First end, by id, users' processes that hold a GPU of an idle node."
+)
 @dry_run_option
 @json_option
 @click.pass_obj
-def undrain_good_nodes(app: App, nodes: str, *, kill_ghosts: bool, dry_run: bool, as_json: bool) -> None:
+def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: bool, as_json: bool) -> None:
     """Put nodes back into service: those that we drained and that are healthy at two looks, and those that Slurm took
     out for a reason that health.undrain_reasons lists, once no process of a user is left there.
 
     \b
     opsctl undrain-good-nodes --dry-run
-    opsctl undrain-good-nodes node003 --kill-ghosts
+    opsctl undrain-good-nodes node003 --kill-orphans
     """
     view = NodeView(app)
     chosen = set(view.chosen(nodes, every=True))
     out = [node for node in view.nodes if node.name in chosen and (is_ours(node) or is_listed(node, app.site.health))]
     names = [node.name for node in out if node.name in view.reachable]
     looked = view.check(names)
-    if kill_ghosts and not dry_run and _end_ghosts(app, view, looked, quiet=as_json):
+    if kill_orphans and not dry_run and _end_orphans(app, view, looked, quiet=as_json):
         looked = view.check(names)
     reasons = [each for each in app.scheduler.reasons() if each.at and each.text.startswith(PREFIX)]
     since = {each.node: each.at.timestamp() for each in reasons if each.at}
@@ -195,7 +197,7 @@ def undrain_good_nodes(app: App, nodes: str, *, kill_ghosts: bool, dry_run: bool
     _finish(plan, done, looked, as_json=as_json, dry_run=dry_run)
 
 
-def _end_ghosts(app: App, view: NodeView, looked: CheckedNodes, *, quiet: bool) -> bool:
+def _end_orphans(app: App, view: NodeView, looked: CheckedNodes, *, quiet: bool) -> bool:
     ended = False
     idle = {node.name for node in view.nodes if node.name not in view.trains_on and "DRAINING" not in node.state}
     for name, seen in looked.snapshots.items():

@@ -1,4 +1,4 @@
-"""What the owner of a train does first with any verb: settle what has ended, carry out what team-mates asked for."""
+"""What the owner of a train does first with any verb: finalize what has ended, carry out what team-mates asked for."""
 
 from __future__ import annotations
 

@@ -83,9 +83,9 @@ def _left(seen: Progress, now: datetime) -> str:
     text = f"{format_duration(left.likely)}, until {_at(now, left.likely)}"
     if left.late - left.early >= 60:
         text += f" ({_at(now, left.early)} to {_at(now, left.late)} in 8 of 10 cases)"
-    if left.lives:
+    if left.attempts:
         waits = "" if left.late > left.training else ", whose waits are not known yet"
-        text += f"; {left.lives} more task{'s' * (left.lives != 1)}{waits}"
+        text += f"; {left.attempts} more task{'s' * (left.attempts != 1)}{waits}"
     return text
 
 

@@ -133,8 +133,8 @@ def page(found: Report) -> RenderableType:
         _facts(found),
     ]
     parts += [Text(""), _shares(found)]
-    if found.lives:
-        parts += [Text(""), _lives(found)]
+    if found.attempts:
+        parts += [Text(""), _attempts(found)]
     return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in found.notes))
 
 
@@ -156,8 +156,8 @@ def _shares(found: Report) -> Table:
     return table
 
 
-def _lives(found: Report) -> Table:
-    table = Table(*formats.LIFE_COLUMNS, box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for row in formats.life_rows(found):
+def _attempts(found: Report) -> Table:
+    table = Table(*formats.ATTEMPT_COLUMNS, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for row in formats.attempt_rows(found):
         table.add_row(*map(Text, row))
     return table

@@ -20,7 +20,7 @@ from opsctl.launch import train_arrays
 from opsctl.model import Job
 from opsctl.nodesets import expand
 from opsctl.settings.loader import TrainSettings, parse, read_toml
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -63,14 +63,14 @@ def stacks(
         _show(_read(files), as_json=as_json)
         return
     run = app.find(train or "")
-    job, life = _running(app, run)
+    job, attempt = _running(app, run)
     ranks = parse(TrainSettings, read_toml(run.config), str(run.config)).world_size
-    target = life.path / "stacks" / f"asked-{app.clock.now():%Y%m%dT%H%M%S}"
+    target = attempt.path / "stacks" / f"asked-{app.clock.now():%Y%m%dT%H%M%S}"
     notes, text = [], ""
     try:
-        request_stacks.request_by_file(life, target, ranks=ranks, seconds=seconds, clock=app.clock)
+        request_stacks.request_by_file(attempt, target, ranks=ranks, seconds=seconds, clock=app.clock)
         if signal:
-            logs, runner = run.life_logs(life.name), app.engine_runner
+            logs, runner = run.attempt_logs(attempt.name), app.engine_runner
             notes.append(
                 request_stacks.request_by_signal(
                     job, logs, target, ranks=ranks, seconds=seconds, runner=runner, clock=app.clock
@@ -81,7 +81,7 @@ def stacks(
             raise cannot_write(target, error) from error
         notes.append(f"the ranks themselves could not be asked: {error}")
     if py_spy:
-        looked = dump_stacks(py_spy, life.name, expand(job.nodes), NodeView(app).fanout(), native=native)
+        looked = dump_stacks(py_spy, attempt.name, expand(job.nodes), NodeView(app).fanout(), native=native)
         text, notes = looked.text, [*notes, *looked.problems]
         with suppress(OSError):  # what is somebody else's is shown, and not kept
             looked.keep(target)
@@ -89,7 +89,7 @@ def stacks(
     _show(request_stacks.collect_answers(target, text), ranks=ranks, as_json=as_json, notes=[*filter(None, notes)])
 
 
-def _running(app: App, run: RunDir) -> tuple[Job, Life]:
+def _running(app: App, run: RunDir) -> tuple[Job, Attempt]:
     jobs = [
         job
         for job in train_arrays.take_snapshot(run, app.journal(run), app.scheduler.jobs()).jobs
@@ -97,7 +97,7 @@ def _running(app: App, run: RunDir) -> tuple[Job, Life]:
     ]
     if not jobs:
         raise InputError(f"{run.name}: nothing runs", hint=f"opsctl why {run.name} says what ended the last task")
-    return jobs[0], run.life(jobs[0].life)
+    return jobs[0], run.attempt(jobs[0].attempt)
 
 
 def _read(files: tuple[Path, ...]) -> list[Stack]:

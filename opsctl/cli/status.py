@@ -147,14 +147,14 @@ def _lines(each: TrainStatus, now: datetime, ramp: str) -> list[tuple[str, str]]
     ]
     may_run = bool(each.running or (each.running is None and each.begun))
     if each.running is None and each.begun:
-        lines.append(("began", f"{each.begun.life} on {each.begun.nodes or '?'}, {_for(each.begun.at, now)} ago"))
+        lines.append(("began", f"{each.begun.attempt} on {each.begun.nodes or '?'}, {_for(each.begun.at, now)} ago"))
     if each.progress:
         lines += progress_lines(each.progress, now, is_running=may_run, ramp=ramp)
     elif each.running:
         lines.append(("progress", "none yet: neither a heartbeat nor an iteration in its log"))
-    if each.last_life:
-        last = each.last_life
-        lines.append(("last life", f"{last.life} {last.outcome} {_for(last.at, now)} ago: {last.why}"))
+    if each.last_attempt:
+        last = each.last_attempt
+        lines.append(("last attempt", f"{last.attempt} {last.outcome} {_for(last.at, now)} ago: {last.why}"))
         lines += [("advice", last.advice)] if last.advice and not each.running else []
     lines += [
         (f"{armed.switch} switch", f"armed by {armed.by} {_for(armed.since, now)} ago{_because(armed.why)}")

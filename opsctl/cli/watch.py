@@ -35,7 +35,7 @@ NOTICE = 60.0
 )
 @click.option("--once", is_flag=True, help="Look once, which is what it does without --every.")
 @click.option("--every", type=INTERVAL, help="Repeat until Ctrl-C, such as every 10s or 5m.")
-@click.option("--dry-run", is_flag=True, help="Only look: settle, cancel and send nothing.")
+@click.option("--dry-run", is_flag=True, help="Only look: finalize, cancel and send nothing.")
 @click.option("--nagios", is_flag=True, help="Only look, and say it as a Nagios plugin does: exit 0, 1, 2 or 3.")
 @json_option
 @click.pass_obj
@@ -43,7 +43,7 @@ def watch(
     app: App, names: Sequence[str], trains: Sequence[str], *, once: bool, every: timedelta | None, dry_run: bool,
     nagios: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Look at every train, the file systems and cron, settle what ended, and tell people what has changed.
+    """Look at every train, the file systems and cron, finalize what ended, and tell people what has changed.
 
     NAMEs are watchdogs: slurm_status hang failures node_health held loss throughput checkpoint
     fs_quota cron_alive.
@@ -76,7 +76,7 @@ def watch(
 
 def _show(report: CycleReport, *, is_short: bool) -> None:
     """All that was found; of a cycle among many, only what changed and what is not well."""
-    for each in report.attended:
+    for each in report.reconciled:
         for line in (*each.done, *([f"failed: {each.error}"] if each.error else [])):
             say(f"{each.train}: {line}")
     for finding in report.findings:

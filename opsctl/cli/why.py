@@ -11,13 +11,13 @@ import click
 
 from opsctl.cli.output import json_option, optional_train, print_json, say
 from opsctl.diagnosis.causes import CauseKind
-from opsctl.diagnosis.diagnose_attempt import FinishedLifeLogs, diagnose_life, diagnose_logs
+from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt, diagnose_logs
 from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_slurm, explain_by_trainer
 from opsctl.diagnosis.hang_cause import diagnose_hang
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import InputError, Unreachable
 from opsctl.guard.attempt_record import read_start
-from opsctl.guard.diagnose import SLURM_SAID, load_life_logs, read_stop_words
+from opsctl.guard.diagnose import SLURM_SAID, load_attempt_logs, read_stop_words
 from opsctl.guard.exit_evidence import gather_evidence
 from opsctl.guard.finalize import is_of, load_past_jobs, read_end
 from opsctl.guard.node_evidence import add_node_history
@@ -25,7 +25,7 @@ from opsctl.guard.outcome import Outcome
 from opsctl.guard.stop_request import StopKind, read_stop_request
 from opsctl.model import JobState
 from opsctl.state.journal import replay
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.trainer.contract import read_stop_reason
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @optional_train
-@click.option("--task", type=click.IntRange(min=0), help="Of this array task, in its newest life; else of the newest.")
+@click.option(
+    "--task", type=click.IntRange(min=0), help="Of this array task, in its newest attempt; else of the newest."
+)
 @click.option(
     "--log", "logs", multiple=True, type=click.Path(exists=True, path_type=Path),
     help="Read this log, or all of a directory's, instead of TRAIN's; may be given again.",
@@ -54,8 +56,8 @@ def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...]
         raise click.UsageError("Name a TRAIN, or logs with --log, not both.")
     run = app.find(train) if train else None
     found = diagnose(app, run, task) if run else diagnose_logs(_files(logs))
-    settled = read_end(run.life(found.life)) if run else None
-    done = settled.done if settled else ()
+    finalized = read_end(run.attempt(found.attempt)) if run else None
+    done = finalized.done if finalized else ()
     if as_json:
         print_json({**asdict(found), "suspects": found.suspects, "done": done})
     else:
@@ -68,71 +70,78 @@ def _files(paths: tuple[Path, ...]) -> list[Path]:
 
 
 def diagnose(app: App, run: RunDir, task: int | None) -> Diagnosis:
-    """Why the newest life that has ended, of this task or of all, ended. Raises InputError if there is none."""
+    """Why the newest attempt that has ended, of this task or of all, ended. Raises InputError if there is none."""
     started = list(replay(app.journal(run).events()).started)
-    mine = [life for life in started if task is None or run.life(life).task == task]
-    over = [life for life in mine if _is_over(app, run.life(life))] if mine else []
+    mine = [attempt for attempt in started if task is None or run.attempt(attempt).task == task]
+    over = [attempt for attempt in mine if _is_over(app, run.attempt(attempt))] if mine else []
     if not over:
-        of = f"{run.name}: no life" + ("" if task is None else f" of task {task}")
+        of = f"{run.name}: no attempt" + ("" if task is None else f" of task {task}")
         raise InputError(f"{of} has ended", hint=f"opsctl status {run.name}; opsctl stacks {run.name} where it hangs")
-    life = over[-1]
-    earlier = started[: started.index(life)]
-    before = diagnose_life(run, _lived(app, run, earlier[-1], started)) if earlier else None
-    ask = diagnose_hang if _hung(run.life(life)) else diagnose_life
-    found = ask(run, _lived(app, run, life, started), before=before)
-    return _with_past(app, run, run.life(life), _with_lost_node(run.life(life), found))
+    attempt = over[-1]
+    earlier = started[: started.index(attempt)]
+    before = diagnose_attempt(run, _lived(app, run, earlier[-1], started)) if earlier else None
+    ask = diagnose_hang if _hung(run.attempt(attempt)) else diagnose_attempt
+    found = ask(run, _lived(app, run, attempt, started), before=before)
+    return _with_past(app, run, run.attempt(attempt), _with_lost_node(run.attempt(attempt), found))
 
 
-def _with_lost_node(life: Life, found: Diagnosis) -> Diagnosis:
-    """With the node that was down when the life was settled, where its logs name none: Slurm forgets such states."""
-    done = read_end(life)
+def _with_lost_node(attempt: Attempt, found: Diagnosis) -> Diagnosis:
+    """With the node that was down when the attempt was finalized, where its logs name none: Slurm forgets such
+    states."""
+    done = read_end(attempt)
     if found.node or done is None or len(done.suspects) != 1:
         return found
     return replace(found, node=done.suspects[0])
 
 
-def _hung(life: Life) -> bool:
-    done, asked = read_end(life), read_stop_request(life)
+def _hung(attempt: Attempt) -> bool:
+    done, asked = read_end(attempt), read_stop_request(attempt)
     return done.outcome is Outcome.HUNG if done else bool(asked and asked.reason is StopKind.HUNG)
 
 
-def _with_past(app: App, run: RunDir, life: Life, found: Diagnosis) -> Diagnosis:
+def _with_past(app: App, run: RunDir, attempt: Attempt, found: Diagnosis) -> Diagnosis:
     """With what health knows of the nodes, as far as it is known which they were and when it ended."""
-    began, done = read_start(life), read_end(life)
-    at = done.ended if done else gather_evidence(run, life, None)[1] or app.clock.now()
+    began, done = read_start(attempt), read_end(attempt)
+    at = done.ended if done else gather_evidence(run, attempt, None)[1] or app.clock.now()
     allocated = began.nodes if began else ""
     return add_node_history(found, app.history, allocated, at=at, days=app.site.health.lemon_days)
 
 
-def _lived(app: App, run: RunDir, life: str, started: list[str]) -> FinishedLifeLogs:
-    return load_life_logs(run, life, started, _said(app, run.life(life)))
+def _lived(app: App, run: RunDir, attempt: str, started: list[str]) -> FinishedAttemptLogs:
+    return load_attempt_logs(run, attempt, started, _said(app, run.attempt(attempt)))
 
 
-def _is_over(app: App, life: Life) -> bool:
+def _is_over(app: App, attempt: Attempt) -> bool:
     """Settled, or its body has exited, or Slurm says so."""
-    if read_end(life) or life.body_exit.exists():
+    if read_end(attempt) or attempt.body_exit.exists():
         return True
-    return _state(app, life).is_final
+    return _state(app, attempt).is_final
 
 
-def _state(app: App, life: Life) -> JobState:
-    """Slurm's word for a life's job, or UNKNOWN where it has none or does not answer."""
-    if (done := read_end(life)) and (state := SLURM_SAID.get(done.outcome)):
+def _state(app: App, attempt: Attempt) -> JobState:
+    """Slurm's word for an attempt's job, or UNKNOWN where it has none or does not answer."""
+    if (done := read_end(attempt)) and (state := SLURM_SAID.get(done.outcome)):
         return state
     try:
-        rows = [*app.scheduler.jobs(), *load_past_jobs(app.scheduler, [life.array])]
+        rows = [*app.scheduler.jobs(), *load_past_jobs(app.scheduler, [attempt.array])]
     except Unreachable:
         return JobState.UNKNOWN
-    return next((row.state for row in rows if is_of(row, life) and row.restarts == life.restart), JobState.UNKNOWN)
+    return next(
+        (row.state for row in rows if is_of(row, attempt) and row.restarts == attempt.restart), JobState.UNKNOWN
+    )
 
 
-def _said(app: App, life: Life) -> ExitReason | None:
+def _said(app: App, attempt: Attempt) -> ExitReason | None:
     """What the trainer, the guard or Slurm say."""
-    word = explain_by_trainer(read_stop_reason(life.stop_reason), read_stop_words(life))
-    if word is None and (done := read_end(life)) and done.outcome.value in {"finished", "killed", "paused", "stopped"}:
+    word = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_words(attempt))
+    if (
+        word is None
+        and (done := read_end(attempt))
+        and done.outcome.value in {"finished", "killed", "paused", "stopped"}
+    ):
         kind = CauseKind.NONE if done.outcome.value == "finished" else CauseKind.SWITCH
         return ExitReason(kind=kind, says=done.why, is_final=True)
-    return word or explain_by_slurm(_state(app, life))
+    return word or explain_by_slurm(_state(app, attempt))
 
 
 def render_diagnosis(found: Diagnosis, train: str, done: Sequence[str] = ()) -> list[str]:
@@ -148,8 +157,8 @@ def render_diagnosis(found: Diagnosis, train: str, done: Sequence[str] = ()) -> 
     )
     kind = "" if found.kind is CauseKind.NONE else f"{found.kind.value}: "
     lines = [
-        " ".join(part for part in (train, found.life) if part)
-        + (": " if train or found.life else "")
+        " ".join(part for part in (train, found.attempt) if part)
+        + (": " if train or found.attempt else "")
         + kind
         + found.says
     ]

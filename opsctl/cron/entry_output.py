@@ -21,7 +21,7 @@ LEFT_BEHIND = 86_400.0
 """Seconds after which a temporary file has no writer any more."""
 TEMPORARY = re.compile(r"\.lease\.[0-9a-f]{32}(\.broken)?|\..+\.[a-z0-9_]{8}")
 """What a lease is made of, and what becomes a file when it is whole."""
-PLACES = ("", "switches/", "requests/", "heartbeat/", "lives/*/", "revisions/.*/", "checkpoints/", "publish/")
+PLACES = ("", "switches/", "requests/", "heartbeat/", "attempts/*/", "revisions/.*/", "checkpoints/", "publish/")
 """Where opsctl writes in a run directory."""
 
 

@@ -17,7 +17,7 @@ from opsctl.errors import OpsctlError, RunDirError
 from opsctl.host.system import hostname, run_bounded
 from opsctl.state.lease import HeldLease, lease
 
-SIGN_OF_LIFE = 20.0
+SIGN_OF_ATTEMPT = 20.0
 """Seconds between two that a tick gives while it works: of a lease, nobody waits for longer than two minutes."""
 SBATCH_TIMEOUT = 30.0
 
@@ -123,7 +123,7 @@ class TickRunner:
         return replace(ran, output=keep_output(place.output, entry.id, self.cron.clock.now(), done.output))
 
     def _pulse(self) -> None:
-        if self.cron.clock.monotonic() - self._alive < SIGN_OF_LIFE:
+        if self.cron.clock.monotonic() - self._alive < SIGN_OF_ATTEMPT:
             return
         self._alive = self.cron.clock.monotonic()
         self.cron.place.touch(self.cron.clock.now())

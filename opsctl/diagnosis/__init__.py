@@ -1,1 +1,1 @@
-"""What happened: the first cause in the logs of a life (first.py), where its ranks hang (stacks.py, nccl.py)."""
+"""What happened: the first cause in the logs of an attempt (first.py), where its ranks hang (stacks.py, nccl.py)."""

@@ -11,7 +11,7 @@ from importlib.resources import files
 
 
 class CauseKind(StrEnum):
-    """Whose fault an end was. NONE is for lives that ended as they should."""
+    """Whose fault an end was. NONE is for attempts that ended as they should."""
 
     NODE = "node"
     GPU = "gpu"

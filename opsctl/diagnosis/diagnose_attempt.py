@@ -1,4 +1,4 @@
-"""One life of a train: which logs it has, and what they and everybody else say of its end."""
+"""One attempt of a train: which logs it has, and what they and everybody else say of its end."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ TAIL = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedLifeLogs:
-    """What is known of a life from outside its logs."""
+class FinishedAttemptLogs:
+    """What is known of an attempt from outside its logs."""
 
-    life: str
+    attempt: str
     begin: int = 0
     """How long main_log was when it began."""
     end: int | None = None
-    """How long it was when the next life began."""
+    """How long it was when the next attempt began."""
     said: ExitReason | None = None
     ranks: int | None = None
     """How many it had."""
 
 
-def diagnose_life(run: RunDir, lived: FinishedLifeLogs, *, before: Diagnosis | None = None) -> Diagnosis:
-    """Why a life ended: from main_log, which has the order of all ranks, and where that explains nothing, from the
+def diagnose_attempt(run: RunDir, lived: FinishedAttemptLogs, *, before: Diagnosis | None = None) -> Diagnosis:
+    """Why an attempt ended: from main_log, which has the order of all ranks, and where that explains nothing, from the
     logs of the single ranks. Raises RunDirError for logs that may not be read."""
     if lived.said and lived.said.is_final:
-        return replace(find_root_cause([], end=lived.said), life=lived.life)
+        return replace(find_root_cause([], end=lived.said), attempt=lived.attempt)
     main = scan(run.main_log, begin=lived.begin, end=lived.end)
     events = main.events
     if not any(event.cause.weight is Weight.CAUSE for event in events):
-        own = scan_ranks(sorted(run.life_logs(lived.life).glob("*.log")))
+        own = scan_ranks(sorted(run.attempt_logs(lived.attempt).glob("*.log")))
         events = own if _heaviest(own) > _heaviest(events) else events
     found = find_root_cause(events, end=lived.said, iteration=main.iteration, ranks=lived.ranks, before=before)
-    return replace(found, life=lived.life)
+    return replace(found, attempt=lived.attempt)
 
 
 def diagnose_logs(paths: Sequence[Path], *, ranks: int | None = None) -> Diagnosis:

@@ -11,7 +11,7 @@ from opsctl.trainer.contract import StopReason, TrainerStop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitReason:
-    """How a life ended, in somebody's word."""
+    """How an attempt ended, in somebody's word."""
 
     kind: CauseKind
     says: str

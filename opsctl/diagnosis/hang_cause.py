@@ -1,4 +1,4 @@
-"""Why a life hung, as far as the stacks tell that were kept of its ranks: who is where the others are not."""
+"""Why an attempt hung, as far as the stacks tell that were kept of its ranks: who is where the others are not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from opsctl.diagnosis.causes import CauseKind, Scope, Weight, causes
-from opsctl.diagnosis.diagnose_attempt import FinishedLifeLogs, diagnose_life
+from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt
 from opsctl.diagnosis.request_stacks import collect_answers
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.diagnosis.speakers import speaker_of_file
@@ -23,21 +23,21 @@ _ODD = "Look at that node: opsctl health. Others wait for those ranks; a node th
 _NONE = "Where all ranks wait in a collective, look at the network: opsctl test-nodes; opsctl nccl LOG."
 
 
-def diagnose_hang(run: RunDir, lived: FinishedLifeLogs, *, before: Diagnosis | None = None) -> Diagnosis:
-    """Why a life hung that was ended for it: what a log says that explains it, else where the ranks were. Raises
+def diagnose_hang(run: RunDir, lived: FinishedAttemptLogs, *, before: Diagnosis | None = None) -> Diagnosis:
+    """Why an attempt hung that was ended for it: what a log says that explains it, else where the ranks were. Raises
     OSError, RunDirError."""
     if lived.said and lived.said.is_final:
-        return diagnose_life(run, lived, before=before)
-    kept = sorted((run.life(lived.life).path / "evidence").glob("hang-*"))
+        return diagnose_attempt(run, lived, before=before)
+    kept = sorted((run.attempt(lived.attempt).path / "evidence").glob("hang-*"))
     hung = judge_hang(
-        collect_answers(kept[-1]) if kept else [], ranks=lived.ranks, homes=_homes(run.life_logs(lived.life))
+        collect_answers(kept[-1]) if kept else [], ranks=lived.ranks, homes=_homes(run.attempt_logs(lived.attempt))
     )
-    found = diagnose_life(run, replace(lived, said=None), before=before)
+    found = diagnose_attempt(run, replace(lived, said=None), before=before)
     is_cause = any(cause.name == found.cause and cause.weight is Weight.CAUSE for cause in causes())
     if is_cause and found.kind in _EXPLAINS:
         return replace(found, also=(*found.also, hung.says, *hung.evidence))
     log = str(kept[-1]) if kept else ""
-    return replace(hung, life=lived.life, iteration=found.iteration, log=log, also=found.also)
+    return replace(hung, attempt=lived.attempt, iteration=found.iteration, log=log, also=found.also)
 
 
 def judge_hang(stacks: Sequence[Stack], *, ranks: int | None, homes: Mapping[int, str]) -> Diagnosis:

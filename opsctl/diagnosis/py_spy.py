@@ -1,4 +1,4 @@
-"""py-spy on every rank of a running life: on each node by the first way that leads there."""
+"""py-spy on every rank of a running attempt: on each node by the first way that leads there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILE = "py-spy.txt"
 _SCRIPT = r"""command -v "$2" >/dev/null || { echo "$2 is not there" >&2; exit 127; }
 says() { tr '\0' '\n' <"$1/environ" | sed -n "s/^$2=//p"; }
 is_python() { case "$(readlink "$1/exe")" in */python*) return 0 ;; esac; return 1; }
-for each in $(grep -lzFx -e "TRAIN_LIFE=$1" /proc/[0-9]*/environ 2>/dev/null); do
+for each in $(grep -lzFx -e "TRAIN_ATTEMPT=$1" /proc/[0-9]*/environ 2>/dev/null); do
   p=${each%/environ}
   is_python "$p" || continue
   rank=$(says "$p" RANK) node=$(says "$p" SLURMD_NODENAME)
@@ -25,7 +25,7 @@ for each in $(grep -lzFx -e "TRAIN_LIFE=$1" /proc/[0-9]*/environ 2>/dev/null); d
   "$2" dump "$3" --pid "${p#/proc/}" 2>&1 | sed 's/^ *\([0-9][0-9]*: \)/Error \1/'
 done 2>/dev/null
 exit 0"""
-"""On each node: every Python process of the life that has a rank; not those that a rank has forked to load data."""
+"""On each node: every Python process of the attempt that has a rank; not those that a rank has forked to load data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +41,13 @@ class PySpyDump:
         (target / FILE).write_text(self.text)
 
 
-def dump_stacks(program: str, life: str, nodes: Sequence[str], ways: Fanout, *, native: bool = False) -> PySpyDump:
-    """Have py-spy (`program`) look at the ranks of `life`. Without `native` no rank is stopped for it. Raises
+def dump_stacks(program: str, attempt: str, nodes: Sequence[str], ways: Fanout, *, native: bool = False) -> PySpyDump:
+    """Have py-spy (`program`) look at the ranks of `attempt`. Without `native` no rank is stopped for it. Raises
     nothing."""
     # py-spy reads frames of C only of a process that it has stopped.
     how = "--native" if native else "--nonblocking"
     answers = ways.ask_each(
-        nodes, lambda node: ways.one(node, ("sh", "-c", _SCRIPT, node, life, program, how), timeout=SECONDS)
+        nodes, lambda node: ways.one(node, ("sh", "-c", _SCRIPT, node, attempt, program, how), timeout=SECONDS)
     )
     silent = [each for each in answers.values() if "== node" not in each.out]
     return PySpyDump(

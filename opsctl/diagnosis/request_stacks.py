@@ -1,4 +1,4 @@
-"""Asking the ranks of a running life for their stacks: by a file of the run directory, by a signal."""
+"""Asking the ranks of a running attempt for their stacks: by a file of the run directory, by a signal."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from opsctl.diagnosis.stack_dumps import Stack, parse
 from opsctl.errors import OpsctlError
 from opsctl.model import Job
 from opsctl.ports import Clock, Runner, TimedOut
-from opsctl.state.run_dir import Life
+from opsctl.state.run_dir import Attempt
 
 SIGNAL_SECONDS = 10.0
 
 
-def request_by_file(life: Life, target: Path, *, ranks: int, seconds: float, clock: Clock) -> None:
+def request_by_file(attempt: Attempt, target: Path, *, ranks: int, seconds: float, clock: Clock) -> None:
     """Ask every rank for its stacks, wait for them, and keep what came in `target`. Raises OSError."""
-    stacks = life.path / "stacks"
+    stacks = attempt.path / "stacks"
     before = _sizes(stacks.glob("*.txt"))
-    life.stacks_request.touch()
+    attempt.stacks_request.touch()
     _keep_what_comes(lambda: stacks.glob("*.txt"), before, target, ranks=ranks, seconds=seconds, clock=clock)
 
 

@@ -15,7 +15,7 @@ from opsctl.diagnosis.speakers import NOBODY, Speaker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Why a life ended, with what proves it. Empty is what nobody can tell."""
+    """Why an attempt ended, with what proves it. Empty is what nobody can tell."""
 
     kind: CauseKind
     cause: str
@@ -32,7 +32,7 @@ class Diagnosis:
     also: tuple[str, ...] = ()
     """What else is known, such as how many ranks only echo it."""
     advice: str = ""
-    life: str = ""
+    attempt: str = ""
     iteration: int | None = None
     """The last one that was reported."""
 
@@ -52,7 +52,7 @@ def find_root_cause(
 ) -> Diagnosis:
     """Why it ended, from what its logs tell, in their order, and what is known without them.
 
-    `ranks` is how many there were; `before` is what ended the life before this one.
+    `ranks` is how many there were; `before` is what ended the attempt before this one.
     """  # fmt: skip
     chosen = _heaviest(events)
     if chosen and chosen.cause is UNEXPLAINED:
@@ -157,10 +157,10 @@ def _silent(events: Sequence[LogEvent], ranks: int | None) -> Iterable[str]:
 
 
 def _in_the_light_of(before: Diagnosis | None, found: Diagnosis) -> Diagnosis:
-    """A GPU that failed in the life before, and fails again on the same node in another way, is still broken."""
+    """A GPU that failed in the attempt before, and fails again on the same node in another way, is still broken."""
     if before is None or before.kind is not CauseKind.GPU or before.node != found.node or not found.node:
         return found
-    note = f"the same node ended {before.life or 'the life before'}: {before.says}"
+    note = f"the same node ended {before.attempt or 'the attempt before'}: {before.says}"
     kind, scope = (
         (CauseKind.GPU, Scope.GPU) if found.kind in {CauseKind.MEMORY, CauseKind.UNKNOWN} else (found.kind, found.scope)
     )

@@ -1,4 +1,4 @@
-"""Reads logs of any size for lines that may tell why a life ended, from the end backwards.
+"""Reads logs of any size for lines that may tell why an attempt ended, from the end backwards.
 
 A training step needs every rank, so where two iterations were still reported after a line, it was no end. What is read
 is what comes after that, or everything where no iteration is reported.

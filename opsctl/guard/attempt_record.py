@@ -1,4 +1,4 @@
-"""What a life writes down when it begins: where it runs, and what there was before it."""
+"""What an attempt writes down when it begins: where it runs, and what there was before it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from opsctl.errors import InputError
 from opsctl.nodesets import expand
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch, path_of
 from opsctl.trainer.contract import Env
@@ -22,7 +22,7 @@ from opsctl.trainer.manifest import find_newest_complete
 class Start:
     """start.json"""
 
-    life: str
+    attempt: str
     job: str
     """Slurm's own number, which an array task has too."""
     nodes: str
@@ -35,10 +35,10 @@ class Start:
     checkpoint: int
     """A mark that is larger as soon as there is a new checkpoint."""
     main_log: int = 0
-    """How long main_log was: what comes after it is of this life."""
+    """How long main_log was: what comes after it is of this attempt."""
 
 
-def life_name(env: Mapping[str, str]) -> str:
+def attempt_name(env: Mapping[str, str]) -> str:
     """`<array>_<task>.<restart>`, or `<job>.<restart>`. Raises InputError outside a job."""
     job = env.get("SLURM_JOB_ID")
     if not job:
@@ -56,9 +56,9 @@ def nodes_of(env: Mapping[str, str]) -> list[str]:
         return []
 
 
-def start_of(run: RunDir, life: Life, env: Mapping[str, str], now: datetime) -> Start:
+def start_of(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datetime) -> Start:
     return Start(
-        life=life.name,
+        attempt=attempt.name,
         job=env["SLURM_JOB_ID"],
         nodes=env.get("SLURM_JOB_NODELIST", ""),
         node_count=int(env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or 1),
@@ -70,21 +70,21 @@ def start_of(run: RunDir, life: Life, env: Mapping[str, str], now: datetime) -> 
     )
 
 
-def write_start(run: RunDir, life: Life, start: Start) -> None:
-    """Make the life's directory and start.json. Raises RunDirError.
+def write_start(run: RunDir, attempt: Attempt, start: Start) -> None:
+    """Make the attempt's directory and start.json. Raises RunDirError.
 
-    A controller that was killed uses ids again, so there may be a life of this name: its directory is set aside.
+    A controller that was killed uses ids again, so there may be an attempt of this name: its directory is set aside.
     """
-    if life.start.exists():
-        life.path.rename(life.path.with_name(f"{life.name}.before-{start.at:%Y%m%dT%H%M%S}"))
-    for each in (life.path, run.life_logs(life.name)):
+    if attempt.start.exists():
+        attempt.path.rename(attempt.path.with_name(f"{attempt.name}.before-{start.at:%Y%m%dT%H%M%S}"))
+    for each in (attempt.path, run.attempt_logs(attempt.name)):
         run.make(each)
-    run.write(life.start, json.dumps(asdict(start), default=str, indent=1) + "\n")
+    run.write(attempt.start, json.dumps(asdict(start), default=str, indent=1) + "\n")
 
 
-def read_start(life: Life) -> Start | None:
+def read_start(attempt: Attempt) -> Start | None:
     try:
-        given = json.loads(life.start.read_text())
+        given = json.loads(attempt.start.read_text())
         return Start(**{**given, "at": datetime.fromisoformat(given["at"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -115,23 +115,23 @@ def _changed(path: Path) -> int:
         return -1
 
 
-def body_env(run: RunDir, life: Life, env: Mapping[str, str], *, minutes_left: int) -> dict[str, str]:
+def body_env(run: RunDir, attempt: Attempt, env: Mapping[str, str], *, minutes_left: int) -> dict[str, str]:
     """The environment of the body: that of the job, and all that the contract with trainers names."""
     contract = {
         Env.RUN_DIR: run.path,
-        Env.LIFE: life.name,
+        Env.ATTEMPT: attempt.name,
         Env.KILL_SWITCH: path_of(run, Switch.KILL),
         Env.PAUSE_SWITCH: path_of(run, Switch.PAUSE),
         Env.SAVE_SWITCH: path_of(run, Switch.SAVE),
-        Env.STOP_REQUEST: life.stop_request,
-        Env.STACKS_REQUEST: life.stacks_request,
-        Env.DEADLINE: life.deadline,
-        Env.STOP_REASON: life.stop_reason,
+        Env.STOP_REQUEST: attempt.stop_request,
+        Env.STACKS_REQUEST: attempt.stacks_request,
+        Env.DEADLINE: attempt.deadline,
+        Env.STOP_REASON: attempt.stop_reason,
         Env.HEARTBEAT_DIR: run.heartbeat,
         Env.CHECKPOINT_DIR: run.checkpoints,
         Env.LAST_TICK: SiteDir.of(run.path.parent).last_tick,
         Env.NODE: env.get("SLURMD_NODENAME") or os.uname().nodename,
-        "TRAIN_LIFE_LOGS": run.life_logs(life.name),
+        "TRAIN_ATTEMPT_LOGS": run.attempt_logs(attempt.name),
         "TRAIN_MINUTES_LEFT": minutes_left,
     }
     return {**env, **{str(name): str(value) for name, value in contract.items()}}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from opsctl.ports import Clock, Scheduler
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 
 LONGEST, SHORTEST = 60.0, 5.0
 NO_LIMIT = 525_600
@@ -18,7 +18,7 @@ class DeadlineFile:
     """The file with the job's end. Slurm is asked once a minute, and more often only in the last ten."""
 
     run: RunDir
-    life: Life
+    attempt: Attempt
     job: str
     scheduler: Scheduler
     clock: Clock
@@ -42,9 +42,9 @@ class DeadlineFile:
 
     def _write(self, end: datetime | None) -> None:
         if end is None:
-            self.life.deadline.unlink(missing_ok=True)
+            self.attempt.deadline.unlink(missing_ok=True)
         else:
-            self.run.write(self.life.deadline, f"{end.astimezone(UTC).timestamp():.0f}\n")
+            self.run.write(self.attempt.deadline, f"{end.astimezone(UTC).timestamp():.0f}\n")
 
     def minutes_left(self, margin: float) -> int:
         """Whole minutes until `margin` seconds before the end: at least one, for some trainers take 0 for never."""

@@ -1,4 +1,5 @@
-"""Why a life ended, asked once, in bounded time. Whatever goes wrong in here makes it an end that nobody can tell."""
+"""Why an attempt ended, asked once, in bounded time. Whatever goes wrong in here makes it an end that nobody can
+tell."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from opsctl.diagnosis.causes import CauseKind
-from opsctl.diagnosis.diagnose_attempt import FinishedLifeLogs, diagnose_life
+from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt
 from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_slurm, explain_by_trainer
 from opsctl.diagnosis.hang_cause import diagnose_hang
 from opsctl.diagnosis.root_cause import Diagnosis
@@ -18,7 +19,7 @@ from opsctl.host.isolation import Failed, Isolation
 from opsctl.model import JobState
 from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.journal import Event, EventKind, Journal, replay
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.trainer.contract import read_stop_reason
 
 SLURM_SAID = {
@@ -27,47 +28,55 @@ SLURM_SAID = {
     Outcome.CANCELLED: JobState.CANCELLED,
     Outcome.PREEMPTED: JobState.PREEMPTED,
 }
-"""What Slurm said of a life, as its outcome has kept it."""
+"""What Slurm said of an attempt, as its outcome has kept it."""
 
 
 def diagnose(
-    journal: Journal, life: Life, outcome: Outcome, *, seconds: float, also: Callable[[Diagnosis], Diagnosis]
+    journal: Journal, attempt: Attempt, outcome: Outcome, *, seconds: float, also: Callable[[Diagnosis], Diagnosis]
 ) -> Diagnosis:
-    """Why `life` ended; `also` adds what others know of it. Raises nothing, and takes so many seconds at most."""
-    ask = partial(_diagnose, journal, life, outcome, also)
-    answer = Isolation[str, Diagnosis](journal.clock, seconds).run({life.name: ask})[life.name]
+    """Why `attempt` ended; `also` adds what others know of it. Raises nothing, and takes so many seconds at most."""
+    ask = partial(_diagnose, journal, attempt, outcome, also)
+    answer = Isolation[str, Diagnosis](journal.clock, seconds).run({attempt.name: ask})[attempt.name]
     if isinstance(answer, Failed):
         says = f"why it ended could not be found out: {answer.why}"
-        return Diagnosis(kind=CauseKind.UNKNOWN, cause="nothing", says=says, life=life.name, evidence=answer.traceback)
+        return Diagnosis(
+            kind=CauseKind.UNKNOWN, cause="nothing", says=says, attempt=attempt.name, evidence=answer.traceback
+        )
     return answer
 
 
-def _diagnose(journal: Journal, life: Life, outcome: Outcome, also: Callable[[Diagnosis], Diagnosis]) -> Diagnosis:
+def _diagnose(
+    journal: Journal, attempt: Attempt, outcome: Outcome, also: Callable[[Diagnosis], Diagnosis]
+) -> Diagnosis:
     run, events = journal.run, journal.events()
     started = list(replay(events).started)
-    position = started.index(life.name) if life.name in started else len(started)
+    position = started.index(attempt.name) if attempt.name in started else len(started)
     before = find_diagnosis(events, started[position - 1]) if position else None
-    said = explain_by_trainer(read_stop_reason(life.stop_reason), read_stop_words(life))
+    said = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_words(attempt))
     said = said or explain_by_slurm(SLURM_SAID.get(outcome, JobState.UNKNOWN))
-    ask = diagnose_hang if outcome is Outcome.HUNG else diagnose_life
+    ask = diagnose_hang if outcome is Outcome.HUNG else diagnose_attempt
     return also(
-        ask(run, load_life_logs(run, life.name, started, said), before=recall_diagnosis(before) if before else None)
+        ask(
+            run,
+            load_attempt_logs(run, attempt.name, started, said),
+            before=recall_diagnosis(before) if before else None,
+        )
     )
 
 
-def read_stop_words(life: Life) -> str:
+def read_stop_words(attempt: Attempt) -> str:
     """Why the guard asked it to stop, if it did."""
-    asked = read_stop_request(life)
+    asked = read_stop_request(attempt)
     return asked.why if asked else ""
 
 
-def load_life_logs(run: RunDir, name: str, started: Sequence[str], said: ExitReason | None) -> FinishedLifeLogs:
-    """What is known of a life from outside its logs; `started` are all lives in their order."""
+def load_attempt_logs(run: RunDir, name: str, started: Sequence[str], said: ExitReason | None) -> FinishedAttemptLogs:
+    """What is known of an attempt from outside its logs; `started` are all attempts in their order."""
     later = started[started.index(name) + 1 :] if name in started else ()
-    began = attempt_record.read_start(run.life(name))
-    following = attempt_record.read_start(run.life(later[0])) if later else None
-    return FinishedLifeLogs(
-        life=name, begin=began.main_log if began else 0, end=(following.main_log or None) if following else None,
+    began = attempt_record.read_start(run.attempt(name))
+    following = attempt_record.read_start(run.attempt(later[0])) if later else None
+    return FinishedAttemptLogs(
+        attempt=name, begin=began.main_log if began else 0, end=(following.main_log or None) if following else None,
         said=said, ranks=_ranks(run),
     )  # fmt: skip
 
@@ -82,17 +91,24 @@ def _ranks(run: RunDir) -> int | None:
 def to_event(found: Diagnosis, suspects: Sequence[str]) -> dict[str, object]:
     """What the journal keeps of it."""
     return {
-        "life": found.life, "class": found.kind.value, "cause": found.cause, "says": found.says, "node": found.node,
-        "rank": found.rank, "suspects": list(suspects), "evidence": list(found.evidence[:20]), "also": list(found.also),
+        "attempt": found.attempt,
+        "class": found.kind.value,
+        "cause": found.cause,
+        "says": found.says,
+        "node": found.node,
+        "rank": found.rank,
+        "suspects": list(suspects),
+        "evidence": list(found.evidence[:20]),
+        "also": list(found.also),
         "advice": found.advice,
-    }  # fmt: skip
+    }
 
 
-def find_diagnosis(events: Sequence[Event], life: str) -> Event | None:
-    """What the journal says of why a life ended, if that was asked already."""
+def find_diagnosis(events: Sequence[Event], attempt: str) -> Event | None:
+    """What the journal says of why an attempt ended, if that was asked already."""
     for event in reversed(events):
-        if event.data.get("life") == life and event.kind in {EventKind.DIAGNOSED, EventKind.LIFE_STARTED}:
-            # Before it began, the name was another life's: a controller that was killed uses ids again.
+        if event.data.get("attempt") == attempt and event.kind in {EventKind.DIAGNOSED, EventKind.ATTEMPT_STARTED}:
+            # Before it began, the name was another attempt's: a controller that was killed uses ids again.
             return event if event.kind is EventKind.DIAGNOSED else None
     return None
 
@@ -108,7 +124,7 @@ def recall_diagnosis(said: Event) -> Diagnosis:
         rank=said.data["rank"],
         evidence=tuple(said.data["evidence"]),
         advice=said.data["advice"],
-        life=said.data["life"],
+        attempt=said.data["attempt"],
     )
 
 

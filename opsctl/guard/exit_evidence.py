@@ -1,4 +1,4 @@
-"""What is known of how a life ended: files that it left, and Slurm's word."""
+"""What is known of how an attempt ended: files that it left, and Slurm's word."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from opsctl.guard.outcome import Evidence
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.model import Job, JobState
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
 
@@ -16,14 +16,15 @@ NEAR = 60.0
 """Seconds. Slurm ends a job up to a minute after its limit; clocks of nodes differ by less."""
 
 
-def gather_evidence(run: RunDir, life: Life, job: Job | None) -> tuple[Evidence, datetime | None]:
-    """All there is, and when the life ended, if that is known. `job` is Slurm's row of this life once it was over."""
-    stop, code = read_stop_reason(life.stop_reason), _read_code(life.body_exit)
-    end = _end(life, stop, job)
-    limit = read_time(life.deadline)
+def gather_evidence(run: RunDir, attempt: Attempt, job: Job | None) -> tuple[Evidence, datetime | None]:
+    """All there is, and when the attempt ended, if that is known. `job` is Slurm's row of this attempt once it was
+    over."""
+    stop, code = read_stop_reason(attempt.stop_reason), _read_code(attempt.body_exit)
+    end = _end(attempt, stop, job)
+    limit = read_time(attempt.deadline)
     evidence = Evidence(
         stop=stop,
-        request=read_stop_request(life),
+        request=read_stop_request(attempt),
         code=code,
         state=job.state if job else JobState.UNKNOWN,
         is_last_step=_is_last_step(run),
@@ -32,8 +33,8 @@ def gather_evidence(run: RunDir, life: Life, job: Job | None) -> tuple[Evidence,
     return evidence, end
 
 
-def _end(life: Life, stop: StopReason | None, job: Job | None) -> datetime | None:
-    if (exited := _read_mtime(life.body_exit)) is not None:
+def _end(attempt: Attempt, stop: StopReason | None, job: Job | None) -> datetime | None:
+    if (exited := _read_mtime(attempt.body_exit)) is not None:
         return exited
     if stop is not None:
         return datetime.fromtimestamp(stop.at, UTC)

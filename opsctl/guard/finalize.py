@@ -1,6 +1,7 @@
-"""Settlement: the one idempotent step that turns an ended life into an outcome, and acts on it.
+"""Settlement: the one idempotent step that turns an ended attempt into an outcome, and acts on it.
 
-Anyone who owns the train may settle: the guard of the life itself, that of the next one, a cron tick, a verb. Killed at
+Anyone who owns the train may finalize: the guard of the attempt itself, that of the next one, a cron tick, a verb.
+Killed at
 any line, it is done again from the start by whoever comes next: acting twice changes nothing, and end.json, which says
 that nothing is left to do, is written last.
 """
@@ -26,7 +27,7 @@ from opsctl.guard.outcome import (
     ACTIONS,
     BY_CLASS,
     Action,
-    FinishedLife,
+    FinishedAttempt,
     Outcome,
     decide_action,
     decide_outcome,
@@ -40,46 +41,51 @@ from opsctl.ports import Scheduler
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.journal import Event, EventKind, replay
 from opsctl.state.lease import lease
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 
-LIFE = re.compile(r"(\d+)(?:_(\d+))?\.(\d+)", re.ASCII)
+ATTEMPT = re.compile(r"(\d+)(?:_(\d+))?\.(\d+)", re.ASCII)
 _ANEW = {EventKind.SUBMITTED, EventKind.RELEASED, EventKind.EDITED}
 """After these, earlier crashes say nothing: somebody has looked at it."""
 
 
-def settle(
-    chain: TrainArrays, rules: GuardSettings, life: Life, *, job: Job | None = None, care: NodeCare | None = None
-) -> FinishedLife:
-    """Settle an ended life, or say how it was settled. `job` is what Slurm said of it when it was over, if anything;
+def finalize(
+    chain: TrainArrays, rules: GuardSettings, attempt: Attempt, *, job: Job | None = None, care: NodeCare | None = None
+) -> FinishedAttempt:
+    """Settle an ended attempt, or say how it was finalized. `job` is what Slurm said of it when it was over, if
+    anything;
     without `care` nothing is done about nodes.
 
-    Raises OpsctlError if it could not act or not write it down; then the life is as unsettled as before.
+    Raises OpsctlError if it could not act or not write it down; then the attempt is as unfinalized as before.
     """
     journal = chain.journal
-    if done := read_end(life):
+    if done := read_end(attempt):
         return done
     # It may take a while, so before the lease.
-    asked = _ask(chain, rules, life, job, care)
+    asked = _ask(chain, rules, attempt, job, care)
     with lease(chain.run.path, journal.clock):
-        if done := read_end(life):
+        if done := read_end(attempt):
             return done
-        if asked.found and find_diagnosis(journal.events(), life.name) is None:
+        if asked.found and find_diagnosis(journal.events(), attempt.name) is None:
             journal.append(EventKind.DIAGNOSED, **to_event(asked.found, asked.suspects))
         events = journal.events()
-        ended = _decide(chain, rules, life, job, events)
-        said = replay(events).settled.get(life.name)
+        ended = _decide(chain, rules, attempt, job, events)
+        said = replay(events).finalized.get(attempt.name)
         if said is None:
             ended = _act(chain, ended, asked, care)
             journal.append(
-                EventKind.LIFE_SETTLED, life=life.name, outcome=ended.outcome, action=ended.action, why=ended.why
+                EventKind.ATTEMPT_FINALIZED,
+                attempt=attempt.name,
+                outcome=ended.outcome,
+                action=ended.action,
+                why=ended.why,
             )
         else:
             ended = replace(
                 ended, outcome=Outcome(said.data["outcome"]), action=Action(said.data["action"]), why=said.data["why"],
-                done=_note_hang(chain, ended, asked, care) or _quarantined(events, life),
+                done=_note_hang(chain, ended, asked, care) or _quarantined(events, attempt),
             )  # fmt: skip
-        chain.run.make(life.path)
-        chain.run.write(life.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
+        chain.run.make(attempt.path)
+        chain.run.write(attempt.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
     return ended
 
 
@@ -93,20 +99,22 @@ class CauseInquiry:
     verdicts: tuple[Verdict, ...] = ()
 
 
-def _ask(chain: TrainArrays, rules: GuardSettings, life: Life, job: Job | None, care: NodeCare | None) -> CauseInquiry:
+def _ask(
+    chain: TrainArrays, rules: GuardSettings, attempt: Attempt, job: Job | None, care: NodeCare | None
+) -> CauseInquiry:
     """Why it ended, and how the suspects are. Raises Unreachable where Slurm does not say which nodes there are: the
     suspects are written down only once."""
     events = chain.journal.events()
-    said = find_diagnosis(events, life.name)
+    said = find_diagnosis(events, attempt.name)
     if said is not None:
         found, suspects = recall_diagnosis(said), tuple(said.data["suspects"])
     else:
-        ended = _bare(chain, life, job, events)
+        ended = _bare(chain, attempt, job, events)
         if not wants_diagnosis(ended.outcome, is_short=is_burning(ended, rules)):
             return CauseInquiry()
-        allocated = _allocated(life, job)
+        allocated = _allocated(attempt, job)
         also = partial(care.remember, allocated=allocated, at=ended.ended) if care else _nothing_more
-        found = diagnose(chain.journal, life, ended.outcome, seconds=rules.diagnosis_seconds, also=also)
+        found = diagnose(chain.journal, attempt, ended.outcome, seconds=rules.diagnosis_seconds, also=also)
         suspects = _suspects(chain, allocated, found) if care and _may_exclude(found) else ()
     if care is None or not _may_exclude(found):
         return CauseInquiry(found=found)
@@ -118,8 +126,8 @@ def _nothing_more(found: Diagnosis) -> Diagnosis:
     return found
 
 
-def _allocated(life: Life, job: Job | None) -> str:
-    began = attempt_record.read_start(life)
+def _allocated(attempt: Attempt, job: Job | None) -> str:
+    began = attempt_record.read_start(attempt)
     return began.nodes if began else job.nodes if job else ""
 
 
@@ -136,13 +144,13 @@ def _may_exclude(found: Diagnosis) -> bool:
     return BY_CLASS.get(found.kind) is Action.EXCLUDE_NODES
 
 
-def _act(chain: TrainArrays, ended: FinishedLife, asked: CauseInquiry, care: NodeCare | None) -> FinishedLife:
+def _act(chain: TrainArrays, ended: FinishedAttempt, asked: CauseInquiry, care: NodeCare | None) -> FinishedAttempt:
     """Do what was decided; the end, with what came of it."""
     ended = replace(ended, done=_note_hang(chain, ended, asked, care))
     if ended.suspects and asked.found and care:
         taken = care.take_out(chain, asked.found, ended.suspects, asked.verdicts)
         chain.note(
-            EventKind.QUARANTINED, life=ended.life, nodes=taken.nodes, until=taken.until.isoformat(),
+            EventKind.QUARANTINED, attempt=ended.attempt, nodes=taken.nodes, until=taken.until.isoformat(),
             excluded=taken.is_excluded, why=describe_diagnosis(asked.found), done=taken.done,
         )  # fmt: skip
         ended = replace(ended, done=taken.done)
@@ -150,7 +158,7 @@ def _act(chain: TrainArrays, ended: FinishedLife, asked: CauseInquiry, care: Nod
             ended = replace(ended, action=Action.CONTINUE, why=f"{ended.why}; {taken.done[0]}")
     elif ended.action is Action.EXCLUDE_NODES:
         ended = replace(ended, action=Action.CONTINUE)
-    why = f"{ended.life} {ended.outcome.value}: {ended.why}"
+    why = f"{ended.attempt} {ended.outcome.value}: {ended.why}"
     if ended.action is Action.CANCEL_QUEUED:
         chain.cancel(why, queued_only=True)
     elif ended.action is Action.HOLD_QUEUED:
@@ -158,40 +166,44 @@ def _act(chain: TrainArrays, ended: FinishedLife, asked: CauseInquiry, care: Nod
     return ended
 
 
-def _note_hang(chain: TrainArrays, ended: FinishedLife, asked: CauseInquiry, care: NodeCare | None) -> tuple[str, ...]:
+def _note_hang(
+    chain: TrainArrays, ended: FinishedAttempt, asked: CauseInquiry, care: NodeCare | None
+) -> tuple[str, ...]:
     if asked.found and asked.found.cause == hang_cause.CAUSE and asked.found.node and care:
-        return care.note_hang(chain.run.name, ended.life, asked.found.node, ended.ended)
+        return care.note_hang(chain.run.name, ended.attempt, asked.found.node, ended.ended)
     return ()
 
 
-def _quarantined(events: Sequence[Event], life: Life) -> tuple[str, ...]:
-    """What was done about nodes when it was settled, by somebody who was cut off before end.json."""
+def _quarantined(events: Sequence[Event], attempt: Attempt) -> tuple[str, ...]:
+    """What was done about nodes when it was finalized, by somebody who was cut off before end.json."""
     found = [
-        each.data["done"] for each in events if each.kind is EventKind.QUARANTINED and each.data["life"] == life.name
+        each.data["done"]
+        for each in events
+        if each.kind is EventKind.QUARANTINED and each.data["attempt"] == attempt.name
     ]
     return tuple(found[-1]) if found else ()
 
 
-def read_end(life: Life) -> FinishedLife | None:
-    """How the life was settled, or None if it was not."""
+def read_end(attempt: Attempt) -> FinishedAttempt | None:
+    """How the attempt was finalized, or None if it was not."""
     try:
-        given = json.loads(life.end.read_text())
+        given = json.loads(attempt.end.read_text())
         made = {
             **{key: datetime.fromisoformat(given[key]) for key in ("started", "ended")},
             **{key: tuple(given.get(key, ())) for key in ("suspects", "done")},
             "outcome": Outcome(given["outcome"]), "action": Action(given["action"]),
             "kind": CauseKind(given.get("kind", CauseKind.UNKNOWN)),
         }  # fmt: skip
-        return FinishedLife(**{**given, **made})
+        return FinishedAttempt(**{**given, **made})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _decide(
-    chain: TrainArrays, rules: GuardSettings, life: Life, job: Job | None, events: Sequence[Event]
-) -> FinishedLife:
-    ended = _bare(chain, life, job, events)
-    if said := find_diagnosis(events, life.name):
+    chain: TrainArrays, rules: GuardSettings, attempt: Attempt, job: Job | None, events: Sequence[Event]
+) -> FinishedAttempt:
+    ended = _bare(chain, attempt, job, events)
+    if said := find_diagnosis(events, attempt.name):
         found = recall_diagnosis(said)
         suspects = tuple(said.data["suspects"]) if _may_exclude(found) else ()
         ended = replace(
@@ -200,26 +212,28 @@ def _decide(
         )  # fmt: skip
     if _is_overtaken(ended, events):
         return replace(ended, action=Action.CONTINUE, why=f"{ended.why}; launched or released again since")
-    return decide_action(ended, _recent_lives(chain.run, ended, events), rules)
+    return decide_action(ended, _recent_attempts(chain.run, ended, events), rules)
 
 
-def _bare(chain: TrainArrays, life: Life, job: Job | None, events: Sequence[Event]) -> FinishedLife:
+def _bare(chain: TrainArrays, attempt: Attempt, job: Job | None, events: Sequence[Event]) -> FinishedAttempt:
     """How it ended, without why."""
     run, now = chain.run, chain.journal.clock.now()
-    evidence, at = gather_evidence(run, life, job)
+    evidence, at = gather_evidence(run, attempt, job)
     outcome, why = decide_outcome(evidence)
-    began = attempt_record.read_start(life)
-    started = began.at if began else replay(list(events)).started.get(life.name, at or now)
-    return FinishedLife(
-        life=life.name, outcome=outcome, action=ACTIONS[outcome], why=why, started=started, ended=at or now,
+    began = attempt_record.read_start(attempt)
+    started = began.at if began else replay(list(events)).started.get(attempt.name, at or now)
+    return FinishedAttempt(
+        attempt=attempt.name, outcome=outcome, action=ACTIONS[outcome], why=why, started=started, ended=at or now,
         new_checkpoint=began is not None and attempt_record.newest_checkpoint(run) > began.checkpoint,
     )  # fmt: skip
 
 
-def _is_overtaken(ended: FinishedLife, events: Sequence[Event]) -> bool:
-    """Whether somebody has decided since the life ended: what they launched is not to be cancelled, nor held again."""
+def _is_overtaken(ended: FinishedAttempt, events: Sequence[Event]) -> bool:
+    """Whether somebody has decided since the attempt ended: what they launched is not to be cancelled, nor held
+    again."""
     began = max(
-        (e.number for e in events if e.kind is EventKind.LIFE_STARTED and e.data["life"] == ended.life), default=0
+        (e.number for e in events if e.kind is EventKind.ATTEMPT_STARTED and e.data["attempt"] == ended.attempt),
+        default=0,
     )
     later = {event.kind for event in events if event.number > began and event.when > ended.ended}
     if ended.action is Action.HOLD_QUEUED:
@@ -227,55 +241,70 @@ def _is_overtaken(ended: FinishedLife, events: Sequence[Event]) -> bool:
     return ended.action is Action.CANCEL_QUEUED and EventKind.SUBMITTED in later
 
 
-def _recent_lives(run: RunDir, ended: FinishedLife, events: Sequence[Event]) -> list[FinishedLife]:
-    """The lives settled since somebody last looked after the train, and this one, in the order in which they began."""
+def _recent_attempts(run: RunDir, ended: FinishedAttempt, events: Sequence[Event]) -> list[FinishedAttempt]:
+    """The attempts finalized since somebody last looked after the train, and this one, in the order in which they
+    began."""
     since = max((event.number for event in events if event.kind in _ANEW), default=0)
-    settled = {event.data["life"] for event in events if event.kind is EventKind.LIFE_SETTLED and event.number > since}
-    began = [life for life in replay(list(events)).started if life in settled - {ended.life}]
-    earlier = [done for life in began if (done := read_end(run.life(life)))]
+    finalized = {
+        event.data["attempt"] for event in events if event.kind is EventKind.ATTEMPT_FINALIZED and event.number > since
+    }
+    began = [attempt for attempt in replay(list(events)).started if attempt in finalized - {ended.attempt}]
+    earlier = [done for attempt in began if (done := read_end(run.attempt(attempt)))]
     return sorted([*earlier, ended], key=lambda each: each.started) if began else [ended]
 
 
-def settle_ended(
-    chain: TrainArrays, rules: GuardSettings, seen: TrainSnapshot, *, own: str = "", past: Sequence[Job] | None = None,
+def finalize_ended(
+    chain: TrainArrays,
+    rules: GuardSettings,
+    seen: TrainSnapshot,
+    *,
+    own: str = "",
+    past: Sequence[Job] | None = None,
     care: NodeCare | None = None,
-) -> list[FinishedLife]:  # fmt: skip
-    """Settle every life that is over and that nobody settled, in the order in which they began; never `own`.
+) -> list[FinishedAttempt]:
+    """Settle every attempt that is over and that nobody finalized, in the order in which they began; never `own`.
 
     `past` is what accounting says of those that the queue has forgotten, if that was asked already.
     """
-    over = [life for life in _ended_lives(chain.run, seen) if life.name != own]
+    over = [attempt for attempt in _ended_attempts(chain.run, seen) if attempt.name != own]
     past = load_past_jobs(chain.scheduler, find_vanished(chain.run, seen) if over else []) if past is None else past
-    return [settle(chain, rules, life, job=_final(life, [*seen.jobs, *past]), care=care) for life in over]
+    return [finalize(chain, rules, attempt, job=_final(attempt, [*seen.jobs, *past]), care=care) for attempt in over]
 
 
-def unsettled(run: RunDir, seen: TrainSnapshot) -> list[Life]:
-    """The lives without a settlement, in the order of the journal; at the end those that the journal does not know."""
-    began = [name for name in seen.history.started if name not in seen.history.settled]
-    lying = sorted(life.name for life in run.lives() if LIFE.fullmatch(life.name) and not life.end.exists())
-    return [run.life(name) for name in dict.fromkeys([*began, *lying])]
+def unfinalized(run: RunDir, seen: TrainSnapshot) -> list[Attempt]:
+    """The attempts without a finalization, in the order of the journal; at the end those that the journal does not
+    know."""
+    began = [name for name in seen.history.started if name not in seen.history.finalized]
+    lying = sorted(
+        attempt.name for attempt in run.attempts() if ATTEMPT.fullmatch(attempt.name) and not attempt.end.exists()
+    )
+    return [run.attempt(name) for name in dict.fromkeys([*began, *lying])]
 
 
-def _is_over(life: Life, jobs: Sequence[Job]) -> bool:
-    """Slurm answered, and does not have the life's job, or only a later life of it, or says that it ended."""
-    rows = [job for job in jobs if is_of(job, life)]
-    return all(job.restarts > life.restart or job.state.is_final or job.state.is_waiting for job in rows)
+def _is_over(attempt: Attempt, jobs: Sequence[Job]) -> bool:
+    """Slurm answered, and does not have the attempt's job, or only a later attempt of it, or says that it ended."""
+    rows = [job for job in jobs if is_of(job, attempt)]
+    return all(job.restarts > attempt.restart or job.state.is_final or job.state.is_waiting for job in rows)
 
 
-def is_of(job: Job, life: Life) -> bool:
-    """Whether a row of the queue is that of the life's job: of this life, or of one before or after a requeue."""
-    return job.array == life.array and (job.id == life.array if life.task is None else life.task in job.tasks)
+def is_of(job: Job, attempt: Attempt) -> bool:
+    """Whether a row of the queue is that of the attempt's job: of this attempt, or of one before or after a requeue."""
+    return job.array == attempt.array and (
+        job.id == attempt.array if attempt.task is None else attempt.task in job.tasks
+    )
 
 
-def _final(life: Life, jobs: Sequence[Job]) -> Job | None:
-    """What Slurm says of this very life, not of a later one of the same job."""
-    own = (job for job in jobs if is_of(job, life) and job.restarts == life.restart and job.state.is_final)
+def _final(attempt: Attempt, jobs: Sequence[Job]) -> Job | None:
+    """What Slurm says of this very attempt, not of a later one of the same job."""
+    own = (job for job in jobs if is_of(job, attempt) and job.restarts == attempt.restart and job.state.is_final)
     return next(own, None)
 
 
 def find_vanished(run: RunDir, seen: TrainSnapshot) -> list[str]:
-    """The arrays of ended lives that nobody settled and of which the queue says nothing any more."""
-    return list(dict.fromkeys(life.array for life in _ended_lives(run, seen) if _final(life, seen.jobs) is None))
+    """The arrays of ended attempts that nobody finalized and of which the queue says nothing any more."""
+    return list(
+        dict.fromkeys(attempt.array for attempt in _ended_attempts(run, seen) if _final(attempt, seen.jobs) is None)
+    )
 
 
 def load_past_jobs(scheduler: Scheduler, arrays: Sequence[str]) -> list[Job]:
@@ -286,5 +315,5 @@ def load_past_jobs(scheduler: Scheduler, arrays: Sequence[str]) -> list[Job]:
         return []
 
 
-def _ended_lives(run: RunDir, seen: TrainSnapshot) -> list[Life]:
-    return [life for life in unsettled(run, seen) if _is_over(life, seen.jobs)]
+def _ended_attempts(run: RunDir, seen: TrainSnapshot) -> list[Attempt]:
+    return [attempt for attempt in unfinalized(run, seen) if _is_over(attempt, seen.jobs)]

@@ -78,10 +78,10 @@ class NodeCare:
         """`found`, and what was known of the nodes."""
         return add_node_history(found, self.history, allocated, at=at, days=self.site.lemon_days)
 
-    def note_hang(self, train: str, life: str, node: str, at: datetime) -> tuple[str, ...]:
+    def note_hang(self, train: str, attempt: str, node: str, at: datetime) -> tuple[str, ...]:
         """Remember the node whose ranks were the odd ones of a hang; what was done. That alone takes nothing out."""
         try:
-            count = self.history.note_hang(node, f"{train}/{life}", at, days=self.site.lemon_days)
+            count = self.history.note_hang(node, f"{train}/{attempt}", at, days=self.site.lemon_days)
         except (OpsctlError, OSError) as error:
             return (f"could not record {node} as the odd one: {error}",)
         return (f"recorded {node} as the odd one of a hang, {count} in {self.site.lemon_days:g} days",)
@@ -145,9 +145,9 @@ class NodeCare:
 
 
 def suspects_of(found: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
-    """Those of the suspects that were nodes of the life, by Slurm's names: logs have host names and addresses too.
+    """Those of the suspects that were nodes of the attempt, by Slurm's names: logs have host names and addresses too.
 
-    Where Slurm lost a node and no log tells which, it is the only one of the life that is down.
+    Where Slurm lost a node and no log tells which, it is the only one of the attempt that is down.
     """
     try:
         own = set(expand(allocated))

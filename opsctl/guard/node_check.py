@@ -1,4 +1,4 @@
-"""The look at a life's nodes before its trainer starts: a node that is faulty can be refused. Unknown never is."""
+"""The look at an attempt's nodes before its trainer starts: a node that is faulty can be refused. Unknown never is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opsctl.nodes.health.node_state import Health, Verdict
 from opsctl.nodesets import fold
 from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_toml
 from opsctl.state.journal import EventKind
-from opsctl.state.run_dir import Life
+from opsctl.state.run_dir import Attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class NodeCheck:
 
 
 def check_nodes(
-    chain: TrainArrays, care: NodeCare, rules: GuardSettings, life: Life, nodes: Sequence[str]
+    chain: TrainArrays, care: NodeCare, rules: GuardSettings, attempt: Attempt, nodes: Sequence[str]
 ) -> NodeCheck:
     """Look at these nodes, and write down what is found to be faulty. Takes little longer than `node_check_seconds`.
 
@@ -43,11 +43,11 @@ def check_nodes(
     faulty = [each for each in verdicts if each.health is Health.FAULTY and each.evidence]
     if not faulty:
         return NodeCheck()
-    found, names = _as_cause(life, faulty), [each.node for each in faulty]
+    found, names = _as_cause(attempt, faulty), [each.node for each in faulty]
     if why := _cannot_spare(chain, care, names, needed=config.slurm.nodes):
         until = care.clock.now() + timedelta(hours=care.site.exclude_hours)
         chain.note(
-            EventKind.QUARANTINED, life=life.name, nodes=fold(names), until=until.isoformat(), excluded=False,
+            EventKind.QUARANTINED, attempt=attempt.name, nodes=fold(names), until=until.isoformat(), excluded=False,
             why=describe_diagnosis(found), done=[f"started on {fold(names)} all the same: {why}"],
         )  # fmt: skip
         return NodeCheck(kept=f"{fold(names)} is faulty ({describe_diagnosis(found)}), but {why}")
@@ -55,12 +55,12 @@ def check_nodes(
     return NodeCheck(refused=f"{fold(names)} is faulty: {describe_diagnosis(found)}")
 
 
-def _as_cause(life: Life, faulty: Sequence[Verdict]) -> Diagnosis:
+def _as_cause(attempt: Attempt, faulty: Sequence[Verdict]) -> Diagnosis:
     worst = faulty[0].evidence[0]
     lines = [f"{each.node}: {result.check}: {result.evidence}" for each in faulty for result in each.evidence]
     found = Diagnosis(
         kind=CauseKind.NODE, cause=worst.check, says=f"{worst.check}: {worst.evidence}", scope=Scope.NODE,
-        node=fold(each.node for each in faulty), evidence=tuple(lines), advice=worst.remedy, life=life.name,
+        node=fold(each.node for each in faulty), evidence=tuple(lines), advice=worst.remedy, attempt=attempt.name,
     )  # fmt: skip
     return replace(found, kind=CauseKind.GPU, scope=Scope.GPU, gpu=worst.gpu) if worst.gpu else found
 

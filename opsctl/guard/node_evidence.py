@@ -1,4 +1,4 @@
-"""What is remembered of nodes beside what the logs of a life tell of its end."""
+"""What is remembered of nodes beside what the logs of an attempt tell of its end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from opsctl.nodes.incident_summary import summarize_node, summarize_nodes
 from opsctl.nodesets import expand
 
 _ANY_NODES = frozenset({CauseKind.UNKNOWN, CauseKind.NODE, CauseKind.GPU, CauseKind.NETWORK})
-"""Where a log names no node, any of the life's may be to blame for these."""
+"""Where a log names no node, any of the attempt's may be to blame for these."""
 
 
 def add_node_history(found: Diagnosis, history: NodeHistory, allocated: str, *, at: datetime, days: float) -> Diagnosis:
-    """`found`, and what health knows of its node; where the logs name none, of all nodes of the life (`allocated`).
+    """`found`, and what health knows of its node; where the logs name none, of all nodes of the attempt (`allocated`).
 
     It adds words, and changes neither cause nor suspects.
     """

@@ -1,4 +1,4 @@
-"""How a life ended, and what follows from it: all of the policy, and nothing that touches the world."""
+"""How an attempt ended, and what follows from it: all of the policy, and nothing that touches the world."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opsctl.trainer.contract import StopReason, TrainerStop
 
 
 class Outcome(StrEnum):
-    """How a life ended."""
+    """How an attempt ended."""
 
     FINISHED = "finished"
     """The last step is done."""
@@ -41,7 +41,7 @@ class Outcome(StrEnum):
     NODE_REFUSED = "node-refused"
     """It never began: a node of it is faulty."""
     SKIPPED = "skipped"
-    """It never began: the settlement of an earlier life left nothing to do."""
+    """It never began: the finalization of an earlier attempt left nothing to do."""
 
 
 class Action(StrEnum):
@@ -87,19 +87,27 @@ BY_CLASS: dict[CauseKind, Action] = {
     CauseKind.STORAGE: Action.HOLD_QUEUED,
 }
 """What follows from the cause, where the outcome alone would let it go on: nodes are excluded where the cause tells
-which; what is queued is held once the same fault has ended `fault_lives` lives in a row without a new checkpoint. All
+which; what is queued is held once the same fault has ended `fault_attempts` lives in a row without a new checkpoint.
+All
 other classes follow from the outcome alone."""
 
 BURNING = frozenset(
-    {Outcome.CRASHED, Outcome.EXITED, Outcome.DEADLINE, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.HUNG,
-     Outcome.LOST}
-)  # fmt: skip
+    {
+        Outcome.CRASHED,
+        Outcome.EXITED,
+        Outcome.DEADLINE,
+        Outcome.TIMED_OUT,
+        Outcome.NODE_FAILED,
+        Outcome.HUNG,
+        Outcome.LOST,
+    }
+)
 """Endings that burn queued tasks when they come soon and without a new checkpoint: nobody outside asked for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All that is known of how a life ended; what is not known is None, UNKNOWN or False."""
+    """All that is known of how an attempt ended; what is not known is None, UNKNOWN or False."""
 
     stop: StopReason | None = None
     request: StopRequest | None = None
@@ -114,10 +122,10 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedLife:
-    """A life that is over: what end.json holds."""
+class FinishedAttempt:
+    """An attempt that is over: what end.json holds."""
 
-    life: str
+    attempt: str
     outcome: Outcome
     action: Action
     why: str
@@ -225,9 +233,9 @@ def _by_code(seen: Evidence) -> tuple[Outcome, str] | None:
     return (Outcome.CRASHED, f"the body exited with {seen.code}") if seen.code is not None else None
 
 
-def is_burning(life: FinishedLife, rules: GuardSettings) -> bool:
+def is_burning(attempt: FinishedAttempt, rules: GuardSettings) -> bool:
     """Over soon, without a new checkpoint, and not because anybody wanted it."""
-    return life.outcome in BURNING and life.minutes < rules.short_life_minutes and not life.new_checkpoint
+    return attempt.outcome in BURNING and attempt.minutes < rules.short_attempt_minutes and not attempt.new_checkpoint
 
 
 def wants_diagnosis(outcome: Outcome, *, is_short: bool) -> bool:
@@ -236,36 +244,37 @@ def wants_diagnosis(outcome: Outcome, *, is_short: bool) -> bool:
     return outcome in failed or (is_short and outcome in BURNING)
 
 
-NO_LIFE = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
+NO_ATTEMPT = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
 """No body was run, so that it says nothing of the train."""
 
 
-def decide_action(ended: FinishedLife, lives: Sequence[FinishedLife], rules: GuardSettings) -> FinishedLife:
-    """With what follows from its cause and from the lives before it; `lives` are the latest, this one the last."""
+def decide_action(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> FinishedAttempt:
+    """With what follows from its cause and from the attempts before it; `attempts` are the latest, this one the
+    last."""
     if ended.action is not Action.CONTINUE:
         return ended
-    if loop := find_crash_loop(lives, rules) or find_fault_loop(lives, rules):
+    if loop := find_crash_loop(attempts, rules) or find_fault_loop(attempts, rules):
         return replace(ended, action=Action.HOLD_QUEUED, why=f"{ended.why}; {loop}")
     if BY_CLASS.get(ended.kind) is Action.EXCLUDE_NODES and ended.suspects:
         return replace(ended, action=Action.EXCLUDE_NODES)
     return ended
 
 
-def find_fault_loop(lives: Sequence[FinishedLife], rules: GuardSettings) -> str:
-    """Why the chain is to be held, however long its lives were; empty if it is not. A disk that is full for a moment
+def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
+    """Why the chain is to be held, however long its attempts were; empty if it is not. A disk that is full for a moment
     is no reason, nor is a bug that the trainer gets past."""
-    last = [life for life in lives if life.outcome not in NO_LIFE][-rules.fault_lives :]
-    is_same = len({life.cause for life in last}) == 1 and BY_CLASS.get(last[-1].kind) is Action.HOLD_QUEUED
-    if len(last) < rules.fault_lives or not is_same or any(life.new_checkpoint for life in last):
+    last = [attempt for attempt in attempts if attempt.outcome not in NO_ATTEMPT][-rules.fault_attempts :]
+    is_same = len({attempt.cause for attempt in last}) == 1 and BY_CLASS.get(last[-1].kind) is Action.HOLD_QUEUED
+    if len(last) < rules.fault_attempts or not is_same or any(attempt.new_checkpoint for attempt in last):
         return ""
-    count = f"{len(last)} lives in a row" if len(last) > 1 else "a life"
+    count = f"{len(last)} lives in a row" if len(last) > 1 else "an attempt"
     return f"a fault of {last[-1].kind.value} ended {count} without a new checkpoint: {last[-1].cause}"
 
 
-def find_crash_loop(lives: Sequence[FinishedLife], rules: GuardSettings) -> str:
-    """Why the chain is to be held, judged by its latest lives, the newest last; empty if it is not."""
-    last = [life for life in lives if life.outcome not in NO_LIFE][-rules.short_lives :]
-    if len(last) < rules.short_lives or not all(is_burning(life, rules) for life in last):
+def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
+    """Why the chain is to be held, judged by its latest attempts, the newest last; empty if it is not."""
+    last = [attempt for attempt in attempts if attempt.outcome not in NO_ATTEMPT][-rules.short_attempts :]
+    if len(last) < rules.short_attempts or not all(is_burning(attempt, rules) for attempt in last):
         return ""
-    told = ", ".join(f"{life.life} {life.outcome.value}" for life in last)
-    return f"{len(last)} lives in a row under {rules.short_life_minutes:g} min without a new checkpoint: {told}"
+    told = ", ".join(f"{attempt.attempt} {attempt.outcome.value}" for attempt in last)
+    return f"{len(last)} lives in a row under {rules.short_attempt_minutes:g} min without a new checkpoint: {told}"

@@ -1,4 +1,4 @@
-"""What a life ran with, so that it can be run again: modules, environment, packages, uncommitted changes."""
+"""What an attempt ran with, so that it can be run again: modules, environment, packages, uncommitted changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from opsctl.errors import OpsctlError
 from opsctl.ports import Runner, TimedOut
 from opsctl.settings.loader import read_toml
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|PRIVATE|AUTH|WEBHOOK|DSN", re.IGNORECASE)
 LOGIN = re.compile(r"(\w[\w+.-]*://)[^/\s@]+@")
@@ -36,18 +36,18 @@ def mask_logins(text: str) -> str:
     return LOGIN.sub(rf"\1{HIDDEN}@", text)
 
 
-def dump(run: RunDir, life: Life, runner: Runner, env: Mapping[str, str], *, is_over: Callable[[], bool]) -> None:
-    """Write it all into the life's `repro/`, which is its owner's alone. What cannot be told has no file.
+def dump(run: RunDir, attempt: Attempt, runner: Runner, env: Mapping[str, str], *, is_over: Callable[[], bool]) -> None:
+    """Write it all into the attempt's `repro/`, which is its owner's alone. What cannot be told has no file.
 
     Takes seconds; once `is_over` nothing more is written. Raises OSError and RunDirError.
     """
-    life.repro.mkdir(mode=0o700, exist_ok=True)
+    attempt.repro.mkdir(mode=0o700, exist_ok=True)
     modules = [module for module in env.get("LOADEDMODULES", "").split(":") if module]
-    run.write(life.repro / "modules.txt", "".join(f"{module}\n" for module in modules), mode=0o600)
-    run.write(life.repro / "env.json", json.dumps(mask(env), indent=1) + "\n", mode=0o600)
+    run.write(attempt.repro / "modules.txt", "".join(f"{module}\n" for module in modules), mode=0o600)
+    run.write(attempt.repro / "env.json", json.dumps(mask(env), indent=1) + "\n", mode=0o600)
     for name, text in _checkout(runner, env.get("SLURM_SUBMIT_DIR") or ".").items():
-        _keep(run, life.repro / name, text, is_over)
-    _keep(run, life.repro / "packages.txt", _packages(runner, run), is_over)
+        _keep(run, attempt.repro / name, text, is_over)
+    _keep(run, attempt.repro / "packages.txt", _packages(runner, run), is_over)
 
 
 def _keep(run: RunDir, path: Path, text: str, is_over: Callable[[], bool]) -> None:

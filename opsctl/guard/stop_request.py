@@ -1,4 +1,5 @@
-"""Why a life is to stop: the one file that a foreign trainer polls, and what settlement later reads the wish from."""
+"""Why an attempt is to stop: the one file that a foreign trainer polls, and what finalization later reads the wish
+from."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 
 
 class StopKind(StrEnum):
@@ -15,7 +16,7 @@ class StopKind(StrEnum):
     REFUSED = "refused"
     """What would be run could have been written by others. The body was not started."""
     SKIPPED = "skipped"
-    """How an earlier life was settled leaves nothing to do. The body was not started."""
+    """How an earlier attempt was finalized leaves nothing to do. The body was not started."""
     NODE_REFUSED = "node-refused"
     """A node of the allocation is faulty. The body was not started."""
     KILL = "kill"
@@ -38,19 +39,19 @@ class StopRequest:
     why: str
 
 
-def read_stop_request(life: Life) -> StopRequest | None:
-    """What this life was asked, or None for nothing that can be understood."""
+def read_stop_request(attempt: Attempt) -> StopRequest | None:
+    """What this attempt was asked, or None for nothing that can be understood."""
     try:
-        given = json.loads(life.stop_request.read_text())
+        given = json.loads(attempt.stop_request.read_text())
         return StopRequest(reason=StopKind(given["reason"]), why=str(given["why"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def request_stop(run: RunDir, life: Life, reason: StopKind, why: str) -> bool:
-    """Ask the trainer of this life to save and stop; whether that is new. A weaker wish changes nothing."""
-    before = read_stop_request(life)
+def request_stop(run: RunDir, attempt: Attempt, reason: StopKind, why: str) -> bool:
+    """Ask the trainer of this attempt to save and stop; whether that is new. A weaker wish changes nothing."""
+    before = read_stop_request(attempt)
     if before is not None and not reason.is_above(before.reason):
         return False
-    run.write(life.stop_request, json.dumps({"reason": reason.value, "why": why}) + "\n")
+    run.write(attempt.stop_request, json.dumps({"reason": reason.value, "why": why}) + "\n")
     return True

@@ -16,10 +16,10 @@ from opsctl.errors import OpsctlError, RunDirError
 from opsctl.guard import attempt_record, reproduction
 from opsctl.guard.body import start_body
 from opsctl.guard.deadline import DeadlineFile
-from opsctl.guard.finalize import is_of, settle, settle_ended
+from opsctl.guard.finalize import finalize, finalize_ended, is_of
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.node_check import check_nodes
-from opsctl.guard.outcome import Action, FinishedLife
+from opsctl.guard.outcome import Action, FinishedAttempt
 from opsctl.guard.signals import Signals
 from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
 from opsctl.guard.stragglers import Stragglers
@@ -31,7 +31,7 @@ from opsctl.ports import Clock, Runner
 from opsctl.settings.loader import GuardSettings
 from opsctl.state import switches
 from opsctl.state.journal import EventKind
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.switches import Switch
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -45,7 +45,7 @@ SRUN_GRACE = 0.5
 
 @dataclass(kw_only=True)
 class Supervisor:
-    """One life of a train, from the side of the guard."""
+    """One attempt of a train, from the side of the guard."""
 
     chain: TrainArrays
     rules: GuardSettings
@@ -60,8 +60,8 @@ class Supervisor:
     care: NodeCare | None = None
     """What may be done about nodes."""
     notify: Callable[[], None] = lambda: None
-    """Tells people what the settlement of this life has found, if they are to know."""
-    life: Life = field(init=False)
+    """Tells people what the finalization of this attempt has found, if they are to know."""
+    attempt: Attempt = field(init=False)
     deadline: DeadlineFile = field(init=False)
     stragglers: Stragglers = field(init=False)
     has_begun: bool = False
@@ -71,16 +71,16 @@ class Supervisor:
     """What went wrong at each step, if that is what happened when it was last done."""
     _late: float | None = None
     """When what still runs is ended, on the monotonic clock."""
-    _unsettled: bool = False
+    _unfinalized: bool = False
 
     def __post_init__(self) -> None:
-        self.life = self.run.life(attempt_record.life_name(self.env))
+        self.attempt = self.run.attempt(attempt_record.attempt_name(self.env))
         self.deadline = DeadlineFile(
-            run=self.run, life=self.life, job=self.env["SLURM_JOB_ID"],
+            run=self.run, attempt=self.attempt, job=self.env["SLURM_JOB_ID"],
             scheduler=self.chain.scheduler, clock=self.clock,
         )  # fmt: skip
         self.stragglers = Stragglers(
-            first_exit=self.run.life_logs(self.life.name) / "first-exit", grace=self.rules.exit_grace_seconds,
+            first_exit=self.run.attempt_logs(self.attempt.name) / "first-exit", grace=self.rules.exit_grace_seconds,
             clock=self.clock,
         )  # fmt: skip
 
@@ -117,49 +117,49 @@ class Supervisor:
             self._record_start()
         with self.tolerated("asking for the job's end"):
             self.deadline.keep()
-        self._settle_earlier(leave=True)
+        self._finalize_earlier(leave=True)
         with self.tolerated("reading the switches"):
             self._look_at_switches()
         self._check_trusted()
         with self.tolerated("looking at the nodes"):
             self._check_nodes()
-        if asked := read_stop_request(self.life):
+        if asked := read_stop_request(self.attempt):
             self.say(f"leaving without running the body: {asked.why}")
-            self._settle_own()
+            self._finalize_own()
             return {StopKind.REFUSED: 1, StopKind.NODE_REFUSED: 1, StopKind.TERM: 143}.get(asked.reason, 0)
         return self._run_body(signals)
 
     # --- before the body
 
     def _record_start(self) -> None:
-        start = attempt_record.start_of(self.run, self.life, self.env, self.clock.now())
-        attempt_record.write_start(self.run, self.life, start)
-        self.chain.journal.append(EventKind.LIFE_STARTED, life=self.life.name, nodes=start.nodes)
+        start = attempt_record.start_of(self.run, self.attempt, self.env, self.clock.now())
+        attempt_record.write_start(self.run, self.attempt, start)
+        self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=self.attempt.name, nodes=start.nodes)
 
-    def _settle_earlier(self, *, leave: bool = False) -> None:
-        """Settle what nobody settled. If that leaves nothing to do, and we may still `leave`, we do."""
-        self._unsettled = True
-        settled: list[FinishedLife] = []
-        with self.tolerated("settling earlier lives"):
+    def _finalize_earlier(self, *, leave: bool = False) -> None:
+        """Settle what nobody finalized. If that leaves nothing to do, and we may still `leave`, we do."""
+        self._unfinalized = True
+        finalized: list[FinishedAttempt] = []
+        with self.tolerated("finalizing earlier attempts"):
             seen = self.chain.check()
-            settled = settle_ended(self.chain, self.rules, seen, own=self.life.name, care=self.care)
-            self._unsettled = any(
-                life not in seen.history.settled and life not in {each.life for each in settled}
-                for life in seen.history.started
-                if life != self.life.name
+            finalized = finalize_ended(self.chain, self.rules, seen, own=self.attempt.name, care=self.care)
+            self._unfinalized = any(
+                attempt not in seen.history.finalized and attempt not in {each.attempt for each in finalized}
+                for attempt in seen.history.started
+                if attempt != self.attempt.name
             )
-        for each in settled:
-            self.say(f"settled {each.life}: {each.outcome.value}, {each.action.value}: {each.why}")
-        if leave and (final := next((each for each in settled if each.action.is_final), None)):
-            self.ask(StopKind.SKIPPED, f"{final.life} {final.outcome.value}: {final.why}")
-        elif leave and (bad := self._excluded_by(settled)):
-            self.ask(StopKind.NODE_REFUSED, f"{bad.why}: {fold(bad.suspects)} is among the nodes of this life too")
+        for each in finalized:
+            self.say(f"finalized {each.attempt}: {each.outcome.value}, {each.action.value}: {each.why}")
+        if leave and (final := next((each for each in finalized if each.action.is_final), None)):
+            self.ask(StopKind.SKIPPED, f"{final.attempt} {final.outcome.value}: {final.why}")
+        elif leave and (bad := self._excluded_by(finalized)):
+            self.ask(StopKind.NODE_REFUSED, f"{bad.why}: {fold(bad.suspects)} is among the nodes of this attempt too")
 
-    def _excluded_by(self, settled: Sequence[FinishedLife]) -> FinishedLife | None:
-        """The life whose end has excluded a node that we have got."""
+    def _excluded_by(self, finalized: Sequence[FinishedAttempt]) -> FinishedAttempt | None:
+        """The attempt whose end has excluded a node that we have got."""
         mine = set(attempt_record.nodes_of(self.env))
         return next(
-            (each for each in settled if each.action is Action.EXCLUDE_NODES and mine & set(each.suspects)), None
+            (each for each in finalized if each.action is Action.EXCLUDE_NODES and mine & set(each.suspects)), None
         )
 
     def _check_trusted(self) -> None:
@@ -171,9 +171,9 @@ class Supervisor:
 
     def _check_nodes(self) -> None:
         """Refuse a node that is faulty, if the train can do without it."""
-        if self.care is None or read_stop_request(self.life):
+        if self.care is None or read_stop_request(self.attempt):
             return
-        seen = check_nodes(self.chain, self.care, self.rules, self.life, attempt_record.nodes_of(self.env))
+        seen = check_nodes(self.chain, self.care, self.rules, self.attempt, attempt_record.nodes_of(self.env))
         if seen.refused:
             self.ask(StopKind.NODE_REFUSED, seen.refused)
         elif seen.kept:
@@ -184,7 +184,7 @@ class Supervisor:
 
     def _run_body(self, signals: Signals) -> int:
         minutes = self.deadline.minutes_left(self.rules.stop_grace_seconds)
-        env = attempt_record.body_env(self.run, self.life, self.env, minutes_left=minutes)
+        env = attempt_record.body_env(self.run, self.attempt, self.env, minutes_left=minutes)
         body = start_body(["bash", str(self.run.body)], env)
         self.has_begun = True
         signal.signal(signal.SIGUSR2, lambda *_: body.pass_usr2_on())
@@ -194,7 +194,7 @@ class Supervisor:
         code = self.stragglers.code if code is None else code
         code = 128 + signal.SIGTERM if code is None else code
         with self.tolerated("recording the exit"):
-            self.run.write(self.life.body_exit, f"{code}\n")
+            self.run.write(self.attempt.body_exit, f"{code}\n")
         if code == 128 + signal.SIGTERM:
             self._await_own_term(signals)
         if self._late is not None:
@@ -202,10 +202,10 @@ class Supervisor:
             self._watch(signals, lambda: count_descendants() > 0)
         self.is_over = True
         self._end_all_below()
-        if self._unsettled and self._late is None:
+        if self._unfinalized and self._late is None:
             # Slurm may have called a dead node's job active when we began; in its order, it comes before us.
-            self._settle_earlier()
-        self._settle_own()
+            self._finalize_earlier()
+        self._finalize_own()
         return code
 
     def _watch(self, signals: Signals, runs: Callable[[], bool]) -> None:
@@ -221,8 +221,8 @@ class Supervisor:
                 self._look_at_switches()
             with self.tolerated("asking for the job's end"):
                 asked = self.deadline.keep()
-                if asked and self._unsettled:
-                    self._settle_earlier()
+                if asked and self._unfinalized:
+                    self._finalize_earlier()
                 if asked:
                     self.keep_cron()
 
@@ -242,12 +242,12 @@ class Supervisor:
 
     def _dump(self) -> None:
         with self.tolerated("recording what it runs with"):
-            reproduction.dump(self.run, self.life, self.runner, self.env, is_over=lambda: self.is_over)
+            reproduction.dump(self.run, self.attempt, self.runner, self.env, is_over=lambda: self.is_over)
 
     # --- what asks it to stop
 
     def ask(self, reason: StopKind, why: str) -> None:
-        if request_stop(self.run, self.life, reason, why):
+        if request_stop(self.run, self.attempt, reason, why):
             self.say(f"stop requested ({reason.value}): {why}")
 
     def on_signal(self, number: signal.Signals) -> None:
@@ -267,20 +267,21 @@ class Supervisor:
     # --- the end
 
     def _lost_node(self) -> Job | None:
-        """This life's job, if Slurm ends it for a node that it has lost: while the others complete, only the reason of
+        """This attempt's job, if Slurm ends it for a node that it has lost: while the others complete, only the
+        reason of
         the job says so."""
-        asked = read_stop_request(self.life)
+        asked = read_stop_request(self.attempt)
         if asked is None or asked.reason is not StopKind.TERM:
             return None
-        own = [job for job in self.chain.scheduler.jobs() if is_of(job, self.life) and job.reason == NODE_LOST]
+        own = [job for job in self.chain.scheduler.jobs() if is_of(job, self.attempt) and job.reason == NODE_LOST]
         return replace(own[0], state=JobState.NODE_FAIL) if own else None
 
-    def _settle_own(self) -> None:
+    def _finalize_own(self) -> None:
         job: Job | None = None
         with self.tolerated("asking why Slurm ends the job"):
             job = self._lost_node()
-        with self.tolerated("settling this life"):
-            ended = settle(self.chain, self.rules, self.life, job=job, care=self.care)
+        with self.tolerated("finalizing this attempt"):
+            ended = finalize(self.chain, self.rules, self.attempt, job=job, care=self.care)
             self.say(f"{ended.outcome.value}, {ended.action.value}: {ended.why}")
             for each in ended.done:
                 self.say(each)

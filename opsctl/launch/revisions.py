@@ -1,4 +1,4 @@
-"""What the next life will read: kept, compared and swapped, so that whatever starts in between finds a whole set."""
+"""What the next attempt will read: kept, compared and swapped, so that whatever starts in between finds a whole set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SYNTAX_TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """What a life is made of, word for word."""
+    """What an attempt is made of, word for word."""
 
     config: str
     """train.toml"""

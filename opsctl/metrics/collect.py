@@ -94,9 +94,9 @@ def _site(world: MetricsServices) -> Iterator[MetricSample]:
 
 
 def _train(run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datetime) -> Iterator[MetricSample]:
-    settled = replay(journal.events()).settled.values()
-    for outcome, count in sorted(Counter(str(event.data["outcome"]) for event in settled).items()):
-        yield MetricSample("opsctl_train_lives_total", count, {"train": run.name, "outcome": outcome})
+    finalized = replay(journal.events()).finalized.values()
+    for outcome, count in sorted(Counter(str(event.data["outcome"]) for event in finalized).items()):
+        yield MetricSample("opsctl_train_attempts_total", count, {"train": run.name, "outcome": outcome})
     seen = None
     if jobs is not None:
         seen = read_status(run, journal, jobs, now)

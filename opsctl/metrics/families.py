@@ -31,7 +31,7 @@ FAMILIES: dict[str, Family] = {
     "opsctl_train_state": Family("1 for the state that the train is in", (*TRAIN, "state")),
     "opsctl_train_tasks": Family("Array tasks in the queue", (*TRAIN, "state")),
     "opsctl_train_waiting_tasks": Family("Array tasks that wait, by Slurm's word for why", (*TRAIN, "reason")),
-    "opsctl_train_lives_total": Family("Tasks that have ended, by how", (*TRAIN, "outcome"), is_count=True),
+    "opsctl_train_attempts_total": Family("Tasks that have ended, by how", (*TRAIN, "outcome"), is_count=True),
     "opsctl_train_step": Family("The step that the run is at", TRAIN),
     "opsctl_train_last_step": Family("The step at which the run ends", TRAIN),
     "opsctl_train_loss": Family("Of the newest line of the log; NaN if it says so", TRAIN),

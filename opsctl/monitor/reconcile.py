@@ -1,4 +1,4 @@
-"""One round over the trains of a root: settle what nobody settled, and do what was asked for while nothing ran."""
+"""One round over the trains of a root: finalize what nobody finalized, and do what was asked for while nothing ran."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.errors import ConfigError, InputError, OpsctlError, SchedulerError, Unreachable
-from opsctl.guard.finalize import find_vanished, load_past_jobs, settle_ended
+from opsctl.guard.finalize import finalize_ended, find_vanished, load_past_jobs
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.train_arrays import TrainArrays, excluded_until, take_snapshot
 from opsctl.model import Job
@@ -48,15 +48,15 @@ def reconcile_all(
     """
     gone = [array for chain in chains for array in _vanished(chain, jobs)]
     past = load_past_jobs(scheduler, list(dict.fromkeys(gone)))
-    attended = [_reconcile_one(chain, jobs, past, care) for chain in chains]
-    return [each for each in attended if each.done or each.error]
+    reconciled = [_reconcile_one(chain, jobs, past, care) for chain in chains]
+    return [each for each in reconciled if each.done or each.error]
 
 
 def _vanished(chain: TrainArrays, jobs: Sequence[Job]) -> list[str]:
     try:
         return find_vanished(chain.run, take_snapshot(chain.run, chain.journal, jobs))
     except (OpsctlError, OSError):
-        return []  # attending to it meets the same, and tells
+        return []  # reconciling to it meets the same, and tells
 
 
 def _reconcile_one(
@@ -72,13 +72,14 @@ def reconcile(
     chain: TrainArrays, jobs: Sequence[Job] | None = None, past: Sequence[Job] | None = None, *,
     care: NodeCare | None = None,
 ) -> list[str]:  # fmt: skip
-    """Settle what nobody settled, note switches, carry out requests, give nodes back whose exclusion is over; what was
+    """Settle what nobody finalized, note switches, carry out requests, give nodes back whose exclusion is over; what
+    was
     done, in words. Only for the owner; without `care` nothing is done about nodes."""
     done = switches.journal_switches(chain.run, chain.journal)
     given = read_toml(chain.run.config)
     rules = parse(GuardSettings, given.get("guard", {}), str(chain.run.config))
-    for ended in settle_ended(chain, rules, chain.check(jobs), past=past, care=care):
-        done.append(f"settled {ended.life}: {ended.outcome.value}, {ended.action.value}: {ended.why}")
+    for ended in finalize_ended(chain, rules, chain.check(jobs), past=past, care=care):
+        done.append(f"finalized {ended.attempt}: {ended.outcome.value}, {ended.action.value}: {ended.why}")
     for request in switches.list_requests(chain.run):
         done += carry_out(chain, request, nodes=_nodes(given))
     return done + readmit_nodes(chain, given)
@@ -129,7 +130,7 @@ def _release(chain: TrainArrays, request: Request, nodes: int) -> str:
         raise InputError(f"the kill switch is armed, by {armed.by}")
     if request.exclude:
         chain.exclude(request.exclude, needed=nodes)
-    # The next life would see the pause switch and hold the rest again.
+    # The next attempt would see the pause switch and hold the rest again.
     if switches.read(chain.run, Switch.PAUSE):
         chain.journal.append(EventKind.DISARMED, switch=Switch.PAUSE, by=request.by)
         switches.disarm(chain.run, Switch.PAUSE)

@@ -47,19 +47,19 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartedLife:
-    """A life that began, by its own word, and that nobody has seen the end of."""
+class StartedAttempt:
+    """An attempt that began, by its own word, and that nobody has seen the end of."""
 
-    life: str
+    attempt: str
     nodes: str
     at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastLife:
+class LastAttempt:
     """The last task that ended."""
 
-    life: str
+    attempt: str
     outcome: str
     action: str
     why: str
@@ -80,9 +80,9 @@ class TrainStatus:
     running: tuple[Running, ...] | None
     """None where Slurm has not answered."""
     waiting: tuple[Waiting, ...] | None
-    begun: StartedLife | None
+    begun: StartedAttempt | None
     progress: Progress | None
-    last_life: LastLife | None
+    last_attempt: LastAttempt | None
     switches: tuple[Armed, ...]
     requests: tuple[Request, ...]
     alerts: tuple[OpenAlert, ...]
@@ -98,7 +98,7 @@ def read_status(
     """The status of `run`, given the whole queue and what is open of all trains. Where there is no queue, `away` says
     why, and it is what the run's own files know."""
     seen = take_snapshot(run, journal, jobs or ())
-    last, begun = _last_life(seen), _begun(run, seen)
+    last, begun = _last_attempt(seen), _begun(run, seen)
     state = _state(seen, last)
     if jobs is None and state != "not submitted":
         state = "unknown"  # what has left the queue and what nobody could be asked about look the same
@@ -111,7 +111,7 @@ def read_status(
         waiting=None if jobs is None else tuple(_waiting(job) for job in seen.waiting),
         begun=begun,
         progress=found,
-        last_life=last,
+        last_attempt=last,
         switches=tuple(find_armed(run)),
         requests=tuple(waiting_requests(run)),
         alerts=tuple(each for each in alerts if each.train == run.name),
@@ -119,7 +119,7 @@ def read_status(
     )
 
 
-def _state(seen: TrainSnapshot, last: LastLife | None) -> str:
+def _state(seen: TrainSnapshot, last: LastAttempt | None) -> str:
     if seen.active:
         return "running"
     if seen.waiting:
@@ -127,7 +127,7 @@ def _state(seen: TrainSnapshot, last: LastLife | None) -> str:
     if last and last.outcome == "finished":
         return "finished"
     history = seen.history
-    if history.pending or set(history.started) - set(history.settled):
+    if history.pending or set(history.started) - set(history.finalized):
         return "unknown"
     return "ended" if history.arrays or history.started else "not submitted"
 
@@ -140,34 +140,34 @@ def _waiting(job: Job) -> Waiting:
     return Waiting(array=job.array, tasks=len(job.tasks) or 1, reason=word(job), why=explain_wait(job), start=job.start)
 
 
-def _last_life(seen: TrainSnapshot) -> LastLife | None:
-    if not seen.history.settled:
+def _last_attempt(seen: TrainSnapshot) -> LastAttempt | None:
+    if not seen.history.finalized:
         return None
-    event = list(seen.history.settled.values())[-1]
-    texts = {key: str(event.data[key]) for key in ("life", "outcome", "action", "why")}
-    found = seen.history.diagnosed.get(texts["life"])
-    return LastLife(at=event.when, advice=str(found.data["advice"]) if found else "", **texts)
+    event = list(seen.history.finalized.values())[-1]
+    texts = {key: str(event.data[key]) for key in ("attempt", "outcome", "action", "why")}
+    found = seen.history.diagnosed.get(texts["attempt"])
+    return LastAttempt(at=event.when, advice=str(found.data["advice"]) if found else "", **texts)
 
 
-def _begun(run: RunDir, seen: TrainSnapshot) -> StartedLife | None:
-    life = next((each for each in reversed(seen.history.started) if each not in seen.history.settled), None)
-    if life is None:
+def _begun(run: RunDir, seen: TrainSnapshot) -> StartedAttempt | None:
+    attempt = next((each for each in reversed(seen.history.started) if each not in seen.history.finalized), None)
+    if attempt is None:
         return None
-    start = read_start(run.life(life))
-    return StartedLife(life=life, nodes=start.nodes if start else "", at=seen.history.started[life])
+    start = read_start(run.attempt(attempt))
+    return StartedAttempt(attempt=attempt, nodes=start.nodes if start else "", at=seen.history.started[attempt])
 
 
-def _told_progress(run: RunDir, begun: StartedLife | None) -> Progress | None:
-    start = read_start(run.life(begun.life)) if begun else None
-    return read_progress(run, life=begun.life if begun else "", begin=start.main_log if start else 0)
+def _told_progress(run: RunDir, begun: StartedAttempt | None) -> Progress | None:
+    start = read_start(run.attempt(begun.attempt)) if begun else None
+    return read_progress(run, attempt=begun.attempt if begun else "", begin=start.main_log if start else 0)
 
 
 def _seen_progress(run: RunDir, seen: TrainSnapshot, state: str, now: datetime) -> Progress | None:
     active = next((job for job in seen.active if job.state is JobState.RUNNING), None)
-    life = active.life if active else ""
-    start = read_start(run.life(life)) if life else None
+    attempt = active.attempt if active else ""
+    start = read_start(run.attempt(attempt)) if attempt else None
     pace = _pace(run, seen, active, now) if state in {"running", "queued"} else None
-    return read_progress(run, life=life, begin=start.main_log if start else 0, pace=pace)
+    return read_progress(run, attempt=attempt, begin=start.main_log if start else 0, pace=pace)
 
 
 def _pace(run: RunDir, seen: TrainSnapshot, active: Job | None, now: datetime) -> TaskPace:
@@ -192,7 +192,7 @@ def _notes(run: RunDir, seen: TrainSnapshot) -> list[str]:
         for job in seen.strangers
     ]
     if seen.history.pending and not seen.adopted:
-        notes.append("a submission was cut off and is not in the queue: `opsctl launch` again settles it")
+        notes.append("a submission was cut off and is not in the queue: `opsctl launch` again finalizes it")
     if seen.waiting and any(classify_wait(job) is WaitKind.NEVER for job in seen.waiting):
         notes.append("something queued will never start: see the reason above")
     if any(is_limit(job) for job in seen.waiting):
@@ -206,7 +206,7 @@ def _notes(run: RunDir, seen: TrainSnapshot) -> list[str]:
 def _shortage(run: RunDir, seen: TrainSnapshot, found: Progress | None) -> list[str]:
     """That the queue will be empty before the last step, as far as that can be foreseen."""
     queued = sum(len(job.tasks) or 1 for job in seen.waiting)
-    needed = found.left.lives if found and found.left else 0
+    needed = found.left.attempts if found and found.left else 0
     if needed <= queued:
         return []
     more = f"opsctl launch {run.config} --after {seen.jobs[-1].array} --tasks {needed - queued}"

@@ -20,7 +20,7 @@ from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import user_name
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.model import Finding, Job, Level, Node, Transition
-from opsctl.monitor import reconcile as attending
+from opsctl.monitor import reconcile as reconciling
 from opsctl.monitor.reconcile import ReconciledTrain
 from opsctl.ports import Clock, Runner, Scheduler, Watchdog
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse, read_toml
@@ -59,7 +59,7 @@ class CycleReport:
     """What a cycle found and did."""
 
     findings: tuple[Finding, ...]
-    attended: tuple[ReconciledTrain, ...] = ()
+    reconciled: tuple[ReconciledTrain, ...] = ()
     transitions: tuple[Transition, ...] = ()
     """What people are told."""
     attempts: tuple[Delivery, ...] = ()
@@ -100,7 +100,7 @@ class Watch:
         runs = [run for run in all_trains(self.world.site.root_path) if not self.trains or run.name in self.trains]
         jobs, slurm = self._jobs() if runs else ([], [])
         self._slurm_answers = jobs is not None
-        attended = self._attend(runs, jobs) if self.acts and jobs is not None else []
+        reconciled = self._attend(runs, jobs) if self.acts and jobs is not None else []
         scene, broken = self._scene(runs, jobs)
         answers = self._isolation.run(dict(self._units(scene)))
         self._is_whole = self._is_whole and not any(map(_has_failed, answers.values()))
@@ -113,7 +113,7 @@ class Watch:
             findings += self._gone(scene, answers, findings)
             transitions, attempts = self._tell(findings)
         return CycleReport(
-            findings=tuple(findings), attended=tuple(attended), transitions=tuple(transitions),
+            findings=tuple(findings), reconciled=tuple(reconciled), transitions=tuple(transitions),
             attempts=tuple(attempts), problems=tuple(self._problems), seconds=self.world.clock.monotonic() - began,
         )  # fmt: skip
 
@@ -150,10 +150,10 @@ class Watch:
     def _attend(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[ReconciledTrain]:
         """Settle, note switches, carry out requests; as isolated as all else, for it reads the same files."""
         mine = [self.world.chain(run) for run in runs if may_act(run)]
-        work = partial(attending.reconcile_all, mine, self.world.scheduler, jobs, self.world.node_care)
+        work = partial(reconciling.reconcile_all, mine, self.world.scheduler, jobs, self.world.node_care)
         answer = self._isolation.run({("attend", "trains"): work})["attend", "trains"]
         if isinstance(answer, Failed):
-            self._problems.append(f"attending to the trains: {answer.why}")
+            self._problems.append(f"reconciling to the trains: {answer.why}")
             self._is_whole = False
             return []
         return list(answer)
@@ -225,12 +225,12 @@ class Watch:
         train = next((each for each in scene.trains if finding.key == f"hang/{each.name}"), None)
         if train is None or finding.level is not Level.CRITICAL:
             return finding
-        job, life = train.running, train.life
-        if not train.config.watch.hang_cancels or not may_act(train.run) or not life or not job or not job.tasks:
+        job, attempt = train.running, train.attempt
+        if not train.config.watch.hang_cancels or not may_act(train.run) or not attempt or not job or not job.tasks:
             return finding
-        # Before it ends, or its settlement would take it for one that somebody cancelled.
+        # Before it ends, or its finalization would take it for one that somebody cancelled.
         with contextlib.suppress(OpsctlError):
-            request_stop(train.run, life, StopKind.HUNG, finding.summary)
+            request_stop(train.run, attempt, StopKind.HUNG, finding.summary)
         try:
             name = self.world.chain(train.run).cancel_task(job.tasks[0], finding.summary)
             did = f"opsctl cancelled {name}, so that the next task starts"

@@ -72,7 +72,7 @@ class NodeRecord:
     cleared: float | None = None
     drained: tuple[float, ...] = ()
     hangs: dict[str, float] = field(default_factory=dict)
-    """Lives that hung while its ranks were the odd ones, `train/life`, and when."""
+    """Lives that hung while its ranks were the odd ones, `train/attempt`, and when."""
     incidents: tuple[Incident, ...] = ()
 
     @property
@@ -133,13 +133,13 @@ class NodeHistory:
             if all(when - each > SAME_DRAIN for each in record.drained):
                 self._write(replace(record, drained=(*record.drained, when)[-KEEP:], passed=()))
 
-    def note_hang(self, node: str, life: str, at: datetime, *, days: float) -> int:
-        """Its ranks were the odd ones when `life` hung; how many hangs that makes in `days`. Noting it again changes
+    def note_hang(self, node: str, attempt: str, at: datetime, *, days: float) -> int:
+        """Its ranks were the odd ones when `attempt` hung; how many hangs that makes in `days`. Noting it again changes
         nothing. Raises RunDirError, Busy."""
         self.site.create()
         with lease(self.site.nodes, self.clock):
             record = self.read(node)
-            hangs = dict(sorted({life: at.timestamp(), **record.hangs}.items(), key=lambda each: each[1])[-KEEP:])
+            hangs = dict(sorted({attempt: at.timestamp(), **record.hangs}.items(), key=lambda each: each[1])[-KEEP:])
             self._write(replace(record, hangs=hangs))
             return _since(hangs.values(), at, days)
 

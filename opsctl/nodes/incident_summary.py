@@ -36,7 +36,7 @@ def summarize_node(
 
 
 def summarize_nodes(records: Sequence[NodeRecord], *, at: datetime) -> list[str]:
-    """What was known of a life's nodes, where no log names a cause."""
+    """What was known of an attempt's nodes, where no log names a cause."""
     stamp = at.timestamp()
     bad = {record.node: found for record in records if (found := list(_standing(record, stamp)))}
     unseen = [record.node for record in records if record.at is None]

@@ -10,7 +10,7 @@ from importlib import metadata
 from opsctl.errors import OpsctlError
 from opsctl.ports import Runner, TimedOut
 from opsctl.settings.loader import TrainSettings
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 
 NAMES = {"torch": "torch", "deepspeed": "deepspeed", "nvidia-nccl-cu11": "nccl", "nvidia-nccl-cu12": "nccl",
          "nvidia-nccl-cu13": "nccl"}  # fmt: skip
@@ -24,9 +24,9 @@ print(json.dumps(found))"""
 
 
 def versions(train: TrainSettings, run: RunDir, runner: Runner) -> dict[str, str]:
-    """Of the embedded trainer's interpreter, else of the last life's list of packages; empty where neither tells."""
+    """Of the embedded trainer's interpreter, else of the last attempt's list of packages; empty where neither tells."""
     if train.command:
-        return _named(_of_last_life(run))
+        return _named(_of_last_attempt(run))
     if train.python and train.python != sys.executable:
         with contextlib.suppress(OpsctlError, TimedOut, ValueError):
             done = runner.run((train.python, "-P", "-c", ASK, *NAMES), timeout=10)
@@ -43,9 +43,9 @@ def _named(found: dict[str, str]) -> dict[str, str]:
     return {NAMES[name]: version for name, version in found.items() if name in NAMES}
 
 
-def _of_last_life(run: RunDir) -> dict[str, str]:
+def _of_last_attempt(run: RunDir) -> dict[str, str]:
     """From its `packages.txt`, which pip freeze wrote."""
-    newest = max((life for life in run.lives() if life.repro.is_dir()), key=_when, default=None)
+    newest = max((attempt for attempt in run.attempts() if attempt.repro.is_dir()), key=_when, default=None)
     if newest is None:
         return {}
     with contextlib.suppress(OSError):
@@ -54,5 +54,5 @@ def _of_last_life(run: RunDir) -> dict[str, str]:
     return {}
 
 
-def _when(life: Life) -> float:
-    return life.path.stat().st_mtime
+def _when(attempt: Attempt) -> float:
+    return attempt.path.stat().st_mtime

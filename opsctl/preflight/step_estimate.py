@@ -1,4 +1,4 @@
-"""How long a step and a save take: as measured in the train's last life, else as foreseen."""
+"""How long a step and a save take: as measured in the train's last attempt, else as foreseen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lives of a train: what the journal, their own records and accounting say of them, before any log is read."""
+"""The attempts of a train: what the journal, their own records and accounting say of them, before any log is read."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from opsctl.state.run_dir import RunDir
 
 NEAR = 3600.0
 """Seconds between what two say of the same start. A controller that was killed uses ids again: what is further is
-another life."""
+another attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LifeFacts:
-    """A life. Times in seconds since the epoch."""
+class AttemptFacts:
+    """An attempt. Times in seconds since the epoch."""
 
-    life: str
+    attempt: str
     nodes: str
     begin: float
     end: float | None = None
@@ -32,57 +32,65 @@ class LifeFacts:
     """Where in the log it began."""
 
 
-def collect_lives(run: RunDir, events: Sequence[Event]) -> list[LifeFacts]:
+def collect_attempts(run: RunDir, events: Sequence[Event]) -> list[AttemptFacts]:
     """In the order of the journal. A controller that was killed uses ids again, so a name may come twice."""
-    found: list[LifeFacts] = []
+    found: list[AttemptFacts] = []
     for event in events:
-        if event.kind is EventKind.LIFE_STARTED:
+        if event.kind is EventKind.ATTEMPT_STARTED:
             found.append(
-                LifeFacts(life=str(event.data["life"]), nodes=str(event.data["nodes"]), begin=event.when.timestamp())
+                AttemptFacts(
+                    attempt=str(event.data["attempt"]), nodes=str(event.data["nodes"]), begin=event.when.timestamp()
+                )
             )
-        elif event.kind is EventKind.LIFE_SETTLED:
-            place = next((at for at in reversed(range(len(found))) if found[at].life == event.data["life"]), None)
+        elif event.kind is EventKind.ATTEMPT_FINALIZED:
+            place = next((at for at in reversed(range(len(found))) if found[at].attempt == event.data["attempt"]), None)
             if place is not None and not found[place].outcome:
                 at = max(event.when.timestamp(), found[place].begin)
                 outcome, why = str(event.data["outcome"]), str(event.data["why"])
                 found[place] = replace(found[place], end=at, outcome=outcome, why=why)
-    last = {life.life: at for at, life in enumerate(found)}
-    return [_recorded(run, life) if last[life.life] == at else life for at, life in enumerate(found)]
+    last = {attempt.attempt: at for at, attempt in enumerate(found)}
+    return [_recorded(run, attempt) if last[attempt.attempt] == at else attempt for at, attempt in enumerate(found)]
 
 
-def _recorded(run: RunDir, known: LifeFacts) -> LifeFacts:
+def _recorded(run: RunDir, known: AttemptFacts) -> AttemptFacts:
     """With what start.json and end.json say more exactly."""
-    life = run.life(known.life)
-    if began := read_start(life):
+    attempt = run.attempt(known.attempt)
+    if began := read_start(attempt):
         known = replace(known, begin=min(known.begin, began.at.timestamp()), node_count=began.node_count,
                         offset=began.main_log)  # fmt: skip
-    if known.outcome and (ended := read_end(life)):
+    if known.outcome and (ended := read_end(attempt)):
         known = replace(known, end=max(known.begin, ended.ended.timestamp()))
     return known
 
 
-def with_jobs(known: Sequence[LifeFacts], jobs: Sequence[JobRun]) -> list[LifeFacts]:
-    """The same with what accounting remembers: when a life ended that nobody settled, and lives that never got so far
+def with_jobs(known: Sequence[AttemptFacts], jobs: Sequence[JobRun]) -> list[AttemptFacts]:
+    """The same with what accounting remembers: when an attempt ended that nobody finalized, and attempts that never
+    got so far
     as to say that they began, as when a node dies at once."""
     found, seen = list(known), Counter[str]()
-    first = min((life.begin for life in known), default=0.0)
+    first = min((attempt.begin for attempt in known), default=0.0)
     for job in jobs:
         name = f"{job.job}.{seen[job.job]}"
         seen[job.job] += job.begin is not None
         if job.begin is None or job.end is None or job.begin < first - NEAR:
             continue
-        place = next((at for at, life in enumerate(found) if life.life == name), None)
+        place = next((at for at, attempt in enumerate(found) if attempt.attempt == name), None)
         if place is None:
-            later = next((at for at, life in enumerate(found) if life.begin > job.begin), len(found))
+            later = next((at for at, attempt in enumerate(found) if attempt.begin > job.begin), len(found))
             found.insert(later, _unseen(name, job))
         elif found[place].end is None and abs(found[place].begin - job.begin) < NEAR:
             found[place] = replace(found[place], end=job.end, outcome=job.state.value, why="Slurm says so")
     return found
 
 
-def _unseen(name: str, job: JobRun) -> LifeFacts:
+def _unseen(name: str, job: JobRun) -> AttemptFacts:
     assert job.begin is not None
-    return LifeFacts(
-        life=name, nodes=job.nodes, begin=job.begin, end=job.end, outcome=job.state.value, why="only Slurm knows of it",
+    return AttemptFacts(
+        attempt=name,
+        nodes=job.nodes,
+        begin=job.begin,
+        end=job.end,
+        outcome=job.state.value,
+        why="only Slurm knows of it",
         node_count=job.node_count,
-    )  # fmt: skip
+    )

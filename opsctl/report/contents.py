@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from statistics import median
 
 from opsctl.telemetry.progress.bounded_curve import Point
-from opsctl.telemetry.progress.effective_time import Bucket, IdleSpan, LifeSpan, Span, account_time
+from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, Span, account_time
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.telemetry.progress.log_summary import LogSummary
 from opsctl.telemetry.progress.step_pace import find_missing_steps, log_interval
@@ -22,10 +22,10 @@ Buckets = dict[Bucket, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LifeReport:
-    """One life within the report's wall-clock."""
+class AttemptReport:
+    """One attempt within the report's wall-clock."""
 
-    life: str
+    attempt: str
     began: datetime
     ended: datetime
     outcome: str
@@ -70,7 +70,7 @@ class Report:
     tflops: float | None
     """Median, of one GPU, over the lines that say it."""
     loss: tuple[Point, ...]
-    lives: tuple[LifeReport, ...]
+    attempts: tuple[AttemptReport, ...]
     periods: tuple[Period, ...]
     notes: tuple[str, ...] = ()
     """What the reader has to know about these figures."""
@@ -100,11 +100,11 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedLife:
-    """A life for the ledger, and what people call it."""
+class NamedAttempt:
+    """An attempt for the ledger, and what people call it."""
 
-    life: str
-    lived: LifeSpan
+    attempt: str
+    lived: AttemptSpan
     outcome: str = ""
     why: str = ""
     nodes: str = ""
@@ -122,7 +122,7 @@ class Window:
 
 def add_up(
     train: str,
-    lives: Sequence[NamedLife],
+    attempts: Sequence[NamedAttempt],
     waits: Sequence[IdleSpan],
     told: LogSummary,
     window: Window,
@@ -131,24 +131,36 @@ def add_up(
     notes: Sequence[str] = (),
 ) -> Report:
     """The report of what lies between `window.since` and `window.end`; what went before tells what is done twice."""
-    parts = [each.lived.told for each in lives]
+    parts = [each.lived.told for each in attempts]
     if missing := find_missing_steps(parts, log_interval(parts)):
         notes = [*notes, f"{missing:,} steps are not in the log: they are assumed to have taken the usual time"]
-    spans = account_time([each.lived for each in lives], waits, begin=window.begin, end=window.end)
-    total = _Total(window, len(lives))
+    spans = account_time([each.lived for each in attempts], waits, begin=window.begin, end=window.end)
+    total = _Total(window, len(attempts))
     total.take(spans)
     last = told.last or Iteration(step=0)
-    steps = [column for each in lives if (column := each.lived.told.columns[0])]
-    seconds = [value for each in lives for value in each.lived.told.columns[1] if 0 < value < math.inf]
+    steps = [column for each in attempts if (column := each.lived.told.columns[0])]
+    seconds = [value for each in attempts for value in each.lived.told.columns[1] if 0 < value < math.inf]
     return Report(
-        train=train, made=made, begin=_date(window.since), end=_date(window.end), is_timed=window.is_timed,
-        wall_s=total.wall_s, buckets=total.buckets, step=int(max(map(max, steps))) if steps else None,
-        last_step=last.last, tokens=last.tokens, samples=last.consumed_samples,
+        train=train,
+        made=made,
+        begin=_date(window.since),
+        end=_date(window.end),
+        is_timed=window.is_timed,
+        wall_s=total.wall_s,
+        buckets=total.buckets,
+        step=int(max(map(max, steps))) if steps else None,
+        last_step=last.last,
+        tokens=last.tokens,
+        samples=last.consumed_samples,
         step_s=median(seconds) if seconds else None,
         tflops=median(told.tflops.values) if told.tflops.values else None,
-        loss=told.loss.points(), notes=tuple(notes), periods=total.periods(),
-        lives=tuple(_life(each, own) for each, own in zip(lives, total.lives, strict=True) if own.end > own.begin),
-    )  # fmt: skip
+        loss=told.loss.points(),
+        notes=tuple(notes),
+        periods=total.periods(),
+        attempts=tuple(
+            _attempt(each, own) for each, own in zip(attempts, total.attempts, strict=True) if own.end > own.begin
+        ),
+    )
 
 
 def zero_buckets() -> Buckets:
@@ -156,7 +168,7 @@ def zero_buckets() -> Buckets:
 
 
 class _Own:
-    """What was seen of one life."""
+    """What was seen of one attempt."""
 
     def __init__(self) -> None:
         self.begin, self.end = float("inf"), float("-inf")
@@ -164,10 +176,10 @@ class _Own:
 
 
 class _Total:
-    def __init__(self, window: Window, lives: int) -> None:
+    def __init__(self, window: Window, attempts: int) -> None:
         self.since, self.end = window.since, window.end
         self.buckets = zero_buckets()
-        self.lives = [_Own() for _ in range(lives)]
+        self.attempts = [_Own() for _ in range(attempts)]
         self.width = max(window.end - window.since, 0.0) / PERIODS
         self.shares = [zero_buckets() for _ in range(PERIODS)]
 
@@ -181,8 +193,8 @@ class _Total:
             if span.end > begin:
                 self.buckets[span.bucket] += span.end - begin
                 self._share(begin, span.end, span.bucket)
-                if span.life is not None:
-                    own = self.lives[span.life]
+                if span.attempt is not None:
+                    own = self.attempts[span.attempt]
                     own.begin, own.end = min(own.begin, begin), span.end
                     own.buckets[span.bucket] += span.end - begin
 
@@ -204,10 +216,10 @@ class _Total:
         )
 
 
-def _life(each: NamedLife, own: _Own) -> LifeReport:
+def _attempt(each: NamedAttempt, own: _Own) -> AttemptReport:
     steps = each.lived.told.columns[0]
-    return LifeReport(
-        life=each.life, began=_date(own.begin), ended=_date(own.end), outcome=each.outcome, why=each.why,
+    return AttemptReport(
+        attempt=each.attempt, began=_date(own.begin), ended=_date(own.end), outcome=each.outcome, why=each.why,
         nodes=each.nodes, first_step=int(steps[0]) if steps else None, last_step=int(steps[-1]) if steps else None,
         buckets=own.buckets,
     )  # fmt: skip

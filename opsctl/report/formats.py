@@ -8,13 +8,13 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from opsctl.report.contents import LifeReport, Report
+from opsctl.report.contents import AttemptReport, Report
 from opsctl.telemetry.progress.effective_time import Bucket
 from opsctl.units import format_count, format_duration, format_percent, format_step_time, format_time
 
 MEANING: dict[Bucket, str] = {
     Bucket.EFFECTIVE: "steps done for the first time, at the usual time of a step",
-    Bucket.TWICE: "steps that had been done before and were lost with a life",
+    Bucket.TWICE: "steps that had been done before and were lost with an attempt",
     Bucket.SLOW: "what steps took beyond the usual time",
     Bucket.CHECKPOINT: "training stood still for a save",
     Bucket.EVALUATION: "training stood still for an evaluation",
@@ -64,7 +64,7 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     if report.buckets[Bucket.QUEUE]:
         yield "without the queue", format_percent(report.ettr_without_queue)
     yield from _progress(report)
-    yield "lives", f"{len(report.lives)}"
+    yield "attempts", f"{len(report.attempts)}"
 
 
 def _progress(report: Report) -> Iterator[tuple[str, str]]:
@@ -88,13 +88,13 @@ def shares(report: Report) -> Iterator[tuple[Bucket, float, float]]:
         yield bucket, spent, spent / report.wall_s if report.wall_s else 0.0
 
 
-def steps(life: LifeReport) -> str:
-    return "none" if life.first_step is None else f"{life.first_step:,} to {life.last_step:,}"
+def steps(attempt: AttemptReport) -> str:
+    return "none" if attempt.first_step is None else f"{attempt.first_step:,} to {attempt.last_step:,}"
 
 
-def list_losses(life: LifeReport, most: int = 2) -> str:
-    """What this life lost most to."""
-    found = sorted(((s, b) for b, s in life.buckets.items() if b is not Bucket.EFFECTIVE and s > 0), reverse=True)
+def list_losses(attempt: AttemptReport, most: int = 2) -> str:
+    """What this attempt lost most to."""
+    found = sorted(((s, b) for b, s in attempt.buckets.items() if b is not Bucket.EFFECTIVE and s > 0), reverse=True)
     return ", ".join(f"{bucket} {format_duration(spent)}" for spent, bucket in found[:most])
 
 
@@ -106,32 +106,32 @@ def markdown(report: Report) -> str:
     lines += [
         f"| {b} | {format_duration(s)} | {format_percent(share)} | {MEANING[b]} |" for b, s, share in shares(report)
     ]
-    if report.lives:
-        lines += ["", "| life | began | lasted | end | nodes | steps | training | lost most to |",
+    if report.attempts:
+        lines += ["", "| attempt | began | lasted | end | nodes | steps | training | lost most to |",
                   "|---|---|---:|---|---|---|---:|---|"]  # fmt: skip
-        lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in life_rows(report)]
+        lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in attempt_rows(report)]
     lines += ["", *(f"> {_cell(note)}" for note in report.notes)] if report.notes else []
     return "\n".join([*lines, "", f"Made {format_time(report.made)} by `opsctl report`.", ""])
 
 
-LIFE_COLUMNS = ("life", "began", "lasted", "end", "nodes", "steps", "training", "lost most to")
+ATTEMPT_COLUMNS = ("attempt", "began", "lasted", "end", "nodes", "steps", "training", "lost most to")
 
 
-def life_rows(report: Report) -> list[tuple[str, ...]]:
-    return [_life_row(life, report) for life in report.lives]
+def attempt_rows(report: Report) -> list[tuple[str, ...]]:
+    return [_attempt_row(attempt, report) for attempt in report.attempts]
 
 
-def _life_row(life: LifeReport, report: Report) -> tuple[str, ...]:
-    lasted = (life.ended - life.began).total_seconds()
+def _attempt_row(attempt: AttemptReport, report: Report) -> tuple[str, ...]:
+    lasted = (attempt.ended - attempt.began).total_seconds()
     return (
-        life.life,
-        render_period(report, life.began),
+        attempt.attempt,
+        render_period(report, attempt.began),
         format_duration(lasted),
-        life.outcome or "not over",
-        life.nodes,
-        steps(life),
-        format_duration(life.buckets[Bucket.EFFECTIVE]),
-        list_losses(life),
+        attempt.outcome or "not over",
+        attempt.nodes,
+        steps(attempt),
+        format_duration(attempt.buckets[Bucket.EFFECTIVE]),
+        list_losses(attempt),
     )
 
 

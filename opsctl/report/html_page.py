@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from opsctl.render import templates_dir
 from opsctl.report import formats
-from opsctl.report.contents import Buckets, LifeReport, Report
+from opsctl.report.contents import AttemptReport, Buckets, Report
 from opsctl.report.scales import AxisTick, Scale, even, loss_scale, moments
 from opsctl.telemetry.progress.effective_time import Bucket
 from opsctl.units import format_duration, format_percent, format_time
@@ -63,7 +63,7 @@ def render_page(report: Report) -> str:
     """The page, whole."""
     main = formats.ratio(report)
     ratios = {main[0], "without the queue"}
-    rows = list(zip(formats.life_rows(report), report.lives, strict=True))
+    rows = list(zip(formats.attempt_rows(report), report.attempts, strict=True))
     boxes, ticks = lost_over_time(report)
     return _environment().get_template("report/page.html.j2").render(
         report=report,
@@ -77,11 +77,11 @@ def render_page(report: Report) -> str:
         period=format_duration(report.periods[0].seconds) if report.periods else "",
         columns=boxes,
         column_ticks=ticks,
-        lives=list(timeline(report)),
+        attempts=list(timeline(report)),
         moments=moments(report.begin, report.end, is_timed=report.is_timed),
         curve=loss_curve(report),
-        names=formats.LIFE_COLUMNS,
-        rows=[(row, list(split(life.buckets)), life_end_label(life)) for row, life in rows[-MOST_LIVES:]],
+        names=formats.ATTEMPT_COLUMNS,
+        rows=[(row, list(split(attempt.buckets)), attempt_end_label(attempt)) for row, attempt in rows[-MOST_LIVES:]],
         earlier=max(0, len(rows) - MOST_LIVES),
         made=format_time(report.made),
     )  # fmt: skip
@@ -130,16 +130,18 @@ def _columns(report: Report, scale: Scale) -> Iterator[Box]:
 
 
 def timeline(report: Report) -> Iterator[Box]:
-    """When each life was."""
+    """When each attempt was."""
     span = (report.end - report.begin).total_seconds()
-    for life, row in zip(report.lives, formats.life_rows(report), strict=True):
-        begin, length = (life.began - report.begin).total_seconds(), (life.ended - life.began).total_seconds()
-        title = f"{life.life}, {row[1]}, {row[2]}: {row[3]}" + (f"; {life.why}" if life.why else "")
-        yield Box(x=WIDTH * begin / span, width=max(1.5, WIDTH * length / span), kind=life_end_label(life), title=title)
+    for attempt, row in zip(report.attempts, formats.attempt_rows(report), strict=True):
+        begin, length = (attempt.began - report.begin).total_seconds(), (attempt.ended - attempt.began).total_seconds()
+        title = f"{attempt.attempt}, {row[1]}, {row[2]}: {row[3]}" + (f"; {attempt.why}" if attempt.why else "")
+        yield Box(
+            x=WIDTH * begin / span, width=max(1.5, WIDTH * length / span), kind=attempt_end_label(attempt), title=title
+        )
 
 
-def life_end_label(life: LifeReport) -> str:
-    return "good" if life.outcome in GOOD else "bad" if life.outcome in BAD else "other"
+def attempt_end_label(attempt: AttemptReport) -> str:
+    return "good" if attempt.outcome in GOOD else "bad" if attempt.outcome in BAD else "other"
 
 
 def loss_curve(report: Report) -> LossCurve | None:
@@ -156,13 +158,13 @@ def loss_curve(report: Report) -> LossCurve | None:
     highs, lows = [point.high for point in points], [point.low for point in points]
     restarts = tuple(
         Box(
-            x=WIDTH * x.at(life.first_step),
+            x=WIDTH * x.at(attempt.first_step),
             width=0,
             kind="restart",
-            title=f"{life.life} goes back to {life.first_step:,}",
+            title=f"{attempt.attempt} goes back to {attempt.first_step:,}",
         )
-        for before, life in pairwise(report.lives)
-        if before.last_step and life.first_step and x.low < life.first_step <= before.last_step
+        for before, attempt in pairwise(report.attempts)
+        if before.last_step and attempt.first_step and x.low < attempt.first_step <= before.last_step
     )
     return LossCurve(
         line=path([point.mean for point in points], at), y=y_ticks, x=x.ticks(even(x.low, x.high, 8)), is_log=y.is_log,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from opsctl.errors import InputError
 from opsctl.model import JobState
-from opsctl.report.contents import NamedLife, Report, Window, add_up
+from opsctl.report.contents import NamedAttempt, Report, Window, add_up
 from opsctl.report.sacct import JobRun
 from opsctl.report.train_report import checked_window
-from opsctl.telemetry.progress.effective_time import Bucket, IdleSpan, LifeSpan, SpanEnd
+from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, SpanEnd
 from opsctl.telemetry.progress.log_summary import LogPart, LogStep, LogSummary
 from opsctl.telemetry.progress.read_log import read_summary
 from opsctl.telemetry.progress.step_pace import count_steps, log_interval, spoken_s, took_s, usual_step_s
@@ -25,7 +25,7 @@ _ENDINGS = {JobState.COMPLETED: SpanEnd.LEFT, JobState.CANCELLED: SpanEnd.CUT, J
 
 
 def report_log(log: Path, jobs: Sequence[JobRun] | None, now: datetime, *, since: datetime | None = None) -> Report:
-    """Where the time of a run went that wrote `log`. `jobs` say when its lives were, and what waited.
+    """Where the time of a run went that wrote `log`. `jobs` say when its attempts were, and what waited.
 
     Raises InputError where there is nothing to report on, RunDirError for a log that may not be read.
     """
@@ -38,7 +38,7 @@ def report_log(log: Path, jobs: Sequence[JobRun] | None, now: datetime, *, since
     if jobs is not None:
         named, waits, notes, window = _by_jobs(paced, jobs, since, now)
     else:
-        named, notes, timed = paced.lives()
+        named, notes, timed = paced.attempts()
         begin, end = named[0].lived.begin, max(each.lived.end for each in named)
         if since and not timed:
             raise InputError("--since: there are no times in this log", hint="--sacct FILE tells when its jobs ran")
@@ -97,8 +97,8 @@ class _Paced:
         # Up to the beginning it does not come only where a clock was put back, as in autumn.
         return at if at > begin else begin + self.spoken(part)
 
-    def lives(self) -> tuple[list[NamedLife], list[str], bool]:
-        """Without sacct: a life is what a trainer told from one start to the next."""
+    def attempts(self) -> tuple[list[NamedAttempt], list[str], bool]:
+        """Without sacct: an attempt is what a trainer told from one start to the next."""
         parts = [part for part in self.told.parts if len(part)]
         begins = [self.begin(part) for part in parts]
         timed = any(not math.isnan(begin) for begin in begins)
@@ -109,10 +109,12 @@ class _Paced:
             following = parts[number + 1] if number + 1 < len(parts) else None
             ending = self._ending(part, following)
             outcome = {SpanEnd.LEFT: "left", SpanEnd.BROKE: "broke off"}.get(ending, "")
-            named.append(NamedLife(life=str(number + 1), lived=_lived(begin, cursor, ending, part), outcome=outcome))
+            named.append(
+                NamedAttempt(attempt=str(number + 1), lived=_lived(begin, cursor, ending, part), outcome=outcome)
+            )
         notes = [] if timed else ["the log tells no times: only what steps and saves took is known; --sacct tells more"]
         if timed and len(named) > 1:
-            notes.append("what lay between two lives is unknown: --sacct FILE tells when jobs waited")
+            notes.append("what lay between two attempts is unknown: --sacct FILE tells when jobs waited")
         return named, notes, timed
 
     def _ending(self, part: LogPart, following: LogPart | None) -> SpanEnd:
@@ -126,13 +128,13 @@ class _Paced:
         return SpanEnd.LEFT if step - count_steps(step, None, self.every) >= last else SpanEnd.BROKE
 
 
-def _lived(begin: float, end: float, ending: SpanEnd, part: LogPart, nodes: int = 0) -> LifeSpan:
-    return LifeSpan(begin=begin, end=end, ending=ending, told=part, nodes=nodes)
+def _lived(begin: float, end: float, ending: SpanEnd, part: LogPart, nodes: int = 0) -> AttemptSpan:
+    return AttemptSpan(begin=begin, end=end, ending=ending, told=part, nodes=nodes)
 
 
 def _by_jobs(
     paced: _Paced, jobs: Sequence[JobRun], since: datetime | None, now: datetime
-) -> tuple[list[NamedLife], list[IdleSpan], list[str], Window]:
+) -> tuple[list[NamedAttempt], list[IdleSpan], list[str], Window]:
     ran = [job for job in jobs if job.begin is not None]
     if not ran:
         raise InputError("--sacct: none of its jobs has started")
@@ -140,8 +142,8 @@ def _by_jobs(
     placed = _place(paced, parts, ran)
     ends = [now.timestamp() if job.end is None else job.end for job in ran]
     named = [
-        NamedLife(
-            life=job.job, outcome="" if job.end is None else job.state.value, nodes=job.nodes,
+        NamedAttempt(
+            attempt=job.job, outcome="" if job.end is None else job.state.value, nodes=job.nodes,
             lived=_lived(job.begin or 0.0, end, _ended(job), part, job.node_count),
         )
         for job, part, end in zip(ran, placed, ends, strict=True)

@@ -1,4 +1,4 @@
-"""Why nothing ran between the lives of a train, from its journal. Pure."""
+"""Why nothing ran between the attempts of a train, from its journal. Pure."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class _Queue:
                 self.pending.pop(str(data["nonce"]), None)
             case EventKind.ARRAY_LOST:
                 self.arrays.pop(str(data["array"]), None)
-            case EventKind.LIFE_STARTED:
-                self._start(str(data["life"]))
+            case EventKind.ATTEMPT_STARTED:
+                self._start(str(data["attempt"]))
             case EventKind.HELD | EventKind.RELEASED:
                 self.is_held = event.kind is EventKind.HELD
             case EventKind.CANCELLED:
@@ -68,8 +68,8 @@ class _Queue:
             case _:
                 pass
 
-    def _start(self, life: str) -> None:
-        job = life.rpartition(".")[0]
+    def _start(self, attempt: str) -> None:
+        job = attempt.rpartition(".")[0]
         array = job.partition("_")[0]
         if array not in self.arrays and len(self.pending) == 1:
             self.arrays[array] = self.pending.popitem()[1]

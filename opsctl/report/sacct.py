@@ -21,7 +21,7 @@ _NEEDED = ("jobid", "state", "start", "end")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """One job, or one life of it. Times in seconds since the epoch."""
+    """One job, or one attempt of it. Times in seconds since the epoch."""
 
     job: str
     state: JobState

@@ -1,4 +1,4 @@
-"""The report of one of our trains, from its journal, its log and what its lives left."""
+"""The report of one of our trains, from its journal, its log and what its attempts left."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from opsctl.errors import InputError
 from opsctl.guard.outcome import Outcome
 from opsctl.model import JobState
-from opsctl.report.attempts import LifeFacts, collect_lives, with_jobs
-from opsctl.report.contents import NamedLife, Report, Window, add_up
+from opsctl.report.attempts import AttemptFacts, collect_attempts, with_jobs
+from opsctl.report.contents import NamedAttempt, Report, Window, add_up
 from opsctl.report.queue_waits import find_waits
 from opsctl.report.sacct import JobRun
 from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.effective_time import Bucket, LifeSpan, SpanEnd
+from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, SpanEnd
 from opsctl.telemetry.progress.log_summary import LogPart, LogSummary
 from opsctl.telemetry.progress.read_log import read_summary
 from opsctl.units import format_duration
@@ -30,7 +30,7 @@ _LEFT = (Outcome.FINISHED, Outcome.KILLED, Outcome.PAUSED, Outcome.DEADLINE, Out
          Outcome.REFUSED, Outcome.NODE_REFUSED, Outcome.SKIPPED, JobState.COMPLETED)  # fmt: skip
 _CUT = (Outcome.CANCELLED, Outcome.PREEMPTED, JobState.CANCELLED, JobState.PREEMPTED)
 _ENDINGS: dict[str, SpanEnd] = {**dict.fromkeys(_LEFT, SpanEnd.LEFT), **dict.fromkeys(_CUT, SpanEnd.CUT)}
-"""By the outcome of the settlement, or by Slurm's word where there was none; all others broke."""
+"""By the outcome of the finalization, or by Slurm's word where there was none; all others broke."""
 _OVER = frozenset({Outcome.FINISHED, Outcome.KILLED})
 
 
@@ -44,10 +44,10 @@ def report_train(
     Raises InputError where there is nothing to report on, RunDirError for a log that may not be read.
     """
     submitted = next((event for event in events if event.kind in {EventKind.SUBMITTING, EventKind.SUBMITTED}), None)
-    known = with_jobs(collect_lives(run, events), jobs)
+    known = with_jobs(collect_attempts(run, events), jobs)
     if submitted is None and not known:
         raise InputError(f"{run.name} was never submitted: there is nothing to report", hint="opsctl launch submits it")
-    begin = min([*([submitted.when.timestamp()] if submitted else []), *(life.begin for life in known)])
+    begin = min([*([submitted.when.timestamp()] if submitted else []), *(attempt.begin for attempt in known)])
     end = _end(known, events, now)
     window = checked_window(begin, end, since, now)
     told, parts, notes = _told(run, known)
@@ -58,11 +58,11 @@ def report_train(
 
 
 def _silent(report: Report) -> Iterator[str]:
-    """A last life that is held to hang may be long over: then nobody has settled it."""
-    last = report.lives[-1] if report.lives else None
+    """A last attempt that is held to hang may be long over: then nobody has finalized it."""
+    last = report.attempts[-1] if report.attempts else None
     if last and not last.outcome and last.buckets[Bucket.HANG]:
         silence = format_duration(last.buckets[Bucket.HANG])
-        yield f"{last.life} has told of no step for {silence}: opsctl status says whether it runs"
+        yield f"{last.attempt} has told of no step for {silence}: opsctl status says whether it runs"
 
 
 def checked_window(begin: float, end: float, since: datetime | None, now: datetime) -> Window:
@@ -79,7 +79,7 @@ def checked_window(begin: float, end: float, since: datetime | None, now: dateti
     return Window(begin=begin, since=max(begin, since.timestamp()), end=end)
 
 
-def _end(known: Sequence[LifeFacts], events: Sequence[Event], now: datetime) -> float:
+def _end(known: Sequence[AttemptFacts], events: Sequence[Event], now: datetime) -> float:
     """Of a run that is finished, killed or cancelled as a whole, when that was; else it goes on."""
     again = [
         event for event in events if event.kind in {EventKind.SUBMITTING, EventKind.SUBMITTED, EventKind.CANCELLED}
@@ -87,8 +87,8 @@ def _end(known: Sequence[LifeFacts], events: Sequence[Event], now: datetime) -> 
     is_cancelled = bool(again) and again[-1].kind is EventKind.CANCELLED and "_" not in str(again[-1].data["job"])
     if known and known[-1].end is not None:
         submits = [event.number for event in again if event.kind is not EventKind.CANCELLED]
-        settled = [event.number for event in events if event.kind is EventKind.LIFE_SETTLED]
-        is_over = known[-1].outcome in _OVER and max(submits, default=0) < max(settled, default=0)
+        finalized = [event.number for event in events if event.kind is EventKind.ATTEMPT_FINALIZED]
+        is_over = known[-1].outcome in _OVER and max(submits, default=0) < max(finalized, default=0)
         if is_over or is_cancelled:
             return known[-1].end
     if is_cancelled and not (known and known[-1].end is None):
@@ -97,27 +97,29 @@ def _end(known: Sequence[LifeFacts], events: Sequence[Event], now: datetime) -> 
 
 
 def _named(
-    run: RunDir, life: LifeFacts, part: tuple[LogPart, bool], following: LifeFacts | None, end: float
-) -> NamedLife:
-    ends = [each for each in (life.end, following.begin if following else None) if each is not None]
-    lived = LifeSpan(
-        begin=life.begin, end=max(life.begin, min(ends, default=end)), ending=_ending(life, following),
-        told=part[0], nodes=life.node_count, last_word=_last_word(run, life.life), is_torn=part[1],
+    run: RunDir, attempt: AttemptFacts, part: tuple[LogPart, bool], following: AttemptFacts | None, end: float
+) -> NamedAttempt:
+    ends = [each for each in (attempt.end, following.begin if following else None) if each is not None]
+    lived = AttemptSpan(
+        begin=attempt.begin, end=max(attempt.begin, min(ends, default=end)), ending=_ending(attempt, following),
+        told=part[0], nodes=attempt.node_count, last_word=_last_word(run, attempt.attempt), is_torn=part[1],
     )  # fmt: skip
-    return NamedLife(life=life.life, lived=lived, outcome=life.outcome, why=life.why, nodes=life.nodes)
+    return NamedAttempt(
+        attempt=attempt.attempt, lived=lived, outcome=attempt.outcome, why=attempt.why, nodes=attempt.nodes
+    )
 
 
-def _ending(life: LifeFacts, following: LifeFacts | None) -> SpanEnd:
-    if not life.outcome:
+def _ending(attempt: AttemptFacts, following: AttemptFacts | None) -> SpanEnd:
+    if not attempt.outcome:
         return SpanEnd.BROKE if following else SpanEnd.OPEN
-    return _ENDINGS.get(life.outcome, SpanEnd.BROKE)
+    return _ENDINGS.get(attempt.outcome, SpanEnd.BROKE)
 
 
-def _last_word(run: RunDir, life: str) -> float:
+def _last_word(run: RunDir, attempt: str) -> float:
     """When a rank of it last said anything; nan if that is not known."""
     latest = math.nan
     try:
-        with os.scandir(run.life_logs(life)) as entries:
+        with os.scandir(run.attempt_logs(attempt)) as entries:
             for _, entry in zip(range(MOST_RANKS), entries, strict=False):
                 if entry.name.endswith(".log"):
                     latest = max(entry.stat().st_mtime, latest)
@@ -126,16 +128,18 @@ def _last_word(run: RunDir, life: str) -> float:
     return latest
 
 
-def _told(run: RunDir, known: Sequence[LifeFacts]) -> tuple[LogSummary, list[tuple[LogPart, bool]], list[str]]:
-    """What the log told; the part of each life in it, and whether the beginning of that is lost; notes.
+def _told(run: RunDir, known: Sequence[AttemptFacts]) -> tuple[LogSummary, list[tuple[LogPart, bool]], list[str]]:
+    """What the log told; the part of each attempt in it, and whether the beginning of that is lost; notes.
 
     Lives say where in the log they began. Where that goes back, or beyond its end, the log was replaced in between:
     what an older one told is lost, unless it lies beside it as `main_log.txt.1`.
     """
     files = _files(run.main_log)
     size = _size(files[-1]) if files else 0
-    # A life that does not say where it began told nothing: what there is belongs to the one before it.
-    later = accumulate(reversed(known), lambda at, life: at if life.offset is None else life.offset, initial=size)
+    # An attempt that does not say where it began told nothing: what there is belongs to the one before it.
+    later = accumulate(
+        reversed(known), lambda at, attempt: at if attempt.offset is None else attempt.offset, initial=size
+    )
     offsets = list(later)[:0:-1]
     groups = _groups(offsets, size)
     parts = [(LogPart(), True) for _ in known]
@@ -152,7 +156,7 @@ def _told(run: RunDir, known: Sequence[LifeFacts]) -> tuple[LogSummary, list[tup
             own[-1].join(carried)
             parts[group.start : group.stop] = [(part, path is None) for part in own]
         carried, told = before, _merged(read, told)
-    who = f"{lost} lives" if lost > 1 else "a life"
+    who = f"{lost} attempts" if lost > 1 else "an attempt"
     notes = [f"the log of {who} is gone, in whole or in part: what it told is unknown"] if lost else []
     if known and not told.lines:
         notes.append(

@@ -28,7 +28,7 @@ def claimed_ports(count: int) -> Iterator[int]:
 
 
 def take(stack: contextlib.ExitStack, start: int, blocks: int) -> bool:
-    """Claim these blocks for the life of `stack`, unless somebody has or uses any port of them."""
+    """Claim these blocks for the attempt of `stack`, unless somebody has or uses any port of them."""
     ports = range(start, start + blocks * BLOCK)
     with contextlib.ExitStack() as attempt:
         try:

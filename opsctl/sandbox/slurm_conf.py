@@ -64,7 +64,7 @@ def check_name(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSite:
-    """Where this sandbox lives and what it may use: all that slurm.conf needs beside the Spec."""
+    """Where this sandbox attempts and what it may use: all that slurm.conf needs beside the Spec."""
 
     home: Path
     """Private to the owner: keys, logs, the controller's state, the database."""

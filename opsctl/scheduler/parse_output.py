@@ -81,12 +81,12 @@ def _queued(row: list[str]) -> Job:
 
 
 def parse_past(text: str, mark: str) -> list[Job]:
-    """`sacct --duplicates --parsable` with SACCT_FIELDS: every life, in sacct's order, numbered by it."""
-    lives: dict[str, int] = {}
+    """`sacct --duplicates --parsable` with SACCT_FIELDS: every attempt, in sacct's order, numbered by it."""
+    attempts: dict[str, int] = {}
     made = []
     for job in parse_each(_past, rows(text, mark, len(SACCT_FIELDS))):
-        lives[job.id] = lives.get(job.id, -1) + 1
-        made.append(replace(job, restarts=lives[job.id]))
+        attempts[job.id] = attempts.get(job.id, -1) + 1
+        made.append(replace(job, restarts=attempts[job.id]))
     return made
 
 

@@ -51,7 +51,9 @@ class HealthSettings(SettingsTable):
     )
     sram_corrected: int = Field(10_000, ge=1, description="more than this since the driver was loaded is degraded")
     dram_corrected: int = Field(20_000_000, ge=1, description="as above")
-    sram_uncorrected_ever: int = Field(4, ge=0, description="more than this over the card's life: it is to be replaced")
+    sram_uncorrected_ever: int = Field(
+        4, ge=0, description="more than this over the card's attempt: it is to be replaced"
+    )
     clock_warn_seconds: float = Field(
         0.1, gt=0, description="a note from here on, by what the node's own time service says it is off"
     )

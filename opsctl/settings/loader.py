@@ -127,17 +127,20 @@ class ShellSetup(SettingsTable):
 class GuardSettings(SettingsTable):
     """When the chain is stopped from burning itself."""
 
-    short_life_minutes: float = Field(
-        20, gt=0, description="a life shorter than this, without a new checkpoint, is short"
+    short_attempt_minutes: float = Field(
+        20, gt=0, description="an attempt shorter than this, without a new checkpoint, is short"
     )
-    short_lives: int = Field(3, ge=1, description="after this many short lives in a row, what is queued is held")
-    fault_lives: int = Field(
+    short_attempts: int = Field(3, ge=1, description="after this many short lives in a row, what is queued is held")
+    fault_attempts: int = Field(
         2,
         ge=1,
         description="the same after this many lives in a row, short or not, that one fault of code or storage ended",
     )
     diagnosis_seconds: float = Field(
-        20, gt=0, le=100, description="how long finding out why a life ended may take; after that the cause is unknown"
+        20,
+        gt=0,
+        le=100,
+        description="how long finding out why an attempt ended may take; after that the cause is unknown",
     )
     node_check: bool | None = Field(
         None, description="look at the nodes before the trainer starts; unset: where the train asks for GPUs"

@@ -18,7 +18,7 @@ from typing import Any
 from opsctl.errors import cannot_write
 from opsctl.host.system import hostname, user_name
 from opsctl.ports import Clock
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 
 
 class EventKind(StrEnum):
@@ -29,10 +29,10 @@ class EventKind(StrEnum):
     SUBMITTED = "submitted"
     SUBMIT_REFUSED = "submit-refused"
     ARRAY_LOST = "array-lost"
-    LIFE_STARTED = "life-started"
+    ATTEMPT_STARTED = "attempt-started"
     DIAGNOSED = "diagnosed"
     QUARANTINED = "quarantined"
-    LIFE_SETTLED = "life-settled"
+    ATTEMPT_FINALIZED = "attempt-finalized"
     HELD = "held"
     RELEASED = "released"
     CANCELLING = "cancelling"
@@ -52,12 +52,12 @@ FIELDS: dict[EventKind, frozenset[str]] = {
     EventKind.SUBMITTED: frozenset({"nonce", "array"}),
     EventKind.SUBMIT_REFUSED: frozenset({"nonce", "why"}),
     EventKind.ARRAY_LOST: frozenset({"array"}),
-    EventKind.LIFE_STARTED: frozenset({"life", "nodes"}),
+    EventKind.ATTEMPT_STARTED: frozenset({"attempt", "nodes"}),
     EventKind.DIAGNOSED: frozenset(
-        {"life", "class", "cause", "says", "node", "rank", "suspects", "evidence", "also", "advice"}
+        {"attempt", "class", "cause", "says", "node", "rank", "suspects", "evidence", "also", "advice"}
     ),
-    EventKind.QUARANTINED: frozenset({"life", "nodes", "until", "excluded", "why", "done"}),
-    EventKind.LIFE_SETTLED: frozenset({"life", "outcome", "action", "why"}),
+    EventKind.QUARANTINED: frozenset({"attempt", "nodes", "until", "excluded", "why", "done"}),
+    EventKind.ATTEMPT_FINALIZED: frozenset({"attempt", "outcome", "action", "why"}),
     EventKind.HELD: frozenset({"jobs", "why"}),
     EventKind.RELEASED: frozenset({"jobs"}),
     EventKind.CANCELLING: frozenset({"job", "why"}),
@@ -187,9 +187,9 @@ class TrainHistory:
     pending: dict[str, Event] = field(default_factory=dict)
     """Submissions that were begun and of which it is not known how they ended, by nonce."""
     started: dict[str, datetime] = field(default_factory=dict)
-    """When each life started, in order."""
-    settled: dict[str, Event] = field(default_factory=dict)
-    """How each life was settled."""
+    """When each attempt started, in order."""
+    finalized: dict[str, Event] = field(default_factory=dict)
+    """How each attempt was finalized."""
     diagnosed: dict[str, Event] = field(default_factory=dict)
     """What was found out about the end of each, where somebody wanted to know."""
     held: Event | None = None
@@ -197,8 +197,8 @@ class TrainHistory:
     cancelling: Event | None = None
     """The cancellation that was begun and of which it is not known whether it was done."""
 
-    def lives_of(self, array: str) -> list[str]:
-        return [life for life in self.started if Life(Path(life)).array == array]
+    def attempts_of(self, array: str) -> list[str]:
+        return [attempt for attempt in self.started if Attempt(Path(attempt)).array == array]
 
 
 def replay(events: list[Event]) -> TrainHistory:
@@ -221,15 +221,15 @@ def _submitted(history: TrainHistory, event: Event) -> None:
 
 
 def _started(history: TrainHistory, event: Event) -> None:
-    """A life of an array that nobody knows is what became of a submission that was cut off."""
-    life = str(event.data["life"])
-    array = Life(Path(life)).array
+    """An attempt of an array that nobody knows is what became of a submission that was cut off."""
+    attempt = str(event.data["attempt"])
+    array = Attempt(Path(attempt)).array
     if array not in history.arrays and len(history.pending) == 1:
         nonce, begun = history.pending.popitem()
         tasks = int(begun.data["tasks"])
         history.arrays[array] = Array(id=array, nonce=nonce, tasks=tasks, submitted=begun.when)
-    history.started[life] = event.when
-    history.settled.pop(life, None)  # a controller that was killed uses ids again
+    history.started[attempt] = event.when
+    history.finalized.pop(attempt, None)  # a controller that was killed uses ids again
 
 
 def _set_held(history: TrainHistory, event: Event) -> None:
@@ -253,9 +253,9 @@ _STEPS: dict[EventKind, Callable[[TrainHistory, Event], object]] = {
     EventKind.SUBMITTED: _submitted,
     EventKind.SUBMIT_REFUSED: lambda history, event: history.pending.pop(event.data["nonce"], None),
     EventKind.ARRAY_LOST: lambda history, event: history.arrays.pop(event.data["array"], None),
-    EventKind.LIFE_STARTED: _started,
-    EventKind.DIAGNOSED: lambda history, event: history.diagnosed.update({event.data["life"]: event}),
-    EventKind.LIFE_SETTLED: lambda history, event: history.settled.update({event.data["life"]: event}),
+    EventKind.ATTEMPT_STARTED: _started,
+    EventKind.DIAGNOSED: lambda history, event: history.diagnosed.update({event.data["attempt"]: event}),
+    EventKind.ATTEMPT_FINALIZED: lambda history, event: history.finalized.update({event.data["attempt"]: event}),
     EventKind.HELD: _set_held,
     EventKind.CANCELLING: _set_cancelling,
     EventKind.CANCELLED: _clear_cancelling,

@@ -20,12 +20,12 @@ SHARED = ("switches", "requests")
 SHOWN = 10
 """So many trains' names fit into a message."""
 
-OWNED = ("journal", "heartbeat", "logs", "lives", "checkpoints", "revisions")
+OWNED = ("journal", "heartbeat", "logs", "attempts", "checkpoints", "revisions")
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """The directory of one life: `<array>_<task>.<restart>`, or `<job>.<restart>` outside an array."""
+class Attempt:
+    """The directory of one attempt: `<array>_<task>.<restart>`, or `<job>.<restart>` outside an array."""
 
     path: Path
 
@@ -58,7 +58,7 @@ class Life:
 
     @property
     def end(self) -> Path:
-        """Written last of all. A life without it has not been settled."""
+        """Written last of all. An attempt without it has not been finalized."""
         return self.path / "end.json"
 
     @property
@@ -145,18 +145,18 @@ class RunDir:
     def revisions(self) -> Path:
         return self.path / "revisions"
 
-    def life(self, name: str) -> Life:
-        return Life(self.path / "lives" / name)
+    def attempt(self, name: str) -> Attempt:
+        return Attempt(self.path / "attempts" / name)
 
-    def lives(self) -> list[Life]:
-        """Every life that has a directory, in no order that means anything."""
+    def attempts(self) -> list[Attempt]:
+        """Every attempt that has a directory, in no order that means anything."""
         try:
-            return [Life(each) for each in (self.path / "lives").iterdir() if each.is_dir()]
+            return [Attempt(each) for each in (self.path / "attempts").iterdir() if each.is_dir()]
         except FileNotFoundError:
             return []
 
-    def life_logs(self, life: str) -> Path:
-        return self.logs / life
+    def attempt_logs(self, attempt: str) -> Path:
+        return self.logs / attempt
 
     @property
     def exists(self) -> bool:

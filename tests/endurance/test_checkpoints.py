@@ -59,8 +59,8 @@ def written(trains):
         key = (topology, family, precision)
         if key not in made:
             made[key] = trains(**config(topology, family=family, precision=precision))
-            life = made[key].start(world=world(topology))
-            assert life.finish() == [0] * world(topology), life.log
+            attempt = made[key].start(world=world(topology))
+            assert attempt.finish() == [0] * world(topology), attempt.log
         return made[key]
 
     return of
@@ -82,11 +82,11 @@ def test_another_topology_goes_on_with_the_same_losses(written, train, change, p
     source = written(before, family, precision)
     run = train(**config(after, family=family, precision=precision))
     tool("reshape", source.checkpoints / "step-0000010", run.checkpoints)
-    life = run.start(world=world(after))
-    assert life.finish() == [0] * world(after), life.log
-    whole = source.lives[0].losses
-    assert sorted(life.losses) == list(range(11, 21))
-    largest = max(abs(float(loss) - float(whole[step])) for step, loss in life.losses.items())
+    attempt = run.start(world=world(after))
+    assert attempt.finish() == [0] * world(after), attempt.log
+    whole = source.attempts[0].losses
+    assert sorted(attempt.losses) == list(range(11, 21))
+    largest = max(abs(float(loss) - float(whole[step])) for step, loss in attempt.losses.items())
     with capsys.disabled():
         print(f"\n{family} {precision} {before} to {after}: losses differ by {largest:.1e} at most")  # noqa: T201 - figures
     assert largest <= (2e-6 if precision == "fp32" else 2e-3)
@@ -96,10 +96,10 @@ def test_precision_may_change_with_the_topology(written, train):
     source = written("pp2.dp2", "gpt2", "fp32")
     run = train(**config("one", precision="bf16"))
     tool("reshape", source.checkpoints / "step-0000010", run.checkpoints)
-    life = run.start(world=1)
-    assert life.finish() == [0], life.log
-    whole = source.lives[0].losses
-    assert max(abs(float(loss) - float(whole[step])) for step, loss in life.losses.items()) < 0.02
+    attempt = run.start(world=1)
+    assert attempt.finish() == [0], attempt.log
+    whole = source.attempts[0].losses
+    assert max(abs(float(loss) - float(whole[step])) for step, loss in attempt.losses.items()) < 0.02
 
 
 @pytest.mark.parametrize("topology", ["one", "pp2.tp2", "pp2.dp2"])
@@ -128,7 +128,7 @@ SAVED = r"saved checkpoint \S+ in ([\d.]+) s; training stood still for ([\d.]+) 
 
 
 def test_a_background_save_stalls_training_for_a_tenth_of_a_synchronous_one(train, capsys):
-    """The first save of a life also waits for memory, so the second and third count."""
+    """The first save of an attempt also waits for memory, so the second and third count."""
     stalls = {}
     for background in (False, True):
         run = train(
@@ -141,9 +141,9 @@ def test_a_background_save_stalls_training_for_a_tenth_of_a_synchronous_one(trai
                 checkpoint={"every": 3, "keep_last": 2, "background": background},
             )
         )
-        life = run.start(world=1)
-        assert life.finish(timeout=300) == [0], life.log
-        stalls[background] = [float(stall) for _, stall in re.findall(SAVED, life.log)][:3]
+        attempt = run.start(world=1)
+        assert attempt.finish(timeout=300) == [0], attempt.log
+        stalls[background] = [float(stall) for _, stall in re.findall(SAVED, attempt.log)][:3]
     ratio = min(stalls[True][1:]) / min(stalls[False][1:])
     with capsys.disabled():
         print(f"\nstalls: in the background {stalls[True]}, synchronous {stalls[False]}: {ratio:.1%}")  # noqa: T201 - figures
@@ -152,20 +152,20 @@ def test_a_background_save_stalls_training_for_a_tenth_of_a_synchronous_one(trai
 
 def test_killed_in_the_midst_of_a_save_the_one_before_is_resumed(train):
     run = train(**tiny(steps=1000, precision="bf16", model=HEAVY, checkpoint={"every": 0}))
-    life = run.start(world=2)
-    life.wait_for_step(1)
+    attempt = run.start(world=2)
+    attempt.wait_for_step(1)
     save = run.arm("save")
-    life.wait_for(lambda: not save.exists(), "the first save")
+    attempt.wait_for(lambda: not save.exists(), "the first save")
     [first] = manifest.list_checkpoints(run.checkpoints)
     run.arm("save")
-    life.wait_for(lambda: any(run.checkpoints.glob(".saving-*/*")), "the second save to write")
-    os.kill(life.pids[time.time_ns() % 2], signal.SIGKILL)
-    life.finish(timeout=60)
+    attempt.wait_for(lambda: any(run.checkpoints.glob(".saving-*/*")), "the second save to write")
+    os.kill(attempt.pids[time.time_ns() % 2], signal.SIGKILL)
+    attempt.finish(timeout=60)
     assert manifest.list_checkpoints(run.checkpoints) == [first]
 
     run.config["steps"] = first.step + 2
     (run.run_dir / "save").unlink(missing_ok=True)
-    life = run.start(world=2)
-    assert life.finish() == [0, 0], life.log
-    assert f"resumed from checkpoint {first.path.name}" in life.log
+    attempt = run.start(world=2)
+    assert attempt.finish() == [0, 0], attempt.log
+    assert f"resumed from checkpoint {first.path.name}" in attempt.log
     assert not list(run.checkpoints.glob(".saving-*"))

@@ -83,13 +83,13 @@ def mixed(train, corpus, **data):
 
 
 def finished(train, world):
-    life = train.start(world=world)
-    assert life.finish() == [0] * world, life.log
-    return life
+    attempt = train.start(world=world)
+    assert attempt.finish() == [0] * world, attempt.log
+    return attempt
 
 
-def evaluations(life):
-    return [float(loss) for loss in re.findall(r"validation loss at iteration \d+ \| .*?: (\S+)", life.log)]
+def evaluations(attempt):
+    return [float(loss) for loss in re.findall(r"validation loss at iteration \d+ \| .*?: (\S+)", attempt.log)]
 
 
 @pytest.fixture(scope="session")
@@ -102,10 +102,10 @@ def alone(trains, corpus):
 @pytest.mark.parametrize(("pipeline", "world"), [(1, 2), (2, 2), (2, 4)], ids=["dp2", "pp2", "pp2-dp2"])
 def test_a_growing_batch_of_a_blend_is_the_same_on_any_layout(train, corpus, alone, pipeline, world):
     model = {"layers": 2, "hidden": 32, "heads": 2, "sequence": 32}
-    life = finished(mixed(train(**tiny(**TABLES, model=model, parallel={"pipeline": pipeline})), corpus), world)
-    assert life.losses.keys() == alone.losses.keys()
-    furthest = max(abs(float(life.losses[step]) - float(alone.losses[step])) for step in alone.losses)
-    evaluated = max(abs(a - b) for a, b in zip(evaluations(life), evaluations(alone), strict=True))
+    attempt = finished(mixed(train(**tiny(**TABLES, model=model, parallel={"pipeline": pipeline})), corpus), world)
+    assert attempt.losses.keys() == alone.losses.keys()
+    furthest = max(abs(float(attempt.losses[step]) - float(alone.losses[step])) for step in alone.losses)
+    evaluated = max(abs(a - b) for a, b in zip(evaluations(attempt), evaluations(alone), strict=True))
     print(f"\n{world} processes: losses within {furthest:.1e}, evaluations within {evaluated:.1e}")  # noqa: T201 - figures
     assert furthest <= 5e-6  # one unit in the sixth digit that the line has, and sums in another order
     assert evaluated <= 5e-6
@@ -118,10 +118,10 @@ def test_killed_in_the_ramp_and_resumed_it_is_as_never_stopped(train, corpus, pi
     whole = mixed(train(**tiny(**tables)), corpus)
     losses = finished(whole, world).losses
     run = mixed(train(**tiny(**tables)), corpus)
-    life = run.start(world=world)
-    life.wait_for_step(random.randint(5, 12))
-    os.kill(random.choice(life.pids), signal.SIGKILL)
-    life.finish()
+    attempt = run.start(world=world)
+    attempt.wait_for_step(random.randint(5, 12))
+    os.kill(random.choice(attempt.pids), signal.SIGKILL)
+    attempt.finish()
     again = finished(run, world)
     assert again.losses == {step: losses[step] for step in again.losses}
     assert 20 in again.losses
@@ -134,7 +134,7 @@ def test_other_data_or_another_seed_after_a_resume_is_said(train, corpus):
     run = mixed(train(**tiny(steps=2, parallel={"pipeline": 1})), corpus)
     finished(run, 1)
     run.config |= {"steps": 4, "seed": 99}
-    life = finished(mixed(run, corpus, held_out=0.2), 1)
-    said = [note for note in life.stop_reason.notes if "samples come in another order" in note]
+    attempt = finished(mixed(run, corpus, held_out=0.2), 1)
+    said = [note for note in attempt.stop_reason.notes if "samples come in another order" in note]
     assert [note.split()[0] for note in said] == ["seed", "data"]
     assert "seed 99 is not the checkpoint's, 1234" in said[0]

@@ -45,27 +45,27 @@ def files(run):
 def test_twenty_steps_are_ten_and_ten_and_any_kill_between(trains, train, cut, precision):
     world = CUTS[cut][0]
     whole = trains(**given(cut, precision))
-    life = whole.start(world)
-    assert life.finish() == [0] * world, life.log
-    expected = life.losses
+    attempt = whole.start(world)
+    assert attempt.finish() == [0] * world, attempt.log
+    expected = attempt.losses
     assert sorted(expected) == list(range(1, 21))
 
     resumed = train(**given(cut, precision))
     resumed.adopt(whole)
     shutil.rmtree(resumed.checkpoints / manifest.directory_name(20))
-    life = resumed.start(world)
-    assert life.finish() == [0] * world, life.log
-    assert life.losses == {step: expected[step] for step in range(11, 21)}
+    attempt = resumed.start(world)
+    assert attempt.finish() == [0] * world, attempt.log
+    assert attempt.losses == {step: expected[step] for step in range(11, 21)}
     assert files(resumed) == files(whole)
 
     killed = train(**given(cut, precision, checkpoint={"every": 3}))
-    life = killed.start(world)
-    life.wait_for_step(random.randint(1, 15))
-    os.kill(random.choice(life.pids), signal.SIGKILL)
-    assert 0 not in life.finish(timeout=60)
+    attempt = killed.start(world)
+    attempt.wait_for_step(random.randint(1, 15))
+    os.kill(random.choice(attempt.pids), signal.SIGKILL)
+    assert 0 not in attempt.finish(timeout=60)
     again = killed.start(world)
     assert again.finish() == [0] * world, again.log
-    assert life.losses | again.losses == expected
+    assert attempt.losses | again.losses == expected
     assert files(killed) == files(whole)
 
 

@@ -245,7 +245,7 @@ def accounting(tape: Recorder) -> None:
     tape.until("CANCELLED", again)
     tape.until("FAILED", failed)
     time.sleep(3)  # until slurmdbd has been told
-    tape.keep("sacct", "lives", lambda: tape.slurm.past([again, failed, waiting]))
+    tape.keep("sacct", "attempts", lambda: tape.slurm.past([again, failed, waiting]))
     slurmdbd = tape.sandbox.record.daemon("slurmdbd")
     assert slurmdbd is not None
     slurmdbd.process.send(9)

@@ -1,4 +1,5 @@
-"""A train with lives, a clock that is set by hand, and a queue that keeps the Scheduler's contract without a Slurm."""
+"""A train with attempts, a clock that is set by hand, and a queue that keeps the Scheduler's contract without a
+Slurm."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from opsctl.nodes.remote.fanout import Fanout
 from opsctl.settings.health import HealthSettings
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.journal import EventKind, Journal
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
 from tests.support.clocks import FakeClock
@@ -118,26 +119,26 @@ class World:
     chain: TrainArrays
     rules: GuardSettings
 
-    def began(self, life: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Life:
-        """A life that began now."""
+    def began(self, attempt: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Attempt:
+        """An attempt that began now."""
         start = Start(
-            life=life, job="13", nodes=nodes, node_count=1, gpus="", node="node001", at=self.clock.now(),
+            attempt=attempt, job="13", nodes=nodes, node_count=1, gpus="", node="node001", at=self.clock.now(),
             checkpoint=checkpoint,
         )  # fmt: skip
-        write_start(self.run, self.run.life(life), start)
-        self.chain.journal.append(EventKind.LIFE_STARTED, life=life, nodes=nodes)
-        return self.run.life(life)
+        write_start(self.run, self.run.attempt(attempt), start)
+        self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=attempt, nodes=nodes)
+        return self.run.attempt(attempt)
 
-    def exited(self, life: Life, code: int, *, after: float = 60) -> None:
+    def exited(self, attempt: Attempt, code: int, *, after: float = 60) -> None:
         """The guard saw the body end, so many seconds later."""
         self.clock.sleep(after)
-        life.body_exit.write_text(f"{code}\n")
-        os.utime(life.body_exit, (self.clock.now().timestamp(),) * 2)
+        attempt.body_exit.write_text(f"{code}\n")
+        os.utime(attempt.body_exit, (self.clock.now().timestamp(),) * 2)
 
-    def left(self, life: Life, reason: TrainerStop, *, step: int = 40, after: float = 60) -> None:
+    def left(self, attempt: Attempt, reason: TrainerStop, *, step: int = 40, after: float = 60) -> None:
         """The trainer left and said why."""
         self.clock.sleep(after)
-        life.stop_reason.write_text(to_json(StopReason(reason=reason, step=step, at=self.clock.now().timestamp())))
+        attempt.stop_reason.write_text(to_json(StopReason(reason=reason, step=step, at=self.clock.now().timestamp())))
 
     def row(self, tasks: tuple[int, ...], state: JobState, **more: object) -> None:
         row = Job(id="13", array="12", tasks=tasks, name="gpt", user="me", state=state, comment="opsctl:gpt:n1")
@@ -146,8 +147,8 @@ class World:
     def kinds(self) -> list[EventKind]:
         return [event.kind for event in self.chain.journal.events()]
 
-    def end(self, life: Life) -> dict[str, str]:
-        return json.loads(life.end.read_text())  # type: ignore[no-any-return]  # what was written
+    def end(self, attempt: Attempt) -> dict[str, str]:
+        return json.loads(attempt.end.read_text())  # type: ignore[no-any-return]  # what was written
 
 
 def a_world(path: Path) -> World:
@@ -159,7 +160,7 @@ def a_world(path: Path) -> World:
     journal.append(EventKind.SUBMITTING, nonce="n1", tasks=10, after="")
     journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
     made = World(
-        run, clock, queue, TrainArrays(run=run, journal=journal, scheduler=queue), GuardSettings(short_lives=3)
+        run, clock, queue, TrainArrays(run=run, journal=journal, scheduler=queue), GuardSettings(short_attempts=3)
     )
     made.row(tuple(range(2, 11)), JobState.PENDING, reason="JobArrayTaskLimit", id="12")
     clock.sleep(1)

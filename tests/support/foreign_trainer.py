@@ -16,7 +16,7 @@ from pathlib import Path
 
 def main() -> None:
     place, (last, every, most), step_s = Path(sys.argv[1]), map(int, sys.argv[2:5]), float(sys.argv[5])
-    rank, node, life = int(os.environ["RANK"]), os.environ["TRAIN_NODE"], os.environ["TRAIN_LIFE"]
+    rank, node, attempt = int(os.environ["RANK"]), os.environ["TRAIN_NODE"], os.environ["TRAIN_ATTEMPT"]
     checkpoints = Path(os.environ["TRAIN_CHECKPOINT_DIR"])
     first = max((int(path.name) for path in checkpoints.glob("[0-9]*")), default=0) + 1
     leave = min(last, first + most - 1)
@@ -34,7 +34,7 @@ def main() -> None:
             sys.stdout.write(f" iteration {step:8d}/{last:8d} | lm loss: {2.5:.6E} |\n")
             sys.stdout.flush()
             with (place / "steps").open("a") as steps:
-                steps.write(f"{life} {node} {step}\n")
+                steps.write(f"{attempt} {node} {step}\n")
             if step % every == 0 or step == leave:
                 (checkpoints / ".new").mkdir(exist_ok=True)
                 (checkpoints / ".new").rename(checkpoints / str(step))

@@ -16,7 +16,7 @@ from opsctl.render import directives, render
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.scheduler.slurm import Slurm
 from opsctl.state.journal import Event, EventKind, Journal
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 
 
 def until(holds: Callable[[], object], *, seconds: float = 100) -> None:
@@ -94,13 +94,13 @@ class GuardedTrain:
         """The row of a task that began."""
         return next(job for job in self.jobs if job.tasks == (number,))
 
-    def life(self, task: int = 1) -> Life:
-        return self.run.life(f"{self.arrays[-1]}_{task}.0")
+    def attempt(self, task: int = 1) -> Attempt:
+        return self.run.attempt(f"{self.arrays[-1]}_{task}.0")
 
     def end(self, task: int = 1) -> dict[str, str]:
-        """How a life was settled."""
-        until(self.life(task).end.exists)
-        return json.loads(self.life(task).end.read_text())  # type: ignore[no-any-return]  # end.json is an object
+        """How an attempt was finalized."""
+        until(self.attempt(task).end.exists)
+        return json.loads(self.attempt(task).end.read_text())  # type: ignore[no-any-return]  # end.json is an object
 
     def events(self, kind: EventKind) -> list[Event]:
         return [event for event in self.journal.events() if event.kind is kind]

@@ -43,7 +43,7 @@ class Train:
         self.clock = Hand()
         self.journal = Journal(self.run, self.clock)
         self.stamps = stamps
-        self.life = ""
+        self.attempt = ""
         self.began = 0.0
 
     def note(self, at: float, kind: EventKind, **data: Any) -> None:
@@ -54,15 +54,24 @@ class Train:
         self.note(at, EventKind.SUBMITTING, nonce=array, tasks=tasks, after="")
         self.note(at, EventKind.SUBMITTED, nonce=array, array=array)
 
-    def start(self, at: float, life: str) -> None:
-        self.note(at, EventKind.LIFE_STARTED, life=life, nodes="node[001-002]")
-        self.life, self.began = life, at
-        path = self.run.life(life).path
+    def start(self, at: float, attempt: str) -> None:
+        self.note(at, EventKind.ATTEMPT_STARTED, attempt=attempt, nodes="node[001-002]")
+        self.attempt, self.began = attempt, at
+        path = self.run.attempt(attempt).path
         path.mkdir(parents=True)
         size = self.run.main_log.stat().st_size if self.run.main_log.exists() else 0
-        record = {"life": life, "job": "7", "nodes": "node[001-002]", "node_count": 2, "gpus": "", "node": "node001",
-                  "at": self.clock.now().isoformat(), "checkpoint": -1, "main_log": size}  # fmt: skip
-        self.run.life(life).start.write_text(json.dumps(record))
+        record = {
+            "attempt": attempt,
+            "job": "7",
+            "nodes": "node[001-002]",
+            "node_count": 2,
+            "gpus": "",
+            "node": "node001",
+            "at": self.clock.now().isoformat(),
+            "checkpoint": -1,
+            "main_log": size,
+        }
+        self.run.attempt(attempt).start.write_text(json.dumps(record))
 
     def say(self, text: str) -> None:
         with self.run.main_log.open("a") as log:
@@ -84,12 +93,19 @@ class Train:
         return at
 
     def end(self, at: float, outcome: Outcome, why: str = "as told") -> None:
-        life, action = self.run.life(self.life), ACTIONS[outcome]
-        self.note(at, EventKind.LIFE_SETTLED, life=self.life, outcome=outcome, action=action, why=why)
+        attempt, action = self.run.attempt(self.attempt), ACTIONS[outcome]
+        self.note(at, EventKind.ATTEMPT_FINALIZED, attempt=self.attempt, outcome=outcome, action=action, why=why)
         began = BEGIN + timedelta(seconds=self.began)
-        record = {"life": self.life, "outcome": outcome, "action": action, "why": why, "started": began.isoformat(),
-                  "ended": self.clock.now().isoformat(), "new_checkpoint": True}  # fmt: skip
-        life.end.write_text(json.dumps(record))
+        record = {
+            "attempt": self.attempt,
+            "outcome": outcome,
+            "action": action,
+            "why": why,
+            "started": began.isoformat(),
+            "ended": self.clock.now().isoformat(),
+            "new_checkpoint": True,
+        }
+        attempt.end.write_text(json.dumps(record))
 
     def report(self, at: float, since: float | None = None) -> Report:
         moment = None if since is None else BEGIN + timedelta(seconds=since)
@@ -97,7 +113,8 @@ class Train:
 
 
 def rough(place: Path, *, stamps: bool = True) -> Train:
-    """Ten minutes in the queue; a node dies after step 100, and five minutes pass until that is noticed; the next life
+    """Ten minutes in the queue; a node dies after step 100, and five minutes pass until that is noticed; the next
+    attempt
     goes on from the checkpoint of step 50, has ten slow steps and finishes."""
     train = Train(place, stamps=stamps)
     train.submit(0)

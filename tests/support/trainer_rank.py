@@ -58,7 +58,7 @@ def main(run_dir: Path) -> None:
     seen["last"] = digests(engine)
     if plan.get("save"):
         checkpoints.save(state, background=True)
-        assert checkpoints.settle(state, wait=True), state.notes
+        assert checkpoints.finalize(state, wait=True), state.notes
     seen["parameters"] = sum(p.numel() for p in engine.deepspeed.module.parameters())
     (run_dir / f"rank-{me.rank}.json").write_text(json.dumps(seen))
     leave(control, 0)

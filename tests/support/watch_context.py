@@ -12,7 +12,7 @@ from opsctl.launch.train_arrays import take_snapshot
 from opsctl.model import Finding, Job, JobState
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse
 from opsctl.state.journal import EventKind, Journal
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.watchdogs import WATCHDOGS
 from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
 from tests.support.clocks import FakeClock
@@ -42,8 +42,8 @@ class Stage:
         self.journal.append(EventKind.SUBMITTED, nonce="n", array="7")
 
     @property
-    def life(self) -> Life:
-        return self.run.life("7_1.0")
+    def attempt(self) -> Attempt:
+        return self.run.attempt("7_1.0")
 
     def runs(self, *, since: datetime = T0, **changed: Any) -> None:
         self.jobs = (job(start=since, **changed),)

@@ -80,24 +80,24 @@ def test_words_arrive_as_they_are() -> None:
     assert shlex.split(command_line(words)) == words
 
 
-def test_a_placeholder_becomes_a_variable_of_the_life() -> None:
+def test_a_placeholder_becomes_a_variable_of_the_attempt() -> None:
     assert command_line(["--stop={{ stop_request }}", "{{nodes}}"]) == '--stop="${TRAIN_STOP_REQUEST:-}" "${NNODES:-}"'
 
 
 def test_text_around_a_placeholder_is_quoted_on_its_own() -> None:
-    assert command_line(["$x {{ life }} `y`"]) == "'$x '\"${TRAIN_LIFE:-}\"' `y`'"
+    assert command_line(["$x {{ attempt }} `y`"]) == "'$x '\"${TRAIN_ATTEMPT:-}\"' `y`'"
 
 
 def test_a_value_that_is_known_already_is_put_in_and_not_looked_into_again() -> None:
-    assert command_line(["{{ a }}/{{ life }}"], {"a": "{{ nodes }}"}) == "'{{ nodes }}/'\"${TRAIN_LIFE:-}\""
+    assert command_line(["{{ a }}/{{ attempt }}"], {"a": "{{ nodes }}"}) == "'{{ nodes }}/'\"${TRAIN_ATTEMPT:-}\""
 
 
 def test_every_unknown_placeholder_is_named_with_those_that_are_known() -> None:
     with pytest.raises(ConfigError) as caught:
-        command_line(["{{ nodez }}", "x{{ Life }}"], {"python": "p"})
+        command_line(["{{ nodez }}", "x{{ Attempt }}"], {"python": "p"})
     known = ", ".join(sorted([*RUNTIME, "python"]))
     assert caught.value.problems == (
-        f"{{{{ Life }}}}: unknown; known: {known}",
+        f"{{{{ Attempt }}}}: unknown; known: {known}",
         f"{{{{ nodez }}}}: unknown; known: {known}",
     )
 

@@ -12,7 +12,8 @@ import torch
 class HostCopies:
     """Copies of nested containers of tensors, in memory that is kept from one save to the next.
 
-    So only the first save of a life waits for the system to hand out the pages. A copy is as large as what is seen of a
+    So only the first save of an attempt waits for the system to hand out the pages. A copy is as large as what is
+    seen of a
     tensor, however much lies behind it. The next copy under the same name overwrites the last one.
     """
 

@@ -19,7 +19,7 @@ CHANNELS: dict[str, str] = {
     "file": "opsctl.alerts.channels.plain_text:ToFile",
     "stdout": "opsctl.alerts.channels.plain_text:ToStdout",
 }
-"""By kind: where it lives. Imported when it is used, for some take long."""
+"""By kind: where it attempts. Imported when it is used, for some take long."""
 
 
 class Channel(Protocol):

@@ -38,12 +38,16 @@ def eta_of(
     if not recent or step_s is None or not recent[-1].last:
         raise OpsctlError(f"{log}: no iteration line that tells its time and the last step")
     newest, last = recent[-1], recent[-1].last
-    life_s = math.inf if task_h is None else task_h * 3600
+    attempt_s = math.inf if task_h is None else task_h * 3600
     left = time_left(
-        steps=max(0, last - newest.step), step_s=step_s, life_s=life_s, start_up_s=start_up_min * 60, waits_s=waits
+        steps=max(0, last - newest.step),
+        step_s=step_s,
+        attempt_s=attempt_s,
+        start_up_s=start_up_min * 60,
+        waits_s=waits,
     )
     return {
         "step": newest.step, "last_step": last, "step_s": step_s, "batch": newest.global_batch,
-        "training_left": left.training, "tasks_to_come": left.lives, "mean_wait": fmean(waits) if waits else None,
+        "training_left": left.training, "tasks_to_come": left.attempts, "mean_wait": fmean(waits) if waits else None,
         "likely": left.likely, "earliest": left.early, "latest": left.late,
     }  # fmt: skip

@@ -141,6 +141,6 @@ def _show(setup: SimulationSetup, summary: calc.Summary) -> None:
         "without the queue": f"{summary.without_queue:.1%}",
         **{f"  {cause}": format_percent(summary.lost[cause]) for cause in CAUSES},
         "failures": f"{summary.failures:.1f}, one every {format_duration(setup.mtbf_h * 3600)} of running",
-        "tasks": f"{summary.lives:.1f}",
+        "tasks": f"{summary.attempts:.1f}",
         "nodes taken out": f"{summary.removed:.1f}",
     })  # fmt: skip

@@ -110,11 +110,11 @@ class SlurmDriver:
         """
         clock = self.cron.clock
         late, known, since, seen = clock.monotonic() + seconds, "", 0.0, set[str]()
-        settled = min(ON_DISK, self.cron.settings.every / 2)
+        finalized = min(ON_DISK, self.cron.settings.every / 2)
         while True:
             try:
                 job = self.ensure(after=slot, own=own)
-                if job is None or (job == known and clock.monotonic() - since >= settled):
+                if job is None or (job == known and clock.monotonic() - since >= finalized):
                     return True
                 if job != known:
                     known, since = job, clock.monotonic()
@@ -124,7 +124,7 @@ class SlurmDriver:
                 self.cron.say(f"the next tick: {error.message}")
             if clock.monotonic() > late or len(seen) > MOST:
                 return False
-            clock.sleep(min(AGAIN, settled))
+            clock.sleep(min(AGAIN, finalized))
 
     def next_slot(self, after: datetime) -> datetime:
         """The first time on the grid that is later than now and than `after`, the slot of the tick that asks: a node

@@ -25,7 +25,7 @@ def find_orphans(seen: NodeSnapshot, site: HealthSettings) -> list[NodeProcess]:
     return [each for each in users if each.pid in on_cards]
 
 
-def end_orphans(fanout: Fanout, seen: NodeSnapshot, ghosts: list[NodeProcess]) -> Answer:
+def end_orphans(fanout: Fanout, seen: NodeSnapshot, orphans: list[NodeProcess]) -> Answer:
     """End them; the ids of those that were ended are what it prints."""
-    which = [f"{each.pid}:{each.started}" for each in ghosts]
+    which = [f"{each.pid}:{each.started}" for each in orphans]
     return fanout.one(seen.node, ("sh", "-c", END, "end", *which), timeout=20)

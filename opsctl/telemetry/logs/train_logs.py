@@ -1,4 +1,4 @@
-"""The logs of one train: main_log with pulse.log, or what each rank of a life said."""
+"""The logs of one train: main_log with pulse.log, or what each rank of an attempt said."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opsctl.telemetry.logs.log_lines import merge, time_of
 
 POLL_SECONDS = 0.5
 LOOK_SECONDS = 5.0
-"""How often to look for a new life and for new ranks of it."""
+"""How often to look for a new attempt and for new ranks of it."""
 
 
 class LogSource(Protocol):
@@ -82,7 +82,8 @@ def _fitting(main: list[bytes], pulse: list[bytes]) -> list[bytes]:
 
 @dataclass(slots=True, kw_only=True)
 class RankLogs:
-    """What the ranks of one life said: of the newest life, or of the newest life of one task. Later lives take over."""
+    """What the ranks of one attempt said: of the newest attempt, or of the newest attempt of one task. Later attempts
+    take over."""
 
     run: RunDir
     journal: Journal
@@ -91,15 +92,15 @@ class RankLogs:
     node: str | None = None
     with_prefix: bool = True
     """Whether to say which rank said it, as main_log does."""
-    life: str | None = None
-    """The life that is read now, once there is one."""
+    attempt: str | None = None
+    """The attempt that is read now, once there is one."""
     poll_seconds: float = POLL_SECONDS
     _files: dict[Path, GrowingFile] = field(default_factory=dict)
     _next_look: float = 0
 
     def tail(self, lines: int | None) -> Iterator[bytes]:
         """The last lines of each rank, one rank after the other."""
-        self.life = self._newest_life()
+        self.attempt = self._newest_attempt()
         self._files = {path: _begin(path, lines) for path in self._paths()}
         yield from self._read_all()
 
@@ -116,16 +117,16 @@ class RankLogs:
     def what(self) -> str:
         asked = ((self.task, "task"), (self.rank, "rank"), (self.node, "node"))
         names = [f"{name} {value}" for value, name in asked if value is not None]
-        return ", ".join([*names, f"life {self.life}" if self.life else "no life"]) + f" of {self.run.name}"
+        return ", ".join([*names, f"attempt {self.attempt}" if self.attempt else "no attempt"]) + f" of {self.run.name}"
 
     def _look(self) -> Iterator[bytes]:
-        """Find the life and its ranks: what is left of the life before, and what new ranks said."""
+        """Find the attempt and its ranks: what is left of the attempt before, and what new ranks said."""
         self._next_look = self.journal.clock.monotonic() + LOOK_SECONDS
-        newest = self._newest_life()
-        if newest != self.life:
+        newest = self._newest_attempt()
+        if newest != self.attempt:
             yield from self.rest()
             self._close()
-        self.life = newest
+        self.attempt = newest
         if new := [path for path in self._paths() if path not in self._files]:
             self._files |= {path: GrowingFile(path) for path in new}
             yield from self._read_all()
@@ -135,15 +136,15 @@ class RankLogs:
             file.close()
         self._files = {}
 
-    def _newest_life(self) -> str | None:
+    def _newest_attempt(self) -> str | None:
         started = replay(self.journal.events()).started
-        mine = (name for name in reversed(started) if self.task is None or self.run.life(name).task == self.task)
+        mine = (name for name in reversed(started) if self.task is None or self.run.attempt(name).task == self.task)
         return next(mine, None)
 
     def _paths(self) -> list[Path]:
-        if self.life is None:
+        if self.attempt is None:
             return []
-        found = [path for path in self.run.life_logs(self.life).glob("*.log") if self._is_asked_for(path)]
+        found = [path for path in self.run.attempt_logs(self.attempt).glob("*.log") if self._is_asked_for(path)]
         return sorted(found, key=lambda path: int(_place(path)[1]))
 
     def _is_asked_for(self, path: Path) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 
-from opsctl.telemetry.progress.log_clock import LifeClock
+from opsctl.telemetry.progress.log_clock import AttemptClock
 from opsctl.telemetry.progress.log_summary import NOTHING, LogPart, LogStep
 from opsctl.telemetry.progress.step_pace import count_steps, log_interval, spoken_s, took_s, usual_step_s
 
@@ -26,16 +26,16 @@ class Bucket(StrEnum):
     EFFECTIVE = "training"
     """Steps done for the first time, at the usual time of a step."""
     TWICE = "done twice"
-    """Steps that had been done before and were lost with a life."""
+    """Steps that had been done before and were lost with an attempt."""
     SLOW = "slow steps"
     """What steps took beyond the usual time."""
     CHECKPOINT = "checkpoints"
     """Training stood still for a save."""
     EVALUATION = "evaluation"
     START_UP = "start-up"
-    """From a life's start to its first step; all of a life that did no step."""
+    """From an attempt's start to its first step; all of an attempt that did no step."""
     HANG = "hang until noticed"
-    """From the last step to the end of a life that did not leave by itself: a hang, a dead node, a crash."""
+    """From the last step to the end of an attempt that did not leave by itself: a hang, a dead node, a crash."""
     QUEUE = "queue"
     HELD = "held"
     NOT_QUEUED = "nothing queued"
@@ -44,7 +44,7 @@ class Bucket(StrEnum):
 
 
 class SpanEnd(StrEnum):
-    """How a life ended, as far as its last seconds are concerned."""
+    """How an attempt ended, as far as its last seconds are concerned."""
 
     LEFT = "left"
     """By itself, having saved."""
@@ -56,8 +56,8 @@ class SpanEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LifeSpan:
-    """When a life was, and what it told. Times in seconds since the epoch."""
+class AttemptSpan:
+    """When an attempt was, and what it told. Times in seconds since the epoch."""
 
     begin: float
     end: float
@@ -85,27 +85,30 @@ class Span:
     begin: float
     end: float
     bucket: Bucket
-    life: int | None = None
-    """Which of the lives."""
+    attempt: int | None = None
+    """Which of the attempts."""
 
 
 SLOW_FROM = 1.05
 """So much of the usual time makes steps slow. One slow node made all of BLOOM's steps 6 % slower (149 to 140 TFLOPs,
 chronicles of tr11-176B); the noise of healthy steps is below."""
 UNFINISHED, LEAVING = 3.0, 60.0
-"""A life that was cancelled, or goes on, so many of its log's intervals, or seconds, after its last line is at work;
+"""An attempt that was cancelled, or goes on, so many of its log's intervals, or seconds, after its last line is at
+work;
 after more it hangs."""
 
 
-def account_time(lives: Sequence[LifeSpan], waits: Sequence[IdleSpan], *, begin: float, end: float) -> Iterator[Span]:
+def account_time(
+    attempts: Sequence[AttemptSpan], waits: Sequence[IdleSpan], *, begin: float, end: float
+) -> Iterator[Span]:
     """What every second between `begin` and `end` was spent on: spans in order, without gap or overlap.
 
-    `lives` are in the order in which they began; one that overlaps the one before begins when that has ended.
+    `attempts` are in the order in which they began; one that overlaps the one before begins when that has ended.
     """
-    walk = _Walk(lives, begin=begin, end=end)
-    for number, life in enumerate(lives):
-        yield from _waited(walk, waits, life.begin)
-        yield from walk.live(number, life)
+    walk = _Walk(attempts, begin=begin, end=end)
+    for number, attempt in enumerate(attempts):
+        yield from _waited(walk, waits, attempt.begin)
+        yield from walk.live(number, attempt)
     yield from _waited(walk, waits, end)
 
 
@@ -120,50 +123,50 @@ def _waited(walk: _Walk, waits: Sequence[IdleSpan], until: float) -> Iterator[Sp
 class _Walk:
     """Goes through the window once. Nothing that it is given takes it back, or beyond the end."""
 
-    def __init__(self, lives: Sequence[LifeSpan], *, begin: float, end: float) -> None:
+    def __init__(self, attempts: Sequence[AttemptSpan], *, begin: float, end: float) -> None:
         self.now = self.calm = begin
         """`calm` is from when on there was nothing but new steps: their span ends with what comes after them."""
         self.end = self.limit = end
-        self.usual = usual_step_s((life.told, life.nodes) for life in lives)
-        self.every = log_interval(life.told for life in lives)
-        starts = [start for life in lives if (start := self._told_start_up(life)) is not None and start >= 0]
+        self.usual = usual_step_s((attempt.told, attempt.nodes) for attempt in attempts)
+        self.every = log_interval(attempt.told for attempt in attempts)
+        starts = [start for attempt in attempts if (start := self._told_start_up(attempt)) is not None and start >= 0]
         self.start_up = median(starts) if starts else 0.0
         self.highest = 0
-        self.life: int | None = None
+        self.attempt: int | None = None
 
     def to(self, at: float, bucket: Bucket) -> Iterator[Span]:
         at = min(at, self.end)
         if at > self.now:  # which is never true of nan
             yield from self._flush()
-            yield Span(self.now, at, bucket, self.life)
+            yield Span(self.now, at, bucket, self.attempt)
             self.now = self.calm = at
 
     def _flush(self) -> Iterator[Span]:
         if self.now > self.calm:
-            yield Span(self.calm, self.now, Bucket.EFFECTIVE, self.life)
+            yield Span(self.calm, self.now, Bucket.EFFECTIVE, self.attempt)
             self.calm = self.now
 
-    def live(self, number: int, life: LifeSpan) -> Iterator[Span]:
-        self.life, self.end = number, min(max(life.end, self.now), self.limit)
-        if math.isnan(life.told.first_stamp):
-            yield from self.to(self.now + self._guessed_start_up(life), _gap(None, life))
-        clock, last, interval = LifeClock(life.begin, life.end, life.told), None, NOTHING
-        for line in life.told:
+    def live(self, number: int, attempt: AttemptSpan) -> Iterator[Span]:
+        self.attempt, self.end = number, min(max(attempt.end, self.now), self.limit)
+        if math.isnan(attempt.told.first_stamp):
+            yield from self.to(self.now + self._guessed_start_up(attempt), _gap(None, attempt))
+        clock, last, interval = AttemptClock(attempt.begin, attempt.end, attempt.told), None, NOTHING
+        for line in attempt.told:
             count = count_steps(line.step, last and last.step, self.every)
-            usual = self._usual(line, life)
+            usual = self._usual(line, attempt)
             interval, took = usual * count, took_s(line, count, usual, self.every)
             low, high = clock.read(line, self.now, took)
             end = self.now + took
             is_gap, is_late = low > end + clock.tolerance, high < end - clock.tolerance
             if is_gap or line.is_special or took > interval * SLOW_FROM or line.step - count < self.highest:
-                gap = _gap(line if last else None, life)
+                gap = _gap(line if last else None, attempt)
                 yield from self._line(line, count, interval, (took, low, high, clock.tolerance), gap)
             else:  # as most lines are
                 self.now = max(self.now, min(high if is_late else end, self.end))
             self.highest, last = max(self.highest, line.step), line
-        yield from self._tail(life, interval if last else None)
+        yield from self._tail(attempt, interval if last else None)
         yield from self._flush()
-        self.life, self.end = None, self.limit
+        self.attempt, self.end = None, self.limit
 
     def _line(
         self, line: LogStep, count: int, interval: float, told: tuple[float, float, float, float], gap: Bucket
@@ -191,49 +194,54 @@ class _Walk:
         yield from self.to(begin + beyond + (length - beyond) * (1 - new), Bucket.TWICE)
         self.now = max(self.now, min(end, self.end))
 
-    def _tail(self, life: LifeSpan, interval: float | None) -> Iterator[Span]:
-        """From the last line to the life's end; `interval` is what its steps usually take, None if there was none."""
+    def _tail(self, attempt: AttemptSpan, interval: float | None) -> Iterator[Span]:
+        """From the last line to the attempt's end; `interval` is what its steps usually take, None if there was
+        none."""
         if interval is None:
-            yield from self.to(self.end, Bucket.UNKNOWN if life.is_torn else Bucket.START_UP)
+            yield from self.to(self.end, Bucket.UNKNOWN if attempt.is_torn else Bucket.START_UP)
             return
-        stall, at_work = life.told.stall, max(LEAVING, UNFINISHED * interval) if interval >= 0 else math.inf
-        if math.isfinite(stall) or life.ending is SpanEnd.LEFT:
+        stall, at_work = attempt.told.stall, max(LEAVING, UNFINISHED * interval) if interval >= 0 else math.inf
+        if math.isfinite(stall) or attempt.ending is SpanEnd.LEFT:
             yield from self.to(self.now + stall, Bucket.CHECKPOINT)
-        is_still = life.ending in {SpanEnd.CUT, SpanEnd.OPEN} and self.end - self.now > at_work
-        yield from self.to(self.end, Bucket.HANG if life.ending is SpanEnd.BROKE or is_still else Bucket.UNKNOWN)
+        is_still = attempt.ending in {SpanEnd.CUT, SpanEnd.OPEN} and self.end - self.now > at_work
+        yield from self.to(self.end, Bucket.HANG if attempt.ending is SpanEnd.BROKE or is_still else Bucket.UNKNOWN)
 
-    def _spoken(self, life: LifeSpan) -> float:
-        return spoken_s(life.told, lambda line: self._usual(line, life), self.every)
+    def _spoken(self, attempt: AttemptSpan) -> float:
+        return spoken_s(attempt.told, lambda line: self._usual(line, attempt), self.every)
 
-    def _usual(self, line: LogStep, life: LifeSpan) -> float:
-        return self.usual.get((line.batch, life.nodes), NOTHING)
+    def _usual(self, line: LogStep, attempt: AttemptSpan) -> float:
+        return self.usual.get((line.batch, attempt.nodes), NOTHING)
 
-    def _told_start_up(self, life: LifeSpan) -> float | None:
+    def _told_start_up(self, attempt: AttemptSpan) -> float | None:
         """Seconds from its start to its first step, if that can be known."""
-        line = next(iter(life.told), None)
-        if line is None or life.is_torn:
+        line = next(iter(attempt.told), None)
+        if line is None or attempt.is_torn:
             return None
-        if math.isnan(life.told.first_stamp):
-            return life.end - life.begin - self._spoken(life) if life.ending is SpanEnd.LEFT else None
-        took = took_s(line, count_steps(line.step, None, self.every), self._usual(line, life), self.every)
-        return LifeClock(life.begin, life.end, life.told).read(line, life.begin, took)[0] - took - life.begin
+        if math.isnan(attempt.told.first_stamp):
+            return attempt.end - attempt.begin - self._spoken(attempt) if attempt.ending is SpanEnd.LEFT else None
+        took = took_s(line, count_steps(line.step, None, self.every), self._usual(line, attempt), self.every)
+        return (
+            AttemptClock(attempt.begin, attempt.end, attempt.told).read(line, attempt.begin, took)[0]
+            - took
+            - attempt.begin
+        )
 
-    def _guessed_start_up(self, life: LifeSpan) -> float:
+    def _guessed_start_up(self, attempt: AttemptSpan) -> float:
         """The same where it bears none: what is left besides the steps, if nothing else can have taken it."""
-        if not len(life.told):
+        if not len(attempt.told):
             return 0.0
-        spoken = self._spoken(life)
-        if life.ending is SpanEnd.LEFT:
+        spoken = self._spoken(attempt)
+        if attempt.ending is SpanEnd.LEFT:
             return self.end - self.now - spoken
-        if not math.isnan(life.last_word):
-            return life.last_word - self.now - spoken
+        if not math.isnan(attempt.last_word):
+            return attempt.last_word - self.now - spoken
         return min(self.start_up, self.end - self.now - spoken)
 
 
-def _gap(line: LogStep | None, life: LifeSpan) -> Bucket:
+def _gap(line: LogStep | None, attempt: AttemptSpan) -> Bucket:
     """What there is between the steps of two lines; None is before the first."""
     if line is None:
-        return Bucket.UNKNOWN if life.is_torn else Bucket.START_UP
+        return Bucket.UNKNOWN if attempt.is_torn else Bucket.START_UP
     if line.stall == math.inf:
         return Bucket.CHECKPOINT
     return Bucket.EVALUATION if line.evaluated else Bucket.UNKNOWN

@@ -11,7 +11,7 @@ from opsctl.state.journal import TrainHistory
 from opsctl.telemetry.progress.iteration_lines import Iteration
 
 SAME_MOMENT_S = 10.0
-"""A settlement and a start that are no further apart are one guard's doing."""
+"""A finalization and a start that are no further apart are one guard's doing."""
 
 
 def median_step_s(recent: Iterable[Iteration]) -> float | None:
@@ -23,13 +23,13 @@ def median_step_s(recent: Iterable[Iteration]) -> float | None:
 
 
 def measure_waits(history: TrainHistory) -> list[float]:
-    """Seconds from the end of each life to the start of the next. A hold counts: it happened.
+    """Seconds from the end of each attempt to the start of the next. A hold counts: it happened.
 
-    A life that was settled only when the next one began tells nothing of its end, and so of no wait.
+    An attempt that was finalized only when the next one began tells nothing of its end, and so of no wait.
     """
-    lives = sorted(history.started.items(), key=lambda life: life[1])
+    attempts = sorted(history.started.items(), key=lambda attempt: attempt[1])
     waits = []
-    for (life, _), (_, start) in pairwise(lives):
-        if ended := history.settled.get(life):
+    for (attempt, _), (_, start) in pairwise(attempts):
+        if ended := history.finalized.get(attempt):
             waits.append((start - ended.when).total_seconds())
     return [wait for wait in waits if wait > SAME_MOMENT_S]

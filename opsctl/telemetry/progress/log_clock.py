@@ -1,4 +1,4 @@
-"""The times in the log of one life, in the zone of whoever tells when the life was. Pure."""
+"""The times in the log of one attempt, in the zone of whoever tells when the attempt was. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opsctl.telemetry.progress.log_summary import NOTHING, LogPart, LogStep
 COARSE, FINE = 1.0, 0.1
 """Seconds by which a time in a log may be off: by how it is rounded."""
 FAR = 3600.0
-"""Seconds before or after its life that a time may be; what is further off is another clock, or a date in a text."""
+"""Seconds before or after its attempt that a time may be; what is further off is another clock, or a date in a text."""
 BACK = 60.0
 """Seconds by which a clock that was put back differs from ranks that do not quite agree."""
 QUARTER = 900.0
@@ -17,7 +17,7 @@ QUARTER = 900.0
 
 
 @dataclass(slots=True)
-class LifeClock:
+class AttemptClock:
     """Never goes back: a clock that is put back goes on from where it was."""
 
     begin: float

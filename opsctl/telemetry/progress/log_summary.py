@@ -54,7 +54,7 @@ _COLUMNS = (
 
 @dataclass(slots=True)
 class LogPart:
-    """The lines of one life, in columns, and what is told before the first and after the last."""
+    """The lines of one attempt, in columns, and what is told before the first and after the last."""
 
     columns: tuple[array[float], ...] = field(default_factory=lambda: tuple(array(code) for _, code in _COLUMNS))
     first_stamp: float = NOTHING
@@ -83,7 +83,7 @@ class LogPart:
         evaluated.append(told[6])
 
     def join(self, later: LogPart) -> None:
-        """Take in what the same life told afterwards, in another file or after another start of its trainer."""
+        """Take in what the same attempt told afterwards, in another file or after another start of its trainer."""
         if not len(later) and math.isnan(later.last_stamp) and math.isnan(later.stall):
             return
         for column, more in zip(self.columns, later.columns, strict=True):
@@ -95,7 +95,7 @@ class LogPart:
 
 @dataclass(slots=True)
 class LogSummary:
-    """What a log tells: one part for each life."""
+    """What a log tells: one part for each attempt."""
 
     parts: list[LogPart] = field(default_factory=lambda: [LogPart()])
     loss: BoundedCurve = field(default_factory=BoundedCurve)

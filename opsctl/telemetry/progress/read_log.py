@@ -38,7 +38,8 @@ _WORDS = (b"iteration", b"checkpoint", b"datetime: ")
 
 
 def read_summary(path: Path, cuts: Sequence[int] | None = None) -> LogSummary:
-    """Read a log. With `cuts`, offsets in rising order at which the lives began, there are as many parts and one more,
+    """Read a log. With `cuts`, offsets in rising order at which the attempts began, there are as many parts and one
+    more,
     that of what stands before; without, a new part begins where a trainer says that it loads a checkpoint, or where
     the step goes back. Raises RunDirError for a log that may not be read, InputError for what is no file.
     """
@@ -171,7 +172,7 @@ class _LogReader:
             self._iteration(line, head)
             return True
         if self.cuts is None and len(self.told.parts[-1]) and _RESTARTED.search(line):
-            self._restart(between)  # first, for its time is the new life's
+            self._restart(between)  # first, for its time is the new attempt's
         if found := _STAMP.search(line):
             self.tail = line
             self._first_stamp(found[0])
@@ -196,7 +197,7 @@ class _LogReader:
             self.stall = seconds + (self.stall if math.isfinite(self.stall) else 0.0)
 
     def _restart(self, place: tuple[bytes, int, int]) -> None:
-        """A new life begins. Where the times between leap the most, there was none."""
+        """A new attempt begins. Where the times between leap the most, there was none."""
         data, begin, end = place
         lines = (line for line in data[begin:end].split(b"\n") if not _WATCHED.search(line))
         stamps = [_time(found[0]) for line in lines if (found := _STAMP.search(line))]

@@ -73,10 +73,10 @@ class Progress:
     """Seconds to the last step; None where that, or the time of a step, is not known, or nothing is to run."""
 
 
-def read_progress(run: RunDir, *, life: str = "", begin: int = 0, pace: TaskPace | None = None) -> Progress | None:
+def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskPace | None = None) -> Progress | None:
     """None while neither the trainer nor its log has said anything that can be understood.
 
-    `life` is the one that runs, if any, and `begin` how long its log was when it began: what was said before tells
+    `attempt` is the one that runs, if any, and `begin` how long its log was when it began: what was said before tells
     nothing of how far it is. Without a `pace` no time left is reckoned.
     """
     beat = _read_heartbeat(run.heartbeat / "train.json")
@@ -85,7 +85,9 @@ def read_progress(run: RunDir, *, life: str = "", begin: int = 0, pace: TaskPace
         return None
     lines = [seen for _, seen in placed]
     line = lines[-1] if lines else Iteration(step=0)
-    is_behind = bool(beat and beat.life == life and beat.phase is not Phase.INIT and placed and placed[-1][0] < begin)
+    is_behind = bool(
+        beat and beat.attempt == attempt and beat.phase is not Phase.INIT and placed and placed[-1][0] < begin
+    )
     step = _step(beat, line, is_behind=is_behind)
     last_step = (beat and beat.last_steps) or line.last
     step_s = median_step_s(lines[-RECENT:]) or (beat.step_s if beat else None)
@@ -127,7 +129,7 @@ def _read_heartbeat(path: Path) -> Heartbeat | None:
 
 def _step(beat: Heartbeat | None, line: Iteration, *, is_behind: bool) -> int:
     """The later of the two: log lines come at intervals, and a trainer that starts does not know its step yet. But a
-    trainer that has begun anew from an earlier checkpoint is behind the last line of the life before it."""
+    trainer that has begun anew from an earlier checkpoint is behind the last line of the attempt before it."""
     if beat and is_behind:
         return beat.step
     return max(beat.step if beat else 0, line.step)
@@ -166,7 +168,7 @@ def _left(step: int, last: int | None, step_s: float | None, pace: TaskPace) -> 
         return None
     try:
         left = time_left(
-            steps=max(0, last - step), step_s=step_s, life_s=pace.task_s, running_s=pace.running_s,
+            steps=max(0, last - step), step_s=step_s, attempt_s=pace.task_s, running_s=pace.running_s,
             waits_s=pace.waits_s,
         )  # fmt: skip
     except InputError:

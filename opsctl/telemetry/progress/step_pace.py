@@ -18,7 +18,8 @@ Usual = dict[tuple[int, int], float]
 
 
 def usual_step_s(parts: Iterable[tuple[LogPart, int]]) -> Usual:
-    """What a step usually takes: a median, for the first steps of a life and those after a save take long. Each part
+    """What a step usually takes: a median, for the first steps of an attempt and those after a save take long. Each
+    part
     with its number of nodes."""
     seen: dict[tuple[int, int], list[float]] = {}
     for part, nodes in parts:
@@ -38,7 +39,7 @@ def log_interval(parts: Iterable[LogPart]) -> int:
 
 
 def spoken_s(told: LogPart, usual: Callable[[LogStep], float], every: int) -> float:
-    """Seconds that the lines and saves of a life tell of."""
+    """Seconds that the lines and saves of an attempt tell of."""
     spoken, before = 0.0, None
     for line in told:
         count = count_steps(line.step, before, every)
@@ -48,13 +49,13 @@ def spoken_s(told: LogPart, usual: Callable[[LogStep], float], every: int) -> fl
 
 
 def find_missing_steps(parts: Iterable[LogPart], every: int) -> int:
-    """Steps that were done, for later ones of the same life were, and of which no line tells."""
+    """Steps that were done, for later ones of the same attempt were, and of which no line tells."""
     gaps = (after - before for part in parts for before, after in pairwise(part.columns[0]))
     return int(sum(gap - every for gap in gaps if gap > MISSING * every))
 
 
 def count_steps(step: int, before: int | None, every: int) -> int:
-    """The steps that a line covers. The first line of a life may cover fewer than the others."""
+    """The steps that a line covers. The first line of an attempt may cover fewer than the others."""
     if before is not None and step > before:
         return step - before
     return min(max(step, 1), (step - 1) % every + 1)

@@ -103,7 +103,7 @@ class Proof:
     most: int = 0
     lines: Sequence[str] = ()
     """Files below opsctl/ of which every line counts as an effect."""
-    settle: float = 0.0
+    finalize: float = 0.0
     """Seconds between the cut and the next run, for what was started meanwhile."""
     wrong: tuple[int, ...] = ()
     """Exit codes, besides 0, with which the second run may say that there is nothing left to do."""
@@ -138,7 +138,7 @@ class Proof:
         code, _, said = self.runs.run(world, argv, at=at, after=after, lines=self.lines)
         if code not in {KILLED, 0}:
             yield f"was not killed: exit {code}: {said[-800:]}"
-        time.sleep(self.settle)
+        time.sleep(self.finalize)
         code, _, said = self.runs.run(world, argv)
         if code not in {0, *self.wrong}:
             yield f"the second run: exit {code}: {said[-800:]}"

@@ -126,19 +126,32 @@ class Train(Place):
         return {**said, "queue": queue(self.scheduler, self.name), "nodes": nodes(self.scheduler)}
 
     def lived(self, *, code: int, log: str = "", stop: TrainerStop | None = None) -> None:
-        """A task of it has run on node002 and has ended without a settlement."""
-        life, now = self.run.life(f"{self.arrays[-1]}_1.0"), datetime.now(UTC)
+        """A task of it has run on node002 and has ended without a finalization."""
+        attempt, now = self.run.attempt(f"{self.arrays[-1]}_1.0"), datetime.now(UTC)
         begin = now - timedelta(minutes=1)
-        write_start(self.run, life, Start(life=life.name, job=self.arrays[-1], nodes="node002", node_count=1, gpus="",
-                                          node="node002", at=begin, checkpoint=-1, main_log=0))  # fmt: skip
-        self.journal.append(EventKind.LIFE_STARTED, life=life.name, nodes="node002")
-        (self.run.life_logs(life.name) / "node002-3.log").write_text(f"Traceback\n  at train.py:7\n{log}\n")
+        write_start(
+            self.run,
+            attempt,
+            Start(
+                attempt=attempt.name,
+                job=self.arrays[-1],
+                nodes="node002",
+                node_count=1,
+                gpus="",
+                node="node002",
+                at=begin,
+                checkpoint=-1,
+                main_log=0,
+            ),
+        )
+        self.journal.append(EventKind.ATTEMPT_STARTED, attempt=attempt.name, nodes="node002")
+        (self.run.attempt_logs(attempt.name) / "node002-3.log").write_text(f"Traceback\n  at train.py:7\n{log}\n")
         if stop:
-            life.stop_reason.write_text(to_json(StopReason(reason=stop, step=9, at=now.timestamp())))
-        life.body_exit.write_text(f"{code}\n")
+            attempt.stop_reason.write_text(to_json(StopReason(reason=stop, step=9, at=now.timestamp())))
+        attempt.body_exit.write_text(f"{code}\n")
 
     def kinds(self) -> State:
-        """What was journalled, in whatever order: a life that starts at once writes too."""
+        """What was journalled, in whatever order: an attempt that starts at once writes too."""
         return {"journal": sorted({event.kind.value for event in self.journal.events()})}
 
     def runs_on(self) -> bool:

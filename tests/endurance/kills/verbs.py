@@ -62,8 +62,8 @@ CANCEL = ("cancel", "{t}")
 
 LATER = "extra = ['--hold', '--begin=now+1hour']"
 """Once released, it still waits."""
-RUNS = ("/lives/", "/logs", "/heartbeat", "/checkpoints")
-"""What the life itself writes."""
+RUNS = ("/attempts/", "/logs", "/heartbeat", "/checkpoints")
+"""What the attempt itself writes."""
 
 SITE = ("/delivered/", "/outbox/", "/alerts/", "/watch/", "/diagnosis")
 """What other proofs are about."""
@@ -94,15 +94,15 @@ SLURM: dict[str, dict[str, Any]] = {
     },
     "cancel": {"words": CANCEL, "before": (LAUNCH, (*LAUNCH, "--after", "{array}"))},
     "cancel of one task": {"words": ("cancel", "{t}_2"), "before": (LAUNCH,)},
-    "watch: a life that the kill switch ended": {
+    "watch: an attempt that the kill switch ended": {
         "words": ("watch", "failures", "--once"), "before": (LAUNCH,), "without": SITE,
         "happened": partial(Train.lived, code=0, stop=TrainerStop.KILL),
     },
-    "watch: a life that a bug ended": {
+    "watch: an attempt that a bug ended": {
         "words": ("watch", "failures", "--once"), "before": (LAUNCH,), "without": SITE, "slurm": LATER,
         "happened": partial(Train.lived, code=1, log="NameError: name 'x' is not defined"),
     },
-    "watch: a life that a GPU ended": {
+    "watch: an attempt that a GPU ended": {
         "words": ("watch", "failures", "--once"), "before": (LAUNCH,), "without": SITE,
         "happened": partial(Train.lived, code=1, log=ECC),
     },

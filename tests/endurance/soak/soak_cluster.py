@@ -1,4 +1,4 @@
-"""Twenty trains on a real Slurm: eight that run, of which two in short lives, and twelve that wait in the queue."""
+"""Twenty trains on a real Slurm: eight that run, of which two in short attempts, and twelve that wait in the queue."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ hang_minutes = 25
 stacks_seconds = 0
 """
 SLEEP = "exec sleep 100000"
-LIFE = 'mkdir -p "$TRAIN_CHECKPOINT_DIR/global_step$SLURM_ARRAY_TASK_ID"; sleep 20'
+ATTEMPT = 'mkdir -p "$TRAIN_CHECKPOINT_DIR/global_step$SLURM_ARRAY_TASK_ID"; sleep 20'
 
 
 @dataclass
@@ -81,8 +81,8 @@ class Field:
     def launch(self, name: str) -> None:
         command, tasks, extra, off = SLEEP, 2, ["--exclusive"], ["checkpoint"]
         if name in SHORT:
-            # A life's guard writes into its log by the machine's clock, which the watchers' is hours ahead of.
-            command, tasks, off = LIFE, 300, ["checkpoint", "hang"]
+            # An attempt's guard writes into its log by the machine's clock, which the watchers' is hours ahead of.
+            command, tasks, off = ATTEMPT, 300, ["checkpoint", "hang"]
         elif name in WAITING:
             extra = ["--begin=now+30days"]
         path = self.place / f"{name}.toml"
@@ -130,10 +130,10 @@ class Field:
         return LINE.format(step=self.steps[name], loss=loss, speed=80 if name in self.slow else 149) + more + "\n"
 
     def _beat(self, run: Path, name: str, now: float) -> None:
-        lives = sorted((run / "lives").glob("*"), key=lambda life: life.stat().st_mtime)
-        if lives:
+        attempts = sorted((run / "attempts").glob("*"), key=lambda attempt: attempt.stat().st_mtime)
+        if attempts:
             beat = Heartbeat(
-                life=lives[-1].name, node="n", rank=0, phase=Phase.TRAIN, step=self.steps[name],
+                attempt=attempts[-1].name, node="n", rank=0, phase=Phase.TRAIN, step=self.steps[name],
                 at=now + self.dice.choice((-90, 90)), limit_s=1500,
             )  # fmt: skip
             write_atomic(run / "heartbeat/train.json", to_json(beat))

@@ -39,7 +39,7 @@ def cycle(watching: Watch) -> dict[str, object]:
         return {"died": traceback.format_exc()}
     told = [(each.finding.key, each.before, each.finding.level, each.finding.summary) for each in report.transitions]
     failed = [each.summary for each in report.findings if "a bug in opsctl" in each.summary]
-    wrong = [each.error for each in report.attended if each.error]
+    wrong = [each.error for each in report.reconciled if each.error]
     return {"told": told, "problems": [*report.problems, *wrong], "bugs": failed, "seconds": report.seconds}
 
 

@@ -65,7 +65,7 @@ def test_nor_does_one_in_which_slurm_did_not_answer(site, web, monkeypatch):
     assert pings(web) == 0
 
 
-def test_nor_does_one_in_which_trains_could_not_be_attended_to(site, web, monkeypatch):
+def test_nor_does_one_in_which_trains_could_not_be_reconciled_to(site, web, monkeypatch):
     run = RunDir(site.parent / "trains" / "gpt")
     run.create()
     run.config.write_text(TRAIN)
@@ -79,8 +79,8 @@ def test_nor_does_one_in_which_trains_could_not_be_attended_to(site, web, monkey
     def hangs(*_):
         raise OpsctlError("no answer")
 
-    monkeypatch.setattr("opsctl.monitor.reconcile.attend_all", hangs)
-    assert Watch(world=build(site)).cycle().problems == ("attending to the trains: no answer",)
+    monkeypatch.setattr("opsctl.monitor.reconcile.reconcile_all", hangs)
+    assert Watch(world=build(site)).cycle().problems == ("reconciling to the trains: no answer",)
     assert pings(web) == 1
 
 

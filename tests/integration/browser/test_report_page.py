@@ -32,7 +32,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield found
 
 
-def many_lives(place: Path) -> Train:
+def many_attempts(place: Path) -> Train:
     train = rough(place)
     train.submit(3400, tasks=40, array="8")
     at, step = 3500.0, 150
@@ -49,7 +49,7 @@ def many_lives(place: Path) -> Train:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("page")
-    train = many_lives(place)
+    train = many_attempts(place)
     path = place / "report.html"
     path.write_text(render_page(train.report(27000)))
     return path
@@ -109,7 +109,7 @@ def test_every_colour_of_a_bar_is_in_the_legend_and_is_its_own(chromium: Browser
 
 def test_what_somebody_wrote_stays_text(chromium: Browser, page: Path) -> None:
     chromium.show(page, width=1400, scheme="light")
-    assert HOSTILE in chromium.ask("[...document.querySelectorAll('svg.life title')].map(e => e.textContent).join()")
+    assert HOSTILE in chromium.ask("[...document.querySelectorAll('svg.attempt title')].map(e => e.textContent).join()")
     assert chromium.ask("document.scripts.length + document.images.length") == 0
 
 

@@ -138,7 +138,7 @@ def test_both_outputs_go_to_the_log_as_they_came_and_to_stdout_with_the_prefix(t
     assert log_of(tmp_path) == b"one\ntwo\nthree"
 
 
-def test_a_later_life_of_the_rank_appends(tmp_path):
+def test_a_later_attempt_of_the_rank_appends(tmp_path):
     shim(tmp_path, "echo", "one")
     shim(tmp_path, "echo", "two")
     assert log_of(tmp_path) == b"one\ntwo\n"

@@ -26,7 +26,7 @@ def test_hostile_words_and_values_arrive_word_for_word_and_run_nothing(bench):
     assert not (bench.place / "pwned").exists()
 
 
-def test_a_placeholder_is_filled_from_the_life(bench):
+def test_a_placeholder_is_filled_from_the_attempt(bench):
     script = bench.script(["dump", "--stop={{ stop_request }}", "{{ nodes }}x{{ world_size }}", "{{ master_addr }}"])
     bench.run(script, TRAIN_STOP_REQUEST="/a b/$(id)", V="")
     assert bench.dumped[1:] == ["--stop=/a b/$(id)", "2x4", "10.0.0.7"]
@@ -98,12 +98,12 @@ def test_where_the_shim_cannot_start_the_body_ends_and_says_so(bench):
 
 def test_the_code_of_the_rank_that_failed_first_goes_before_what_srun_says(bench):
     # srun says 143 for all as soon as it had to end the other ranks.
-    script = bench.script(["bash", "-c", 'echo 85 >"$TRAIN_LIFE_LOGS/first-exit"; exit 143'])
+    script = bench.script(["bash", "-c", 'echo 85 >"$TRAIN_ATTEMPT_LOGS/first-exit"; exit 143'])
     assert bench.run(script).returncode == 85
 
 
-def test_what_an_earlier_life_left_is_not_taken_for_this_ones(bench):
+def test_what_an_earlier_attempt_left_is_not_taken_for_this_ones(bench):
     logs = bench.place / "left"
     logs.mkdir()
     (logs / "first-exit").write_text("85\n")
-    assert bench.run(bench.script(["dump"]), V="", CODE="3", TRAIN_LIFE_LOGS=str(logs)).returncode == 3
+    assert bench.run(bench.script(["dump"]), V="", CODE="3", TRAIN_ATTEMPT_LOGS=str(logs)).returncode == 3

@@ -59,10 +59,10 @@ class Night:
 
     @property
     def steps(self) -> list[tuple[str, str, int]]:
-        """Life, first node and step of each step, in their order."""
+        """Attempt, first node and step of each step, in their order."""
         path = self.trains.place / "steps"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [(life, node, int(step)) for life, node, step in (line.split() for line in lines)]
+        return [(attempt, node, int(step)) for attempt, node, step in (line.split() for line in lines)]
 
     @contextmanager
     def paused_after(self, number: int) -> Iterator[None]:
@@ -89,8 +89,10 @@ class Night:
         return [each for each in Journal(self.trains.run(), self.trains.app.clock).events() if each.kind is kind]
 
     @property
-    def settled(self) -> list[tuple[str, str]]:
-        return [(str(each.data["outcome"]), str(each.data["action"])) for each in self.events(EventKind.LIFE_SETTLED)]
+    def finalized(self) -> list[tuple[str, str]]:
+        return [
+            (str(each.data["outcome"]), str(each.data["action"])) for each in self.events(EventKind.ATTEMPT_FINALIZED)
+        ]
 
     def node(self, name: str) -> Node:
         return next(each for each in self.trains.app.scheduler.nodes() if each.name == name)
@@ -125,13 +127,17 @@ def test_a_train_whose_gpu_fails_at_night_finishes_on_the_other_nodes(slurm: San
             bad = it.steps[-1][1]
             it.node_fails(bad)
         it.over()
-        assert it.settled[-3:] == [("crashed", "exclude-nodes"), ("exited", "continue"), ("finished", "cancel-queued")]
+        assert it.finalized[-3:] == [
+            ("crashed", "exclude-nodes"),
+            ("exited", "continue"),
+            ("finished", "cancel-queued"),
+        ]
         lost = [step for _, _, step in it.steps if [each for _, _, each in it.steps].count(step) > 1]
         assert set(range(1, 31)) == {step for _, _, step in it.steps}
         assert len(set(lost)) < 5, "beyond the last checkpoint"
-        failed = it.events(EventKind.DIAGNOSED)[0].data["life"]
-        lives = [life for life, _, _ in it.steps]
-        assert bad not in {node for life, node, _ in it.steps[lives.index(failed) + lives.count(failed) :]}
+        failed = it.events(EventKind.DIAGNOSED)[0].data["attempt"]
+        attempts = [attempt for attempt, _, _ in it.steps]
+        assert bad not in {node for attempt, node, _ in it.steps[attempts.index(failed) + attempts.count(failed) :]}
         seen = it.node(bad)
         assert "DRAIN" in seen.state
         assert seen.reason.startswith(f"opsctl: remapped_rows: GPU-{bad}-1 a row could not be remapped")
@@ -158,9 +164,9 @@ def test_who_is_no_administrator_has_the_node_excluded_and_the_train_finishes_to
             bad = it.steps[-1][1]
             it.node_fails(bad)
         it.over()
-        assert it.settled == [("crashed", "exclude-nodes"), ("finished", "cancel-queued")]
+        assert it.finalized == [("crashed", "exclude-nodes"), ("finished", "cancel-queued")]
         assert it.node(bad).state == "IDLE"
-        assert bad not in {node for life, node, _ in it.steps if life != it.steps[0][0]}
+        assert bad not in {node for attempt, node, _ in it.steps if attempt != it.steps[0][0]}
         report = (it.trains.root / ".site/nodes/report.txt").read_text()
         assert "a row could not be remapped" in report
         if can:
@@ -169,19 +175,19 @@ def test_who_is_no_administrator_has_the_node_excluded_and_the_train_finishes_to
         assert f"{bad} is not drained; the report for the administrators is in" in mail
 
 
-def test_a_bug_ends_held_with_its_age_kept_after_the_lives_that_were_to_be_tried(slurm: Sandbox) -> None:
+def test_a_bug_ends_held_with_its_age_kept_after_the_attempts_that_were_to_be_tried(slurm: Sandbox) -> None:
     with night(slurm) as it:
         (it.trains.place / "bug").touch()
         # Its age counts from when it waits for nodes, so something has them first.
         others = it.trains.toml("others", command=("sleep", "600"), nodes=4, gpus_per_node=2, tasks=1, extra=())
         it.trains.opsctl("launch", others)
         until(lambda: it.trains.rows("others")[0].state is JobState.RUNNING)
-        it.launch(guard="short_lives = 3\nfault_lives = 3", nodes=1)
+        it.launch(guard="short_attempts = 3\nfault_attempts = 3", nodes=1)
         waiting = until(lambda: next((job for job in it.trains.rows() if job.state.is_waiting and job.accrued), None))
         it.trains.opsctl("cancel", "others")
         until(lambda: any(job.state.is_active for job in it.trains.rows()))
         it.over()
-        assert it.settled == [("crashed", "continue"), ("crashed", "continue"), ("crashed", "hold-queued")]
+        assert it.finalized == [("crashed", "continue"), ("crashed", "continue"), ("crashed", "hold-queued")]
         [held] = it.trains.rows()
         assert (held.is_held, held.tasks) == (True, (4, 5, 6))
         assert held.accrued == waiting.accrued
@@ -203,12 +209,12 @@ def test_a_guard_that_cannot_find_out_leaves_a_healthy_train_alone(slurm: Sandbo
         with it.paused_after(7):
             it.launch(last=15, guard="node_check_seconds = 1\ndiagnosis_seconds = 1", nodes=1)
             it.step(7)
-            os.mkfifo(it.trains.run().life_logs(it.steps[0][0]) / "node001-9.log")
+            os.mkfifo(it.trains.run().attempt_logs(it.steps[0][0]) / "node001-9.log")
             (it.trains.place / "mute").touch()
-        until(lambda: it.settled)
+        until(lambda: it.finalized)
         (it.trains.place / "mute").unlink()
         it.over()
-        assert (it.settled[0], it.settled[-1]) == (("crashed", "continue"), ("finished", "cancel-queued"))
+        assert (it.finalized[0], it.finalized[-1]) == (("crashed", "continue"), ("finished", "cancel-queued"))
         says = it.events(EventKind.DIAGNOSED)[0].data["says"]
         assert says == "why it ended could not be found out: no answer within 1 s"
         assert {step for _, _, step in it.steps} == set(range(1, 16))
@@ -220,7 +226,7 @@ def test_a_node_that_is_faulty_is_refused_before_the_trainer_starts(slurm: Sandb
         it.nodes.logs("node001", "xid-79-154")
         it.launch(last=5)
         it.over()
-        assert it.settled == [("node-refused", "exclude-nodes"), ("finished", "cancel-queued")]
+        assert it.finalized == [("node-refused", "exclude-nodes"), ("finished", "cancel-queued")]
         assert "node001" not in {node for _, node, _ in it.steps}
         assert it.node("node001").reason.startswith("opsctl: xid: Xid 79 (the GPU has fallen off the bus)")
         mail = " ".join(it.one_mail().split())
@@ -233,7 +239,7 @@ def test_a_faulty_node_that_the_train_cannot_do_without_is_used_and_told(slurm: 
         it.nodes.logs("node001", "xid-79-154")
         it.launch(last=5, nodes=4)
         it.over()
-        assert it.settled == [("finished", "cancel-queued")]
+        assert it.finalized == [("finished", "cancel-queued")]
         assert it.node("node001").state == "IDLE"
         mail = " ".join(it.one_mail().split())
         assert "CRITICAL" in mail

@@ -96,7 +96,7 @@ def test_a_signal_to_the_batch_job_reaches_the_body_as_a_stop_request(train: Gua
 
 
 def test_two_short_crashes_hold_what_is_queued(make: Make) -> None:
-    train = make("poll_seconds = 0.2\nshort_lives = 2")
+    train = make("poll_seconds = 0.2\nshort_attempts = 2")
     train.submit("exit 3", tasks=4)
     train.wait()
     [held] = train.waiting
@@ -118,25 +118,25 @@ def test_a_foreign_trainer_whose_log_ends_with_the_last_iteration_has_finished(t
     assert (train.end()["outcome"], train.waiting) == ("finished", [])
 
 
-def test_a_life_that_was_cancelled_leaves_nothing_behind_and_the_next_task_goes_on(train: GuardedTrain) -> None:
+def test_a_attempt_that_was_cancelled_leaves_nothing_behind_and_the_next_task_goes_on(train: GuardedTrain) -> None:
     array = train.submit('touch "begun-$SLURM_ARRAY_TASK_ID"; sleep 300 & setsid sleep 300', tasks=2)
     train.wait_for("begun-1")
     train.slurm("scancel", f"{array}_1")
     train.wait_for("begun-2")
     assert train.end()["outcome"] == "cancelled"
-    assert of_life(train, "_1.0") == []
+    assert of_attempt(train, "_1.0") == []
 
 
 def test_what_a_body_leaves_running_ends_with_it(train: GuardedTrain) -> None:
     train.submit("setsid sleep 300 & (trap '' TERM; sleep 300) & exit 0")
     train.wait()
-    assert of_life(train) == []
+    assert of_attempt(train) == []
 
 
 def test_ranks_that_save_are_not_cut_short_by_the_shell_that_goes_first(train: GuardedTrain) -> None:
     train.submit(f"bash -c 'trap \"\" TERM; {UNTIL_ASKED}; sleep 3.5; touch saved'; true")
     train.wait_for("begun")
-    [shell] = of_life(train, command=["bash", str(train.run.body)])
+    [shell] = of_attempt(train, command=["bash", str(train.run.body)])
     guard = guard_of(train)
     shell.terminate()  # as a scancel does, which would leave less than five seconds for the rest
     os.kill(guard, signal.SIGTERM)
@@ -147,14 +147,14 @@ def test_ranks_that_save_are_not_cut_short_by_the_shell_that_goes_first(train: G
 
 def test_what_outlives_a_rank_that_failed_is_ended_as_when_srun_waits_for_a_dead_node(make: Make) -> None:
     train = make("poll_seconds = 0.2\nexit_grace_seconds = 0.5")
-    train.submit('echo 3 >"$TRAIN_LIFE_LOGS/first-exit"; exec sleep 300')
+    train.submit('echo 3 >"$TRAIN_ATTEMPT_LOGS/first-exit"; exec sleep 300')
     train.wait()
-    assert of_life(train) == []
+    assert of_attempt(train) == []
     assert (train.task(1).exit_code, train.end()["outcome"]) == ("3:0", "crashed")
 
 
-def of_life(train: GuardedTrain, life: str = "", command: list[str] | None = None) -> list[psutil.Process]:
-    """The processes below the bodies of a train: of the lives whose names end so, and with that command line."""
+def of_attempt(train: GuardedTrain, attempt: str = "", command: list[str] | None = None) -> list[psutil.Process]:
+    """The processes below the bodies of a train: of the attempts whose names end so, and with that command line."""
     found = []
     for process in psutil.process_iter():
         try:  # any may end at any time
@@ -162,27 +162,31 @@ def of_life(train: GuardedTrain, life: str = "", command: list[str] | None = Non
             is_asked = command is None or process.cmdline() == command
         except psutil.Error:
             continue
-        if env.get("TRAIN_RUN_DIR") == str(train.run.path) and env.get("TRAIN_LIFE", "").endswith(life) and is_asked:
+        if (
+            env.get("TRAIN_RUN_DIR") == str(train.run.path)
+            and env.get("TRAIN_ATTEMPT", "").endswith(attempt)
+            and is_asked
+        ):
             found.append(process)
     return found
 
 
 def guard_of(train: GuardedTrain) -> int:
-    """The guard of the one life that runs; the keeper of the body is a fork of it."""
+    """The guard of the one attempt that runs; the keeper of the body is a fork of it."""
     known = [process.info for process in psutil.process_iter(["pid", "ppid", "cmdline"])]
     ours = {each["pid"]: each["ppid"] for each in known if str(train.run.path) in (each["cmdline"] or [])}
     [guard] = [pid for pid, parent in ours.items() if parent not in ours]
     return guard
 
 
-def test_a_guard_that_is_killed_leaves_no_process_and_is_settled_by_the_next_one(train: GuardedTrain) -> None:
+def test_a_guard_that_is_killed_leaves_no_process_and_is_finalized_by_the_next_one(train: GuardedTrain) -> None:
     body = 'touch "begun-$SLURM_ARRAY_TASK_ID"; [ "$SLURM_ARRAY_TASK_ID" = 2 ] && exit 0; setsid sleep 300 & sleep 300'
     train.submit(body, tasks=2)
     train.wait_for("begun-1")
-    until(lambda: len(of_life(train)) >= 3)
+    until(lambda: len(of_attempt(train)) >= 3)
     os.kill(guard_of(train), signal.SIGKILL)
     train.wait()
-    assert of_life(train) == []
+    assert of_attempt(train) == []
     assert train.end(1)["outcome"] == "crashed"
     assert train.end(2)["outcome"] == "exited"
 
@@ -197,7 +201,7 @@ def test_a_train_that_had_finished_when_its_guard_was_killed_runs_no_further_bod
     assert not (train.run.path / "begun-2").exists()
 
 
-def test_a_node_that_dies_is_settled_by_the_next_lifes_guard(fresh_slurm: Callable[..., Sandbox], make: Make) -> None:
+def test_a_node_that_dies_is_finalized_by_the_next_lifes_guard(fresh_slurm: Callable[..., Sandbox], make: Make) -> None:
     sandbox = fresh_slurm(nodes=2)
     train = make(sandbox=sandbox)
     array = train.submit('touch "begun-$SLURM_ARRAY_TASK_ID"; [ "$SLURM_ARRAY_TASK_ID" = 2 ] || sleep 300', tasks=2)
@@ -209,39 +213,39 @@ def test_a_node_that_dies_is_settled_by_the_next_lifes_guard(fresh_slurm: Callab
     train.slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=dead")
     train.wait_for("begun-2")
     assert train.end(1)["outcome"] == "node-failed"
-    assert train.events(EventKind.LIFE_SETTLED)[0].data["life"] == f"{array}_1.0"
+    assert train.events(EventKind.ATTEMPT_FINALIZED)[0].data["attempt"] == f"{array}_1.0"
 
 
 def test_the_deadline_follows_the_jobs_real_end(train: GuardedTrain) -> None:
     array = train.submit(f"echo $TRAIN_MINUTES_LEFT >minutes; {UNTIL_ASKED}", limit="1")
     train.wait_for("begun")
-    before = float(train.life().deadline.read_text())
+    before = float(train.attempt().deadline.read_text())
     end = train.task(1).end
     assert end is not None and before == end.timestamp()
     train.slurm("scontrol", "update", f"JobId={array}_1", "TimeLimit=9")
-    until(lambda: float(train.life().deadline.read_text()) == before + 8 * 60)
+    until(lambda: float(train.attempt().deadline.read_text()) == before + 8 * 60)
     assert train.wrote("minutes") == "1\n"
 
 
-def test_what_a_life_ran_with_is_recorded_without_its_secrets(
+def test_what_a_attempt_ran_with_is_recorded_without_its_secrets(
     train: GuardedTrain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HUB_TOKEN", "hunter2")
     monkeypatch.setenv("INDEX", "https://me:hunter2@example.org/simple")
     monkeypatch.setenv("LOADEDMODULES", "cuda/12:nccl/2.20")
-    train.submit('until [ -s "$TRAIN_RUN_DIR/lives/$TRAIN_LIFE/repro/packages.txt" ]; do sleep 0.1; done')
+    train.submit('until [ -s "$TRAIN_RUN_DIR/attempts/$TRAIN_ATTEMPT/repro/packages.txt" ]; do sleep 0.1; done')
     train.wait()
-    repro = train.life().repro
+    repro = train.attempt().repro
     assert repro.stat().st_mode & 0o777 == 0o700
     env = json.loads((repro / "env.json").read_text())
     assert (env["HUB_TOKEN"], env["INDEX"]) == ("(hidden)", "https://(hidden)@example.org/simple")
     assert (repro / "modules.txt").read_text() == "cuda/12\nnccl/2.20\n"
     assert "psutil==" in (repro / "packages.txt").read_text()
-    start = json.loads(train.life().start.read_text())
+    start = json.loads(train.attempt().start.read_text())
     assert (start["node_count"], start["nodes"]) == (1, train.task(1).nodes)
 
 
-BODY = """printf '%s\\n' "$TRAIN_LIFE" "$TRAIN_STOP_REQUEST" "$TRAIN_LIFE_LOGS" "$TRAIN_NODE" >told
+BODY = """printf '%s\\n' "$TRAIN_ATTEMPT" "$TRAIN_STOP_REQUEST" "$TRAIN_ATTEMPT_LOGS" "$TRAIN_NODE" >told
 [ -s "$TRAIN_DEADLINE" ]"""
 
 
@@ -259,17 +263,17 @@ def test_a_guard_that_cannot_start_still_runs_the_body(train: GuardedTrain, tmp_
         train.site.write_text("root = 3\n")
     train.submit(BODY, python=python)
     train.wait()
-    life = train.life()
+    attempt = train.attempt()
     assert train.task(1).exit_code == "0:0", train.log
     node = train.task(1).nodes
     assert train.wrote("told").splitlines() == [
-        life.name, str(life.stop_request), str(train.run.life_logs(life.name)), node,
+        attempt.name, str(attempt.stop_request), str(train.run.attempt_logs(attempt.name)), node,
     ]  # fmt: skip
     assert "going on without it" in train.log
 
 
 def test_a_guard_that_can_write_nothing_down_still_runs_the_body(train: GuardedTrain) -> None:
-    for name in ("lives", "journal"):
+    for name in ("attempts", "journal"):
         (train.run.path / name).rename(train.run.path / f"no-{name}")
         (train.run.path / name).touch()
     train.run.write(train.run.body, f"touch {train.run.path}/begun; exit 85\n")
@@ -286,7 +290,7 @@ def test_a_guard_that_can_write_nothing_down_still_runs_the_body(train: GuardedT
     assert train.log.count("recording the start") == 1
 
 
-def test_a_run_directory_that_vanishes_stops_no_body_and_the_life_is_settled_when_it_is_back(
+def test_a_run_directory_that_vanishes_stops_no_body_and_the_attempt_is_finalized_when_it_is_back(
     train: GuardedTrain,
 ) -> None:
     train.submit("touch begun; sleep 1.5; exit 3")
@@ -295,9 +299,9 @@ def test_a_run_directory_that_vanishes_stops_no_body_and_the_life_is_settled_whe
     until(lambda: train.task(1).state.is_final)
     assert train.task(1).exit_code == "3:0"
     away.rename(train.run.path)
-    assert not train.life().end.exists()
-    [attended] = reconcile_root(train.path, train.scheduler, lambda run: train.chain)
-    assert attended.done[0].startswith(f"settled {train.life().name}: crashed, continue: Slurm says FAILED")
+    assert not train.attempt().end.exists()
+    [reconciled] = reconcile_root(train.path, train.scheduler, lambda run: train.chain)
+    assert reconciled.done[0].startswith(f"finalized {train.attempt().name}: crashed, continue: Slurm says FAILED")
 
 
 @pytest.mark.parametrize(("switch", "left"), [(Switch.KILL, 0), (Switch.PAUSE, 1)])

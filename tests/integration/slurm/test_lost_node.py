@@ -25,7 +25,7 @@ def scene(fresh_slurm: Callable[..., Sandbox]) -> Iterator[Scene]:
 
 
 def lose_a_node(scene: Scene) -> tuple[dict[str, object], str]:
-    """How the first attempt of a train over two nodes was settled, and which node it lost."""
+    """How the first attempt of a train over two nodes was finalized, and which node it lost."""
     trains, sandbox = scene
     command = ("sh", "-c", f"echo go >>{trains.place}/began; exec sleep 300")
     trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=2, extra=()))
@@ -36,7 +36,7 @@ def lose_a_node(scene: Scene) -> tuple[dict[str, object], str]:
     sandbox.fault(lost, FaultKind.CRASH)
     # Slurm would see it by itself after SlurmdTimeout.
     trains.app.runner.run(("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=dead"), timeout=60)
-    ends = until(lambda: list(trains.run().path.glob("lives/*_1.0/end.json")))
+    ends = until(lambda: list(trains.run().path.glob("attempts/*_1.0/end.json")))
     return json.loads(ends[0].read_text()), lost
 
 

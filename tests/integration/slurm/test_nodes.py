@@ -205,27 +205,27 @@ def test_what_we_drained_is_put_back_when_it_is_well_at_two_looks(ssh_world: tup
     assert node(trains, "node004").reason == "bad fan"
 
 
-def test_ghosts_are_ended_by_id_only_when_asked_and_the_node_is_put_back(ssh_world: tuple[Trains, GpuNodes]) -> None:
+def test_orphans_are_ended_by_id_only_when_asked_and_the_node_is_put_back(ssh_world: tuple[Trains, GpuNodes]) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs to be root, to have a process of another user")
     trains, nodes = ssh_world
     until(lambda: not trains.app.scheduler.reasons())
-    ghost = subprocess.Popen(("sleep", "300"), user=23_456)
+    orphan = subprocess.Popen(("sleep", "300"), user=23_456)
     other = subprocess.Popen(("sleep", "300"), user=0)
-    held = "".join(f"<process_info><pid>{each.pid}</pid><type>C</type></process_info>" for each in (ghost, other))
+    held = "".join(f"<process_info><pid>{each.pid}</pid><type>C</type></process_info>" for each in (orphan, other))
     try:
         nodes.breaks("node002", processes=held)
         slurm_says_drain(trains, "node002", "Kill task failed")
         said = trains.opsctl("undrain-good-nodes", "node002")
-        assert said.startswith(f"leave node002: is degraded: ghosts: held by {ghost.pid} (sleep, uid 23456)")
-        assert ghost.poll() is None
-        said = trains.opsctl("undrain-good-nodes", "node002", "--kill-ghosts")
-        assert f"node002: ended {ghost.pid}\n" in said
-        assert ghost.wait(100) == -9
+        assert said.startswith(f"leave node002: is degraded: orphans: held by {orphan.pid} (sleep, uid 23456)")
+        assert orphan.poll() is None
+        said = trains.opsctl("undrain-good-nodes", "node002", "--kill-orphans")
+        assert f"node002: ended {orphan.pid}\n" in said
+        assert orphan.wait(100) == -9
         assert other.poll() is None
         assert said.endswith("node002: undrained\n"), said
     finally:
-        for each in (ghost, other):
+        for each in (orphan, other):
             each.kill()
             each.wait()
 

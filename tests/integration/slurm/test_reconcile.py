@@ -35,11 +35,11 @@ def attend(train: GuardedTrain, scheduler: Slurm | None = None) -> list[Reconcil
     )  # fmt: skip
 
 
-def test_a_round_settles_what_ran_without_a_guard(train: GuardedTrain) -> None:
+def test_a_round_finalizes_what_ran_without_a_guard(train: GuardedTrain) -> None:
     array = train.submit(FINISHED, python="/nowhere/python")
     train.wait()
-    assert not train.life().end.exists()
-    said = f"settled {array}_1.0: finished, cancel-queued: the trainer left at step 40 (finished)"
+    assert not train.attempt().end.exists()
+    said = f"finalized {array}_1.0: finished, cancel-queued: the trainer left at step 40 (finished)"
     assert attend(train) == [ReconciledTrain(train="gpt", done=(said,))]
     assert attend(train) == []
 
@@ -50,8 +50,8 @@ def test_a_round_carries_out_a_release_that_a_team_mate_asked_for(train: Guarded
     train.wait()
     assert [job.is_held for job in train.waiting] == [True]
     switches.request(train.run, RequestKind.RELEASE)
-    [attended] = attend(train)
-    assert attended.error == ""
+    [reconciled] = attend(train)
+    assert reconciled.error == ""
     train.wait()
     assert train.waiting == []
     assert [event.data["by"] for event in train.events(EventKind.REQUEST_DONE)] == [
@@ -60,12 +60,12 @@ def test_a_round_carries_out_a_release_that_a_team_mate_asked_for(train: Guarded
 
 
 def test_a_round_without_slurm_changes_nothing(train: GuardedTrain, tmp_path: Path) -> None:
-    life = train.run.life("1_1.0")
-    life.path.mkdir()
+    attempt = train.run.attempt("1_1.0")
+    attempt.path.mkdir()
     conf = tmp_path / "slurm.conf"
     conf.write_text(
         "ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nMessageTimeout=1\n"
     )
     with pytest.raises(Unreachable):
         attend(train, Slurm(SystemRunner(env={"SLURM_CONF": str(conf)})))
-    assert not life.end.exists()
+    assert not attempt.end.exists()

@@ -165,4 +165,4 @@ def test_a_kill_switch_by_a_team_mate_ends_a_running_train(slurm: Sandbox) -> No
         said = as_user(NOBODY, USERS, lambda: trains.opsctl("kill-switch", "arm", "t", "--reason", "stop"))
         assert said.startswith("t: the kill switch is armed")
         until(lambda: not trains.rows())
-        assert EventKind.LIFE_SETTLED in trains.kinds()
+        assert EventKind.ATTEMPT_FINALIZED in trains.kinds()

@@ -36,7 +36,7 @@ signal_seconds = 0
 OMP_NUM_THREADS = "1"
 [guard]
 poll_seconds = 0.2
-short_life_minutes = 0.01
+short_attempt_minutes = 0.01
 [trainer]
 steps = 30
 seed = 7
@@ -112,9 +112,9 @@ def losses(run: RunDir) -> dict[int, list[str]]:
     return found
 
 
-def settled(run: RunDir) -> list[tuple[str, str]]:
+def finalized(run: RunDir) -> list[tuple[str, str]]:
     events = Journal(run, SystemClock()).events()
-    return [(e.data["life"], e.data["outcome"]) for e in events if e.kind is EventKind.LIFE_SETTLED]
+    return [(e.data["attempt"], e.data["outcome"]) for e in events if e.kind is EventKind.ATTEMPT_FINALIZED]
 
 
 def wait_for_step(run: RunDir, step: int) -> None:
@@ -149,10 +149,10 @@ def test_a_train_over_three_tasks_with_a_node_killed_ends_as_if_nothing_had_happ
         step: {loss} for step, loss in undisturbed.items()
     }
     limit = time.monotonic() + 250
-    while len(settled(rough)) < 3:  # the dead node's job is being completed for as long as Slurm waits for the node
-        assert time.monotonic() < limit, settled(rough)
+    while len(finalized(rough)) < 3:  # the dead node's job is being completed for as long as Slurm waits for the node
+        assert time.monotonic() < limit, finalized(rough)
         site.opsctl("watch", "--once")
-    first, second, third = sorted(settled(rough))
+    first, second, third = sorted(finalized(rough))
     assert first[1] == "paused"
     assert second[1] in {"node-failed", "lost"}
     assert third[1] == "finished"
@@ -161,8 +161,8 @@ def test_a_train_over_three_tasks_with_a_node_killed_ends_as_if_nothing_had_happ
     report = json.loads(site.opsctl("report", "rough", "--json"))
     spent = report["buckets"]
     assert sum(spent.values()) == pytest.approx(report["wall_s"])
-    assert [life["outcome"] for life in report["lives"]] == [first[1], second[1], third[1]]
-    assert report["lives"][0]["first_step"] == 1
+    assert [attempt["outcome"] for attempt in report["attempts"]] == [first[1], second[1], third[1]]
+    assert report["attempts"][0]["first_step"] == 1
     assert min(spent[name] for name in ("training", "start-up", "held", "hang until noticed")) > 0, spent
     again = [step for step, logged in losses(rough).items() if len(logged) > 1]  # unless it died just after a save
     assert (spent["done twice"] > 0) == bool(again), (spent, again)

@@ -75,9 +75,9 @@ def test_a_cycle_asks_twice_whatever_the_number_of_trains_and_accounting_once_fo
     app.counting.programs.clear()
     cycle(app)
     assert Counter(app.counting.programs) == {"squeue": 1, "sinfo": 1}
-    for name in "abc":  # lives of jobs that the queue has never heard of
-        life = trains.run(name).life("999999_1.0")
-        life.path.mkdir(parents=True)
+    for name in "abc":  # attempts of jobs that the queue has never heard of
+        attempt = trains.run(name).attempt("999999_1.0")
+        attempt.path.mkdir(parents=True)
     app.counting.programs.clear()
     cycle(app)
     assert Counter(app.counting.programs) == {"squeue": 1, "sinfo": 1, "sacct": 1}
@@ -383,7 +383,7 @@ def test_nagios_gets_its_line_and_its_exit_code_and_nothing_is_done(
     assert not (app.alerting.site.alerts / "ledger.json").exists()
     assert not (trains.run().logs / "pulse.log").exists()
     trains.opsctl("watch", "slurm_status", "--dry-run", app=app)
-    assert EventKind.ARMED not in trains.kinds(), "and nobody has attended to the train"
+    assert EventKind.ARMED not in trains.kinds(), "and nobody has reconciled to the train"
     assert trains.opsctl("watch", "--train", "zzz", "--nagios", app=app).startswith("UNKNOWN - no train 'zzz'")
 
 

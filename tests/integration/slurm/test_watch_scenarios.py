@@ -91,7 +91,7 @@ def test_the_hang_that_cost_eighteen_hours_while_slurm_said_running(make, slurm,
     array = train.submit(f"export PYTHONPATH={ROOT}\n[ $SLURM_ARRAY_TASK_ID = 2 ] && sleep 600\n{RANKS}", tasks=2)
     for rank in "012":
         train.wait_for(f"rank-{rank}")
-    assert cycle(app).findings  # it learns that this life has begun
+    assert cycle(app).findings  # it learns that this attempt has begun
     with train.run.main_log.open("a") as log:
         log.write(f"{line}\n")
     assert found(cycle(app), "hang/gpt").level is Level.OK
@@ -108,7 +108,7 @@ def test_the_hang_that_cost_eighteen_hours_while_slurm_said_running(make, slurm,
     assert re.match(rf"1 rank \(node {node}: 1\) in read_batch at", finding.evidence[0])
     assert re.match(rf"2 ranks \(node {node}: 0,2\) in all_reduce at", finding.evidence[1])
     assert finding.done == (f"opsctl cancelled {array}_1, so that the next task starts",)
-    [kept] = (train.run.life(f"{array}_1.0").path / "evidence").iterdir()
+    [kept] = (train.run.attempt(f"{array}_1.0").path / "evidence").iterdir()
     assert len(list(kept.glob("*.txt"))) == 3
     until(lambda: train.task(2).state.is_active)
     end = train.end(1)
@@ -138,7 +138,7 @@ def test_py_spy_sees_ranks_that_can_not_answer_themselves(make, slurm, clock, tm
     finding = found(cycle(app, "hang"), "hang/gpt")
     assert finding.level is Level.CRITICAL
     assert re.match(r"1 rank \(node node\d+: 0\) in deaf at <string>:2$", finding.evidence[0])
-    [kept] = (train.run.life(f"{array}_1.0").path / "evidence").iterdir()
+    [kept] = (train.run.attempt(f"{array}_1.0").path / "evidence").iterdir()
     said = (kept / "py-spy.txt").read_text()
     assert f"== node {train.task(1).nodes} rank 0 pid " in said
     assert "deaf (<string>:2)" in said

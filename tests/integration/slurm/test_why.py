@@ -56,11 +56,11 @@ def test_the_rank_that_failed_first_is_found_on_its_node(trains, tmp_path):
     trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=1, extra=()))
     until(lambda: not trains.rows(), seconds=150)
     found = json.loads(trains.opsctl("why", "t", "--json"))
-    [life] = trains.run().lives()
-    [log] = trains.run().life_logs(life.name).glob("*-1.log")
+    [attempt] = trains.run().attempts()
+    [log] = trains.run().attempt_logs(attempt.name).glob("*-1.log")
     assert (found["kind"], found["cause"], found["rank"]) == ("gpu", "gpu-ecc", 1)
     assert f"{found['node']}-1.log" == log.name
-    assert found["life"] == life.name
+    assert found["attempt"] == attempt.name
 
 
 def test_every_rank_that_runs_tells_where_it_is(trains, tmp_path):
@@ -137,4 +137,4 @@ def test_an_srun_that_does_not_know_the_option_has_begun_nothing(trains):
 def test_where_nothing_runs_it_says_so(trains):
     trains.opsctl("launch", trains.toml())
     assert trains.refusal("stacks", "t").message == "t: nothing runs"
-    assert trains.refusal("why", "t").message == "t: no life has ended"
+    assert trains.refusal("why", "t").message == "t: no attempt has ended"

@@ -20,8 +20,8 @@ LAUNCH = Path(__file__).parents[2] / "support" / "launch_ranks.py"
 SWITCHES = {"kill": Env.KILL_SWITCH, "pause": Env.PAUSE_SWITCH, "save": Env.SAVE_SWITCH, "stop": Env.STOP_REQUEST}
 
 
-class Life:
-    """One life of a train: its launcher, its ranks, its log."""
+class Attempt:
+    """One attempt of a train: its launcher, its ranks, its log."""
 
     def __init__(self, run_dir: Path, world: int, number: int) -> None:
         self.run_dir, self.log_path = run_dir, run_dir / f"log.{number}"
@@ -32,7 +32,7 @@ class Life:
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
             Env.RUN_DIR: str(run_dir),
-            Env.LIFE: f"7_{number}.0",
+            Env.ATTEMPT: f"7_{number}.0",
             Env.CHECKPOINT_DIR: str(run_dir / "checkpoints"),
             Env.HEARTBEAT_DIR: str(run_dir / "heartbeat"),
             Env.STOP_REASON: str(run_dir / "stop.json"),
@@ -116,10 +116,10 @@ def _is_alive(pid: int) -> bool:
 
 
 class Train:
-    """A run directory with a config, and the lives that it has had."""
+    """A run directory with a config, and the attempts that it has had."""
 
     def __init__(self, run_dir: Path, corpus: Path, **config) -> None:
-        self.run_dir, self.lives = run_dir, []
+        self.run_dir, self.attempts = run_dir, []
         (run_dir / "heartbeat").mkdir(parents=True)
         self.config = {**config, "data": {"prefix": str(corpus)}}
 
@@ -127,10 +127,10 @@ class Train:
     def checkpoints(self) -> Path:
         return self.run_dir / "checkpoints"
 
-    def start(self, world: int = 4) -> Life:
+    def start(self, world: int = 4) -> Attempt:
         (self.run_dir / "trainer.json").write_text(json.dumps(self.config))
-        self.lives.append(Life(self.run_dir, world, len(self.lives)))
-        return self.lives[-1]
+        self.attempts.append(Attempt(self.run_dir, world, len(self.attempts)))
+        return self.attempts[-1]
 
     def adopt(self, other: "Train") -> None:
         """Begin with a copy of the other train's checkpoints."""
@@ -142,8 +142,8 @@ class Train:
         return path
 
     def end(self) -> None:
-        for life in self.lives:
-            life.end()
+        for attempt in self.attempts:
+            attempt.end()
 
 
 def tiny(**changes) -> dict:
@@ -202,7 +202,7 @@ def train(trains):
 
 @pytest.fixture(scope="session")
 def uninterrupted(trains) -> Train:
-    """Twenty steps on two stages by two data-parallel ranks, in one life; checkpoints at 10 and 20."""
+    """Twenty steps on two stages by two data-parallel ranks, in one attempt; checkpoints at 10 and 20."""
     run = trains(**tiny())
-    assert run.start().finish() == [0, 0, 0, 0], run.lives[0].log
+    assert run.start().finish() == [0, 0, 0, 0], run.attempts[0].log
     return run

@@ -33,7 +33,7 @@ def heavy(trains):
     )
     (run.checkpoints / ".removing-step-0000001").mkdir(parents=True)
     (run.checkpoints / ".removing-step-0000001/rank-00000.pt").touch()
-    assert run.start(world=1).finish() == [0], run.lives[0].log
+    assert run.start(world=1).finish() == [0], run.attempts[0].log
     return run
 
 
@@ -49,17 +49,17 @@ def test_a_whole_checkpoint_takes_at_most_fifteen_bytes_a_parameter_and_weights_
 
 def test_the_log_says_how_long_training_stood_still(heavy):
     line = r"saved checkpoint step-(\d+) in ([\d.]+) s; training stood still for ([\d.]+) s"
-    said = re.findall(line, heavy.lives[0].log)
+    said = re.findall(line, heavy.attempts[0].log)
     assert [int(step) for step, _, _ in said] == [2, 4, 6, 8]
     assert all(float(stall) <= float(seconds) + 0.1 for _, seconds, stall in said)
 
 
 def test_pruning_keeps_the_last_and_every_nth(heavy):
     assert [c.step for c in manifest.list_checkpoints(heavy.checkpoints)] == [4, 6, 8]
-    assert "removed checkpoint step-0000002" in heavy.lives[0].log
+    assert "removed checkpoint step-0000002" in heavy.attempts[0].log
 
 
-def test_pruning_finishes_a_removal_of_an_earlier_life_that_was_cut_off(heavy):
+def test_pruning_finishes_a_removal_of_an_earlier_attempt_that_was_cut_off(heavy):
     assert not list(heavy.checkpoints.glob(".*"))
 
 
@@ -67,8 +67,8 @@ def test_a_save_in_flight_is_waited_for_before_leaving(train):
     """Stopped in the midst of a save: that one is whole, and so is the last."""
     model = {"layers": 2, "hidden": 384, "heads": 2, "sequence": 32}
     run = train(**(ENDLESS | {"model": model, "checkpoint": {"every": 0, "keep_last": 0}}))
-    life = run.start(world=2)
-    life.wait_for_step(1)
+    attempt = run.start(world=2)
+    attempt.wait_for_step(1)
 
     def is_seen_saving() -> bool:
         if is_saving := any(run.checkpoints.glob(".saving-*")):
@@ -76,11 +76,11 @@ def test_a_save_in_flight_is_waited_for_before_leaving(train):
         run.arm("save")  # the one before was over before it was seen
         return False
 
-    life.wait_for(is_seen_saving, "a save to be seen")
+    attempt.wait_for(is_seen_saving, "a save to be seen")
     run.arm("stop")
-    assert life.finish() == [0, 0], life.log
-    assert life.stop_reason.checkpoint_step == life.stop_reason.step
+    assert attempt.finish() == [0, 0], attempt.log
+    assert attempt.stop_reason.checkpoint_step == attempt.stop_reason.step
     assert not list(run.checkpoints.glob(".saving-*"))
     for each in manifest.list_checkpoints(run.checkpoints):
         assert manifest.verify(each.path) == []
-    assert life.log.count("saved checkpoint") == len(manifest.list_checkpoints(run.checkpoints))
+    assert attempt.log.count("saved checkpoint") == len(manifest.list_checkpoints(run.checkpoints))

@@ -261,16 +261,16 @@ def test_weights_in_bf16_are_not_resumed_by_mistake(copy, train):
     assert all(torch.equal(half[key], tensor.bfloat16()) for key, tensor in whole.items())
     assert manifest.verify(target) == []
     assert "exists already" in tool("bf16", copy, target, code=2)
-    life = run.start(world=1)
-    assert life.finish() == [2]
-    assert "holds weights alone" in life.log
+    attempt = run.start(world=1)
+    assert attempt.finish() == [2]
+    assert "holds weights alone" in attempt.log
 
 
 @pytest.fixture(scope="session")
 def two_ranks(trains):
     """Data-parallel over two ranks: ten steps, saved, and ten more."""
     run = trains(**tiny(parallel={"pipeline": 1}))
-    assert run.start(world=2).finish() == [0, 0], run.lives[0].log
+    assert run.start(world=2).finish() == [0, 0], run.attempts[0].log
     return run
 
 
@@ -280,12 +280,12 @@ def test_reshaped_to_another_topology_the_run_goes_on_as_it_would_have(two_ranks
     assert "step-0000010: any topology can resume it" in said
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-0000010"]
     assert manifest.verify(run.checkpoints / "step-0000010") == []
-    life = run.start(world=1)
-    assert life.finish() == [0], life.log
-    assert "(written by another topology)" in life.log
-    whole = two_ranks.lives[0].losses
-    assert sorted(life.losses) == list(range(11, 21))
-    differences = [abs(float(loss) - float(whole[step])) for step, loss in life.losses.items()]
+    attempt = run.start(world=1)
+    assert attempt.finish() == [0], attempt.log
+    assert "(written by another topology)" in attempt.log
+    whole = two_ranks.attempts[0].losses
+    assert sorted(attempt.losses) == list(range(11, 21))
+    differences = [abs(float(loss) - float(whole[step])) for step, loss in attempt.losses.items()]
     assert max(differences) < 2e-6, differences
     assert "only what training saved can be reshaped" in tool(
         "reshape", run.checkpoints / "step-0000010", run.run_dir / "more", code=2

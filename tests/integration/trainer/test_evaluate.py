@@ -41,23 +41,25 @@ def blended(train, corpus):
 
 @pytest.fixture(scope="session")
 def whole(trains, corpus):
-    """Ten steps on two stages in one life."""
+    """Ten steps on two stages in one attempt."""
     pytest.importorskip("tensorboard")
     run = blended(trains(**rich()), corpus)
-    assert run.start(world=2).finish() == [0, 0], run.lives[0].log
+    assert run.start(world=2).finish() == [0, 0], run.attempts[0].log
     return run
 
 
-def numbers(life, field):
-    return {int(step): value for step, value in re.findall(rf"iteration +(\d+)/.*? {field}: +(\S+)", life.log)}
+def numbers(attempt, field):
+    return {int(step): value for step, value in re.findall(rf"iteration +(\d+)/.*? {field}: +(\S+)", attempt.log)}
 
 
-def evaluations(life):
-    return {int(step): loss for step, loss in re.findall(r"validation loss at iteration (\d+) \| .*?: (\S+)", life.log)}
+def evaluations(attempt):
+    return {
+        int(step): loss for step, loss in re.findall(r"validation loss at iteration (\d+) \| .*?: (\S+)", attempt.log)
+    }
 
 
 def test_the_batch_grows_and_skipped_samples_are_counted(whole):
-    sizes, consumed = numbers(whole.lives[0], "global batch size"), numbers(whole.lives[0], "consumed samples")
+    sizes, consumed = numbers(whole.attempts[0], "global batch size"), numbers(whole.attempts[0], "consumed samples")
     ramp, at = BatchConfig.model_validate(RAMP).ramp(), 0
     for step in range(1, 11):
         assert int(sizes[step]) == ramp.at(at)
@@ -67,7 +69,7 @@ def test_the_batch_grows_and_skipped_samples_are_counted(whole):
 
 
 def test_evaluation_is_told_and_falls(whole):
-    losses = evaluations(whole.lives[0])
+    losses = evaluations(whole.attempts[0])
     assert list(losses) == [4, 8]
     assert float(losses[8]) < float(losses[4])
     lines = (whole.run_dir / "metrics" / "metrics.jsonl").read_text().splitlines()
@@ -78,7 +80,7 @@ def test_evaluation_is_told_and_falls(whole):
 
 
 def test_a_seed_is_drawn_logged_and_kept(whole):
-    (seed,) = re.findall(r"^seed (\d+), drawn at random$", whole.lives[0].log, re.MULTILINE)
+    (seed,) = re.findall(r"^seed (\d+), drawn at random$", whole.attempts[0].log, re.MULTILINE)
     assert manifest.read_manifest(whole.checkpoints / "step-0000010").seed == int(seed)
 
 
@@ -87,10 +89,10 @@ def test_resumed_within_the_ramp_it_is_as_never_stopped(whole, train, corpus):
     run = blended(train(**rich()), corpus)
     run.adopt(whole)
     manifest.remove(run.checkpoints / "step-0000010")
-    life = run.start(world=2)
-    assert life.finish() == [0, 0], life.log
-    assert life.losses == {step: loss for step, loss in whole.lives[0].losses.items() if step > 5}
-    assert evaluations(life) == {8: evaluations(whole.lives[0])[8]}
+    attempt = run.start(world=2)
+    assert attempt.finish() == [0, 0], attempt.log
+    assert attempt.losses == {step: loss for step, loss in whole.attempts[0].losses.items() if step > 5}
+    assert evaluations(attempt) == {8: evaluations(whole.attempts[0])[8]}
     held = [manifest.read_manifest(each.checkpoints / "step-0000010") for each in (run, whole)]
     assert held[0].files == held[1].files
     assert held[0].consumed_samples == held[1].consumed_samples
@@ -109,14 +111,14 @@ def test_spikes_are_told_and_the_newest_state_is_kept_and_a_pause_stops_an_evalu
         )
     )
     run.config["data"] = run.config["data"] | {"held_out": 0.2}
-    life = run.start(world=2)
-    life.wait_for_step(40)
-    life.wait_for(lambda: life.heartbeat("train").phase is Phase.EVAL, "the evaluation")
+    attempt = run.start(world=2)
+    attempt.wait_for_step(40)
+    attempt.wait_for(lambda: attempt.heartbeat("train").phase is Phase.EVAL, "the evaluation")
     run.arm("pause")
-    assert life.finish() == [0, 0], life.log
-    assert life.stop_reason.reason is TrainerStop.PAUSE
-    assert evaluations(life) == {}
-    told = [note for note in life.stop_reason.notes if "loss spike" in note]
+    assert attempt.finish() == [0, 0], attempt.log
+    assert attempt.stop_reason.reason is TrainerStop.PAUSE
+    assert evaluations(attempt) == {}
+    told = [note for note in attempt.stop_reason.notes if "loss spike" in note]
     assert len(told) > 1
     step = int(re.match(r"step (\d+): loss spike: ", told[-1])[1])
     (kept,) = run.checkpoints.glob(f"*/{manifest.KEEP}")

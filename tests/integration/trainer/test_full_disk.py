@@ -59,33 +59,33 @@ def test_the_old_checkpoint_stays_and_training_goes_on(train, small_disk):
     model = {"layers": 2, "hidden": 256, "heads": 2, "sequence": 32}  # its checkpoints take 24 MB
     run = train(**tiny(steps=100_000, precision="bf16", model=model, checkpoint={"every": 0}))
     run.checkpoints.symlink_to(small_disk)
-    life = run.start(world=2)
-    life.wait_for_step(1)
+    attempt = run.start(world=2)
+    attempt.wait_for_step(1)
     save = run.arm("save")
-    life.wait_for(lambda: not save.exists(), "the first save")
+    attempt.wait_for(lambda: not save.exists(), "the first save")
     first = manifest.find_newest_complete(run.checkpoints)
 
     with filled_when_a_save_begins(small_disk):
         run.arm("save")
-        life.wait_for(lambda: "No space left on device" in life.log, "the save to fail")
-    life.wait_for_step(max(life.losses) + 3)
+        attempt.wait_for(lambda: "No space left on device" in attempt.log, "the save to fail")
+    attempt.wait_for_step(max(attempt.losses) + 3)
     assert manifest.list_checkpoints(run.checkpoints) == [first]
     assert manifest.verify(first.path) == []
     assert {p.name for p in small_disk.iterdir()} == {first.path.name, "filler"}
-    life.wait_for(lambda: "No space left on device" in life.heartbeat("train").note, "the note in the heartbeat")
-    assert life.log.count("was not saved") == 1  # not tried again until somebody asks
+    attempt.wait_for(lambda: "No space left on device" in attempt.heartbeat("train").note, "the note in the heartbeat")
+    assert attempt.log.count("was not saved") == 1  # not tried again until somebody asks
 
     with (small_disk / "filler").open("ab", buffering=0) as filler, pytest.raises(OSError, match="No space"):
         while True:
             filler.write(bytes(1 << 20))
     run.arm("save")
-    life.wait_for(lambda: "not enough space in " in life.log, "the save to be refused")
-    assert re.search(r"needs about 2\d\.\d MB, and 0\.\d MB are free", life.log)
+    attempt.wait_for(lambda: "not enough space in " in attempt.log, "the save to be refused")
+    assert re.search(r"needs about 2\d\.\d MB, and 0\.\d MB are free", attempt.log)
 
     (small_disk / "filler").unlink()
     run.arm("stop")
-    assert life.finish() == [0, 0]
-    left = life.stop_reason
+    assert attempt.finish() == [0, 0]
+    left = attempt.stop_reason
     assert left.reason is TrainerStop.STOP_REQUEST
     assert left.checkpoint_step == left.step
     assert ["was not saved" in note for note in left.notes] == [True, True]
@@ -95,17 +95,17 @@ def test_the_old_checkpoint_stays_and_training_goes_on(train, small_disk):
 def test_what_one_rank_could_not_write_is_no_checkpoint(train):
     """Rank 1 alone fails, as with a quota or one bad mount; rank 0, which commits, could write all of its own."""
     run = train(**tiny(steps=100_000, checkpoint={"every": 0}))
-    life = run.start(world=2)
-    life.wait_for_step(1)
-    no_limit = resource.prlimit(life.pids[1], resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
+    attempt = run.start(world=2)
+    attempt.wait_for_step(1)
+    no_limit = resource.prlimit(attempt.pids[1], resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
     run.arm("save")
-    life.wait_for(lambda: "was not saved" in life.log, "the save to fail")
-    assert "rank 1: zero_pp_rank_0_mp_rank_01_optim_states.pt: File too large" in life.log
+    attempt.wait_for(lambda: "was not saved" in attempt.log, "the save to fail")
+    assert "rank 1: zero_pp_rank_0_mp_rank_01_optim_states.pt: File too large" in attempt.log
     assert list(run.checkpoints.iterdir()) == []
 
-    resource.prlimit(life.pids[1], resource.RLIMIT_FSIZE, no_limit)
+    resource.prlimit(attempt.pids[1], resource.RLIMIT_FSIZE, no_limit)
     save = run.arm("save")  # touched anew, so tried anew
-    life.wait_for(lambda: not save.exists(), "the second save")
+    attempt.wait_for(lambda: not save.exists(), "the second save")
     assert manifest.verify(manifest.find_newest_complete(run.checkpoints).path) == []
 
 

@@ -98,7 +98,7 @@ def test_without_a_limit_nothing_is_measured():
 def test_a_run_whose_node_is_full_saves_and_stops_and_says_so(train):
     """The first question comes before the model is built: nothing to save, then."""
     run = train(**tiny(limits={"host_memory_percent": 0.01}))
-    life = run.start(world=2)
-    assert life.finish() == [1, 1], life.log
-    assert life.stop_reason.reason is TrainerStop.MEMORY
-    assert "% full, and the limit is 0.01 % (node0-0, node0-1)" in life.stop_reason.detail
+    attempt = run.start(world=2)
+    assert attempt.finish() == [1, 1], attempt.log
+    assert attempt.stop_reason.reason is TrainerStop.MEMORY
+    assert "% full, and the limit is 0.01 % (node0-0, node0-1)" in attempt.stop_reason.detail

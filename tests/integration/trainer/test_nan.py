@@ -36,9 +36,9 @@ def test_no_rank_takes_the_step_and_all_name_the_layer(corpus, tmp_path, precisi
 def test_the_stop_reason_says_where(train):
     """The first step throws the weights far out; the second overflows in them."""
     run = train(**tiny(precision="bf16", optimizer={"lr": 1e30}, checkpoint={"every": 1}, parallel={"tensor": 2}))
-    life = run.start(world=2)
-    assert life.finish() == [1, 1], life.log
-    left = life.stop_reason
+    attempt = run.start(world=2)
+    assert attempt.finish() == [1, 1], attempt.log
+    left = attempt.stop_reason
     assert left.reason is TrainerStop.NAN
     assert left.checkpoint_step == left.step - 1
     assert f"at step {left.step}; began in layer 2 (Block), out of norm1, from numbers up to 2" in left.detail

@@ -70,7 +70,7 @@ def test_sizes_of_gpt2():
     assert plain == pytest.approx(1024 * (6 * weights + attention))  # tokens x 6 operations a weight, and attention
 
 
-def test_the_first_step_of_a_life_is_forgotten_once_there_is_another():
+def test_the_first_step_of_a_attempt_is_forgotten_once_there_is_another():
     state = RunState(slowest_step_s=3.0)
     slowest = []
     for seconds in (60.0, 2.0, 5.0, 4.0):

@@ -94,12 +94,12 @@ def told(step):
 
 
 def test_one_json_line_for_each_interval(tmp_path):
-    metrics = Metrics(LogConfig(), {Env.RUN_DIR: str(tmp_path), Env.LIFE: "7_1.0"}, step=0, writes=True)
+    metrics = Metrics(LogConfig(), {Env.RUN_DIR: str(tmp_path), Env.ATTEMPT: "7_1.0"}, step=0, writes=True)
     for step in (1, 2):
         metrics.interval(*told(step))
     metrics.evaluation(math.inf, batches=3, state=RunState(step=2))
     lines = [json.loads(line) for line in (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["life"], line["step"], line.get("loss")) for line in lines] == [
+    assert [(line["attempt"], line["step"], line.get("loss")) for line in lines] == [
         ("7_1.0", 1, 2.5),
         ("7_1.0", 2, 2.5),
         ("7_1.0", 2, None),
@@ -162,11 +162,11 @@ def test_a_place_that_is_none_stops_nothing(tmp_path):
     ]
 
 
-def test_tensorboard_reads_the_events_and_a_new_life_hides_what_it_does_again(tmp_path):
+def test_tensorboard_reads_the_events_and_a_new_attempt_hides_what_it_does_again(tmp_path):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     given = LogConfig(directory=str(tmp_path), tensorboard=True)
-    for life_begins, steps in ((0, (1, 2, 3)), (1, (2, 3, 4))):
-        metrics = Metrics(given, {}, step=life_begins, writes=True)
+    for attempt_begins, steps in ((0, (1, 2, 3)), (1, (2, 3, 4))):
+        metrics = Metrics(given, {}, step=attempt_begins, writes=True)
         for step in steps:
             metrics.interval(*told(step))
         metrics.close()

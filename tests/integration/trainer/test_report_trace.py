@@ -37,10 +37,10 @@ def test_a_package_is_chosen_by_its_whole_name(tmp_path):
 
 def test_each_rank_logs_its_calls_into_the_chosen_packages_alone(train):
     run = train(**tiny(steps=2, trace=["opsctl.trainer.loop", "opsctl.trainer.engine"]))
-    life = run.start(world=2)
-    assert life.finish() == [0, 0], life.log
+    attempt = run.start(world=2)
+    assert attempt.finish() == [0, 0], attempt.log
     for rank in (0, 1):
-        text = (run.run_dir / "lives" / "7_0.0" / "trace" / f"node0-{rank}.log").read_text()
+        text = (run.run_dir / "attempts" / "7_0.0" / "trace" / f"node0-{rank}.log").read_text()
         lines = [re.fullmatch(r"(\d+\.\d{6}) (\d+) ( *)(\S+) (\S+):(\d+)", line) for line in text.splitlines()]
         assert all(lines), text
         names = [line[4] for line in lines]

@@ -19,14 +19,14 @@ def files(train, step):
 
 
 def test_a_run_finishes_and_says_so(uninterrupted):
-    life = uninterrupted.lives[0]
-    assert sorted(life.losses) == list(range(1, 21))
-    assert float(life.losses[20]) < float(life.losses[1])
-    assert life.stop_reason.reason is TrainerStop.FINISHED
-    assert (life.stop_reason.step, life.stop_reason.checkpoint_step) == (20, 20)
+    attempt = uninterrupted.attempts[0]
+    assert sorted(attempt.losses) == list(range(1, 21))
+    assert float(attempt.losses[20]) < float(attempt.losses[1])
+    assert attempt.stop_reason.reason is TrainerStop.FINISHED
+    assert (attempt.stop_reason.step, attempt.stop_reason.checkpoint_step) == (20, 20)
     for name in ("train", "node0-0", "node1-0"):
-        assert life.heartbeat(name).phase is Phase.EXIT
-        assert life.heartbeat(name).step == 20
+        assert attempt.heartbeat(name).phase is Phase.EXIT
+        assert attempt.heartbeat(name).step == 20
     assert [c.step for c in manifest.list_checkpoints(uninterrupted.checkpoints)] == [10, 20]
     assert manifest.verify(uninterrupted.checkpoints / "step-0000020") == []
     assert sorted(p.name for p in uninterrupted.checkpoints.iterdir()) == ["step-0000010", "step-0000020"]
@@ -40,14 +40,14 @@ def test_a_flipped_byte_is_found_and_the_one_before_resumed_bit_for_bit(uninterr
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
 
-    life = run.start()
-    assert life.finish() == [0, 0, 0, 0], life.log
-    assert f"{damaged.name} has changed since it was written" in life.log
+    attempt = run.start()
+    assert attempt.finish() == [0, 0, 0, 0], attempt.log
+    assert f"{damaged.name} has changed since it was written" in attempt.log
     assert (run.checkpoints / "damaged-step-0000020").is_dir()
-    assert life.stop_reason.notes[0].startswith("damaged checkpoint set aside as ")
+    assert attempt.stop_reason.notes[0].startswith("damaged checkpoint set aside as ")
 
-    whole = uninterrupted.lives[0].losses
-    assert life.losses == {step: whole[step] for step in range(11, 21)}
+    whole = uninterrupted.attempts[0].losses
+    assert attempt.losses == {step: whole[step] for step in range(11, 21)}
     assert files(run, 20) == files(uninterrupted, 20)  # weights, optimizer and random state, byte for byte
 
 
@@ -55,32 +55,32 @@ def test_killed_at_random_moments_then_resumed_is_as_never_killed(uninterrupted,
     moment = random.Random(5)
     run = train(**tiny(checkpoint={"every": 3}))
 
-    life = run.start()
-    life.wait_for_step(moment.randint(1, 5))  # there are more to come than are done until it is killed
-    victim = moment.choice(life.pids)
+    attempt = run.start()
+    attempt.wait_for_step(moment.randint(1, 5))  # there are more to come than are done until it is killed
+    victim = moment.choice(attempt.pids)
     os.kill(victim, signal.SIGKILL)
-    assert 0 not in life.finish()  # without a word from anyone, the others notice and leave
-    assert life.stop_reason is None
-    lives = [life]
+    assert 0 not in attempt.finish()  # without a word from anyone, the others notice and leave
+    assert attempt.stop_reason is None
+    attempts = [attempt]
 
-    life = run.start()
-    life.wait_for_step(max(lives[0].losses) + 2)
-    life.launcher.kill()
-    life.launcher.wait()
-    life.wait_until_gone(life.pids)
-    lives.append(life)
+    attempt = run.start()
+    attempt.wait_for_step(max(attempts[0].losses) + 2)
+    attempt.launcher.kill()
+    attempt.launcher.wait()
+    attempt.wait_until_gone(attempt.pids)
+    attempts.append(attempt)
 
-    lives.append(run.start())
-    assert lives[-1].finish() == [0, 0, 0, 0], lives[-1].log
-    whole = uninterrupted.lives[0].losses
-    for life in lives:
-        assert life.losses == {step: whole[step] for step in life.losses}
+    attempts.append(run.start())
+    assert attempts[-1].finish() == [0, 0, 0, 0], attempts[-1].log
+    whole = uninterrupted.attempts[0].losses
+    for attempt in attempts:
+        assert attempt.losses == {step: whole[step] for step in attempt.losses}
     assert files(run, 20) == files(uninterrupted, 20)
 
 
 def test_a_checkpoint_of_another_layout_is_refused(uninterrupted, train):
     run = train(**tiny())
     run.adopt(uninterrupted)
-    life = run.start(world=2)
-    assert life.finish() == [2, 2]
-    assert "is of another run: data is 2 there and 1 here" in life.log
+    attempt = run.start(world=2)
+    assert attempt.finish() == [2, 2]
+    assert "is of another run: data is 2 there and 1 here" in attempt.log

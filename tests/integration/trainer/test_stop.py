@@ -16,60 +16,60 @@ pytest.importorskip("deepspeed")
 ENDLESS = tiny(steps=100_000, precision="bf16", checkpoint={"every": 0}, limits={"margin_s": 1.0})
 
 
-def assert_saved_and_left(run, life, reason):
-    left = life.stop_reason
-    assert left is not None and left.reason is reason, life.log
-    assert left.checkpoint_step == left.step == max(life.losses)
+def assert_saved_and_left(run, attempt, reason):
+    left = attempt.stop_reason
+    assert left is not None and left.reason is reason, attempt.log
+    assert left.checkpoint_step == left.step == max(attempt.losses)
     assert manifest.verify(run.checkpoints / manifest.directory_name(left.step)) == []
-    assert life.heartbeat("train").phase is Phase.EXIT
+    assert attempt.heartbeat("train").phase is Phase.EXIT
 
 
 def test_save_switch_then_kill_switch_then_no_start(train):
     run = train(**ENDLESS)
-    life = run.start()
-    life.wait_for_step(2)
+    attempt = run.start()
+    attempt.wait_for_step(2)
 
     save = run.arm("save")
-    life.wait_for(lambda: not save.exists(), "the save switch to be taken away")
+    attempt.wait_for(lambda: not save.exists(), "the save switch to be taken away")
     saved = manifest.find_newest_complete(run.checkpoints)
-    life.wait_for_step(saved.step + 2)
+    attempt.wait_for_step(saved.step + 2)
 
     run.arm("kill")
-    assert life.finish() == [0, 0, 0, 0]
-    assert_saved_and_left(run, life, TrainerStop.KILL)
-    assert str(run.run_dir / "kill") in life.stop_reason.detail
-    assert life.heartbeat("node1-0").step == life.stop_reason.step
-    assert [c.step for c in manifest.list_checkpoints(run.checkpoints)] == [saved.step, life.stop_reason.step]
+    assert attempt.finish() == [0, 0, 0, 0]
+    assert_saved_and_left(run, attempt, TrainerStop.KILL)
+    assert str(run.run_dir / "kill") in attempt.stop_reason.detail
+    assert attempt.heartbeat("node1-0").step == attempt.stop_reason.step
+    assert [c.step for c in manifest.list_checkpoints(run.checkpoints)] == [saved.step, attempt.stop_reason.step]
 
     again = run.start()
     assert again.finish() == [0, 0, 0, 0]
     assert not again.losses
     assert again.stop_reason.reason is TrainerStop.KILL
-    assert again.stop_reason.step == again.stop_reason.checkpoint_step == life.stop_reason.step
+    assert again.stop_reason.step == again.stop_reason.checkpoint_step == attempt.stop_reason.step
 
 
 @pytest.mark.parametrize(("switch", "reason"), [("pause", TrainerStop.PAUSE), ("stop", TrainerStop.STOP_REQUEST)])
 def test_pause_and_stop_request(train, switch, reason):
     run = train(**ENDLESS)
-    life = run.start(world=2)
-    life.wait_for_step(1)
+    attempt = run.start(world=2)
+    attempt.wait_for_step(1)
     run.arm(switch)
-    assert life.finish() == [0, 0]
-    assert_saved_and_left(run, life, reason)
+    assert attempt.finish() == [0, 0]
+    assert_saved_and_left(run, attempt, reason)
 
 
 def test_a_deadline_that_moves_closer_is_kept(train):
     run = train(**ENDLESS)
     deadline = run.run_dir / "deadline"
     deadline.write_text(f"{time.time() + 3600}\n")
-    life = run.start(world=2)
-    life.wait_for_step(2)
+    attempt = run.start(world=2)
+    attempt.wait_for_step(2)
     end = time.time() + 8
     deadline.write_text(f"{end}\n")
-    assert life.finish() == [0, 0]
-    assert life.stop_reason.at < end
-    assert_saved_and_left(run, life, TrainerStop.DEADLINE)
-    assert "s are left of the job" in life.stop_reason.detail
+    assert attempt.finish() == [0, 0]
+    assert attempt.stop_reason.at < end
+    assert_saved_and_left(run, attempt, TrainerStop.DEADLINE)
+    assert "s are left of the job" in attempt.stop_reason.detail
 
     deadline.write_text(f"{time.time() + 2}\n")  # too late for a start and a save
     again = run.start(world=2)
@@ -80,42 +80,42 @@ def test_a_deadline_that_moves_closer_is_kept(train):
 
 def test_a_signal_to_one_rank_stops_all(train):
     run = train(**ENDLESS)
-    life = run.start(world=2)
-    life.wait_for_step(2)
-    os.kill(life.pids[1], signal.SIGUSR1)
-    assert life.finish() == [0, 0]
-    assert_saved_and_left(run, life, TrainerStop.STOP_REQUEST)
+    attempt = run.start(world=2)
+    attempt.wait_for_step(2)
+    os.kill(attempt.pids[1], signal.SIGUSR1)
+    assert attempt.finish() == [0, 0]
+    assert_saved_and_left(run, attempt, TrainerStop.STOP_REQUEST)
 
 
 def test_a_silent_rank_is_not_waited_for_longer_than_the_timeout(train):
     run = train(**(ENDLESS | {"parallel": {"pipeline": 2, "timeout_s": 6.0}}))
-    life = run.start()
-    life.wait_for_step(2)
-    stopped, *others = life.pids
+    attempt = run.start()
+    attempt.wait_for_step(2)
+    stopped, *others = attempt.pids
     os.kill(stopped, signal.SIGSTOP)
-    life.wait_until_gone(others)
+    attempt.wait_until_gone(others)
     os.kill(stopped, signal.SIGKILL)
-    assert 0 not in life.finish()
-    assert life.stop_reason is None
+    assert 0 not in attempt.finish()
+    assert attempt.stop_reason is None
 
 
 def test_no_rank_outlives_its_launcher(train):
-    life = train(**ENDLESS).start(world=2)
-    life.wait_for_step(1)
-    life.launcher.kill()
-    life.launcher.wait()
-    life.wait_until_gone(life.pids)
+    attempt = train(**ENDLESS).start(world=2)
+    attempt.wait_for_step(1)
+    attempt.launcher.kill()
+    attempt.launcher.wait()
+    attempt.wait_until_gone(attempt.pids)
 
 
 def test_stacks_on_request(train):
     run = train(**ENDLESS)
-    life = run.start(world=2)
-    life.wait_for_step(1)
+    attempt = run.start(world=2)
+    attempt.wait_for_step(1)
     (run.run_dir / "stacks-request").touch()
-    stacks = run.run_dir / "lives" / "7_0.0" / "stacks"
+    stacks = run.run_dir / "attempts" / "7_0.0" / "stacks"
     for name in ("node0-0.txt", "node0-1.txt"):
-        life.wait_for(lambda name=name: (stacks / name).exists() and "train" in (stacks / name).read_text(), name)
-    assert "Current thread" not in life.log
-    os.kill(life.pids[1], signal.SIGUSR2)  # also where the interpreter would never get to a file
+        attempt.wait_for(lambda name=name: (stacks / name).exists() and "train" in (stacks / name).read_text(), name)
+    assert "Current thread" not in attempt.log
+    os.kill(attempt.pids[1], signal.SIGUSR2)  # also where the interpreter would never get to a file
     outermost = 'trainer/__main__.py", line '  # of every stack of the main thread, whatever that does at the moment
-    life.wait_for(lambda: "Current thread" in life.log and outermost in life.log, "the stacks in the log")
+    attempt.wait_for(lambda: "Current thread" in attempt.log and outermost in attempt.log, "the stacks in the log")

@@ -67,6 +67,6 @@ def test_usage():
 
 def test_too_little_data_is_refused(train, corpus):
     run = train(**tiny(model=MODEL | {"sequence": 10**6}))
-    life = run.start(world=2)
-    assert life.finish() == [2, 2]
-    assert "too few for one sample of 1000000" in life.log
+    attempt = run.start(world=2)
+    assert attempt.finish() == [2, 2]
+    assert "too few for one sample of 1000000" in attempt.log

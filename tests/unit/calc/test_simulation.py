@@ -97,7 +97,7 @@ def test_a_train_without_failures_loses_its_start_up_and_its_saves() -> None:
 def test_a_time_limit_costs_a_start_up_a_save_and_a_wait_for_each_task() -> None:
     calm = replace(PLAIN, per_1000_node_days=0, task_h=20, save_h=0.5, interval_h=100, start_up_h=1, queue_h=0)
     found = simulate(replace(calm, days=100), seed=0)
-    assert found.lives == 120
+    assert found.attempts == 120
     assert found.share == pytest.approx(18.5 / 20, abs=0.001)
 
 
@@ -111,7 +111,7 @@ def test_without_the_guard_a_broken_node_costs_until_a_person_comes() -> None:
     without, guarded = (summary(run(replace(shaky, guard=guard), 30)) for guard in (False, True))
     failures = without.failures
     assert guarded.mean - without.mean == pytest.approx(failures * 8 / (90 * 24), rel=0.15)
-    assert without.lives > guarded.lives
+    assert without.attempts > guarded.attempts
 
 
 def test_the_range_told_leaves_a_tenth_of_the_trains_on_either_side() -> None:

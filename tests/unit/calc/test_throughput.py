@@ -48,7 +48,7 @@ def test_784_samples_in_32_s_leave_145m_samples_82_days_of_20_hours_and_half_as_
     rate = 784 / 32
     assert rate == 24.5
     steps = 145_000_000 / 784
-    left = throughput.time_left(steps=round(steps), step_s=32, life_s=20 * HOUR, waits_s=[4 * HOUR])
+    left = throughput.time_left(steps=round(steps), step_s=32, attempt_s=20 * HOUR, waits_s=[4 * HOUR])
     assert left.training / (20 * HOUR) == pytest.approx(82, abs=0.3)
     assert left.likely / (24 * HOUR) == pytest.approx(82, abs=0.5)
     for faster, days in ((2, 41), (4, 20.5)):
@@ -123,30 +123,32 @@ def test_an_unknown_accelerator_is_told_with_those_that_are_known() -> None:
 
 def test_without_a_time_limit_the_time_left_is_that_of_the_steps() -> None:
     left = throughput.time_left(steps=100, step_s=36)
-    assert (left.likely, left.early, left.late, left.lives) == (HOUR, HOUR, HOUR, 0)
+    assert (left.likely, left.early, left.late, left.attempts) == (HOUR, HOUR, HOUR, 0)
 
 
 def test_every_task_that_is_to_come_brings_its_start_up_and_the_waits_seen() -> None:
     # 45 h of steps in tasks of 20 h, half an hour of each for its start: two more tasks after this one
-    left = throughput.time_left(steps=1620, step_s=100, life_s=20 * HOUR, start_up_s=HOUR / 2, waits_s=[HOUR, 3 * HOUR])
+    left = throughput.time_left(
+        steps=1620, step_s=100, attempt_s=20 * HOUR, start_up_s=HOUR / 2, waits_s=[HOUR, 3 * HOUR]
+    )
     assert left.training == 45 * HOUR
-    assert left.lives == 2
+    assert left.attempts == 2
     assert left.likely == (45 + 2 * 0.5 + 2 * 2) * HOUR
     assert left.early < left.likely < left.late
     assert left.early >= (45 + 1 + 2) * HOUR
 
 
 def test_the_waits_of_two_tasks_spread_by_root_two_of_one_within_what_was_seen() -> None:
-    left = throughput.time_left(steps=45, step_s=HOUR, life_s=20 * HOUR, waits_s=[3 * HOUR, 5 * HOUR])
+    left = throughput.time_left(steps=45, step_s=HOUR, attempt_s=20 * HOUR, waits_s=[3 * HOUR, 5 * HOUR])
     spread = 1.28155 * 2**0.5 * HOUR
     assert left.early == pytest.approx((45 + 8) * HOUR - spread, rel=1e-5)
     assert left.late == pytest.approx((45 + 8) * HOUR + spread, rel=1e-5)
 
 
 def test_nothing_is_left_of_a_train_that_is_done() -> None:
-    assert throughput.time_left(steps=0, step_s=1, life_s=HOUR, waits_s=[HOUR]).late == 0
+    assert throughput.time_left(steps=0, step_s=1, attempt_s=HOUR, waits_s=[HOUR]).late == 0
 
 
 def test_a_task_has_to_last_longer_than_its_start_up() -> None:
     with pytest.raises(InputError, match=r"a task of 60 s ends before its start-up of 60 s does"):
-        throughput.time_left(steps=1, step_s=1, life_s=60, start_up_s=60)
+        throughput.time_left(steps=1, step_s=1, attempt_s=60, start_up_s=60)

@@ -80,12 +80,12 @@ def append(path: Path, text: str | bytes) -> None:
         file.write(text.encode() if isinstance(text, str) else text)
 
 
-def live(app: App, run: RunDir, life: str, **said: str) -> None:
-    """A life starts, and its ranks say things: `node1_0` is rank 0 on node1."""
-    app.journal(run).append(EventKind.LIFE_STARTED, life=life, nodes="node[1-2]")
+def live(app: App, run: RunDir, attempt: str, **said: str) -> None:
+    """An attempt starts, and its ranks say things: `node1_0` is rank 0 on node1."""
+    app.journal(run).append(EventKind.ATTEMPT_STARTED, attempt=attempt, nodes="node[1-2]")
     for place, text in said.items():
         node, rank = place.split("_")
-        append(run.life_logs(life) / f"{node}-{rank}.log", text)
+        append(run.attempt_logs(attempt) / f"{node}-{rank}.log", text)
 
 
 def test_the_last_lines_of_the_main_log_are_shown_with_one_that_has_no_end(app, run):
@@ -135,19 +135,19 @@ def test_following_waits_for_a_log_that_is_not_there_yet(app, run):
     assert lines(app, "gpt", "-f") == ["first"]
 
 
-def test_a_rank_is_shown_from_the_newest_life_as_it_came(app, run):
+def test_a_rank_is_shown_from_the_newest_attempt_as_it_came(app, run):
     live(app, run, "12_1.0", node1_0="old\n", node1_1="old\n")
     live(app, run, "12_2.0", node1_0="a\n", node2_1="b\nc\n")
     assert lines(app, "gpt", "--rank", "1") == ["b", "c"]
 
 
-def test_the_newest_life_is_the_one_that_the_journal_has_last(app, run):
+def test_the_newest_attempt_is_the_one_that_the_journal_has_last(app, run):
     live(app, run, "12_5.0", node1_0="five\n")
     live(app, run, "12_3.1", node1_0="three again\n")
     assert lines(app, "gpt", "--rank", "0") == ["three again"]
 
 
-def test_a_task_is_shown_in_its_newest_life_with_who_said_it(app, run):
+def test_a_task_is_shown_in_its_newest_attempt_with_who_said_it(app, run):
     live(app, run, "12_1.0", node1_0="first\n")
     live(app, run, "12_1.1", node1_0="again\n", node2_10="ten\n", node2_9="nine\n")
     live(app, run, "12_2.0", node1_0="later\n")
@@ -166,19 +166,19 @@ def test_the_last_lines_of_each_rank_are_shown(app, run):
     ]  # fmt: skip
 
 
-def test_following_a_rank_goes_on_into_its_next_life_with_the_last_words_of_the_one_before(app, run):
+def test_following_a_rank_goes_on_into_its_next_attempt_with_the_last_words_of_the_one_before(app, run):
     live(app, run, "12_1.0", node1_0="one\n")
     app.clock.happens = [
-        lambda: append(run.life_logs("12_1.0") / "node1-0.log", "two\nlast words"),
+        lambda: append(run.attempt_logs("12_1.0") / "node1-0.log", "two\nlast words"),
         lambda: live(app, run, "12_2.0", node9_0="three\n"),
-        lambda: append(run.life_logs("12_2.0") / "node9-0.log", "four\n"),
+        lambda: append(run.attempt_logs("12_2.0") / "node9-0.log", "four\n"),
     ]
     assert lines(app, "gpt", "--rank", "0", "-f") == ["one", "two", "last words", "three", "four"]
 
 
 def test_following_shows_ranks_that_come_later(app, run):
     live(app, run, "12_1.0", node1_0="one\n")
-    app.clock.happens = [lambda: append(run.life_logs("12_1.0") / "node1-1.log", "two\n")]
+    app.clock.happens = [lambda: append(run.attempt_logs("12_1.0") / "node1-1.log", "two\n")]
     assert lines(app, "gpt", "--task", "1", "-f") == ["[node1:0]: one", "[node1:1]: two"]
 
 
@@ -198,8 +198,8 @@ def test_with_json_a_single_rank_is_named_too(app, run):
     ("args", "message"),
     [
         ([], "the log of gpt: nothing yet"),
-        (["--rank", "7"], "rank 7, life 12_1.0 of gpt: nothing yet"),
-        (["--task", "9", "--node", "n"], "task 9, node n, no life of gpt: nothing yet"),
+        (["--rank", "7"], "rank 7, attempt 12_1.0 of gpt: nothing yet"),
+        (["--task", "9", "--node", "n"], "task 9, node n, no attempt of gpt: nothing yet"),
     ],
 )
 def test_what_is_not_there_is_said(app, run, args, message):

@@ -219,17 +219,21 @@ def test_the_end_of_a_train_is_reckoned_from_its_log_and_the_waits_given() -> No
     assert found["likely"] > found["training_left"] == 95365 * found["step_s"]
 
 
-def test_waits_are_those_between_lives_and_a_life_settled_by_the_next_one_tells_none() -> None:
+def test_waits_are_those_between_attempts_and_a_attempt_finalized_by_the_next_one_tells_none() -> None:
     def at(hour: float) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=hour)
 
-    def settled(life: str, hour: float) -> Event:
-        data = {"life": life, "outcome": "finished", "action": "go-on", "why": ""}
-        return Event(number=1, at=at(hour).isoformat(), actor="me", kind=EventKind.LIFE_SETTLED, data=data)
+    def finalized(attempt: str, hour: float) -> Event:
+        data = {"attempt": attempt, "outcome": "finished", "action": "go-on", "why": ""}
+        return Event(number=1, at=at(hour).isoformat(), actor="me", kind=EventKind.ATTEMPT_FINALIZED, data=data)
 
     history = TrainHistory(
         started={"7_1.0": at(0), "7_2.0": at(22), "7_3.0": at(45), "7_4.0": at(66)},
-        settled={"7_1.0": settled("7_1.0", 20), "7_2.0": settled("7_2.0", 45.001), "7_3.0": settled("7_3.0", 65)},
+        finalized={
+            "7_1.0": finalized("7_1.0", 20),
+            "7_2.0": finalized("7_2.0", 45.001),
+            "7_3.0": finalized("7_3.0", 65),
+        },
     )
     assert measure_waits(history) == [2 * 3600, 3600]
 

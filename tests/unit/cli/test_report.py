@@ -48,7 +48,7 @@ def test_json_holds_every_bucket_and_they_add_up(tmp_path: Path) -> None:
     assert set(given["buckets"]) == {bucket.value for bucket in Bucket}
     assert math.isclose(sum(given["buckets"].values()), given["wall_s"])
     assert math.isclose(given["ettr"], 1500 / 3320)
-    assert given["lives"][1]["outcome"] == "finished"
+    assert given["attempts"][1]["outcome"] == "finished"
 
 
 def test_markdown_keeps_what_somebody_wrote_as_text(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_train_that_was_never_submitted_has_nothing_to_report(tmp_path: Path) 
         Train(tmp_path).report(100)
 
 
-def test_a_train_that_waits_for_its_first_life_is_all_queue(tmp_path: Path) -> None:
+def test_a_train_that_waits_for_its_first_attempt_is_all_queue(tmp_path: Path) -> None:
     train = Train(tmp_path)
     train.submit(0)
     report = train.report(3600)
@@ -106,13 +106,13 @@ def test_a_train_that_waits_for_its_first_life_is_all_queue(tmp_path: Path) -> N
     )
 
 
-def test_a_life_that_goes_on_ends_now(tmp_path: Path) -> None:
+def test_a_attempt_that_goes_on_ends_now(tmp_path: Path) -> None:
     train = Train(tmp_path)
     train.submit(0)
     train.start(0, "7_1.0")
     train.steps(60, 1, 10)
     report = train.report(165)
-    assert (report.wall_s, report.lives[0].outcome) == (165, "")
+    assert (report.wall_s, report.attempts[0].outcome) == (165, "")
     assert report.buckets[Bucket.UNKNOWN] == pytest.approx(5)  # amid a step
     assert report.notes == ()
     later = train.report(1000)
@@ -120,7 +120,7 @@ def test_a_life_that_goes_on_ends_now(tmp_path: Path) -> None:
     assert later.notes == ("7_1.0 has told of no step for 14m: opsctl status says whether it runs",)
 
 
-def test_a_life_that_nobody_settled_ends_when_the_next_begins(tmp_path: Path) -> None:
+def test_a_attempt_that_nobody_finalized_ends_when_the_next_begins(tmp_path: Path) -> None:
     train = Train(tmp_path)
     train.submit(0)
     train.start(0, "7_1.0")
@@ -155,7 +155,7 @@ def test_what_a_log_does_not_hold_any_more_is_unknown_and_said_to_be(tmp_path: P
     train = rough(tmp_path)
     train.run.main_log.write_bytes(b"".join(train.run.main_log.read_bytes().splitlines(keepends=True)[150:]))
     report = train.report(99999)
-    assert report.notes == ("the log of 2 lives is gone, in whole or in part: what it told is unknown",)
+    assert report.notes == ("the log of 2 attempts is gone, in whole or in part: what it told is unknown",)
     assert report.buckets[Bucket.EFFECTIVE] == pytest.approx(510)  # nobody knows that step 100 had been done before
     assert report.buckets[Bucket.UNKNOWN] == pytest.approx(24 * 60 + 20 + 120 + 490)
     assert sum(report.buckets.values()) == pytest.approx(report.wall_s)
@@ -185,7 +185,7 @@ def test_clocks_that_jump_in_the_journal_do_not_break_the_sum(tmp_path: Path) ->
     assert report.buckets[Bucket.EFFECTIVE] > 0
 
 
-def test_accounting_tells_when_a_life_ended_that_nobody_settled_and_of_one_that_never_said_a_word(
+def test_accounting_tells_when_a_attempt_ended_that_nobody_finalized_and_of_one_that_never_said_a_word(
     tmp_path: Path,
 ) -> None:
     train = Train(tmp_path)
@@ -207,7 +207,7 @@ def test_accounting_tells_when_a_life_ended_that_nobody_settled_and_of_one_that_
         for job, state, start, end in rows
     ))  # fmt: skip
     given = json.loads(typed(tmp_path, "gpt", "--json", "--sacct", sacct))
-    assert [(life["life"], life["outcome"]) for life in given["lives"]] == [
+    assert [(attempt["attempt"], attempt["outcome"]) for attempt in given["attempts"]] == [
         ("7_1.0", "NODE_FAIL"), ("7_2.0", "NODE_FAIL"), ("7_3.0", "finished"),
     ]  # fmt: skip
     spent = {name: seconds for name, seconds in given["buckets"].items() if seconds}
@@ -224,8 +224,10 @@ def test_of_all_that_a_user_ran_only_the_jobs_of_the_train_count(tmp_path: Path)
     with pytest.raises(InputError, match="none of its 1 jobs is of gpt, whose arrays are 7"):
         typed(tmp_path, "gpt", "--sacct", sacct)
     sacct.write_text(sacct.read_text() + f"7_9|FAILED|{begin + 100:.0f}|{begin + 200:.0f}\n")
-    lives = [life["life"] for life in json.loads(typed(tmp_path, "gpt", "--json", "--sacct", sacct))["lives"]]
-    assert "7_9.0" in lives and "8_1.0" not in lives
+    attempts = [
+        attempt["attempt"] for attempt in json.loads(typed(tmp_path, "gpt", "--json", "--sacct", sacct))["attempts"]
+    ]
+    assert "7_9.0" in attempts and "8_1.0" not in attempts
 
 
 def test_of_a_train_and_a_log_one_is_wanted(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ PartitionName=p Nodes=n1
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    """A train whose second life trains, of which a checkpoint is two hours old."""
+    """A train whose second attempt trains, of which a checkpoint is two hours old."""
     (tmp_path / "slurm.conf").write_text(SLURM_CONF)
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.setenv("OPSCTL_ROOT", str(tmp_path / "trains"))
@@ -49,15 +49,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     journal, now = Journal(run, SystemClock()), datetime.now(UTC)
     journal.append(EventKind.SUBMITTING, nonce="n1", tasks=5, after="")
     journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
-    journal.append(EventKind.LIFE_STARTED, life="12_1.0", nodes="node001")
+    journal.append(EventKind.ATTEMPT_STARTED, attempt="12_1.0", nodes="node001")
     journal.append(
-        EventKind.LIFE_SETTLED, life="12_1.0", outcome="deadline", action="continue", why="the time was over"
+        EventKind.ATTEMPT_FINALIZED, attempt="12_1.0", outcome="deadline", action="continue", why="the time was over"
     )
-    journal.append(EventKind.LIFE_STARTED, life="12_2.0", nodes="node002")
-    start = Start(life="12_2.0", job="13", nodes="node002", node_count=1, gpus="", node="node002", at=now, checkpoint=0)
-    write_start(run, run.life("12_2.0"), start)
+    journal.append(EventKind.ATTEMPT_STARTED, attempt="12_2.0", nodes="node002")
+    start = Start(
+        attempt="12_2.0", job="13", nodes="node002", node_count=1, gpus="", node="node002", at=now, checkpoint=0
+    )
+    write_start(run, run.attempt("12_2.0"), start)
     beat = Heartbeat(
-        life="12_2.0", node="node002", rank=0, phase=Phase.TRAIN, step=70, at=now.timestamp(), limit_s=60, loss=2.5,
+        attempt="12_2.0", node="node002", rank=0, phase=Phase.TRAIN, step=70, at=now.timestamp(), limit_s=60, loss=2.5,
         last_steps=150, checkpoint_step=50,
     )  # fmt: skip
     (run.heartbeat / "train.json").write_text(to_json(beat))
@@ -86,7 +88,7 @@ def test_what_the_run_directory_knows_is_shown_and_one_line_says_that_slurm_does
     assert told["progress"].startswith("step 70 of 150")
     assert told["loss"] == "2.5"
     assert told["checkpoint"].startswith("at step 50, 2h")
-    assert told["last life"].startswith("12_1.0 deadline ")
+    assert told["last attempt"].startswith("12_1.0 deadline ")
     assert "before the maintenance" in told["save switch"]
 
 
@@ -97,7 +99,11 @@ def test_the_queue_is_null_in_json_and_the_exit_code_says_try_again(run: RunDir)
     [seen] = json.loads(done.stdout)
     assert (seen["state"], seen["running"], seen["waiting"], seen["notes"]) == ("unknown", None, None, [])
     assert seen["slurm"] == done.exception.message
-    assert (seen["begun"]["life"], seen["progress"]["step"], seen["last_life"]["life"]) == ("12_2.0", 70, "12_1.0")
+    assert (seen["begun"]["attempt"], seen["progress"]["step"], seen["last_attempt"]["attempt"]) == (
+        "12_2.0",
+        70,
+        "12_1.0",
+    )
 
 
 def test_since_when_it_does_not_answer_is_told_where_the_watch_has_found_it(run: RunDir) -> None:
@@ -126,7 +132,7 @@ def test_a_queue_that_nobody_has_seen_is_not_taken_for_an_empty_one(run: RunDir)
     """Neither has the train ended, nor was a submission lost, nor are tasks missing."""
     journal = Journal(run, SystemClock())
     journal.append(
-        EventKind.LIFE_SETTLED, life="12_2.0", outcome="deadline", action="continue", why="the time was over"
+        EventKind.ATTEMPT_FINALIZED, attempt="12_2.0", outcome="deadline", action="continue", why="the time was over"
     )
     journal.append(EventKind.SUBMITTING, nonce="n2", tasks=5, after="12")
     [seen] = json.loads(status("--json").stdout)

@@ -13,14 +13,14 @@ from click.testing import Result as Invoked
 
 from opsctl.cli.why import why
 from opsctl.errors import InputError
-from opsctl.guard.finalize import settle
+from opsctl.guard.finalize import finalize
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.model import JobState
 from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
 from opsctl.nodes.history import NodeHistory
 from opsctl.settings.loader import SiteSettings
 from opsctl.state.journal import Journal
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import TrainerStop
 from tests.support.clocks import FakeClock
@@ -76,9 +76,9 @@ def says(world: World, *lines: str) -> None:
 
 
 def test_a_crash_is_told_with_place_proof_and_what_to_do(world: World) -> None:
-    life = world.began("12_1.0")
+    attempt = world.began("12_1.0")
     says(world, *(f"[node002:3]: {line}" for line in real("tr1-13b-ecc.txt").splitlines()), f"[node001:0]: {LOST}")
-    world.exited(life, 1)
+    world.exited(attempt, 1)
     told = call(world, "gpt").stdout.splitlines()
     assert told[:3] == [
         "gpt 12_1.0: gpu: uncorrectable memory error of a GPU",
@@ -98,7 +98,7 @@ def test_the_next_crash_on_the_same_node_says_so(world: World) -> None:
     world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
     world.exited(_crashed(world, "12_2.0", "tr1-13b-out-of-memory-at-barrier.txt"), 1)
     found = ask(world, "gpt")
-    assert (found["life"], found["cause"], found["node"]) == ("12_2.0", "gpu-memory-taken", "node002")
+    assert (found["attempt"], found["cause"], found["node"]) == ("12_2.0", "gpu-memory-taken", "node002")
     assert found["also"] == ["the same node ended 12_1.0: uncorrectable memory error of a GPU"]
 
 
@@ -109,14 +109,14 @@ def test_an_earlier_task_is_told_from_its_own_part_of_the_log(world: World) -> N
     assert ask(world, "gpt", "--task", "2")["cause"] == "shared-memory-full"
 
 
-def _crashed(world: World, name: str, corpus: str, **more: str) -> Life:
-    """A life that began when main_log was as long as it is."""
-    life = world.began(name, **more)  # type: ignore[arg-type]  # handed on
+def _crashed(world: World, name: str, corpus: str, **more: str) -> Attempt:
+    """An attempt that began when main_log was as long as it is."""
+    attempt = world.began(name, **more)  # type: ignore[arg-type]  # handed on
     log = world.run.main_log
-    start = json.loads(life.start.read_text()) | {"main_log": log.stat().st_size if log.exists() else 0}
-    life.start.write_text(json.dumps(start))
+    start = json.loads(attempt.start.read_text()) | {"main_log": log.stat().st_size if log.exists() else 0}
+    attempt.start.write_text(json.dumps(start))
     says(world, *(f"[node002:3]: {line}" for line in real(corpus).splitlines()))
-    return life
+    return attempt
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def _crashed(world: World, name: str, corpus: str, **more: str) -> Life:
     ],
 )
 def test_the_trainers_own_word_needs_no_log(world: World, reason: TrainerStop, kind: str) -> None:
-    life = world.began()
+    attempt = world.began()
     says(world, f"[node001:0]: {LOST}")
-    world.left(life, reason)
-    world.exited(life, 0)
+    world.left(attempt, reason)
+    world.exited(attempt, 0)
     assert ask(world, "gpt")["kind"] == kind
 
 
@@ -149,19 +149,19 @@ def test_the_trainers_own_word_needs_no_log(world: World, reason: TrainerStop, k
     ],
 )
 def test_slurms_word_is_taken_where_no_log_explains_more(world: World, state: JobState, kind: str) -> None:
-    life = world.began()
+    attempt = world.began()
     world.row((1,), state)
     assert ask(world, "gpt")["kind"] == kind
-    settle(world.chain, world.rules, life, job=world.queue.rows[-1])
+    finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1])
     world.queue.rows.clear()
     assert ask(world, "gpt")["kind"] == kind
 
 
-def test_what_the_guard_saw_and_did_when_it_settled_a_life_is_told_with_it(world: World) -> None:
+def test_what_the_guard_saw_and_did_when_it_finalized_a_attempt_is_told_with_it(world: World) -> None:
     world.queue.states["node001"] = "DOWN+NOT_RESPONDING"
-    life = world.began("12_1.0", nodes="node[001-002]")
+    attempt = world.began("12_1.0", nodes="node[001-002]")
     world.row((1,), JobState.NODE_FAIL, end=world.clock.now() + timedelta(minutes=1))
-    settle(world.chain, world.rules, life, job=world.queue.rows[-1], care=care_of(world))
+    finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1], care=care_of(world))
     world.queue.states.clear()
     found = ask(world, "gpt")
     assert (found["says"], found["node"]) == ("Slurm lost a node", "node001")
@@ -174,11 +174,11 @@ def test_what_the_guard_saw_and_did_when_it_settled_a_life_is_told_with_it(world
 
 
 def test_a_task_that_opsctl_cancelled_because_it_hung_was_not_cancelled_by_somebody(world: World) -> None:
-    life = world.began()
-    request_stop(world.run, life, StopKind.HUNG, "12_1.0 hangs")
+    attempt = world.began()
+    request_stop(world.run, attempt, StopKind.HUNG, "12_1.0 hangs")
     world.row((1,), JobState.CANCELLED)
     assert ask(world, "gpt")["cause"] == "hang"
-    settle(world.chain, world.rules, life, job=world.queue.rows[-1])
+    finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1])
     assert ask(world, "gpt")["says"] == "it hung"
 
 
@@ -189,19 +189,19 @@ def test_where_slurm_does_not_answer_the_log_still_tells(world: World) -> None:
 
 
 def test_what_main_log_lost_is_read_from_the_ranks_own_log(world: World) -> None:
-    life = world.began()
-    (world.run.life_logs(life.name) / "node002-3.log").write_text(real("tr1-13b-ecc.txt"))
-    world.exited(life, 1)
+    attempt = world.began()
+    (world.run.attempt_logs(attempt.name) / "node002-3.log").write_text(real("tr1-13b-ecc.txt"))
+    world.exited(attempt, 1)
     found = ask(world, "gpt")
     assert (found["cause"], found["node"], found["rank"]) == ("gpu-ecc", "node002", 3)
 
 
-def test_a_life_that_goes_on_has_no_end(world: World) -> None:
+def test_a_attempt_that_goes_on_has_no_end(world: World) -> None:
     world.began()
     world.row((1,), JobState.RUNNING)
-    with pytest.raises(InputError, match="gpt: no life has ended"):
+    with pytest.raises(InputError, match="gpt: no attempt has ended"):
         call(world, "gpt")
-    with pytest.raises(InputError, match="gpt: no life of task 7 has ended"):
+    with pytest.raises(InputError, match="gpt: no attempt of task 7 has ended"):
         call(world, "gpt", "--task", "7")
 
 
@@ -224,12 +224,12 @@ def test_what_health_knew_of_the_first_causes_node_is_told_beside_it(world: Worl
     assert "  also   node002 has had 1 finding" in call(world, "gpt").stdout
 
 
-def test_where_no_log_names_a_cause_the_nodes_of_that_life_are_told_of(world: World) -> None:
+def test_where_no_log_names_a_cause_the_nodes_of_that_attempt_are_told_of(world: World) -> None:
     for node, evidence in (("node001", ""), ("node003", "1 row pending"), ("node004", "1 row pending")):
         looked(world, node, evidence)
-    life = world.began("12_1.0", nodes="node[001-003]")
+    attempt = world.began("12_1.0", nodes="node[001-003]")
     says(world, "nothing to see")
-    world.exited(life, 1, after=600)
+    world.exited(attempt, 1, after=600)
     found = ask(world, "gpt")
     assert (found["cause"], found["suspects"]) == ("nothing", [])
     assert found["also"] == [

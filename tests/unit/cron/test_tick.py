@@ -260,7 +260,7 @@ def test_out_of_time_the_rest_stays_due(world: CronWorld) -> None:
     assert list(world.tick(after=5)) == ["echo two"]
 
 
-def test_every_tick_gives_a_sign_of_life(world: CronWorld) -> None:
+def test_every_tick_gives_a_sign_of_attempt(world: CronWorld) -> None:
     assert world.place.ticked() is None
     world.tick()
     assert world.place.ticked() == NOON.replace(microsecond=0)

@@ -54,7 +54,7 @@ def test_no_memory_at_the_first_barrier_is_the_gpu(log: Log) -> None:
 def test_after_an_ecc_crash_it_says_that_the_node_is_the_same(log: Log) -> None:
     log.say(41, real("tr1-13b-out-of-memory-at-barrier.txt"))
     before = Diagnosis(
-        kind=CauseKind.GPU, cause="gpu-ecc", says="uncorrectable memory error of a GPU", node="r10i0n5", life="7_1.0"
+        kind=CauseKind.GPU, cause="gpu-ecc", says="uncorrectable memory error of a GPU", node="r10i0n5", attempt="7_1.0"
     )
     assert why(log, before=before).also == ("the same node ended 7_1.0: uncorrectable memory error of a GPU",)
     assert why(log, before=replace(before, node="r10i0n4")).also == ()

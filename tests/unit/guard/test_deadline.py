@@ -14,10 +14,10 @@ from tests.support.finalized_trains import BEGIN, World
 
 @pytest.fixture
 def deadline(world: World) -> DeadlineFile:
-    life = world.began()
+    attempt = world.began()
     world.clock.time = BEGIN
     world.queue.end = BEGIN + timedelta(hours=1)
-    return DeadlineFile(run=world.run, life=life, job="13", scheduler=world.queue, clock=world.clock)
+    return DeadlineFile(run=world.run, attempt=attempt, job="13", scheduler=world.queue, clock=world.clock)
 
 
 def calls_within(world: World, deadline: DeadlineFile, seconds: int) -> int:
@@ -39,11 +39,11 @@ def test_slurm_is_asked_more_often_in_the_last_minutes(world: World, deadline: D
 
 def test_the_file_follows_a_limit_that_is_moved(world: World, deadline: DeadlineFile) -> None:
     deadline.keep()
-    assert read_time(deadline.life.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
+    assert read_time(deadline.attempt.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
     world.queue.end = BEGIN + timedelta(hours=2)
     world.clock.sleep(60)
     deadline.keep()
-    assert read_time(deadline.life.deadline) == (BEGIN + timedelta(hours=2)).timestamp()
+    assert read_time(deadline.attempt.deadline) == (BEGIN + timedelta(hours=2)).timestamp()
 
 
 def test_a_limit_that_is_lifted_leaves_no_deadline(world: World, deadline: DeadlineFile) -> None:
@@ -51,7 +51,7 @@ def test_a_limit_that_is_lifted_leaves_no_deadline(world: World, deadline: Deadl
     world.queue.end = None
     world.clock.sleep(60)
     deadline.keep()
-    assert not deadline.life.deadline.exists()
+    assert not deadline.attempt.deadline.exists()
 
 
 def test_a_slurm_that_does_not_answer_changes_nothing_and_is_asked_again_in_a_minute(
@@ -63,7 +63,7 @@ def test_a_slurm_that_does_not_answer_changes_nothing_and_is_asked_again_in_a_mi
     with pytest.raises(Unreachable):
         deadline.keep()
     assert not deadline.keep()
-    assert read_time(deadline.life.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
+    assert read_time(deadline.attempt.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a settlement makes of the cause: nodes are excluded, faults that stay hold the train, the rest goes on."""
+"""What a finalization makes of the cause: nodes are excluded, faults that stay hold the train, the rest goes on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opsctl.diagnosis import causes
 from opsctl.diagnosis.causes import CauseKind, Scope
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import Unreachable
-from opsctl.guard.finalize import settle, settle_ended, unsettled
+from opsctl.guard.finalize import finalize, finalize_ended, unfinalized
 from opsctl.guard.node_care import NodeCare, suspects_of
 from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
@@ -24,7 +24,7 @@ from opsctl.monitor.reconcile import reconcile
 from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
 from opsctl.nodes.history import node_score
 from opsctl.state.journal import Event, EventKind, Journal
-from opsctl.state.run_dir import Life, RunDir
+from opsctl.state.run_dir import Attempt, RunDir
 from tests.support.finalized_trains import World, care_of
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -38,14 +38,14 @@ def care(world: World) -> NodeCare:
     return care_of(world)
 
 
-def crashed(world: World, line: str, *, task: int = 1, node: str = "node001", minutes: float = 1) -> Life:
-    """A life on this node whose rank 3 said that at its end."""
-    life = world.began(f"12_{task}.0")
-    logs = world.run.life_logs(life.name)
+def crashed(world: World, line: str, *, task: int = 1, node: str = "node001", minutes: float = 1) -> Attempt:
+    """An attempt on this node whose rank 3 said that at its end."""
+    attempt = world.began(f"12_{task}.0")
+    logs = world.run.attempt_logs(attempt.name)
     logs.mkdir(parents=True, exist_ok=True)
     (logs / f"{node}-3.log").write_text(f"Traceback (most recent call last):\n  at train.py:7\n{line}\n")
-    world.exited(life, 1, after=minutes * 60)
-    return life
+    world.exited(attempt, 1, after=minutes * 60)
+    return attempt
 
 
 def events(world: World, kind: EventKind) -> list[Event]:
@@ -54,7 +54,7 @@ def events(world: World, kind: EventKind) -> list[Event]:
 
 def test_a_gpu_that_failed_has_its_node_excluded_and_the_train_goes_on(world: World, care: NodeCare) -> None:
     world.queue.excludes["12"] = "node004"
-    ended = settle(world.chain, world.rules, crashed(world, ECC), care=care)
+    ended = finalize(world.chain, world.rules, crashed(world, ECC), care=care)
     assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.EXCLUDE_NODES, CauseKind.GPU)
     assert ended.why == "the body exited with 1; gpu: uncorrectable memory error of a GPU (node001, rank 3)"
     assert world.queue.excludes == {"12": "node[001,004]"}
@@ -66,7 +66,7 @@ def test_a_gpu_that_failed_has_its_node_excluded_and_the_train_goes_on(world: Wo
         EventKind.DIAGNOSED,
         EventKind.EXCLUDED,
         EventKind.QUARANTINED,
-        EventKind.LIFE_SETTLED,
+        EventKind.ATTEMPT_FINALIZED,
     ]
 
 
@@ -74,13 +74,13 @@ def test_what_health_knew_of_the_node_is_in_the_journal_and_so_in_the_alert(worl
     result = CheckResult(check="xid", severity=Severity.DEGRADED, evidence="Xid 94")
     found = Verdict(node="node001", health=Health.DEGRADED, results=(result,), at=world.clock.now(), by="ssh")
     care.history.save([(NodeSnapshot(node="node001", at=world.clock.now()), found)], baseline_hours=24)
-    settle(world.chain, world.rules, crashed(world, ECC), care=care)
+    finalize(world.chain, world.rules, crashed(world, ECC), care=care)
     [cause] = events(world, EventKind.DIAGNOSED)
     assert cause.data["also"][0] == "node001 has had 1 finding (xid 1) in the 28 days before"
 
 
 def test_later_launches_leave_the_node_out_and_the_administrators_have_a_report(world: World, care: NodeCare) -> None:
-    ended = settle(world.chain, world.rules, crashed(world, ECC), care=care)
+    ended = finalize(world.chain, world.rules, crashed(world, ECC), care=care)
     [kept] = care.exclusions.now()
     assert kept.reason == f"opsctl: gpu-ecc: uncorrectable memory error of a GPU: {ECC}"
     assert kept.until - kept.since == 72 * 3600
@@ -90,7 +90,7 @@ def test_later_launches_leave_the_node_out_and_the_administrators_have_a_report(
 
 def test_where_too_few_nodes_would_be_left_nothing_is_excluded_and_that_is_said(world: World, care: NodeCare) -> None:
     world.queue.excludes["12"] = "node[002-003]"
-    ended = settle(world.chain, world.rules, crashed(world, ECC), care=care)
+    ended = finalize(world.chain, world.rules, crashed(world, ECC), care=care)
     said = "node001 was not excluded: with node[001-003] excluded 1 nodes are left, and array 12 needs 2"
     assert (ended.action, ended.done) == (Action.CONTINUE, (said,))
     assert world.queue.excludes == {"12": "node[002-003]"}
@@ -99,7 +99,7 @@ def test_where_too_few_nodes_would_be_left_nothing_is_excluded_and_that_is_said(
 
 
 def test_a_node_that_was_none_of_the_lifes_is_never_excluded(world: World, care: NodeCare) -> None:
-    ended = settle(world.chain, world.rules, crashed(world, ECC, node="node003"), care=care)
+    ended = finalize(world.chain, world.rules, crashed(world, ECC, node="node003"), care=care)
     assert (ended.action, ended.suspects, world.queue.excludes) == (Action.CONTINUE, (), {})
 
 
@@ -107,12 +107,12 @@ def test_a_node_that_was_none_of_the_lifes_is_never_excluded(world: World, care:
 def test_a_peer_whom_most_ranks_miss_is_excluded_by_its_name_its_host_name_or_its_address(
     world: World, care: NodeCare, peer: str
 ) -> None:
-    life = world.began(nodes="node[001-002]")
+    attempt = world.began(nodes="node[001-002]")
     said = f"NCCL WARN NET/IB : Got completion from peer {peer}<44206> with status=12 opcode=129 len=65536"
     lines = [f"node001:{pid}:1357 [{pid}] ib.c:1615 {said}\n" for pid in range(3)]
     world.run.main_log.write_text("".join(lines))
-    world.exited(life, 1)
-    ended = settle(world.chain, world.rules, life, care=care)
+    world.exited(attempt, 1)
+    ended = finalize(world.chain, world.rules, attempt, care=care)
     assert (ended.kind, ended.suspects, world.queue.excludes) == (CauseKind.NETWORK, ("node002",), {"12": "node002"})
 
 
@@ -124,9 +124,9 @@ def test_an_address_that_nodes_share_names_none_of_them() -> None:
 
 
 def test_a_bug_is_tried_once_more_and_then_holds_what_is_queued(world: World, care: NodeCare) -> None:
-    first = settle(world.chain, world.rules, crashed(world, BUG, minutes=600), care=care)
+    first = finalize(world.chain, world.rules, crashed(world, BUG, minutes=600), care=care)
     assert first.action is Action.CONTINUE
-    second = settle(world.chain, world.rules, crashed(world, BUG, task=2, minutes=600), care=care)
+    second = finalize(world.chain, world.rules, crashed(world, BUG, task=2, minutes=600), care=care)
     assert second.action is Action.HOLD_QUEUED
     assert second.why.endswith("a fault of code ended 2 lives in a row without a new checkpoint: python-error")
     assert all(job.is_held for job in world.queue.waiting)
@@ -134,43 +134,43 @@ def test_a_bug_is_tried_once_more_and_then_holds_what_is_queued(world: World, ca
 
 
 def test_a_disk_that_was_full_for_a_moment_holds_nothing(world: World, care: NodeCare, checkpoint: Write) -> None:
-    settle(world.chain, world.rules, crashed(world, FULL, minutes=600), care=care)
-    life = world.began("12_2.0")
+    finalize(world.chain, world.rules, crashed(world, FULL, minutes=600), care=care)
+    attempt = world.began("12_2.0")
     checkpoint("step-2")
-    assert settle(world.chain, world.rules, exited(world, life, FULL), care=care).action is Action.CONTINUE
+    assert finalize(world.chain, world.rules, exited(world, attempt, FULL), care=care).action is Action.CONTINUE
 
 
-def exited(world: World, life: Life, line: str) -> Life:
-    (world.run.life_logs(life.name) / "node001-3.log").write_text(f"{line}\n")
-    world.exited(life, 1, after=600 * 60)
-    return life
+def exited(world: World, attempt: Attempt, line: str) -> Attempt:
+    (world.run.attempt_logs(attempt.name) / "node001-3.log").write_text(f"{line}\n")
+    world.exited(attempt, 1, after=600 * 60)
+    return attempt
 
 
-def test_one_life_is_enough_where_the_train_says_so(world: World, care: NodeCare) -> None:
-    rules = world.rules.model_copy(update={"fault_lives": 1})
-    assert settle(world.chain, rules, crashed(world, FULL, minutes=600), care=care).action is Action.HOLD_QUEUED
+def test_one_attempt_is_enough_where_the_train_says_so(world: World, care: NodeCare) -> None:
+    rules = world.rules.model_copy(update={"fault_attempts": 1})
+    assert finalize(world.chain, rules, crashed(world, FULL, minutes=600), care=care).action is Action.HOLD_QUEUED
 
 
 def test_two_different_faults_are_no_loop(world: World, care: NodeCare) -> None:
-    settle(world.chain, world.rules, crashed(world, FULL, minutes=600), care=care)
-    second = settle(world.chain, world.rules, crashed(world, BUG, task=2, minutes=600), care=care)
+    finalize(world.chain, world.rules, crashed(world, FULL, minutes=600), care=care)
+    second = finalize(world.chain, world.rules, crashed(world, BUG, task=2, minutes=600), care=care)
     assert second.action is Action.CONTINUE
 
 
-def test_short_lives_hold_the_train_also_where_each_lost_a_node(world: World, care: NodeCare) -> None:
+def test_short_attempts_hold_the_train_also_where_each_lost_a_node(world: World, care: NodeCare) -> None:
     """Else a mistaken cause would take every node of the site, one by one."""
-    rules = world.rules.model_copy(update={"short_lives": 2})
-    settle(world.chain, rules, crashed(world, ECC), care=care)
-    ended = settle(world.chain, rules, crashed(world, ECC, task=2), care=care)
+    rules = world.rules.model_copy(update={"short_attempts": 2})
+    finalize(world.chain, rules, crashed(world, ECC), care=care)
+    ended = finalize(world.chain, rules, crashed(world, ECC, task=2), care=care)
     assert ended.action is Action.HOLD_QUEUED
     assert all(job.is_held for job in world.queue.waiting)
 
 
 def test_a_node_that_slurm_lost_is_the_one_that_is_down(world: World, care: NodeCare) -> None:
     world.queue.states["node001"] = "DOWN+NOT_RESPONDING"
-    life = world.began()
+    attempt = world.began()
     world.row((1,), JobState.NODE_FAIL, restarts=0, end=world.clock.now() + timedelta(minutes=1))
-    ended = settle(world.chain, world.rules, life, job=world.queue.rows[-1], care=care)
+    ended = finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1], care=care)
     assert (ended.outcome, ended.kind, ended.suspects) == (Outcome.NODE_FAILED, CauseKind.NODE, ("node001",))
     assert world.queue.excludes == {"12": "node001"}
 
@@ -178,10 +178,10 @@ def test_a_node_that_slurm_lost_is_the_one_that_is_down(world: World, care: Node
 CANCELLED = "x\nslurmstepd: error: *** JOB 13 ON node001 CANCELLED AT 2026-03-01T20:00:01 ***"
 
 
-def hung(world: World, number: int, *, log: str = "") -> Life:
-    """A life of two nodes whose rank 3 is elsewhere, and that the watch has cancelled."""
-    life = world.began(f"12_{number}.0", nodes="node[001-002]")
-    kept = life.path / "evidence" / "hang-20260301T120000"
+def hung(world: World, number: int, *, log: str = "") -> Attempt:
+    """An attempt of two nodes whose rank 3 is elsewhere, and that the watch has cancelled."""
+    attempt = world.began(f"12_{number}.0", nodes="node[001-002]")
+    kept = attempt.path / "evidence" / "hang-20260301T120000"
     kept.mkdir(parents=True)
     for rank in range(4):
         place = "read_batch" if rank == 3 else "all_reduce"
@@ -189,14 +189,14 @@ def hung(world: World, number: int, *, log: str = "") -> Life:
         (kept / f"node00{1 + rank // 2}-{rank}.txt").write_text(dump)
     if log:
         world.run.main_log.write_text(f"[node001:1]: {log}\n")
-    request_stop(world.run, life, StopKind.HUNG, f"{life.name} hangs: no sign of life for 20 min")
-    world.exited(life, 143, after=8 * 3600)
-    return life
+    request_stop(world.run, attempt, StopKind.HUNG, f"{attempt.name} hangs: no sign of life for 20 min")
+    world.exited(attempt, 143, after=8 * 3600)
+    return attempt
 
 
-def test_a_life_that_hung_says_so_with_the_odd_rank_which_takes_no_node_out(world: World, care: NodeCare) -> None:
+def test_a_attempt_that_hung_says_so_with_the_odd_rank_which_takes_no_node_out(world: World, care: NodeCare) -> None:
     world.run.config.write_text(world.run.config.read_text().replace("nodes = 2", "nodes = 2\nprocesses_per_node = 2"))
-    ended = settle(world.chain, world.rules, hung(world, 1), care=care)
+    ended = finalize(world.chain, world.rules, hung(world, 1), care=care)
     assert (ended.outcome, ended.action, ended.cause, ended.suspects) == (Outcome.HUNG, Action.CONTINUE, "hang", ())
     odd = "1 rank (node node002: 3) in read_batch at train.py:7"
     assert ended.why == (
@@ -218,7 +218,7 @@ def test_a_node_that_is_the_odd_one_again_is_suspect_and_after_three_hangs_a_lem
     world.run.config.write_text(world.run.config.read_text().replace("nodes = 2", "nodes = 2\nprocesses_per_node = 2"))
     scores = []
     for number in (1, 2, 3):
-        settle(world.chain, world.rules, hung(world, number), care=care)
+        finalize(world.chain, world.rules, hung(world, number), care=care)
         scores.append(node_score(care.history.read("node002"), {}, world.clock.now(), 28))
     assert scores == [0, 4, 6]
     assert care.history.read("node001").hangs == {}
@@ -227,34 +227,34 @@ def test_a_node_that_is_the_odd_one_again_is_suspect_and_after_three_hangs_a_lem
     assert (world.queue.excludes, events(world, EventKind.QUARANTINED)) == ({}, [])
 
 
-def test_a_cause_in_the_log_of_a_life_that_hung_comes_first(world: World, care: NodeCare) -> None:
-    ended = settle(world.chain, world.rules, hung(world, 1, log=ECC), care=care)
+def test_a_cause_in_the_log_of_a_attempt_that_hung_comes_first(world: World, care: NodeCare) -> None:
+    ended = finalize(world.chain, world.rules, hung(world, 1, log=ECC), care=care)
     assert (ended.cause, ended.action, ended.suspects) == ("gpu-ecc", Action.EXCLUDE_NODES, ("node001",))
     [cause] = events(world, EventKind.DIAGNOSED)
     assert any("read_batch" in line for line in cause.data["also"])
 
 
-def test_a_life_that_hung_without_stacks_only_hung(world: World, care: NodeCare) -> None:
-    life = hung(world, 1, log=CANCELLED)
-    shutil.rmtree(life.path / "evidence")
-    ended = settle(world.chain, world.rules, life, care=care)
+def test_a_attempt_that_hung_without_stacks_only_hung(world: World, care: NodeCare) -> None:
+    attempt = hung(world, 1, log=CANCELLED)
+    shutil.rmtree(attempt.path / "evidence")
+    ended = finalize(world.chain, world.rules, attempt, care=care)
     assert (ended.cause, ended.why.partition("; ")[2], ended.done) == ("hang", "unknown: it hung", ())
 
 
 def test_a_cause_that_nobody_can_find_leaves_all_as_it_was(
     world: World, care: NodeCare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A table of causes that is broken: the settlement is the one of before."""
-    life = crashed(world, ECC)
+    """A table of causes that is broken: the finalization is the one of before."""
+    attempt = crashed(world, ECC)
     (tmp_path / "causes.toml").write_text("[[cause]\n")
     monkeypatch.setattr(causes, "files", lambda _: tmp_path)
     causes.causes.cache_clear()
     try:
-        ended = settle(world.chain, world.rules, life, care=care)
+        ended = finalize(world.chain, world.rules, attempt, care=care)
     finally:
         causes.causes.cache_clear()
     assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.CONTINUE, CauseKind.UNKNOWN)
-    assert (ended.why, world.queue.excludes, unsettled(world.run, world.chain.check([]))) == (
+    assert (ended.why, world.queue.excludes, unfinalized(world.run, world.chain.check([]))) == (
         "the body exited with 1",
         {},
         [],
@@ -265,25 +265,25 @@ def test_a_cause_that_nobody_can_find_leaves_all_as_it_was(
 
 def test_logs_that_take_too_long_are_left_alone(world: World, care: NodeCare) -> None:
     """A pipe that nobody writes to: its reader waits for ever."""
-    life = crashed(world, ECC)
-    pipe = world.run.life_logs(life.name) / "node002-7.log"
+    attempt = crashed(world, ECC)
+    pipe = world.run.attempt_logs(attempt.name) / "node002-7.log"
     os.mkfifo(pipe)
-    ended = settle(world.chain, world.rules.model_copy(update={"diagnosis_seconds": 0.01}), life, care=care)
+    ended = finalize(world.chain, world.rules.model_copy(update={"diagnosis_seconds": 0.01}), attempt, care=care)
     os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))  # lets go of the reader that is left behind
     assert (ended.action, ended.kind, ended.cause) == (Action.CONTINUE, CauseKind.UNKNOWN, "nothing")
 
 
 @pytest.mark.parametrize("calls", range(8))
 def test_whatever_slurm_leaves_undone_is_done_by_whoever_comes_next(world: World, care: NodeCare, calls: int) -> None:
-    life = crashed(world, ECC)
+    attempt = crashed(world, ECC)
     world.queue.breaks_after = calls
     try:
-        settle(world.chain, world.rules, life, care=care)
+        finalize(world.chain, world.rules, attempt, care=care)
     except Unreachable:
-        assert unsettled(world.run, world.chain.check([])) == [life]
+        assert unfinalized(world.run, world.chain.check([])) == [attempt]
     world.queue.breaks_after = None
-    settle(world.chain, world.rules, life, care=care)
-    assert len(events(world, EventKind.DIAGNOSED)) == len(events(world, EventKind.LIFE_SETTLED)) == 1
+    finalize(world.chain, world.rules, attempt, care=care)
+    assert len(events(world, EventKind.DIAGNOSED)) == len(events(world, EventKind.ATTEMPT_FINALIZED)) == 1
     assert world.queue.excludes == {"12": "node001"}
 
 
@@ -292,10 +292,10 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("writes", range(5))
-def test_a_settlement_killed_before_any_of_its_writes_excludes_once(
+def test_a_finalization_killed_before_any_of_its_writes_excludes_once(
     world: World, care: NodeCare, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    life, left = crashed(world, ECC), writes
+    attempt, left = crashed(world, ECC), writes
     said = "excluded node001 from what is queued and from later launches, until "
 
     def dies(original: Callable[..., object]) -> Callable[..., object]:
@@ -312,25 +312,25 @@ def test_a_settlement_killed_before_any_of_its_writes_excludes_once(
         patched.setattr(Journal, "append", dies(Journal.append))
         patched.setattr(RunDir, "write", dies(RunDir.write))
         with pytest.raises(Killed):
-            settle(world.chain, world.rules, life, care=care)
-    assert not life.end.exists()
-    settle(world.chain, world.rules, life, care=care)
-    assert len(events(world, EventKind.DIAGNOSED)) == len(events(world, EventKind.LIFE_SETTLED)) == 1
-    assert (world.queue.excludes, world.end(life)["action"]) == ({"12": "node001"}, "exclude-nodes")
+            finalize(world.chain, world.rules, attempt, care=care)
+    assert not attempt.end.exists()
+    finalize(world.chain, world.rules, attempt, care=care)
+    assert len(events(world, EventKind.DIAGNOSED)) == len(events(world, EventKind.ATTEMPT_FINALIZED)) == 1
+    assert (world.queue.excludes, world.end(attempt)["action"]) == ({"12": "node001"}, "exclude-nodes")
     assert len(care.exclusions.now()) == 1
-    assert world.end(life)["done"][0].startswith(said)
+    assert world.end(attempt)["done"][0].startswith(said)
 
 
-def test_a_round_settles_with_the_cause_too(world: World, care: NodeCare) -> None:
+def test_a_round_finalizes_with_the_cause_too(world: World, care: NodeCare) -> None:
     crashed(world, ECC)
     assert "exclude-nodes" in reconcile(world.chain, care=care)[0]
-    [ended] = settle_ended(world.chain, world.rules, world.chain.check(), care=care) or [None]
+    [ended] = finalize_ended(world.chain, world.rules, world.chain.check(), care=care) or [None]
     assert ended is None
 
 
 def test_a_node_is_given_back_to_what_is_queued_when_its_exclusion_is_over(world: World, care: NodeCare) -> None:
     world.chain.exclude("node003", needed=2)
-    settle(world.chain, world.rules, crashed(world, ECC), care=care)
+    finalize(world.chain, world.rules, crashed(world, ECC), care=care)
     assert reconcile(world.chain, care=care) == []
     world.clock.sleep(72 * 3600)
     assert reconcile(world.chain, care=care) == ["node001 may be used again: the exclusion is over"]
@@ -340,7 +340,7 @@ def test_a_node_is_given_back_to_what_is_queued_when_its_exclusion_is_over(world
 
 def test_a_node_that_a_person_excluded_stays_excluded(world: World, care: NodeCare) -> None:
     world.chain.exclude("node001", needed=2)
-    settle(world.chain, world.rules, crashed(world, ECC), care=care)
+    finalize(world.chain, world.rules, crashed(world, ECC), care=care)
     world.clock.sleep(72 * 3600)
     assert reconcile(world.chain, care=care) == []
     assert world.queue.excludes == {"12": "node001"}
@@ -348,9 +348,9 @@ def test_a_node_that_a_person_excluded_stays_excluded(world: World, care: NodeCa
 
 def test_an_older_end_says_what_it_said(world: World) -> None:
     """end.json of before causes were asked for."""
-    life = crashed(world, BUG)
-    ended = settle(world.chain, world.rules, life)
-    text = life.end.read_text()
+    attempt = crashed(world, BUG)
+    ended = finalize(world.chain, world.rules, attempt)
+    text = attempt.end.read_text()
     for key in ("kind", "cause", "suspects", "done"):
         assert f'"{key}"' in text
     lines = [
@@ -358,7 +358,7 @@ def test_an_older_end_says_what_it_said(world: World) -> None:
         for line in text.splitlines()
         if not any(f'"{key}"' in line for key in ("kind", "cause", "suspects", "done"))
     ]
-    life.end.write_text(
+    attempt.end.write_text(
         "\n".join(lines).replace('"new_checkpoint": false,', '"new_checkpoint": false').replace(" ]\n", "\n")
     )
-    assert replace(settle(world.chain, world.rules, life), kind=ended.kind, cause=ended.cause) == ended
+    assert replace(finalize(world.chain, world.rules, attempt), kind=ended.kind, cause=ended.cause) == ended

@@ -74,7 +74,7 @@ def test_a_faulty_node_is_refused_and_the_cause_written_down(look: Look, world: 
 )
 def test_neither_well_nor_degraded_nor_unknown_is_refused(look: Look, world: World, says: str, first: str) -> None:
     assert look(says, first=first, node_check_seconds=2) == NodeCheck()
-    assert world.kinds()[-1] is EventKind.LIFE_STARTED
+    assert world.kinds()[-1] is EventKind.ATTEMPT_STARTED
 
 
 def test_where_nobody_asks_for_it_nothing_is_looked_at(look: Look) -> None:

@@ -1,4 +1,4 @@
-"""How a life ended, and what follows from it."""
+"""How an attempt ended, and what follows from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opsctl.guard.outcome import (
     BURNING,
     Action,
     Evidence,
-    FinishedLife,
+    FinishedAttempt,
     Outcome,
     decide_outcome,
     find_crash_loop,
@@ -22,7 +22,7 @@ from opsctl.model import JobState
 from opsctl.settings.loader import GuardSettings
 from opsctl.trainer.contract import StopReason, TrainerStop
 
-RULES = GuardSettings(short_lives=3, short_life_minutes=20)
+RULES = GuardSettings(short_attempts=3, short_attempt_minutes=20)
 
 
 def left(reason: TrainerStop) -> StopReason:
@@ -76,7 +76,7 @@ def test_there_is_a_rule_for_every_reason_a_trainer_can_give() -> None:
         (StopKind.HUNG, Outcome.HUNG),
     ],
 )
-def test_a_life_that_was_stopped_on_purpose_is_what_was_asked_for_however_it_left(
+def test_a_attempt_that_was_stopped_on_purpose_is_what_was_asked_for_however_it_left(
     stop: StopKind, outcome: Outcome, code: int | None
 ) -> None:
     assert decide_outcome(Evidence(request=asked(stop), code=code)) == (outcome, f"because of {stop}")
@@ -122,7 +122,7 @@ def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_swi
         (Evidence(code=0, state=JobState.CANCELLED), Outcome.EXITED, "the body exited with 0"),
     ],
 )
-def test_a_life_is_judged_by_the_best_evidence_there_is(seen: Evidence, outcome: Outcome, why: str) -> None:
+def test_a_attempt_is_judged_by_the_best_evidence_there_is(seen: Evidence, outcome: Outcome, why: str) -> None:
     assert decide_outcome(seen) == (outcome, why)
 
 
@@ -131,44 +131,44 @@ def test_every_final_state_of_slurm_is_an_outcome_and_no_other_state_is() -> Non
     assert known == {state for state in JobState if state.is_final}
 
 
-def a_life(outcome: Outcome, *, minutes: float = 1, new_checkpoint: bool = False) -> FinishedLife:
+def a_attempt(outcome: Outcome, *, minutes: float = 1, new_checkpoint: bool = False) -> FinishedAttempt:
     begin = datetime(2026, 3, 1, tzinfo=UTC)
-    return FinishedLife(
-        life="12_1.0", outcome=outcome, action=ACTIONS[outcome], why="", started=begin,
+    return FinishedAttempt(
+        attempt="12_1.0", outcome=outcome, action=ACTIONS[outcome], why="", started=begin,
         ended=begin + timedelta(minutes=minutes), new_checkpoint=new_checkpoint,
     )  # fmt: skip
 
 
-CRASH = a_life(Outcome.CRASHED)
+CRASH = a_attempt(Outcome.CRASHED)
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_only_lives_that_nobody_wanted_to_end_make_a_crash_loop(outcome: Outcome) -> None:
-    assert bool(find_crash_loop([a_life(outcome)] * 3, RULES)) == (outcome in BURNING)
+def test_only_attempts_that_nobody_wanted_to_end_make_a_crash_loop(outcome: Outcome) -> None:
+    assert bool(find_crash_loop([a_attempt(outcome)] * 3, RULES)) == (outcome in BURNING)
 
 
 @pytest.mark.parametrize(
-    "lives",
+    "attempts",
     [
         [],
         [CRASH, CRASH],
-        [CRASH, a_life(Outcome.STOPPED), CRASH],
-        [CRASH, CRASH, CRASH, a_life(Outcome.CRASHED, minutes=20)],
-        [CRASH, a_life(Outcome.CRASHED, new_checkpoint=True), CRASH],
+        [CRASH, a_attempt(Outcome.STOPPED), CRASH],
+        [CRASH, CRASH, CRASH, a_attempt(Outcome.CRASHED, minutes=20)],
+        [CRASH, a_attempt(Outcome.CRASHED, new_checkpoint=True), CRASH],
     ],
 )
-def test_lives_that_got_somewhere_or_are_too_few_are_no_crash_loop(lives: list[FinishedLife]) -> None:
-    assert find_crash_loop(lives, RULES) == ""
+def test_attempts_that_got_somewhere_or_are_too_few_are_no_crash_loop(attempts: list[FinishedAttempt]) -> None:
+    assert find_crash_loop(attempts, RULES) == ""
 
 
-def test_a_life_that_was_skipped_neither_makes_nor_breaks_a_crash_loop() -> None:
-    assert find_crash_loop([CRASH, CRASH, a_life(Outcome.SKIPPED)], RULES) == ""
-    assert find_crash_loop([CRASH, CRASH, a_life(Outcome.SKIPPED), CRASH], RULES) != ""
+def test_a_attempt_that_was_skipped_neither_makes_nor_breaks_a_crash_loop() -> None:
+    assert find_crash_loop([CRASH, CRASH, a_attempt(Outcome.SKIPPED)], RULES) == ""
+    assert find_crash_loop([CRASH, CRASH, a_attempt(Outcome.SKIPPED), CRASH], RULES) != ""
 
 
 def test_a_crash_loop_is_told_in_words() -> None:
-    lives = [replace(CRASH, life=f"12_{n}.0") for n in (1, 2, 3)]
-    assert find_crash_loop(lives, RULES) == (
+    attempts = [replace(CRASH, attempt=f"12_{n}.0") for n in (1, 2, 3)]
+    assert find_crash_loop(attempts, RULES) == (
         "3 lives in a row under 20 min without a new checkpoint: "
         "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
     )  # fmt: skip

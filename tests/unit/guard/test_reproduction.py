@@ -1,4 +1,4 @@
-"""What a life ran with, without what is secret."""
+"""What an attempt ran with, without what is secret."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_uncommitted_changes_of_the_checkout_are_kept(world: World, checkout: Path) -> None:
-    life = world.began()
-    dump(world.run, life, SystemRunner(), {"SLURM_SUBMIT_DIR": str(checkout)}, is_over=lambda: False)
-    assert "+lr = 2" in (life.repro / "uncommitted.diff").read_text()
-    assert "\n M train.py\n" in (life.repro / "git.txt").read_text()
+    attempt = world.began()
+    dump(world.run, attempt, SystemRunner(), {"SLURM_SUBMIT_DIR": str(checkout)}, is_over=lambda: False)
+    assert "+lr = 2" in (attempt.repro / "uncommitted.diff").read_text()
+    assert "\n M train.py\n" in (attempt.repro / "git.txt").read_text()
 
 
 def test_a_checkout_is_never_locked_for_a_git_that_is_killed_would_leave_it_so(world: World, checkout: Path) -> None:
@@ -74,9 +74,9 @@ def test_a_checkout_is_never_locked_for_a_git_that_is_killed_would_leave_it_so(w
 
 
 def test_outside_a_checkout_there_is_no_diff(world: World, tmp_path: Path) -> None:
-    life = world.began()
-    dump(world.run, life, SystemRunner(), {"SLURM_SUBMIT_DIR": str(tmp_path)}, is_over=lambda: False)
-    assert not (life.repro / "uncommitted.diff").exists()
+    attempt = world.began()
+    dump(world.run, attempt, SystemRunner(), {"SLURM_SUBMIT_DIR": str(tmp_path)}, is_over=lambda: False)
+    assert not (attempt.repro / "uncommitted.diff").exists()
 
 
 class WithoutPip:
@@ -92,12 +92,12 @@ class WithoutPip:
 
 def test_packages_are_listed_without_pip_too(world: World) -> None:
     world.run.config.write_text(f'command = ["env", "{sys.executable}", "train.py"]\n')
-    life = world.began()
-    dump(world.run, life, WithoutPip(), {}, is_over=lambda: False)  # type: ignore[arg-type]  # a list is a sequence
-    assert "\npsutil==" in (life.repro / "packages.txt").read_text()
+    attempt = world.began()
+    dump(world.run, attempt, WithoutPip(), {}, is_over=lambda: False)  # type: ignore[arg-type]  # a list is a sequence
+    assert "\npsutil==" in (attempt.repro / "packages.txt").read_text()
 
 
 def test_a_dump_that_the_end_overtook_leaves_nothing_half_told(world: World) -> None:
-    life = world.began()
-    dump(world.run, life, SystemRunner(), {}, is_over=lambda: True)
-    assert sorted(path.name for path in life.repro.iterdir()) == ["env.json", "modules.txt"]
+    attempt = world.began()
+    dump(world.run, attempt, SystemRunner(), {}, is_over=lambda: True)
+    assert sorted(path.name for path in attempt.repro.iterdir()) == ["env.json", "modules.txt"]

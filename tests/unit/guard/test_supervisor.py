@@ -76,12 +76,15 @@ def test_without_a_guard_the_body_has_every_name_of_the_contract(tmp_path: Path,
     env = dict(item.split("=", 1) for item in (tmp_path / "env").read_text().split("\0") if item)
     assert done.returncode == 85
     assert {name for name in Env if name not in env} == set()
-    life = run.life("12_3.0")
-    assert (env[Env.LIFE], env[Env.STOP_REQUEST], env[Env.STOP_REASON]) == (
-        life.name, str(life.stop_request), str(life.stop_reason),
+    attempt = run.attempt("12_3.0")
+    assert (env[Env.ATTEMPT], env[Env.STOP_REQUEST], env[Env.STOP_REASON]) == (
+        attempt.name, str(attempt.stop_request), str(attempt.stop_reason),
     )  # fmt: skip
-    assert (env["TRAIN_LIFE_LOGS"], life.deadline.read_text()) == (str(run.life_logs(life.name)), "4102444800\n")
-    assert life.body_exit.read_text() == "85\n"
+    assert (env["TRAIN_ATTEMPT_LOGS"], attempt.deadline.read_text()) == (
+        str(run.attempt_logs(attempt.name)),
+        "4102444800\n",
+    )
+    assert attempt.body_exit.read_text() == "85\n"
     assert not (tmp_path / "owned").exists()
 
 
@@ -89,7 +92,7 @@ def test_the_body_is_told_where_ticks_of_cron_leave_their_sign(run: RunDir) -> N
     place = CronDir(SiteDir.of(run.path.parent))
     place.create()
     place.touch(datetime(2026, 1, 1, tzinfo=UTC))
-    env = body_env(run, run.life("12_3.0"), {}, minutes_left=9)
+    env = body_env(run, run.attempt("12_3.0"), {}, minutes_left=9)
     assert Path(env[Env.LAST_TICK]).read_text() == "1767225600\n"
 
 

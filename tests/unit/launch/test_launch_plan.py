@@ -70,7 +70,9 @@ def test_braces_in_a_path_of_ours_are_no_placeholder():
 
 
 def test_an_unknown_placeholder_is_a_problem_of_the_command(train):
-    with pytest.raises(ConfigError, match=r"command: 1 problem\n  {{ minutes }}: unknown; known: checkpoint_dir, "):
+    with pytest.raises(
+        ConfigError, match=r"command: 1 problem\n  {{ minutes }}: unknown; known: attempt, checkpoint_dir, "
+    ):
         render_body(train({"command": ["x", "{{ minutes }}"]}), RUN, python="/py")
 
 

@@ -1,4 +1,4 @@
-"""What the next life reads: compared, kept, swapped."""
+"""What the next attempt reads: compared, kept, swapped."""
 
 import pytest
 

@@ -62,11 +62,11 @@ def place(tmp_path: Path) -> Place:
     journal = Journal(run, SystemClock())
     journal.append(EventKind.SUBMITTING, nonce="n1", tasks=5, after="")
     journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
-    for life, outcome in (("12_1.0", "crashed"), ("12_2.0", "deadline"), ("12_3.0", "deadline")):
-        journal.append(EventKind.LIFE_STARTED, life=life, nodes="node001")
-        journal.append(EventKind.LIFE_SETTLED, life=life, outcome=outcome, action="continue", why="so")
+    for attempt, outcome in (("12_1.0", "crashed"), ("12_2.0", "deadline"), ("12_3.0", "deadline")):
+        journal.append(EventKind.ATTEMPT_STARTED, attempt=attempt, nodes="node001")
+        journal.append(EventKind.ATTEMPT_FINALIZED, attempt=attempt, outcome=outcome, action="continue", why="so")
     run.main_log.write_text("".join(LINE.format(step, step * 2048, 10 - step / 100) for step in range(1, 201)))
-    beat = Heartbeat(life="12_4.0", node="n", rank=0, phase=Phase.TRAIN, step=200, at=now.timestamp(), limit_s=60)
+    beat = Heartbeat(attempt="12_4.0", node="n", rank=0, phase=Phase.TRAIN, step=200, at=now.timestamp(), limit_s=60)
     (run.heartbeat / "train.json").write_text(to_json(beat))
     for step in (100, 150):
         (run.checkpoints / f"global_step{step}").mkdir()

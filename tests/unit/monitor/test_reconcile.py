@@ -33,11 +33,11 @@ def test_a_round_asks_slurm_once_for_all_trains(world: World, tmp_path: Path) ->
     assert world.queue.calls == ["jobs"]
 
 
-def test_a_round_settles_what_nobody_settled(world: World, tmp_path: Path) -> None:
+def test_a_round_finalizes_what_nobody_finalized(world: World, tmp_path: Path) -> None:
     world.left(world.began(), TrainerStop.FINISHED)
-    [attended] = reconcile_root(tmp_path, world.queue, lambda run: chain_of(world, run))
-    assert attended.done == (
-        "settled 12_1.0: finished, cancel-queued: the trainer left at step 40 (finished)",
+    [reconciled] = reconcile_root(tmp_path, world.queue, lambda run: chain_of(world, run))
+    assert reconciled.done == (
+        "finalized 12_1.0: finished, cancel-queued: the trainer left at step 40 (finished)",
     )  # fmt: skip
     assert reconcile_root(tmp_path, world.queue, lambda run: chain_of(world, run)) == []
 
@@ -45,11 +45,11 @@ def test_a_round_settles_what_nobody_settled(world: World, tmp_path: Path) -> No
 def test_a_train_that_fails_stops_no_other(world: World, tmp_path: Path) -> None:
     world.left(world.began(), TrainerStop.DEADLINE)
     (tmp_path / "aaa").mkdir()
-    (tmp_path / "aaa" / "train.toml").write_text("[guard]\nshort_lives = 0\n")
+    (tmp_path / "aaa" / "train.toml").write_text("[guard]\nshort_attempts = 0\n")
     RunDir(tmp_path / "aaa").create()
-    failed, settled = reconcile_root(tmp_path, world.queue, lambda run: chain_of(world, run))
-    assert (failed.train, "[guard]" in failed.error or "short_lives" in failed.error) == ("aaa", True)
-    assert settled.train == "gpt" and settled.done
+    failed, finalized = reconcile_root(tmp_path, world.queue, lambda run: chain_of(world, run))
+    assert (failed.train, "[guard]" in failed.error or "short_attempts" in failed.error) == ("aaa", True)
+    assert finalized.train == "gpt" and finalized.done
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -52,15 +52,15 @@ def row(state: JobState, *tasks: int, comment: str = "opsctl:gpt:n1", reason: st
 
 
 def beat(run: RunDir, **said: object) -> None:
-    given = {"life": "12_1.0", "node": "n", "rank": 0, "at": 1.0, "limit_s": 60.0, "last_steps": 150, **said}
+    given = {"attempt": "12_1.0", "node": "n", "rank": 0, "at": 1.0, "limit_s": 60.0, "last_steps": 150, **said}
     (run.heartbeat / "train.json").write_text(to_json(Heartbeat(**given)))  # type: ignore[arg-type]  # what a Heartbeat takes
 
 
-def start_life(run: RunDir, *, main_log: int) -> None:
+def start_attempt(run: RunDir, *, main_log: int) -> None:
     start = Start(
-        life="12_1.0", job="12", nodes="n", node_count=1, gpus="", node="n", at=NOW, checkpoint=0, main_log=main_log
+        attempt="12_1.0", job="12", nodes="n", node_count=1, gpus="", node="n", at=NOW, checkpoint=0, main_log=main_log
     )
-    write_start(run, run.life("12_1.0"), start)
+    write_start(run, run.attempt("12_1.0"), start)
 
 
 def said(each: TrainStatus) -> str:
@@ -125,16 +125,16 @@ def test_a_job_with_our_id_and_not_our_comment_is_noticed(run: RunDir) -> None:
     assert found.notes == ("array 12 is not this train's any more: Slurm has used the id again for 'gpt' of me",)
 
 
-def test_absent_from_the_queue_with_a_life_unsettled_is_unknown_not_ended(run: RunDir) -> None:
-    Journal(run, SystemClock()).append(EventKind.LIFE_STARTED, life="12_1.0", nodes="node001")
+def test_absent_from_the_queue_with_a_attempt_unfinalized_is_unknown_not_ended(run: RunDir) -> None:
+    Journal(run, SystemClock()).append(EventKind.ATTEMPT_STARTED, attempt="12_1.0", nodes="node001")
     assert seen(run).state == "unknown"
 
 
-def test_the_last_life_that_finished_makes_the_train_finished(run: RunDir) -> None:
+def test_the_last_attempt_that_finished_makes_the_train_finished(run: RunDir) -> None:
     journal = Journal(run, SystemClock())
-    journal.append(EventKind.LIFE_STARTED, life="12_1.0", nodes="node001")
+    journal.append(EventKind.ATTEMPT_STARTED, attempt="12_1.0", nodes="node001")
     journal.append(
-        EventKind.LIFE_SETTLED, life="12_1.0", outcome="finished", action="cancel-queued", why="the last step"
+        EventKind.ATTEMPT_FINALIZED, attempt="12_1.0", outcome="finished", action="cancel-queued", why="the last step"
     )
     assert seen(run).state == "finished"
     assert "12_1.0 finished " in said(seen(run))
@@ -149,7 +149,9 @@ def test_progress_comes_from_any_megatron_style_log(run: RunDir) -> None:
 
 def test_a_heartbeat_that_is_further_than_the_log_goes_first(run: RunDir) -> None:
     run.main_log.write_text(LINE.format(10) + "\n")
-    beat = Heartbeat(life="12_1.0", node="n", rank=0, phase=Phase.SAVE, step=17, at=1.0, limit_s=60, checkpoint_step=10)
+    beat = Heartbeat(
+        attempt="12_1.0", node="n", rank=0, phase=Phase.SAVE, step=17, at=1.0, limit_s=60, checkpoint_step=10
+    )
     (run.heartbeat / "train.json").write_text(to_json(beat))
     progress = seen(run, row(JobState.RUNNING, 1)).progress
     assert progress is not None
@@ -233,16 +235,16 @@ def test_a_train_that_never_ran_says_nothing_of_progress(run: RunDir) -> None:
     assert "progress" not in said(found)
 
 
-def test_a_starting_trainer_is_at_the_step_of_the_life_before_and_says_that_it_starts(run: RunDir) -> None:
+def test_a_starting_trainer_is_at_the_step_of_the_attempt_before_and_says_that_it_starts(run: RunDir) -> None:
     run.main_log.write_text(LINE.format(30) + "\n")
     beat(run, phase=Phase.INIT, step=0)
     text = said(seen(run, row(JobState.RUNNING, 1)))
     assert "step 30 of 150 · 20 % · in init" in text
 
 
-def test_a_trainer_that_went_back_to_a_checkpoint_is_behind_the_log_of_the_life_before(run: RunDir) -> None:
+def test_a_trainer_that_went_back_to_a_checkpoint_is_behind_the_log_of_the_attempt_before(run: RunDir) -> None:
     run.main_log.write_text(LINE.format(30) + "\n")
-    start_life(run, main_log=run.main_log.stat().st_size)
+    start_attempt(run, main_log=run.main_log.stat().st_size)
     beat(run, phase=Phase.TRAIN, step=21, loss=3.5)
     found = seen(run, row(JobState.RUNNING, 1)).progress
     assert found is not None
@@ -260,7 +262,7 @@ RUBBISH = [
     b"iteration 5/ 9 |" + b" nan" * 9,
     b"iteration x/ y | lm loss: 1 |\n" * 99,
 ]
-BEAT = {"step": "many", "phase": "train", "life": 1, "node": 2, "rank": 3, "at": None, "limit_s": []}
+BEAT = {"step": "many", "phase": "train", "attempt": 1, "node": 2, "rank": 3, "at": None, "limit_s": []}
 
 
 @pytest.mark.parametrize("rubbish", RUBBISH)
@@ -274,20 +276,20 @@ def test_a_log_of_rubbish_is_no_progress_and_no_failure(run: RunDir, rubbish: by
 
 def test_the_last_end_is_told_with_its_cause_and_when_and_what_to_do(run: RunDir) -> None:
     journal = Journal(run, SystemClock())
-    journal.append(EventKind.LIFE_STARTED, life="12_1.0", nodes="node001")
+    journal.append(EventKind.ATTEMPT_STARTED, attempt="12_1.0", nodes="node001")
     journal.append(
-        EventKind.DIAGNOSED, **{"life": "12_1.0", "class": "gpu", "cause": "xid79", "says": "GPU fell off the bus",
+        EventKind.DIAGNOSED, **{"attempt": "12_1.0", "class": "gpu", "cause": "xid79", "says": "GPU fell off the bus",
         "node": "node001", "rank": 3, "suspects": [], "evidence": [], "also": [], "advice": "drain it"},
     )  # fmt: skip
     journal.append(
-        EventKind.LIFE_SETTLED, life="12_1.0", outcome="crashed", action="continue", why="GPU fell off the bus"
+        EventKind.ATTEMPT_FINALIZED, attempt="12_1.0", outcome="crashed", action="continue", why="GPU fell off the bus"
     )
     later = read_status(run, journal, [], journal.clock.now() + timedelta(hours=2))
     console = Console(width=200)
     with console.capture() as caught:
         console.print(status_block(later, journal.clock.now() + timedelta(hours=2)))
     assert "12_1.0 crashed 2h ago: GPU fell off the bus" in caught.get()
-    assert "advice     drain it" in caught.get()
+    assert "advice        drain it" in caught.get()
 
 
 @pytest.mark.parametrize("width", [80, 200])

@@ -117,8 +117,8 @@ def test_a_counter_is_held_against_its_baseline_until_that_is_old(history: NodeH
 
 
 def test_a_hang_that_is_noted_again_counts_once_and_a_new_baseline_forgets_none(history: NodeHistory) -> None:
-    for life in ("gpt/12_1.0", "gpt/12_1.0", "gpt/12_2.0"):
-        count = history.note_hang("node001", life, NOW, days=28)
+    for attempt in ("gpt/12_1.0", "gpt/12_1.0", "gpt/12_2.0"):
+        count = history.note_hang("node001", attempt, NOW, days=28)
     assert count == 2
     history.forget_baseline(["node001"])
     assert node_score(save(history, seen()), {}, NOW, 28) == 4

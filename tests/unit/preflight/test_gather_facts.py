@@ -168,9 +168,9 @@ def test_the_time_of_a_step_is_the_logs(look, run):
     assert look(TINY).step_s == 0.5
 
 
-def test_versions_are_those_of_the_last_life(look, run):
+def test_versions_are_those_of_the_last_attempt(look, run):
     for name, version in (("1_1.0", "2.14.3"), ("1_2.0", "2.18.1")):
-        repro = run.life(name).repro
+        repro = run.attempt(name).repro
         repro.mkdir(parents=True)
         (repro / "packages.txt").write_text(f"torch==2.1.0\nnvidia-nccl-cu12=={version}\n-e git+x\n")
         os.utime(repro.parent, (int(version[2:4]), int(version[2:4])))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opsctl.telemetry.progress.effective_time import Bucket, IdleSpan, LifeSpan, SpanEnd, account_time
+from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, SpanEnd, account_time
 from opsctl.telemetry.progress.log_summary import LogPart, LogStep
 
 NUMBERS = st.one_of(
@@ -31,30 +31,32 @@ def parts(draw: st.DrawFn) -> LogPart:
 
 
 LIVES = st.builds(
-    LifeSpan, begin=TIMES, end=TIMES, ending=st.sampled_from(SpanEnd), told=parts(), nodes=st.integers(0, 2),
+    AttemptSpan, begin=TIMES, end=TIMES, ending=st.sampled_from(SpanEnd), told=parts(), nodes=st.integers(0, 2),
     last_word=NUMBERS, is_torn=st.booleans(),
 )  # fmt: skip
 WAITS = st.builds(IdleSpan, begin=TIMES, end=TIMES, bucket=st.sampled_from(Bucket))
 
 
 @settings(max_examples=100, deadline=None)
-@given(lives=st.lists(LIVES, max_size=4), waits=st.lists(WAITS, max_size=4), begin=TIMES, length=st.floats(0, 1e5))
-def test_the_spans_tile_the_window(lives: list[LifeSpan], waits: list[IdleSpan], begin: float, length: float) -> None:
+@given(attempts=st.lists(LIVES, max_size=4), waits=st.lists(WAITS, max_size=4), begin=TIMES, length=st.floats(0, 1e5))
+def test_the_spans_tile_the_window(
+    attempts: list[AttemptSpan], waits: list[IdleSpan], begin: float, length: float
+) -> None:
     end = begin + length
-    spans = list(account_time(lives, waits, begin=begin, end=end))
+    spans = list(account_time(attempts, waits, begin=begin, end=end))
     assert all(span.end > span.begin for span in spans)
     assert all(one.end == other.begin for one, other in pairwise(spans))
     assert (spans[0].begin, spans[-1].end) == (begin, end) if spans else end == begin
     assert math.fsum(span.end - span.begin for span in spans) == pytest.approx(length)
 
 
-def lived(*lines: LogStep, end: float = 1000.0, ending: SpanEnd = SpanEnd.LEFT, **more: object) -> LifeSpan:
+def lived(*lines: LogStep, end: float = 1000.0, ending: SpanEnd = SpanEnd.LEFT, **more: object) -> AttemptSpan:
     part = LogPart()
     for line in lines:
         part.add(line)
         if math.isnan(part.first_stamp):
             part.first_stamp = line.low
-    return LifeSpan(begin=0.0, end=end, ending=ending, told=part, **more)
+    return AttemptSpan(begin=0.0, end=end, ending=ending, told=part, **more)
 
 
 def line(step: int, at: float = math.nan, seconds: float = 10.0, **more: float) -> LogStep:
@@ -62,9 +64,9 @@ def line(step: int, at: float = math.nan, seconds: float = 10.0, **more: float) 
     return LogStep(step=step, seconds=seconds, **given)
 
 
-def spent(*lives: LifeSpan, end: float | None = None) -> dict[str, float]:
+def spent(*attempts: AttemptSpan, end: float | None = None) -> dict[str, float]:
     total: dict[str, float] = {}
-    for span in account_time(lives, [], begin=0.0, end=lives[-1].end if end is None else end):
+    for span in account_time(attempts, [], begin=0.0, end=attempts[-1].end if end is None else end):
         total[span.bucket.value] = total.get(span.bucket.value, 0.0) + span.end - span.begin
     return {name: round(seconds, 6) for name, seconds in total.items()}
 
@@ -72,7 +74,7 @@ def spent(*lives: LifeSpan, end: float | None = None) -> dict[str, float]:
 STEADY = [line(step, 100 + 10 * step) for step in range(1, 11)]
 
 
-def test_a_life_that_ends_with_its_last_step_is_start_up_and_training() -> None:
+def test_a_attempt_that_ends_with_its_last_step_is_start_up_and_training() -> None:
     assert spent(lived(*STEADY, end=200)) == {"start-up": 100, "training": 100}
 
 
@@ -87,7 +89,9 @@ def test_a_life_that_ends_with_its_last_step_is_start_up_and_training() -> None:
         (SpanEnd.OPEN, 600, "hang until noticed"),
     ],
 )
-def test_what_follows_the_last_step_depends_on_how_the_life_ended(ending: SpanEnd, after: float, bucket: str) -> None:
+def test_what_follows_the_last_step_depends_on_how_the_attempt_ended(
+    ending: SpanEnd, after: float, bucket: str
+) -> None:
     found = spent(lived(*STEADY, end=200 + after, ending=ending))
     assert found == {"start-up": 100, "training": 100, bucket: after}
 
@@ -111,9 +115,9 @@ def test_an_evaluation_between_two_steps_is_one() -> None:
 
 def test_times_in_whole_seconds_do_not_make_healthy_steps_slow() -> None:
     steps = [line(n, math.floor(100 + 3.4 * n), seconds=3.4) for n in range(1, 101)]
-    life = lived(*steps, end=440)
-    life.told.fine = False
-    assert spent(life)["training"] == pytest.approx(340, abs=1)
+    attempt = lived(*steps, end=440)
+    attempt.told.fine = False
+    assert spent(attempt)["training"] == pytest.approx(340, abs=1)
 
 
 def test_a_clock_that_is_put_back_an_hour_goes_on_from_there() -> None:
@@ -127,17 +131,17 @@ def test_a_log_in_another_time_zone_is_understood() -> None:
     assert spent(lived(*steps, end=200)) == {"start-up": 100, "training": 100}
 
 
-def test_a_date_in_a_text_is_no_time_of_the_life() -> None:
+def test_a_date_in_a_text_is_no_time_of_the_attempt() -> None:
     steps = [line(1, 110), line(2, math.nan, low=-5e8, high=-5e8), line(3, 130)]
     assert spent(lived(*steps, end=130)) == {"start-up": 100, "training": 30}
 
 
-def test_a_slow_life_on_as_many_nodes_is_slow_and_one_on_fewer_is_not() -> None:
+def test_a_slow_attempt_on_as_many_nodes_is_slow_and_one_on_fewer_is_not() -> None:
     slow = [line(n, 1100 + 15 * (n - 10), seconds=15.0) for n in range(11, 15)]
     first, second = lived(*STEADY, end=200, nodes=4), lived(*slow, end=160, nodes=4)
-    moved = LifeSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, told=second.told, nodes=4)
+    moved = AttemptSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, told=second.told, nodes=4)
     assert spent(first, moved, end=1160)["slow steps"] == pytest.approx(20)
-    moved = LifeSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, told=second.told, nodes=2)
+    moved = AttemptSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, told=second.told, nodes=2)
     assert "slow steps" not in spent(first, moved, end=1160)
 
 
@@ -149,7 +153,7 @@ def test_a_line_tells_of_all_steps_since_the_one_before() -> None:
 def test_of_a_line_some_of_whose_steps_were_done_before_only_the_rest_is_new() -> None:
     first = lived(*(line(n, 100 + 10 * n) for n in (10, 20, 30, 35)), end=450, ending=SpanEnd.BROKE)
     again = lived(*(line(n, 500 + 10 * (n - 20)) for n in (30, 40)), end=700)
-    second = LifeSpan(begin=500.0, end=700.0, ending=SpanEnd.LEFT, told=again.told)
+    second = AttemptSpan(begin=500.0, end=700.0, ending=SpanEnd.LEFT, told=again.told)
     assert spent(first, second, end=700)["done twice"] == pytest.approx(100 + 50)
 
 
@@ -170,5 +174,5 @@ def test_of_long_steps_the_third_that_does_not_come_is_a_hang(after: float, buck
     assert found == {"start-up": 100, "training": 400, bucket: after}
 
 
-def test_a_life_that_did_no_step_is_start_up() -> None:
+def test_a_attempt_that_did_no_step_is_start_up() -> None:
     assert spent(lived(end=70, ending=SpanEnd.BROKE)) == {"start-up": 70}

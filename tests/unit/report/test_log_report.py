@@ -32,7 +32,7 @@ def test_the_end_of_a_task_of_the_13b_training_is_a_step_and_a_save() -> None:
     report = report_log(CORPUS / "logs" / "tasks" / "tr1-13b-end.txt", None, NOW)
     assert spent(report) == {"training": 23.49, "checkpoints": 57.51}
     assert report.end.timestamp() == pytest.approx(local("2021-08-08 01:00:51"), abs=2)
-    assert (report.lives[0].outcome, report.step, report.samples) == ("left", 33240, 15019344)
+    assert (report.attempts[0].outcome, report.step, report.samples) == ("left", 33240, 15019344)
 
 
 def test_the_spike_of_the_13b_training_is_in_the_curve() -> None:
@@ -67,16 +67,16 @@ def steps(first: int, last: int) -> str:
     return "".join(map(LINE.format, range(first, last + 1)))
 
 
-def test_a_step_that_goes_back_is_another_life_and_work_done_twice(tmp_path: Path) -> None:
+def test_a_step_that_goes_back_is_another_attempt_and_work_done_twice(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 30) + "Traceback\n" + steps(21, 40))
     report = report_log(log, None, NOW)
     assert spent(report) == {"training": 400, "done twice": 100}
-    assert [life.outcome for life in report.lives] == ["broke off", ""]
+    assert [attempt.outcome for attempt in report.attempts] == ["broke off", ""]
     assert report.notes == ("the log tells no times: only what steps and saves took is known; --sacct tells more",)
 
 
-def test_megatrons_own_times_tell_what_lay_between_two_lives(tmp_path: Path) -> None:
+def test_megatrons_own_times_tell_what_lay_between_two_attempts(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
         "[before the start of training step] datetime: 2021-08-08 00:00:00\n"
@@ -93,7 +93,7 @@ def test_megatrons_own_times_tell_what_lay_between_two_lives(tmp_path: Path) -> 
     )
     report = report_log(log, None, NOW)
     assert spent(report) == {"training": 600, "checkpoints": 20, "unknown": 5 * 3600 + 300 - 320}
-    assert [life.outcome for life in report.lives] == ["left", "left"]
+    assert [attempt.outcome for attempt in report.attempts] == ["left", "left"]
 
 
 SACCT = """JobID|State|Submit|Start|End|NodeList
@@ -103,14 +103,14 @@ SACCT = """JobID|State|Submit|Start|End|NodeList
 """
 
 
-def test_sacct_tells_the_queue_and_the_rest_of_each_life(tmp_path: Path) -> None:
+def test_sacct_tells_the_queue_and_the_rest_of_each_attempt(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 30) + steps(21, 50))
     report = report_log(log, parse_sacct(SACCT, "it"), NOW)
     assert spent(report) == {
         "queue": 3600 + 2880, "training": 500, "done twice": 100, "start-up": 200 + 200, "hang until noticed": 220,
     }  # fmt: skip
-    assert [(life.life, life.outcome, life.nodes) for life in report.lives] == [
+    assert [(attempt.attempt, attempt.outcome, attempt.nodes) for attempt in report.attempts] == [
         ("12_1", "FAILED", "r1i0n[0-3]"), ("12_2", "COMPLETED", "r1i0n[0-3]"),
     ]  # fmt: skip
     assert report.ettr == pytest.approx(500 / 7700)
@@ -130,8 +130,8 @@ def test_times_in_the_log_say_which_job_wrote_it_though_another_wrote_nothing(tm
     lines = [f" [{at + timedelta(seconds=10 * n)}]" + LINE.format(n) for n in range(1, 31)]
     log.write_text("".join(lines))
     report = report_log(log, parse_sacct(SACCT, "it"), NOW)
-    assert [life.last_step for life in report.lives] == [None, 30]
-    assert report.lives[1].buckets[Bucket.START_UP] == pytest.approx(180)
+    assert [attempt.last_step for attempt in report.attempts] == [None, 30]
+    assert report.attempts[1].buckets[Bucket.START_UP] == pytest.approx(180)
     assert report.notes == ("1 of 2 jobs have no steps in the log",)
 
 
@@ -212,7 +212,9 @@ def test_short_jobs_one_behind_the_other_each_get_what_they_told(tmp_path: Path)
         "JobID|State|Start|End\n1|COMPLETED|2026-02-01T10:00:00|2026-02-01T10:00:26\n"
         "2|COMPLETED|2026-02-01T10:00:30|2026-02-01T10:01:00\n", "it",
     )  # fmt: skip
-    assert [(life.life, life.first_step, life.last_step) for life in report_log(log, jobs, NOW).lives] == [
+    assert [
+        (attempt.attempt, attempt.first_step, attempt.last_step) for attempt in report_log(log, jobs, NOW).attempts
+    ] == [
         ("1", 1, 2),
         ("2", 3, 4),
     ]
@@ -246,9 +248,9 @@ def test_the_time_of_the_line_that_tells_of_a_restart_is_the_new_lifes(tmp_path:
         "[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2)
         + "[2026-02-01 11:00:05] loading checkpoint from x\n" + steps(3, 4)
     )  # fmt: skip
-    lives = report_log(log, None, NOW).lives
-    assert [f"{life.began.astimezone():%H:%M:%S}" for life in lives] == ["10:00:05", "11:00:05"]
-    assert lives[0].ended < lives[1].began
+    attempts = report_log(log, None, NOW).attempts
+    assert [f"{attempt.began.astimezone():%H:%M:%S}" for attempt in attempts] == ["10:00:05", "11:00:05"]
+    assert attempts[0].ended < attempts[1].began
 
 
 def test_a_line_that_is_said_twice_counts_once(tmp_path: Path) -> None:

@@ -98,15 +98,17 @@ def test_the_end_is_that_of_the_task_that_runs(version):
 
 
 @pytest.mark.parametrize("version", versions_of("sacct"))
-def test_every_life_of_a_requeued_job_is_remembered(version):
-    lives = [job for job in parse_output.parse_past(recorded("sacct", version, "lives"), MARK) if job.name == "again"]
-    assert [(job.state, job.restarts) for job in lives] == [(JobState.REQUEUED, 0), (JobState.CANCELLED, 1)]
-    assert len({job.id for job in lives}) == 1
+def test_every_attempt_of_a_requeued_job_is_remembered(version):
+    attempts = [
+        job for job in parse_output.parse_past(recorded("sacct", version, "attempts"), MARK) if job.name == "again"
+    ]
+    assert [(job.state, job.restarts) for job in attempts] == [(JobState.REQUEUED, 0), (JobState.CANCELLED, 1)]
+    assert len({job.id for job in attempts}) == 1
 
 
 @pytest.mark.parametrize("version", versions_of("sacct"))
 def test_what_never_ran_had_no_nodes(version):
-    past = parse_output.parse_past(recorded("sacct", version, "lives"), MARK)
+    past = parse_output.parse_past(recorded("sacct", version, "attempts"), MARK)
     [waiting] = [job for job in past if job.name == "waiting"]
     assert (waiting.nodes, waiting.tasks, waiting.start) == ("", tuple(range(1, 10)), None)
 

@@ -18,7 +18,7 @@ def problems(**given):
 
 def test_a_small_train_is_complete():
     train = parse(TrainSettings, {"name": "gpt", "slurm": SLURM, "command": ["x"]}, "t.toml")
-    assert (train.slurm.tasks, train.world_size, train.guard.short_lives) == (10, 2, 3)
+    assert (train.slurm.tasks, train.world_size, train.guard.short_attempts) == (10, 2, 3)
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one():
@@ -32,13 +32,13 @@ def test_an_unknown_key_that_is_near_nothing_is_refused_with_all_that_are_known(
 
 
 def test_every_problem_is_reported_at_once():
-    found = problems(name="a b", slurm={"nodes": 0, "tasks": "3"}, guard={"short_lives": 0})
+    found = problems(name="a b", slurm={"nodes": 0, "tasks": "3"}, guard={"short_attempts": 0})
     assert [each.split(":")[0] for each in found] == [
         "name",
         "[slurm] nodes",
         "[slurm] time_limit",
         "[slurm] tasks",
-        "[guard] short_lives",
+        "[guard] short_attempts",
     ]
 
 

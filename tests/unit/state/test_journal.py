@@ -87,7 +87,7 @@ def history(*steps):
 
 SUBMITTING = (EventKind.SUBMITTING, {"nonce": "n1", "tasks": 7, "after": ""})
 SUBMITTED = (EventKind.SUBMITTED, {"nonce": "n1", "array": "5"})
-STARTED = (EventKind.LIFE_STARTED, {"life": "5_1.0", "nodes": "node001"})
+STARTED = (EventKind.ATTEMPT_STARTED, {"attempt": "5_1.0", "nodes": "node001"})
 
 
 def test_a_submission_is_pending_until_it_is_known_how_it_ended():
@@ -100,17 +100,17 @@ def test_an_array_has_as_many_tasks_as_were_asked_for():
     assert history(SUBMITTING, SUBMITTED).arrays["5"].tasks == 7
 
 
-def test_a_life_that_starts_tells_what_became_of_a_submission_that_was_cut_off():
+def test_a_attempt_that_starts_tells_what_became_of_a_submission_that_was_cut_off():
     found = history(SUBMITTING, STARTED)
     assert (found.pending, found.arrays["5"].nonce, found.arrays["5"].tasks) == ({}, "n1", 7)
 
 
-def test_a_life_that_starts_before_its_submission_is_journalled_changes_nothing():
+def test_a_attempt_that_starts_before_its_submission_is_journalled_changes_nothing():
     found = history(SUBMITTING, STARTED, SUBMITTED)
     assert (found.pending, found.arrays["5"].tasks, list(found.started)) == ({}, 7, ["5_1.0"])
 
 
-def test_a_life_of_a_known_array_tells_nothing_of_a_later_submission():
+def test_a_attempt_of_a_known_array_tells_nothing_of_a_later_submission():
     again = (EventKind.SUBMITTING, {"nonce": "n2", "tasks": 1, "after": "5"})
     assert list(history(SUBMITTING, SUBMITTED, again, STARTED).pending) == ["n2"]
 
@@ -126,9 +126,12 @@ def test_a_hold_is_in_force_until_it_is_released_or_the_train_is_launched_again(
     assert history(hold, SUBMITTING, SUBMITTED).held is None
 
 
-def test_the_lives_of_an_array_are_told_from_those_of_another():
-    lives = [(EventKind.LIFE_STARTED, {"life": life, "nodes": ""}) for life in ("5_1.0", "5_1.1", "55_1.0", "5.0")]
-    assert history(*lives).lives_of("5") == ["5_1.0", "5_1.1", "5.0"]
+def test_the_attempts_of_an_array_are_told_from_those_of_another():
+    attempts = [
+        (EventKind.ATTEMPT_STARTED, {"attempt": attempt, "nodes": ""})
+        for attempt in ("5_1.0", "5_1.1", "55_1.0", "5.0")
+    ]
+    assert history(*attempts).attempts_of("5") == ["5_1.0", "5_1.1", "5.0"]
 
 
 def test_half_a_character_is_kept_as_it_came(journal):

@@ -94,7 +94,7 @@ def test_a_lease_whose_process_is_gone_is_broken_by_who_does_not_want_to_wait_to
         pass
 
 
-def test_a_lease_of_a_process_that_lives_is_kept(tmp_path):
+def test_a_lease_of_a_process_that_attempts_is_kept(tmp_path):
     clock = Hands()
     with lease(tmp_path, SystemClock()), pytest.raises(LeaseBusy), lease(tmp_path, clock, wait=STALE_AFTER / 2):
         pass

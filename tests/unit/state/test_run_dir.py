@@ -37,7 +37,7 @@ def test_only_the_owner_may_write_whatever_the_umask(tmp_path, umask):
         run.create()
     finally:
         os.umask(before)
-    check_trusted([run.path / name for name in ("journal", "logs", "lives")], root=tmp_path)
+    check_trusted([run.path / name for name in ("journal", "logs", "attempts")], root=tmp_path)
     assert mode(run.switches) & 0o022 == 0
 
 
@@ -62,12 +62,12 @@ def test_the_group_gets_to_the_switches_whatever_the_umask(tmp_path):
 def test_a_lifes_directory_is_the_owners_to_write_and_as_open_as_the_train(run, umask):
     before = os.umask(umask)
     try:
-        run.make(run.life("12_1.0").path)
+        run.make(run.attempt("12_1.0").path)
         run.path.chmod(0o700)
-        run.make(run.life("12_2.0").path)
+        run.make(run.attempt("12_2.0").path)
     finally:
         os.umask(before)
-    assert [mode(run.life(name).path) for name in ("12_1.0", "12_2.0")] == [0o755, 0o700]
+    assert [mode(run.attempt(name).path) for name in ("12_1.0", "12_2.0")] == [0o755, 0o700]
 
 
 def test_a_group_that_does_not_exist_is_named(tmp_path):
@@ -168,9 +168,9 @@ def test_what_is_half_made_or_hidden_is_no_train(launched):
     assert all_trains(root / "none") == []
 
 
-def test_a_life_is_named_by_array_task_and_restart(run):
-    life = run.life("12_3.1")
-    assert (life.job, life.array, run.life("12.0").array) == ("12_3", "12", "12")
+def test_a_attempt_is_named_by_array_task_and_restart(run):
+    attempt = run.attempt("12_3.1")
+    assert (attempt.job, attempt.array, run.attempt("12.0").array) == ("12_3", "12", "12")
 
 
 def test_a_train_that_its_user_keeps_from_us_hides_no_other():

@@ -1,4 +1,4 @@
-"""What ended lives, and what people are told of it."""
+"""What ended attempts, and what people are told of it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from opsctl.state.journal import EventKind
 from opsctl.watchdogs.failures import failures
 from tests.support.watch_context import T0, Stage
 
-LIFE = "7_1.0"
+ATTEMPT = "7_1.0"
 CAUSE = {
-    "life": LIFE, "class": "gpu", "cause": "gpu-ecc", "says": "uncorrectable memory error of a GPU", "node": "node003",
-    "rank": 5, "suspects": ["node003"], "evidence": ["RuntimeError: CUDA error: uncorrectable ECC error"],
-    "also": ["3 ranks say the same"], "advice": "Exclude the node.",
-}  # fmt: skip
+    "attempt": ATTEMPT,
+    "class": "gpu",
+    "cause": "gpu-ecc",
+    "says": "uncorrectable memory error of a GPU",
+    "node": "node003",
+    "rank": 5,
+    "suspects": ["node003"],
+    "evidence": ["RuntimeError: CUDA error: uncorrectable ECC error"],
+    "also": ["3 ranks say the same"],
+    "advice": "Exclude the node.",
+}
 
 
 @pytest.fixture
@@ -29,24 +36,24 @@ def found(stage: Stage) -> list[Finding]:
     return failures("gpt", stage.journal.events(), stage.clock.now())
 
 
-def taken(stage: Stage, *, excluded: bool = True, hours: float = 72, life: str = LIFE) -> None:
-    stage.journal.append(EventKind.DIAGNOSED, **{**CAUSE, "life": life})
+def taken(stage: Stage, *, excluded: bool = True, hours: float = 72, attempt: str = ATTEMPT) -> None:
+    stage.journal.append(EventKind.DIAGNOSED, **{**CAUSE, "attempt": attempt})
     stage.journal.append(
-        EventKind.QUARANTINED, life=life, nodes="node003", until=(T0 + timedelta(hours=hours)).isoformat(),
+        EventKind.QUARANTINED, attempt=attempt, nodes="node003", until=(T0 + timedelta(hours=hours)).isoformat(),
         excluded=excluded, done=["excluded node003"],
         why="gpu: uncorrectable memory error of a GPU (node003, rank 5)",
     )  # fmt: skip
-    settled(stage, "exclude-nodes" if excluded else "continue", life=life)
+    finalized(stage, "exclude-nodes" if excluded else "continue", attempt=attempt)
 
 
-def settled(stage: Stage, action: str, outcome: str = "crashed", life: str = LIFE) -> None:
+def finalized(stage: Stage, action: str, outcome: str = "crashed", attempt: str = ATTEMPT) -> None:
     stage.journal.append(
-        EventKind.LIFE_SETTLED, life=life, outcome=outcome, action=action, why="the body exited with 1"
+        EventKind.ATTEMPT_FINALIZED, attempt=attempt, outcome=outcome, action=action, why="the body exited with 1"
     )
 
 
-def test_the_failures_watchdog_finds_nothing_where_lives_go_on(stage: Stage) -> None:
-    settled(stage, "continue")
+def test_the_failures_watchdog_finds_nothing_where_attempts_go_on(stage: Stage) -> None:
+    finalized(stage, "continue")
     assert [(each.key, each.level) for each in stage.all("failures")] == [("failures/gpt", Level.OK)]
 
 
@@ -83,17 +90,17 @@ def test_a_node_that_cannot_be_spared_is_critical(stage: Stage) -> None:
     )
 
 
-def test_a_node_that_ends_life_after_life_is_told_once(stage: Stage) -> None:
+def test_a_node_that_ends_attempt_after_attempt_is_told_once(stage: Stage) -> None:
     taken(stage, excluded=False)
-    taken(stage, excluded=False, life="7_2.0")
+    taken(stage, excluded=False, attempt="7_2.0")
     [told] = found(stage)
     assert (told.key, told.summary.split(": ")[1]) == ("failures/gpt/7_1.0", "7_2.0")
 
 
 @pytest.mark.parametrize("ends", [EventKind.RELEASED, EventKind.SUBMITTED, EventKind.CANCELLED])
 def test_a_train_that_is_held_for_a_failure_is_told_until_somebody_decides(stage: Stage, ends: EventKind) -> None:
-    settled(stage, "continue", life="7_1.0")
-    settled(stage, "hold-queued", life="7_2.0")
+    finalized(stage, "continue", attempt="7_1.0")
+    finalized(stage, "hold-queued", attempt="7_2.0")
     [told] = found(stage)
     assert (told.key, told.level) == ("failures/gpt/7_2.0", Level.CRITICAL)
     assert told.summary == "gpt is held: 7_2.0 crashed: the body exited with 1"
@@ -106,12 +113,12 @@ def test_a_train_that_is_held_for_a_failure_is_told_until_somebody_decides(stage
 
 
 def test_a_pause_that_people_asked_for_is_no_failure(stage: Stage) -> None:
-    settled(stage, "hold-queued", "paused")
+    finalized(stage, "hold-queued", "paused")
     assert [each.level for each in found(stage)] == [Level.OK]
 
 
-def test_a_life_that_both_lost_a_node_and_held_the_train_is_told_once(stage: Stage) -> None:
+def test_a_attempt_that_both_lost_a_node_and_held_the_train_is_told_once(stage: Stage) -> None:
     taken(stage)
-    settled(stage, "hold-queued")
+    finalized(stage, "hold-queued")
     [told] = found(stage)
     assert (told.level, told.done) == (Level.CRITICAL, ("excluded node003", "held what is queued of gpt"))

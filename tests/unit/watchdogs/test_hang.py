@@ -20,16 +20,16 @@ TICK = timedelta(minutes=10)
 
 @pytest.fixture
 def running(stage: Stage) -> Stage:
-    """A life that begins, clocks that agree, and nobody who waits for stacks."""
+    """An attempt that begins, clocks that agree, and nobody who waits for stacks."""
     stage.site = {"watch": {"clock_tolerance_seconds": 0}}
     stage.config = {"stacks_seconds": 0}
-    stage.life.path.mkdir(parents=True)
+    stage.attempt.path.mkdir(parents=True)
     stage.runs()
     return stage
 
 
-def beat(stage: Stage, phase: Phase, *, limit_s: float, step: int = 5, life: str = "7_1.0") -> None:
-    record = Heartbeat(life=life, node="n1", rank=0, phase=phase, step=step, at=stage.clock.time.timestamp(),
+def beat(stage: Stage, phase: Phase, *, limit_s: float, step: int = 5, attempt: str = "7_1.0") -> None:
+    record = Heartbeat(attempt=attempt, node="n1", rank=0, phase=phase, step=step, at=stage.clock.time.timestamp(),
                        limit_s=limit_s)  # fmt: skip
     write_atomic(stage.run.heartbeat / "train.json", to_json(record))
 
@@ -71,8 +71,8 @@ def test_each_phase_has_the_time_that_its_heartbeat_says(running: Stage, phase: 
     assert found.remedy == "opsctl stacks gpt; opsctl cancel gpt_1"
 
 
-def test_the_heartbeat_of_an_earlier_life_says_nothing(running: Stage, minutes: Minutes) -> None:
-    beat(running, Phase.TRAIN, limit_s=60, life="6_1.0")
+def test_the_heartbeat_of_an_earlier_attempt_says_nothing(running: Stage, minutes: Minutes) -> None:
+    beat(running, Phase.TRAIN, limit_s=60, attempt="6_1.0")
     found = running.look("hang", after=minutes(55))
     assert (found.level, "starting" in found.summary) == (Level.OK, True)
     assert running.look("hang", after=minutes(10)).level is Level.CRITICAL
@@ -133,7 +133,7 @@ def test_that_nobody_looked_for_a_day_is_not_learnt_as_a_pause(running: Stage, m
     assert running.look("hang", after=minutes(16)).level is Level.CRITICAL
 
 
-def test_a_long_save_is_a_sign_of_life_as_long_as_its_files_grow(running: Stage, minutes: Minutes) -> None:
+def test_a_long_save_is_a_sign_of_attempt_as_long_as_its_files_grow(running: Stage, minutes: Minutes) -> None:
     running.look("hang")
     running.steps(1, 50)
     running.look("hang", after=TICK)
@@ -144,7 +144,7 @@ def test_a_long_save_is_a_sign_of_life_as_long_as_its_files_grow(running: Stage,
     assert running.look("hang", after=minutes(60)).level is Level.CRITICAL
 
 
-def test_a_log_that_goes_on_talking_without_steps_is_no_sign_of_life(running: Stage, minutes: Minutes) -> None:
+def test_a_log_that_goes_on_talking_without_steps_is_no_sign_of_attempt(running: Stage, minutes: Minutes) -> None:
     running.look("hang")
     running.steps(1, 50)
     running.look("hang", after=minutes(1))
@@ -200,18 +200,18 @@ def test_stacks_are_asked_for_once_and_summed_up(running: Stage, minutes: Minute
     beat(running, Phase.TRAIN, limit_s=60)
     running.look("hang")
     found = running.look("hang", after=minutes(2))
-    assert running.life.stacks_request.exists()
+    assert running.attempt.stacks_request.exists()
     assert found.evidence[0] == "2 of 2 ranks did not answer"
-    running.life.stacks_request.unlink()
+    running.attempt.stacks_request.unlink()
     assert running.look("hang", after=minutes(2)).evidence == found.evidence
-    assert not running.life.stacks_request.exists()
+    assert not running.attempt.stacks_request.exists()
 
 
 def test_a_look_leaves_no_trace_where_it_may_not(running: Stage, minutes: Minutes) -> None:
     running.acts = False
     beat(running, Phase.TRAIN, limit_s=60)
     assert running.look("hang", after=minutes(2)).level is Level.CRITICAL
-    assert not running.life.stacks_request.exists()
+    assert not running.attempt.stacks_request.exists()
 
 
 DUMP = """at 3.0

@@ -25,9 +25,9 @@ def say(stage: Stage, first: int, count: int, tflops: float, *, noise: float = 0
     )
 
 
-def node(stage: Stage, name: str, step_s: float, life: str = "7_1.0") -> None:
+def node(stage: Stage, name: str, step_s: float, attempt: str = "7_1.0") -> None:
     beat = Heartbeat(
-        life=life, node=name, rank=0, phase=Phase.TRAIN, step=1, at=0.0, limit_s=9.0, step_s=step_s
+        attempt=attempt, node=name, rank=0, phase=Phase.TRAIN, step=1, at=0.0, limit_s=9.0, step_s=step_s
     )  # fmt: skip
     write_atomic(stage.run.heartbeat / f"{name}-0.json", to_json(beat))
 
@@ -38,7 +38,7 @@ def test_from_149_to_140_tflops_by_one_slow_node(stage: Stage) -> None:
     assert stage.look("throughput").level is Level.OK
     for name, step_s in (("n1", 100.0), ("n2", 107.0), ("n3", 100.1)):
         node(stage, name, step_s)
-    node(stage, "n9", 300.0, life="6_1.0")
+    node(stage, "n9", 300.0, attempt="6_1.0")
     say(stage, 101, 10, 140)
     found = stage.look("throughput")
     assert found.level is Level.WARNING
@@ -66,9 +66,9 @@ def test_of_a_train_that_is_over_nobody_is_told_that_it_was_slow(stage: Stage) -
     assert stage.look("throughput").level is Level.CRITICAL
     stage.jobs = (waiting("Dependency"),)
     assert stage.look("throughput").level is Level.CRITICAL
-    stage.journal.append(EventKind.LIFE_STARTED, life="7_1.0", nodes="n1")
+    stage.journal.append(EventKind.ATTEMPT_STARTED, attempt="7_1.0", nodes="n1")
     stage.journal.append(
-        EventKind.LIFE_SETTLED, life="7_1.0", outcome="killed", action="cancel-queued", why="the kill switch"
+        EventKind.ATTEMPT_FINALIZED, attempt="7_1.0", outcome="killed", action="cancel-queued", why="the kill switch"
     )
     assert stage.look("throughput").level is Level.CRITICAL
     stage.jobs = ()

@@ -171,9 +171,13 @@ def test_a_submission_that_was_cut_off_is_unknown_for_ten_minutes(stage: Stage) 
 
 
 def test_a_train_whose_last_step_is_done_is_no_alarm(stage: Stage) -> None:
-    stage.journal.append(EventKind.LIFE_STARTED, life="7_1.0", nodes="n1")
+    stage.journal.append(EventKind.ATTEMPT_STARTED, attempt="7_1.0", nodes="n1")
     stage.journal.append(
-        EventKind.LIFE_SETTLED, life="7_1.0", outcome="finished", action="cancel-queued", why="the last step is done"
+        EventKind.ATTEMPT_FINALIZED,
+        attempt="7_1.0",
+        outcome="finished",
+        action="cancel-queued",
+        why="the last step is done",
     )
     assert stage.look("slurm_status").summary == "gpt: finished: the last step is done"
     stage.journal.append(EventKind.CANCELLED, job="7", why="7_1.0 finished: the last step is done")

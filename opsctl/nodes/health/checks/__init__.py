@@ -41,7 +41,7 @@ CHECKS: dict[str, Check] = {
     "temperature": temperature,
     "nvlink": nvlink,
     "pcie": pcie,
-    "ghosts": orphans,
+    "orphans": orphans,
     "persistence": persistence,
     "shm": shm,
     "mounts": mounts,

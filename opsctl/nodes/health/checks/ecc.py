@@ -20,7 +20,7 @@ def ecc(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
 
 
 def _uncorrectable(gpu: Gpu, site: HealthSettings) -> Iterator[CheckResult]:
-    """Errors of DRAM over the card's life are history: their rows were replaced."""
+    """Errors of DRAM over the card's attempt are history: their rows were replaced."""
     if sram := gpu.ecc.get("volatile.sram_uncorrectable", 0):
         said = f"{sram} uncorrectable SRAM errors since the driver was loaded"
         yield _result(gpu, Severity.FAULTY, said, "reset the GPU")
@@ -29,7 +29,7 @@ def _uncorrectable(gpu: Gpu, site: HealthSettings) -> Iterator[CheckResult]:
         yield _result(gpu, Severity.DEGRADED, said, "reset the GPU when it is free")
     ever = gpu.ecc.get("aggregate.sram_uncorrectable", 0)
     if gpu.sram_threshold or ever > site.sram_uncorrected_ever:
-        said = f"{ever} uncorrectable SRAM errors over its life: beyond what is allowed"
+        said = f"{ever} uncorrectable SRAM errors over its attempt: beyond what is allowed"
         yield _result(gpu, Severity.FAULTY, said, "replace the card")
 
 

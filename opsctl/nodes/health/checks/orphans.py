@@ -15,5 +15,5 @@ def orphans(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
         held = [each for each in gpu.processes if each.pid in users and users[each.pid].state not in "ZX"]
         if held:
             names = ", ".join(f"{each.pid} ({users[each.pid].name}, uid {users[each.pid].uid})" for each in held[:4])
-            yield CheckResult(check="ghosts", severity=Severity.DEGRADED, gpu=gpu.uuid,
+            yield CheckResult(check="orphans", severity=Severity.DEGRADED, gpu=gpu.uuid,
                          evidence=f"held by {names} though no job runs", remedy="end them by id")  # fmt: skip

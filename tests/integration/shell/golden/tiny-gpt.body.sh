@@ -4,10 +4,10 @@ set -euo pipefail
 trap 'echo "opsctl: body.sh line $LINENO ended with $?: $BASH_COMMAND" >&2' ERR
 
 export TRAIN_RUN_DIR=/scratch/trains/tiny-gpt
-# The guard names the life and its directory of logs; without it one is made up, so that the ranks still have one.
-life=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}.${SLURM_RESTART_COUNT:-0}
-export TRAIN_LIFE_LOGS="${TRAIN_LIFE_LOGS:-$TRAIN_RUN_DIR/logs/$life}"
-mkdir -p -- "$TRAIN_LIFE_LOGS"
+# The guard names the attempt and its directory of logs; without it one is made up, so that the ranks still have one.
+attempt=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}.${SLURM_RESTART_COUNT:-0}
+export TRAIN_ATTEMPT_LOGS="${TRAIN_ATTEMPT_LOGS:-$TRAIN_RUN_DIR/logs/$attempt}"
+mkdir -p -- "$TRAIN_ATTEMPT_LOGS"
 
 # srun does not look at what sbatch was told about CPUs unless it is repeated.
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
@@ -25,10 +25,10 @@ export PYTHONUNBUFFERED=1
 export OMP_NUM_THREADS=1
 
 trap - ERR
-rm -f -- "$TRAIN_LIFE_LOGS/first-exit"
+rm -f -- "$TRAIN_ATTEMPT_LOGS/first-exit"
 code=0
-srun --kill-on-bad-exit=1 --wait=60 /opt/opsctl/bin/python -P -m opsctl.guard.rank --logs "$TRAIN_LIFE_LOGS" -- \
+srun --kill-on-bad-exit=1 --wait=60 /opt/opsctl/bin/python -P -m opsctl.guard.rank --logs "$TRAIN_ATTEMPT_LOGS" -- \
     /opt/opsctl/bin/python -P -m opsctl.trainer /scratch/trains/tiny-gpt/trainer.json || code=$?
 # When one rank fails srun ends the others and says 143; the rank that failed first has left its own code.
-[[ $code -ne 0 && -s $TRAIN_LIFE_LOGS/first-exit ]] && read -r code <"$TRAIN_LIFE_LOGS/first-exit"
+[[ $code -ne 0 && -s $TRAIN_ATTEMPT_LOGS/first-exit ]] && read -r code <"$TRAIN_ATTEMPT_LOGS/first-exit"
 exit "$code"

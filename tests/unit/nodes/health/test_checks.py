@@ -29,7 +29,7 @@ def test_a_node_that_is_well_is_healthy_and_nothing_is_said_of_it() -> None:
 @pytest.mark.parametrize(("changes", "check", "severity", "evidence"), [
     ({"sram": "2"}, "ecc", "faulty", "2 uncorrectable SRAM errors since the driver was loaded"),
     ({"dram": "1"}, "ecc", "degraded", "1 uncorrectable DRAM errors since the driver was loaded"),
-    ({"sram_ever": "5"}, "ecc", "faulty", "5 uncorrectable SRAM errors over its life: beyond what is allowed"),
+    ({"sram_ever": "5"}, "ecc", "faulty", "5 uncorrectable SRAM errors over its attempt: beyond what is allowed"),
     ({"dram_fixed": "20000001"}, "ecc", "degraded", "20000001 corrected DRAM errors, more than 20000000"),
     ({"pending": "Yes"}, "remapped_rows", "degraded", "a row waits to be remapped; what runs is safe"),
     ({"pending": "1"}, "remapped_rows", "degraded", "a row waits to be remapped; what runs is safe"),
@@ -56,7 +56,7 @@ def test_a_value_of_one_card_is_told_with_its_uuid(changes, check, severity, evi
     {"width": "8"}, {"dram_ever": "100"}, {"sw_power_cap": "Active"}, {"sram_ever": "4"}
 ])  # fmt: skip
 def test_what_is_no_evidence_is_not_even_told(changes) -> None:
-    """An idle card narrows its link; errors of DRAM over its life are history; a power cap comes and goes."""
+    """An idle card narrows its link; errors of DRAM over its attempt are history; a power cap comes and goes."""
     assert verdict(seen(smi=smi(**changes))).results == ()
 
 
@@ -190,14 +190,14 @@ def test_links_that_were_up_must_be_up() -> None:
     )  # fmt: skip
 
 
-def test_a_process_on_a_card_of_an_idle_node_is_a_ghost() -> None:
+def test_a_process_on_a_card_of_an_idle_node_is_a_orphan() -> None:
     held = "<process_info><pid>4242</pid><type>C</type><process_name>python</process_name></process_info>"
     processes = "1 0\n4242 1001\n--\n" + stat(1, "systemd") + stat(4242, "python") + "--\n100\n"
-    ghost = seen(smi=smi(processes=held), processes=processes)
-    assert said(verdict(ghost), "ghosts") == [("degraded", "held by 4242 (python, uid 1001) though no job runs")]
-    assert said(verdict(ghost, busy=True), "ghosts") == []
-    assert said(verdict(ghost, busy=None), "ghosts") == []
-    assert said(verdict(replace(ghost, in_job=True)), "ghosts") == []
+    orphan = seen(smi=smi(processes=held), processes=processes)
+    assert said(verdict(orphan), "orphans") == [("degraded", "held by 4242 (python, uid 1001) though no job runs")]
+    assert said(verdict(orphan, busy=True), "orphans") == []
+    assert said(verdict(orphan, busy=None), "orphans") == []
+    assert said(verdict(replace(orphan, in_job=True)), "orphans") == []
 
 
 def test_shared_memory_is_there_large_enough_and_empty_when_idle() -> None:

@@ -28,23 +28,23 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def ghost(process: subprocess.Popen[bytes], *, later: int = 0) -> NodeProcess:
+def orphan(process: subprocess.Popen[bytes], *, later: int = 0) -> NodeProcess:
     found = ProcessId.of(process.pid)
     assert found is not None
     return NodeProcess(pid=found.pid, uid=1001, state="S", age=9, started=found.started + later, name="x")
 
 
 def test_that_very_process_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
-    assert end_orphans(HERE, seen(), [ghost(sleeper)]).out == f"{sleeper.pid}\n"
+    assert end_orphans(HERE, seen(), [orphan(sleeper)]).out == f"{sleeper.pid}\n"
     assert sleeper.wait(5) == -9
 
 
 def test_a_later_process_with_the_same_number_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
-    assert end_orphans(HERE, seen(), [ghost(sleeper, later=-1)]).out == ""
+    assert end_orphans(HERE, seen(), [orphan(sleeper, later=-1)]).out == ""
     assert sleeper.poll() is None
 
 
-def test_only_users_processes_on_cards_are_ghosts() -> None:
+def test_only_users_processes_on_cards_are_orphans() -> None:
     on_cards = "".join(f"<process_info><pid>{pid}</pid></process_info>" for pid in (5, 6, 7))
     rows = [NodeProcess(pid=pid, uid=uid, state=state, age=9, started=1, name="x")
             for pid, uid, state in ((5, 1001, "S"), (6, 0, "S"), (7, 1001, "Z"), (8, 1001, "S"))]  # fmt: skip

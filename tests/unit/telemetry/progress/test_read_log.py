@@ -63,7 +63,7 @@ def test_whatever_a_log_holds_its_report_adds_up(lines: list[bytes], jobs: list[
         report = report_log(log, jobs, now)
     assert sum(report.buckets.values()) == pytest.approx(report.wall_s)
     assert report.wall_s == pytest.approx((report.end - report.begin).total_seconds(), abs=1e-5)
-    assert sum(sum(life.buckets.values()) for life in report.lives) <= report.wall_s * 1.000001
+    assert sum(sum(attempt.buckets.values()) for attempt in report.attempts) <= report.wall_s * 1.000001
     assert render_page(report)
 
 

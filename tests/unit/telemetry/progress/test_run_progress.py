@@ -102,17 +102,17 @@ def test_the_time_left_has_a_range_from_the_waits_that_were_seen(run: RunDir) ->
     pace = TaskPace(task_s=500, running_s=400, waits_s=(100, 300))
     left = seen(run, line(100), pace=pace).left
     assert left is not None
-    assert (left.training, left.lives, left.likely) == (1800, 3, 1800 + 3 * 200)
+    assert (left.training, left.attempts, left.likely) == (1800, 3, 1800 + 3 * 200)
     assert left.early < left.likely < left.late
 
 
 def test_what_the_running_task_does_not_reach_is_for_the_next_ones(run: RunDir) -> None:
-    def lives(running_s: float) -> int:
+    def attempts(running_s: float) -> int:
         found = seen(run, line(900), pace=TaskPace(task_s=100, running_s=running_s))
         assert found.left is not None
-        return found.left.lives
+        return found.left.attempts
 
-    assert [lives(running_s) for running_s in (200, 100, 99, 0)] == [0, 1, 2, 2]
+    assert [attempts(running_s) for running_s in (200, 100, 99, 0)] == [0, 1, 2, 2]
 
 
 def names(run: RunDir, *found: str) -> None:
