@@ -36,17 +36,17 @@ NODES = 6
 
 
 def main() -> int:
-    given = arguments()
-    names = [name for name in given.contender or CONTENDERS if is_there(name)]
+    namespace = arguments()
+    names = [name for name in namespace.contender or CONTENDERS if is_there(name)]
     shutil.rmtree(HOME, ignore_errors=True)
-    with started(names, given) as children:
+    with started(names, namespace) as children:
         await_all(names, children)
         (HOME / "beside").write_text(repr(time.time() + 1))
         (HOME / "beside").rename(HOME / "go")
         for child in children:
             child.wait()
     results = [json.loads(path.read_text()) for name in names if (path := HOME / name / "result.json").exists()]
-    print(json.dumps(results, indent=1) if given.json else table(results, given.seconds))
+    print(json.dumps(results, indent=1) if namespace.json else table(results, namespace.seconds))
     return 0 if len(results) == len(names) else 1
 
 
@@ -68,15 +68,24 @@ def is_there(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def started(names: Sequence[str], given: argparse.Namespace) -> Iterator[list[subprocess.Popen[bytes]]]:
+def started(names: Sequence[str], arguments: argparse.Namespace) -> Iterator[list[subprocess.Popen[bytes]]]:
     """The contenders, each in namespaces of its own: when its first process ends, so does all that it started."""
     children: list[subprocess.Popen[bytes]] = []
     try:
         for name in names:
             place = HOME / name
             place.mkdir(parents=True)
-            faults = "" if name == "no-faults" else given.faults
-            inner = [sys.executable, "-P", str(ONE), name, str(place), str(given.seconds), str(given.seed), faults]
+            faults = "" if name == "no-faults" else arguments.faults
+            inner = [
+                sys.executable,
+                "-P",
+                str(ONE),
+                name,
+                str(place),
+                str(arguments.seconds),
+                str(arguments.seed),
+                faults,
+            ]
             sandbox = [sys.executable, "-P", "-m", "opsctl", "sandbox", "run", "--fast", "--gpus-per-node", "0",
                        "--nodes", str(NODES), "--"]  # fmt: skip
             env = {**os.environ, "HOME": str(place), "XDG_STATE_HOME": str(place / "state")}
@@ -113,15 +122,17 @@ def await_all(names: Sequence[str], children: Sequence[subprocess.Popen[bytes]])
 
 def table(results: Sequence[dict[str, Any]], seconds: float) -> str:
     """A column for each contender: its share, then the seconds lost to each cause, the largest first."""
-    spent = {cause: sum(each["lost"].get(cause, 0) for each in results) for each in results for cause in each["lost"]}
+    spent = {
+        cause: sum(result["lost"].get(cause, 0) for result in results) for result in results for cause in result["lost"]
+    }
     rows = [
-        ["", *(each["contender"] for each in results)],
+        ["", *(result["contender"] for result in results)],
         ["---", *("---:" for _ in results)],
-        ["**effective time**", *(f"**{each['share']:.1%}**" for each in results)],
-        ["attempts", *(str(each["attempts"]) for each in results)],
-        ["tasks still queued", *(str(each["queued"]) for each in results)],
+        ["**effective time**", *(f"**{result['share']:.1%}**" for result in results)],
+        ["attempts", *(str(result["attempts"]) for result in results)],
+        ["tasks still queued", *(str(result["queued"]) for result in results)],
         *(
-            [f"{cause}, s", *(f"{each['lost'].get(cause, 0):.1f}" for each in results)]
+            [f"{cause}, s", *(f"{result['lost'].get(cause, 0):.1f}" for result in results)]
             for cause in sorted(spent, key=lambda cause: -spent[cause])
         ),
     ]
@@ -132,7 +143,7 @@ def table(results: Sequence[dict[str, Any]], seconds: float) -> str:
 
 
 def broken(results: Sequence[dict[str, Any]]) -> list[tuple[float, str]]:
-    return max((each["faults"] for each in results), key=len, default=[])
+    return max((result["faults"] for result in results), key=len, default=[])
 
 
 if __name__ == "__main__":

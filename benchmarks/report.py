@@ -149,12 +149,12 @@ class Made:
 
     def finalize(self, name: str, outcome: Outcome, begin: float) -> None:
         outcome = Outcome.FINISHED if self.now > DAYS * 86400 else outcome
-        said = {"attempt": name, "outcome": outcome, "action": ACTIONS[outcome], "why": "as it was made"}
-        self.note(EventKind.ATTEMPT_SETTLED, **said)
+        fields = {"attempt": name, "outcome": outcome, "action": ACTIONS[outcome], "why": "as it was made"}
+        self.note(EventKind.ATTEMPT_SETTLED, **fields)
         times = {
             key: (BEGIN + timedelta(seconds=at)).isoformat() for key, at in (("started", begin), ("ended", self.now))
         }
-        self.run.attempt(name).end.write_text(json.dumps({**said, **times, "new_checkpoint": True}))
+        self.run.attempt(name).end.write_text(json.dumps({**fields, **times, "new_checkpoint": True}))
 
 
 STAMP = re.compile(r"\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d+)?\]?")
@@ -176,9 +176,9 @@ def main() -> None:
             shutil.rmtree(place)
 
 
-def compare(made: Made, said: str) -> None:
+def compare(made: Made, text: str) -> None:
     """What the report says against what was made, in per cent of the wall-clock."""
-    report = json.loads(said)
+    report = json.loads(text)
     for name, seconds in report["buckets"].items():
         true, wall = made.truth[name] / report["wall_s"], report["wall_s"]
         print(f"    {name:20} {seconds / wall:8.3%}   made {true:8.3%}   off {seconds / wall - true:+8.3%}")

@@ -90,8 +90,8 @@ def measured(what: str, processes: int, directory: Path, rounds: int) -> Mapping
     with (directory / f"{what}.log").open("w") as log:
         ranks = []
         for rank in range(processes):
-            given = {"RANK": rank, "WORLD_SIZE": processes, "LOCAL_RANK": rank, "MASTER_PORT": port}
-            env = {**os.environ, **{name: str(value) for name, value in given.items()}}
+            fields = {"RANK": rank, "WORLD_SIZE": processes, "LOCAL_RANK": rank, "MASTER_PORT": port}
+            env = {**os.environ, **{name: str(value) for name, value in fields.items()}}
             env |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
             ranks.append(subprocess.Popen(argv, env=env, stdout=log, stderr=log))
         codes = [rank.wait(timeout=600) for rank in ranks]
@@ -111,21 +111,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", nargs="+", choices=[row[0] for row in AIMS])
     parser.add_argument("--markdown", action="store_true")
-    given = parser.parse_args()
-    form = "| {:52} | {:>10} | {:22} | {:6} |" if given.markdown else "{:52} {:>10}   {:22} {}"
+    arguments = parser.parse_args()
+    form = "| {:52} | {:>10} | {:22} | {:6} |" if arguments.markdown else "{:52} {:>10}   {:22} {}"
     started = time.monotonic()
     print(form.format("what", "figure", "aim", ""), flush=True)
-    if given.markdown:
+    if arguments.markdown:
         print(form.format("---", "---:", "---", "---"))
     with tempfile.TemporaryDirectory(prefix="trainer-bench-") as place:
         write_corpus(Path(place))
         for what, processes, name, text, aim, is_met in AIMS:
-            if given.only and what not in given.only:
+            if arguments.only and what not in arguments.only:
                 continue
             if what == "gpu" and not has_gpu():
                 print("no GPU here: what a step takes on one was not measured", file=sys.stderr)
                 continue
-            figures = measured(what, processes, Path(place), given.rounds)
+            figures = measured(what, processes, Path(place), arguments.rounds)
             print(form.format(name, text.format(**figures), aim, "" if is_met(figures) else "missed"), flush=True)
             details = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
             print(f"  {what}: {details}", file=sys.stderr, flush=True)

@@ -65,9 +65,9 @@ def config(directory: Path, *, pipeline: int = 1, batch: int = 16) -> TrainerCon
 class Plain(nn.Module):
     """The same layers as the pipeline's, one after the other."""
 
-    def __init__(self, given: TrainerConfig, part: tensor_parallel.Slice) -> None:
+    def __init__(self, trainer_config: TrainerConfig, part: tensor_parallel.Slice) -> None:
         super().__init__()
-        specs = gpt.layers(given.model, seed=1, part=part)
+        specs = gpt.layers(trainer_config.model, seed=1, part=part)
         self.embedding = specs[0].build()
         self.middle = nn.Sequential(*(spec.build() for spec in specs[1:-1]))
 
@@ -78,8 +78,8 @@ class Plain(nn.Module):
 class Loop:
     """What one would write without DeepSpeed: accumulate, clip, step; DDP where there are several ranks."""
 
-    def __init__(self, given: TrainerConfig, part: tensor_parallel.Slice, *, ranks: int) -> None:
-        plain = Plain(given, part)
+    def __init__(self, trainer_config: TrainerConfig, part: tensor_parallel.Slice, *, ranks: int) -> None:
+        plain = Plain(trainer_config, part)
         self.module = nn.parallel.DistributedDataParallel(plain) if ranks > 1 else plain
         self.optimizer = torch.optim.AdamW(list(gpt.parameter_groups(plain, weight_decay=0.1)), lr=RATE)
 
@@ -101,10 +101,10 @@ class Loop:
 class Bench:
     """A run that is set up and not trained."""
 
-    def __init__(self, directory: Path, rounds: int, given: TrainerConfig) -> None:
+    def __init__(self, directory: Path, rounds: int, trainer_config: TrainerConfig) -> None:
         self.directory, self.rounds = directory, rounds
         self.worked: list[float] = []
-        self.config = given
+        self.config = trainer_config
         self.process = rank_process.from_environment(os.environ)
         self.control = process_groups.connect(self.process, timeout_s=120)
         self.cut = layout(self.config, self.process.world_size)
@@ -193,16 +193,16 @@ def extras(bench: Bench) -> dict[str, float]:
         hooks.agree(bench.control, state)
         pulse.write_heartbeat(Phase.TRAIN, state)
         state.advance(samples=16, loss=2.0, grad_norm=1.0, step_s=0.5)
-        told = log.add(state, rate=RATE, batch=16)
-        if told and first:
-            sys.stderr.write(told.line() + "\n")
-            metrics.interval(told, state)
+        interval = log.add(state, rate=RATE, batch=16)
+        if interval and first:
+            sys.stderr.write(interval.line() + "\n")
+            metrics.interval(interval, state)
         state.spike = spikes.add_loss(state.loss)
 
     (alone,) = bench.in_turn(lambda: [around() for _ in range(20)])
     (steps,) = bench.in_turn(bench.ours)
-    each, step = statistics.median(alone) / 20, statistics.median(steps)
-    return {"ms": 1000 * each, "step_s": step, "share": each / step}
+    value, step = statistics.median(alone) / 20, statistics.median(steps)
+    return {"ms": 1000 * value, "step_s": step, "share": value / step}
 
 
 def saving(bench: Bench) -> dict[str, float]:
@@ -235,18 +235,18 @@ SMALL = {"layers": 2, "hidden": 64, "heads": 2, "sequence": 64, "vocabulary": 51
 
 def config_gpu(directory: Path, shape: dict[str, int]) -> TrainerConfig:
     """As examples/gpt-1.3b.toml, with fewer samples a step."""
-    given = config(directory).model_dump() | {"precision": "bf16", "threads": None}
+    fields = config(directory).model_dump() | {"precision": "bf16", "threads": None}
     return TrainerConfig.model_validate(
-        given | {"model": shape, "batch": {"micro_batch": 4, "global_batch": 32}, "parallel": {}}
+        fields | {"model": shape, "batch": {"micro_batch": 4, "global_batch": 32}, "parallel": {}}
     )
 
 
 class Compiled:
     """Plain torch as one would write it for a GPU: weights in fp32, autocast to bf16, torch.compile, fused AdamW."""
 
-    def __init__(self, given: TrainerConfig, part: tensor_parallel.Slice, device: torch.device) -> None:
+    def __init__(self, trainer_config: TrainerConfig, part: tensor_parallel.Slice, device: torch.device) -> None:
         self.device = device
-        plain = Plain(given, part).to(device)
+        plain = Plain(trainer_config, part).to(device)
         self.module = torch.compile(plain) if device.type == "cuda" else plain
         groups = list(gpt.parameter_groups(plain, weight_decay=0.1))
         self.optimizer = torch.optim.AdamW(groups, lr=RATE, fused=device.type == "cuda")

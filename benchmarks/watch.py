@@ -52,13 +52,13 @@ def write_log(path: Path, size: int) -> None:
 
 def log_price(place: Path, size: int = 1 << 30) -> tuple[float, list[float]]:
     """Milliseconds of the first look at a log of `size`, and of later ones with some new lines each."""
-    log, kept, times, dice = place / "main_log.txt", {}, [], random.Random(2)
+    log, fields, times, dice = place / "main_log.txt", {}, [], random.Random(2)
     write_log(log, size)
     for look in range(21):
         with log.open("a") as out:
             out.write("".join(line(10_000_000 + 10 * look + n, dice) for n in range(10)))
         began = time.perf_counter()
-        lines, kept = new_iterations(log, kept)
+        lines, fields = new_iterations(log, fields)
         times.append(1000 * (time.perf_counter() - began))
         assert len(lines) >= 10
     return times[0], times[1:]
@@ -158,22 +158,22 @@ NOISES: dict[str, Callable[[random.Random], float]] = {
 
 def alarms(noise: Callable[[random.Random], float], seed: int) -> Counter[LossShape]:
     """How often each shape begins that would be told."""
-    dice, curve, last, found = random.Random(seed), LossState(), LossShape.LEARNING, Counter[LossShape]()
+    dice, curve, last, counter = random.Random(seed), LossState(), LossShape.LEARNING, Counter[LossShape]()
     for step in range(1, CALM_STEPS + 1):
         curve = advance(curve, [Iteration(step=step, loss=calm(step) * (1 + noise(dice)), grad_norm=0.2)])
         now = shape(curve)
         if now is not last and now not in {LossShape.CALM, LossShape.LEARNING}:
-            found[now] += 1
+            counter[now] += 1
         last = now
-    return found
+    return counter
 
 
 def rows() -> Iterator[tuple[str, str]]:
     if "--alarms" in sys.argv:
         for name, noise in NOISES.items():
-            found = alarms(noise, seed=1)
-            said = ", ".join(f"{count} {kind}" for kind, count in found.items())
-            yield f"false alarms in {CALM_STEPS:,} lines, {name}", said or "0"
+            counter = alarms(noise, seed=1)
+            text = ", ".join(f"{count} {kind}" for kind, count in counter.items())
+            yield f"false alarms in {CALM_STEPS:,} lines, {name}", text or "0"
         return
     with tempfile.TemporaryDirectory(prefix="opsctl-bench-") as name:
         os.environ["XDG_STATE_HOME"] = name
@@ -185,8 +185,8 @@ def rows() -> Iterator[tuple[str, str]]:
         )
         for trains in (1, 20):
             times = cycle_price(Path(name) / f"root{trains}", trains)
-            said = f"{statistics.median(times):.0f} / {max(times):.0f} ms"
-            yield f"a whole cycle over {trains} trains without Slurm's answer, median and worst of 10", said
+            text = f"{statistics.median(times):.0f} / {max(times):.0f} ms"
+            yield f"a whole cycle over {trains} trains without Slurm's answer, median and worst of 10", text
 
 
 if __name__ == "__main__":

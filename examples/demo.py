@@ -71,8 +71,8 @@ def prepare() -> None:
 
 
 def status() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(opsctl("status", TRAIN, "--json", quiet=True))[0]
-    return found
+    fields: dict[str, Any] = json.loads(opsctl("status", TRAIN, "--json", quiet=True))[0]
+    return fields
 
 
 def follow() -> tuple[str, str]:
@@ -86,19 +86,19 @@ def follow() -> tuple[str, str]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(TRAIN, said="", total=None)
         while time.monotonic() < until:
-            seen = status()
-            step = seen["progress"] or {}
-            attempts = [job["job"] for job in seen["running"]]
-            said = f"{seen['state']} {','.join(attempts)} step {step.get('step', 0)} loss {step.get('loss') or 0:.3f}"
-            bar.update(task, completed=step.get("step", 0), total=step.get("last_step"), said=said)
-            if not console.is_terminal and said != shown:
-                print(f"  {said}", flush=True)
-            shown = said
+            fields = status()
+            step = fields["progress"] or {}
+            attempts = [job["job"] for job in fields["running"]]
+            text = f"{fields['state']} {','.join(attempts)} step {step.get('step', 0)} loss {step.get('loss') or 0:.3f}"
+            bar.update(task, completed=step.get("step", 0), total=step.get("last_step"), said=text)
+            if not console.is_terminal and text != shown:
+                print(f"  {text}", flush=True)
+            shown = text
             if not crashed and attempts and step.get("step", 0) >= CRASH_AT:
-                opsctl("sandbox", "fault", NodeSet(seen["running"][0]["nodes"])[0], "crash", "--name", "demo")
+                opsctl("sandbox", "fault", NodeSet(fields["running"][0]["nodes"])[0], "crash", "--name", "demo")
                 crashed = attempts[0].rpartition("_")[2]
-            if seen["state"] in ("finished", "ended", "held"):
-                return seen["state"], crashed
+            if fields["state"] in ("finished", "ended", "held"):
+                return fields["state"], crashed
             time.sleep(1)
     raise SystemExit(f"demo: not finished after {LIMIT_S} s; look at {HOME / 'trains' / TRAIN / 'logs'}")
 
@@ -106,13 +106,13 @@ def follow() -> tuple[str, str]:
 def summary(took: float) -> None:
     run = RunDir(HOME / "trains" / TRAIN)
     lines = run.main_log.read_text(errors="replace").splitlines()
-    steps = [each for each in map(parse, lines) if each]
+    steps = [iteration for iteration in map(parse, lines) if iteration]
     attempts = [event.data for event in Journal(run, SystemClock()).events() if event.kind is EventKind.ATTEMPT_SETTLED]
     console.rule("summary")
     console.print(f"{steps[-1].step} steps over {len(attempts)} array tasks, in {took:.0f} s of wall-clock")
     console.print(f"loss {steps[0].loss:.3f} at the first step, {steps[-1].loss:.3f} at the last")
-    for each in attempts:
-        console.print(f"  {each['attempt']:8} {each['outcome']}: {each['why']}", markup=False)
+    for attempt in attempts:
+        console.print(f"  {attempt['attempt']:8} {attempt['outcome']}: {attempt['why']}", markup=False)
     console.print(
         f"\nEverything lies in {run.path.relative_to(ROOT)}; build/demo/report.html is for a browser. Try it yourself:"
     )

@@ -233,7 +233,7 @@ class Accounting:
     @property
     def accounts(self) -> list[str]:
         """Those that the user may charge."""
-        return sorted({each.account for each in self.associations if each.user})
+        return sorted({association.account for association in self.associations if association.user})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,10 +41,10 @@ def _count(term: str) -> int:
 
 def union(texts: Iterable[str]) -> NodeSet:
     """All nodes of these lists. Raises InputError."""
-    found = nodeset("")
+    node_set = nodeset("")
     for text in texts:
-        found.update(nodeset(text))
-    return found
+        node_set.update(nodeset(text))
+    return node_set
 
 
 def expand(text: str) -> list[str]:

@@ -177,8 +177,8 @@ class Watchdog(Protocol[Context_contra, Target_contra, Observation]):
     def needs_slurm(self) -> bool:
         """It is not asked while Slurm does not answer."""
 
-    def probe(self, scene: Context_contra, thing: Target_contra) -> Observation:
+    def probe(self, context: Context_contra, target: Target_contra) -> Observation:
         """Look at it. May read files and run programs; what Slurm says is in the scene. May raise, or take for ever."""
 
-    def judge(self, seen: Observation, now: datetime) -> list[Finding]:
+    def judge(self, observation: Observation, now: datetime) -> list[Finding]:
         """What that means: touches nothing. Keys of findings begin with `<name>/`, then what was looked at."""

@@ -60,7 +60,7 @@ def render(template: str, **values: object) -> str:
 
 def directives(spec: JobSpec) -> list[str]:
     """`--key=value` for each `#SBATCH` line; where the output goes and the comment are said at submission."""
-    said: dict[str, object] = {
+    fields: dict[str, object] = {
         "--job-name": spec.name,
         "--array": f"1-{spec.tasks}%1",
         "--nodes": spec.nodes,
@@ -80,7 +80,7 @@ def directives(spec: JobSpec) -> list[str]:
         "--signal": f"B:USR1@{spec.signal_seconds}" if spec.signal_seconds else "",
     }
     flags = ["--no-requeue", *(["--exclusive"] if spec.exclusive else [])]
-    return [f"{key}={value}" for key, value in said.items() if value != ""] + flags + list(spec.extra)
+    return [f"{key}={value}" for key, value in fields.items() if value != ""] + flags + list(spec.extra)
 
 
 def command_line(words: Sequence[str], static: Mapping[str, str] | None = None) -> str:

@@ -36,22 +36,22 @@ def main() -> NoReturn:
 
 
 def _run(arguments: Sequence[str]) -> NoReturn:
-    given = _parser().parse_args(arguments)
-    if given.dry_run:
-        _leave(dry_run.main(given.config, processes=given.processes, environ=os.environ), "")
+    namespace = _parser().parse_args(arguments)
+    if namespace.dry_run:
+        _leave(dry_run.main(namespace.config, processes=namespace.processes, environ=os.environ), "")
     me = rank_process.from_environment(os.environ)
     stack_requests.answer_requests(os.environ, me)
     try:
-        settings = config.read(given.config, skip_samples=given.skip_samples)
+        settings = config.read(namespace.config, skip_samples=namespace.skip_samples)
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"config {given.config} cannot be read: {error}") from error
+        raise Refused(f"config {namespace.config} cannot be read: {error}") from error
 
     from opsctl.trainer.process_groups import choose_accelerator  # noqa: PLC0415 - takes seconds: a wrong config is told first
 
     choose_accelerator()
     from opsctl.trainer.loop import run  # noqa: PLC0415 - DeepSpeed looks for its accelerator when it is imported
 
-    packages = given.trace.split(",") if given.trace else settings.trace
+    packages = namespace.trace.split(",") if namespace.trace else settings.trace
     if packages:
         trace.trace(packages, trace.trace_file(os.environ, me))
     run(settings, me, os.environ)

@@ -34,31 +34,31 @@ class CorpusPart:
 def split(corpus: Corpus, *, sequence: int, weight: float, held_out: float) -> tuple[CorpusPart, CorpusPart]:
     """What is trained on, and what is held out at the end; the latter is empty where `held_out` is 0."""
     samples = corpus.samples(sequence)
-    kept = round(samples * held_out)
-    if held_out and not kept:
+    number = round(samples * held_out)
+    if held_out and not number:
         raise Refused(f"corpus {corpus.prefix} has {samples} samples: held_out = {held_out:g} of them is none")
-    if samples <= kept:
+    if samples <= number:
         raise Refused(
             f"corpus {corpus.prefix} has {len(corpus.tokens)} tokens, too few for one sample of {sequence}"
-            + (f" besides {kept} held out" if kept else "")
+            + (f" besides {number} held out" if number else "")
         )
     return (
-        CorpusPart(corpus=corpus, first=0, samples=samples - kept, weight=weight),
-        CorpusPart(corpus=corpus, first=samples - kept, samples=kept, weight=weight),
+        CorpusPart(corpus=corpus, first=0, samples=samples - number, weight=weight),
+        CorpusPart(corpus=corpus, first=samples - number, samples=number, weight=weight),
     )
 
 
 def open_parts(
-    config: TrainerConfig, given: Sequence[CorpusConfig]
+    config: TrainerConfig, corpus_configs: Sequence[CorpusConfig]
 ) -> tuple[list[tuple[CorpusPart, CorpusPart]], list[str]]:
     """Each of the corpora `given`, as trained on and as held out; and what is wrong with the others."""
     parts, problems = [], []
-    for each in given:
+    for corpus_config in corpus_configs:
         try:
-            corpus = Corpus(each.prefix)
+            corpus = Corpus(corpus_config.prefix)
             corpus.refuse_vocabulary(config.model.vocabulary)
             sequence, held_out = config.model.sequence, config.data.held_out
-            parts.append(split(corpus, sequence=sequence, weight=each.weight, held_out=held_out))
+            parts.append(split(corpus, sequence=sequence, weight=corpus_config.weight, held_out=held_out))
         except Refused as error:
             problems.append(str(error))
     return parts, problems

@@ -221,7 +221,9 @@ def read(path: Path, *, skip_samples: Sequence[str] = ()) -> TrainerConfig:
 
 def describe_errors(error: ValidationError) -> str:
     """Every problem of a config, in one line."""
-    return "; ".join(_told(each["loc"], each["type"], each["msg"]) for each in error.errors())
+    return "; ".join(
+        _told(error_details["loc"], error_details["type"], error_details["msg"]) for error_details in error.errors()
+    )
 
 
 def _told(place: tuple[int | str, ...], kind: str, message: str) -> str:

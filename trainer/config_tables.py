@@ -50,8 +50,8 @@ class DataConfig(ConfigTable):
     @classmethod
     def _ranges(cls, given: list[str]) -> list[str]:
         for text in given:
-            found = _RANGE.fullmatch(text)
-            if not found or int(found[1]) > int(found[2]):
+            match = _RANGE.fullmatch(text)
+            if not match or int(match[1]) > int(match[2]):
                 raise ValueError(f"{text!r} is not a range of samples A-B with A up to B")
         return given
 

@@ -25,11 +25,11 @@ def read(path: Path) -> tuple[TrainerConfig, int]:
     """
     try:
         text = path.read_text()
-        given: dict[str, Any] = tomllib.loads(text) if path.suffix == ".toml" else {"trainer": json.loads(text)}
+        fields: dict[str, Any] = tomllib.loads(text) if path.suffix == ".toml" else {"trainer": json.loads(text)}
     except (OSError, ValueError) as error:
         raise Refused(f"config {path} cannot be read: {error}") from error
-    config = TrainerConfig.model_validate_json(json.dumps(given.get("trainer", {}), default=str))
-    slurm = given.get("slurm", {})
+    config = TrainerConfig.model_validate_json(json.dumps(fields.get("trainer", {}), default=str))
+    slurm = fields.get("slurm", {})
     try:
         return config, int(slurm.get("nodes", 0)) * int(slurm.get("processes_per_node", 1))
     except (AttributeError, TypeError, ValueError) as error:
@@ -94,7 +94,9 @@ def _memory(config: TrainerConfig, cut: Layout) -> Iterator[str]:
     yield _row("memory", "".join(f"{head:>{width}}" for head, width in zip(heads, _WIDTHS, strict=True)))
     stages = footprint.stages(config, cut)
     between = max(stages[1:-1], key=lambda stage: stage.total, default=None)
-    for stage in dict.fromkeys(each for each in (stages[0], between, stages[-1]) if each):
+    for stage in dict.fromkeys(
+        stage_footprint for stage_footprint in (stages[0], between, stages[-1]) if stage_footprint
+    ):
         parts = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.total)
         held = f"{stage.blocks} blocks" + (f" + {stage.holds}" if stage.holds else "")
         cells = [held, _short(stage.parameters), *(f"{part / GIB:.1f}" for part in parts)]
@@ -112,20 +114,24 @@ def _short(count: float) -> str:
 
 
 def _data(config: TrainerConfig) -> tuple[list[str], list[str]]:
-    given = config.data.corpora()
-    here = [each for each in given if any(Path(each.prefix + end).exists() for end in (".bin", ".idx"))]
+    corpus_configs = config.data.corpora()
+    here = [
+        corpus_config
+        for corpus_config in corpus_configs
+        if any(Path(corpus_config.prefix + end).exists() for end in (".bin", ".idx"))
+    ]
     parts, problems = blend.open_parts(config, here)
-    if len(parts) == len(given):
+    if len(parts) == len(corpus_configs):
         problems += blend.mixture_problems(config, parts)
     opened = {trained.corpus.prefix: trained for trained, _ in parts}
-    weights = sum(each.weight for each in given)
+    weights = sum(corpus_config.weight for corpus_config in corpus_configs)
     lines = []
-    for each in given:
-        what = "refused" if each in here else "not here, so not checked"
-        if part := opened.get(each.prefix):
-            epochs = config.samples() * each.weight / weights / part.samples
+    for corpus_config in corpus_configs:
+        what = "refused" if corpus_config in here else "not here, so not checked"
+        if part := opened.get(corpus_config.prefix):
+            epochs = config.samples() * corpus_config.weight / weights / part.samples
             what = f"{_short(len(part.corpus.tokens))} tokens, {epochs:.3g} epochs"
-        lines.append(_row("data", f"{each.prefix}: {what}"))
+        lines.append(_row("data", f"{corpus_config.prefix}: {what}"))
     return lines, problems
 
 

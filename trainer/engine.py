@@ -121,7 +121,7 @@ class Engine:
 
 def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, Any]:
     """DeepSpeed's own config. Without grad_accum_dtype, bf16 gradients would be summed in bf16."""
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": config.batch.micro_batch,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": config.optimizer.clip,
@@ -130,8 +130,8 @@ def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, A
         "steps_per_print": None,
     }
     if config.precision == "bf16":
-        given |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
-    return given
+        fields |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    return fields
 
 
 def _import_muon_uncompiled() -> None:

@@ -62,8 +62,8 @@ class Corpus:
         if isinstance(known, int) and known > vocabulary:
             raise Refused(f"corpus {self.prefix} has a vocabulary of {known}, and the model's has {vocabulary}")
         stride = max(1, len(self.tokens) // _PROBED)
-        seen = self.tokens[::stride] if stride < 8 else self.tokens[:_PROBED]
-        highest = int(seen.max(initial=0))
+        ndarray = self.tokens[::stride] if stride < 8 else self.tokens[:_PROBED]
+        highest = int(ndarray.max(initial=0))
         if highest >= vocabulary:
             raise Refused(f"corpus {self.prefix} holds token {highest}, and the model's vocabulary has {vocabulary}")
 

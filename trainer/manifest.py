@@ -84,10 +84,10 @@ def list_checkpoints(directory: Path, *, with_unreadable: bool = False) -> list[
     One that cannot be looked into raises OSError, or is among them.
     """
     try:
-        found = list(directory.iterdir())
+        paths = list(directory.iterdir())
     except FileNotFoundError:
         return []
-    named = ((_NAME.fullmatch(path.name), path) for path in found)
+    named = ((_NAME.fullmatch(path.name), path) for path in paths)
     return sorted(
         Checkpoint(int(m[1]), path) for m, path in named if m and _is_complete(path, if_unreadable=with_unreadable)
     )
@@ -186,11 +186,11 @@ def keep(checkpoint: Path, why: str) -> None:
     write_atomic(checkpoint / KEEP, why.strip() + "\n")
 
 
-def let_go(found: Iterable[Checkpoint], why: str, *, newest: int) -> None:
+def let_go(checkpoints: Iterable[Checkpoint], why: str, *, newest: int) -> None:
     """Of those that are kept for a reason that begins with `why`, go on keeping the newest so many. Raises OSError."""
-    kept = [each for each in sorted(found, reverse=True) if _why_kept(each).startswith(why)]
-    for each in kept[newest:]:
-        (each.path / KEEP).unlink(missing_ok=True)
+    kept = [checkpoint for checkpoint in sorted(checkpoints, reverse=True) if _why_kept(checkpoint).startswith(why)]
+    for checkpoint in kept[newest:]:
+        (checkpoint.path / KEEP).unlink(missing_ok=True)
 
 
 def _why_kept(checkpoint: Checkpoint) -> str:
@@ -201,7 +201,7 @@ def _why_kept(checkpoint: Checkpoint) -> str:
 
 
 def find_superfluous(
-    found: Iterable[Checkpoint],
+    checkpoints: Iterable[Checkpoint],
     *,
     keep_last: int,
     keep_every: int = 0,
@@ -214,17 +214,17 @@ def find_superfluous(
     """
     if not keep_last:
         return []
-    newest_first = sorted(found, reverse=True)
+    newest_first = sorted(checkpoints, reverse=True)
     older = newest_first[max(2, keep_last) :]
     missing = 2
-    for each in newest_first:
+    for checkpoint in newest_first:
         if not missing or not older:
             break
-        if is_good(each.path):
+        if is_good(checkpoint.path):
             missing -= 1
-            older = [other for other in older if other != each]
+            older = [other for other in older if other != checkpoint]
     # Of too few that are good none is known to be worth less than another.
-    return [] if missing else sorted(each for each in older if not _is_kept(each, keep_every))
+    return [] if missing else sorted(checkpoint for checkpoint in older if not _is_kept(checkpoint, keep_every))
 
 
 def _is_kept(checkpoint: Checkpoint, keep_every: int) -> bool:

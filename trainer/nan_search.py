@@ -50,11 +50,11 @@ NOWHERE = "no layer by itself: the sum overflowed, or it did not happen again an
 
 def where(engine: Engine, batches: Iterator[tuple[Tensor, Tensor]], *, consumed: int, control: Control) -> str:
     """Where it began, the same words on every rank. Not fit for training afterwards."""
-    seen = _Watch(rank=control.process.rank)
-    seen.over(engine.deepspeed.module)
+    watch = _Watch(rank=control.process.rank)
+    watch.over(engine.deepspeed.module)
     engine.rerun(batches, consumed=consumed)
-    found = [first for first in control.gather(min(seen.sightings, default=None)) if first is not None]
-    return str(min(found)) if found else NOWHERE
+    sightings = [first for first in control.gather(min(watch.sightings, default=None)) if first is not None]
+    return str(min(sightings)) if sightings else NOWHERE
 
 
 @dataclass(slots=True, kw_only=True)

@@ -40,12 +40,12 @@ def text_files(inputs: Sequence[Path], *, suffix: str) -> Iterator[Path]:
     """
     if missing := [str(path) for path in inputs if not path.exists()]:
         raise Refused(f"No such file or directory: {', '.join(missing)}")
-    for given in inputs:
-        if not given.is_dir():
-            yield given
+    for input in inputs:
+        if not input.is_dir():
+            yield input
             continue
-        found = (Path(top) / name for top, _, names in os.walk(given) for name in names if name.endswith(suffix))
-        yield from sorted((path for path in found if path.is_file() and not path.is_symlink()), key=os.fsencode)
+        paths = (Path(top) / name for top, _, names in os.walk(input) for name in names if name.endswith(suffix))
+        yield from sorted((path for path in paths if path.is_file() and not path.is_symlink()), key=os.fsencode)
 
 
 def documents(paths: Iterable[Path], *, key: str, limit: int | None) -> Iterator[bytes]:
@@ -126,8 +126,8 @@ def encoded(
         else:
             _start_worker(tokenizer, end)
             done = map(_encode_chunk, chunks)
-        for each in done:
-            yield from each
+        for ndarrays in done:
+            yield from ndarrays
 
 
 def _bounded(pool: Any, chunks: Iterator[list[bytes]], *, ahead: int) -> Iterator[list[npt.NDArray[Any]]]:
@@ -163,23 +163,23 @@ def _count(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0, or 2 where there is nothing to write or it cannot be read or written."""
     parser = _parser()
-    given = parser.parse_args(argv)
-    if given.end_token and not given.tokenizer:
+    arguments = parser.parse_args(argv)
+    if arguments.end_token and not arguments.tokenizer:
         parser.error("--end-token is of a --tokenizer; bytes end a document with 256")
     try:
-        known = Tokenizer(given.tokenizer, end=given.end_token) if given.tokenizer else None
-        paths = text_files(given.input, suffix=given.suffix)
-        texts = documents(paths, key=given.json_key, limit=given.max_bytes)
-        tokens = encoded(texts, tokenizer=given.tokenizer, end=given.end_token, processes=given.processes)
+        known = Tokenizer(arguments.tokenizer, end=arguments.end_token) if arguments.tokenizer else None
+        paths = text_files(arguments.input, suffix=arguments.suffix)
+        texts = documents(paths, key=arguments.json_key, limit=arguments.max_bytes)
+        tokens = encoded(texts, tokenizer=arguments.tokenizer, end=arguments.end_token, processes=arguments.processes)
         count, total = write_corpus(
-            _Progress(every=given.progress_s).watch(tokens),
-            given.output,
+            _Progress(every=arguments.progress_s).watch(tokens),
+            arguments.output,
             vocabulary=known.vocabulary if known else _BYTES,
             facts={"tokenizer": f"sha256:{known.sha256}" if known else "bytes"},
         )
     except (OSError, Refused) as error:
         parser.exit(2, f"prepare: {error}\n")
-    sys.stdout.write(f"{given.output}: {count} documents, {total} tokens\n")
+    sys.stdout.write(f"{arguments.output}: {count} documents, {total} tokens\n")
     return 0
 
 

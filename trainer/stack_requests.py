@@ -29,10 +29,10 @@ def _watch(request: Path, target: Path) -> None:
     answered = _mtime(request)
     while True:
         time.sleep(_POLL_S)
-        asked = _mtime(request)
-        if asked != answered and asked is not None:
+        number = _mtime(request)
+        if number != answered and number is not None:
             _dump(target)
-        answered = asked
+        answered = number
 
 
 def _dump(target: Path) -> None:

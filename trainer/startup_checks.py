@@ -51,7 +51,7 @@ def settle_seed(config: TrainerConfig, state: RunState, control: Control) -> Tra
     """`config` with the seed that all ranks use: the given one, the newest checkpoint's, or one drawn now."""
     held = control.from_first(state.seed)
     drawn = control.from_first(int.from_bytes(os.urandom(4)))
-    seed = next(each for each in (config.seed, held, drawn) if each is not None)
+    seed = next(number for number in (config.seed, held, drawn) if number is not None)
     if control.process.is_first and config.seed is None:
         say(f"seed {seed}, drawn at random" if held is None else f"seed {seed}, of the checkpoint")
     if held not in (None, seed):

@@ -80,9 +80,9 @@ class StepLog:
         self._samples += batch
         if not is_due(state.step, self._config.log.every) and state.step != self._config.steps:
             return None
-        told = self._interval(state, rate=rate, batch=batch)
+        interval = self._interval(state, rate=rate, batch=batch)
         self._losses, self._seconds, self._samples = [], 0.0, 0
-        return told
+        return interval
 
     def _interval(self, state: RunState, *, rate: float, batch: int) -> Interval:
         sequence = self._config.model.sequence

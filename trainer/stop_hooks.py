@@ -88,8 +88,8 @@ class Hooks:
 
     def agree(self, group: Agrees, state: RunState) -> Decision:
         """One small all-reduce: what any rank asks for, all do, and the fullest memory is everyone's."""
-        asked = self._asked(state)
-        *up, host, gpu = group.highest([*(float(flag in asked) for flag in Flag), *self._memory.measured()])
+        flags = self._asked(state)
+        *up, host, gpu = group.highest([*(float(flag in flags) for flag in Flag), *self._memory.measured()])
         stop = next((reason for flag, reason in REASONS.items() if up[flag]), None)
         full = "" if stop else self._memory.too_full(host, gpu)
         if full:

@@ -51,57 +51,80 @@ class CheckpointAge:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = False
 
-    def probe(self, scene: WatchContext, thing: WatchedTrain) -> CheckpointObservation:
-        kept = scene.memory.read(self.name, thing.name)
-        embedded = thing.run.trainer_config.exists()
-        found = find_saves(thing.run.checkpoints, embedded=embedded)
-        job, newest = thing.running, found[-1] if found else None
-        intervals = _intervals(kept, newest, job.start if job else None)
-        sizes, problems = dict(kept.get("sizes", {})), tuple(kept.get("problems", ()))
+    def probe(self, context: WatchContext, target: WatchedTrain) -> CheckpointObservation:
+        fields = context.memory.read(self.name, target.name)
+        embedded = target.run.trainer_config.exists()
+        saves = find_saves(target.run.checkpoints, embedded=embedded)
+        job, newest = target.running, saves[-1] if saves else None
+        intervals = _intervals(fields, newest, job.start if job else None)
+        sizes, problems = dict(fields.get("sizes", {})), tuple(fields.get("problems", ()))
         if (
             newest
-            and (embedded or (scene.now - newest.at).total_seconds() > GRACE_S / 3)
+            and (embedded or (context.now - newest.at).total_seconds() > GRACE_S / 3)
             and newest.path.name not in sizes
         ):
             sizes[newest.path.name] = size_of(newest.path)[0]
             problems = tuple(find_faults(newest.path)) if embedded else ()
         sizes = dict(list(sizes.items())[-REMEMBERED:])
         at = newest.at.isoformat() if newest else None
-        scene.memory.write(
-            self.name, thing.name, {"at": at, "intervals": intervals, "sizes": sizes, "problems": problems}
+        context.memory.write(
+            self.name, target.name, {"at": at, "intervals": intervals, "sizes": sizes, "problems": problems}
         )
         earlier = [size for name, size in sizes.items() if newest and name != newest.path.name]
         return CheckpointObservation(
-            train=thing.name, runs_since=job.start if job else None, newest=newest,
-            limit_s=_limit_s(thing, intervals), size=sizes.get(newest.path.name) if newest else None,
-            usual=median(earlier) if earlier else None, problems=problems, damaged=_damaged(thing.run.checkpoints),
+            train=target.name, runs_since=job.start if job else None, newest=newest,
+            limit_s=_limit_s(target, intervals), size=sizes.get(newest.path.name) if newest else None,
+            usual=median(earlier) if earlier else None, problems=problems, damaged=_damaged(target.run.checkpoints),
         )  # fmt: skip
 
-    def judge(self, seen: CheckpointObservation, now: datetime) -> list[Finding]:
-        key, newest = f"{self.name}/{seen.train}", seen.newest.path.name if seen.newest else "none"
-        level, summary = Level.OK, f"{seen.train}: newest checkpoint: {newest}"
-        if seen.runs_since:
-            since = max(seen.runs_since, seen.newest.at) if seen.newest else seen.runs_since
+    def judge(self, observation: CheckpointObservation, now: datetime) -> list[Finding]:
+        key, newest = f"{self.name}/{observation.train}", observation.newest.path.name if observation.newest else "none"
+        level, summary = Level.OK, f"{observation.train}: newest checkpoint: {newest}"
+        if observation.runs_since:
+            since = max(observation.runs_since, observation.newest.at) if observation.newest else observation.runs_since
             age = max(0.0, (now - since).total_seconds())  # files are dated by another machine's clock
-            level = Level.OK if age < seen.limit_s else Level.WARNING if age < 2 * seen.limit_s else Level.CRITICAL
-            limit = f"limit {seen.limit_s / 3600:.1f} h"
-            summary = f"{seen.train}: no new checkpoint for {age / 3600:.1f} h of running ({limit}); newest: {newest}"
-        found = [Finding(key=key, level=level, summary=summary, train=seen.train,
-                         remedy=f"opsctl save-switch {seen.train}" if level is not Level.OK else "")]  # fmt: skip
-        if seen.size is not None and seen.usual and seen.size > BLOATED * seen.usual:
-            grown = f"{newest} has {format_size(seen.size)}, those before it {format_size(seen.usual)}"
-            found.append(
-                Finding(key=f"{key}/size", level=Level.WARNING, summary=f"{seen.train}: {grown}", train=seen.train)
+            level = (
+                Level.OK
+                if age < observation.limit_s
+                else Level.WARNING
+                if age < 2 * observation.limit_s
+                else Level.CRITICAL
             )
-        if wrong_ones := (*seen.problems, *(f"{name} was set aside as damaged" for name in seen.damaged)):
-            found.append(
+            limit = f"limit {observation.limit_s / 3600:.1f} h"
+            summary = (
+                f"{observation.train}: no new checkpoint for {age / 3600:.1f} h of running ({limit}); newest: {newest}"
+            )
+        findings = [
+            Finding(
+                key=key,
+                level=level,
+                summary=summary,
+                train=observation.train,
+                remedy=f"opsctl save-switch {observation.train}" if level is not Level.OK else "",
+            )
+        ]
+        if observation.size is not None and observation.usual and observation.size > BLOATED * observation.usual:
+            grown = f"{newest} has {format_size(observation.size)}, those before it {format_size(observation.usual)}"
+            findings.append(
                 Finding(
-                    key=f"{key}/verify", level=Level.CRITICAL if seen.problems else Level.WARNING,
-                    summary=f"{seen.train}: {wrong_ones[0]}", train=seen.train, evidence=tuple(wrong_ones),
-                    remedy=f"opsctl checkpoint verify {seen.train}",
+                    key=f"{key}/size",
+                    level=Level.WARNING,
+                    summary=f"{observation.train}: {grown}",
+                    train=observation.train,
                 )
-            )  # fmt: skip
-        return found
+            )
+        if wrong_ones := (*observation.problems, *(f"{name} was set aside as damaged" for name in observation.damaged)):
+            findings.append(
+                Finding(
+                    key=f"{key}/verify",
+                    level=Level.CRITICAL if observation.problems else Level.WARNING,
+                    summary=f"{observation.train}: {wrong_ones[0]}",
+                    train=observation.train,
+                    evidence=tuple(wrong_ones),
+                    remedy=f"opsctl checkpoint verify {observation.train}",
+                )
+            )
+        return findings
 
 
 def find_faults(checkpoint: Path) -> list[str]:
@@ -123,12 +146,12 @@ def find_faults(checkpoint: Path) -> list[str]:
     return found
 
 
-def _intervals(kept: dict[str, Any], newest: Save | None, started: datetime | None) -> list[float]:
+def _intervals(fields: dict[str, Any], newest: Save | None, started: datetime | None) -> list[float]:
     """Seconds of running between two checkpoints, the newest last; time spent in the queue is none of it."""
-    intervals = [float(each) for each in kept.get("intervals", [])]
-    if newest is None or not kept.get("at"):
+    intervals = [float(each) for each in fields.get("intervals", [])]
+    if newest is None or not fields.get("at"):
         return intervals
-    before = datetime.fromisoformat(kept["at"])
+    before = datetime.fromisoformat(fields["at"])
     began = max(before, started) if started and started < newest.at else before
     seconds = (newest.at - began).total_seconds()
     return [*intervals, seconds][-REMEMBERED:] if newest.at > before and seconds > 0 else intervals
@@ -137,7 +160,7 @@ def _intervals(kept: dict[str, Any], newest: Save | None, started: datetime | No
 def _limit_s(thing: WatchedTrain, intervals: list[float]) -> float:
     if thing.config.watch.checkpoint_hours:
         return thing.config.watch.checkpoint_hours * 3600
-    known = [each for each in (expected_s(thing), median(intervals) if intervals else None) if each]
+    known = [value for value in (expected_s(thing), median(intervals) if intervals else None) if value]
     return LATE * max(known) + GRACE_S if known else UNKNOWN_S
 
 

@@ -32,12 +32,12 @@ class WatchdogMemory:
     def read(self, watchdog: str, thing: str) -> dict[str, Any]:
         """What was kept; empty if nothing was, or if it cannot be understood."""
         found = map(_read, reversed(self._paths(watchdog, thing)))
-        return next((kept for kept in found if kept is not None), {})
+        return next((fields for fields in found if fields is not None), {})
 
-    def write(self, watchdog: str, thing: str, kept: dict[str, Any]) -> None:
+    def write(self, watchdog: str, thing: str, fields: dict[str, Any]) -> None:
         """Keep it. Where no directory takes it, it is only forgotten."""
         path, *spare = self._paths(watchdog, thing)
-        text = json.dumps(kept)
+        text = json.dumps(fields)
         try:
             _write(path, text)
         except OSError as error:
@@ -126,11 +126,11 @@ class WatchedTrain:
 
 def _is_cancel(event: Event) -> bool:
     """Of the whole train, not of one task, nor of the double of a submission."""
-    said = event.data
+    fields = event.data
     return (
         event.kind is EventKind.CANCELLED
-        and "_" not in str(said["job"])
-        and said["why"] != "the same submission arrived twice"
+        and "_" not in str(fields["job"])
+        and fields["why"] != "the same submission arrived twice"
     )
 
 

@@ -25,21 +25,21 @@ class CronAlive:
     of: ClassVar[Literal["site"]] = "site"
     needs_slurm: ClassVar[bool] = False
 
-    def probe(self, scene: WatchContext, thing: None) -> TickObservation:
-        place = CronDir(SiteDir(scene.site_dir))
-        minutes = max(scene.site.watch.cron_minutes, 3 * scene.site.cron.every / 60)
+    def probe(self, context: WatchContext, target: None) -> TickObservation:
+        place = CronDir(SiteDir(context.site_dir))
+        minutes = max(context.site.watch.cron_minutes, 3 * context.site.cron.every / 60)
         return TickObservation(is_selected=place.wanted.exists(), last=place.ticked(), limit=timedelta(minutes=minutes))
 
-    def judge(self, seen: TickObservation, now: datetime) -> list[Finding]:
+    def judge(self, observation: TickObservation, now: datetime) -> list[Finding]:
         level, summary = Level.OK, "cron: nobody has started it here"
-        if seen.last is not None:
-            minutes = (now - seen.last).total_seconds() / 60
+        if observation.last is not None:
+            minutes = (now - observation.last).total_seconds() / 60
             summary = f"cron: last tick {minutes:.0f} min ago"
             # A tick within the limit ahead of us is another host's clock.
-            if seen.is_selected and now - seen.last > seen.limit:
-                level, limit = Level.CRITICAL, seen.limit.total_seconds() / 60
+            if observation.is_selected and now - observation.last > observation.limit:
+                level, limit = Level.CRITICAL, observation.limit.total_seconds() / 60
                 summary = f"cron: no tick for {minutes:.0f} min (limit {limit:.0f} min)"
-        elif seen.is_selected:
+        elif observation.is_selected:
             level, summary = Level.WARNING, "cron: it was started, and has not ticked yet"
         remedy = "opsctl cron status; opsctl cron start" if level is not Level.OK else ""
         return [Finding(key=f"{self.name}/site", level=level, summary=summary, remedy=remedy)]

@@ -28,11 +28,11 @@ class Failures:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = True
 
-    def probe(self, scene: WatchContext, thing: WatchedTrain) -> TrainEvents:
-        return TrainEvents(train=thing.name, events=thing.events)
+    def probe(self, context: WatchContext, target: WatchedTrain) -> TrainEvents:
+        return TrainEvents(train=target.name, events=target.events)
 
-    def judge(self, seen: TrainEvents, now: datetime) -> list[Finding]:
-        return failures(seen.train, seen.events, now)
+    def judge(self, observation: TrainEvents, now: datetime) -> list[Finding]:
+        return failures(observation.train, observation.events, now)
 
 
 def failures(train: str, events: Sequence[Event], now: datetime) -> list[Finding]:
@@ -40,9 +40,9 @@ def failures(train: str, events: Sequence[Event], now: datetime) -> list[Finding
     whose nodes it is kept from. Pure."""
     held, taken = _held(events), _taken(events, now)
     attempts = dict.fromkeys([*taken, *([str(held.data["attempt"])] if held else [])])
-    found = [_of(train, attempt, events, held, taken.get(attempt)) for attempt in attempts]
+    findings = [_of(train, attempt, events, held, taken.get(attempt)) for attempt in attempts]
     well = Finding(key=f"failures/{train}", level=Level.OK, summary=f"{train}: no failure is open", train=train)
-    return found or [well]
+    return findings or [well]
 
 
 def _held(events: Sequence[Event]) -> Event | None:
@@ -74,7 +74,7 @@ def _taken(events: Sequence[Event], now: datetime) -> dict[str, Event]:
 
 
 def _share(one: Event, other: Event) -> bool:
-    first, second = (nodeset(str(each.data["nodes"])) for each in (one, other))
+    first, second = (nodeset(str(event.data["nodes"])) for event in (one, other))
     return bool(first & second)
 
 

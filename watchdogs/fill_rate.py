@@ -49,12 +49,12 @@ def measure_growth(thing: WatchedTrain, path: str, sizes: dict[str, Any]) -> Gro
     directory = thing.run.checkpoints
     if thing.seen is None or not thing.seen.is_queued or not _is_on(directory, path):
         return None
-    found = find_saves(directory, embedded=thing.run.trainer_config.exists())
-    every_s = expected_s(thing) or _usual_s([save.at for save in found])
-    if not found or not every_s:
+    saves = find_saves(directory, embedded=thing.run.trainer_config.exists())
+    every_s = expected_s(thing) or _usual_s([save.at for save in saves])
+    if not saves or not every_s:
         return None
     # The newest of a foreign trainer may still be being written.
-    whole = found[-2] if len(found) > 1 and not found[-1].step else found[-1]
+    whole = saves[-2] if len(saves) > 1 and not saves[-1].step else saves[-1]
     key = f"{thing.name}/{whole.path.name}"
     if key not in sizes:
         sizes[key] = size_of(whole.path)
@@ -63,8 +63,8 @@ def measure_growth(thing: WatchedTrain, path: str, sizes: dict[str, Any]) -> Gro
     size, inodes = sizes[key]
     keep = trainer_checkpoint(thing).get("keep_last", 0)
     return Growth(
-        train=thing.name, size=size, inodes=inodes, every_s=every_s, newest=found[-1].at,
-        replaces=0 < keep <= len(found),
+        train=thing.name, size=size, inodes=inodes, every_s=every_s, newest=saves[-1].at,
+        replaces=0 < keep <= len(saves),
     )  # fmt: skip
 
 

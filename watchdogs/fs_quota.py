@@ -42,74 +42,79 @@ class FsQuota:
     of: ClassVar[Literal["filesystem"]] = "filesystem"
     needs_slurm: ClassVar[bool] = False
 
-    def probe(self, scene: WatchContext, thing: Filesystem) -> FilesystemObservation:
-        filesystem, keep = thing, scene.memory.directory / self.name
+    def probe(self, context: WatchContext, target: Filesystem) -> FilesystemObservation:
+        filesystem, keep = target, context.memory.directory / self.name
         try:
-            space = disk_usage.read(filesystem, scene.runner, keep=keep, now=scene.now)
+            space = disk_usage.read(filesystem, context.runner, keep=keep, now=context.now)
         except OpsctlError as error:
             return FilesystemObservation(filesystem=filesystem, problem=str(error))
         except OSError as error:
             return FilesystemObservation(
-                filesystem=filesystem, problem=f"{error.filename or thing.path}: {error.strerror or error}"
+                filesystem=filesystem, problem=f"{error.filename or target.path}: {error.strerror or error}"
             )
-        kept = scene.memory.read(self.name, filesystem.name)
+        fields = context.memory.read(self.name, filesystem.name)
         trains = [
-            (train, measure_growth(train, filesystem.path, kept.setdefault("sizes", {}))) for train in scene.trains
+            (train, measure_growth(train, filesystem.path, fields.setdefault("sizes", {}))) for train in context.trains
         ]
         on_it = tuple(growth for _, growth in trains if growth)
-        kept = self._remember(kept, space, scene.now)
-        scene.memory.write(self.name, filesystem.name, kept)
+        fields = self._remember(fields, space, context.now)
+        context.memory.write(self.name, filesystem.name, fields)
         wrote = max((growth.newest for growth in on_it), default=None)
-        moved = datetime.fromisoformat(kept["moved"])
+        moved = datetime.fromisoformat(fields["moved"])
         measured = FilesystemObservation(
-            filesystem=filesystem, space=space, trains=on_it, seen_rate=measure_observed(kept["samples"]),
+            filesystem=filesystem, space=space, trains=on_it, seen_rate=measure_observed(fields["samples"]),
             unmoved_since=moved if wrote and wrote > moved else None,
         )  # fmt: skip
-        return self._with_users(scene, measured)
+        return self._with_users(context, measured)
 
-    def _with_users(self, scene: WatchContext, measured: FilesystemObservation) -> FilesystemObservation:
+    def _with_users(self, context: WatchContext, measured: FilesystemObservation) -> FilesystemObservation:
         """Once it is nearly full, measure who uses most, which takes long, and say it as soon as it is known."""
-        filesystem, keep = measured.filesystem, scene.memory.directory / self.name
-        if _judged(measured, scene.now)[0] not in BAD or not scene.acts:
+        filesystem, keep = measured.filesystem, context.memory.directory / self.name
+        if _judged(measured, context.now)[0] not in BAD or not context.acts:
             return measured
-        path = disk_usage.measure(filesystem.path, keep=keep, name=filesystem.name, now=scene.now, every=BIGGEST_EVERY)
-        until = scene.clock.monotonic() + 2.0
-        while not (users := disk_usage.find_largest(path, filesystem.path)) and scene.clock.monotonic() < until:
-            scene.clock.sleep(0.1)
+        path = disk_usage.measure(
+            filesystem.path, keep=keep, name=filesystem.name, now=context.now, every=BIGGEST_EVERY
+        )
+        until = context.clock.monotonic() + 2.0
+        while not (users := disk_usage.find_largest(path, filesystem.path)) and context.clock.monotonic() < until:
+            context.clock.sleep(0.1)
         return FilesystemObservation(
             filesystem=filesystem, space=measured.space, trains=measured.trains, seen_rate=measured.seen_rate,
             unmoved_since=measured.unmoved_since, users=tuple(users),
         )  # fmt: skip
 
-    def _remember(self, kept: dict[str, Any], space: Space, now: datetime) -> dict[str, Any]:
+    def _remember(self, fields: dict[str, Any], space: Space, now: datetime) -> dict[str, Any]:
         figures = [space.used, space.inodes_used, space.percent, space.inodes_percent]
-        moved = kept.get("moved") if kept.get("figures") == figures else None
-        samples = list(kept.get("samples", []))
+        moved = fields.get("moved") if fields.get("figures") == figures else None
+        samples = list(fields.get("samples", []))
         if space.used is not None and (not samples or now.timestamp() - samples[-1][0] >= 600):
             samples.append([now.timestamp(), space.used])
-        return {**kept, "figures": figures, "moved": moved or now.isoformat(), "samples": samples[-SAMPLES:]}
+        return {**fields, "figures": figures, "moved": moved or now.isoformat(), "samples": samples[-SAMPLES:]}
 
-    def judge(self, seen: FilesystemObservation, now: datetime) -> list[Finding]:
-        level, summary = _judged(seen, now)
+    def judge(self, observation: FilesystemObservation, now: datetime) -> list[Finding]:
+        level, summary = _judged(observation, now)
         return [
             Finding(
-                key=f"{self.name}/{seen.filesystem.name}", level=level, summary=summary, evidence=_evidence(seen),
+                key=f"{self.name}/{observation.filesystem.name}",
+                level=level,
+                summary=summary,
+                evidence=_evidence(observation),
                 remedy="delete or move checkpoints: opsctl checkpoint prune" if level in BAD else "",
             )
-        ]  # fmt: skip
+        ]
 
 
-def _judged(seen: FilesystemObservation, now: datetime) -> tuple[Level, str]:
-    filesystem, space = seen.filesystem, seen.space
+def _judged(filesystem_observation: FilesystemObservation, now: datetime) -> tuple[Level, str]:
+    filesystem, space = filesystem_observation.filesystem, filesystem_observation.space
     if space is None:
-        return Level.UNKNOWN, f"{filesystem.name}: {seen.problem}"
-    shares = [_bytes(filesystem, space), _inodes(filesystem, space), *_hours(seen)]
-    known = [each for each in shares if each]
+        return Level.UNKNOWN, f"{filesystem.name}: {filesystem_observation.problem}"
+    shares = [_bytes(filesystem, space), _inodes(filesystem, space), *_hours(filesystem_observation)]
+    known = [share for share in shares if share]
     if not known:
         return Level.UNKNOWN, f"{filesystem.name}: nothing says how much is used, or how much may be"
     worst = max((level for level, _ in known), key=_SEVERITY.index)
     said = [text for level, text in known if level is worst] if worst is not Level.OK else [text for _, text in known]
-    if worst is Level.OK and (stale := _stale(seen, now)):
+    if worst is Level.OK and (stale := _stale(filesystem_observation, now)):
         return Level.UNKNOWN, f"{filesystem.name}: {stale}"
     return worst, f"{filesystem.name} ({filesystem.path}): {'; '.join(said)}"
 
@@ -149,18 +154,18 @@ def _share(filesystem: Filesystem, percent: float, what: str) -> tuple[Level, st
     return Level.OK, f"{percent:.2f}% {what} usage"
 
 
-def _hours(seen: FilesystemObservation) -> list[tuple[Level, str]]:
+def _hours(filesystem_observation: FilesystemObservation) -> list[tuple[Level, str]]:
     """When it will be full, at the rate of the trains, or at that of everybody if it is higher."""
-    filesystem, space = seen.filesystem, seen.space
+    filesystem, space = filesystem_observation.filesystem, filesystem_observation.space
     assert space is not None
     limit = space.limit if space.limit is not None else filesystem.limit
     inode_limit = space.inodes_limit if space.inodes_limit is not None else filesystem.inode_limit
-    rate = max(sum(each.bytes_s for each in seen.trains), seen.seen_rate or 0.0)
+    rate = max(sum(train.bytes_s for train in filesystem_observation.trains), filesystem_observation.seen_rate or 0.0)
     found = []
     if rate > 0 and limit and space.used is not None:
         left = limit * filesystem.reliable_percent / 100 - space.used
         found.append(_forecast(filesystem, left / rate / 3600, "bytes", f"{format_size(rate * 86400)} a day"))
-    inode_rate = sum(each.inodes_s for each in seen.trains)
+    inode_rate = sum(train.inodes_s for train in filesystem_observation.trains)
     if inode_rate > 0 and inode_limit and space.inodes_used is not None:
         left = inode_limit - space.inodes_used
         found.append(_forecast(filesystem, left / inode_rate / 3600, "inodes", f"{inode_rate * 86400:,.0f} a day"))
@@ -174,18 +179,20 @@ def _forecast(filesystem: Filesystem, hours: float, what: str, rate: str) -> tup
     return level, f"out of {what} in {max(0, hours):,.0f} h at {rate}"
 
 
-def _stale(seen: FilesystemObservation, now: datetime) -> str:
+def _stale(filesystem_observation: FilesystemObservation, now: datetime) -> str:
     """Figures that may say nothing of now: some systems bring theirs up to date every half hour, some forget to."""
-    limit = timedelta(minutes=seen.filesystem.stale_minutes)
-    at = seen.space.at if seen.space else None
-    if seen.filesystem.by == "du":
-        limit += timedelta(minutes=seen.filesystem.every_minutes)
+    limit = timedelta(minutes=filesystem_observation.filesystem.stale_minutes)
+    at = filesystem_observation.space.at if filesystem_observation.space else None
+    if filesystem_observation.filesystem.by == "du":
+        limit += timedelta(minutes=filesystem_observation.filesystem.every_minutes)
     if at and now - at > limit:
         return f"the figures are of {at:%Y-%m-%d %H:%M} UTC, {_hours_of(now - at)} h ago"
-    if seen.unmoved_since and now - seen.unmoved_since > limit and seen.filesystem.by != "du":
-        return (
-            f"the figures have not moved for {_hours_of(now - seen.unmoved_since)} h, though checkpoints were written"
-        )
+    if (
+        filesystem_observation.unmoved_since
+        and now - filesystem_observation.unmoved_since > limit
+        and filesystem_observation.filesystem.by != "du"
+    ):
+        return f"the figures have not moved for {_hours_of(now - filesystem_observation.unmoved_since)} h, though checkpoints were written"
     return ""
 
 
@@ -193,14 +200,14 @@ def _hours_of(span: timedelta) -> str:
     return f"{span.total_seconds() / 3600:.1f}"
 
 
-def _evidence(seen: FilesystemObservation) -> tuple[str, ...]:
+def _evidence(filesystem_observation: FilesystemObservation) -> tuple[str, ...]:
     trains = [
-        f"{each.train}: {format_size(each.size)} in {each.inodes} inodes every {each.every_s / 3600:.1f} h"
-        for each in seen.trains
-        if each.bytes_s
+        f"{train.train}: {format_size(train.size)} in {train.inodes} inodes every {train.every_s / 3600:.1f} h"
+        for train in filesystem_observation.trains
+        if train.bytes_s
     ]
     users = [
         f"{user.name}: {format_size(user.size)}, {user.inodes:,} inodes, most in {user.places[0]}"
-        for user in seen.users
+        for user in filesystem_observation.users
     ]
     return (*trains, *users)

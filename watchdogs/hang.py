@@ -72,58 +72,62 @@ class Hang:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = True
 
-    def probe(self, scene: WatchContext, thing: WatchedTrain) -> QuietObservation:
-        job, attempt, kept = thing.running, thing.attempt, scene.memory.read(self.name, thing.name)
+    def probe(self, context: WatchContext, target: WatchedTrain) -> QuietObservation:
+        job, attempt, fields = target.running, target.attempt, context.memory.read(self.name, target.name)
         if job is None or attempt is None:
-            scene.memory.write(self.name, thing.name, {**kept, "attempt": ""})
-            return QuietObservation(train=thing.name)
-        lines, position = new_iterations(thing.run.main_log, kept)
-        rhythm = learn(_recall(kept), thing, job, attempt, lines, now=scene.now)
-        quiet = _quiet(scene, thing, rhythm, read_heartbeat(thing.run.heartbeat / "train.json"))
-        told = kept.get("evidence", {})
-        if quiet.is_hang(scene.now):
-            told = self._evidence(scene, thing, quiet, told)
-            quiet = replace(quiet, evidence=tuple(told.get("lines", ())))
-        scene.memory.write(self.name, thing.name, {**position, **_kept(rhythm), "evidence": told})
+            context.memory.write(self.name, target.name, {**fields, "attempt": ""})
+            return QuietObservation(train=target.name)
+        lines, position = new_iterations(target.run.main_log, fields)
+        rhythm = learn(_recall(fields), target, job, attempt, lines, now=context.now)
+        quiet = _quiet(context, target, rhythm, read_heartbeat(target.run.heartbeat / "train.json"))
+        data = fields.get("evidence", {})
+        if quiet.is_hang(context.now):
+            data = self._evidence(context, target, quiet, data)
+            quiet = replace(quiet, evidence=tuple(data.get("lines", ())))
+        context.memory.write(self.name, target.name, {**position, **_kept(rhythm), "evidence": data})
         return quiet
 
     def _evidence(
-        self, scene: WatchContext, thing: WatchedTrain, quiet: QuietObservation, told: dict[str, Any]
+        self, context: WatchContext, thing: WatchedTrain, quiet: QuietObservation, fields: dict[str, Any]
     ) -> dict[str, Any]:
         """Stacks are asked for once for each time that it fell silent, and before anybody acts."""
         since = f"{quiet.attempt} {quiet.since}"
         job, attempt, watch = thing.running, thing.attempt, thing.config.watch
-        if told.get("since") == since or not scene.acts or not thing.run.is_ours or attempt is None or job is None:
-            return told
-        target = attempt.path / "evidence" / f"hang-{scene.now:%Y%m%dT%H%M%S}"
-        ranks, said = thing.config.world_size, []
+        if fields.get("since") == since or not context.acts or not thing.run.is_ours or attempt is None or job is None:
+            return fields
+        target = attempt.path / "evidence" / f"hang-{context.now:%Y%m%dT%H%M%S}"
+        ranks, lines = thing.config.world_size, []
         try:
-            hang_stacks.request_by_file(attempt, target, ranks=ranks, seconds=watch.stacks_seconds, clock=scene.clock)
-            problems = hang_stacks.py_spy(watch.py_spy, job, attempt, target, scene.runner) if watch.py_spy else ()
-            said = [*hang_stacks.summary(target, ranks=ranks), *problems]
+            hang_stacks.request_by_file(attempt, target, ranks=ranks, seconds=watch.stacks_seconds, clock=context.clock)
+            problems = hang_stacks.py_spy(watch.py_spy, job, attempt, target, context.runner) if watch.py_spy else ()
+            lines = [*hang_stacks.summary(target, ranks=ranks), *problems]
         except OSError as error:
-            said.append(f"stacks could not be kept: {error}")
-        return {"since": since, "lines": said}
+            lines.append(f"stacks could not be kept: {error}")
+        return {"since": since, "lines": lines}
 
-    def judge(self, seen: QuietObservation, now: datetime) -> list[Finding]:
-        level, summary, remedy = Level.OK, f"{seen.train}: nothing runs", ""
-        if seen.since is not None:
+    def judge(self, observation: QuietObservation, now: datetime) -> list[Finding]:
+        level, summary, remedy = Level.OK, f"{observation.train}: nothing runs", ""
+        if observation.since is not None:
             age, limit = (
-                format_duration(now - seen.since),
-                f"(limit {format_duration(timedelta(seconds=seen.limit_s))})",
+                format_duration(now - observation.since),
+                f"(limit {format_duration(timedelta(seconds=observation.limit_s))})",
             )
-            summary = f"{seen.train}: {seen.phase}, step {seen.step}, last sign of life {age} ago {limit}"
-            if seen.is_hang(now):
+            summary = f"{observation.train}: {observation.phase}, step {observation.step}, last sign of life {age} ago {limit}"
+            if observation.is_hang(now):
                 level = Level.CRITICAL
-                summary = f"{seen.attempt} hangs: {seen.phase}, step {seen.step}, no sign of life for {age} {limit}"
-                task = f"{seen.train}_{seen.attempt.rpartition('.')[0].rpartition('_')[2]}"
-                remedy = f"opsctl stacks {seen.train}; opsctl cancel {task}"
+                summary = f"{observation.attempt} hangs: {observation.phase}, step {observation.step}, no sign of life for {age} {limit}"
+                task = f"{observation.train}_{observation.attempt.rpartition('.')[0].rpartition('_')[2]}"
+                remedy = f"opsctl stacks {observation.train}; opsctl cancel {task}"
         return [
             Finding(
-                key=f"{self.name}/{seen.train}", level=level, summary=summary, train=seen.train, evidence=seen.evidence,
+                key=f"{self.name}/{observation.train}",
+                level=level,
+                summary=summary,
+                train=observation.train,
+                evidence=observation.evidence,
                 remedy=remedy,
             )
-        ]  # fmt: skip
+        ]
 
 
 def learn(
@@ -175,10 +179,10 @@ def _spoken(thing: WatchedTrain, now: datetime) -> datetime | None:
 def _newest_save(thing: WatchedTrain) -> float:
     """When a checkpoint was last written to, also one that is being written."""
     try:
-        found = find_saves(thing.run.checkpoints, embedded=False)
+        saves = find_saves(thing.run.checkpoints, embedded=False)
     except OSError:
         return 0.0
-    return found[-1].at.timestamp() if found else 0.0
+    return saves[-1].at.timestamp() if saves else 0.0
 
 
 def _line_s(lines: list[Iteration]) -> float | None:
@@ -187,7 +191,7 @@ def _line_s(lines: list[Iteration]) -> float | None:
     return median(known) if known else None
 
 
-def _quiet(scene: WatchContext, thing: WatchedTrain, rhythm: Rhythm, beat: Heartbeat | None) -> QuietObservation:
+def _quiet(context: WatchContext, thing: WatchedTrain, rhythm: Rhythm, heartbeat: Heartbeat | None) -> QuietObservation:
     """The later of the two signs of life: heartbeats end where their disk is full, lines where nobody prints any."""
     watch = thing.config.watch
     limit_s = watch.init_minutes * 60 if rhythm.is_starting else rhythm.limit_s
@@ -198,11 +202,13 @@ def _quiet(scene: WatchContext, thing: WatchedTrain, rhythm: Rhythm, beat: Heart
         step=rhythm.step,
         since=rhythm.since,
         limit_s=limit_s,
-        tolerance_s=scene.site.watch.clock_tolerance_seconds,
+        tolerance_s=context.site.watch.clock_tolerance_seconds,
     )
-    if beat and beat.attempt == rhythm.attempt:
-        limit_s, at = beat.limit_s, datetime.fromtimestamp(beat.at, UTC)
-        quiet = replace(quiet, phase=beat.phase.value, step=max(beat.step, rhythm.step), limit_s=beat.limit_s)
+    if heartbeat and heartbeat.attempt == rhythm.attempt:
+        limit_s, at = heartbeat.limit_s, datetime.fromtimestamp(heartbeat.at, UTC)
+        quiet = replace(
+            quiet, phase=heartbeat.phase.value, step=max(heartbeat.step, rhythm.step), limit_s=heartbeat.limit_s
+        )
         quiet = replace(quiet, since=at if rhythm.is_starting else max(at, rhythm.since))
     # What is said by hand is meant for steps: starting, saving and evaluating have limits of their own.
     if watch.hang_minutes and quiet.phase in {"training", Phase.TRAIN}:
@@ -210,19 +216,19 @@ def _quiet(scene: WatchContext, thing: WatchedTrain, rhythm: Rhythm, beat: Heart
     return quiet
 
 
-def _recall(kept: dict[str, Any]) -> Rhythm | None:
+def _recall(fields: dict[str, Any]) -> Rhythm | None:
     try:
-        given = kept["rhythm"]
+        given = fields["rhythm"]
         times = {key: datetime.fromisoformat(given[key]) for key in ("since", "checked_at")}
-        return Rhythm(**{**given, **times, "pauses": tuple(given["pauses"]), "attempt": kept["attempt"]})
+        return Rhythm(**{**given, **times, "pauses": tuple(given["pauses"]), "attempt": fields["attempt"]})
     except (KeyError, TypeError, ValueError):
         return None
 
 
 def _kept(rhythm: Rhythm) -> dict[str, Any]:
-    given = {
+    fields = {
         "step": rhythm.step, "saved": rhythm.saved, "since": rhythm.since.isoformat(),
         "checked_at": rhythm.checked_at.isoformat(), "is_starting": rhythm.is_starting, "pauses": rhythm.pauses,
         "line_s": rhythm.line_s,
     }  # fmt: skip
-    return {"attempt": rhythm.attempt, "rhythm": given}
+    return {"attempt": rhythm.attempt, "rhythm": fields}

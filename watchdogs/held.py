@@ -26,31 +26,40 @@ class HeldTrain:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = True
 
-    def probe(self, scene: WatchContext, thing: WatchedTrain) -> HoldObservation:
-        hours = scene.site.watch.held_hours
-        assert thing.seen is not None
-        waiting = thing.seen.waiting
-        if thing.seen.active or not waiting or not all(job.is_held for job in waiting):
-            scene.memory.write(self.name, thing.name, {})
-            return HoldObservation(train=thing.name, hours=hours)
-        since = scene.memory.read(self.name, thing.name).get("since") or scene.now.isoformat()
-        scene.memory.write(self.name, thing.name, {"since": since})
-        noted, paused = thing.seen.history.held, switches.read(thing.run, Switch.PAUSE)
+    def probe(self, context: WatchContext, target: WatchedTrain) -> HoldObservation:
+        hours = context.site.watch.held_hours
+        assert target.seen is not None
+        waiting = target.seen.waiting
+        if target.seen.active or not waiting or not all(job.is_held for job in waiting):
+            context.memory.write(self.name, target.name, {})
+            return HoldObservation(train=target.name, hours=hours)
+        since = context.memory.read(self.name, target.name).get("since") or context.now.isoformat()
+        context.memory.write(self.name, target.name, {"since": since})
+        noted, paused = target.seen.history.held, switches.read(target.run, Switch.PAUSE)
         known = [event.when for event in (noted,) if event] + [switch.since for switch in (paused,) if switch]
         why = paused.why if paused else str(noted.data["why"]) if noted else "somebody held it by hand"
         return HoldObservation(
-            train=thing.name, since=min([*known, datetime.fromisoformat(since)]), why=why, hours=hours
+            train=target.name, since=min([*known, datetime.fromisoformat(since)]), why=why, hours=hours
         )
 
-    def judge(self, seen: HoldObservation, now: datetime) -> list[Finding]:
-        level, summary = Level.OK, f"{seen.train} is not held"
-        if seen.since is not None:
-            hours = (now - seen.since).total_seconds() / 3600
-            level = Level.OK if hours < seen.hours else Level.WARNING if hours < 2 * seen.hours else Level.CRITICAL
-            summary = f"{seen.train} has been held for {hours:.1f} h (limit {seen.hours:g} h): {seen.why}"
+    def judge(self, observation: HoldObservation, now: datetime) -> list[Finding]:
+        level, summary = Level.OK, f"{observation.train} is not held"
+        if observation.since is not None:
+            hours = (now - observation.since).total_seconds() / 3600
+            level = (
+                Level.OK
+                if hours < observation.hours
+                else Level.WARNING
+                if hours < 2 * observation.hours
+                else Level.CRITICAL
+            )
+            summary = f"{observation.train} has been held for {hours:.1f} h (limit {observation.hours:g} h): {observation.why}"
         return [
             Finding(
-                key=f"{self.name}/{seen.train}", level=level, summary=summary, train=seen.train,
-                remedy=f"opsctl release {seen.train}" if level is not Level.OK else "",
+                key=f"{self.name}/{observation.train}",
+                level=level,
+                summary=summary,
+                train=observation.train,
+                remedy=f"opsctl release {observation.train}" if level is not Level.OK else "",
             )
-        ]  # fmt: skip
+        ]

@@ -24,21 +24,21 @@ class Loss:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = False
 
-    def probe(self, scene: WatchContext, thing: WatchedTrain) -> LossObservation:
-        kept = scene.memory.read(self.name, thing.name)
-        lines, position = new_iterations(thing.run.main_log, kept)
-        curve = advance(LossState.from_json(kept.get("curve")), lines)
-        scene.memory.write(self.name, thing.name, {**position, "curve": curve.to_json()})
-        return LossObservation(train=thing.name, curve=curve)
+    def probe(self, context: WatchContext, target: WatchedTrain) -> LossObservation:
+        fields = context.memory.read(self.name, target.name)
+        lines, position = new_iterations(target.run.main_log, fields)
+        curve = advance(LossState.from_json(fields.get("curve")), lines)
+        context.memory.write(self.name, target.name, {**position, "curve": curve.to_json()})
+        return LossObservation(train=target.name, curve=curve)
 
-    def judge(self, seen: LossObservation, now: datetime) -> list[Finding]:
-        found = shape(seen.curve)
-        level, say, remedy = SHAPES[found]
-        summary = f"{seen.train}: {say(seen.curve)}"
+    def judge(self, observation: LossObservation, now: datetime) -> list[Finding]:
+        loss_shape = shape(observation.curve)
+        level, say, remedy = SHAPES[loss_shape]
+        summary = f"{observation.train}: {say(observation.curve)}"
         return [
             Finding(
-                key=f"{self.name}/{seen.train}", level=level, summary=summary, train=seen.train,
-                evidence=_evidence(seen.curve), remedy=remedy,
+                key=f"{self.name}/{observation.train}", level=level, summary=summary, train=observation.train,
+                evidence=_evidence(observation.curve), remedy=remedy,
             )
         ]  # fmt: skip
 

@@ -104,9 +104,9 @@ class LossState:
     def from_json(cls, kept: object) -> LossState:
         """What was kept, or a curve of which nothing is known."""
         try:
-            given = dict(kept)  # type: ignore[call-overload]  # whatever is no mapping raises, and is caught
-            points = tuple((int(step), float(loss)) for step, loss in given.pop("points"))
-            return cls(**{**given, "points": points, "recent": tuple(given.pop("recent"))})
+            datas = dict(kept)  # type: ignore[call-overload]  # whatever is no mapping raises, and is caught
+            points = tuple((int(step), float(loss)) for step, loss in datas.pop("points"))
+            return cls(**{**datas, "points": points, "recent": tuple(datas.pop("recent"))})
         except (TypeError, ValueError, KeyError):
             return cls()
 
@@ -172,7 +172,7 @@ def _in_spike(curve: LossState, loss: float, level: float) -> LossState:
         # What was seen during the spike says nothing of what comes after it.
         return _take(replace(curve, spike_step=None, spike_lines=0, above=0, recent=()), loss)
     if lines > LOST and _is_flat(curve.recent):
-        fresh = tuple((curve.step, each) for each in curve.recent)
+        fresh = tuple((curve.step, value) for value in curve.recent)
         return replace(
             curve, points=fresh, spike_step=None, spike_lines=0, above=0, settled_lines=WINDOW, before=level,
             low=median(curve.recent), low_step=curve.step,
@@ -207,7 +207,7 @@ def _drift(curve: LossState) -> LossState:
 
 def shape(curve: LossState) -> LossShape:
     """What it does now."""
-    for found, holds in (
+    for loss_shape, holds in (
         (LossShape.NAN, curve.bad > 0),
         (LossShape.DEAD, curve.has_gradient and curve.no_gradient >= 3),
         (LossShape.LEARNING, curve.level is None),
@@ -218,7 +218,7 @@ def shape(curve: LossState) -> LossShape:
         (LossShape.SETTLED, curve.settled_lines > 0),
     ):
         if holds:
-            return found
+            return loss_shape
     return LossShape.CALM
 
 

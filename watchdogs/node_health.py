@@ -49,36 +49,42 @@ class NodeHealth:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = True
 
-    def probe(self, scene: WatchContext, thing: WatchedTrain) -> NodesObservation:
-        if scene.nodes is None:
-            return NodesObservation(train=thing.name, is_known=False)
-        mine = union(job.nodes for job in (thing.seen.active if thing.seen else ()))
-        named = {node.name: node for node in scene.nodes}
-        history = NodeHistory(site=SiteDir(scene.site_dir), clock=scene.clock)
+    def probe(self, context: WatchContext, target: WatchedTrain) -> NodesObservation:
+        if context.nodes is None:
+            return NodesObservation(train=target.name, is_known=False)
+        mine = union(job.nodes for job in (target.seen.active if target.seen else ()))
+        named = {node.name: node for node in context.nodes}
+        history = NodeHistory(site=SiteDir(context.site_dir), clock=context.clock)
         return NodesObservation(
-            train=thing.name,
+            train=target.name,
             records=tuple(history.read(name) for name in mine),
-            look_hours=scene.site.health.xid_hours,
+            look_hours=context.site.health.xid_hours,
             found=tuple(named[name] for name in mine if name in named),
             missing=tuple(name for name in mine if name not in named),
         )
 
-    def judge(self, seen: NodesObservation, now: datetime) -> list[Finding]:
-        key = f"{self.name}/{seen.train}"
-        if not seen.is_known:
+    def judge(self, observation: NodesObservation, now: datetime) -> list[Finding]:
+        key = f"{self.name}/{observation.train}"
+        if not observation.is_known:
             return [
                 Finding(
-                    key=key, level=Level.UNKNOWN, summary=f"{seen.train}: Slurm did not say how its nodes are",
-                    train=seen.train,
+                    key=key, level=Level.UNKNOWN, summary=f"{observation.train}: Slurm did not say how its nodes are",
+                    train=observation.train,
                 )
             ]  # fmt: skip
-        looked = {each.node: each for each in seen.records if _is_recent(each, now, seen.look_hours)}
-        bad = [each for node in seen.found if (each := self._of(seen.train, node, looked.get(node.name)))]
-        summary = f"{seen.train}: {len(seen.found)} nodes, {len(bad)} of them not well"
-        level = Level.UNKNOWN if seen.missing else Level.OK
-        if seen.missing:
-            summary = f"{seen.train}: Slurm does not list {','.join(seen.missing[:5])}, which the job has"
-        return [Finding(key=key, level=level, summary=summary, train=seen.train), *bad]
+        looked = {
+            record.node: record for record in observation.records if _is_recent(record, now, observation.look_hours)
+        }
+        bad = [
+            finding
+            for node in observation.found
+            if (finding := self._of(observation.train, node, looked.get(node.name)))
+        ]
+        summary = f"{observation.train}: {len(observation.found)} nodes, {len(bad)} of them not well"
+        level = Level.UNKNOWN if observation.missing else Level.OK
+        if observation.missing:
+            summary = f"{observation.train}: Slurm does not list {','.join(observation.missing[:5])}, which the job has"
+        return [Finding(key=key, level=level, summary=summary, train=observation.train), *bad]
 
     def _of(self, train: str, node: Node, looked: NodeRecord | None) -> Finding | None:
         level, found = worst_severity(node.state), LOOKED.get(looked.health, Level.OK) if looked else Level.OK

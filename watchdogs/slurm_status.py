@@ -57,24 +57,24 @@ class SlurmStatus:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = True
 
-    def probe(self, scene: WatchContext, thing: WatchedTrain) -> QueueObservation:
-        assert thing.seen is not None
-        jobs = tuple(job for job in (*thing.seen.jobs, *thing.also) if not job.state.is_final)
+    def probe(self, context: WatchContext, target: WatchedTrain) -> QueueObservation:
+        assert target.seen is not None
+        jobs = tuple(job for job in (*target.seen.jobs, *target.also) if not job.state.is_final)
         queue = QueueObservation(
-            train=thing.name, seen=thing.seen, jobs=jobs, ended=thing.why_ended, limits=scene.site.watch
+            train=target.name, seen=target.seen, jobs=jobs, ended=target.why_ended, limits=context.site.watch
         )
-        return self._remember(scene, thing, queue)
+        return self._remember(context, target, queue)
 
-    def _remember(self, scene: WatchContext, thing: WatchedTrain, queue: QueueObservation) -> QueueObservation:
-        kept = scene.memory.read(self.name, thing.name)
+    def _remember(self, context: WatchContext, thing: WatchedTrain, queue: QueueObservation) -> QueueObservation:
+        fields = context.memory.read(self.name, thing.name)
         is_idle = bool(queue.waiting) and not queue.active
         is_stuck = is_idle and set(queue.kinds) <= {WaitKind.BLOCKED, WaitKind.UNKNOWN}
         idle, stuck = (
-            (kept.get(key) or scene.now.isoformat()) if holds else None
+            (fields.get(key) or context.now.isoformat()) if holds else None
             for key, holds in (("idle", is_idle), ("stuck", is_stuck))
         )
-        pulsed = self._pulse(scene, thing, queue, kept)
-        scene.memory.write(self.name, thing.name, {"idle": idle, "stuck": stuck, **pulsed})
+        pulsed = self._pulse(context, thing, queue, fields)
+        context.memory.write(self.name, thing.name, {"idle": idle, "stuck": stuck, **pulsed})
         return QueueObservation(
             train=queue.train, seen=queue.seen, jobs=queue.jobs, ended=queue.ended, limits=queue.limits,
             idle_since=datetime.fromisoformat(idle) if idle else None,
@@ -82,28 +82,32 @@ class SlurmStatus:
         )  # fmt: skip
 
     def _pulse(
-        self, scene: WatchContext, thing: WatchedTrain, queue: QueueObservation, kept: dict[str, str]
+        self, context: WatchContext, thing: WatchedTrain, queue: QueueObservation, kept: dict[str, str]
     ) -> dict[str, str]:
         """Write the PULSE lines where something changed or the last ones are old; what to remember of it."""
         state = " ".join(f"{job.id}:{job.state}:{job.reason}" for job in queue.jobs)
         written: dict[str, str] = {key: kept[key] for key in ("pulse", "state") if key in kept}
         last = datetime.fromisoformat(written.get("pulse", "1970-01-01T00:00:00+00:00"))
-        is_due = state != written.get("state") or scene.now - last >= timedelta(minutes=queue.limits.pulse_minutes)
-        if not (scene.acts and is_due and thing.run.is_ours) or (queue.ended and not queue.jobs):
+        is_due = state != written.get("state") or context.now - last >= timedelta(minutes=queue.limits.pulse_minutes)
+        if not (context.acts and is_due and thing.run.is_ours) or (queue.ended and not queue.jobs):
             return written
         with contextlib.suppress(OSError):  # a full disk has a watchdog of its own
-            pulse_log.append(thing.run, pulse_log.lines(thing.name, queue.jobs, scene.now))
-        return {"pulse": scene.now.isoformat(), "state": state}
+            pulse_log.append(thing.run, pulse_log.lines(thing.name, queue.jobs, context.now))
+        return {"pulse": context.now.isoformat(), "state": state}
 
-    def judge(self, seen: QueueObservation, now: datetime) -> list[Finding]:
-        level, summary, remedy = _judged(seen, now)
-        rows = tuple(f"{job.array} {job.state.value} {job.reason}".rstrip() for job in seen.jobs)
+    def judge(self, observation: QueueObservation, now: datetime) -> list[Finding]:
+        level, summary, remedy = _judged(observation, now)
+        rows = tuple(f"{job.array} {job.state.value} {job.reason}".rstrip() for job in observation.jobs)
         return [
             Finding(
-                key=f"{self.name}/{seen.train}", level=level, summary=summary, train=seen.train, evidence=rows[:10],
+                key=f"{self.name}/{observation.train}",
+                level=level,
+                summary=summary,
+                train=observation.train,
+                evidence=rows[:10],
                 remedy=remedy,
             )
-        ]  # fmt: skip
+        ]
 
 
 def find_related_jobs(
@@ -118,31 +122,39 @@ def find_related_jobs(
     )
 
 
-def _judged(seen: QueueObservation, now: datetime) -> tuple[Level, str, str]:
-    if seen.active:
-        return _runs(seen, now)
-    if seen.waiting:
-        return _waits(seen, now)
-    if seen.jobs:
-        return Level.UNKNOWN, f"{seen.train} is {seen.jobs[0].state.value}, a state that opsctl does not know", "squeue"
-    return _is_nowhere(seen, now)
+def _judged(queue_observation: QueueObservation, now: datetime) -> tuple[Level, str, str]:
+    if queue_observation.active:
+        return _runs(queue_observation, now)
+    if queue_observation.waiting:
+        return _waits(queue_observation, now)
+    if queue_observation.jobs:
+        return (
+            Level.UNKNOWN,
+            f"{queue_observation.train} is {queue_observation.jobs[0].state.value}, a state that opsctl does not know",
+            "squeue",
+        )
+    return _is_nowhere(queue_observation, now)
 
 
-def _runs(seen: QueueObservation, now: datetime) -> tuple[Level, str, str]:
-    job = seen.active[-1]
-    text = f"{seen.train} is {job.state.value.lower()} on {job.nodes or '?'}"
+def _runs(queue_observation: QueueObservation, now: datetime) -> tuple[Level, str, str]:
+    job = queue_observation.active[-1]
+    text = f"{queue_observation.train} is {job.state.value.lower()} on {job.nodes or '?'}"
     if job.state in {JobState.SUSPENDED, JobState.STOPPED}:
         return Level.WARNING, text, f"scontrol resume {job.id}"
-    blocked = _minutes(seen.limits.blocked_minutes)
+    blocked = _minutes(queue_observation.limits.blocked_minutes)
     if job.state is JobState.COMPLETING and job.end and now - job.end > blocked:
         return Level.WARNING, f"{text} for {format_duration(now - job.end)}: a node does not clean up", "opsctl nodes"
-    if never := seen.kinds.get(WaitKind.NEVER):
-        return Level.WARNING, f"{text}, but {never.array} {explain_wait(never)}", f"opsctl status {seen.train}"
+    if never := queue_observation.kinds.get(WaitKind.NEVER):
+        return (
+            Level.WARNING,
+            f"{text}, but {never.array} {explain_wait(never)}",
+            f"opsctl status {queue_observation.train}",
+        )
     return Level.OK, text, ""
 
 
-def _waits(seen: QueueObservation, now: datetime) -> tuple[Level, str, str]:
-    kinds, status = seen.kinds, f"opsctl status {seen.train}"
+def _waits(queue_observation: QueueObservation, now: datetime) -> tuple[Level, str, str]:
+    kinds, status = queue_observation.kinds, f"opsctl status {queue_observation.train}"
     for bad, level in (
         (WaitKind.NEVER, Level.CRITICAL),
         (WaitKind.FAILED, Level.CRITICAL),
@@ -154,33 +166,53 @@ def _waits(seen: QueueObservation, now: datetime) -> tuple[Level, str, str]:
                 if bad is not WaitKind.FAILED
                 else f"could not be started: {job.reason or job.state.value}"
             )
-            return Level.WARNING if WaitKind.FINE in kinds else level, f"{seen.train}: {job.array} {text}", status
+            return (
+                Level.WARNING if WaitKind.FINE in kinds else level,
+                f"{queue_observation.train}: {job.array} {text}",
+                status,
+            )
     job = next(iter(kinds.values()))
-    text = f"{seen.train}: {job.array} {explain_wait(job) or 'waits'}"
+    text = f"{queue_observation.train}: {job.array} {explain_wait(job) or 'waits'}"
     if WaitKind.HELD in kinds and len(kinds) == 1:
-        return Level.OK, text, f"opsctl release {seen.train}"
-    exclusive = seen.limits.exclusive_allocation_minutes
-    if exclusive is not None and seen.idle_since and now - seen.idle_since >= _minutes(exclusive):
-        waited = format_duration(now - seen.idle_since)
+        return Level.OK, text, f"opsctl release {queue_observation.train}"
+    exclusive = queue_observation.limits.exclusive_allocation_minutes
+    if (
+        exclusive is not None
+        and queue_observation.idle_since
+        and now - queue_observation.idle_since >= _minutes(exclusive)
+    ):
+        waited = format_duration(now - queue_observation.idle_since)
         return Level.CRITICAL, f"{text}, though the nodes are ours alone, for {waited}", status
-    starts = min((job.start for job in seen.waiting if job.start), default=None)
-    if seen.stuck_since and starts is None and now - seen.stuck_since >= _minutes(seen.limits.blocked_minutes):
+    starts = min((job.start for job in queue_observation.waiting if job.start), default=None)
+    if (
+        queue_observation.stuck_since
+        and starts is None
+        and now - queue_observation.stuck_since >= _minutes(queue_observation.limits.blocked_minutes)
+    ):
         level = Level.WARNING if WaitKind.BLOCKED in kinds else Level.UNKNOWN
         return (
             level,
-            f"{text}, for {format_duration(now - seen.stuck_since)}, and Slurm has no time for its start",
+            f"{text}, for {format_duration(now - queue_observation.stuck_since)}, and Slurm has no time for its start",
             status,
         )
     return Level.OK, f"{text}, starts about {starts:%Y-%m-%d %H:%M} UTC" if starts else text, ""
 
 
-def _is_nowhere(seen: QueueObservation, now: datetime) -> tuple[Level, str, str]:
-    if seen.ended:
-        return Level.OK, f"{seen.train}: {seen.ended}", ""
-    begun = [event.when for event in seen.seen.history.pending.values()]
+def _is_nowhere(queue_observation: QueueObservation, now: datetime) -> tuple[Level, str, str]:
+    if queue_observation.ended:
+        return Level.OK, f"{queue_observation.train}: {queue_observation.ended}", ""
+    begun = [event.when for event in queue_observation.seen.history.pending.values()]
     if begun and now - max(begun) < CUT_OFF:
-        return Level.UNKNOWN, f"{seen.train}: a submission was cut off, and is not in the queue", "opsctl launch"
-    return Level.CRITICAL, f"{seen.train} is neither running nor scheduled to run", f"opsctl launch {seen.train}.toml"
+        return (
+            Level.UNKNOWN,
+            f"{queue_observation.train}: a submission was cut off, and is not in the queue",
+            "opsctl launch",
+        )
+    return (
+        Level.CRITICAL,
+        f"{queue_observation.train} is neither running nor scheduled to run",
+        f"opsctl launch {queue_observation.train}.toml",
+    )
 
 
 def _minutes(minutes: float) -> timedelta:

@@ -42,46 +42,48 @@ class Throughput:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = False
 
-    def probe(self, scene: WatchContext, thing: WatchedTrain) -> SpeedObservation:
-        kept = scene.memory.read(self.name, thing.name)
-        lines, position = new_iterations(thing.run.main_log, kept)
-        job = thing.running
-        size = job.node_count if job else kept.get("size", 0)
-        unit, rates = _rates(kept if kept.get("size") in {0, size} else {}, lines)
-        if thing.is_over:  # nobody can do anything about it, and the next launch may be of something else
+    def probe(self, context: WatchContext, target: WatchedTrain) -> SpeedObservation:
+        fields = context.memory.read(self.name, target.name)
+        lines, position = new_iterations(target.run.main_log, fields)
+        job = target.running
+        size = job.node_count if job else fields.get("size", 0)
+        unit, rates = _rates(fields if fields.get("size") in {0, size} else {}, lines)
+        if target.is_over:  # nobody can do anything about it, and the next launch may be of something else
             rates = []
-        step = lines[-1].step if lines else int(kept.get("step", 0))
-        scene.memory.write(
-            self.name, thing.name, {**position, "size": size, "unit": unit, "rates": rates, "step": step}
+        step = lines[-1].step if lines else int(fields.get("step", 0))
+        context.memory.write(
+            self.name, target.name, {**position, "size": size, "unit": unit, "rates": rates, "step": step}
         )
         return SpeedObservation(
-            train=thing.name, unit=unit, rates=tuple(rates), step=step, nodes=_nodes(thing),
-            slower_percent=thing.config.watch.slower_percent,
+            train=target.name, unit=unit, rates=tuple(rates), step=step, nodes=_nodes(target),
+            slower_percent=target.config.watch.slower_percent,
         )  # fmt: skip
 
-    def judge(self, seen: SpeedObservation, now: datetime) -> list[Finding]:
-        level, summary, slow = Level.OK, f"{seen.train}: too few steps to say", ""
-        if len(seen.rates) >= ENOUGH:
-            usual, lately, noise = _figures(seen.rates)
+    def judge(self, observation: SpeedObservation, now: datetime) -> list[Finding]:
+        level, summary, slow = Level.OK, f"{observation.train}: too few steps to say", ""
+        if len(observation.rates) >= ENOUGH:
+            usual, lately, noise = _figures(observation.rates)
             less = 100 * (1 - lately / usual)
-            summary = f"{seen.train}: {lately:.4g} {seen.unit} at step {seen.step}, usually {usual:.4g}"
-            if less > seen.slower_percent and usual - lately > FAR * noise:
+            summary = (
+                f"{observation.train}: {lately:.4g} {observation.unit} at step {observation.step}, usually {usual:.4g}"
+            )
+            if less > observation.slower_percent and usual - lately > FAR * noise:
                 level = Level.CRITICAL if less > MUCH else Level.WARNING
-                slow = _slowest(seen.nodes)
+                slow = _slowest(observation.nodes)
                 summary += f": {less:.0f} % slower" + (f"; {slow}" if slow else "")
         return [
             Finding(
-                key=f"{self.name}/{seen.train}", level=level, summary=summary, train=seen.train,
-                node=seen.nodes[0][0] if slow else "",
-                evidence=tuple(f"{node}: {seconds:.3g} s a step" for node, seconds in seen.nodes[:8] if slow),
+                key=f"{self.name}/{observation.train}", level=level, summary=summary, train=observation.train,
+                node=observation.nodes[0][0] if slow else "",
+                evidence=tuple(f"{node}: {seconds:.3g} s a step" for node, seconds in observation.nodes[:8] if slow),
                 remedy="" if level is Level.OK else "look for a slow node: opsctl health",
             )
         ]  # fmt: skip
 
 
-def _rates(kept: dict[str, Any], lines: Sequence[Iteration]) -> tuple[str, list[float]]:
+def _rates(fields: dict[str, Any], lines: Sequence[Iteration]) -> tuple[str, list[float]]:
     """The window with these lines; a new one where the trainer says it in another unit now."""
-    unit, rates = str(kept.get("unit", "")), [float(each) for each in kept.get("rates", [])]
+    unit, rates = str(fields.get("unit", "")), [float(each) for each in fields.get("rates", [])]
     for line in lines:
         named = _rate(line)
         if named is None:
@@ -115,7 +117,9 @@ def _nodes(thing: WatchedTrain) -> tuple[tuple[str, float], ...]:
     attempt = thing.attempt
     beats = [read_heartbeat(path) for path in thing.run.heartbeat.glob("*-*.json")] if attempt else []
     known = {
-        beat.node: beat.step_s for beat in beats if beat and attempt and beat.attempt == attempt.name and beat.step_s
+        heartbeat.node: heartbeat.step_s
+        for heartbeat in beats
+        if heartbeat and attempt and heartbeat.attempt == attempt.name and heartbeat.step_s
     }
     return tuple(sorted(known.items(), key=lambda pair: -pair[1]))
 

@@ -33,8 +33,8 @@ def slurm(*argv: str) -> str:
 
 def queue() -> list[Row]:
     """The race's jobs, those that ended lately among them."""
-    said = slurm("squeue", "--noheader", "--array", "--states=all", "--name=race", "--format=%i|%A|%T|%S|%e|%r")
-    return [read(line.split("|")) for line in said.splitlines()]
+    text = slurm("squeue", "--noheader", "--array", "--states=all", "--name=race", "--format=%i|%A|%T|%S|%e|%r")
+    return [read(line.split("|")) for line in text.splitlines()]
 
 
 def read(words: list[str]) -> Row:

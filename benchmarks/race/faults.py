@@ -42,7 +42,7 @@ class Fault:
 def schedule(names: tuple[str, ...], *, seconds: float, seed: int) -> list[Fault]:
     dice = random.Random(seed)
     moved = {name: (share + dice.uniform(-SPREAD, SPREAD)) * seconds for name, share in SCHEDULE.items()}
-    return sorted((Fault(name=name, at=round(moved[name], 1)) for name in names), key=lambda each: each.at)
+    return sorted((Fault(name=name, at=round(moved[name], 1)) for name in names), key=lambda fault: fault.at)
 
 
 @dataclass(slots=True, kw_only=True)

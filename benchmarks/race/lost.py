@@ -103,53 +103,53 @@ def attempts(events: Sequence[Event]) -> Iterator[list[Event]]:
         yield attempt
 
 
-def before_start(found: Account, samples: Sequence[Sample], first: Event) -> None:
-    runs = [s.at for s in samples if found._now <= s.at <= first.at and s.states.get(first.job) == "RUNNING"]
-    waiting(found, samples, runs[0] if runs else first.at)
-    found.lose("launching", first.at)
+def before_start(account: Account, samples: Sequence[Sample], first: Event) -> None:
+    runs = [s.at for s in samples if account._now <= s.at <= first.at and s.states.get(first.job) == "RUNNING"]
+    waiting(account, samples, runs[0] if runs else first.at)
+    account.lose("launching", first.at)
 
 
-def waiting(found: Account, samples: Sequence[Sample], until: float) -> None:
+def waiting(account: Account, samples: Sequence[Sample], until: float) -> None:
     """Nothing runs: in the queue, held, or with nothing left to run."""
-    inside = [sample for sample in samples if found._now < sample.at < until]
+    inside = [sample for sample in samples if account._now < sample.at < until]
     for sample in inside:
-        found.lose("held" if sample.held else "queue" if sample.waits else "nothing queued", sample.at)
-    found.lose("queue" if not inside or inside[-1].waits else "nothing queued", until)
+        account.lose("held" if sample.held else "queue" if sample.waits else "nothing queued", sample.at)
+    account.lose("queue" if not inside or inside[-1].waits else "nothing queued", until)
 
 
-def live(found: Account, attempt: Sequence[Event], best: int) -> int:
+def live(account: Account, attempt: Sequence[Event], best: int) -> int:
     """From the trainer's start to the last that was heard of it; the best step then. A rank that stood still may do
     one more step when Slurm, to end it, wakes it up."""
     has_steps = any(event.what == "step" for event in attempt)
-    hangs = [at for at, name in found.faults if name == "hang"]
+    hangs = [at for at, name in account.faults if name == "hang"]
     for before, event in pairwise(attempt):
         if event.what == "saved":
-            found.lose("checkpoints", event.at)
+            account.lose("checkpoints", event.at)
         elif event.what == "step":
             if before.what == "start":
-                found.lose("start-up", event.at - STEP_S)
+                account.lose("start-up", event.at - STEP_S)
             if event.step > best:
                 woke = any(before.at - 1 < at < event.at for at in hangs) and event.at - before.at > 2
-                found.gain(event.at, "hang until noticed" if woke else "slow steps")
+                account.gain(event.at, "hang until noticed" if woke else "slow steps")
             else:
-                found.lose("done twice", event.at)
+                account.lose("done twice", event.at)
             best = max(best, event.step)
     if not has_steps:
-        found.lose("burnt attempts", attempt[-1].at)
+        account.lose("burnt attempts", attempt[-1].at)
     return best
 
 
-def after_end(found: Account, samples: Sequence[Sample], attempt: Sequence[Event], following: float) -> None:
+def after_end(account: Account, samples: Sequence[Sample], attempt: Sequence[Event], following: float) -> None:
     """From the last that was heard of a trainer to when Slurm has its nodes back, or to when the following one began:
     a node that is dead is cleaned up long after."""
     last, job = attempt[-1], attempt[0].job
     over = next((s.at for s in samples if last.at <= s.at < following and s.states.get(job) in ENDS), following)
     if not any(event.what == "step" for event in attempt):
-        found.lose("burnt attempts", over)
+        account.lose("burnt attempts", over)
         return
-    met = {name for at, name in found.faults if attempt[0].at <= at <= over and at >= last.at - 1}
+    met = {name for at, name in account.faults if attempt[0].at <= at <= over and at >= last.at - 1}
     if "hang" in met:
-        found.lose("hang until noticed", next((at for at in found.noticed if at >= last.at), over))
+        account.lose("hang until noticed", next((at for at in account.noticed if at >= last.at), over))
     elif "node" in met:
-        found.lose("dead node until noticed", over)
-    found.lose("ending", over)
+        account.lose("dead node until noticed", over)
+    account.lose("ending", over)

@@ -54,7 +54,7 @@ def main(name: str, place: Path, seconds: float, seed: int, faults: tuple[str, .
         heard(place), samples, begin=begin, end=begin + seconds,
         faults=[(begin + at, what) for at, what in night.done], noticed=cancelled(place),
     )  # fmt: skip
-    (place / "samples.json").write_text(json.dumps([asdict(each) for each in samples]))
+    (place / "samples.json").write_text(json.dumps([asdict(sample) for sample in samples]))
     write(place, name, result, night)
 
 
@@ -91,11 +91,11 @@ def cancelled(place: Path) -> list[float]:
 
 def write(place: Path, name: str, result: Account, night: Night) -> None:
     left = [row for row in queue() if row.state == "PENDING"]
-    told = {
+    fields = {
         "contender": name, "share": result.share, "steps": result.steps, "attempts": result.attempts,
         "queued": len(left), "lost": result.lost, "faults": night.done,
     }  # fmt: skip
-    (place / "result.json").write_text(json.dumps(told, indent=1))
+    (place / "result.json").write_text(json.dumps(fields, indent=1))
 
 
 if __name__ == "__main__":

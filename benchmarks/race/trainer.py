@@ -82,10 +82,10 @@ class Trainer:
         """The barrier at the end of a step: what rank 0 wants holds for all."""
         for peer in self.peers if self.rank == 0 else []:
             self.receive(peer)
-        said = bytes([leave * 2 + save])
+        data = bytes([leave * 2 + save])
         for peer in self.peers:
-            peer.sendall(said)
-        wanted = said[0] if self.rank == 0 else self.receive(self.peers[0])
+            peer.sendall(data)
+        wanted = data[0] if self.rank == 0 else self.receive(self.peers[0])
         return bool(wanted & 2), bool(wanted & 1)
 
     def receive(self, peer: socket.socket) -> int:
@@ -146,8 +146,8 @@ def main() -> None:
     parser.add_argument("--place", type=Path, required=True)
     parser.add_argument("--checkpoints", type=Path, required=True)
     parser.add_argument("--exit-after", type=float, default=float("inf"))
-    given = parser.parse_args()
-    Trainer(given.place, given.checkpoints, given.exit_after).run()
+    arguments = parser.parse_args()
+    Trainer(arguments.place, arguments.checkpoints, arguments.exit_after).run()
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ def reveal(table: SettingsTable, field: str) -> str:
     """
     if file := getattr(table, f"{field}_file"):
         return _from_file(Path(os.path.expandvars(file)).expanduser(), f"{field}_file")
-    given: SecretStr = getattr(table, field)
-    text = given.get_secret_value()
+    secret_str: SecretStr = getattr(table, field)
+    text = secret_str.get_secret_value()
     if not VARIABLE.fullmatch(text):
         return text
     if not (value := os.environ.get(text[1:], "")):

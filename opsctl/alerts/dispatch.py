@@ -137,7 +137,9 @@ def check(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
 
 def find_exposed_secrets(alerting: Alerting) -> Iterator[tuple[str, Path]]:
     """The files of secrets that others can read, each once, with a setting that names it."""
-    tables = {"alerts": alerting.rules} | {f"alerts.channels.{name}": each for name, each in alerting.channels.items()}
+    tables = {"alerts": alerting.rules} | {
+        f"alerts.channels.{name}": channel_table for name, channel_table in alerting.channels.items()
+    }
     found = {path: f"{place}.{field}" for place, table in tables.items() for field, path in find_exposed(table)}
     return ((place, path) for path, place in found.items())
 

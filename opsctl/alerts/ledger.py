@@ -72,7 +72,7 @@ class AlertLedger:
                 raise
             with self.open_spare() as state:
                 noted = self._judge(state, findings)
-        return [each.transition for each in noted]
+        return [transition.transition for transition in noted]
 
     def levels(self) -> dict[str, LedgerEntry]:
         """Everything that was ever looked at, by key: what people were told of it, and what was seen since."""
@@ -160,8 +160,10 @@ class AlertLedger:
         if noted:
             state.number += 1
             state.pending.append(Batch(id=uuid.uuid4().hex[:12], number=state.number, noted=tuple(noted)))
-        state.entries = {key: each for key, each in state.entries.items() if now - each.checked_at < FORGET}
-        state.threads = {key: each for key, each in state.threads.items() if now - each.at < 2 * FORGET}
+        state.entries = {
+            key: ledger_entry for key, ledger_entry in state.entries.items() if now - ledger_entry.checked_at < FORGET
+        }
+        state.threads = {key: thread for key, thread in state.threads.items() if now - thread.at < 2 * FORGET}
         return noted
 
     def write_down(self, kind: str, **data: object) -> None:
@@ -211,9 +213,9 @@ def _merge(state: LedgerState, theirs: LedgerState) -> None:
 def _worst(findings: Sequence[Finding]) -> dict[str, Finding]:
     """One finding for each key: the worst, where a look has several."""
     found: dict[str, Finding] = {}
-    for each in findings:
-        if each.key not in found or SEVERITY[each.level] > SEVERITY[found[each.key].level]:
-            found[each.key] = each
+    for finding in findings:
+        if finding.key not in found or SEVERITY[finding.level] > SEVERITY[found[finding.key].level]:
+            found[finding.key] = finding
     return found
 
 

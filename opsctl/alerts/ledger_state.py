@@ -106,10 +106,10 @@ class LedgerState:
     threads: dict[str, Thread] = field(default_factory=dict)
 
     def in_force(self, now: datetime) -> list[Silence]:
-        return [each for each in self.silences if now < each.until]
+        return [silence for silence in self.silences if now < silence.until]
 
     def silenced(self, key: str, now: datetime) -> Silence | None:
-        return next((each for each in self.silences if each.covers(key, now)), None)
+        return next((silence for silence in self.silences if silence.covers(key, now)), None)
 
 
 _STATE = TypeAdapter(LedgerState)

@@ -64,11 +64,11 @@ def render_single(noted: AlertTransition, *, root: str = "") -> Message:
 
 def render_storm(batch: Batch, noted: Sequence[AlertTransition], *, root: str = "") -> Message:
     """One message for all of `noted`, the worst first."""
-    ordered = sorted(noted, key=lambda each: -SEVERITY[each.transition.finding.level])
+    ordered = sorted(noted, key=lambda transition: -SEVERITY[transition.transition.finding.level])
     counts: dict[str, int] = {}
-    for each in ordered:
-        counts[transition_word(each)] = counts.get(transition_word(each), 0) + 1
-    shown = [(transition_word(each), each.transition.finding) for each in ordered[:MOST_IN_STORM]]
+    for transition in ordered:
+        counts[transition_word(transition)] = counts.get(transition_word(transition), 0) + 1
+    shown = [(transition_word(transition), transition.transition.finding) for transition in ordered[:MOST_IN_STORM]]
     values = {"counts": counts, "shown": shown, "left": len(ordered) - len(shown), "total": len(ordered),
               "at": ordered[0].transition.at, "id": batch.id}  # fmt: skip
     return Message(

@@ -41,7 +41,7 @@ def open_alerts(ledger: Path) -> list[OpenAlert]:
 
 def _briefs(entries: Sequence[dict[str, Any]], silences: Sequence[dict[str, Any]]) -> Iterator[OpenAlert]:
     for entry in entries:
-        silence = next((each for each in silences if _covers(each, entry)), None)
+        silence = next((fields for fields in silences if _covers(fields, entry)), None)
         if entry["level"] in OPEN or (silence and entry["seen"] in OPEN):
             yield _brief(entry, silence)
 

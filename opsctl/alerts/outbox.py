@@ -159,8 +159,8 @@ class Outbox:
 
     def reference(self, channel: str, message: str) -> str:
         """What `channel` calls the message of that id; empty where it was not delivered there, or has no names."""
-        found = self.delivered(channel).glob(f"*~{message}.json")
-        return next((item.reference for path in found if (item := _read(path))), "")
+        paths = self.delivered(channel).glob(f"*~{message}.json")
+        return next((item.reference for path in paths if (item := _read(path))), "")
 
     def flush(self, channel: str, deliver: Deliver, give_up: GiveUp) -> list[Delivery]:
         """Deliver what waits for `channel`, if any of it is due; nothing where somebody else is at it."""
@@ -179,7 +179,7 @@ class Outbox:
 
     def abandon(self, channel: str, attempts: Sequence[Delivery]) -> list[OutboxItem]:
         """What is to be set aside, after a flush that tried and to which the channel gave no sign of life."""
-        if not attempts or any(each.error is None or each.item.asked_until for each in attempts):
+        if not attempts or any(attempt.error is None or attempt.item.asked_until for attempt in attempts):
             return []
         items, now = _items(self.queue(channel)), self.clock.now()
         if max((item.attempts for item in items), default=0) < LEAST_TRIES:
@@ -202,8 +202,8 @@ class Outbox:
 
     def abandoned(self) -> list[OutboxItem]:
         """What was set aside, the oldest first."""
-        found = (item for place in self.site.alerts.glob("undelivered/*/") for item in _items(place))
-        return sorted(found, key=lambda item: item.name)
+        outbox_items = (item for place in self.site.alerts.glob("undelivered/*/") for item in _items(place))
+        return sorted(outbox_items, key=lambda item: item.name)
 
     @contextlib.contextmanager
     def _alone(self, channel: str) -> Iterator[list[HeldLease]]:
@@ -215,7 +215,7 @@ class Outbox:
         queues = {mine, self.elsewhere.queue(channel)} if self.elsewhere else {mine}
         held: list[HeldLease] = []
         with contextlib.ExitStack() as stack:
-            for queue in sorted(each for each in queues if each.is_dir()):
+            for queue in sorted(path for path in queues if path.is_dir()):
                 try:
                     held.append(stack.enter_context(lease(queue, self.clock, wait=0)))
                 except RunDirError:
@@ -234,8 +234,8 @@ class Outbox:
             if failures >= MOST_FAILURES or self.clock.monotonic() >= until:
                 return
             if item.message.root not in stuck:
-                for each in held:
-                    each.refresh()
+                for held_lease in held:
+                    held_lease.refresh()
                 attempt = self._attempt(queue / item.name, item, deliver)
                 if attempt.error is None:
                     failures = 0

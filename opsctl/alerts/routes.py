@@ -35,13 +35,13 @@ def find_destinations(
     A channel that was told of the incident is told how it goes on, whatever the routes say.
     """
     known = list(known)
-    found: dict[str, datetime | None] = {}
+    moments: dict[str, datetime | None] = {}
     for route in rules.routes:
         if _takes(route, noted.transition):
             when = _when(route, noted.transition, rules.time_zone)
-            found |= {name: sooner(when, found.get(name, when)) for name in route.channels}
+            moments |= {name: sooner(when, moments.get(name, when)) for name in route.channels}
     followed = dict.fromkeys((name for name in thread.roots if name in known) if thread else (), None)
-    return followed | (found if rules.routes else dict.fromkeys(known, None))
+    return followed | (moments if rules.routes else dict.fromkeys(known, None))
 
 
 def find_fallback(rules: AlertSettings, known: Iterable[str], failed: str, tried: Iterable[str]) -> str | None:
@@ -52,7 +52,7 @@ def find_fallback(rules: AlertSettings, known: Iterable[str], failed: str, tried
 
 def sooner(*times: datetime | None) -> datetime | None:
     """The earliest; None, which is now, before all."""
-    return None if None in times else min(each for each in times if each)
+    return None if None in times else min(time for time in times if time)
 
 
 def _takes(route: RouteTable, transition: Transition) -> bool:

@@ -48,24 +48,24 @@ def _not_after(now: datetime, entry: LedgerEntry) -> LedgerEntry:
     return replace(entry, **{name: min(at, now) for name, at in stamps.items()})
 
 
-def _counted(entry: LedgerEntry, seen: Level, now: datetime) -> LedgerEntry:
-    is_worse = SEVERITY[seen] > SEVERITY[entry.level]
+def _counted(entry: LedgerEntry, level: Level, now: datetime) -> LedgerEntry:
+    is_worse = SEVERITY[level] > SEVERITY[entry.level]
     goes_on = entry.other_since is not None and entry.other_is_worse is is_worse
     return replace(
         entry,
         other_is_worse=is_worse,
         other_since=entry.other_since if goes_on else now,
-        other_looks=(entry.other_looks if goes_on else 0) + (seen is not Level.UNKNOWN),
+        other_looks=(entry.other_looks if goes_on else 0) + (level is not Level.UNKNOWN),
     )
 
 
-def _holds(entry: LedgerEntry, seen: Level, now: datetime, rules: AlertSettings) -> bool:
+def _holds(entry: LedgerEntry, level: Level, now: datetime, rules: AlertSettings) -> bool:
     age = (now - (entry.other_since or now)).total_seconds()
     if not entry.other_is_worse:
         return entry.other_looks >= min(1 << entry.flaps, MOST_LOOKS)
-    if seen is Level.UNKNOWN:
+    if level is Level.UNKNOWN:
         return age >= rules.unknown_minutes * 60
-    if seen is Level.CRITICAL:
+    if level is Level.CRITICAL:
         return entry.other_looks >= rules.critical_looks
     return entry.other_looks >= rules.warning_looks and age >= rules.hold_seconds
 
@@ -77,7 +77,7 @@ def _changed(
     comes_back = is_worse and entry.has_improved and now - entry.since <= timedelta(minutes=rules.flap_minutes)
     if entry.level is Level.OK and not comes_back:
         entry = replace(entry, incident=uuid.uuid4().hex[:12], opened=now, notified=0, flaps=0)
-    told = replace(
+    ledger_entry = replace(
         entry,
         level=finding.level,
         since=now,
@@ -91,7 +91,7 @@ def _changed(
         flaps=entry.flaps + comes_back,
         acknowledged=None if is_worse or finding.level is Level.OK else entry.acknowledged,
     )
-    return told, _noted(told, finding, before=entry, now=now)
+    return ledger_entry, _noted(ledger_entry, finding, before=entry, now=now)
 
 
 def _still(
@@ -104,12 +104,12 @@ def _still(
     hours = rules.repeat_hours[min(entry.repeats, len(rules.repeat_hours) - 1)]
     if now - entry.notified_at < timedelta(hours=hours):
         return entry, None
-    told = replace(entry, notified=entry.notified + 1, notified_at=now, repeats=entry.repeats + 1)
-    return told, _noted(told, finding, before=entry, now=now)
+    ledger_entry = replace(entry, notified=entry.notified + 1, notified_at=now, repeats=entry.repeats + 1)
+    return ledger_entry, _noted(ledger_entry, finding, before=entry, now=now)
 
 
-def _noted(told: LedgerEntry, finding: Finding, *, before: LedgerEntry, now: datetime) -> AlertTransition:
-    transition = Transition(id=f"{told.incident}.{told.notified}", finding=finding, before=before.level, at=now)
+def _noted(entry: LedgerEntry, finding: Finding, *, before: LedgerEntry, now: datetime) -> AlertTransition:
+    transition = Transition(id=f"{entry.incident}.{entry.notified}", finding=finding, before=before.level, at=now)
     return AlertTransition(
-        transition=transition, opened=told.opened or now, was=before.finding.summary if before.finding else ""
+        transition=transition, opened=entry.opened or now, was=before.finding.summary if before.finding else ""
     )

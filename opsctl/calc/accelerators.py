@@ -24,8 +24,8 @@ class Accelerator:
 
 
 ACCELERATORS: dict[str, Accelerator] = {
-    each.name: each
-    for each in (
+    accelerator.name: accelerator
+    for accelerator in (
         Accelerator(name="V100", tflops=125, memory_gb=32, memory_tb_s=0.9, link_gb_s=150, processors=80),
         Accelerator(name="A100", tflops=312, memory_gb=80, memory_tb_s=2.0, link_gb_s=300, processors=108),
         Accelerator(name="A100-40", tflops=312, memory_gb=40, memory_tb_s=1.55, link_gb_s=300, processors=108),

@@ -13,23 +13,23 @@ def fit(parts: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[floa
     Least squares, weighted again and again so that a few rows that nothing explains do not bend the rest.
     """
     weights = [1.0] * len(seconds)
-    found: list[float] = []
+    floats: list[float] = []
     for _ in range(ROUNDS):
         rows = [[w * part / t for part in row] for w, row, t in zip(weights, parts, seconds, strict=True)]
-        found = _not_negative(rows, weights)
-        errors = [abs(_dot(row, found) / t - 1) for row, t in zip(parts, seconds, strict=True)]
+        floats = _not_negative(rows, weights)
+        errors = [abs(_dot(row, floats) / t - 1) for row, t in zip(parts, seconds, strict=True)]
         weights = [max(error, 0.01) ** -0.5 for error in errors]
-    return found
+    return floats
 
 
 def _not_negative(rows: list[list[float]], target: list[float]) -> list[float]:
     """Least squares; the most negative column is given up until none is."""
     active = list(range(len(rows[0])))
     while active:
-        found = _least_squares([[row[i] for i in active] for row in rows], target)
-        worst = min(range(len(active)), key=lambda k: found[k] * sum(row[active[k]] ** 2 for row in rows) ** 0.5)
-        if found[worst] >= 0:
-            answer = dict(zip(active, found, strict=True))
+        floats = _least_squares([[row[i] for i in active] for row in rows], target)
+        worst = min(range(len(active)), key=lambda k: floats[k] * sum(row[active[k]] ** 2 for row in rows) ** 0.5)
+        if floats[worst] >= 0:
+            answer = dict(zip(active, floats, strict=True))
             return [answer.get(i, 0.0) for i in range(len(rows[0]))]
         del active[worst]
     return [0.0] * len(rows[0])

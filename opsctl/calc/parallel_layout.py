@@ -80,8 +80,8 @@ def layers_of_stages(shape: ModelShape, topology: Topology) -> list[int]:
     So 78 layers on 12 stages are eleven times 7 and once 1 (prequel of tr11, "Re-do").
     """
     slots = shape.layers + 2 * topology.embedding_slots
-    each = -(-slots // topology.pp)
-    counts = [max(0, min(each, slots - each * stage)) for stage in range(topology.pp)]
+    number = -(-slots // topology.pp)
+    counts = [max(0, min(number, slots - number * stage)) for stage in range(topology.pp)]
     if topology.embedding_slots:
         counts[0] -= 1
         last = max(stage for stage, count in enumerate(counts) if count)

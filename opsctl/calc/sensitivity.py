@@ -53,16 +53,20 @@ def run(setup: SimulationSetup, seeds: int, *, first: int = 0) -> list[Simulated
 
 
 def summary(outcomes: Sequence[SimulatedRun]) -> Summary:
-    shares = [each.share for each in outcomes]
+    shares = [outcome.share for outcome in outcomes]
     tenths = quantiles(shares, n=10, method="inclusive") if len(shares) > 1 else shares * 9
     return Summary(
-        seeds=len(shares), mean=fmean(shares), low=tenths[0], high=tenths[-1],
+        seeds=len(shares),
+        mean=fmean(shares),
+        low=tenths[0],
+        high=tenths[-1],
         spread=stdev(shares) if len(shares) > 1 else 0.0,
-        without_queue=fmean(each.share_without_queue for each in outcomes),
-        failures=fmean(each.failures for each in outcomes), attempts=fmean(each.attempts for each in outcomes),
-        removed=fmean(each.removed for each in outcomes),
-        lost={cause: fmean(each.lost[cause] / each.wall_h for each in outcomes) for cause in CAUSES},
-    )  # fmt: skip
+        without_queue=fmean(outcome.share_without_queue for outcome in outcomes),
+        failures=fmean(outcome.failures for outcome in outcomes),
+        attempts=fmean(outcome.attempts for outcome in outcomes),
+        removed=fmean(outcome.removed for outcome in outcomes),
+        lost={cause: fmean(outcome.lost[cause] / outcome.wall_h for outcome in outcomes) for cause in CAUSES},
+    )
 
 
 def knobs(setup: SimulationSetup, outcomes: Sequence[SimulatedRun]) -> list[Knob]:

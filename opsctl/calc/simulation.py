@@ -253,9 +253,9 @@ def _fail(train: _Train) -> None:
 def _burn(train: _Train) -> None:
     """Lives that get the broken node die one after the other, until none is queued or a person comes."""
     setup = train.setup
-    each = setup.queue_h + setup.start_up_h
-    burnt = math.floor(min(setup.tasks, setup.person_h / each)) if each else 0
+    value = setup.queue_h + setup.start_up_h
+    burnt = math.floor(min(setup.tasks, setup.person_h / value)) if value else 0
     train.attempts += burnt
     train.lose("queue", burnt * setup.queue_h)
     train.lose("start-up", burnt * setup.start_up_h)
-    train.lose("held", setup.person_h - burnt * each)
+    train.lose("held", setup.person_h - burnt * value)

@@ -45,7 +45,7 @@ def candidates(
         judge(shape, cluster, topology, batch=batch, ramp=ramp)
         for topology in _topologies(shape, cluster, zero, precision, micro_batches, recompute=recompute)
     ]
-    return sorted(judged, key=lambda each: (len(each.problems) > 0, each.seconds))
+    return sorted(judged, key=lambda candidate: (len(candidate.problems) > 0, candidate.seconds))
 
 
 def _topologies(

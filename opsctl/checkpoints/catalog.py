@@ -53,7 +53,7 @@ def find_checkpoints(directory: Path) -> list[Checkpoint]:
 
 def list_checkpoints(directory: Path) -> list[CatalogRow]:
     """A row for each that is found. Reads manifests alone. Raises RunDirError."""
-    return [_row(each) for each in find_checkpoints(directory)]
+    return [_row(checkpoint) for checkpoint in find_checkpoints(directory)]
 
 
 def _row(checkpoint: Checkpoint) -> CatalogRow:
@@ -116,16 +116,16 @@ def find_superfluous(directory: Path, *, keep_last: int, keep_every: int = 0) ->
         return not doubts[path]
 
     gone = []
-    for each in manifest.find_superfluous(
+    for superfluou in manifest.find_superfluous(
         find_checkpoints(directory), keep_last=keep_last, keep_every=keep_every, is_good=is_good
     ):
         try:
-            manifest.verify(each.path, mine=lambda _: False)
+            manifest.verify(superfluou.path, mine=lambda _: False)
         except OSError as error:
-            doubts[each.path] = describe_unread(error, each.path)
+            doubts[superfluou.path] = describe_unread(error, superfluou.path)
         else:
-            gone.append(each)
-            doubts.pop(each.path, None)
+            gone.append(superfluou)
+            doubts.pop(superfluou.path, None)
     return gone, [doubts[path] for path in sorted(doubts) if doubts[path]]
 
 
@@ -133,12 +133,12 @@ def remove(checkpoints: Iterable[Checkpoint]) -> tuple[list[Checkpoint], list[st
     """Take them away: those that are gone, and why others are not. What a removal that was cut off has left, `sweep`
     takes."""
     gone, failed = [], []
-    for each in checkpoints:
+    for checkpoint in checkpoints:
         try:
-            manifest.remove(each.path)
-            gone.append(each)
+            manifest.remove(checkpoint.path)
+            gone.append(checkpoint)
         except OSError as error:
-            failed.append(f"{each.path.name}: cannot be removed: {cause(error, each.path)}")
+            failed.append(f"{checkpoint.path.name}: cannot be removed: {cause(error, checkpoint.path)}")
     return gone, failed
 
 

@@ -30,7 +30,7 @@ def find_saves(directory: Path, *, embedded: bool) -> list[Save]:
     Only in the newest is every file looked at: there may be hundreds of checkpoints, with thousands of files each.
     """
     steps: dict[Path, int | None] = (
-        {each.path: each.step for each in list_checkpoints(directory)}
+        {checkpoint.path: checkpoint.step for checkpoint in list_checkpoints(directory)}
         if embedded
         else dict.fromkeys(_entries(directory))
     )
@@ -43,11 +43,11 @@ def find_saves(directory: Path, *, embedded: bool) -> list[Save]:
 def _entries(directory: Path) -> list[Path]:
     """Large things only: trainers keep small files such as `latest` beside their checkpoints."""
     try:
-        found = [path for path in directory.iterdir() if not path.name.startswith((".", *SKIPPED))]
+        paths = [path for path in directory.iterdir() if not path.name.startswith((".", *SKIPPED))]
     except FileNotFoundError:
         return []
-    directories = [path for path in found if path.is_dir()]
-    return directories or found
+    directories = [path for path in paths if path.is_dir()]
+    return directories or paths
 
 
 def _written(path: Path, at: float) -> float:

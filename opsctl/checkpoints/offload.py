@@ -149,8 +149,8 @@ class Program:
         except TimedOut as error:
             raise CopyFailed(str(error), hint="--timeout HOURS gives it more; it goes on where it was") from error
         if done.code:
-            said = (done.err or done.out).strip().splitlines()[-3:]
-            raise CopyFailed(f"{argv[0]} ended with {done.code}: {' / '.join(said)}", hint=" ".join(argv))
+            lines = (done.err or done.out).strip().splitlines()[-3:]
+            raise CopyFailed(f"{argv[0]} ended with {done.code}: {' / '.join(lines)}", hint=" ".join(argv))
         return done.out
 
 
@@ -227,7 +227,7 @@ def plan(directory: Path, to: str, *, keep_local: int) -> OffloadPlan:
     RunDirError."""
     here = find_checkpoints(directory)
     return OffloadPlan(
-        copies=tuple(each for each in here if to not in offloaded_to(each.path)),
+        copies=tuple(checkpoint for checkpoint in here if to not in offloaded_to(checkpoint.path)),
         removals=tuple(manifest.find_superfluous(here, keep_last=keep_local)),
     )
 
@@ -252,9 +252,9 @@ def offload(checkpoint: Checkpoint, to: Destination, clock: Clock, told: Told) -
 def removable(planned: OffloadPlan, to: str) -> list[Checkpoint]:
     """Which of the planned removals may be done: copied, and not one of the newest two here that verify. Raises
     RunDirError."""
-    gone = [each for each in planned.removals if to in offloaded_to(each.path)]
+    gone = [removal for removal in planned.removals if to in offloaded_to(removal.path)]
     if not gone:
         return []
     here = find_checkpoints(gone[0].path.parent)
     spare = set(manifest.find_superfluous(here, keep_last=2, is_good=lambda path: not describe_doubt(path)))
-    return [each for each in gone if each in spare]
+    return [checkpoint for checkpoint in gone if checkpoint in spare]

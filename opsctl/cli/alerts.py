@@ -47,14 +47,14 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
     """
     alerting = app.alerting
     now, state = app.clock.now(), alerting.ledger.read()
-    entries = [each for each in state.entries.values() if show_all or {each.level, each.seen} != {Level.OK}]
+    entries = [entry for entry in state.entries.values() if show_all or {entry.level, entry.seen} != {Level.OK}]
     silences = state.in_force(now)
     waiting, lost = dispatch.list_undelivered(alerting), dispatch.list_abandoned(alerting)
     if as_json:
-        print_json({"open": [_as_data(state, each, now) for each in entries],
+        print_json({"open": [_as_data(state, entry, now) for entry in entries],
                     "silences": [asdict(each) for each in silences],
-                    "undelivered": [_item_as_data(each) for each in waiting],
-                    "given_up": [_item_as_data(each) for each in lost]})  # fmt: skip
+                    "undelivered": [_item_as_data(outbox_item) for outbox_item in waiting],
+                    "given_up": [_item_as_data(outbox_item) for outbox_item in lost]})  # fmt: skip
         return
     print_table(_table(state, entries, now)) if entries else say("nothing is open")
     for silence in silences:
@@ -85,7 +85,7 @@ def test_alerts(app: App, *, as_json: bool) -> int:
         print_json(results)
     for place, path in dispatch.find_exposed_secrets(app.alerting):
         click.echo(f"opsctl: {place}: others can read {path}\n        chmod 600 {path}", err=True)
-    return 0 if all(each["delivered"] for each in results) else 1
+    return 0 if all(result["delivered"] for result in results) else 1
 
 
 @alerts.command()
@@ -179,14 +179,14 @@ def _item_as_data(item: OutboxItem) -> dict[str, object]:
 
 def _table(state: LedgerState, entries: list[LedgerEntry], now: datetime) -> Table:
     table = Table("key", "level", "since (UTC)", "now", "what", "", box=None, pad_edge=False, header_style="bold")
-    for each in sorted(entries, key=lambda entry: entry.key):
+    for ledger_entry in sorted(entries, key=lambda entry: entry.key):
         table.add_row(
-            Text(each.key),
-            Text(each.level, STYLES[each.level]),
-            f"{each.since:%Y-%m-%d %H:%M}",
-            Text(each.seen, STYLES[each.seen]),
-            Text(each.finding.summary if each.finding else ""),
-            Text(_marks(state, each, now)),
+            Text(ledger_entry.key),
+            Text(ledger_entry.level, STYLES[ledger_entry.level]),
+            f"{ledger_entry.since:%Y-%m-%d %H:%M}",
+            Text(ledger_entry.seen, STYLES[ledger_entry.seen]),
+            Text(ledger_entry.finding.summary if ledger_entry.finding else ""),
+            Text(_marks(state, ledger_entry, now)),
         )
     return table
 

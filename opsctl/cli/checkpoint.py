@@ -115,8 +115,8 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
     if as_json:
         print_json({"removed": [each.step for each in gone], "bytes": freed, "dry_run": dry_run, "failed": failed})
     else:
-        said = "would remove" if dry_run else "removed"
-        say(f"{run.name}: {said} {steps(gone)}, {format_size(freed)}" if gone else f"{run.name}: nothing to remove")
+        literal = "would remove" if dry_run else "removed"
+        say(f"{run.name}: {literal} {steps(gone)}, {format_size(freed)}" if gone else f"{run.name}: nothing to remove")
     if failed:
         raise OpsctlError("\n".join(failed), hint=recheck(run))
 
@@ -152,10 +152,10 @@ def export(context: click.Context, train: str, target: Path, *, step: int | None
     """
     app: App = context.obj
     run = app.find(train)
-    found = _of_step(run, step)
-    if not found:
+    checkpoints = _of_step(run, step)
+    if not checkpoints:
         raise InputError(f"{run.name}: no checkpoints in {run.checkpoints}")
-    words = ["export", str(found[-1].path), str(target.absolute()), *(["--compare"] * compare)]
+    words = ["export", str(checkpoints[-1].path), str(target.absolute()), *(["--compare"] * compare)]
     context.exit(_trainer(app, run, words, as_json=as_json))
 
 
@@ -170,12 +170,12 @@ def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:
 
 
 def _of_step(run: RunDir, step: int | None) -> list[Checkpoint]:
-    found = catalog.find_checkpoints(run.checkpoints)
+    checkpoints = catalog.find_checkpoints(run.checkpoints)
     if step is None:
-        return found
-    if chosen := [each for each in found if each.step == step]:
+        return checkpoints
+    if chosen := [checkpoint for checkpoint in checkpoints if checkpoint.step == step]:
         return chosen
-    raise InputError(f"{run.name}: no checkpoint of step {step}; there are: {steps(found)}")
+    raise InputError(f"{run.name}: no checkpoint of step {step}; there are: {steps(checkpoints)}")
 
 
 checkpoint.add_command(offload_)

@@ -69,20 +69,23 @@ def offload_(
         return
     copied: list[Checkpoint] = []
     failed: list[OpsctlError] = []
-    with leased(run, app) as held, _progress(sum(offload.size(each) for each in plan.copies)) as told:
+    with leased(run, app) as held, _progress(sum(offload.size(checkpoint) for checkpoint in plan.copies)) as told:
         stay = catalog.sweep(run.checkpoints)
         refreshed = _refreshing(held, app, told)
-        for each in plan.copies:
+        for checkpoint in plan.copies:
             try:
-                offload.offload(each, destination, app.clock, refreshed)
-                copied.append(each)
+                offload.offload(checkpoint, destination, app.clock, refreshed)
+                copied.append(checkpoint)
             except (offload.CopyFailed, catalog.Damaged) as error:
                 failed.append(error)
         planned = [] if copy_only else offload.removable(plan, destination.label)
         gone, left = catalog.remove(planned)
     failures = [*(error.message for error in failed), *stay, *left]
     if as_json:
-        done = {"copied": [each.step for each in copied], "removed": [each.step for each in gone]}
+        done = {
+            "copied": [checkpoint.step for checkpoint in copied],
+            "removed": [checkpoint.step for checkpoint in gone],
+        }
         print_json({**done, "to": destination.label, "failed": failures})
     else:
         say(f"{run.name}: copied {steps(copied)} to {destination.label}; removed {steps(gone)} here")
@@ -108,9 +111,12 @@ def _destination(
 
 def _tell_plan(run: RunDir, plan: offload.OffloadPlan, *, copy_only: bool, as_json: bool) -> None:
     gone = () if copy_only else plan.removals
-    total = sum(offload.size(each) for each in plan.copies)
+    total = sum(offload.size(checkpoint) for checkpoint in plan.copies)
     if as_json:
-        would = {"would_copy": [each.step for each in plan.copies], "would_remove": [each.step for each in gone]}
+        would = {
+            "would_copy": [checkpoint.step for checkpoint in plan.copies],
+            "would_remove": [checkpoint.step for checkpoint in gone],
+        }
         print_json({**would, "bytes": total})
     else:
         say(f"{run.name}: would copy {steps(plan.copies)}, {format_size(total)}; would remove {steps(gone)} here")
@@ -175,5 +181,5 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.advance(task, done)
 
 
-def steps(found: Sequence[Checkpoint]) -> str:
-    return "step " + ", ".join(str(each.step) for each in found) if found else "nothing"
+def steps(checkpoints: Sequence[Checkpoint]) -> str:
+    return "step " + ", ".join(str(checkpoint.step) for checkpoint in checkpoints) if checkpoints else "nothing"

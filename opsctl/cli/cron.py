@@ -55,7 +55,7 @@ def start(app: App, driver: str | None, *, as_json: bool) -> None:
     """
     _check_schedule(app)
     app.cron.place.create()
-    named = [driver] if driver else [each for each in app.site.cron.drivers if each in DRIVERS]
+    named = [driver] if driver else [driver_name for driver_name in app.site.cron.drivers if driver_name in DRIVERS]
     refused: dict[str, str] = {}
     for each in named[:-1]:
         try:
@@ -177,10 +177,10 @@ def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:
         app.cron.say(error.message)
         return 0
     if as_json:
-        print_json({id: asdict(each) for id, each in ran.items()})
+        print_json({id: asdict(entry_run) for id, entry_run in ran.items()})
     elif slot is None:
-        for id, each in ran.items():
-            say(f"{id}: {' '.join(filter(None, (each.result, each.detail)))}, {each.seconds:.3g} s")
+        for id, entry_run in ran.items():
+            say(f"{id}: {' '.join(filter(None, (entry_run.result, entry_run.detail)))}, {entry_run.seconds:.3g} s")
     return 1 if work.problems else 0
 
 

@@ -26,44 +26,44 @@ def status(app: App, *, as_json: bool) -> int:
     \b
     opsctl cron status
     """
-    seen = read_cron_status(app.cron)
+    cron_status = read_cron_status(app.cron)
     if as_json:
-        print_json(asdict(seen))
+        print_json(asdict(cron_status))
     else:
-        for line in _head(seen, app.clock.now()):
+        for line in _head(cron_status, app.clock.now()):
             console().print(line)
-        print_table(_table(seen, app.cron.zone))
-        if any(each.output for each in seen.entries):
+        print_table(_table(cron_status, app.cron.zone))
+        if any(entry.output for entry in cron_status.entries):
             console().print(f"what they printed: {app.cron.place.output}", style="dim")
-    return int(seen.is_overdue)
+    return int(cron_status.is_overdue)
 
 
-def _head(seen: CronStatus, now: datetime) -> list[Text]:
-    lines = [Text(seen.driver or "nobody ticks: opsctl cron start", style="" if seen.driver else "yellow")]
-    if seen.last_tick:
-        ago = max(0.0, (now - seen.last_tick).total_seconds())  # written by a node, by its own clock
-        late = "; that is too long ago: opsctl cron start" if seen.is_overdue else ""
+def _head(status: CronStatus, now: datetime) -> list[Text]:
+    lines = [Text(status.driver or "nobody ticks: opsctl cron start", style="" if status.driver else "yellow")]
+    if status.last_tick:
+        ago = max(0.0, (now - status.last_tick).total_seconds())  # written by a node, by its own clock
+        late = "; that is too long ago: opsctl cron start" if status.is_overdue else ""
         lines.append(
-            Text(f"last tick {ago:.0f} s ago, one is due every {seen.every} s{late}", style="red" if late else "")
+            Text(f"last tick {ago:.0f} s ago, one is due every {status.every} s{late}", style="red" if late else "")
         )
-    return lines + [Text(problem, style="red") for problem in seen.problems]
+    return lines + [Text(problem, style="red") for problem in status.problems]
 
 
-def _table(seen: CronStatus, zone: tzinfo) -> Table:
+def _table(status: CronStatus, zone: tzinfo) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("entry", "when", "ran", "took", "result", "next"):
         table.add_column(name, overflow="fold")
-    for each in seen.entries:
-        table.add_row(*_row(each, zone))
+    for entry in status.entries:
+        table.add_row(*_row(entry, zone))
     return table
 
 
-def _row(each: EntryStatus, zone: tzinfo) -> list[Text]:
-    words = " ".join(filter(None, (each.result, each.detail, each.output))) or "not yet"
+def _row(entry: EntryStatus, zone: tzinfo) -> list[Text]:
+    words = " ".join(filter(None, (entry.result, entry.detail, entry.output))) or "not yet"
     return [
-        Text(each.id), Text(each.when), Text(_time(each.started, zone)),
-        Text(f"{each.seconds:.3g} s" if each.started else ""), Text(words, style=STYLES.get(each.result, "red")),
-        Text(_time(each.next, zone) or "never"),
+        Text(entry.id), Text(entry.when), Text(_time(entry.started, zone)),
+        Text(f"{entry.seconds:.3g} s" if entry.started else ""), Text(words, style=STYLES.get(entry.result, "red")),
+        Text(_time(entry.next, zone) or "never"),
     ]  # fmt: skip
 
 

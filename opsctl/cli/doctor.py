@@ -162,20 +162,20 @@ def _cron(app: App) -> Iterator[DoctorRow]:
     from opsctl.cron.cron_status import read_cron_status  # noqa: PLC0415 (as above)
 
     try:
-        seen = read_cron_status(app.cron)
+        status = read_cron_status(app.cron)
     except OpsctlError as error:
         yield DoctorRow("cron", "missing", error.message, error.hint or "")
         return
-    last = f"last tick {seen.last_tick:%Y-%m-%d %H:%M} UTC" if seen.last_tick else "no tick yet"
-    if seen.is_overdue:
+    last = f"last tick {status.last_tick:%Y-%m-%d %H:%M} UTC" if status.last_tick else "no tick yet"
+    if status.is_overdue:
         yield DoctorRow(
-            "cron", "missing", f"{seen.driver or 'nobody ticks'}; {last}: too long ago", "opsctl cron start"
+            "cron", "missing", f"{status.driver or 'nobody ticks'}; {last}: too long ago", "opsctl cron start"
         )
-    elif not seen.driver and seen.last_tick is None:
+    elif not status.driver and status.last_tick is None:
         yield DoctorRow("cron", "optional", "nobody ticks: while you sleep, nobody looks", "opsctl cron start")
     else:
-        yield DoctorRow("cron", "ok", f"{seen.driver or 'ticks from outside'}; {last}")
-    for problem in seen.problems:
+        yield DoctorRow("cron", "ok", f"{status.driver or 'ticks from outside'}; {last}")
+    for problem in status.problems:
         yield DoctorRow("cron", "missing", problem, "see docs/cron.md")
 
 

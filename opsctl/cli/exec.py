@@ -36,12 +36,12 @@ def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...],
     argv = ("sh", "-c", command[0]) if len(command) == 1 else command
     answers = view.fanout().run(view.chosen(nodes), argv, timeout=timeout.total_seconds())
     if as_json:
-        print_json([asdict(each) for each in answers.values()])
+        print_json([asdict(answer) for answer in answers.values()])
     else:
         for group in grouped(answers.values()):
             _show(group)
         _sum(list(answers.values()))
-    if any(each.code != 0 for each in answers.values()):
+    if any(answer.code != 0 for answer in answers.values()):
         click.get_current_context().exit(1)
 
 
@@ -56,7 +56,7 @@ def _show(group: AnswerGroup) -> None:
 
 def _sum(answers: list[Answer]) -> None:
     """How often each exit code came."""
-    codes = sorted({each.code for each in answers}, key=lambda code: (code is None, code))
+    codes = sorted({answer.code for answer in answers}, key=lambda code: (code is None, code))
     for code in codes:
-        names = [each.node for each in answers if each.code == code]
+        names = [answer.node for answer in answers if answer.code == code]
         say(f"{'no answer' if code is None else f'exit {code}'}: {len(names)} {fold(names)}")

@@ -76,12 +76,12 @@ def tell(app: App, train: RunDir) -> None:
     from opsctl.watchdogs.failures import failures  # noqa: PLC0415 (as above)
 
     site = app.alerting.site.path
-    found = failures(train.name, app.journal(train).events(), app.clock.now())
-    if all(each.level is Level.OK for each in found) or (site.exists() and site.stat().st_uid != os.geteuid()):
+    findings = failures(train.name, app.journal(train).events(), app.clock.now())
+    if all(finding.level is Level.OK for finding in findings) or (site.exists() and site.stat().st_uid != os.geteuid()):
         return
 
     def record() -> None:
-        app.alerting.ledger.record(found)
+        app.alerting.ledger.record(findings)
         dispatch.send_alerts(app.alerting)
 
     failed = Isolation[str, None](app.clock, TELL_SECONDS).run({"tell": record})["tell"]

@@ -67,12 +67,12 @@ def health(
         app.history.forget_baseline(chosen)
     looked = view.check(chosen, dcgm=dcgm or 0, fio=fio, train=train)
     if as_json:
-        print_json([_row(app, looked, each) for each in looked.verdicts])
+        print_json([_row(app, looked, verdict) for verdict in looked.verdicts])
     else:
         show(looked.verdicts, verbose=verbose)
         for problem in looked.problems:
             click.echo(f"opsctl: {problem}", err=True)
-    if not record and any(each.is_bad for each in looked.verdicts):
+    if not record and any(verdict.is_bad for verdict in looked.verdicts):
         click.get_current_context().exit(1)
 
 
@@ -82,12 +82,12 @@ def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
     for health in ORDER:
         group = [each for each in verdicts if each.health is health]
         for verdict in sorted(group, key=lambda each: each.node):
-            rows = [each for each in _worst_first(verdict.results) if verbose or _matters(each, verdict)]
+            rows = [result for result in _worst_first(verdict.results) if verbose or _matters(result, verdict)]
             if health is Health.HEALTHY and not (rows or verbose):
                 continue
             table.add_row(verdict.node, Text(health.value, style=STYLES[health]), *_words(rows[0] if rows else None))
-            for each in rows[1:]:
-                table.add_row("", "", *_words(each))
+            for row in rows[1:]:
+                table.add_row("", "", *_words(row))
     if table.row_count:
         print_table(table)
     for health in reversed(ORDER):
@@ -102,7 +102,7 @@ def _matters(result: CheckResult, verdict: Verdict) -> bool:
 
 
 def _worst_first(results: Sequence[CheckResult]) -> list[CheckResult]:
-    return sorted(results, key=lambda each: list(Severity).index(each.severity))
+    return sorted(results, key=lambda result: list(Severity).index(result.severity))
 
 
 def _words(result: CheckResult | None) -> tuple[Text, Text]:
@@ -115,6 +115,8 @@ def _words(result: CheckResult | None) -> tuple[Text, Text]:
 def _row(app: App, looked: CheckedNodes, verdict: Verdict) -> dict[str, object]:
     record, site = looked.records.get(verdict.node), app.site.health
     score = node_score(record, app.history.cards(), app.clock.now(), site.lemon_days) if record else 0.0
-    seen = looked.snapshots[verdict.node]
-    cards = [{"uuid": gpu.uuid, "serial": gpu.serial, "bus": gpu.bus} for gpu in (seen.smi.gpus if seen.smi else ())]
+    snapshot = looked.snapshots[verdict.node]
+    cards = [
+        {"uuid": gpu.uuid, "serial": gpu.serial, "bus": gpu.bus} for gpu in (snapshot.smi.gpus if snapshot.smi else ())
+    ]
     return {**asdict(verdict), "lemon_score": score, "is_lemon": score >= site.lemon_score, "cards": cards}

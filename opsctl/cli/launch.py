@@ -49,14 +49,18 @@ def launch(
     Run it again after it was cut off: it looks in the queue before it submits.
     """
     train = load_train(file, layout=False)
-    kept = app.exclusions.now()
-    bad = [each.node for each in kept]
+    exclusions = app.exclusions.now()
+    bad = [exclusion.node for exclusion in exclusions]
     if bad:
         click.echo(f"{train.name}: leaves out {fold(bad)}, which opsctl has found bad; opsctl nodes", err=True)
     kept_from = ",".join(each for each in (exclude, *bad) if each)
     spec = planning.job_spec(train, app.site, tasks=tasks, after=after, exclude=kept_from, nice=nice)
     named = nodeset(f"{train.slurm.exclude},{exclude}".strip(","))
-    ends = [(each.node, datetime.fromtimestamp(each.until, UTC)) for each in kept if each.node not in named]
+    ends = [
+        (exclusion.node, datetime.fromtimestamp(exclusion.until, UTC))
+        for exclusion in exclusions
+        if exclusion.node not in named
+    ]
     order = replace(_prepare(app, file, train, spec), kept_from=tuple(ends))
     if dry_run:
         _show(order.plan, as_json=as_json)
@@ -78,13 +82,15 @@ def _prepare(app: App, file: Path, train: TrainSettings, spec: JobSpec) -> Launc
     plan = planning.make_plan(
         train, spec, run, nonce=new_nonce(), python=sys.executable, site_file=app.site_path and app.site_path.absolute()
     )
-    found = findings(app, train, spec, needs_slurm=True)
-    wrong = [_told(each) for each in found if each.level is ProblemLevel.ERROR] + syntax_problems(plan.body, app.runner)
+    problems = findings(app, train, spec, needs_slurm=True)
+    wrong = [_told(problem) for problem in problems if problem.level is ProblemLevel.ERROR] + syntax_problems(
+        plan.body, app.runner
+    )
     if wrong:
         raise ConfigError(str(file), wrong, hint=f"opsctl preflight {file} says where each is known from")
-    for each in found:
-        if each.level is ProblemLevel.WARNING:
-            click.echo(f"{train.name}: warning: {_told(each)}", err=True)
+    for problem in problems:
+        if problem.level is ProblemLevel.WARNING:
+            click.echo(f"{train.name}: warning: {_told(problem)}", err=True)
     files = Files(
         config=file.read_text(encoding="utf-8"), trainer=planning.trainer_json(train, Path.cwd()), body=plan.body
     )

@@ -108,8 +108,8 @@ class _Printer:
 
 
 def _to_json(line: bytes) -> bytes:
-    said = read_line(line)
-    record = {"node": said.node, "rank": said.rank, "text": said.text.decode(errors="replace")}
+    log_line = read_line(line)
+    record = {"node": log_line.node, "rank": log_line.rank, "text": log_line.text.decode(errors="replace")}
     return json.dumps(record, ensure_ascii=False).encode()
 
 

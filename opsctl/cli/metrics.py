@@ -58,13 +58,13 @@ def metrics(
     runs = [app.find(train) for train in trains]
     if place:
         _serve(app, runs, place, quick=quick)
-    found = [*gather(app, runs), *([] if quick else effective(app, runs))]
+    metric_samples = [*gather(app, runs), *([] if quick else effective(app, runs))]
     if textfile:
-        _write(textfile, exposition(found))
+        _write(textfile, exposition(metric_samples))
     elif as_json:
-        print_json([asdict(each) for each in found])
+        print_json([asdict(metric_sample) for metric_sample in metric_samples])
     else:
-        click.echo(exposition(found), nl=False)
+        click.echo(exposition(metric_samples), nl=False)
 
 
 def _serve(app: App, runs: Sequence[RunDir], place: tuple[str, int], *, quick: bool) -> NoReturn:

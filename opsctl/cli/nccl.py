@@ -22,13 +22,13 @@ def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
     opsctl nccl main_log.txt
     opsctl nccl nccl-debug/
     """
-    seen = read_nccl_debug(_lines(logs))
+    summary = read_nccl_debug(_lines(logs))
     if not as_json:
-        say("\n".join(render_nccl(seen)))
+        say("\n".join(render_nccl(summary)))
         return
     print_json(
         {
-            "failures": [{"host": f.host, "peer": f.peer, "why": f.why, "times": f.times} for f in seen.failures],
+            "failures": [{"host": f.host, "peer": f.peer, "why": f.why, "times": f.times} for f in summary.failures],
             "groups": [
                 {
                     "name": group.name, "ranks": group.size, "absent": group.absent(),
@@ -36,9 +36,9 @@ def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
                     "behind": {str(who): str(call) for who, call in group.behind().items()},
                     "odd": {str(who): str(call) for who, call in group.odd().items()},
                 }
-                for group in seen.groups
+                for group in summary.groups
             ],
-            "warnings": seen.warnings,
+            "warnings": summary.warnings,
         }
     )  # fmt: skip
 

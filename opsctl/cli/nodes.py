@@ -81,22 +81,22 @@ def shortly(trains: Sequence[str]) -> str:
 
 
 def _rows(app: App, view: NodeView) -> list[dict[str, object]]:
-    reasons = {each.node: each for each in app.scheduler.reasons()}
-    records = {each.node: each for each in app.history.all()}
+    reasons = {reason.node: reason for reason in app.scheduler.reasons()}
+    records = {node_record.node: node_record for node_record in app.history.all()}
     cards, now, site = app.history.cards(), app.clock.now(), app.site.health
     excluded = {each.node: each for each in app.exclusions.now()}
     rows: list[dict[str, object]] = []
     for node in view.nodes:
         record, why = records.get(node.name), reasons.get(node.name)
         points = node_score(record, cards, now, site.lemon_days) if record else 0.0
-        kept = excluded.get(node.name)
-        said = node.reason or (f"excluded from our trains: {kept.reason}" if kept else "")
+        exclusion = excluded.get(node.name)
+        text = node.reason or (f"excluded from our trains: {exclusion.reason}" if exclusion else "")
         rows.append({
             "node": node.name, "state": node.state, "trains": view.trains_on.get(node.name, []),
             "health": record.health if record else "", "lemon": f"{points:g}" if points else "",
             "is_lemon": points >= site.lemon_score, "is_out": is_out(node), "is_ours": is_ours(node),
-            "excluded": kept is not None, "since": f"{why.at:%Y-%m-%d %H:%M}" if why and why.at else "",
-            "by": why.by if why else "", "reason": said,
+            "excluded": exclusion is not None, "since": f"{why.at:%Y-%m-%d %H:%M}" if why and why.at else "",
+            "by": why.by if why else "", "reason": text,
         })  # fmt: skip
     return rows
 
@@ -131,7 +131,7 @@ def drain_bad_nodes(
     looked = view.check(view.chosen(nodes, train=train, partition=partition, every=every), train=train)
     cards, now, days = app.history.cards(), app.clock.now(), app.site.health.lemon_days
     scores = {name: node_score(record, cards, now, days) for name, record in looked.records.items()}
-    excluded = frozenset(each.node for each in app.exclusions.now())
+    excluded = frozenset(exclusion.node for exclusion in app.exclusions.now())
     plan = plan_drain(looked.verdicts, view.nodes, app.site.health, scores=scores, wants=_wants(view),
                       excluded=excluded, most=most)  # fmt: skip
     done: list[NodeAction] = []
@@ -140,7 +140,11 @@ def drain_bad_nodes(
         _tell(plan, "drain")
     if (plan.steps or plan.left) and not dry_run:
         done = _quarantine(app, view).drain(plan)
-    text = report(plan, looked.records.values(), now) if any(each.action == "excluded" for each in done) else ""
+    text = (
+        report(plan, looked.records.values(), now)
+        if any(node_action.action == "excluded" for node_action in done)
+        else ""
+    )
     _finish(plan, done, looked, as_json=as_json, dry_run=dry_run, text=text)
     if text:
         _keep_report(app, text, quiet=as_json)
@@ -187,8 +191,8 @@ def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: boo
     looked = view.check(names)
     if kill_orphans and not dry_run and _end_orphans(app, view, looked, quiet=as_json):
         looked = view.check(names)
-    reasons = [each for each in app.scheduler.reasons() if each.at and each.text.startswith(PREFIX)]
-    since = {each.node: each.at.timestamp() for each in reasons if each.at}
+    reasons = [reason for reason in app.scheduler.reasons() if reason.at and reason.text.startswith(PREFIX)]
+    since = {reason.node: reason.at.timestamp() for reason in reasons if reason.at}
     plan = plan_undrain(looked.verdicts, out, app.site.health, records=looked.records, snapshots=looked.snapshots,
                         since=since)  # fmt: skip
     if not as_json:
@@ -200,10 +204,10 @@ def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: boo
 def _end_orphans(app: App, view: NodeView, looked: CheckedNodes, *, quiet: bool) -> bool:
     ended = False
     idle = {node.name for node in view.nodes if node.name not in view.trains_on and "DRAINING" not in node.state}
-    for name, seen in looked.snapshots.items():
-        found = end_orphans.find_orphans(seen, app.site.health)
-        if name in idle and found:
-            answer = end_orphans.end_orphans(view.fanout(), seen, found)
+    for name, snapshot in looked.snapshots.items():
+        node_processes = end_orphans.find_orphans(snapshot, app.site.health)
+        if name in idle and node_processes:
+            answer = end_orphans.end_orphans(view.fanout(), snapshot, node_processes)
             ended = ended or bool(answer.out.split())
             if not quiet:
                 which = ", ".join(answer.out.split()) or "nothing"
@@ -223,8 +227,8 @@ def carry_out(app: App, view: NodeView, plan: NodePlan, *, quiet: bool, dry_run:
     if not quiet:
         _tell(plan, "drain")
     done = [] if dry_run or not plan.steps else _quarantine(app, view).drain(plan)
-    for each in () if quiet else done:
-        say(f"{each.node}: {each.action}: {each.why}")
+    for node_action in () if quiet else done:
+        say(f"{node_action.node}: {node_action.action}: {node_action.why}")
 
 
 def _tell(plan: NodePlan, verb: str) -> None:
@@ -242,12 +246,15 @@ def _finish(
     plan: NodePlan, done: Sequence[NodeAction], looked: CheckedNodes, *, as_json: bool, dry_run: bool, text: str = ""
 ) -> None:
     if as_json:
-        print_json({"plan": asdict(plan), "done": [asdict(each) for each in done], "report": text,
+        print_json({"plan": asdict(plan), "done": [asdict(node_action) for node_action in done], "report": text,
                     "problems": list(looked.problems)})  # fmt: skip
         return
     for problem in looked.problems:
         click.echo(f"opsctl: {problem}", err=True)
     if dry_run and plan.steps:
         say("a dry run: nothing was done")
-    for each in done:
-        say(f"{each.node}: {each.action}" + (f": {each.why}" if each.action != "undrained" else ""))
+    for node_action in done:
+        say(
+            f"{node_action.node}: {node_action.action}"
+            + (f": {node_action.why}" if node_action.action != "undrained" else "")
+        )

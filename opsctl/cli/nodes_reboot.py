@@ -31,7 +31,7 @@ def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool, as_js
     opsctl nodes reboot node[003-004] --reason "Xid 79" --dry-run
     """
     view = NodeView(app)
-    excluded = frozenset(each.node for each in app.exclusions.now())
+    excluded = frozenset(exclusion.node for exclusion in app.exclusions.now())
     plan = plan_reboot(view.chosen(nodes), view.nodes, app.site.health, why=reason, excluded=excluded, most=most)
     done: dict[str, str] = {}
     for step in () if dry_run else plan.steps:

@@ -36,7 +36,7 @@ def keep_cron(app: App) -> None:
             return
         from opsctl.cron.drivers import revive  # noqa: PLC0415 (APScheduler and all, when it is needed)
 
-        if said := revive(app.slurm_cron):
-            click.echo(said, err=True)
+        if text := revive(app.slurm_cron):
+            click.echo(text, err=True)
     except (OpsctlError, OSError) as error:
         click.echo(f"cron: {error}", err=True)

@@ -43,20 +43,20 @@ def preflight(app: App, file: Path, *, strict: bool, as_json: bool) -> None:
     opsctl preflight tiny-gpt.toml --strict --json
     """
     train = load_train(file, layout=False)
-    found = [*findings(app, train, job_spec(train, app.site)), *_syntax(app, train)]
-    counts = Counter(each.level for each in found)
+    problems = [*findings(app, train, job_spec(train, app.site)), *_syntax(app, train)]
+    counts = Counter(problem.level for problem in problems)
     failed = bool(counts[ProblemLevel.ERROR] or (strict and counts[ProblemLevel.WARNING]))
     if as_json:
-        print_json({"train": train.name, "ok": not failed, "findings": [asdict(each) for each in found]})
+        print_json({"train": train.name, "ok": not failed, "findings": [asdict(problem) for problem in problems]})
     else:
-        _show(train.name, found, counts)
+        _show(train.name, problems, counts)
     if failed:
         click.get_current_context().exit(2)
 
 
 def findings(app: App, train: TrainSettings, spec: JobSpec, *, needs_slurm: bool = False) -> list[Problem]:
     """All that checks say. Without `needs_slurm`, a Slurm that does not answer is only unknown. Raises OpsctlError."""
-    order, user, unknown = LaunchRequest(train=train, spec=spec, recipe=recipe(train)), actor(), {}
+    request, user, unknown = LaunchRequest(train=train, spec=spec, recipe=recipe(train)), actor(), {}
     try:
         slurm = cluster(app.scheduler, spec, user)
     except OpsctlError as refusal:
@@ -64,7 +64,7 @@ def findings(app: App, train: TrainSettings, spec: JobSpec, *, needs_slurm: bool
             raise
         slurm, unknown = None, {"Slurm": refusal.message}
     place = app.place(RunDir(app.root / train.name), user)
-    return judge(CHECKS.items(), order, gather(order, place, slurm, unknown))
+    return judge(CHECKS.items(), request, gather(request, place, slurm, unknown))
 
 
 def _syntax(app: App, train: TrainSettings) -> list[Problem]:
@@ -75,15 +75,18 @@ def _syntax(app: App, train: TrainSettings) -> list[Problem]:
         problems: Sequence[str] = refusal.problems
     else:
         problems = syntax_problems(text, app.runner)
-    return [Problem(**{**asdict(error(each, "correct it")), "check": "body", "source": "bash -n"}) for each in problems]
+    return [
+        Problem(**{**asdict(error(problem, "correct it")), "check": "body", "source": "bash -n"})
+        for problem in problems
+    ]
 
 
-def _show(train: str, found: Sequence[Problem], counts: Counter[ProblemLevel]) -> None:
-    if found:
+def _show(train: str, problems: Sequence[Problem], counts: Counter[ProblemLevel]) -> None:
+    if problems:
         table = Table.grid(padding=(0, 2))
-        for each in found:
-            table.add_row(Text(each.level, style=STYLES[each.level]), each.check, Text(each.what))
-            table.add_row("", "", Text(f"{each.remedy} [{each.source}]", style="dim"))
+        for problem in problems:
+            table.add_row(Text(problem.level, style=STYLES[problem.level]), problem.check, Text(problem.what))
+            table.add_row("", "", Text(f"{problem.remedy} [{problem.source}]", style="dim"))
         print_table(table)
-    told = ", ".join(f"{counts[level]} {level}{'s' * (counts[level] != 1)}" for level in ProblemLevel if counts[level])
-    say(f"{train}: {told or 'nothing stands against it'}; {len(CHECKS)} checks")
+    text = ", ".join(f"{counts[level]} {level}{'s' * (counts[level] != 1)}" for level in ProblemLevel if counts[level])
+    say(f"{train}: {text or 'nothing stands against it'}; {len(CHECKS)} checks")

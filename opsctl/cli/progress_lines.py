@@ -13,47 +13,49 @@ TOLD = 0.02
 """A pace that is closer to the run's median is the usual one."""
 
 
-def progress_lines(seen: Progress, now: datetime, *, is_running: bool, ramp: str) -> list[tuple[str, str]]:
+def progress_lines(progress: Progress, now: datetime, *, is_running: bool, ramp: str) -> list[tuple[str, str]]:
     """Labels and texts. What only a running trainer does is said only of such."""
     lines = [
-        ("progress", _step(seen, now, is_running=is_running)),
-        ("loss", _loss(seen, ramp)),
-        ("speed", _speed(seen)),
-        ("checkpoint", _checkpoint(seen, now, is_running=is_running)),
-        ("left", _left(seen, now)),
-        ("trainer", seen.note if is_running else ""),
+        ("progress", _step(progress, now, is_running=is_running)),
+        ("loss", _loss(progress, ramp)),
+        ("speed", _speed(progress)),
+        ("checkpoint", _checkpoint(progress, now, is_running=is_running)),
+        ("left", _left(progress, now)),
+        ("trainer", progress.note if is_running else ""),
     ]
     return [(label, text) for label, text in lines if text]
 
 
-def _step(seen: Progress, now: datetime, *, is_running: bool) -> str:
-    parts = [f"step {seen.step}"]
-    if seen.last_step:
-        parts = [f"step {seen.step} of {seen.last_step}", f"{100 * seen.step / seen.last_step:.3g} %"]
-    if seen.tokens:
-        parts.append(f"{format_count(seen.tokens)} tokens")
-    if is_running and seen.phase not in ("", "train"):
-        parts.append(f"in {seen.phase}")
-    if is_running and seen.at and (now - seen.at).total_seconds() > 60:
-        parts.append(f"last sign of life {format_duration((now - seen.at).total_seconds())} ago")
+def _step(progress: Progress, now: datetime, *, is_running: bool) -> str:
+    parts = [f"step {progress.step}"]
+    if progress.last_step:
+        parts = [f"step {progress.step} of {progress.last_step}", f"{100 * progress.step / progress.last_step:.3g} %"]
+    if progress.tokens:
+        parts.append(f"{format_count(progress.tokens)} tokens")
+    if is_running and progress.phase not in ("", "train"):
+        parts.append(f"in {progress.phase}")
+    if is_running and progress.at and (now - progress.at).total_seconds() > 60:
+        parts.append(f"last sign of life {format_duration((now - progress.at).total_seconds())} ago")
     return " · ".join(parts)
 
 
-def _loss(seen: Progress, ramp: str) -> str:
-    if seen.loss is None:
+def _loss(progress: Progress, ramp: str) -> str:
+    if progress.loss is None:
         return ""
-    curve = sparkline(seen.losses, CURVE_WIDTH, ramp=ramp)
-    since = f"{curve} since step {seen.losses_from}" if curve else ""
-    return f"{seen.loss:.4g}  {since}".rstrip()
+    curve = sparkline(progress.losses, CURVE_WIDTH, ramp=ramp)
+    since = f"{curve} since step {progress.losses_from}" if curve else ""
+    return f"{progress.loss:.4g}  {since}".rstrip()
 
 
-def _speed(seen: Progress) -> str:
+def _speed(progress: Progress) -> str:
     """TFLOPs against the run's own, for they alone do not change with the batch; else the time of a step."""
     parts = []
-    if seen.step_s:
-        parts.append(f"{seen.step_s:.3g} s a step{'' if seen.tflops else _against(seen.step_s, seen.usual_step_s)}")
-    if seen.tflops:
-        parts.append(f"{seen.tflops:.3g} TFLOPs{_against(seen.tflops, seen.usual_tflops)}")
+    if progress.step_s:
+        parts.append(
+            f"{progress.step_s:.3g} s a step{'' if progress.tflops else _against(progress.step_s, progress.usual_step_s)}"
+        )
+    if progress.tflops:
+        parts.append(f"{progress.tflops:.3g} TFLOPs{_against(progress.tflops, progress.usual_tflops)}")
     return " · ".join(parts)
 
 
@@ -66,20 +68,20 @@ def _against(lately: float, usual: float | None) -> str:
     return f" ({100 * abs(share):.0f} % {'above' if share > 0 else 'below'} the run's median of {usual:.3g})"
 
 
-def _checkpoint(seen: Progress, now: datetime, *, is_running: bool) -> str:
-    ago = f", {format_duration((now - seen.checkpoint_at).total_seconds())} ago" if seen.checkpoint_at else ""
-    parts = [f"at step {seen.checkpoint_step}{ago}"] if seen.checkpoint_step is not None else []
-    if is_running and seen.next_save:
-        steps = seen.next_save - seen.step
-        when = f", in {format_duration(seen.next_save_s)}" if seen.next_save_s else ""
-        parts.append(f"next at {seen.next_save}, in {steps} step{'s' * (steps != 1)}{when}")
+def _checkpoint(progress: Progress, now: datetime, *, is_running: bool) -> str:
+    ago = f", {format_duration((now - progress.checkpoint_at).total_seconds())} ago" if progress.checkpoint_at else ""
+    parts = [f"at step {progress.checkpoint_step}{ago}"] if progress.checkpoint_step is not None else []
+    if is_running and progress.next_save:
+        steps = progress.next_save - progress.step
+        when = f", in {format_duration(progress.next_save_s)}" if progress.next_save_s else ""
+        parts.append(f"next at {progress.next_save}, in {steps} step{'s' * (steps != 1)}{when}")
     return "; ".join(parts) or ("none yet" if is_running else "")
 
 
-def _left(seen: Progress, now: datetime) -> str:
-    if seen.left is None or not seen.left.likely:
+def _left(progress: Progress, now: datetime) -> str:
+    if progress.left is None or not progress.left.likely:
         return ""
-    left = seen.left
+    left = progress.left
     text = f"{format_duration(left.likely)}, until {_at(now, left.likely)}"
     if left.late - left.early >= 60:
         text += f" ({_at(now, left.early)} to {_at(now, left.late)} in 8 of 10 cases)"

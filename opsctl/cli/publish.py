@@ -47,7 +47,7 @@ def publish(app: App, train: str | None, *, dry_run: bool, as_json: bool) -> int
         except OpsctlError as error:
             failed[run.name] = error
     if as_json:
-        print_json({"published": [asdict(each) for each in done],
+        print_json({"published": [asdict(published) for published in done],
                     "failed": {name: error.message for name, error in failed.items()}})  # fmt: skip
     elif not done and not failed:
         say("nothing is published: there is no [publish] in site.toml or train.toml")
@@ -98,15 +98,15 @@ def _reports(app: App, run: RunDir) -> Mapping[str, str]:
 
 
 def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run: bool) -> Iterator[str]:
-    for each in done:
-        changed = [item for item in each.items if item.action in ("copied", "would copy")]
-        unchanged = sum(item.action == "unchanged" for item in each.items)
+    for published in done:
+        changed = [item for item in published.items if item.action in ("copied", "would copy")]
+        unchanged = sum(item.action == "unchanged" for item in published.items)
         size = format_size(sum(item.size for item in changed))
         word = "would copy" if dry_run else "copied"
-        detail = f"; {each.detail}" if each.detail else ""
+        detail = f"; {published.detail}" if published.detail else ""
         files = f"{len(changed)} file{'s' * (len(changed) != 1)}"
-        yield f"{each.train}: {word} {files}, {size}, to {each.to}; {unchanged} unchanged{detail}"
-        yield from (f"  {item.name}: {_about(item)}" for item in each.items if _about(item))
+        yield f"{published.train}: {word} {files}, {size}, to {published.to}; {unchanged} unchanged{detail}"
+        yield from (f"  {item.name}: {_about(item)}" for item in published.items if _about(item))
     for name, error in failed.items():
         yield f"{name}: not published: {error.message}" + (f" ({error.hint})" if error.hint else "")
 

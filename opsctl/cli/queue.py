@@ -33,10 +33,10 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
     run = app.find(train)
     reconcile_as_owner(app, run, dry_run=dry_run)
     chain = app.chain(run)
-    seen = chain.check()
-    if not seen.waiting:
-        raise InputError(f"{run.name}: nothing is queued, so there is nothing to hold", hint=_suggestion(run, seen))
-    arrays = _arrays(seen)
+    snapshot = chain.check()
+    if not snapshot.waiting:
+        raise InputError(f"{run.name}: nothing is queued, so there is nothing to hold", hint=_suggestion(run, snapshot))
+    arrays = _arrays(snapshot)
     if dry_run:
         _report(run, {"would": "hold", "arrays": arrays}, f"would hold {_list(arrays)}", as_json=as_json)
         return
@@ -44,14 +44,14 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
         held = chain.hold(reason or "opsctl hold")
     except NotAllowed:
         arm(run, Switch.PAUSE, why=reason or "opsctl hold by somebody who does not own the job")
-        said = (
+        text = (
             "the job is not yours to hold, so the pause switch is armed instead: the running task, or else the next"
             f" one, saves, stops and holds the rest; opsctl release {run.name} takes it back"
         )
-        _report(run, {"done": "pause-switch", "arrays": []}, said, as_json=as_json)
+        _report(run, {"done": "pause-switch", "arrays": []}, text, as_json=as_json)
         return
-    said = f"held {_list(held)}; {_age(app)}; opsctl release {run.name} lets it go on"
-    _report(run, {"done": "held", "arrays": held}, said, as_json=as_json)
+    text = f"held {_list(held)}; {_age(app)}; opsctl release {run.name} lets it go on"
+    _report(run, {"done": "held", "arrays": held}, text, as_json=as_json)
 
 
 @click.command()
@@ -73,25 +73,27 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
     reconcile_as_owner(app, run, dry_run=dry_run)
     nodeset(exclude)
     chain = app.chain(run)
-    seen = chain.check()
+    snapshot = chain.check()
     paused = looked_at(run, Switch.PAUSE)
     # One that is held by the journal alone was released by somebody who was cut off before they could say so.
-    if not (seen.waiting or paused or seen.history.held):
-        raise InputError(f"{run.name}: nothing is queued, so there is nothing to release", hint=_suggestion(run, seen))
+    if not (snapshot.waiting or paused or snapshot.history.held):
+        raise InputError(
+            f"{run.name}: nothing is queued, so there is nothing to release", hint=_suggestion(run, snapshot)
+        )
     if dry_run:
         also = f", with {exclude} excluded" if exclude else ""
         first = f"disarm the pause switch of {paused.by} and " if paused else ""
-        arrays = _arrays(seen)
-        said = f"would {first}release {_list(arrays) or 'nothing that is queued'}{also}"
+        arrays = _arrays(snapshot)
+        text = f"would {first}release {_list(arrays) or 'nothing that is queued'}{also}"
         would = {"would": "release", "arrays": arrays, "disarms": bool(paused), "excludes": exclude}
-        _report(run, would, said, as_json=as_json)
+        _report(run, would, text, as_json=as_json)
         return
     parts = []
     if paused:
         take_away(app, run, Switch.PAUSE)
         parts.append("the pause switch is disarmed")
     try:
-        excluded = _exclude(chain, seen, exclude)
+        excluded = _exclude(chain, snapshot, exclude)
         released = chain.release()
     except NotAllowed:
         request(run, RequestKind.RELEASE, exclude=exclude)
@@ -123,14 +125,14 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
     run, task = _train_and_task(app, train)
     reconcile_as_owner(app, run, dry_run=dry_run)
     chain = app.chain(run)
-    seen = chain.check()
-    ours = seen.waiting if queued_only else [*seen.waiting, *seen.active]
+    snapshot = chain.check()
+    ours = snapshot.waiting if queued_only else [*snapshot.waiting, *snapshot.active]
     arrays = sorted({job.array for job in ours}, key=int, reverse=True)
-    if not arrays and not seen.history.cancelling:
+    if not arrays and not snapshot.history.cancelling:
         raise InputError(f"{run.name}: nothing to cancel is queued or running", hint=f"opsctl status {run.name}")
     if dry_run:
-        said = f"would cancel {_list(arrays) or 'nothing that is queued' if task is None else f'task {task}'}"
-        _report(run, {"would": "cancel", "arrays": arrays, "task": task}, said, as_json=as_json)
+        text = f"would cancel {_list(arrays) or 'nothing that is queued' if task is None else f'task {task}'}"
+        _report(run, {"would": "cancel", "arrays": arrays, "task": task}, text, as_json=as_json)
         return
     try:
         ended = chain.cancel(reason, queued_only=queued_only) if task is None else [chain.cancel_task(task, reason)]
@@ -153,22 +155,24 @@ def _train_and_task(app: App, text: str) -> tuple[RunDir, int | None]:
     return app.find(name), int(task)
 
 
-def _exclude(chain: TrainArrays, seen: TrainSnapshot, nodes: str) -> str:
+def _exclude(chain: TrainArrays, snapshot: TrainSnapshot, nodes: str) -> str:
     if not nodes:
         return ""
-    return chain.exclude(nodes, needed=max((job.node_count for job in seen.waiting), default=1))
+    return chain.exclude(nodes, needed=max((job.node_count for job in snapshot.waiting), default=1))
 
 
-def _arrays(seen: TrainSnapshot) -> list[str]:
-    return sorted({job.array for job in seen.waiting}, key=int, reverse=True)
+def _arrays(snapshot: TrainSnapshot) -> list[str]:
+    return sorted({job.array for job in snapshot.waiting}, key=int, reverse=True)
 
 
 def _list(arrays: list[str]) -> str:
     return f"array{'s' if len(arrays) > 1 else ''} {', '.join(arrays)}" if arrays else ""
 
 
-def _suggestion(run: RunDir, seen: TrainSnapshot) -> str:
-    return f"opsctl kill-switch arm {run.name} --pause stops what runs" if seen.active else f"opsctl status {run.name}"
+def _suggestion(run: RunDir, snapshot: TrainSnapshot) -> str:
+    return (
+        f"opsctl kill-switch arm {run.name} --pause stops what runs" if snapshot.active else f"opsctl status {run.name}"
+    )
 
 
 def _age(app: App) -> str:
@@ -178,8 +182,8 @@ def _age(app: App) -> str:
     return "this Slurm keeps no age, so once released it starts from the back of the queue"
 
 
-def _report(run: RunDir, data: dict[str, object], said: str, *, as_json: bool) -> None:
+def _report(run: RunDir, data: dict[str, object], text: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"train": run.name, **data})
     else:
-        say(f"{run.name}: {said}")
+        say(f"{run.name}: {text}")

@@ -91,10 +91,10 @@ def made(app: App, train: str, sacct: Path | None, since: datetime | None) -> Re
 
 def jobs_of(jobs: list[JobRun], arrays: list[str], train: str) -> list[JobRun]:
     """Of all that a user ran, those of the train. Raises InputError if there are none."""
-    found = [job for job in jobs if job.job.partition("_")[0] in arrays]
-    if not found:
+    job_runs = [job for job in jobs if job.job.partition("_")[0] in arrays]
+    if not job_runs:
         raise InputError(f"--sacct: none of its {len(jobs)} jobs is of {train}, whose arrays are {', '.join(arrays)}")
-    return found
+    return job_runs
 
 
 def remembered_jobs(app: App, arrays: list[str]) -> list[JobRun]:
@@ -117,47 +117,47 @@ def foreign(app: App, log: Path, sacct: Path | None, since: datetime | None) -> 
     return report_log(log, read_sacct(sacct) if sacct else None, now, since=since)
 
 
-def write(found: Report, path: Path) -> None:
+def write(report: Report, path: Path) -> None:
     """Raises RunDirError where that cannot be."""
     from opsctl.report.html_page import render_page  # noqa: PLC0415 (jinja2, for those who want a page)
 
     try:
-        write_atomic(path, render_page(found))
+        write_atomic(path, render_page(report))
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
-def page(found: Report) -> RenderableType:
+def page(report: Report) -> RenderableType:
     parts: list[RenderableType] = [
-        Text(f"{found.train}: {formats.render_headline(found)}", style="bold"),
-        _facts(found),
+        Text(f"{report.train}: {formats.render_headline(report)}", style="bold"),
+        _facts(report),
     ]
-    parts += [Text(""), _shares(found)]
-    if found.attempts:
-        parts += [Text(""), _attempts(found)]
-    return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in found.notes))
+    parts += [Text(""), _shares(report)]
+    if report.attempts:
+        parts += [Text(""), _attempts(report)]
+    return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in report.notes))
 
 
-def _facts(found: Report) -> Table:
+def _facts(report: Report) -> Table:
     table = Table.grid(padding=(0, 2))
-    for name, value in formats.facts(found):
+    for name, value in formats.facts(report):
         table.add_row(Text(f"  {name}", style="dim"), Text(value))
     return table
 
 
-def _shares(found: Report) -> Table:
+def _shares(report: Report) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name, justify in (("  where it went", "left"), ("time", "right"), ("share", "right"), ("", "left")):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # rich's own words for it
-    for bucket, spent, share in formats.shares(found):
+    for bucket, spent, share in formats.shares(report):
         style = "green" if bucket is Bucket.EFFECTIVE else "red"
         bar = Text("█" * round(BAR * share) or "▏", style=style)
         table.add_row(Text(f"  {bucket}"), format_duration(spent), format_percent(share), bar)
     return table
 
 
-def _attempts(found: Report) -> Table:
+def _attempts(report: Report) -> Table:
     table = Table(*formats.ATTEMPT_COLUMNS, box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for row in formats.attempt_rows(found):
+    for row in formats.attempt_rows(report):
         table.add_row(*map(Text, row))
     return table

@@ -119,26 +119,26 @@ def status(app: HasSeams, *, name: str | None, as_json: bool) -> None:
     opsctl sandbox status
     """
     names = [name] if name else Places.default().names()
-    seen = [Sandbox.open(each, clock=app.clock, runner=app.runner).status() for each in names]
+    statuses = [Sandbox.open(each, clock=app.clock, runner=app.runner).status() for each in names]
     if as_json:
-        print_json([asdict(each) for each in seen])
+        print_json([asdict(sandbox_status) for sandbox_status in statuses])
     else:
-        say("\n".join(describe(each) for each in seen) or "no sandbox is up; opsctl sandbox up")
+        say("\n".join(describe(sandbox_status) for sandbox_status in statuses) or "no sandbox is up; opsctl sandbox up")
 
 
-def describe(seen: SandboxStatus) -> str:
+def describe(status: SandboxStatus) -> str:
     """One sandbox in a few lines."""
-    states = sorted(set(seen.nodes.values()))
-    counts = ", ".join(f"{list(seen.nodes.values()).count(state)} {state}" for state in states)
-    hours, minutes = divmod(int(seen.uptime_s) // 60, 60)
-    silent = "its controller does not answer" if seen.is_up else "its controller does not run"
+    states = sorted(set(status.nodes.values()))
+    counts = ", ".join(f"{list(status.nodes.values()).count(state)} {state}" for state in states)
+    hours, minutes = divmod(int(status.uptime_s) // 60, 60)
+    silent = "its controller does not answer" if status.is_up else "its controller does not run"
     lines = [
-        f"{seen.name}: {counts or silent}",
-        f"  {seen.processes} processes, {seen.memory_bytes / 2**20:.0f} MiB, up {hours} h {minutes:02} min",
-        f"  SLURM_CONF={seen.conf}",
+        f"{status.name}: {counts or silent}",
+        f"  {status.processes} processes, {status.memory_bytes / 2**20:.0f} MiB, up {hours} h {minutes:02} min",
+        f"  SLURM_CONF={status.conf}",
     ]
-    if seen.dead:
-        lines.append(f"  not running: {', '.join(seen.dead)}")
+    if status.dead:
+        lines.append(f"  not running: {', '.join(status.dead)}")
     return "\n".join(lines)
 
 

@@ -27,12 +27,12 @@ def _tables(whole: Schema, table: Schema, name: str, brackets: str = "[]") -> It
         else:
             default = "**required**" if key in table.get("required", ()) else _default(field)
             rows.append(f"| `{key}` | {_kind(field)} | {default} | {_cell(field.get('description', ''))} |")
-    said = " ".join(str(table.get("description", "")).split())
+    text = " ".join(str(table.get("description", "")).split())
     heading = [f"### `{brackets[0] * (len(brackets) // 2)}{name}{brackets[-1] * (len(brackets) // 2)}`"] if name else []
     head = ["| key | | default | what it is |\n|---|---|---|---|"] if rows else []
-    yield "\n\n".join([*heading, *([said] if said else []), *("\n".join([*head, *rows]) for _ in head)])
-    for each, path, around in inner:
-        yield from _tables(whole, each, path, around)
+    yield "\n\n".join([*heading, *([text] if text else []), *("\n".join([*head, *rows]) for _ in head)])
+    for schema, path, around in inner:
+        yield from _tables(whole, schema, path, around)
 
 
 def _inside(whole: Schema, field: Schema, path: str) -> Iterator[tuple[Schema, str, str]]:

@@ -112,18 +112,18 @@ def _read(files: tuple[Path, ...]) -> list[Stack]:
     return found
 
 
-def _show(found: list[Stack], *, as_json: bool, ranks: int | None = None, notes: list[str] | None = None) -> None:
+def _show(stacks: list[Stack], *, as_json: bool, ranks: int | None = None, notes: list[str] | None = None) -> None:
     if as_json:
         groups = [
             {
                 "place": group.place,
                 "known": group.is_known,
-                "ranks": [{"node": each.node, "rank": each.rank, "pid": each.pid} for each in group.stacks],
+                "ranks": [{"node": stack.node, "rank": stack.rank, "pid": stack.pid} for stack in group.stacks],
                 "frames": [f"{frame.function} ({frame.file}:{frame.line})" for frame in group.stacks[0].frames],
             }
-            for group in group_stacks(found)
+            for group in group_stacks(stacks)
         ]
-        print_json({"groups": groups, "answered": len(found), "ranks": ranks, "notes": notes or []})
+        print_json({"groups": groups, "answered": len(stacks), "ranks": ranks, "notes": notes or []})
         return
-    for line in [*render_stacks(found, ranks=ranks), *(notes or [])]:
+    for line in [*render_stacks(stacks, ranks=ranks), *(notes or [])]:
         say(line)

@@ -63,7 +63,7 @@ def status(app: App, train: str | None, *, watch: bool, every: timedelta, as_jso
     if watch:
         _watch(app, train, terminal, every.total_seconds(), as_json=as_json)
     statuses = _statuses(app, train)
-    away = next((each.slurm for each in statuses if each.slurm), "")
+    away = next((train_status.slurm for train_status in statuses if train_status.slurm), "")
     if not as_json:
         terminal.print(_page(statuses, app, terminal))
         return Unreachable.exit_code if away else 0
@@ -89,7 +89,7 @@ def _watch(app: App, train: str | None, terminal: Console, every: float, *, as_j
 
 
 def _as_data(statuses: list[TrainStatus]) -> object:
-    return finite([asdict(each) for each in statuses])
+    return finite([asdict(status) for status in statuses])
 
 
 def _footer(now: datetime, every: float) -> RenderableType:
@@ -110,7 +110,9 @@ def _queue(app: App, alerts: Sequence[OpenAlert]) -> tuple[list[Job] | None, str
     try:
         return app.scheduler.jobs(), ""
     except Unreachable as error:
-        since = next((f", since {each.since[:16].replace('T', ' ')} UTC" for each in alerts if each.key == SLURM), "")
+        since = next(
+            (f", since {alert.since[:16].replace('T', ' ')} UTC" for alert in alerts if alert.key == SLURM), ""
+        )
         return None, f"Slurm does not answer{since}: {error.message}"
 
 
@@ -119,50 +121,52 @@ def _page(statuses: list[TrainStatus], app: App, terminal: Console) -> Renderabl
         return Text(f"no trains below {app.root}; opsctl launch TRAIN.toml starts one")
     now, ramp = app.clock.now(), ASCII if terminal.options.ascii_only else BLOCKS
     away = [
-        Text(f"{said}; this is what the run directories know", "yellow")
-        for said in {each.slurm for each in statuses}
-        if said
+        Text(f"{text}; this is what the run directories know", "yellow")
+        for text in {status.slurm for status in statuses}
+        if text
     ]
-    return Group(*away, *[status_block(each, now, ramp=ramp) for each in statuses])
+    return Group(*away, *[status_block(status, now, ramp=ramp) for status in statuses])
 
 
-def status_block(each: TrainStatus, now: datetime, *, ramp: str = BLOCKS) -> RenderableType:
+def status_block(status: TrainStatus, now: datetime, *, ramp: str = BLOCKS) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    table.add_row(Text(each.train, style="bold"), Text(each.state, style=STYLES.get(each.state, "")))
-    for label, text in _lines(each, now, ramp):
+    table.add_row(Text(status.train, style="bold"), Text(status.state, style=STYLES.get(status.state, "")))
+    for label, text in _lines(status, now, ramp):
         table.add_row(f"  {label}", cell(text))
     return table
 
 
-def _lines(each: TrainStatus, now: datetime, ramp: str) -> list[tuple[str, str]]:
+def _lines(status: TrainStatus, now: datetime, ramp: str) -> list[tuple[str, str]]:
     lines = [
         ("runs", f"{job.job} on {job.nodes or '?'}, {_for(job.since, now)}{_until(job.ends, now)}")
-        for job in each.running or ()
+        for job in status.running or ()
     ]
     lines += [
         ("waits", f"{job.tasks} task{'s' * (job.tasks != 1)} of array {job.array}: {job.why}{_from(job.start)}")
-        for job in each.waiting or ()
+        for job in status.waiting or ()
     ]
-    may_run = bool(each.running or (each.running is None and each.begun))
-    if each.running is None and each.begun:
-        lines.append(("began", f"{each.begun.attempt} on {each.begun.nodes or '?'}, {_for(each.begun.at, now)} ago"))
-    if each.progress:
-        lines += progress_lines(each.progress, now, is_running=may_run, ramp=ramp)
-    elif each.running:
+    may_run = bool(status.running or (status.running is None and status.begun))
+    if status.running is None and status.begun:
+        lines.append(
+            ("began", f"{status.begun.attempt} on {status.begun.nodes or '?'}, {_for(status.begun.at, now)} ago")
+        )
+    if status.progress:
+        lines += progress_lines(status.progress, now, is_running=may_run, ramp=ramp)
+    elif status.running:
         lines.append(("progress", "none yet: neither a heartbeat nor an iteration in its log"))
-    if each.last_attempt:
-        last = each.last_attempt
+    if status.last_attempt:
+        last = status.last_attempt
         lines.append(("last attempt", f"{last.attempt} {last.outcome} {_for(last.at, now)} ago: {last.why}"))
-        lines += [("advice", last.advice)] if last.advice and not each.running else []
+        lines += [("advice", last.advice)] if last.advice and not status.running else []
     lines += [
         (f"{armed.switch} switch", f"armed by {armed.by} {_for(armed.since, now)} ago{_because(armed.why)}")
-        for armed in each.switches
+        for armed in status.switches
     ]
-    lines += [("request", f"{ask.verb} by {ask.by}: `opsctl watch` carries it out") for ask in each.requests]
-    lines += [(alert.level, f"{alert.summary}{' (acknowledged)' * alert.acknowledged}") for alert in each.alerts]
-    return lines + [("note", note) for note in each.notes]
+    lines += [("request", f"{ask.verb} by {ask.by}: `opsctl watch` carries it out") for ask in status.requests]
+    lines += [(alert.level, f"{alert.summary}{' (acknowledged)' * alert.acknowledged}") for alert in status.alerts]
+    return lines + [("note", note) for note in status.notes]
 
 
 def _for(since: datetime | None, now: datetime) -> str:

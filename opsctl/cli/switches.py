@@ -68,8 +68,8 @@ def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bo
     if there and not dry_run:
         take_away(app, run, switch)
     word = "would be disarmed" if dry_run else "disarmed"
-    said = f"the {switch} switch {'is ' * (not dry_run)}{word}" if there else f"the {switch} switch was not armed"
-    _tell(run, said, {"switch": switch.value, "was_armed": there}, as_json=as_json)
+    text = f"the {switch} switch {'is ' * (not dry_run)}{word}" if there else f"the {switch} switch was not armed"
+    _tell(run, text, {"switch": switch.value, "was_armed": there}, as_json=as_json)
 
 
 @kill_switch.command("show")
@@ -83,13 +83,13 @@ def show(app: App, train: str, *, as_json: bool) -> None:
     opsctl kill-switch show tiny-gpt
     """
     run = app.find(train)
-    found = [each for switch in Switch if (each := looked_at(run, switch))]
+    armeds = [armed for switch in Switch if (armed := looked_at(run, switch))]
     if as_json:
-        print_json([asdict(each) for each in found])
+        print_json([asdict(armed) for armed in armeds])
         return
-    for each in found:
-        say(f"{run.name}: {_described(each)}")
-    if not found:
+    for armed in armeds:
+        say(f"{run.name}: {_described(armed)}")
+    if not armeds:
         say(f"{run.name}: no switch is armed")
 
 
@@ -116,10 +116,10 @@ def _arm(app: App, train: str, switch: Switch, reason: str, *, dry_run: bool, as
         if run.is_ours:  # a team-mate's doing shows in the file that they left
             journal_switches(run, app.journal(run), (switch,))
     if before:
-        said = f"already armed: {_described(before)}"
+        text = f"already armed: {_described(before)}"
     else:
-        said = f"the {switch} switch {'would be' if dry_run else 'is'} armed: {EFFECT[switch]}"
-    _tell(run, said, {"switch": switch.value, "was_armed": before is not None}, as_json=as_json)
+        text = f"the {switch} switch {'would be' if dry_run else 'is'} armed: {EFFECT[switch]}"
+    _tell(run, text, {"switch": switch.value, "was_armed": before is not None}, as_json=as_json)
 
 
 def looked_at(run: RunDir, switch: Switch) -> Armed | None:
@@ -141,13 +141,13 @@ def take_away(app: App, run: RunDir, switch: Switch) -> None:
         raise cannot_write(run.switches / switch.value, error) from error
 
 
-def _described(each: Armed) -> str:
-    why = f": {each.why}" if each.why else ""
-    return f"{each.switch} by {each.by} since {each.since:%Y-%m-%d %H:%M} UTC{why}"
+def _described(armed: Armed) -> str:
+    why = f": {armed.why}" if armed.why else ""
+    return f"{armed.switch} by {armed.by} since {armed.since:%Y-%m-%d %H:%M} UTC{why}"
 
 
-def _tell(run: RunDir, said: str, data: dict[str, object], *, as_json: bool) -> None:
+def _tell(run: RunDir, text: str, data: dict[str, object], *, as_json: bool) -> None:
     if as_json:
         print_json({"train": run.name, **data})
     else:
-        say(f"{run.name}: {said}")
+        say(f"{run.name}: {text}")

@@ -50,8 +50,8 @@ def test_nodes(
     view = NodeView(app)
     chosen = view.chosen(nodes, train=train, partition=partition)
     if dry_run and not drain:
-        said = f"would test {fold(chosen)}, each alone, then all together; a dry run: nothing was done"
-        print_json({"would_test": chosen}) if as_json else say(said)
+        text = f"would test {fold(chosen)}, each alone, then all together; a dry run: nothing was done"
+        print_json({"would_test": chosen}) if as_json else say(text)
         return
     addresses = {node.name: node.address for node in view.nodes}
     test = CollectiveTest(
@@ -60,28 +60,30 @@ def test_nodes(
         notify=(lambda _: None) if as_json else lambda line: click.echo(line, err=True),
     )  # fmt: skip
     alone = test.alone(chosen)
-    found = test.search([node for node, verdict in alone.items() if verdict.health is Health.HEALTHY])
-    speeds = test.pairs(found.good, pairs) if pairs and len(found.good) > 1 else {}
-    verdicts = judge_nodes(test, alone, found, speeds)
-    excluded = frozenset(each.node for each in app.exclusions.now())
+    result = test.search([node for node, verdict in alone.items() if verdict.health is Health.HEALTHY])
+    speeds = test.pairs(result.good, pairs) if pairs and len(result.good) > 1 else {}
+    verdicts = judge_nodes(test, alone, result, speeds)
+    excluded = frozenset(exclusion.node for exclusion in app.exclusions.now())
     plan = plan_drain(verdicts, view.nodes, app.site.health, scores={}, excluded=excluded) if drain else None
     if as_json:
-        rounds = [asdict(each) for each in test.rounds]
-        print_json({"nodes": [asdict(each) for each in verdicts], "apart": found.apart, "gigabytes_per_s": speeds,
+        rounds = [asdict(round) for round in test.rounds]
+        print_json({"nodes": [asdict(each) for each in verdicts], "apart": result.apart, "gigabytes_per_s": speeds,
                     "rounds": rounds, "plan": asdict(plan) if plan else None})  # fmt: skip
     else:
-        _show(test, found, speeds, verdicts)
+        _show(test, result, speeds, verdicts)
     if plan:
         carry_out(app, view, plan, quiet=as_json, dry_run=dry_run)
     if any(each.is_bad for each in verdicts):
         click.get_current_context().exit(1)
 
 
-def _show(test: CollectiveTest, found: SearchResult, speeds: dict[str, float], verdicts: list[Verdict]) -> None:
+def _show(test: CollectiveTest, result: SearchResult, speeds: dict[str, float], verdicts: list[Verdict]) -> None:
     show(verdicts)
-    for left, right in found.apart:
+    for left, right in result.apart:
         say(f"{fold(left)} and {fold(right)} each work, but not together: look at the links and switches between them")
-    whole = next((each for each in test.rounds if each.passed == (True,) and each.gigabytes_per_s[0] is not None), None)
+    whole = next(
+        (round for round in test.rounds if round.passed == (True,) and round.gigabytes_per_s[0] is not None), None
+    )
     if whole:
         say(f"all-reduce over {len(whole.groups[0])} nodes: {whole.gigabytes_per_s[0]:.2f} GB/s")
     if speeds:

@@ -76,9 +76,9 @@ def watch(
 
 def _show(report: CycleReport, *, is_short: bool) -> None:
     """All that was found; of a cycle among many, only what changed and what is not well."""
-    for each in report.reconciled:
-        for line in (*each.done, *([f"failed: {each.error}"] if each.error else [])):
-            say(f"{each.train}: {line}")
+    for reconciled in report.reconciled:
+        for line in (*reconciled.done, *([f"failed: {reconciled.error}"] if reconciled.error else [])):
+            say(f"{reconciled.train}: {line}")
     for finding in report.findings:
         if not is_short or finding.level is not Level.OK:
             _line(finding)
@@ -115,11 +115,11 @@ def _nagios(app: App, names: Sequence[str], trains: Sequence[str]) -> int:
     except OpsctlError as error:
         say(f"UNKNOWN - {error.message}")
         return NAGIOS[Level.UNKNOWN]
-    worst = next((level for level in WORST if any(each.level is level for each in findings)), Level.OK)
-    said = [each.summary for each in findings if each.level is worst]
+    worst = next((level for level in WORST if any(finding.level is level for finding in findings)), Level.OK)
+    lines = [finding.summary for finding in findings if finding.level is worst]
     bar = str.maketrans("|\n", "/ ")  # a bar would begin performance data
-    head = "; ".join(said) if worst is not Level.OK else f"{len(findings)} looked at"
+    head = "; ".join(lines) if worst is not Level.OK else f"{len(findings)} looked at"
     say(f"{worst.value.upper()} - {head}".translate(bar))
-    for each in findings:
-        say(f"{each.level.value.upper()} {each.key}: {each.summary}".translate(bar))
+    for finding in findings:
+        say(f"{finding.level.value.upper()} {finding.key}: {finding.summary}".translate(bar))
     return NAGIOS[worst]

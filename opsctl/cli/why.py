@@ -55,13 +55,13 @@ def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...]
     if bool(train) == bool(logs):
         raise click.UsageError("Name a TRAIN, or logs with --log, not both.")
     run = app.find(train) if train else None
-    found = diagnose(app, run, task) if run else diagnose_logs(_files(logs))
-    finalized = read_end(run.attempt(found.attempt)) if run else None
+    diagnosis = diagnose(app, run, task) if run else diagnose_logs(_files(logs))
+    finalized = read_end(run.attempt(diagnosis.attempt)) if run else None
     done = finalized.done if finalized else ()
     if as_json:
-        print_json({**asdict(found), "suspects": found.suspects, "done": done})
+        print_json({**asdict(diagnosis), "suspects": diagnosis.suspects, "done": done})
     else:
-        say("\n".join(render_diagnosis(found, train or "", done)))
+        say("\n".join(render_diagnosis(diagnosis, train or "", done)))
 
 
 def _files(paths: tuple[Path, ...]) -> list[Path]:
@@ -81,30 +81,30 @@ def diagnose(app: App, run: RunDir, task: int | None) -> Diagnosis:
     earlier = started[: started.index(attempt)]
     before = diagnose_attempt(run, _lived(app, run, earlier[-1], started)) if earlier else None
     ask = diagnose_hang if _hung(run.attempt(attempt)) else diagnose_attempt
-    found = ask(run, _lived(app, run, attempt, started), before=before)
-    return _with_past(app, run, run.attempt(attempt), _with_lost_node(run.attempt(attempt), found))
+    diagnosis = ask(run, _lived(app, run, attempt, started), before=before)
+    return _with_past(app, run, run.attempt(attempt), _with_lost_node(run.attempt(attempt), diagnosis))
 
 
-def _with_lost_node(attempt: Attempt, found: Diagnosis) -> Diagnosis:
+def _with_lost_node(attempt: Attempt, diagnosis: Diagnosis) -> Diagnosis:
     """With the node that was down when the attempt was finalized, where its logs name none: Slurm forgets such
     states."""
     done = read_end(attempt)
-    if found.node or done is None or len(done.suspects) != 1:
-        return found
-    return replace(found, node=done.suspects[0])
+    if diagnosis.node or done is None or len(done.suspects) != 1:
+        return diagnosis
+    return replace(diagnosis, node=done.suspects[0])
 
 
 def _hung(attempt: Attempt) -> bool:
-    done, asked = read_end(attempt), read_stop_request(attempt)
-    return done.outcome is Outcome.HUNG if done else bool(asked and asked.reason is StopKind.HUNG)
+    done, stop_request = read_end(attempt), read_stop_request(attempt)
+    return done.outcome is Outcome.HUNG if done else bool(stop_request and stop_request.reason is StopKind.HUNG)
 
 
-def _with_past(app: App, run: RunDir, attempt: Attempt, found: Diagnosis) -> Diagnosis:
+def _with_past(app: App, run: RunDir, attempt: Attempt, diagnosis: Diagnosis) -> Diagnosis:
     """With what health knows of the nodes, as far as it is known which they were and when it ended."""
     began, done = read_start(attempt), read_end(attempt)
     at = done.ended if done else gather_evidence(run, attempt, None)[1] or app.clock.now()
     allocated = began.nodes if began else ""
-    return add_node_history(found, app.history, allocated, at=at, days=app.site.health.lemon_days)
+    return add_node_history(diagnosis, app.history, allocated, at=at, days=app.site.health.lemon_days)
 
 
 def _lived(app: App, run: RunDir, attempt: str, started: list[str]) -> FinishedAttemptLogs:
@@ -144,29 +144,29 @@ def _said(app: App, attempt: Attempt) -> ExitReason | None:
     return word or explain_by_slurm(_state(app, attempt))
 
 
-def render_diagnosis(found: Diagnosis, train: str, done: Sequence[str] = ()) -> list[str]:
+def render_diagnosis(diagnosis: Diagnosis, train: str, done: Sequence[str] = ()) -> list[str]:
     """For people: what, where, when, the proof, what was done, what to do."""
     where = ", ".join(
         part
         for part in (
-            f"node {found.node}" if found.node else "",
-            f"rank {found.rank}" if found.rank is not None else "",
-            f"GPU {found.gpu}" if found.gpu else "",
+            f"node {diagnosis.node}" if diagnosis.node else "",
+            f"rank {diagnosis.rank}" if diagnosis.rank is not None else "",
+            f"GPU {diagnosis.gpu}" if diagnosis.gpu else "",
         )
         if part
     )
-    kind = "" if found.kind is CauseKind.NONE else f"{found.kind.value}: "
+    kind = "" if diagnosis.kind is CauseKind.NONE else f"{diagnosis.kind.value}: "
     lines = [
-        " ".join(part for part in (train, found.attempt) if part)
-        + (": " if train or found.attempt else "")
+        " ".join(part for part in (train, diagnosis.attempt) if part)
+        + (": " if train or diagnosis.attempt else "")
         + kind
-        + found.says
+        + diagnosis.says
     ]
-    rows = [("where", where), ("when", _when(found))]
-    rows += [("proof", line) for line in found.evidence] + [("also", line) for line in found.also]
-    rows += [("log", found.log), *(("done", each) for each in done), ("do", found.advice)]
-    if train and found.suspects and not done:
-        rows.append(("", f"opsctl release {train} --exclude {','.join(found.suspects)}"))
+    rows = [("where", where), ("when", _when(diagnosis))]
+    rows += [("proof", line) for line in diagnosis.evidence] + [("also", line) for line in diagnosis.also]
+    rows += [("log", diagnosis.log), *(("done", each) for each in done), ("do", diagnosis.advice)]
+    if train and diagnosis.suspects and not done:
+        rows.append(("", f"opsctl release {train} --exclude {','.join(diagnosis.suspects)}"))
     last = ""
     for label, text in rows:
         if text:
@@ -175,6 +175,6 @@ def render_diagnosis(found: Diagnosis, train: str, done: Sequence[str] = ()) -> 
     return lines
 
 
-def _when(found: Diagnosis) -> str:
-    after = f"after iteration {found.iteration}" if found.iteration is not None else ""
-    return ", ".join(part for part in (found.at, after) if part)
+def _when(diagnosis: Diagnosis) -> str:
+    after = f"after iteration {diagnosis.iteration}" if diagnosis.iteration is not None else ""
+    return ", ".join(part for part in (diagnosis.at, after) if part)

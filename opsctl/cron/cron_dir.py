@@ -59,8 +59,8 @@ class CronDir:
             )
         self.site.create()
         try:
-            for each in (self.output, self.driver):
-                each.mkdir(exist_ok=True, mode=0o755)
+            for path in (self.output, self.driver):
+                path.mkdir(exist_ok=True, mode=0o755)
         except OSError as error:
             raise RunDirError(f"{self.path}: {error.strerror}", hint="is it yours, and is there space left?") from error
 

@@ -58,8 +58,8 @@ def read_cron_status(cron: CronContext) -> CronStatus:
         every=cron.settings.every,
         directory=str(cron.directory),
         ticks=len(ledger.ticks),
-        entries=tuple(_entry(each, ledger.entries.get(each.id, EntryRun(since=now)), works=works)
-                      for each in schedule.entries),
+        entries=tuple(_entry(entry, ledger.entries.get(entry.id, EntryRun(since=now)), works=works)
+                      for entry in schedule.entries),
         problems=(*schedule.problems, *_refused(cron, schedule.entries)),
     )  # fmt: skip
 

@@ -35,8 +35,8 @@ class When:
 
     def after(self, moment: datetime) -> datetime | None:
         """The first of the times after `moment`; None if there is none, such as for 30 February."""
-        found = [self._next(trigger, moment) for trigger in self.triggers]
-        return min((each for each in found if each), default=None)
+        moments = [self._next(trigger, moment) for trigger in self.triggers]
+        return min((each for each in moments if each), default=None)
 
     def _next(self, trigger: CronTrigger, moment: datetime) -> datetime | None:
         # In UTC, for adding to a local time forgets which of two equal hours it is in.

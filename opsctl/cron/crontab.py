@@ -54,13 +54,13 @@ def read_schedule(directory: Path, zone: tzinfo) -> Schedule:
     problems: list[str] = []
     if not directory.is_dir():
         return Schedule(entries=(), problems=(f"{directory}: no such directory",))
-    for found in (*_crontab(directory / "crontab", zone), *_drop_ins(directory, zone)):
-        if isinstance(found, str):
-            problems.append(found)
-        elif found.id in entries:
-            problems.append(f"{found.source}: {found.id!r} is there twice; only the first is run")
+    for entry in (*_crontab(directory / "crontab", zone), *_drop_ins(directory, zone)):
+        if isinstance(entry, str):
+            problems.append(entry)
+        elif entry.id in entries:
+            problems.append(f"{entry.source}: {entry.id!r} is there twice; only the first is run")
         else:
-            entries[found.id] = found
+            entries[entry.id] = entry
     return Schedule(entries=tuple(entries.values()), problems=tuple(problems))
 
 

@@ -79,8 +79,8 @@ def _temporary(root: Path) -> Iterator[Path]:
 
 def _files(directory: Path) -> Iterator[tuple[float, int, Path]]:
     try:
-        with os.scandir(directory) as found:
-            for entry in found:
+        with os.scandir(directory) as scandir_iterator:
+            for entry in scandir_iterator:
                 with contextlib.suppress(OSError):
                     if entry.is_file(follow_symlinks=False):
                         seen = entry.stat(follow_symlinks=False)

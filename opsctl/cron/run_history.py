@@ -78,8 +78,8 @@ class RunHistory:
 
     def without_stale(self, known: set[str], now: datetime) -> RunHistory:
         """Without what nobody has heard of for long."""
-        kept = {id: ran for id, ran in self.entries.items() if id in known or now - ran.since < FORGET}
-        return replace(self, entries=kept)
+        entry_runs = {id: ran for id, ran in self.entries.items() if id in known or now - ran.since < FORGET}
+        return replace(self, entries=entry_runs)
 
 
 def read_ledger(place: CronDir) -> RunHistory:
@@ -100,17 +100,17 @@ def write_ledger(place: CronDir, ledger: RunHistory) -> None:
     place.site.write(place.ledger, json.dumps(asdict(ledger), default=str, indent=1) + "\n")
 
 
-def _ran(given: dict[str, Any]) -> EntryRun:
-    result = given.get("result")
-    times = {name: _time(given.get(name)) for name in ("since", "started")}
+def _ran(fields: dict[str, Any]) -> EntryRun:
+    result = fields.get("result")
+    times = {name: _time(fields.get(name)) for name in ("since", "started")}
     if times["since"] is None:
         raise ValueError("without a beginning")
-    return EntryRun(**{**given, **times, "result": EntryResult(result) if result else None})
+    return EntryRun(**{**fields, **times, "result": EntryResult(result) if result else None})
 
 
-def _tick(given: dict[str, Any]) -> TickRun:
-    return TickRun(**{**given, "at": datetime.fromisoformat(given["at"]), "slot": _time(given["slot"]),
-                   "ran": tuple(given["ran"])})  # fmt: skip
+def _tick(fields: dict[str, Any]) -> TickRun:
+    return TickRun(**{**fields, "at": datetime.fromisoformat(fields["at"]), "slot": _time(fields["slot"]),
+                   "ran": tuple(fields["ran"])})  # fmt: skip
 
 
 def _time(given: object) -> datetime | None:

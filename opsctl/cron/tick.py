@@ -81,8 +81,8 @@ class TickRunner:
         floor = datetime.min.replace(tzinfo=UTC) if self._kept else now - every
         cut_off = {id for id, ran in entries.items() if self.held and ran.was_cut_off}
         # Not what is submitted: it may well be in the queue.
-        return [each for each in schedule.entries if (each.id in cut_off and not each.is_batch)
-                or is_due(each, max(entries[each.id].since, floor), now)]  # fmt: skip
+        return [cron_entry for cron_entry in schedule.entries if (cron_entry.id in cut_off and not cron_entry.is_batch)
+                or is_due(cron_entry, max(entries[cron_entry.id].since, floor), now)]  # fmt: skip
 
     def _run(self, entry: CronEntry, left: float) -> EntryRun:
         before, began = self.ledger.entries[entry.id], self.cron.clock.monotonic()

@@ -42,8 +42,8 @@ def diagnose_attempt(run: RunDir, lived: FinishedAttemptLogs, *, before: Diagnos
     if not any(event.cause.weight is Weight.CAUSE for event in events):
         own = scan_ranks(sorted(run.attempt_logs(lived.attempt).glob("*.log")))
         events = own if _heaviest(own) > _heaviest(events) else events
-    found = find_root_cause(events, end=lived.said, iteration=main.iteration, ranks=lived.ranks, before=before)
-    return replace(found, attempt=lived.attempt)
+    diagnosis = find_root_cause(events, end=lived.said, iteration=main.iteration, ranks=lived.ranks, before=before)
+    return replace(diagnosis, attempt=lived.attempt)
 
 
 def diagnose_logs(paths: Sequence[Path], *, ranks: int | None = None) -> Diagnosis:
@@ -65,8 +65,8 @@ def scan_ranks(paths: Sequence[Path]) -> list[LogEvent]:
     return _together(found)
 
 
-def _together(found: dict[Path, Scan]) -> list[LogEvent]:
-    return merge_in_order([each.events for each in found.values() if each.events], list(found))
+def _together(scans: dict[Path, Scan]) -> list[LogEvent]:
+    return merge_in_order([scan.events for scan in scans.values() if scan.events], list(scans))
 
 
 def _heaviest(events: Sequence[LogEvent]) -> int:

@@ -30,8 +30,8 @@ def when(event: LogEvent) -> str:
     """The time of the nearest line before, or after, that bears one, by the clock of whoever said it; may be empty."""
     above, below = _read(event)
     nearest = (*below[:1], *reversed(above), *below[1:])
-    found = next(filter(None, map(time_of, nearest)), b"")
-    return found.decode()
+    data = next(filter(None, map(time_of, nearest)), b"")
+    return data.decode()
 
 
 def _around(event: LogEvent) -> tuple[list[str], list[str]]:
@@ -59,10 +59,10 @@ def _place(speaker: Speaker) -> tuple[str, int | None]:
 
 def _said_by(place: tuple[str, int | None], lines: list[bytes]) -> list[str]:
     """What one rank says. In a log of one rank no line has a prefix, and all of it is that rank's."""
-    said = (split(line[:LONGEST]) for line in lines if line.strip())
+    generator = (split(line[:LONGEST]) for line in lines if line.strip())
     return [
         text.decode(errors="replace").rstrip()
-        for speaker, text in said
+        for speaker, text in generator
         if _place(speaker) == place and not text.startswith((b"frame #", b"Exception raised from"))
     ]
 

@@ -28,16 +28,16 @@ def diagnose_hang(run: RunDir, lived: FinishedAttemptLogs, *, before: Diagnosis 
     OSError, RunDirError."""
     if lived.said and lived.said.is_final:
         return diagnose_attempt(run, lived, before=before)
-    kept = sorted((run.attempt(lived.attempt).path / "evidence").glob("hang-*"))
+    paths = sorted((run.attempt(lived.attempt).path / "evidence").glob("hang-*"))
     hung = judge_hang(
-        collect_answers(kept[-1]) if kept else [], ranks=lived.ranks, homes=_homes(run.attempt_logs(lived.attempt))
+        collect_answers(paths[-1]) if paths else [], ranks=lived.ranks, homes=_homes(run.attempt_logs(lived.attempt))
     )
-    found = diagnose_attempt(run, replace(lived, said=None), before=before)
-    is_cause = any(cause.name == found.cause and cause.weight is Weight.CAUSE for cause in causes())
-    if is_cause and found.kind in _EXPLAINS:
-        return replace(found, also=(*found.also, hung.says, *hung.evidence))
-    log = str(kept[-1]) if kept else ""
-    return replace(hung, attempt=lived.attempt, iteration=found.iteration, log=log, also=found.also)
+    diagnosis = diagnose_attempt(run, replace(lived, said=None), before=before)
+    is_cause = any(cause.name == diagnosis.cause and cause.weight is Weight.CAUSE for cause in causes())
+    if is_cause and diagnosis.kind in _EXPLAINS:
+        return replace(diagnosis, also=(*diagnosis.also, hung.says, *hung.evidence))
+    log = str(paths[-1]) if paths else ""
+    return replace(hung, attempt=lived.attempt, iteration=diagnosis.iteration, log=log, also=diagnosis.also)
 
 
 def judge_hang(stacks: Sequence[Stack], *, ranks: int | None, homes: Mapping[int, str]) -> Diagnosis:
@@ -45,11 +45,11 @@ def judge_hang(stacks: Sequence[Stack], *, ranks: int | None, homes: Mapping[int
     `homes` is which node each has. Pure."""
     # A launcher of the trainer's own may start more ranks than the train's config knows of.
     odd = _odd(stacks, max(ranks or 0, len(stacks)), homes)
-    nodes, numbers = {each.node for each in odd}, {each.rank for each in odd}
+    nodes, numbers = {stack.node for stack in odd}, {stack.rank for stack in odd}
     node = nodes.pop() if len(nodes) == 1 else ""
     groups = [str(group).replace(NOWHERE, "not answering") for group in group_stacks(odd)]
     says = "; ".join(groups[:SHOWN]) + (f"; and {len(groups) - SHOWN} more groups" if len(groups) > SHOWN else "")
-    found = Diagnosis(
+    diagnosis = Diagnosis(
         kind=CauseKind.UNKNOWN,
         cause=CAUSE,
         scope=Scope.RANK,
@@ -59,7 +59,7 @@ def judge_hang(stacks: Sequence[Stack], *, ranks: int | None, homes: Mapping[int
         says="it hung",
         advice=_ODD if odd else _NONE,
     )
-    return replace(found, says=f"it hung, the odd ones being {says}") if odd else found
+    return replace(diagnosis, says=f"it hung, the odd ones being {says}") if odd else diagnosis
 
 
 def _odd(stacks: Sequence[Stack], ranks: int, homes: Mapping[int, str]) -> list[Stack]:
@@ -76,4 +76,4 @@ def _odd(stacks: Sequence[Stack], ranks: int, homes: Mapping[int, str]) -> list[
 def _homes(logs: Path) -> dict[int, str]:
     """The node of each rank, as the names of the ranks' logs tell."""
     speakers = [speaker_of_file(path.name) for path in logs.glob("*.log")]
-    return {each.rank: each.node for each in speakers if each.rank is not None}
+    return {speaker.rank: speaker.node for speaker in speakers if speaker.rank is not None}

@@ -51,7 +51,7 @@ def estimate_skews(paths: Sequence[Path]) -> dict[str, float]:
         middle = median(times.values())
         for clock, seconds in times.items():
             gaps.setdefault(clock, []).append(seconds - middle)
-    return {clock: median(each) for clock, each in gaps.items()}
+    return {clock: median(floats) for clock, floats in gaps.items()}
 
 
 def _clock(path: Path) -> str:
@@ -66,11 +66,11 @@ def _firsts(path: Path) -> dict[bytes, float]:
             lines = file.read(HEAD).split(b"\n")
     except OSError:
         return {}
-    found: dict[bytes, float] = {}
+    floats: dict[bytes, float] = {}
     for line in lines:
         if (seconds := _seconds(line)) is not None:
-            found.setdefault(_VARIES.sub(b"#", line), seconds)
-    return found
+            floats.setdefault(_VARIES.sub(b"#", line), seconds)
+    return floats
 
 
 def _seconds(line: bytes) -> float | None:

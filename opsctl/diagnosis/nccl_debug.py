@@ -83,8 +83,8 @@ class Communicator:
     def behind(self) -> dict[NcclRank, CollectiveCall]:
         """The ranks whose last collective is an earlier one than most others' is."""
         newest = max((call.number for call in self.last.values()), default=0)
-        found = {who: call for who, call in self.last.items() if call.number < newest}
-        return found if len(found) <= len(self.last) // 2 else {}
+        collective_calls = {who: call for who, call in self.last.items() if call.number < newest}
+        return collective_calls if len(collective_calls) <= len(self.last) // 2 else {}
 
     def absent(self) -> int:
         """How many ranks began nothing that was logged."""
@@ -135,16 +135,16 @@ class _NcclReader:
     warnings: Counter[str] = field(default_factory=Counter)
 
     def take(self, text: str) -> None:
-        found = _LINE.search(text)
-        if found is None:
+        match = _LINE.search(text)
+        if match is None:
             return
-        host, rest = found["host"], found["rest"]
+        host, rest = match["host"], match["rest"]
         if call := _CALL.search(rest):
-            self._call(found, call)
+            self._call(match, call)
         elif address := _ADDRESS.search(rest):
             self.hosts[address["address"]] = host
         elif rank := _RANK.search(rest):
-            self.members[host, found["pid"], rank["comm"]] = (int(rank["rank"]), rank["id"] or "")
+            self.members[host, match["pid"], rank["comm"]] = (int(rank["rank"]), rank["id"] or "")
         elif "NCCL WARN" in rest:
             self._warning(host, rest)
 
@@ -178,18 +178,18 @@ class _NcclReader:
             for (host, peer, why), times in self.failed.items()
         ]
         return NcclSummary(
-            failures=sorted(failures, key=lambda each: -each.times),
+            failures=sorted(failures, key=lambda connection_failure: -connection_failure.times),
             groups=sorted(self.groups.values(), key=lambda group: -group.size),
             warnings=dict(self.warnings.most_common()),
         )
 
 
-def render_nccl(seen: NcclSummary) -> list[str]:
+def render_nccl(summary: NcclSummary) -> list[str]:
     """For people."""
-    lines = [*_connections(seen.failures)]
-    for group in seen.groups:
+    lines = [*_connections(summary.failures)]
+    for group in summary.groups:
         lines += _of_group(group)
-    lines += [f"warning, {times} times: {text}" for text, times in list(seen.warnings.items())[:NAMED]]
+    lines += [f"warning, {times} times: {text}" for text, times in list(summary.warnings.items())[:NAMED]]
     return lines or ["nothing of NCCL's is wrong in it; NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL tells more"]
 
 
@@ -208,13 +208,15 @@ def _connections(failures: list[ConnectionFailure]) -> Iterator[str]:
 
 def _of_group(group: Communicator) -> Iterator[str]:
     counts: Counter[str] = Counter()
-    for each in group.calls.values():
-        counts += each
+    for counter in group.calls.values():
+        counts += counter
     begun = ", ".join(f"{name} {times}" for name, times in counts.most_common())
     yield f"communicator {group.name}: {len(group.last)} of {group.size} ranks logged collectives: {begun}"
     newest = max(group.last.values(), key=lambda call: call.number)
     for who, call in sorted(group.behind().items())[:NAMED]:
         yield f"  behind: {who} began last {call}; others are at {newest}"
     for who, call in sorted(group.odd().items())[:NAMED]:
-        usual = next(each for w, each in group.recent[call.number].items() if w not in group.odd())
+        usual = next(
+            collective_call for w, collective_call in group.recent[call.number].items() if w not in group.odd()
+        )
         yield f"  odd: {who} began {call}, the others {usual}"

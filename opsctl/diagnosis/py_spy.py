@@ -49,9 +49,9 @@ def dump_stacks(program: str, attempt: str, nodes: Sequence[str], ways: Fanout, 
     answers = ways.ask_each(
         nodes, lambda node: ways.one(node, ("sh", "-c", _SCRIPT, node, attempt, program, how), timeout=SECONDS)
     )
-    silent = [each for each in answers.values() if "== node" not in each.out]
+    silent = [answer for answer in answers.values() if "== node" not in answer.out]
     return PySpyDump(
-        text="".join(each.out for each in answers.values()),
+        text="".join(answer.out for answer in answers.values()),
         problems=tuple(_why(group) for group in grouped(silent)),
     )
 
@@ -62,6 +62,6 @@ def _why(group: AnswerGroup) -> str:
         return f"{group.folded} could not be reached: {answer.problem}"
     if answer.code == 0:
         return f"{group.folded}: no rank is there that this user may look at"
-    said = " ".join(answer.err.split())[-200:]
+    text = " ".join(answer.err.split())[-200:]
     hint = "; --py-spy PROGRAM names one that the nodes have" if answer.code == 127 else ""
-    return f"{group.folded}: {said or f'exit code {answer.code}'}{hint}"
+    return f"{group.folded}: {text or f'exit code {answer.code}'}{hint}"

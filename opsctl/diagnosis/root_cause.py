@@ -67,12 +67,12 @@ def find_root_cause(
         )  # fmt: skip
     cause = _once_running(chosen.cause) if iteration is not None else chosen.cause
     who = _who(chosen, events)
-    found = Diagnosis(
+    diagnosis = Diagnosis(
         kind=cause.kind, cause=cause.name, says=cause.says, scope=cause.scope, node=who.node, rank=who.rank,
         gpu=who.gpu, at=when(chosen), evidence=tuple(excerpt(chosen)), log=str(chosen.path),
         also=tuple(_also(chosen, events, ranks)), advice=cause.advice, iteration=iteration,
     )  # fmt: skip
-    return _in_the_light_of(before, found)
+    return _in_the_light_of(before, diagnosis)
 
 
 def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:
@@ -84,16 +84,16 @@ def _is_echo(event: LogEvent) -> bool:
     """A traceback whose exception only reports a lost connection; another line of that rank says so already."""
     if event.cause is not UNEXPLAINED:
         return False
-    said = classify(excerpt(event)[-1])
-    return said is not None and said.weight is Weight.ECHO
+    cause = classify(excerpt(event)[-1])
+    return cause is not None and cause.weight is Weight.ECHO
 
 
 def _by_word(end: ExitReason, events: Sequence[LogEvent], iteration: int | None, ranks: int | None) -> Diagnosis:
     """What somebody says; and of the logs, what explains nothing but may help."""
     lost = Scope.NODE if end.kind is CauseKind.NODE else Scope.JOB
-    said = [] if end.is_final else [*_silent(events, ranks), *_counts(events)]
+    lines = [] if end.is_final else [*_silent(events, ranks), *_counts(events)]
     return Diagnosis(
-        kind=end.kind, cause="end", says=end.says, scope=lost, also=tuple(said), advice=end.advice,
+        kind=end.kind, cause="end", says=end.says, scope=lost, also=tuple(lines), advice=end.advice,
         iteration=iteration,
     )  # fmt: skip
 
@@ -156,12 +156,14 @@ def _silent(events: Sequence[LogEvent], ranks: int | None) -> Iterable[str]:
     yield f"all but {_ranks(len(quiet))} complain; silent: {shown}"
 
 
-def _in_the_light_of(before: Diagnosis | None, found: Diagnosis) -> Diagnosis:
+def _in_the_light_of(before: Diagnosis | None, diagnosis: Diagnosis) -> Diagnosis:
     """A GPU that failed in the attempt before, and fails again on the same node in another way, is still broken."""
-    if before is None or before.kind is not CauseKind.GPU or before.node != found.node or not found.node:
-        return found
+    if before is None or before.kind is not CauseKind.GPU or before.node != diagnosis.node or not diagnosis.node:
+        return diagnosis
     note = f"the same node ended {before.attempt or 'the attempt before'}: {before.says}"
     kind, scope = (
-        (CauseKind.GPU, Scope.GPU) if found.kind in {CauseKind.MEMORY, CauseKind.UNKNOWN} else (found.kind, found.scope)
+        (CauseKind.GPU, Scope.GPU)
+        if diagnosis.kind in {CauseKind.MEMORY, CauseKind.UNKNOWN}
+        else (diagnosis.kind, diagnosis.scope)
     )
-    return replace(found, kind=kind, scope=scope, also=(note, *found.also))
+    return replace(diagnosis, kind=kind, scope=scope, also=(note, *diagnosis.also))

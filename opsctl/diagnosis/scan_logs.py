@@ -94,13 +94,13 @@ class _LogScanner:
 
     def _look_for_iterations(self, at: int, chunk: bytes) -> None:
         end = len(chunk)
-        while len(self.iterations) < 2 and (found := chunk.rfind(b"iteration", 0, end)) >= 0:
-            end = found
-            if not _ITERATION.match(chunk, found):
+        while len(self.iterations) < 2 and (number := chunk.rfind(b"iteration", 0, end)) >= 0:
+            end = number
+            if not _ITERATION.match(chunk, number):
                 continue
-            start, stop = _line_around(chunk, found)
-            if seen := parse(chunk[start:stop].decode(errors="replace")):
-                self.last = seen.step if self.last is None else self.last
+            start, stop = _line_around(chunk, number)
+            if iteration := parse(chunk[start:stop].decode(errors="replace")):
+                self.last = iteration.step if self.last is None else self.last
                 self.iterations.append(at + start)
                 end = start
 
@@ -143,8 +143,8 @@ class _LogScanner:
 
 
 def _first_rank(ranks: str | None) -> int | None:
-    found = re.match(r"\d{1,7}", ranks or "")
-    return int(found[0]) if found else None
+    match = re.match(r"\d{1,7}", ranks or "")
+    return int(match[0]) if match else None
 
 
 def _chunks_from_end(handle: int, begin: int, end: int) -> Iterator[tuple[int, bytes]]:

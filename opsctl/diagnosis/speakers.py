@@ -43,10 +43,10 @@ def speaker_of_file(name: str) -> Speaker:
 
 def split(line: bytes, known: Speaker = NOBODY) -> tuple[Speaker, bytes]:
     """Who says it, and what, without the launcher's prefix. What is `known` of its log goes before what it claims."""
-    said = read_line(line)
-    speaker, text = known, said.text
-    if said.rank is not None and said.node:
-        speaker = Speaker(node=said.node, rank=said.rank)
+    log_line = read_line(line)
+    speaker, text = known, log_line.text
+    if log_line.rank is not None and log_line.node:
+        speaker = Speaker(node=log_line.node, rank=log_line.rank)
     elif local := _LOCAL.match(text):
         speaker, text = replace(speaker, gpu=local[1].decode()), text[local.end() :]
     elif number := _SRUN.match(text):

@@ -40,7 +40,7 @@ class Frame:
     @property
     def is_foreign(self) -> bool:
         path = self.file.rpartition("site-packages/")[2].rpartition("dist-packages/")[2]
-        return path.startswith(_FOREIGN) or any(f"/{each}" in path for each in _FOREIGN) or not self.is_python
+        return path.startswith(_FOREIGN) or any(f"/{literal}" in path for literal in _FOREIGN) or not self.is_python
 
     @property
     def is_python(self) -> bool:
@@ -157,9 +157,9 @@ class _Process:
 
     def _main(self) -> list[Frame]:
         """py-spy names it; faulthandler prints it last, and the thread that dumps is not it."""
-        threads = [each for each in self.threads if each.frames]
-        named = [each for each in threads if each.is_main]
-        others = [each for each in threads if not any(frame.function == "_dump" for frame in each.frames)]
+        threads = [thread for thread in self.threads if thread.frames]
+        named = [thread for thread in threads if thread.is_main]
+        others = [thread for thread in threads if not any(frame.function == "_dump" for frame in thread.frames)]
         found = named or others[-1:]
         return found[0].frames if found else []
 
@@ -169,8 +169,8 @@ def parse(text: bytes, known: Speaker = NOBODY) -> list[Stack]:
     dumped again counts the last time. Never raises."""
     reader = _StackReader(known)
     for line in text.split(b"\n"):
-        speaker, said = split(line, known)
-        reader.take(speaker, said.decode(errors="replace").rstrip())
+        speaker, data = split(line, known)
+        reader.take(speaker, data.decode(errors="replace").rstrip())
     return [process.stack() for process in reader.processes.values()]
 
 
@@ -210,15 +210,15 @@ class _StackReader:
     def _thread(self, speaker: Speaker, number: str, *, is_main: bool) -> None:
         mine = self.current.get(speaker)
         # py-spy gives the main thread of a process the process's number.
-        if mine is None or (is_main and any(each.is_main for each in mine.threads)):
+        if mine is None or (is_main and any(thread.is_main for thread in mine.threads)):
             mine = _Process(speaker.node, speaker.rank, int(number) if is_main and number.isdecimal() else None)
             self._begin(speaker, mine)
         mine.threads.append(_Thread(is_main))
 
 
 def _frame(text: str) -> Frame | None:
-    if found := _FAULTHANDLER.match(text):
-        return Frame(found[3], found[1], int(found[2]))
-    if found := _PYSPY.match(text):
-        return Frame(found[1], found[2], int(found[3] or 0))
+    if match := _FAULTHANDLER.match(text):
+        return Frame(match[3], match[1], int(match[2]))
+    if match := _PYSPY.match(text):
+        return Frame(match[1], match[2], int(match[3] or 0))
     return None

@@ -77,8 +77,8 @@ def write_start(run: RunDir, attempt: Attempt, start: Start) -> None:
     """
     if attempt.start.exists():
         attempt.path.rename(attempt.path.with_name(f"{attempt.name}.before-{start.at:%Y%m%dT%H%M%S}"))
-    for each in (attempt.path, run.attempt_logs(attempt.name)):
-        run.make(each)
+    for path in (attempt.path, run.attempt_logs(attempt.name)):
+        run.make(path)
     run.write(attempt.start, json.dumps(asdict(start), default=str, indent=1) + "\n")
 
 

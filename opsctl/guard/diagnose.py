@@ -52,13 +52,13 @@ def _diagnose(
     started = list(replay(events).started)
     position = started.index(attempt.name) if attempt.name in started else len(started)
     before = find_diagnosis(events, started[position - 1]) if position else None
-    said = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_words(attempt))
-    said = said or explain_by_slurm(SLURM_SAID.get(outcome, JobState.UNKNOWN))
+    exit_reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_words(attempt))
+    exit_reason = exit_reason or explain_by_slurm(SLURM_SAID.get(outcome, JobState.UNKNOWN))
     ask = diagnose_hang if outcome is Outcome.HUNG else diagnose_attempt
     return also(
         ask(
             run,
-            load_attempt_logs(run, attempt.name, started, said),
+            load_attempt_logs(run, attempt.name, started, exit_reason),
             before=recall_diagnosis(before) if before else None,
         )
     )
@@ -66,18 +66,20 @@ def _diagnose(
 
 def read_stop_words(attempt: Attempt) -> str:
     """Why the guard asked it to stop, if it did."""
-    asked = read_stop_request(attempt)
-    return asked.why if asked else ""
+    stop_request = read_stop_request(attempt)
+    return stop_request.why if stop_request else ""
 
 
-def load_attempt_logs(run: RunDir, name: str, started: Sequence[str], said: ExitReason | None) -> FinishedAttemptLogs:
+def load_attempt_logs(
+    run: RunDir, name: str, started: Sequence[str], exit_reason: ExitReason | None
+) -> FinishedAttemptLogs:
     """What is known of an attempt from outside its logs; `started` are all attempts in their order."""
     later = started[started.index(name) + 1 :] if name in started else ()
     began = attempt_record.read_start(run.attempt(name))
     following = attempt_record.read_start(run.attempt(later[0])) if later else None
     return FinishedAttemptLogs(
         attempt=name, begin=began.main_log if began else 0, end=(following.main_log or None) if following else None,
-        said=said, ranks=_ranks(run),
+        said=exit_reason, ranks=_ranks(run),
     )  # fmt: skip
 
 
@@ -88,19 +90,19 @@ def _ranks(run: RunDir) -> int | None:
         return None
 
 
-def to_event(found: Diagnosis, suspects: Sequence[str]) -> dict[str, object]:
+def to_event(diagnosis: Diagnosis, suspects: Sequence[str]) -> dict[str, object]:
     """What the journal keeps of it."""
     return {
-        "attempt": found.attempt,
-        "class": found.kind.value,
-        "cause": found.cause,
-        "says": found.says,
-        "node": found.node,
-        "rank": found.rank,
+        "attempt": diagnosis.attempt,
+        "class": diagnosis.kind.value,
+        "cause": diagnosis.cause,
+        "says": diagnosis.says,
+        "node": diagnosis.node,
+        "rank": diagnosis.rank,
         "suspects": list(suspects),
-        "evidence": list(found.evidence[:20]),
-        "also": list(found.also),
-        "advice": found.advice,
+        "evidence": list(diagnosis.evidence[:20]),
+        "also": list(diagnosis.also),
+        "advice": diagnosis.advice,
     }
 
 
@@ -113,23 +115,23 @@ def find_diagnosis(events: Sequence[Event], attempt: str) -> Event | None:
     return None
 
 
-def recall_diagnosis(said: Event) -> Diagnosis:
+def recall_diagnosis(event: Event) -> Diagnosis:
     """What the journal has kept of a diagnosis."""
-    known = said.data["class"] in set(CauseKind)
+    known = event.data["class"] in set(CauseKind)
     return Diagnosis(
-        kind=CauseKind(said.data["class"]) if known else CauseKind.UNKNOWN,
-        cause=said.data["cause"],
-        says=said.data["says"],
-        node=said.data["node"],
-        rank=said.data["rank"],
-        evidence=tuple(said.data["evidence"]),
-        advice=said.data["advice"],
-        attempt=said.data["attempt"],
+        kind=CauseKind(event.data["class"]) if known else CauseKind.UNKNOWN,
+        cause=event.data["cause"],
+        says=event.data["says"],
+        node=event.data["node"],
+        rank=event.data["rank"],
+        evidence=tuple(event.data["evidence"]),
+        advice=event.data["advice"],
+        attempt=event.data["attempt"],
     )
 
 
-def describe_diagnosis(found: Diagnosis) -> str:
+def describe_diagnosis(diagnosis: Diagnosis) -> str:
     """In a few words: `gpu: a GPU has fallen off the bus (node003, rank 5)`."""
-    rank = f"rank {found.rank}" if found.rank is not None else ""
-    where = ", ".join(each for each in (found.node, rank) if each)
-    return f"{found.kind.value}: {found.says}" + (f" ({where})" if where else "")
+    rank = f"rank {diagnosis.rank}" if diagnosis.rank is not None else ""
+    where = ", ".join(each for each in (diagnosis.node, rank) if each)
+    return f"{diagnosis.kind.value}: {diagnosis.says}" + (f" ({where})" if where else "")

@@ -61,17 +61,17 @@ def finalize(
     if done := read_end(attempt):
         return done
     # It may take a while, so before the lease.
-    asked = _ask(chain, rules, attempt, job, care)
+    cause_inquiry = _ask(chain, rules, attempt, job, care)
     with lease(chain.run.path, journal.clock):
         if done := read_end(attempt):
             return done
-        if asked.found and find_diagnosis(journal.events(), attempt.name) is None:
-            journal.append(EventKind.DIAGNOSED, **to_event(asked.found, asked.suspects))
+        if cause_inquiry.found and find_diagnosis(journal.events(), attempt.name) is None:
+            journal.append(EventKind.DIAGNOSED, **to_event(cause_inquiry.found, cause_inquiry.suspects))
         events = journal.events()
         ended = _decide(chain, rules, attempt, job, events)
-        said = replay(events).finalized.get(attempt.name)
-        if said is None:
-            ended = _act(chain, ended, asked, care)
+        event = replay(events).finalized.get(attempt.name)
+        if event is None:
+            ended = _act(chain, ended, cause_inquiry, care)
             journal.append(
                 EventKind.ATTEMPT_FINALIZED,
                 attempt=attempt.name,
@@ -81,9 +81,12 @@ def finalize(
             )
         else:
             ended = replace(
-                ended, outcome=Outcome(said.data["outcome"]), action=Action(said.data["action"]), why=said.data["why"],
-                done=_note_hang(chain, ended, asked, care) or _quarantined(events, attempt),
-            )  # fmt: skip
+                ended,
+                outcome=Outcome(event.data["outcome"]),
+                action=Action(event.data["action"]),
+                why=event.data["why"],
+                done=_note_hang(chain, ended, cause_inquiry, care) or _quarantined(events, attempt),
+            )
         chain.run.make(attempt.path)
         chain.run.write(attempt.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
     return ended
@@ -105,25 +108,25 @@ def _ask(
     """Why it ended, and how the suspects are. Raises Unreachable where Slurm does not say which nodes there are: the
     suspects are written down only once."""
     events = chain.journal.events()
-    said = find_diagnosis(events, attempt.name)
-    if said is not None:
-        found, suspects = recall_diagnosis(said), tuple(said.data["suspects"])
+    event = find_diagnosis(events, attempt.name)
+    if event is not None:
+        diagnosis, suspects = recall_diagnosis(event), tuple(event.data["suspects"])
     else:
         ended = _bare(chain, attempt, job, events)
         if not wants_diagnosis(ended.outcome, is_short=is_burning(ended, rules)):
             return CauseInquiry()
         allocated = _allocated(attempt, job)
         also = partial(care.remember, allocated=allocated, at=ended.ended) if care else _nothing_more
-        found = diagnose(chain.journal, attempt, ended.outcome, seconds=rules.diagnosis_seconds, also=also)
-        suspects = _suspects(chain, allocated, found) if care and _may_exclude(found) else ()
-    if care is None or not _may_exclude(found):
-        return CauseInquiry(found=found)
+        diagnosis = diagnose(chain.journal, attempt, ended.outcome, seconds=rules.diagnosis_seconds, also=also)
+        suspects = _suspects(chain, allocated, diagnosis) if care and _may_exclude(diagnosis) else ()
+    if care is None or not _may_exclude(diagnosis):
+        return CauseInquiry(found=diagnosis)
     verdicts = care.check(chain.scheduler, suspects, seconds=rules.node_check_seconds)
-    return CauseInquiry(found=found, suspects=suspects, verdicts=verdicts)
+    return CauseInquiry(found=diagnosis, suspects=suspects, verdicts=verdicts)
 
 
-def _nothing_more(found: Diagnosis) -> Diagnosis:
-    return found
+def _nothing_more(diagnosis: Diagnosis) -> Diagnosis:
+    return diagnosis
 
 
 def _allocated(attempt: Attempt, job: Job | None) -> str:
@@ -131,27 +134,29 @@ def _allocated(attempt: Attempt, job: Job | None) -> str:
     return began.nodes if began else job.nodes if job else ""
 
 
-def _suspects(chain: TrainArrays, allocated: str, found: Diagnosis) -> tuple[str, ...]:
+def _suspects(chain: TrainArrays, allocated: str, diagnosis: Diagnosis) -> tuple[str, ...]:
     try:
-        return suspects_of(found, allocated, chain.scheduler.nodes()) if allocated else ()
+        return suspects_of(diagnosis, allocated, chain.scheduler.nodes()) if allocated else ()
     except Unreachable:
         raise
     except OpsctlError:
         return ()
 
 
-def _may_exclude(found: Diagnosis) -> bool:
-    return BY_CLASS.get(found.kind) is Action.EXCLUDE_NODES
+def _may_exclude(diagnosis: Diagnosis) -> bool:
+    return BY_CLASS.get(diagnosis.kind) is Action.EXCLUDE_NODES
 
 
-def _act(chain: TrainArrays, ended: FinishedAttempt, asked: CauseInquiry, care: NodeCare | None) -> FinishedAttempt:
+def _act(
+    chain: TrainArrays, ended: FinishedAttempt, cause_inquiry: CauseInquiry, care: NodeCare | None
+) -> FinishedAttempt:
     """Do what was decided; the end, with what came of it."""
-    ended = replace(ended, done=_note_hang(chain, ended, asked, care))
-    if ended.suspects and asked.found and care:
-        taken = care.take_out(chain, asked.found, ended.suspects, asked.verdicts)
+    ended = replace(ended, done=_note_hang(chain, ended, cause_inquiry, care))
+    if ended.suspects and cause_inquiry.found and care:
+        taken = care.take_out(chain, cause_inquiry.found, ended.suspects, cause_inquiry.verdicts)
         chain.note(
             EventKind.QUARANTINED, attempt=ended.attempt, nodes=taken.nodes, until=taken.until.isoformat(),
-            excluded=taken.is_excluded, why=describe_diagnosis(asked.found), done=taken.done,
+            excluded=taken.is_excluded, why=describe_diagnosis(cause_inquiry.found), done=taken.done,
         )  # fmt: skip
         ended = replace(ended, done=taken.done)
         if not taken.is_excluded and ended.action is Action.EXCLUDE_NODES:
@@ -167,19 +172,19 @@ def _act(chain: TrainArrays, ended: FinishedAttempt, asked: CauseInquiry, care: 
 
 
 def _note_hang(
-    chain: TrainArrays, ended: FinishedAttempt, asked: CauseInquiry, care: NodeCare | None
+    chain: TrainArrays, ended: FinishedAttempt, cause_inquiry: CauseInquiry, care: NodeCare | None
 ) -> tuple[str, ...]:
-    if asked.found and asked.found.cause == hang_cause.CAUSE and asked.found.node and care:
-        return care.note_hang(chain.run.name, ended.attempt, asked.found.node, ended.ended)
+    if cause_inquiry.found and cause_inquiry.found.cause == hang_cause.CAUSE and cause_inquiry.found.node and care:
+        return care.note_hang(chain.run.name, ended.attempt, cause_inquiry.found.node, ended.ended)
     return ()
 
 
 def _quarantined(events: Sequence[Event], attempt: Attempt) -> tuple[str, ...]:
     """What was done about nodes when it was finalized, by somebody who was cut off before end.json."""
     found = [
-        each.data["done"]
-        for each in events
-        if each.kind is EventKind.QUARANTINED and each.data["attempt"] == attempt.name
+        event.data["done"]
+        for event in events
+        if event.kind is EventKind.QUARANTINED and event.data["attempt"] == attempt.name
     ]
     return tuple(found[-1]) if found else ()
 
@@ -203,12 +208,12 @@ def _decide(
     chain: TrainArrays, rules: GuardSettings, attempt: Attempt, job: Job | None, events: Sequence[Event]
 ) -> FinishedAttempt:
     ended = _bare(chain, attempt, job, events)
-    if said := find_diagnosis(events, attempt.name):
-        found = recall_diagnosis(said)
-        suspects = tuple(said.data["suspects"]) if _may_exclude(found) else ()
+    if event := find_diagnosis(events, attempt.name):
+        diagnosis = recall_diagnosis(event)
+        suspects = tuple(event.data["suspects"]) if _may_exclude(diagnosis) else ()
         ended = replace(
-            ended, kind=found.kind, cause=found.cause, suspects=suspects,
-            why=f"{ended.why}; {describe_diagnosis(found)}" if found.cause != "nothing" else ended.why,
+            ended, kind=diagnosis.kind, cause=diagnosis.cause, suspects=suspects,
+            why=f"{ended.why}; {describe_diagnosis(diagnosis)}" if diagnosis.cause != "nothing" else ended.why,
         )  # fmt: skip
     if _is_overtaken(ended, events):
         return replace(ended, action=Action.CONTINUE, why=f"{ended.why}; launched or released again since")
@@ -250,13 +255,13 @@ def _recent_attempts(run: RunDir, ended: FinishedAttempt, events: Sequence[Event
     }
     began = [attempt for attempt in replay(list(events)).started if attempt in finalized - {ended.attempt}]
     earlier = [done for attempt in began if (done := read_end(run.attempt(attempt)))]
-    return sorted([*earlier, ended], key=lambda each: each.started) if began else [ended]
+    return sorted([*earlier, ended], key=lambda finished: finished.started) if began else [ended]
 
 
 def finalize_ended(
     chain: TrainArrays,
     rules: GuardSettings,
-    seen: TrainSnapshot,
+    snapshot: TrainSnapshot,
     *,
     own: str = "",
     past: Sequence[Job] | None = None,
@@ -266,15 +271,17 @@ def finalize_ended(
 
     `past` is what accounting says of those that the queue has forgotten, if that was asked already.
     """
-    over = [attempt for attempt in _ended_attempts(chain.run, seen) if attempt.name != own]
-    past = load_past_jobs(chain.scheduler, find_vanished(chain.run, seen) if over else []) if past is None else past
-    return [finalize(chain, rules, attempt, job=_final(attempt, [*seen.jobs, *past]), care=care) for attempt in over]
+    over = [attempt for attempt in _ended_attempts(chain.run, snapshot) if attempt.name != own]
+    past = load_past_jobs(chain.scheduler, find_vanished(chain.run, snapshot) if over else []) if past is None else past
+    return [
+        finalize(chain, rules, attempt, job=_final(attempt, [*snapshot.jobs, *past]), care=care) for attempt in over
+    ]
 
 
-def unfinalized(run: RunDir, seen: TrainSnapshot) -> list[Attempt]:
+def unfinalized(run: RunDir, snapshot: TrainSnapshot) -> list[Attempt]:
     """The attempts without a finalization, in the order of the journal; at the end those that the journal does not
     know."""
-    began = [name for name in seen.history.started if name not in seen.history.finalized]
+    began = [name for name in snapshot.history.started if name not in snapshot.history.finalized]
     lying = sorted(
         attempt.name for attempt in run.attempts() if ATTEMPT.fullmatch(attempt.name) and not attempt.end.exists()
     )
@@ -300,10 +307,12 @@ def _final(attempt: Attempt, jobs: Sequence[Job]) -> Job | None:
     return next(own, None)
 
 
-def find_vanished(run: RunDir, seen: TrainSnapshot) -> list[str]:
+def find_vanished(run: RunDir, snapshot: TrainSnapshot) -> list[str]:
     """The arrays of ended attempts that nobody finalized and of which the queue says nothing any more."""
     return list(
-        dict.fromkeys(attempt.array for attempt in _ended_attempts(run, seen) if _final(attempt, seen.jobs) is None)
+        dict.fromkeys(
+            attempt.array for attempt in _ended_attempts(run, snapshot) if _final(attempt, snapshot.jobs) is None
+        )
     )
 
 
@@ -315,5 +324,5 @@ def load_past_jobs(scheduler: Scheduler, arrays: Sequence[str]) -> list[Job]:
         return []
 
 
-def _ended_attempts(run: RunDir, seen: TrainSnapshot) -> list[Attempt]:
-    return [attempt for attempt in unfinalized(run, seen) if _is_over(attempt, seen.jobs)]
+def _ended_attempts(run: RunDir, snapshot: TrainSnapshot) -> list[Attempt]:
+    return [attempt for attempt in unfinalized(run, snapshot) if _is_over(attempt, snapshot.jobs)]

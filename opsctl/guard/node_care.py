@@ -61,10 +61,10 @@ class NodeCare:
         """A verdict on each. What is late, or fails, has none. Raises nothing."""
         if not nodes:
             return ()
-        found = Isolation[str, CheckedNodes](self.clock, seconds + SPARE_SECONDS).run(
+        checked = Isolation[str, CheckedNodes](self.clock, seconds + SPARE_SECONDS).run(
             {"nodes": lambda: self._looker(scheduler, seconds).check(nodes, gpus=gpus)}
         )["nodes"]
-        return () if isinstance(found, Failed) else found.verdicts
+        return () if isinstance(checked, Failed) else checked.verdicts
 
     def _looker(self, scheduler: Scheduler, seconds: float) -> NodeChecker:
         site = self.site.model_copy(update={"section_seconds": min(seconds, self.site.section_seconds)})
@@ -74,9 +74,9 @@ class NodeCare:
             fanout=self.reach(self.jobs, idle), history=self.history, site=site, clock=self.clock, busy=busy(known)
         )
 
-    def remember(self, found: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
+    def remember(self, diagnosis: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
         """`found`, and what was known of the nodes."""
-        return add_node_history(found, self.history, allocated, at=at, days=self.site.lemon_days)
+        return add_node_history(diagnosis, self.history, allocated, at=at, days=self.site.lemon_days)
 
     def note_hang(self, train: str, attempt: str, node: str, at: datetime) -> tuple[str, ...]:
         """Remember the node whose ranks were the odd ones of a hang; what was done. That alone takes nothing out."""
@@ -87,29 +87,29 @@ class NodeCare:
         return (f"recorded {node} as the odd one of a hang, {count} in {self.site.lemon_days:g} days",)
 
     def take_out(
-        self, chain: TrainArrays, found: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]
+        self, chain: TrainArrays, diagnosis: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]
     ) -> RemovedNodes:
         """Keep the train from the suspects, if enough nodes remain for it, and have those drained in which a look has
         found the fault too. Doing it again changes nothing. Raises Unreachable."""
         nodes = chain.scheduler.nodes()
         until = self.clock.now() + timedelta(hours=self.site.exclude_hours)
-        told = fold(suspects)
+        text = fold(suspects)
         try:
             out = self.out_of_service(nodes, suspects)
-            chain.exclude(told, needed=node_demand(chain).nodes, until=until, out=out)
+            chain.exclude(text, needed=node_demand(chain).nodes, until=until, out=out)
         except Unreachable:
             raise
         except (InputError, SchedulerError) as error:
-            return RemovedNodes(nodes=told, until=until, is_excluded=False, done=(f"{told} was not excluded: {error}",))
-        said = [f"excluded {told} from what is queued and from later launches, until {until:%Y-%m-%d %H:%M} UTC"]
-        bad = [each for each in verdicts if each.is_bad and each.node in suspects]
-        reasons = {node: _reason(found, bad, node) for node in suspects}
+            return RemovedNodes(nodes=text, until=until, is_excluded=False, done=(f"{text} was not excluded: {error}",))
+        lines = [f"excluded {text} from what is queued and from later launches, until {until:%Y-%m-%d %H:%M} UTC"]
+        bad = [verdict for verdict in verdicts if verdict.is_bad and verdict.node in suspects]
+        reasons = {node: _reason(diagnosis, bad, node) for node in suspects}
         try:
             self.exclusions.add(list(reasons.items()), hours=self.site.exclude_hours)
         except (OpsctlError, OSError) as error:
-            said.append(f"later launches may have it again: {error}")
-        said += self._drain(chain.scheduler, nodes, bad, suspects, reasons)
-        return RemovedNodes(nodes=told, until=until, is_excluded=True, done=tuple(said))
+            lines.append(f"later launches may have it again: {error}")
+        lines += self._drain(chain.scheduler, nodes, bad, suspects, reasons)
+        return RemovedNodes(nodes=text, until=until, is_excluded=True, done=tuple(lines))
 
     def out_of_service(self, nodes: Sequence[Node], suspects: Sequence[str]) -> frozenset[str]:
         """The other nodes that no job can have now."""
@@ -122,29 +122,35 @@ class NodeCare:
         acts = Quarantine(
             scheduler=scheduler, history=self.history, exclusions=self.exclusions, site=self.site, chains=()
         )
-        ours = frozenset(each.node for each in self.exclusions.now())
+        ours = frozenset(exclusion.node for exclusion in self.exclusions.now())
         plan = plan_drain(bad, nodes, self.site, scores={}, excluded=ours - set(suspects))
         done = acts.drain(plan)
-        said = [f"drained {each.node}: {each.why}" for each in done if each.action == "drained"]
-        said += [f"did not drain {each.node}: {each.why}" for each in plan.left]
-        said += [f"did not drain {each.node}: {each.why}" for each in done if each.action == "left"]
-        drained = {each.node for each in done if each.action == "drained"}
+        lines = [
+            f"drained {node_action.node}: {node_action.why}" for node_action in done if node_action.action == "drained"
+        ]
+        lines += [f"did not drain {skipped_node.node}: {skipped_node.why}" for skipped_node in plan.left]
+        lines += [
+            f"did not drain {node_action.node}: {node_action.why}"
+            for node_action in done
+            if node_action.action == "left"
+        ]
+        drained = {node_action.node for node_action in done if node_action.action == "drained"}
         if left := [node for node in nodes if node.name in suspects and node.name not in drained and not is_out(node)]:
-            said.append(self._report(left, reasons))
-        return said
+            lines.append(self._report(left, reasons))
+        return lines
 
     def _report(self, nodes: Sequence[Node], reasons: Mapping[str, str]) -> str:
         steps = tuple(Step(node=node.name, reason=reasons[node.name], seen=node) for node in nodes)
         records = [self.history.read(node.name) for node in nodes]
-        told = fold(node.name for node in nodes)
+        text = fold(node.name for node in nodes)
         try:
             path = keep_report(self.history.site, report(NodePlan(steps=steps), records, self.clock.now()))
         except (OpsctlError, OSError) as error:
-            return f"{told} is not drained, and the report for the administrators could not be written: {error}"
-        return f"{told} is not drained; the report for the administrators is in {path}"
+            return f"{text} is not drained, and the report for the administrators could not be written: {error}"
+        return f"{text} is not drained; the report for the administrators is in {path}"
 
 
-def suspects_of(found: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
+def suspects_of(diagnosis: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
     """Those of the suspects that were nodes of the attempt, by Slurm's names: logs have host names and addresses too.
 
     Where Slurm lost a node and no log tells which, it is the only one of the attempt that is down.
@@ -156,15 +162,19 @@ def suspects_of(found: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tupl
     shared = Counter(address for address, _ in {(node.address, node.name) for node in nodes})
     called = {node.address: node.name for node in nodes if node.name in own and shared[node.address] == 1}
     called |= {node.name: node.name for node in nodes if node.name in own}
-    named = (called.get(each) or called.get(each.partition(".")[0], "") for each in found.suspects)
+    named = (called.get(suspect) or called.get(suspect.partition(".")[0], "") for suspect in diagnosis.suspects)
     if told := tuple(dict.fromkeys(name for name in named if name)):
         return told
     down = [node.name for node in nodes if node.name in own and words(node) & {"DOWN", "NOT_RESPONDING"}]
-    return tuple(down) if found.kind is CauseKind.NODE and not found.suspects and len(down) == 1 else ()
+    return tuple(down) if diagnosis.kind is CauseKind.NODE and not diagnosis.suspects and len(down) == 1 else ()
 
 
-def _reason(found: Diagnosis, bad: Sequence[Verdict], node: str) -> str:
+def _reason(diagnosis: Diagnosis, bad: Sequence[Verdict], node: str) -> str:
     """By what the node itself says; if it says nothing, by what the log says of it."""
     verdict = next((each for each in bad if each.node == node and each.evidence), None)
-    line = found.evidence[-1] if found.evidence else ""
-    return reason_for(verdict) if verdict else as_reason(f"{found.cause}: {found.says}{': ' if line else ''}{line}")
+    line = diagnosis.evidence[-1] if diagnosis.evidence else ""
+    return (
+        reason_for(verdict)
+        if verdict
+        else as_reason(f"{diagnosis.cause}: {diagnosis.says}{': ' if line else ''}{line}")
+    )

@@ -40,29 +40,29 @@ def check_nodes(
     if not (gpus if rules.node_check is None else rules.node_check):
         return NodeCheck()
     verdicts = care.check(chain.scheduler, nodes, seconds=rules.node_check_seconds, gpus=gpus)
-    faulty = [each for each in verdicts if each.health is Health.FAULTY and each.evidence]
+    faulty = [verdict for verdict in verdicts if verdict.health is Health.FAULTY and verdict.evidence]
     if not faulty:
         return NodeCheck()
-    found, names = _as_cause(attempt, faulty), [each.node for each in faulty]
+    diagnosis, names = _as_cause(attempt, faulty), [verdict.node for verdict in faulty]
     if why := _cannot_spare(chain, care, names, needed=config.slurm.nodes):
         until = care.clock.now() + timedelta(hours=care.site.exclude_hours)
         chain.note(
             EventKind.QUARANTINED, attempt=attempt.name, nodes=fold(names), until=until.isoformat(), excluded=False,
-            why=describe_diagnosis(found), done=[f"started on {fold(names)} all the same: {why}"],
+            why=describe_diagnosis(diagnosis), done=[f"started on {fold(names)} all the same: {why}"],
         )  # fmt: skip
-        return NodeCheck(kept=f"{fold(names)} is faulty ({describe_diagnosis(found)}), but {why}")
-    chain.note(EventKind.DIAGNOSED, **to_event(found, names))
-    return NodeCheck(refused=f"{fold(names)} is faulty: {describe_diagnosis(found)}")
+        return NodeCheck(kept=f"{fold(names)} is faulty ({describe_diagnosis(diagnosis)}), but {why}")
+    chain.note(EventKind.DIAGNOSED, **to_event(diagnosis, names))
+    return NodeCheck(refused=f"{fold(names)} is faulty: {describe_diagnosis(diagnosis)}")
 
 
 def _as_cause(attempt: Attempt, faulty: Sequence[Verdict]) -> Diagnosis:
     worst = faulty[0].evidence[0]
-    lines = [f"{each.node}: {result.check}: {result.evidence}" for each in faulty for result in each.evidence]
-    found = Diagnosis(
+    lines = [f"{verdict.node}: {result.check}: {result.evidence}" for verdict in faulty for result in verdict.evidence]
+    diagnosis = Diagnosis(
         kind=CauseKind.NODE, cause=worst.check, says=f"{worst.check}: {worst.evidence}", scope=Scope.NODE,
-        node=fold(each.node for each in faulty), evidence=tuple(lines), advice=worst.remedy, attempt=attempt.name,
+        node=fold(verdict.node for verdict in faulty), evidence=tuple(lines), advice=worst.remedy, attempt=attempt.name,
     )  # fmt: skip
-    return replace(found, kind=CauseKind.GPU, scope=Scope.GPU, gpu=worst.gpu) if worst.gpu else found
+    return replace(diagnosis, kind=CauseKind.GPU, scope=Scope.GPU, gpu=worst.gpu) if worst.gpu else diagnosis
 
 
 def _cannot_spare(chain: TrainArrays, care: NodeCare, names: Sequence[str], *, needed: int) -> str:

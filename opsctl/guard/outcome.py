@@ -145,10 +145,10 @@ class FinishedAttempt:
         return (self.ended - self.started).total_seconds() / 60
 
 
-def decide_outcome(seen: Evidence) -> tuple[Outcome, str]:
+def decide_outcome(evidence: Evidence) -> tuple[Outcome, str]:
     """How it ended, and in words why we think so. The trainer's own word goes first, then what we asked of it."""
     for rule in (_by_trainer, _by_request, _by_log, _by_body, _by_slurm, _by_signal, _by_code):
-        if found := rule(seen):
+        if found := rule(evidence):
             return found
     return Outcome.LOST, "it left no word, and Slurm does not know either"
 
@@ -183,54 +183,54 @@ _STATES = {
 }
 
 
-def _by_trainer(seen: Evidence) -> tuple[Outcome, str] | None:
-    if seen.stop is None or (outcome := _REASONS.get(seen.stop.reason)) is None:
+def _by_trainer(evidence: Evidence) -> tuple[Outcome, str] | None:
+    if evidence.stop is None or (outcome := _REASONS.get(evidence.stop.reason)) is None:
         return None
-    detail = f": {seen.stop.detail}" if seen.stop.detail else ""
-    return outcome, f"the trainer left at step {seen.stop.step} ({seen.stop.reason.value}){detail}"
+    detail = f": {evidence.stop.detail}" if evidence.stop.detail else ""
+    return outcome, f"the trainer left at step {evidence.stop.step} ({evidence.stop.reason.value}){detail}"
 
 
-def _by_request(seen: Evidence) -> tuple[Outcome, str] | None:
-    if seen.request and (outcome := _REQUESTS.get(seen.request.reason)):
-        return outcome, seen.request.why
-    return _stopped(seen) if seen.stop else None
+def _by_request(evidence: Evidence) -> tuple[Outcome, str] | None:
+    if evidence.request and (outcome := _REQUESTS.get(evidence.request.reason)):
+        return outcome, evidence.request.why
+    return _stopped(evidence) if evidence.stop else None
 
 
-def _stopped(seen: Evidence) -> tuple[Outcome, str]:
+def _stopped(evidence: Evidence) -> tuple[Outcome, str]:
     """It left because it was asked to. Slurm asks the rest of a job to end after it has lost a node of it."""
-    if seen.state is JobState.NODE_FAIL:
-        return Outcome.NODE_FAILED, f"Slurm says {seen.state.value}"
-    return Outcome.STOPPED, seen.request.why if seen.request else "the trainer was asked to stop"
+    if evidence.state is JobState.NODE_FAIL:
+        return Outcome.NODE_FAILED, f"Slurm says {evidence.state.value}"
+    return Outcome.STOPPED, evidence.request.why if evidence.request else "the trainer was asked to stop"
 
 
-def _by_log(seen: Evidence) -> tuple[Outcome, str] | None:
-    has_left = seen.code == 0 or (seen.code is None and seen.state is JobState.COMPLETED)
-    return (Outcome.FINISHED, "the log ends with the last iteration") if has_left and seen.is_last_step else None
+def _by_log(evidence: Evidence) -> tuple[Outcome, str] | None:
+    has_left = evidence.code == 0 or (evidence.code is None and evidence.state is JobState.COMPLETED)
+    return (Outcome.FINISHED, "the log ends with the last iteration") if has_left and evidence.is_last_step else None
 
 
-def _by_body(seen: Evidence) -> tuple[Outcome, str] | None:
-    if seen.code != 0:
+def _by_body(evidence: Evidence) -> tuple[Outcome, str] | None:
+    if evidence.code != 0:
         return None
-    if seen.request:
-        return _stopped(seen)
+    if evidence.request:
+        return _stopped(evidence)
     return Outcome.EXITED, "the body exited with 0"
 
 
-def _by_slurm(seen: Evidence) -> tuple[Outcome, str] | None:
-    outcome = _STATES.get(seen.state)
-    if outcome is None or (outcome is Outcome.CRASHED and seen.code is not None):
+def _by_slurm(evidence: Evidence) -> tuple[Outcome, str] | None:
+    outcome = _STATES.get(evidence.state)
+    if outcome is None or (outcome is Outcome.CRASHED and evidence.code is not None):
         return None
-    return outcome, f"Slurm says {seen.state.value}"
+    return outcome, f"Slurm says {evidence.state.value}"
 
 
-def _by_signal(seen: Evidence) -> tuple[Outcome, str] | None:
-    if seen.request is None or seen.request.reason is not StopKind.TERM:
+def _by_signal(evidence: Evidence) -> tuple[Outcome, str] | None:
+    if evidence.request is None or evidence.request.reason is not StopKind.TERM:
         return None
-    return (Outcome.TIMED_OUT if seen.at_its_limit else Outcome.CANCELLED), seen.request.why
+    return (Outcome.TIMED_OUT if evidence.at_its_limit else Outcome.CANCELLED), evidence.request.why
 
 
-def _by_code(seen: Evidence) -> tuple[Outcome, str] | None:
-    return (Outcome.CRASHED, f"the body exited with {seen.code}") if seen.code is not None else None
+def _by_code(evidence: Evidence) -> tuple[Outcome, str] | None:
+    return (Outcome.CRASHED, f"the body exited with {evidence.code}") if evidence.code is not None else None
 
 
 def is_burning(attempt: FinishedAttempt, rules: GuardSettings) -> bool:
@@ -276,5 +276,5 @@ def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
     last = [attempt for attempt in attempts if attempt.outcome not in NO_ATTEMPT][-rules.short_attempts :]
     if len(last) < rules.short_attempts or not all(is_burning(attempt, rules) for attempt in last):
         return ""
-    told = ", ".join(f"{attempt.attempt} {attempt.outcome.value}" for attempt in last)
-    return f"{len(last)} lives in a row under {rules.short_attempt_minutes:g} min without a new checkpoint: {told}"
+    text = ", ".join(f"{attempt.attempt} {attempt.outcome.value}" for attempt in last)
+    return f"{len(last)} lives in a row under {rules.short_attempt_minutes:g} min without a new checkpoint: {text}"

@@ -123,10 +123,10 @@ class Supervisor:
         self._check_trusted()
         with self.tolerated("looking at the nodes"):
             self._check_nodes()
-        if asked := read_stop_request(self.attempt):
-            self.say(f"leaving without running the body: {asked.why}")
+        if stop_request := read_stop_request(self.attempt):
+            self.say(f"leaving without running the body: {stop_request.why}")
             self._finalize_own()
-            return {StopKind.REFUSED: 1, StopKind.NODE_REFUSED: 1, StopKind.TERM: 143}.get(asked.reason, 0)
+            return {StopKind.REFUSED: 1, StopKind.NODE_REFUSED: 1, StopKind.TERM: 143}.get(stop_request.reason, 0)
         return self._run_body(signals)
 
     # --- before the body
@@ -141,16 +141,17 @@ class Supervisor:
         self._unfinalized = True
         finalized: list[FinishedAttempt] = []
         with self.tolerated("finalizing earlier attempts"):
-            seen = self.chain.check()
-            finalized = finalize_ended(self.chain, self.rules, seen, own=self.attempt.name, care=self.care)
+            snapshot = self.chain.check()
+            finalized = finalize_ended(self.chain, self.rules, snapshot, own=self.attempt.name, care=self.care)
             self._unfinalized = any(
-                attempt not in seen.history.finalized and attempt not in {each.attempt for each in finalized}
-                for attempt in seen.history.started
+                attempt not in snapshot.history.finalized
+                and attempt not in {finished.attempt for finished in finalized}
+                for attempt in snapshot.history.started
                 if attempt != self.attempt.name
             )
-        for each in finalized:
-            self.say(f"finalized {each.attempt}: {each.outcome.value}, {each.action.value}: {each.why}")
-        if leave and (final := next((each for each in finalized if each.action.is_final), None)):
+        for finished in finalized:
+            self.say(f"finalized {finished.attempt}: {finished.outcome.value}, {finished.action.value}: {finished.why}")
+        if leave and (final := next((finished for finished in finalized if finished.action.is_final), None)):
             self.ask(StopKind.SKIPPED, f"{final.attempt} {final.outcome.value}: {final.why}")
         elif leave and (bad := self._excluded_by(finalized)):
             self.ask(StopKind.NODE_REFUSED, f"{bad.why}: {fold(bad.suspects)} is among the nodes of this attempt too")
@@ -159,7 +160,12 @@ class Supervisor:
         """The attempt whose end has excluded a node that we have got."""
         mine = set(attempt_record.nodes_of(self.env))
         return next(
-            (each for each in finalized if each.action is Action.EXCLUDE_NODES and mine & set(each.suspects)), None
+            (
+                finished
+                for finished in finalized
+                if finished.action is Action.EXCLUDE_NODES and mine & set(finished.suspects)
+            ),
+            None,
         )
 
     def _check_trusted(self) -> None:
@@ -173,11 +179,11 @@ class Supervisor:
         """Refuse a node that is faulty, if the train can do without it."""
         if self.care is None or read_stop_request(self.attempt):
             return
-        seen = check_nodes(self.chain, self.care, self.rules, self.attempt, attempt_record.nodes_of(self.env))
-        if seen.refused:
-            self.ask(StopKind.NODE_REFUSED, seen.refused)
-        elif seen.kept:
-            self.say(f"going on all the same: {seen.kept}")
+        node_check = check_nodes(self.chain, self.care, self.rules, self.attempt, attempt_record.nodes_of(self.env))
+        if node_check.refused:
+            self.ask(StopKind.NODE_REFUSED, node_check.refused)
+        elif node_check.kept:
+            self.say(f"going on all the same: {node_check.kept}")
             self.notify()
 
     # --- the body
@@ -270,8 +276,8 @@ class Supervisor:
         """This attempt's job, if Slurm ends it for a node that it has lost: while the others complete, only the
         reason of
         the job says so."""
-        asked = read_stop_request(self.attempt)
-        if asked is None or asked.reason is not StopKind.TERM:
+        stop_request = read_stop_request(self.attempt)
+        if stop_request is None or stop_request.reason is not StopKind.TERM:
             return None
         own = [job for job in self.chain.scheduler.jobs() if is_of(job, self.attempt) and job.reason == NODE_LOST]
         return replace(own[0], state=JobState.NODE_FAIL) if own else None

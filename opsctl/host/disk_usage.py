@@ -178,7 +178,7 @@ def find_largest(path: Path, directory: str, *, most: int = 5) -> list[User]:
         places[_owner(place)].append(place)
     users = [
         User(
-            name=name, size=sum(sizes[each] for each in theirs), inodes=sum(inodes.get(each, 0) for each in theirs),
+            name=name, size=sum(sizes[their] for their in theirs), inodes=sum(inodes.get(their, 0) for their in theirs),
             places=tuple(sorted(theirs, key=lambda each: -sizes[each])),
         )
         for name, theirs in places.items()

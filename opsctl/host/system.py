@@ -72,11 +72,11 @@ class SystemRunner:
         return Completed(argv=tuple(argv), code=code, out=_text(out), err=_text(err))
 
 
-def _exchange(process: subprocess.Popen[bytes], given: bytes, until: float) -> tuple[bytearray, bytearray]:
+def _exchange(process: subprocess.Popen[bytes], data: bytes, until: float) -> tuple[bytearray, bytearray]:
     """Give it its input and take what it prints, until it has closed both. Not `communicate`, which keeps whatever is
     printed. Raises TimeoutExpired, and OverflowError for more than MOST_OUTPUT."""
     assert process.stdin and process.stdout and process.stderr
-    out, err, rest = bytearray(), bytearray(), memoryview(given)
+    out, err, rest = bytearray(), bytearray(), memoryview(data)
     with selectors.DefaultSelector() as waiting:
         waiting.register(process.stdin, selectors.EVENT_WRITE)
         waiting.register(process.stdout, selectors.EVENT_READ, out)
@@ -142,7 +142,7 @@ def run_bounded(
     `pulse` is called again and again meanwhile. What is left of its process group is told to end, and killed after
     `grace` seconds. Raises OSError if it cannot be started.
     """
-    kept = _OutputEnds(keep)
+    output_ends = _OutputEnds(keep)
     with contextlib.ExitStack() as stack:
         with _signals_wait():
             process = subprocess.Popen(
@@ -150,20 +150,20 @@ def run_bounded(
                 cwd=cwd, process_group=0,
             )  # fmt: skip
             assert process.stdout is not None
-            stack.callback(_wind_up, process, process.stdout.fileno(), kept, grace)
+            stack.callback(_wind_up, process, process.stdout.fileno(), output_ends, grace)
         late = time.monotonic() + timeout
         os.set_blocking(process.stdout.fileno(), False)
         while process.poll() is None and time.monotonic() < late:
-            kept.read(process.stdout.fileno(), wait=min(0.1, max(0.0, late - time.monotonic())))
+            output_ends.read(process.stdout.fileno(), wait=min(0.1, max(0.0, late - time.monotonic())))
             pulse()
         in_time = process.poll() is not None
-    return Bounded(code=process.returncode if in_time else None, output=kept.text())
+    return Bounded(code=process.returncode if in_time else None, output=output_ends.text())
 
 
-def _wind_up(process: subprocess.Popen[bytes], out: int, kept: _OutputEnds, grace: float) -> None:
+def _wind_up(process: subprocess.Popen[bytes], out: int, output_ends: _OutputEnds, grace: float) -> None:
     _end_group(process, grace=grace)
     os.set_blocking(out, False)
-    kept.read(out, wait=0)
+    output_ends.read(out, wait=0)
     if process.stdout:
         process.stdout.close()
 

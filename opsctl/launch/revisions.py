@@ -71,10 +71,10 @@ def swap(run: RunDir, files: Files) -> str:
 
 def _keep(run: RunDir, files: Files, new: Files) -> str:
     """Copy what is there to `revisions/<number>/`, unless the newest revision has it; its number."""
-    kept = revisions(run)
-    if kept and (newest := read_files(RunDir(kept[-1]))) and _is_between(newest, files, new):
-        return kept[-1].name
-    number = f"{int(kept[-1].name) + 1 if kept else 1:04}"
+    paths = revisions(run)
+    if paths and (newest := read_files(RunDir(paths[-1]))) and _is_between(newest, files, new):
+        return paths[-1].name
+    number = f"{int(paths[-1].name) + 1 if paths else 1:04}"
     fresh = run.revisions / f".{uuid.uuid4().hex}"
     try:
         fresh.mkdir(mode=0o755)
@@ -97,8 +97,8 @@ def _is_between(old: Files, now: Files, new: Files) -> bool:
 
 def revisions(run: RunDir) -> list[Path]:
     """Every earlier set of files, the oldest first."""
-    found = (each for each in run.revisions.glob("[0-9]*") if each.name.isdigit())
-    return sorted(found, key=lambda each: int(each.name))
+    paths = (path for path in run.revisions.glob("[0-9]*") if path.name.isdigit())
+    return sorted(paths, key=lambda path: int(path.name))
 
 
 def note_edit(run: RunDir, journal: Journal, revision: str) -> None:

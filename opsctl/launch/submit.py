@@ -54,8 +54,8 @@ class Launch:
         """What an earlier launch came to that did not learn of it, if there is one."""
         if not self.run.exists:
             return None
-        seen = self.chain.check()
-        return self._already(seen) if seen.adopted else None
+        snapshot = self.chain.check()
+        return self._already(snapshot) if snapshot.adopted else None
 
     def carry_out(self) -> SubmittedArray:
         """Write the run directory and submit. Raises InputError where the train is queued or stopped already,
@@ -63,35 +63,35 @@ class Launch:
         check_owner(self.run)
         self.run.create(self.group)
         with lease(self.run.path, self.clock):
-            seen = self.chain.check()
-            self.chain.drop_doubles(seen)
-            if seen.adopted:
-                return self._already(seen)
+            snapshot = self.chain.check()
+            self.chain.drop_doubles(snapshot)
+            if snapshot.adopted:
+                return self._already(snapshot)
             check_not_stopped(self.run)
-            check_not_queued(self.run, seen, self.plan.spec.after)
-            self._check_append(seen)
-            lost = self._note_lost(seen)
+            check_not_queued(self.run, snapshot, self.plan.spec.after)
+            self._check_append(snapshot)
+            lost = self._note_lost(snapshot)
             self._write()
             self.check_trusted()
-            array = self._submit(seen)
+            array = self._submit(snapshot)
         return SubmittedArray(array=array, tasks=self.plan.spec.tasks, already=False, notes=tuple(lost))
 
-    def _already(self, seen: TrainSnapshot) -> SubmittedArray:
-        array = seen.adopted[0].array
-        tasks = seen.history.arrays[array].tasks
+    def _already(self, snapshot: TrainSnapshot) -> SubmittedArray:
+        array = snapshot.adopted[0].array
+        tasks = snapshot.history.arrays[array].tasks
         return SubmittedArray(array=array, tasks=tasks, already=True, notes=())
 
-    def _check_append(self, seen: TrainSnapshot) -> None:
+    def _check_append(self, snapshot: TrainSnapshot) -> None:
         """Tasks that are queued read the same files: changing those is an edit, and said as such."""
         now = read_files(self.run)
-        if seen.is_queued and now and (now.trainer, now.body) != (self.files.trainer, self.files.body):
+        if snapshot.is_queued and now and (now.trainer, now.body) != (self.files.trainer, self.files.body):
             raise InputError(
                 f"{self.run.name}: what the queued tasks run would change with this launch",
                 hint=f"opsctl edit {self.run.name} TRAIN.toml changes it for them too; then launch again",
             )
 
-    def _note_lost(self, seen: TrainSnapshot) -> list[str]:
-        lost = sorted({job.array for job in seen.strangers}, key=int)
+    def _note_lost(self, snapshot: TrainSnapshot) -> list[str]:
+        lost = sorted({job.array for job in snapshot.strangers}, key=int)
         for array in lost:
             self.chain.note(EventKind.ARRAY_LOST, array=array)
         return [f"array {array} of this train was lost: Slurm has given its id to another job" for array in lost]
@@ -103,10 +103,10 @@ class Launch:
         swap(self.run, self.files)
         self.run.write(self.run.wrapper, self.plan.wrapper)
 
-    def _submit(self, seen: TrainSnapshot) -> str:
+    def _submit(self, snapshot: TrainSnapshot) -> str:
         """Submit under the nonce of an earlier try, if there is one: should that one arrive late, the two are known
         for the same."""
-        nonce = next(iter(seen.history.pending), self.plan.nonce)
+        nonce = next(iter(snapshot.history.pending), self.plan.nonce)
         plan = replace(self.plan, nonce=nonce)
         for node, until in self.kept_from:
             self.chain.note(EventKind.EXCLUDED, jobs=[], nodes=node, until=until.isoformat())
@@ -140,24 +140,24 @@ def check_owner(run: RunDir) -> None:
 def check_not_stopped(run: RunDir) -> None:
     """A switch from last time would stop the train as it starts. Raises InputError."""
     for switch, flag in ((Switch.KILL, ""), (Switch.PAUSE, " --pause")):
-        if found := read(run, switch):
-            why = f": {found.why}" if found.why else ""
+        if armed := read(run, switch):
+            why = f": {armed.why}" if armed.why else ""
             raise InputError(
-                f"{run.name}: the {switch} switch is armed since {found.since:%Y-%m-%d %H:%M} UTC by {found.by}{why}",
+                f"{run.name}: the {switch} switch is armed since {armed.since:%Y-%m-%d %H:%M} UTC by {armed.by}{why}",
                 hint=f"opsctl kill-switch disarm {run.name}{flag}",
             )
 
 
-def check_not_queued(run: RunDir, seen: TrainSnapshot, after: str) -> None:
+def check_not_queued(run: RunDir, snapshot: TrainSnapshot, after: str) -> None:
     """One train runs once at a time. Raises InputError, or SchedulerError for an array that is not to be understood."""
-    if odd := [job.array for job in seen.strangers if job.name == run.name]:
+    if odd := [job.array for job in snapshot.strangers if job.name == run.name]:
         raise SchedulerError(
             f"array {odd[0]} has this train's name and id, but not the comment that opsctl gave it",
             hint="somebody changed it; cancel that array before you launch, or the train may run twice",
         )
-    if not seen.is_queued:
+    if not snapshot.is_queued:
         return
-    last = max((job.array for job in (*seen.waiting, *seen.active)), key=int)
+    last = max((job.array for job in (*snapshot.waiting, *snapshot.active)), key=int)
     if after != last:  # nor after one task of it: the next one would run at the same time
         raise InputError(
             f"{run.name}: is queued already, as array {last}",

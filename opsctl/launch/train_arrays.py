@@ -81,21 +81,21 @@ class TrainArrays:
         """Ask Slurm once (unless its whole queue is given), and note in the journal what it knew and the journal did
         not."""
         jobs = self.scheduler.jobs() if jobs is None else jobs
-        seen = take_snapshot(self.run, self.journal, jobs)
-        if not (seen.adopted and self.run.is_ours):
-            return seen
-        for array, job in {job.array: job for job in seen.adopted}.items():
+        snapshot = take_snapshot(self.run, self.journal, jobs)
+        if not (snapshot.adopted and self.run.is_ours):
+            return snapshot
+        for array, job in {job.array: job for job in snapshot.adopted}.items():
             self.note(EventKind.SUBMITTED, nonce=job.comment.rpartition(":")[2], array=array)
-        return replace(take_snapshot(self.run, self.journal, jobs), adopted=seen.adopted)
+        return replace(take_snapshot(self.run, self.journal, jobs), adopted=snapshot.adopted)
 
     def note(self, kind: EventKind, **data: object) -> None:
         """Journal what was done. Only the owner can: what a team-mate did shows in their switch or request."""
         if self.run.is_ours:
             self.journal.append(kind, **data)
 
-    def drop_doubles(self, seen: TrainSnapshot) -> list[str]:
+    def drop_doubles(self, snapshot: TrainSnapshot) -> list[str]:
         """Cancel what is queued of a submission that arrived twice; the arrays. One that runs already is left alone."""
-        arrays = _arrays([job for job in seen.doubles if job.state.is_waiting])
+        arrays = _arrays([job for job in snapshot.doubles if job.state.is_waiting])
         for array in arrays:
             self.scheduler.cancel(array, queued_only=True)
             self.note(EventKind.CANCELLED, job=array, why="the same submission arrived twice")
@@ -112,22 +112,22 @@ class TrainArrays:
 
     def release(self) -> list[str]:
         """Let what is queued start again; the arrays, the last first."""
-        seen = self.check()
-        arrays = _arrays(seen.waiting)
+        snapshot = self.check()
+        arrays = _arrays(snapshot.waiting)
         for array in arrays:
             self.scheduler.release(array)
-        if arrays or seen.history.held:
+        if arrays or snapshot.history.held:
             self.note(EventKind.RELEASED, jobs=arrays)
         return arrays
 
     def cancel(self, why: str, *, queued_only: bool = False) -> list[str]:
         """Cancel every array, first what is queued and then, unless `queued_only`, what runs; the arrays, also those
         that an earlier call has cancelled that was cut off before it could say so."""
-        seen = self.check()
-        arrays = _arrays(seen.waiting)
-        running = [] if queued_only else _arrays(seen.active)
+        snapshot = self.check()
+        arrays = _arrays(snapshot.waiting)
+        running = [] if queued_only else _arrays(snapshot.active)
         now = list(dict.fromkeys([*arrays, *running]))
-        ended = list(dict.fromkeys([*_cut_off(seen.history), *now]))
+        ended = list(dict.fromkeys([*_cut_off(snapshot.history), *now]))
         if now:
             self.note(EventKind.CANCELLING, job=",".join(ended), why=why)
         for array in arrays:
@@ -140,17 +140,17 @@ class TrainArrays:
 
     def cancel_task(self, task: int, why: str) -> str:
         """Cancel one array task, in the newest array that has it. Raises InputError if none has."""
-        seen = self.check()
-        found = [job for job in seen.jobs if task in job.tasks and not job.state.is_final]
-        begun = str(seen.history.cancelling.data["job"]) if seen.history.cancelling else ""
-        if not found and begun.endswith(f"_{task}"):
+        snapshot = self.check()
+        jobs = [job for job in snapshot.jobs if task in job.tasks and not job.state.is_final]
+        begun = str(snapshot.history.cancelling.data["job"]) if snapshot.history.cancelling else ""
+        if not jobs and begun.endswith(f"_{task}"):
             self.note(EventKind.CANCELLED, job=begun, why=why)
             return begun
-        if not found:
+        if not jobs:
             raise InputError(
                 f"{self.run.name}: no task {task} is queued or running", hint=f"opsctl status {self.run.name}"
             )
-        job = f"{found[-1].array}_{task}"
+        job = f"{jobs[-1].array}_{task}"
         self.note(EventKind.CANCELLING, job=job, why=why)
         self.scheduler.cancel(job)
         self.note(EventKind.CANCELLED, job=job, why=why)
@@ -216,16 +216,16 @@ class TrainArrays:
 def excluded_until(events: Sequence[Event]) -> dict[str, datetime]:
     """Until when each node is excluded from what is queued; without those that a person has excluded."""
     ends: dict[str, datetime] = {}
-    kept = nodeset("")
+    node_set = nodeset("")
     for event in events:
         if event.kind is EventKind.EXCLUDED and "until" in event.data:
             ends |= dict.fromkeys(nodeset(event.data["nodes"]), datetime.fromisoformat(event.data["until"]))
         elif event.kind is EventKind.EXCLUDED:
-            kept |= nodeset(event.data["nodes"])
+            node_set |= nodeset(event.data["nodes"])
         elif event.kind is EventKind.READMITTED:
             back = nodeset(event.data["nodes"])
             ends = {node: end for node, end in ends.items() if node not in back}
-    return {node: end for node, end in ends.items() if node not in kept}
+    return {node: end for node, end in ends.items() if node not in node_set}
 
 
 def _cut_off(history: TrainHistory) -> list[str]:

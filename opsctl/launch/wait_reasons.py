@@ -73,26 +73,26 @@ def word(job: Job) -> str:
 
 def explain_wait(job: Job) -> str:
     """In words why it waits."""
-    said = word(job)
-    return REASONS.get(said) or _limit(said) or said
+    text = word(job)
+    return REASONS.get(text) or _limit(text) or text
 
 
-def _limit(said: str) -> str:
+def _limit(text: str) -> str:
     """In words which limit that is; empty for what is none."""
-    match = _LIMIT.fullmatch(said)
-    if match is None or not (_OWN_LIMIT.fullmatch(said) or _SHARED_LIMIT.fullmatch(said)):
+    match = _LIMIT.fullmatch(text)
+    if match is None or not (_OWN_LIMIT.fullmatch(text) or _SHARED_LIMIT.fullmatch(text)):
         return ""
     whose, kind, what, per = match.groups()
     counted, minutes = re.fullmatch(r"(\w+?)((?:Run)?Minutes|)", what).groups()  # type: ignore[union-attr]  # any word fits
     of = "account" if whose == "Assoc" else "QOS"
     amount = f"{_WHAT.get(counted, counted)}{' x minutes' if minutes else ''}"
     if kind == "Min":
-        return f"will never start: fewer {amount} than its {of} wants of a job ({said})"
-    if _OWN_LIMIT.fullmatch(said):
+        return f"will never start: fewer {amount} than its {of} wants of a job ({text})"
+    if _OWN_LIMIT.fullmatch(text):
         one = "on a node" if per == "PerNode" else "a job"
-        return f"will never start: more {amount} than its {of} allows {one} ({said})"
+        return f"will never start: more {amount} than its {of} allows {one} ({text})"
     together = _TOGETHER.get(per, "a user" if kind == "Max" else "all its jobs together")
-    return f"waits for a limit: the {amount} that its {of} allows {together} ({said})"
+    return f"waits for a limit: the {amount} that its {of} allows {together} ({text})"
 
 
 def is_limit(job: Job) -> bool:
@@ -102,14 +102,14 @@ def is_limit(job: Job) -> bool:
 
 def classify_wait(job: Job) -> WaitKind:
     """What kind of waiting that is."""
-    said = word(job)
+    text = word(job)
     for kind, holds in (
-        (WaitKind.FAILED, job.state in {JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT} or "requeued held" in said),
-        (WaitKind.ADMIN, said == "JobHeldAdmin"),
+        (WaitKind.FAILED, job.state in {JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT} or "requeued held" in text),
+        (WaitKind.ADMIN, text == "JobHeldAdmin"),
         (WaitKind.HELD, job.is_held),
-        (WaitKind.NEVER, REASONS.get(said, "").startswith("will never") or bool(_OWN_LIMIT.fullmatch(said))),
-        (WaitKind.FINE, said in _FINE),
-        (WaitKind.BLOCKED, said in _BLOCKED or bool(_SHARED_LIMIT.fullmatch(said))),
+        (WaitKind.NEVER, REASONS.get(text, "").startswith("will never") or bool(_OWN_LIMIT.fullmatch(text))),
+        (WaitKind.FINE, text in _FINE),
+        (WaitKind.BLOCKED, text in _BLOCKED or bool(_SHARED_LIMIT.fullmatch(text))),
     ):
         if holds:
             return kind

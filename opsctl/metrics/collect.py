@@ -43,18 +43,18 @@ def gather(world: MetricsServices, trains: Sequence[RunDir] = ()) -> list[Metric
     but what is a bug in opsctl."""
     runs, now = trains or all_trains(world.root), world.clock.now()
     jobs = _jobs(world) if runs else None
-    found = [MetricSample("opsctl_look_timestamp_seconds", now.timestamp()), *_site(world)]
+    metric_samples = [MetricSample("opsctl_look_timestamp_seconds", now.timestamp()), *_site(world)]
     if runs:
-        found.append(MetricSample("opsctl_slurm_up", float(jobs is not None)))
+        metric_samples.append(MetricSample("opsctl_slurm_up", float(jobs is not None)))
     for run in runs:
         labels = {"train": run.name}
         try:
             of_train = list(_train(run, world.journal(run), jobs, now))
         except (OpsctlError, OSError):
-            found.append(MetricSample("opsctl_train_up", 0.0, labels))
+            metric_samples.append(MetricSample("opsctl_train_up", 0.0, labels))
         else:
-            found += [MetricSample("opsctl_train_up", 1.0, labels), *of_train]
-    return found
+            metric_samples += [MetricSample("opsctl_train_up", 1.0, labels), *of_train]
+    return metric_samples
 
 
 def effective(world: MetricsServices, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
@@ -97,53 +97,53 @@ def _train(run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datet
     finalized = replay(journal.events()).finalized.values()
     for outcome, count in sorted(Counter(str(event.data["outcome"]) for event in finalized).items()):
         yield MetricSample("opsctl_train_attempts_total", count, {"train": run.name, "outcome": outcome})
-    seen = None
+    none = None
     if jobs is not None:
-        seen = read_status(run, journal, jobs, now)
-        yield from _queue(seen)
+        none = read_status(run, journal, jobs, now)
+        yield from _queue(none)
     yield from _files(run)
-    if found := seen.progress if seen else read_progress(run):
-        yield from _progress(run.name, found)
+    if progress := none.progress if none else read_progress(run):
+        yield from _progress(run.name, progress)
 
 
-def _queue(seen: TrainStatus) -> Iterator[MetricSample]:
+def _queue(status: TrainStatus) -> Iterator[MetricSample]:
     for state in STATES:
-        yield MetricSample("opsctl_train_state", float(seen.state == state), {"train": seen.train, "state": state})
-    waiting = sum(each.tasks for each in seen.waiting or ())
-    for state, tasks in (("running", len(seen.running or ())), ("waiting", waiting)):
-        yield MetricSample("opsctl_train_tasks", tasks, {"train": seen.train, "state": state})
+        yield MetricSample("opsctl_train_state", float(status.state == state), {"train": status.train, "state": state})
+    waiting = sum(each.tasks for each in status.waiting or ())
+    for state, tasks in (("running", len(status.running or ())), ("waiting", waiting)):
+        yield MetricSample("opsctl_train_tasks", tasks, {"train": status.train, "state": state})
     reasons: Counter[str] = Counter()
-    for each in seen.waiting or ():
+    for each in status.waiting or ():
         reasons[each.reason] += each.tasks
     for reason, tasks in sorted(reasons.items()):
-        yield MetricSample("opsctl_train_waiting_tasks", tasks, {"train": seen.train, "reason": reason})
+        yield MetricSample("opsctl_train_waiting_tasks", tasks, {"train": status.train, "reason": reason})
 
 
 def _files(run: RunDir) -> Iterator[MetricSample]:
     labels = {"train": run.name}
     if run.main_log.exists():
         yield MetricSample("opsctl_train_log_timestamp_seconds", run.main_log.stat().st_mtime, labels)
-    if found := find_saves(run.checkpoints, embedded=run.trainer_config.exists()):
-        yield MetricSample("opsctl_train_checkpoint_timestamp_seconds", found[-1].at.timestamp(), labels)
+    if saves := find_saves(run.checkpoints, embedded=run.trainer_config.exists()):
+        yield MetricSample("opsctl_train_checkpoint_timestamp_seconds", saves[-1].at.timestamp(), labels)
 
 
-def _progress(train: str, seen: Progress) -> Iterator[MetricSample]:
+def _progress(train: str, progress: Progress) -> Iterator[MetricSample]:
     figures: Iterable[tuple[str, float | None]] = (
-        ("step", seen.step),
-        ("last_step", seen.last_step),
-        ("loss", seen.loss),
-        ("tokens", seen.tokens),
-        ("step_seconds", seen.step_s),
-        ("usual_step_seconds", seen.usual_step_s),
-        ("tflops", seen.tflops),
-        ("usual_tflops", seen.usual_tflops),
-        ("heartbeat_timestamp_seconds", seen.at.timestamp() if seen.at else None),
-        ("checkpoint_step", seen.checkpoint_step),
-        ("next_checkpoint_step", seen.next_save),
+        ("step", progress.step),
+        ("last_step", progress.last_step),
+        ("loss", progress.loss),
+        ("tokens", progress.tokens),
+        ("step_seconds", progress.step_s),
+        ("usual_step_seconds", progress.usual_step_s),
+        ("tflops", progress.tflops),
+        ("usual_tflops", progress.usual_tflops),
+        ("heartbeat_timestamp_seconds", progress.at.timestamp() if progress.at else None),
+        ("checkpoint_step", progress.checkpoint_step),
+        ("next_checkpoint_step", progress.next_save),
     )
     for name, value in figures:
         if value is not None:
             yield MetricSample(f"opsctl_train_{name}", value, {"train": train})
-    if left := seen.left:
+    if left := progress.left:
         for bound, seconds in (("likely", left.likely), ("early", left.early), ("late", left.late)):
             yield MetricSample("opsctl_train_left_seconds", seconds, {"train": train, "bound": bound})

@@ -78,9 +78,9 @@ class Collected:
         for name, family in FAMILIES.items():
             make = CounterMetricFamily if family.is_count else GaugeMetricFamily
             made = make(name, family.help, labels=family.labels)
-            for each in self.samples:
-                if each.name == name:
-                    made.add_metric([_text(each.labels[label]) for label in family.labels], each.value)
+            for sample in self.samples:
+                if sample.name == name:
+                    made.add_metric([_text(sample.labels[label]) for label in family.labels], sample.value)
             if made.samples:
                 yield made
 

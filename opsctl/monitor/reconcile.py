@@ -49,7 +49,7 @@ def reconcile_all(
     gone = [array for chain in chains for array in _vanished(chain, jobs)]
     past = load_past_jobs(scheduler, list(dict.fromkeys(gone)))
     reconciled = [_reconcile_one(chain, jobs, past, care) for chain in chains]
-    return [each for each in reconciled if each.done or each.error]
+    return [reconciled_train for reconciled_train in reconciled if reconciled_train.done or reconciled_train.error]
 
 
 def _vanished(chain: TrainArrays, jobs: Sequence[Job]) -> list[str]:
@@ -76,29 +76,29 @@ def reconcile(
     was
     done, in words. Only for the owner; without `care` nothing is done about nodes."""
     done = switches.journal_switches(chain.run, chain.journal)
-    given = read_toml(chain.run.config)
-    rules = parse(GuardSettings, given.get("guard", {}), str(chain.run.config))
+    fields = read_toml(chain.run.config)
+    rules = parse(GuardSettings, fields.get("guard", {}), str(chain.run.config))
     for ended in finalize_ended(chain, rules, chain.check(jobs), past=past, care=care):
         done.append(f"finalized {ended.attempt}: {ended.outcome.value}, {ended.action.value}: {ended.why}")
     for request in switches.list_requests(chain.run):
-        done += carry_out(chain, request, nodes=_nodes(given))
-    return done + readmit_nodes(chain, given)
+        done += carry_out(chain, request, nodes=_nodes(fields))
+    return done + readmit_nodes(chain, fields)
 
 
-def readmit_nodes(chain: TrainArrays, given: dict[str, Any]) -> list[str]:
+def readmit_nodes(chain: TrainArrays, fields: dict[str, Any]) -> list[str]:
     """Let what is queued have the nodes again whose exclusion is over, but those that a person has excluded."""
-    table = given.get("slurm")
-    kept = nodeset(str(table.get("exclude", ""))) if isinstance(table, dict) else nodeset("")
+    table = fields.get("slurm")
+    node_set = nodeset(str(table.get("exclude", ""))) if isinstance(table, dict) else nodeset("")
     ends, now = excluded_until(chain.journal.events()), chain.journal.clock.now()
-    over = fold(node for node, end in ends.items() if end <= now and node not in kept)
+    over = fold(node for node, end in ends.items() if end <= now and node not in node_set)
     if not over:
         return []
     chain.readmit(over)
     return [f"{over} may be used again: the exclusion is over"]
 
 
-def _nodes(given: dict[str, object]) -> int:
-    table = given.get("slurm")
+def _nodes(fields: dict[str, object]) -> int:
+    table = fields.get("slurm")
     nodes = table.get("nodes") if isinstance(table, dict) else None
     if not isinstance(nodes, int):
         raise ConfigError("train.toml", ["[slurm] nodes: missing"])

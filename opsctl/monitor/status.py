@@ -97,36 +97,36 @@ def read_status(
 ) -> TrainStatus:  # fmt: skip
     """The status of `run`, given the whole queue and what is open of all trains. Where there is no queue, `away` says
     why, and it is what the run's own files know."""
-    seen = take_snapshot(run, journal, jobs or ())
-    last, begun = _last_attempt(seen), _begun(run, seen)
-    state = _state(seen, last)
+    snapshot = take_snapshot(run, journal, jobs or ())
+    last, begun = _last_attempt(snapshot), _begun(run, snapshot)
+    state = _state(snapshot, last)
     if jobs is None and state != "not submitted":
         state = "unknown"  # what has left the queue and what nobody could be asked about look the same
-    found = _seen_progress(run, seen, state, now) if jobs is not None else _told_progress(run, begun)
+    progress = _seen_progress(run, snapshot, state, now) if jobs is not None else _told_progress(run, begun)
     return TrainStatus(
         train=run.name,
         state=state,
         slurm=away,
-        running=None if jobs is None else tuple(_running(job) for job in seen.active),
-        waiting=None if jobs is None else tuple(_waiting(job) for job in seen.waiting),
+        running=None if jobs is None else tuple(_running(job) for job in snapshot.active),
+        waiting=None if jobs is None else tuple(_waiting(job) for job in snapshot.waiting),
         begun=begun,
-        progress=found,
+        progress=progress,
         last_attempt=last,
         switches=tuple(find_armed(run)),
         requests=tuple(waiting_requests(run)),
-        alerts=tuple(each for each in alerts if each.train == run.name),
-        notes=() if jobs is None else (*_notes(run, seen), *_shortage(run, seen, found)),
+        alerts=tuple(alert for alert in alerts if alert.train == run.name),
+        notes=() if jobs is None else (*_notes(run, snapshot), *_shortage(run, snapshot, progress)),
     )
 
 
-def _state(seen: TrainSnapshot, last: LastAttempt | None) -> str:
-    if seen.active:
+def _state(snapshot: TrainSnapshot, last: LastAttempt | None) -> str:
+    if snapshot.active:
         return "running"
-    if seen.waiting:
-        return "held" if all(job.is_held for job in seen.waiting) else "queued"
+    if snapshot.waiting:
+        return "held" if all(job.is_held for job in snapshot.waiting) else "queued"
     if last and last.outcome == "finished":
         return "finished"
-    history = seen.history
+    history = snapshot.history
     if history.pending or set(history.started) - set(history.finalized):
         return "unknown"
     return "ended" if history.arrays or history.started else "not submitted"
@@ -140,21 +140,23 @@ def _waiting(job: Job) -> Waiting:
     return Waiting(array=job.array, tasks=len(job.tasks) or 1, reason=word(job), why=explain_wait(job), start=job.start)
 
 
-def _last_attempt(seen: TrainSnapshot) -> LastAttempt | None:
-    if not seen.history.finalized:
+def _last_attempt(snapshot: TrainSnapshot) -> LastAttempt | None:
+    if not snapshot.history.finalized:
         return None
-    event = list(seen.history.finalized.values())[-1]
+    event = list(snapshot.history.finalized.values())[-1]
     texts = {key: str(event.data[key]) for key in ("attempt", "outcome", "action", "why")}
-    found = seen.history.diagnosed.get(texts["attempt"])
+    found = snapshot.history.diagnosed.get(texts["attempt"])
     return LastAttempt(at=event.when, advice=str(found.data["advice"]) if found else "", **texts)
 
 
-def _begun(run: RunDir, seen: TrainSnapshot) -> StartedAttempt | None:
-    attempt = next((each for each in reversed(seen.history.started) if each not in seen.history.finalized), None)
+def _begun(run: RunDir, snapshot: TrainSnapshot) -> StartedAttempt | None:
+    attempt = next(
+        (each for each in reversed(snapshot.history.started) if each not in snapshot.history.finalized), None
+    )
     if attempt is None:
         return None
     start = read_start(run.attempt(attempt))
-    return StartedAttempt(attempt=attempt, nodes=start.nodes if start else "", at=seen.history.started[attempt])
+    return StartedAttempt(attempt=attempt, nodes=start.nodes if start else "", at=snapshot.history.started[attempt])
 
 
 def _told_progress(run: RunDir, begun: StartedAttempt | None) -> Progress | None:
@@ -162,18 +164,18 @@ def _told_progress(run: RunDir, begun: StartedAttempt | None) -> Progress | None
     return read_progress(run, attempt=begun.attempt if begun else "", begin=start.main_log if start else 0)
 
 
-def _seen_progress(run: RunDir, seen: TrainSnapshot, state: str, now: datetime) -> Progress | None:
-    active = next((job for job in seen.active if job.state is JobState.RUNNING), None)
+def _seen_progress(run: RunDir, snapshot: TrainSnapshot, state: str, now: datetime) -> Progress | None:
+    active = next((job for job in snapshot.active if job.state is JobState.RUNNING), None)
     attempt = active.attempt if active else ""
     start = read_start(run.attempt(attempt)) if attempt else None
-    pace = _pace(run, seen, active, now) if state in {"running", "queued"} else None
+    pace = _pace(run, snapshot, active, now) if state in {"running", "queued"} else None
     return read_progress(run, attempt=attempt, begin=start.main_log if start else 0, pace=pace)
 
 
-def _pace(run: RunDir, seen: TrainSnapshot, active: Job | None, now: datetime) -> TaskPace:
+def _pace(run: RunDir, snapshot: TrainSnapshot, active: Job | None, now: datetime) -> TaskPace:
     running_s = (active.end - now).total_seconds() if active and active.end else math.inf if active else 0.0
     return TaskPace(
-        task_s=_limit_s(run.config), running_s=max(0.0, running_s), waits_s=tuple(measure_waits(seen.history))
+        task_s=_limit_s(run.config), running_s=max(0.0, running_s), waits_s=tuple(measure_waits(snapshot.history))
     )  # fmt: skip
 
 
@@ -186,16 +188,16 @@ def _limit_s(config: Path) -> float:
     return minutes * 60.0 if minutes else math.inf
 
 
-def _notes(run: RunDir, seen: TrainSnapshot) -> list[str]:
+def _notes(run: RunDir, snapshot: TrainSnapshot) -> list[str]:
     notes = [
         f"array {job.array} is not this train's any more: Slurm has used the id again for {job.name!r} of {job.user}"
-        for job in seen.strangers
+        for job in snapshot.strangers
     ]
-    if seen.history.pending and not seen.adopted:
+    if snapshot.history.pending and not snapshot.adopted:
         notes.append("a submission was cut off and is not in the queue: `opsctl launch` again finalizes it")
-    if seen.waiting and any(classify_wait(job) is WaitKind.NEVER for job in seen.waiting):
+    if snapshot.waiting and any(classify_wait(job) is WaitKind.NEVER for job in snapshot.waiting):
         notes.append("something queued will never start: see the reason above")
-    if any(is_limit(job) for job in seen.waiting):
+    if any(is_limit(job) for job in snapshot.waiting):
         notes.append(
             f"opsctl preflight {run.config} says which limits it is beyond by itself, if it is: then change it there,"
             f" opsctl cancel {run.name} and launch it again; else its turn comes when other jobs end"
@@ -203,11 +205,11 @@ def _notes(run: RunDir, seen: TrainSnapshot) -> list[str]:
     return notes
 
 
-def _shortage(run: RunDir, seen: TrainSnapshot, found: Progress | None) -> list[str]:
+def _shortage(run: RunDir, snapshot: TrainSnapshot, progress: Progress | None) -> list[str]:
     """That the queue will be empty before the last step, as far as that can be foreseen."""
-    queued = sum(len(job.tasks) or 1 for job in seen.waiting)
-    needed = found.left.attempts if found and found.left else 0
+    queued = sum(len(job.tasks) or 1 for job in snapshot.waiting)
+    needed = progress.left.attempts if progress and progress.left else 0
     if needed <= queued:
         return []
-    more = f"opsctl launch {run.config} --after {seen.jobs[-1].array} --tasks {needed - queued}"
+    more = f"opsctl launch {run.config} --after {snapshot.jobs[-1].array} --tasks {needed - queued}"
     return [f"at this pace, tasks still needed: {needed}, queued: {queued}; {more}"]

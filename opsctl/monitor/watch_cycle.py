@@ -92,7 +92,7 @@ class Watch:
 
     @property
     def watchdogs(self) -> dict[str, Watchdog[WatchContext, Any, Any]]:
-        return {name: each for name, each in WATCHDOGS.items() if not self.names or name in self.names}
+        return {name: watchdog for name, watchdog in WATCHDOGS.items() if not self.names or name in self.names}
 
     def cycle(self) -> CycleReport:
         """One cycle. Whatever fails in it is told by its findings or among its problems: it does not raise."""
@@ -101,16 +101,16 @@ class Watch:
         jobs, slurm = self._jobs() if runs else ([], [])
         self._slurm_answers = jobs is not None
         reconciled = self._attend(runs, jobs) if self.acts and jobs is not None else []
-        scene, broken = self._scene(runs, jobs)
-        answers = self._isolation.run(dict(self._units(scene)))
+        context, broken = self._scene(runs, jobs)
+        answers = self._isolation.run(dict(self._units(context)))
         self._is_whole = self._is_whole and not any(map(_has_failed, answers.values()))
         findings = [*broken, *self._findings(answers), *slurm]
         transitions: list[Transition] = []
         attempts: list[Delivery] = []
         if self.acts:
-            findings = [self._acted(scene, each) for each in findings]
+            findings = [self._acted(context, finding) for finding in findings]
         if self.acts and self._is_ours():
-            findings += self._gone(scene, answers, findings)
+            findings += self._gone(context, answers, findings)
             transitions, attempts = self._tell(findings)
         return CycleReport(
             findings=tuple(findings), reconciled=tuple(reconciled), transitions=tuple(transitions),
@@ -133,12 +133,12 @@ class Watch:
         try:
             return self.world.scheduler.jobs(), [Finding(key=key, level=Level.OK, summary="Slurm answers")]
         except OpsctlError as error:
-            said, self._is_whole = f"Slurm: {error.message}", False
-            return None, [Finding(key=key, level=Level.UNKNOWN, summary=said, remedy="opsctl doctor")]
+            text, self._is_whole = f"Slurm: {error.message}", False
+            return None, [Finding(key=key, level=Level.UNKNOWN, summary=text, remedy="opsctl doctor")]
 
     def _nodes(self, trains: Sequence[WatchedTrain]) -> tuple[Node, ...] | None:
         """Asked only where somebody wants to know, and where Slurm has just answered."""
-        if "node_health" not in self.watchdogs or not any(each.seen and each.seen.active for each in trains):
+        if "node_health" not in self.watchdogs or not any(train.seen and train.seen.active for train in trains):
             return ()
         try:
             return tuple(self.world.scheduler.nodes())
@@ -171,58 +171,60 @@ class Watch:
         alerting = self.world.alerting
         places = (alerting.site.path, alerting.spare.path) if self._is_ours() else (alerting.spare.path,)
         memory = WatchdogMemory(places[0] / "watch", self._problems, *(path / "watch" for path in places[1:]))
-        scene = WatchContext(
+        context = WatchContext(
             site=self.world.site, now=self.world.clock.now(), clock=self.world.clock, runner=self.world.engine_runner,
             memory=memory, site_dir=alerting.site.path, trains=trains,
             nodes=self._nodes(trains), acts=self.acts,
         )  # fmt: skip
-        return scene, broken
+        return context, broken
 
     def _watched(self, run: RunDir, jobs: Sequence[Job] | None) -> WatchedTrain:
         config = parse(TrainSettings, read_toml(run.config), str(run.config))
         journal = self.world.journal(run)
         if jobs is None:
             return WatchedTrain(run=run, config=config, seen=None)
-        seen = take_snapshot(run, journal, jobs)
-        ours = {job.id for job in seen.jobs}
+        snapshot = take_snapshot(run, journal, jobs)
+        ours = {job.id for job in snapshot.jobs}
         also = find_related_jobs(config.watch.also_jobs, tuple(jobs), user_name(run.path.stat().st_uid), ours)
-        return WatchedTrain(run=run, config=config, seen=seen, also=also, events=tuple(journal.events()))
+        return WatchedTrain(run=run, config=config, seen=snapshot, also=also, events=tuple(journal.events()))
 
-    def _units(self, scene: WatchContext) -> Iterable[tuple[Unit, Callable[[], list[Finding]]]]:
-        asked = (each for each in self.watchdogs.values() if self._slurm_answers or not each.needs_slurm)
-        for watchdog in asked:
-            for name, thing in self._things(watchdog, scene):
-                yield (watchdog.name, name), partial(_look, watchdog, scene, thing)
+    def _units(self, context: WatchContext) -> Iterable[tuple[Unit, Callable[[], list[Finding]]]]:
+        generator = (each for each in self.watchdogs.values() if self._slurm_answers or not each.needs_slurm)
+        for watchdog in generator:
+            for name, thing in self._things(watchdog, context):
+                yield (watchdog.name, name), partial(_look, watchdog, context, thing)
 
-    def _things(self, watchdog: Watchdog[WatchContext, Any, Any], scene: WatchContext) -> list[tuple[str, Any]]:
+    def _things(self, watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext) -> list[tuple[str, Any]]:
         if watchdog.of == "train":
-            return [(each.name, each) for each in scene.trains if watchdog.name not in each.config.watch.off]
+            return [(train.name, train) for train in context.trains if watchdog.name not in train.config.watch.off]
         if self.trains:
             return []
         if watchdog.of == "site":
             return [("site", None)]
-        return [(each.name, each) for each in filesystems(scene.site)]
+        return [(filesystem.name, filesystem) for filesystem in filesystems(context.site)]
 
     # --- what follows
 
     def _findings(self, answers: dict[Unit, Any]) -> list[Finding]:
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for (name, thing), answer in answers.items():
             if isinstance(answer, Failed):
                 train = thing if WATCHDOGS[name].of == "train" else ""
-                found.append(
+                findings.append(
                     Finding(
                         key=f"{name}/{thing}", level=Level.UNKNOWN, train=train, evidence=answer.traceback,
                         summary=f"{name} could not look at {thing}: {answer.why}",
                     )
                 )  # fmt: skip
             else:
-                found += answer
-        return found
+                findings += answer
+        return findings
 
-    def _acted(self, scene: WatchContext, finding: Finding) -> Finding:
+    def _acted(self, context: WatchContext, finding: Finding) -> Finding:
         """Cancel a task that hangs, where its train's config says so; the finding, with what was done."""
-        train = next((each for each in scene.trains if finding.key == f"hang/{each.name}"), None)
+        train = next(
+            (watched_train for watched_train in context.trains if finding.key == f"hang/{watched_train.name}"), None
+        )
         if train is None or finding.level is not Level.CRITICAL:
             return finding
         job, attempt = train.running, train.attempt
@@ -238,7 +240,7 @@ class Watch:
             did = f"opsctl could not cancel it: {error.message}"
         return replace(finding, done=(did,), remedy=f"opsctl status {train.name}")
 
-    def _gone(self, scene: WatchContext, answers: dict[Unit, Any], findings: Sequence[Finding]) -> list[Finding]:
+    def _gone(self, context: WatchContext, answers: dict[Unit, Any], findings: Sequence[Finding]) -> list[Finding]:
         """What was not well and is not there any more: a node that the train left, a train that was removed."""
         try:
             levels = self.world.alerting.ledger.levels()
@@ -247,14 +249,14 @@ class Watch:
         told = {each.key for each in findings}
         gone = []
         for key, entry in levels.items():
-            if entry.level is not Level.OK and key not in told and self._is_over(scene, answers, key):
+            if entry.level is not Level.OK and key not in told and self._is_over(context, answers, key):
                 finding = entry.finding or Finding(key=key, level=Level.OK, summary="")
                 gone.append(
                     replace(finding, level=Level.OK, summary=f"{key} is not there any more", evidence=(), remedy="")
                 )
         return gone
 
-    def _is_over(self, scene: WatchContext, answers: dict[Unit, Any], key: str) -> bool:
+    def _is_over(self, context: WatchContext, answers: dict[Unit, Any], key: str) -> bool:
         """We have looked there and nobody says it any more, or what it was about is gone or not watched now."""
         name, _, rest = key.partition("/")
         thing = rest.partition("/")[0]
@@ -262,7 +264,7 @@ class Watch:
             return not _is_unknown(answers[name, thing])
         if self.trains or (name != "train" and name not in self.watchdogs):
             return False
-        is_known = thing in {each.name for each in scene.trains} or _is_gone(scene.site.root_path / thing)
+        is_known = thing in {train.name for train in context.trains} or _is_gone(context.site.root_path / thing)
         if name == "train":
             return is_known
         watchdog = WATCHDOGS[name]
@@ -288,8 +290,8 @@ def filesystems(site: SiteSettings) -> tuple[Filesystem, ...]:
     return site.filesystem or (Filesystem(name="root", path=str(site.root_path)),)
 
 
-def _look(watchdog: Watchdog[WatchContext, Any, Any], scene: WatchContext, thing: object) -> list[Finding]:
-    return watchdog.judge(watchdog.probe(scene, thing), scene.now)
+def _look(watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext, thing: object) -> list[Finding]:
+    return watchdog.judge(watchdog.probe(context, thing), context.now)
 
 
 def _has_failed(answer: object) -> bool:
@@ -297,7 +299,7 @@ def _has_failed(answer: object) -> bool:
 
 
 def _is_unknown(answer: list[Finding] | Failed) -> bool:
-    return isinstance(answer, Failed) or any(each.level is Level.UNKNOWN for each in answer)
+    return isinstance(answer, Failed) or any(finding.level is Level.UNKNOWN for finding in answer)
 
 
 def _is_gone(path: Path) -> bool:

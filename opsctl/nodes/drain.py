@@ -114,10 +114,10 @@ class Quarantine:
     def _catch_up(self) -> None:
         """Note the drains of somebody who was cut off before they could note them."""
         with suppress(SchedulerError, RunDirError, LeaseBusy):
-            for each in self.scheduler.reasons():
-                is_drain = each.text.startswith(PREFIX) and not each.text.startswith(f"{PREFIX}reboot:")
-                if is_drain and each.at:
-                    self.history.note_drained(each.node, each.at)
+            for reason in self.scheduler.reasons():
+                is_drain = reason.text.startswith(PREFIX) and not reason.text.startswith(f"{PREFIX}reboot:")
+                if is_drain and reason.at:
+                    self.history.note_drained(reason.node, reason.at)
 
     def _too_late(self, step: Step, nodes: Sequence[Node], cap: int) -> str:
         now = next((node for node in nodes if node.name == step.node), None)
@@ -132,8 +132,8 @@ class Quarantine:
         nodes = fold(step.node for step in steps)
         self.exclusions.add([(step.node, step.reason) for step in steps], hours=self.site.exclude_hours)
         until = self.exclusions.clock.now() + timedelta(hours=self.site.exclude_hours)
-        said = [self._exclude_from(chain, nodes, until) for chain in self.chains]
-        why = "; ".join(["later launches leave it out", *(each for each in said if each)])
+        lines = [self._exclude_from(chain, nodes, until) for chain in self.chains]
+        why = "; ".join(["later launches leave it out", *(each for each in lines if each)])
         return [NodeAction(node=step.node, action="excluded", why=why) for step in steps]
 
     def _exclude_from(self, chain: TrainArrays, nodes: str, until: datetime) -> str:
@@ -170,10 +170,10 @@ def report(plan: NodePlan, records: Iterable[NodeRecord], now: datetime) -> str:
         lines += [f"{step.node} ({step.seen.state})", f"  {step.reason}"]
         record = known.get(step.node)
         for incident in record.incidents[-5:] if record else ():
-            seen = datetime.fromtimestamp(incident.last, UTC)
+            moment = datetime.fromtimestamp(incident.last, UTC)
             card = f" on {incident.gpu} (serial {incident.serial or 'unknown'})" if incident.gpu else ""
             lines.append(
-                f"  {seen:%Y-%m-%d %H:%M} {incident.check}{card}, seen {incident.count} x: {incident.evidence}"
+                f"  {moment:%Y-%m-%d %H:%M} {incident.check}{card}, seen {incident.count} x: {incident.evidence}"
             )
         lines.append("")
     return "\n".join(lines)

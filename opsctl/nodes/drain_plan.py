@@ -199,13 +199,13 @@ def plan_undrain(
     for node in nodes:
         if not (is_ours(node) or is_listed(node, site)):
             continue
-        verdict, seen = looked.get(node.name), snapshots.get(node.name)
-        if verdict is None or seen is None:
+        verdict, snapshot = looked.get(node.name), snapshots.get(node.name)
+        if verdict is None or snapshot is None:
             why = "was not looked at"
         elif is_ours(node):
             why = _not_passed(verdict, records.get(node.name), site, since.get(node.name, 0.0))
         else:
-            why = _not_free(verdict, seen, site)
+            why = _not_free(verdict, snapshot, site)
         if why:
             left.append(SkippedNode(node=node.name, why=why))
         else:
@@ -215,7 +215,7 @@ def plan_undrain(
 
 def is_listed(node: Node, site: HealthSettings) -> bool:
     """Out for a reason that the site lets us take back."""
-    return is_out(node) and any(node.reason.startswith(each) for each in site.undrain_reasons)
+    return is_out(node) and any(node.reason.startswith(undrain_reason) for undrain_reason in site.undrain_reasons)
 
 
 def _not_passed(verdict: Verdict, record: NodeRecord | None, site: HealthSettings, since: float) -> str:
@@ -227,15 +227,17 @@ def _not_passed(verdict: Verdict, record: NodeRecord | None, site: HealthSetting
     return ""
 
 
-def _not_free(verdict: Verdict, seen: NodeSnapshot, site: HealthSettings) -> str:
+def _not_free(verdict: Verdict, snapshot: NodeSnapshot, site: HealthSettings) -> str:
     if verdict.health is not Health.HEALTHY:
         return f"is {verdict.health.value}: {_first(verdict)}"
-    if seen.processes is None:
+    if snapshot.processes is None:
         return "its processes cannot be seen"
-    users = [each for each in seen.processes if each.uid >= site.user_uid_min and each.state not in "ZX"]
+    users = [
+        process for process in snapshot.processes if process.uid >= site.user_uid_min and process.state not in "ZX"
+    ]
     # What we run there ourselves in order to look.
-    users = [each for each in users if not (each.uid == seen.uid and each.age < 120)]
-    some = ", ".join(f"{each.pid} ({each.name}, uid {each.uid})" for each in users[:4])
+    users = [user for user in users if not (user.uid == snapshot.uid and user.age < 120)]
+    some = ", ".join(f"{user.pid} ({user.name}, uid {user.uid})" for user in users[:4])
     return f"{len(users)} processes of users: {some}" if users else ""
 
 

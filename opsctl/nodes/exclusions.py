@@ -29,26 +29,26 @@ class Exclusions:
     def now(self) -> list[Exclusion]:
         """Those that hold still."""
         now = self.clock.now().timestamp()
-        return [each for each in self._read() if each.until > now]
+        return [exclusion for exclusion in self._read() if exclusion.until > now]
 
-    def add(self, given: Sequence[tuple[str, str]], *, hours: float) -> None:
+    def add(self, sequence: Sequence[tuple[str, str]], *, hours: float) -> None:
         """Keep trains from these nodes, for these reasons, from now on. Raises RunDirError, Busy."""
         self.site.create()
         with lease(self.site.nodes, self.clock):
             now = self.clock.now()
             until = (now + timedelta(hours=hours)).timestamp()
-            kept = {each.node: each for each in self.now()}
-            for node, reason in given:
-                since = kept[node].since if node in kept else now.timestamp()
-                kept[node] = Exclusion(node=node, reason=reason, since=since, until=until)
-            self._write(list(kept.values()))
+            exclusions = {exclusion.node: exclusion for exclusion in self.now()}
+            for node, reason in sequence:
+                since = exclusions[node].since if node in exclusions else now.timestamp()
+                exclusions[node] = Exclusion(node=node, reason=reason, since=since, until=until)
+            self._write(list(exclusions.values()))
 
     def remove(self, nodes: Sequence[str]) -> None:
         """Give these nodes back to later launches. Raises RunDirError, Busy."""
-        if not any(each.node in nodes for each in self._read()):
+        if not any(exclusion.node in nodes for exclusion in self._read()):
             return
         with lease(self.site.nodes, self.clock):
-            self._write([each for each in self.now() if each.node not in nodes])
+            self._write([exclusion for exclusion in self.now() if exclusion.node not in nodes])
 
     @property
     def _path(self) -> Path:
@@ -56,9 +56,9 @@ class Exclusions:
 
     def _read(self) -> list[Exclusion]:
         try:
-            return [Exclusion(**each) for each in json.loads(self._path.read_text())]
+            return [Exclusion(**load) for load in json.loads(self._path.read_text())]
         except (OSError, ValueError, TypeError):
             return []
 
-    def _write(self, kept: Sequence[Exclusion]) -> None:
-        self.site.write(self._path, json.dumps([asdict(each) for each in kept], indent=1) + "\n")
+    def _write(self, exclusions: Sequence[Exclusion]) -> None:
+        self.site.write(self._path, json.dumps([asdict(exclusion) for exclusion in exclusions], indent=1) + "\n")

@@ -99,8 +99,8 @@ class NodeHistory:
 
     def all(self) -> list[NodeRecord]:
         """Every node that was ever seen."""
-        found = (self.site.nodes / "node").glob("*.json")
-        return [record for path in sorted(found) if (record := _read(path)) is not None]
+        paths = (self.site.nodes / "node").glob("*.json")
+        return [record for path in sorted(paths) if (record := _read(path)) is not None]
 
     def cards(self) -> dict[str, tuple[Incident, ...]]:
         """What is held against cards, by UUID; only of those against which there is anything."""
@@ -118,9 +118,9 @@ class NodeHistory:
         self.site.create()
         made = []
         with lease(self.site.nodes, self.clock):
-            for seen, verdict in looks:
-                before = self.read(seen.node)
-                record = update_record(before, seen, verdict, baseline_hours=baseline_hours)
+            for snapshot, verdict in looks:
+                before = self.read(snapshot.node)
+                record = update_record(before, snapshot, verdict, baseline_hours=baseline_hours)
                 self._write(record)
                 self._hold_against_cards(record, before)
                 made.append(record)
@@ -130,7 +130,7 @@ class NodeHistory:
         """It was taken out then: it has to pass anew. Noting it again changes nothing. Raises RunDirError, Busy."""
         with lease(self.site.nodes, self.clock):
             record, when = self.read(node), at.timestamp()
-            if all(when - each > SAME_DRAIN for each in record.drained):
+            if all(when - value > SAME_DRAIN for value in record.drained):
                 self._write(replace(record, drained=(*record.drained, when)[-KEEP:], passed=()))
 
     def note_hang(self, node: str, attempt: str, at: datetime, *, days: float) -> int:
@@ -157,46 +157,50 @@ class NodeHistory:
                 self._write(NodeRecord(node=node, drained=old.drained, hangs=old.hangs, incidents=old.incidents))
 
     def _hold_against_cards(self, record: NodeRecord, before: NodeRecord) -> None:
-        old = {(each.at, each.gpu): each for each in before.incidents}
-        changed = [each for each in record.incidents if each.gpu and old.get((each.at, each.gpu)) != each]
-        for uuid in {each.gpu for each in changed}:
+        old = {(incident.at, incident.gpu): incident for incident in before.incidents}
+        changed = [
+            incident
+            for incident in record.incidents
+            if incident.gpu and old.get((incident.at, incident.gpu)) != incident
+        ]
+        for uuid in {incident.gpu for incident in changed}:
             path = self._file("card", uuid)
-            known = {_key(each): each for each in _incidents(path)}
-            known |= {_key(each): each for each in changed if each.gpu == uuid}
-            rows = [asdict(each) for each in list(known.values())[-KEEP:]]
+            known = {_key(incident): incident for incident in _incidents(path)}
+            known |= {_key(incident): incident for incident in changed if incident.gpu == uuid}
+            rows = [asdict(incident) for incident in list(known.values())[-KEEP:]]
             self._put(path, {"uuid": uuid, "incidents": rows})
 
     def _write(self, record: NodeRecord) -> None:
         self._put(self._file("node", record.node), asdict(record))
 
-    def _put(self, path: Path, given: Mapping[str, Any]) -> None:
+    def _put(self, path: Path, mapping: Mapping[str, Any]) -> None:
         path.parent.mkdir(exist_ok=True, mode=0o755)
-        self.site.write(path, json.dumps(given, separators=(",", ":")))
+        self.site.write(path, json.dumps(mapping, separators=(",", ":")))
 
     def _file(self, kind: str, name: str) -> Path:
         return self.site.nodes / kind / f"{quote(name, safe='').replace('.', '%2E')}.json"
 
 
-def update_record(before: NodeRecord, seen: NodeSnapshot, verdict: Verdict, *, baseline_hours: float) -> NodeRecord:
+def update_record(before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict, *, baseline_hours: float) -> NodeRecord:
     """The record with this look in it. What could not be seen leaves what is known as it was. Pure."""
-    at = seen.at.timestamp()
-    rebooted = bool(seen.boot and before.boot and seen.boot != before.boot)
+    at = snapshot.at.timestamp()
+    rebooted = bool(snapshot.boot and before.boot and snapshot.boot != before.boot)
     is_old = before.ports_at is None or at - before.ports_at > baseline_hours * 3600
-    active = {name: port for name, port in seen.ports.items() if port.state == "ACTIVE"}
-    gpus = seen.smi.gpus if seen.smi else ()
+    active = {name: port for name, port in snapshot.ports.items() if port.state == "ACTIVE"}
+    gpus = snapshot.smi.gpus if snapshot.smi else ()
     return replace(
-        before, at=at, health=verdict.health.value, evidence=tuple(each.evidence for each in verdict.evidence),
-        boot=seen.boot or before.boot, cards=_cards(before, seen),
-        memory_kb=max(before.memory_kb or 0, seen.memory_kb or 0) or None,
-        shm_kb=seen.shm_kb if seen.shm_kb is not None else before.shm_kb,
-        driver=(seen.smi.driver if seen.smi else "") or before.driver,
+        before, at=at, health=verdict.health.value, evidence=tuple(result.evidence for result in verdict.evidence),
+        boot=snapshot.boot or before.boot, cards=_cards(before, snapshot),
+        memory_kb=max(before.memory_kb or 0, snapshot.memory_kb or 0) or None,
+        shm_kb=snapshot.shm_kb if snapshot.shm_kb is not None else before.shm_kb,
+        driver=(snapshot.smi.driver if snapshot.smi else "") or before.driver,
         links={**before.links, **{uuid: tuple(sorted({*before.links.get(uuid, ()), *up}))
-                                  for uuid, up in seen.links.items() if up}},
-        link_errors={**before.link_errors, **seen.link_errors},
+                                  for uuid, up in snapshot.links.items() if up}},
+        link_errors={**before.link_errors, **snapshot.link_errors},
         replays={**before.replays, **{gpu.uuid: gpu.replays for gpu in gpus if gpu.uuid and gpu.replays is not None}},
         ports={**before.ports, **active} if is_old or rebooted else {**active, **before.ports},
         ports_at=at if active and (is_old or rebooted) else before.ports_at,
-        passed=_passed(before, verdict, at), incidents=_with_incidents(before, seen, verdict),
+        passed=_passed(before, verdict, at), incidents=_with_incidents(before, snapshot, verdict),
     )  # fmt: skip
 
 
@@ -207,25 +211,25 @@ def _passed(before: NodeRecord, verdict: Verdict, at: float) -> tuple[float, ...
     return (*before.passed, at)[-20:] if verdict.health.value == "healthy" else before.passed
 
 
-def _cards(before: NodeRecord, seen: NodeSnapshot) -> tuple[Card, ...]:
+def _cards(before: NodeRecord, snapshot: NodeSnapshot) -> tuple[Card, ...]:
     """Cards that went missing are expected on: only as many or more replace what is known."""
-    found = tuple(
+    cards = tuple(
         Card(uuid=gpu.uuid, serial=gpu.serial, bus=gpu.bus, name=gpu.name)
-        for gpu in (seen.smi.gpus if seen.smi else ())
+        for gpu in (snapshot.smi.gpus if snapshot.smi else ())
         if gpu.uuid
     )
-    return found if len(found) >= len(before.cards) else before.cards
+    return cards if len(cards) >= len(before.cards) else before.cards
 
 
-def _with_incidents(before: NodeRecord, seen: NodeSnapshot, verdict: Verdict) -> tuple[Incident, ...]:
+def _with_incidents(before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict) -> tuple[Incident, ...]:
     """The same thing on the same card since the same boot is one incident, however often it is seen."""
-    at, serials = seen.at.timestamp(), {gpu.uuid: gpu.serial for gpu in (seen.smi.gpus if seen.smi else ())}
+    at, serials = snapshot.at.timestamp(), {gpu.uuid: gpu.serial for gpu in (snapshot.smi.gpus if snapshot.smi else ())}
     serials = {card.uuid: card.serial for card in before.cards} | serials
-    found = {_key(each): each for each in before.incidents}
-    for each in verdict.evidence:
+    found = {_key(incident): incident for incident in before.incidents}
+    for result in verdict.evidence:
         new = Incident(
-            at=at, last=at, count=1, node=seen.node, check=each.check, severity=each.severity.value,
-            evidence=each.evidence[:300], gpu=each.gpu, serial=serials.get(each.gpu, ""), boot=seen.boot,
+            at=at, last=at, count=1, node=snapshot.node, check=result.check, severity=result.severity.value,
+            evidence=result.evidence[:300], gpu=result.gpu, serial=serials.get(result.gpu, ""), boot=snapshot.boot,
         )  # fmt: skip
         old = found.get(_key(new))
         found[_key(new)] = replace(old, last=at, count=old.count + 1, evidence=new.evidence) if old else new
@@ -240,7 +244,7 @@ def score(incidents: Iterable[Incident], drained: Iterable[float], now: datetime
     """How much of a lemon: each faulty incident of the last `days` counts 3, each degraded one 1, each drain 2."""
     since = (now - timedelta(days=days)).timestamp()
     weights = {Severity.FAULTY.value: 3.0, Severity.DEGRADED.value: 1.0}
-    found = sum(weights.get(each.severity, 0.0) for each in incidents if each.last >= since)
+    found = sum(weights.get(incident.severity, 0.0) for incident in incidents if incident.last >= since)
     return found + 2.0 * _since(drained, now, days)
 
 
@@ -253,7 +257,7 @@ def node_score(record: NodeRecord, cards: Mapping[str, Sequence[Incident]], now:
     """That of the node: its own incidents, and those that its cards had under other names. A hang of which it was the
     odd one counts 2, once there are two: the first may have been the program."""
     elsewhere = [
-        each for card in record.cards for each in cards.get(card.uuid, ()) if each.node != record.node
+        incident for card in record.cards for incident in cards.get(card.uuid, ()) if incident.node != record.node
     ]  # fmt: skip
     hangs = _since(record.hangs.values(), now, days)
     return score([*record.incidents, *elsewhere], record.drained, now, days) + (2.0 * hangs if hangs > 1 else 0.0)
@@ -265,11 +269,11 @@ def find_lemons(cards: Mapping[str, Sequence[Incident]], now: datetime, *, days:
     for uuid, incidents in cards.items():
         if not incidents or (points := score(incidents, (), now, days)) < limit:
             continue
-        last = max(incidents, key=lambda each: each.last)
+        last = max(incidents, key=lambda incident: incident.last)
         when = datetime.fromtimestamp(last.last, UTC)
-        said = f"score {points:g}; last on {last.node}, {when:%Y-%m-%d}: {last.check}: {last.evidence[:80]}"
-        found[uuid] = said
-        found |= {each.serial: said for each in incidents if each.serial}
+        text = f"score {points:g}; last on {last.node}, {when:%Y-%m-%d}: {last.check}: {last.evidence[:80]}"
+        found[uuid] = text
+        found |= {incident.serial: text for incident in incidents if incident.serial}
     return found
 
 
@@ -282,23 +286,23 @@ def _read(path: Path) -> NodeRecord | None:
 
 def _incidents(path: Path) -> list[Incident]:
     try:
-        return [Incident(**each) for each in json.loads(path.read_text())["incidents"]]
+        return [Incident(**load) for load in json.loads(path.read_text())["incidents"]]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
 
 
-def _record(given: dict[str, Any]) -> NodeRecord:
+def _record(fields: dict[str, Any]) -> NodeRecord:
     made: dict[str, Any] = {
-        "evidence": tuple(given.get("evidence", ())),
-        "cards": tuple(Card(**each) for each in given.get("cards", ())),
-        "links": {uuid: tuple(up) for uuid, up in given.get("links", {}).items()},
-        "ports": {name: Port(**port) for name, port in given.get("ports", {}).items()},
-        "passed": tuple(given.get("passed", ())),
-        "drained": tuple(given.get("drained", ())),
-        "hangs": dict(given.get("hangs", {})),
-        "incidents": tuple(Incident(**each) for each in given.get("incidents", ())),
+        "evidence": tuple(fields.get("evidence", ())),
+        "cards": tuple(Card(**each) for each in fields.get("cards", ())),
+        "links": {uuid: tuple(up) for uuid, up in fields.get("links", {}).items()},
+        "ports": {name: Port(**port) for name, port in fields.get("ports", {}).items()},
+        "passed": tuple(fields.get("passed", ())),
+        "drained": tuple(fields.get("drained", ())),
+        "hangs": dict(fields.get("hangs", {})),
+        "incidents": tuple(Incident(**each) for each in fields.get("incidents", ())),
     }
-    return NodeRecord(**{**given, **made})
+    return NodeRecord(**{**fields, **made})
 
 
 def _time(seconds: float | None) -> datetime | None:

@@ -21,16 +21,22 @@ def summarize_node(
 ) -> list[str]:
     """What speaks against the node to which the first cause points, its cards under other names too."""
     stamp = at.timestamp()
-    before = [each for each in record.incidents if each.at <= stamp and each.last >= stamp - days * 24 * HOUR]
+    before = [
+        incident for incident in record.incidents if incident.at <= stamp and incident.last >= stamp - days * 24 * HOUR
+    ]
     lines = []
     if before:
         lines.append(f"{record.node} has had {_findings(before)} in the {days:g} days before")
-    if hangs := sum(stamp - days * 24 * HOUR <= each < stamp for each in record.hangs.values()):
+    if hangs := sum(stamp - days * 24 * HOUR <= hang < stamp for hang in record.hangs.values()):
         lines.append(
             f"{record.node} has been the odd one in {hangs} hang{'s' * (hangs != 1)} in the {days:g} days before"
         )
     lines += _standing(record, stamp)
-    if later := min((each for each in record.incidents if each.at > stamp), key=lambda each: each.at, default=None):
+    if later := min(
+        (incident for incident in record.incidents if incident.at > stamp),
+        key=lambda incident: incident.at,
+        default=None,
+    ):
         lines.append(f"{record.node}, {format_duration(later.at - stamp)} after: {_words(later)}")
     return [*lines, *_elsewhere(record, cards, stamp - days * 24 * HOUR)]
 
@@ -54,16 +60,17 @@ def summarize_nodes(records: Sequence[NodeRecord], *, at: datetime) -> list[str]
 def _standing(record: NodeRecord, stamp: float) -> Iterator[str]:
     """The worst that the last look before, or those before and after, had found; nothing of what it had passed since,
     or of what is old while others have looked."""
-    found = [
-        each
-        for each in record.incidents
-        if each.at <= stamp and not any(each.last < look <= stamp for look in (*record.passed, record.cleared or 0.0))
+    incidents = [
+        incident
+        for incident in record.incidents
+        if incident.at <= stamp
+        and not any(incident.last < look <= stamp for look in (*record.passed, record.cleared or 0.0))
     ]
-    newest = max((min(each.last, stamp) for each in found), default=0.0)
-    if not found or not (stamp - newest <= 24 * HOUR or record.at == newest):
+    newest = max((min(incident.last, stamp) for incident in incidents), default=0.0)
+    if not incidents or not (stamp - newest <= 24 * HOUR or record.at == newest):
         return
-    last = [each for each in found if newest - min(each.last, stamp) < HOUR]
-    worst = next((each for each in last if each.severity == Severity.FAULTY.value), last[0])
+    last = [incident for incident in incidents if newest - min(incident.last, stamp) < HOUR]
+    worst = next((incident for incident in last if incident.severity == Severity.FAULTY.value), last[0])
     lasts = worst.last >= stamp
     when = f"since {_day(worst.at)}" if lasts else f"when looked at {format_duration(stamp - worst.last)} before"
     yield f"{record.node} was already {worst.severity}, {when}: {_words(worst)}"
@@ -78,11 +85,13 @@ def _was_well(record: NodeRecord, stamp: float) -> bool:
 def _elsewhere(record: NodeRecord, cards: Mapping[str, Sequence[Incident]], since: float) -> list[str]:
     lines = []
     for card in record.cards:
-        there = [each for each in cards.get(card.uuid, ()) if each.node != record.node and each.last >= since]
+        there = [
+            incident for incident in cards.get(card.uuid, ()) if incident.node != record.node and incident.last >= since
+        ]
         if there:
-            last = max(there, key=lambda each: each.last)
-            told = f"{card.uuid} of {record.node} has had {_findings(there)} as a card of {last.node}"
-            lines.append(f"{told}, the last on {_day(last.last)}: {_words(last)}")
+            last = max(there, key=lambda incident: incident.last)
+            text = f"{card.uuid} of {record.node} has had {_findings(there)} as a card of {last.node}"
+            lines.append(f"{text}, the last on {_day(last.last)}: {_words(last)}")
     return lines[:SHOWN]
 
 

@@ -40,10 +40,10 @@ def whole(word: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
-def number(said: Mapping[str, tuple[str, ...]], *names: str) -> int | None:
+def number(mapping: Mapping[str, tuple[str, ...]], *names: str) -> int | None:
     """The first of these flags that is a whole number."""
-    found = (whole(said[name][0]) for name in names if said.get(name))
-    return next((each for each in found if each is not None), None)
+    numbers = (whole(mapping[name][0]) for name in names if mapping.get(name))
+    return next((each for each in numbers if each is not None), None)
 
 
 def assigned(text: str, variable: str) -> list[int]:

@@ -19,20 +19,20 @@ def in_force(spec: JobSpec, known: Accounting, partition: Partition) -> dict[str
     Hierarchy (slurm.schedmd.com/resource_limits.html). A QOS that limits how many jobs a user or an account has takes
     the association's MaxJobs or MaxSubmit out, under whichever name (src/slurmctld/acct_policy.c).
     """
-    found: dict[str, Bound] = {}
-    for each in both_qos(spec, known, partition):
-        for limit, most in each.bounds.items():
-            found.setdefault(limit, (most, f"QOS {each.name!r}"))
-    taken_out = {name for name in ("MaxJobs", "MaxSubmit") if {f"{name}PU", f"{name}PA"} & found.keys()}
+    bounds: dict[str, Bound] = {}
+    for both_qo in both_qos(spec, known, partition):
+        for limit, most in both_qo.bounds.items():
+            bounds.setdefault(limit, (most, f"QOS {both_qo.name!r}"))
+    taken_out = {name for name in ("MaxJobs", "MaxSubmit") if {f"{name}PU", f"{name}PA"} & bounds.keys()}
     accounts = _of_accounts(_upwards(known, spec, partition.name))
-    return {limit: bound for limit, bound in accounts.items() if limit not in taken_out} | found
+    return {limit: bound for limit, bound in accounts.items() if limit not in taken_out} | bounds
 
 
 def both_qos(spec: JobSpec, known: Accounting, partition: Partition) -> list[Qos]:
     """The partition's and the job's, the one that counts first first."""
     of_partition, ours = named(known, partition.qos), job_qos(spec, known, partition.name)
     first_ours = ours is not None and "OverPartQOS" in ours.flags
-    return [each for each in ((ours, of_partition) if first_ours else (of_partition, ours)) if each]
+    return [qos for qos in ((ours, of_partition) if first_ours else (of_partition, ours)) if qos]
 
 
 def job_qos(spec: JobSpec, known: Accounting, partition: str) -> Qos | None:
@@ -40,27 +40,36 @@ def job_qos(spec: JobSpec, known: Accounting, partition: str) -> Qos | None:
     (src/slurmctld/job_mgr.c)."""
     mine = own(known, spec, partition)
     only = mine.qos[0] if mine and len(mine.qos) == 1 else ""
-    root = next((each for each in known.associations if each.account == "root" and not each.user), None)
+    root = next(
+        (association for association in known.associations if association.account == "root" and not association.user),
+        None,
+    )
     names = (spec.qos, mine.default_qos if mine else "", only, root.default_qos if root else "", "normal")
     return named(known, next(name for name in names if name))
 
 
 def named(known: Accounting, name: str) -> Qos | None:
-    return next((each for each in known.qos if each.name.lower() == name.lower()), None)
+    return next((qo for qo in known.qos if qo.name.lower() == name.lower()), None)
 
 
 def own(known: Accounting, spec: JobSpec, partition: str = "") -> Association | None:
     """The user's association with the account that is charged; the one for the partition, where there is one."""
     account = (spec.account or known.default_account).lower()
-    mine = [each for each in known.associations if each.user and each.account.lower() == account]
-    return max((each for each in mine if each.partition in {"", partition}), key=lambda e: e.partition, default=None)
+    mine = [
+        association for association in known.associations if association.user and association.account.lower() == account
+    ]
+    return max(
+        (association for association in mine if association.partition in {"", partition}),
+        key=lambda e: e.partition,
+        default=None,
+    )
 
 
 def _upwards(known: Accounting, spec: JobSpec, partition: str) -> list[Association]:
     """The user's association and those of the accounts above it, up to root."""
     mine = own(known, spec, partition)
     line = [mine] if mine else []
-    accounts = {each.account: each for each in known.associations if not each.user}
+    accounts = {association.account: association for association in known.associations if not association.user}
     while line and (above := accounts.get(line[-1].parent)) and above not in line:
         line.append(above)
     return line
@@ -68,9 +77,9 @@ def _upwards(known: Accounting, spec: JobSpec, partition: str) -> list[Associati
 
 def _of_accounts(line: Sequence[Association]) -> dict[str, Bound]:
     """sacctmgr shows in a user's association what accounts above set for him, but for Grp limits: they are theirs."""
-    found: dict[str, Bound] = {}
-    for each in line:
-        for limit, most in each.bounds.items():
-            if (each.user or limit.startswith("Grp")) and most < found.get(limit, (most + 1, ""))[0]:
-                found[limit] = (most, f"account {each.account!r}")
-    return found
+    bounds: dict[str, Bound] = {}
+    for association in line:
+        for limit, most in association.bounds.items():
+            if (association.user or limit.startswith("Grp")) and most < bounds.get(limit, (most + 1, ""))[0]:
+                bounds[limit] = (most, f"account {association.account!r}")
+    return bounds

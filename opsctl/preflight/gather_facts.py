@@ -66,7 +66,7 @@ class LaunchPlace:
 def cluster(scheduler: Scheduler, spec: JobSpec, user: str) -> ClusterFacts:
     """Ask Slurm all that checks want to know. Raises SchedulerError."""
     partitions, limits = tuple(scheduler.partitions()), scheduler.limits()
-    known = {each.name for each in partitions}
+    known = {partition.name for partition in partitions}
     members = {node for name in asked(spec, partitions) if name in known for node in scheduler.members(name)}
     accounting, unasked = _accounting(scheduler, spec, user, limits)
     return ClusterFacts(
@@ -82,39 +82,42 @@ def _accounting(
     """What sacctmgr knows. Slurm runs jobs while it does not answer, so that keeps nothing from being launched."""
     asked_of = "account, QOS and their limits"
     try:
-        found = scheduler.accounting(user, limits.cluster)
+        accounting = scheduler.accounting(user, limits.cluster)
     except OpsctlError as refusal:
         return None, {asked_of: refusal.message}
-    if found is None and (spec.account or spec.qos):
+    if accounting is None and (spec.account or spec.qos):
         return None, {asked_of: "this Slurm keeps no accounts, and takes any name for one"}
-    return found, {}
+    return accounting, {}
 
 
-def gather(order: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | None, unknown: Mapping[str, str]) -> Facts:
+def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | None, unknown: Mapping[str, str]) -> Facts:
     """Everything that is to be known, with what `unknown` says already."""
     why = {**unknown, **(slurm.unasked if slurm else {})}
-    seen = _seen(order, place, slurm)
-    if order.has_gpus and not any(each.driver or each.shm_kb for each in seen):
+    observed_nodes = _seen(request, place, slurm)
+    if request.has_gpus and not any(observed_node.driver or observed_node.shm_kb for observed_node in observed_nodes):
         why["shared memory and drivers"] = "opsctl health has looked at none of the nodes yet"
-    named = [name for each in seen for name in each.gpus] or [*order.spec.extra, order.spec.constraint]
-    gpu = gpu_kind(named) if order.has_gpus else ""
-    if order.has_gpus and not gpu and order.recipe.shape():
+    named = [name for observed_node in observed_nodes for name in observed_node.gpus] or [
+        *request.spec.extra,
+        request.spec.constraint,
+    ]
+    gpu = gpu_kind(named) if request.has_gpus else ""
+    if request.has_gpus and not gpu and request.recipe.shape():
         why["memory and the time of a step"] = "which GPUs these are is known neither from opsctl health nor from" \
             " a constraint or gres that names them"  # fmt: skip
     return Facts(
         now=place.now, user=place.user, cluster=slurm, switches=_switches(place.run, why),
-        room=_room(order, place, why), corpora=tuple(_corpora(order, place)),
-        tokenizers={path: corpus_files.tokenizer_size(_at(order, place, path)) for path in order.recipe.tokenizers},
-        files=_files(order, place), strays=tuple(_strays(order, place)),
-        scripts=_scripts(order, place), deepspeed=_deepspeed(order, place), seen=seen, gpu=gpu,
-        saved=_saved(order, place.run, why), step_s=median_step_s(recent_iterations(place.run.main_log, 20)),
-        versions=versions(order.train, place.run, place.runner), unknown=why,
+        room=_room(request, place, why), corpora=tuple(_corpora(request, place)),
+        tokenizers={path: corpus_files.tokenizer_size(_at(request, place, path)) for path in request.recipe.tokenizers},
+        files=_files(request, place), strays=tuple(_strays(request, place)),
+        scripts=_scripts(request, place), deepspeed=_deepspeed(request, place), seen=observed_nodes, gpu=gpu,
+        saved=_saved(request, place.run, why), step_s=median_step_s(recent_iterations(place.run.main_log, 20)),
+        versions=versions(request.train, place.run, place.runner), unknown=why,
     )  # fmt: skip
 
 
-def _at(order: LaunchRequest, place: LaunchPlace, path: str) -> Path:
+def _at(request: LaunchRequest, place: LaunchPlace, path: str) -> Path:
     """What a path is to the trainer."""
-    return place.run.path / order.train.setup.directory / path
+    return place.run.path / request.train.setup.directory / path
 
 
 def _switches(run: RunDir, unknown: dict[str, str]) -> tuple[ArmedSwitch, ...]:
@@ -128,9 +131,9 @@ def _switches(run: RunDir, unknown: dict[str, str]) -> tuple[ArmedSwitch, ...]:
     return tuple(found)
 
 
-def _room(order: LaunchRequest, place: LaunchPlace, unknown: dict[str, str]) -> FreeSpace | None:
-    said = next(iter(order.recipe.said.get("save", ())), "{{")
-    target = place.run.checkpoints if "{{" in said or "$" in said else _at(order, place, said)
+def _room(request: LaunchRequest, place: LaunchPlace, unknown: dict[str, str]) -> FreeSpace | None:
+    text = next(iter(request.recipe.said.get("save", ())), "{{")
+    target = place.run.checkpoints if "{{" in text or "$" in text else _at(request, place, text)
     there = next((path for path in (target, *target.parents) if _is_there(path)), Path("/"))
     chosen = _filesystem(there, place.filesystems)
     try:
@@ -156,9 +159,11 @@ def _room(order: LaunchRequest, place: LaunchPlace, unknown: dict[str, str]) -> 
 
 def _filesystem(path: Path, known: Sequence[Filesystem]) -> Filesystem:
     """The one of the site's that holds it: the innermost directory, or else any on the same device."""
-    above = [each for each in known if path.is_relative_to(each.path)]
-    beside = [each for each in known if _is_beside(path, Path(each.path))]
-    return max(above or beside, key=lambda each: len(each.path), default=Filesystem(name=str(path), path=str(path)))
+    above = [filesystem for filesystem in known if path.is_relative_to(filesystem.path)]
+    beside = [filesystem for filesystem in known if _is_beside(path, Path(filesystem.path))]
+    return max(
+        above or beside, key=lambda filesystem: len(filesystem.path), default=Filesystem(name=str(path), path=str(path))
+    )
 
 
 def _is_beside(path: Path, other: Path) -> bool:
@@ -179,28 +184,28 @@ def _is_there(path: Path) -> bool | None:
     return True
 
 
-def _corpora(order: LaunchRequest, place: LaunchPlace) -> Iterable[CorpusFacts]:
-    for prefix in order.recipe.corpora:
-        path = place.base / prefix if order.recipe.is_embedded else _at(order, place, prefix)
-        if order.recipe.is_embedded or not _is_there(path):  # some trainers take a directory
+def _corpora(request: LaunchRequest, place: LaunchPlace) -> Iterable[CorpusFacts]:
+    for prefix in request.recipe.corpora:
+        path = place.base / prefix if request.recipe.is_embedded else _at(request, place, prefix)
+        if request.recipe.is_embedded or not _is_there(path):  # some trainers take a directory
             yield corpus_files.read(path, prefix)
 
 
-def _files(order: LaunchRequest, place: LaunchPlace) -> dict[str, bool]:
-    named = [*order.recipe.tokenizers, *order.recipe.said.get("kill-switch-path", ())[:1]]
-    named += filter(None, [order.train.setup.directory])
-    looked = {path: _is_there(_at(order, place, path)) for path in named}
+def _files(request: LaunchRequest, place: LaunchPlace) -> dict[str, bool]:
+    named = [*request.recipe.tokenizers, *request.recipe.said.get("kill-switch-path", ())[:1]]
+    named += filter(None, [request.train.setup.directory])
+    looked = {path: _is_there(_at(request, place, path)) for path in named}
     return {path: there for path, there in looked.items() if there is not None}
 
 
-def _strays(order: LaunchRequest, place: LaunchPlace) -> Iterator[MisplacedPath]:
+def _strays(request: LaunchRequest, place: LaunchPlace) -> Iterator[MisplacedPath]:
     """What placeholders, the shell and containers make of a path is not known."""
-    given = words(_PLACEHOLDER.sub("$", word) for word in order.train.command)
-    if any("cd " in line for line in order.train.setup.lines) or _is_contained(given, order.spec.extra):
+    given = words(_PLACEHOLDER.sub("$", word) for word in request.train.command)
+    if any("cd " in line for line in request.train.setup.lines) or _is_contained(given, request.spec.extra):
         return
     for word in given:
         path = word.partition("=")[2] if word.startswith("-") else word
-        if "$" in path or _is_there(_at(order, place, path)) is not False:
+        if "$" in path or _is_there(_at(request, place, path)) is not False:
             continue
         if path.endswith(SCRIPTS) or (Path(path).suffix and (place.base / path).is_file()):
             yield MisplacedPath(path=path, here=str(place.base) if _is_there(place.base / path) else "")
@@ -210,50 +215,50 @@ def _is_contained(command: Sequence[str], extra: Sequence[str]) -> bool:
     return any(Path(word).name in CONTAINERS for word in command) or any("--container" in each for each in extra)
 
 
-def _scripts(order: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
+def _scripts(request: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
     found = {}
-    for word in words(order.train.command):
+    for word in words(request.train.command):
         if word.endswith((".sh", ".bash", ".slurm", ".sbatch")) and "{{" not in word:
             with contextlib.suppress(OSError, UnicodeDecodeError):
-                if (path := _at(order, place, word)).stat().st_size < LARGEST_SCRIPT:
+                if (path := _at(request, place, word)).stat().st_size < LARGEST_SCRIPT:
                     found[word] = path.read_text(encoding="utf-8")
     return found
 
 
-def _deepspeed(order: LaunchRequest, place: LaunchPlace) -> dict[str, Any]:
-    for path in order.recipe.said.get("deepspeed-config", ())[:1]:
+def _deepspeed(request: LaunchRequest, place: LaunchPlace) -> dict[str, Any]:
+    for path in request.recipe.said.get("deepspeed-config", ())[:1]:
         with contextlib.suppress(OSError, ValueError):
-            given = json.loads(_at(order, place, path).read_text(encoding="utf-8"))
+            given = json.loads(_at(request, place, path).read_text(encoding="utf-8"))
             return given if isinstance(given, dict) else {}
     return {}
 
 
-def _seen(order: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | None) -> tuple[ObservedNode, ...]:
+def _seen(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | None) -> tuple[ObservedNode, ...]:
     """Of the nodes that the train may get, those that were ever looked at."""
-    wanted, excluded = set(slurm.members) if slurm and slurm.members else None, nodeset(order.spec.exclude)
+    wanted, excluded = set(slurm.members) if slurm and slurm.members else None, nodeset(request.spec.exclude)
     return tuple(
         ObservedNode(
-            node=each.node, gpus=tuple(card.name for card in each.cards if card.name), driver=each.driver,
-            shm_kb=each.shm_kb,
+            node=record.node, gpus=tuple(card.name for card in record.cards if card.name), driver=record.driver,
+            shm_kb=record.shm_kb,
         )
-        for each in place.history
-        if each.node not in excluded and (wanted is None or each.node in wanted)
+        for record in place.history
+        if record.node not in excluded and (wanted is None or record.node in wanted)
     )  # fmt: skip
 
 
-def _saved(order: LaunchRequest, run: RunDir, unknown: dict[str, str]) -> SavedCheckpoint | None:
-    if not order.recipe.is_embedded:
+def _saved(request: LaunchRequest, run: RunDir, unknown: dict[str, str]) -> SavedCheckpoint | None:
+    if not request.recipe.is_embedded:
         return None
     try:
-        found = manifest.list_checkpoints(run.checkpoints)
-        if not found:
+        checkpoints = manifest.list_checkpoints(run.checkpoints)
+        if not checkpoints:
             return None
-        held = manifest.read_manifest(found[-1].path)
+        held = manifest.read_manifest(checkpoints[-1].path)
     except (OSError, ValueError) as error:
         unknown["the newest checkpoint"] = str(error)
         return None
     return SavedCheckpoint(
         step=held.step, kind=held.kind, topology=held.topology, model=held.model, precision=held.precision,
-        count=len(found), size=sum(each.size for each in held.files.values()), files=len(held.files) + 3,
+        count=len(checkpoints), size=sum(file.size for file in held.files.values()), files=len(held.files) + 3,
         save_s=held.save_s, slowest_step_s=held.slowest_step_s,
     )  # fmt: skip

@@ -17,12 +17,16 @@ def gpu_kind(names: Iterable[str]) -> str:
 
 def _kind(name: str) -> str:
     said = set(re.split(r"[^A-Z0-9]+", name.upper()))
-    fitting = [each for each in ACCELERATORS.values() if set(each.name.upper().split("-")) - {"40"} <= said]
+    fitting = [
+        accelerator
+        for accelerator in ACCELERATORS.values()
+        if set(accelerator.name.upper().split("-")) - {"40"} <= said
+    ]
     sizes = [int(match[1]) for word in said if (match := re.fullmatch(r"(\d+)GB?", word))]
     size = sizes[0] if sizes else None
     # Without a size in its name an A100 is taken for the large one.
-    fitting = [each for each in fitting if _is_as_large(each.memory_gb, size)]
-    return max((each.name for each in fitting), key=len, default="")
+    fitting = [accelerator for accelerator in fitting if _is_as_large(accelerator.memory_gb, size)]
+    return max((accelerator.name for accelerator in fitting), key=len, default="")
 
 
 def _is_as_large(memory_gb: float, size: int | None) -> bool:

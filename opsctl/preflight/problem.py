@@ -66,9 +66,11 @@ def note(what: str, remedy: str) -> Problem:
     return Problem(level=ProblemLevel.NOTE, what=what, remedy=remedy)
 
 
-def judge(checks: Iterable[tuple[str, Check]], order: LaunchRequest, facts: Facts) -> list[Problem]:
+def judge(checks: Iterable[tuple[str, Check]], request: LaunchRequest, facts: Facts) -> list[Problem]:
     """All that `checks` have to say: errors first, then warnings, then notes."""
-    found = [
-        replace(each, check=name, source=check.source) for name, check in checks for each in check.check(order, facts)
+    problems = [
+        replace(problem, check=name, source=check.source)
+        for name, check in checks
+        for problem in check.check(request, facts)
     ]
-    return sorted(found, key=lambda each: list(ProblemLevel).index(each.level))
+    return sorted(problems, key=lambda problem: list(ProblemLevel).index(problem.level))

@@ -133,33 +133,33 @@ def _embedded(config: TrainerConfig) -> Recipe:
         evaluate_every=config.evaluation.every, evaluate_batches=config.evaluation.batches,
         steps=config.steps, save_every=saving.every, keep_last=saving.keep_last, keep_every=saving.keep_every,
         embedding_slots=parallel.balance == "blocks-and-embeddings",
-        corpora=tuple(each.prefix for each in config.data.corpora()),
+        corpora=tuple(corpus_config.prefix for corpus_config in config.data.corpora()),
     )  # fmt: skip
 
 
-def _megatron(said: Mapping[str, tuple[str, ...]]) -> Recipe:
-    ramp = [size for each in said.get("rampup-batch-size", ())[:3] if (size := whole(each)) is not None]
-    batch, samples = number(said, "global-batch-size"), number(said, "train-samples")
-    slots = said.get("pp-partition-method", ("",))[:1] == ("type:transformer|embedding",)
-    deepspeed = "deepspeed" in said
+def _megatron(mapping: Mapping[str, tuple[str, ...]]) -> Recipe:
+    ramp = [size for each in mapping.get("rampup-batch-size", ())[:3] if (size := whole(each)) is not None]
+    batch, samples = number(mapping, "global-batch-size"), number(mapping, "train-samples")
+    slots = mapping.get("pp-partition-method", ("",))[:1] == ("type:transformer|embedding",)
+    deepspeed = "deepspeed" in mapping
     return Recipe(
-        said=said, layers=number(said, "num-layers"), hidden=number(said, "hidden-size"),
-        heads=number(said, "num-attention-heads"), sequence=number(said, "seq-length"),
-        vocabulary=number(said, "padded-vocab-size", "vocab-size"),
-        tensor=number(said, "tensor-model-parallel-size", "tp-size") or 1,
-        pipeline=number(said, "pipeline-model-parallel-size", "pp-size") or 1,
-        context=number(said, "context-parallel-size") or 1,
-        micro_batch=number(said, "micro-batch-size"), global_batch=batch,
+        said=mapping, layers=number(mapping, "num-layers"), hidden=number(mapping, "hidden-size"),
+        heads=number(mapping, "num-attention-heads"), sequence=number(mapping, "seq-length"),
+        vocabulary=number(mapping, "padded-vocab-size", "vocab-size"),
+        tensor=number(mapping, "tensor-model-parallel-size", "tp-size") or 1,
+        pipeline=number(mapping, "pipeline-model-parallel-size", "pp-size") or 1,
+        context=number(mapping, "context-parallel-size") or 1,
+        micro_batch=number(mapping, "micro-batch-size"), global_batch=batch,
         rampup=(ramp[0], ramp[1], ramp[2]) if len(ramp) == 3 else None,
-        zero=1 if "use-distributed-optimizer" in said else number(said, "zero-stage") or int(deepspeed),
-        precision="fp16" if "fp16" in said else "bf16-optimizer" if "bf16" in said and deepspeed else "bf16",
-        recompute=bool(said.keys() & RECOMPUTES),
-        steps=number(said, "train-iters") or (samples // batch if samples and batch else None),
-        save_every=number(said, "save-interval"), evaluate_every=number(said, "eval-interval"),
-        evaluate_batches=number(said, "eval-iters"), embedding_slots=slots,
-        corpora=tuple(_prefixes(said.get("data-path", ()))),
+        zero=1 if "use-distributed-optimizer" in mapping else number(mapping, "zero-stage") or int(deepspeed),
+        precision="fp16" if "fp16" in mapping else "bf16-optimizer" if "bf16" in mapping and deepspeed else "bf16",
+        recompute=bool(mapping.keys() & RECOMPUTES),
+        steps=number(mapping, "train-iters") or (samples // batch if samples and batch else None),
+        save_every=number(mapping, "save-interval"), evaluate_every=number(mapping, "eval-interval"),
+        evaluate_batches=number(mapping, "eval-iters"), embedding_slots=slots,
+        corpora=tuple(_prefixes(mapping.get("data-path", ()))),
         tokenizers=tuple(
-            value[0] for name in TOKENIZERS if (value := said.get(name)) and value[0].startswith(("/", "./", "../"))
+            value[0] for name in TOKENIZERS if (value := mapping.get(name)) and value[0].startswith(("/", "./", "../"))
         ),
     )  # fmt: skip
 

@@ -32,17 +32,17 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def pace(order: LaunchRequest, facts: Facts) -> StepEstimate:
+def pace(request: LaunchRequest, facts: Facts) -> StepEstimate:
     saved = facts.saved
     return StepEstimate(
-        step_s=facts.step_s or (saved.slowest_step_s if saved else 0) or _foreseen_step_s(order, facts),
-        save_s=(saved.save_s if saved else 0) or _foreseen_save_s(order),
+        step_s=facts.step_s or (saved.slowest_step_s if saved else 0) or _foreseen_step_s(request, facts),
+        save_s=(saved.save_s if saved else 0) or _foreseen_save_s(request),
     )
 
 
-def _foreseen_step_s(order: LaunchRequest, facts: Facts) -> float | None:
+def _foreseen_step_s(request: LaunchRequest, facts: Facts) -> float | None:
     """By the prequel's measurements (docs/plan.md). Only for a layout that can run, on GPUs that are known."""
-    recipe, shape, spec = order.recipe, order.recipe.shape(), order.spec
+    recipe, shape, spec = request.recipe, request.recipe.shape(), request.spec
     world = spec.nodes * spec.processes_per_node
     if (
         not (shape and facts.gpu and recipe.global_batch)
@@ -54,7 +54,7 @@ def _foreseen_step_s(order: LaunchRequest, facts: Facts) -> float | None:
     return sum(step_time.predict(shape, recipe.topology(world), cluster, batch=recipe.global_batch).values())
 
 
-def _foreseen_save_s(order: LaunchRequest) -> float | None:
-    count = order.recipe.parameters()
-    ranks = order.spec.nodes * order.spec.processes_per_node
+def _foreseen_save_s(request: LaunchRequest) -> float | None:
+    count = request.recipe.parameters()
+    ranks = request.spec.nodes * request.spec.processes_per_node
     return flops.assumed_save_s(total_parameters=count, ranks=ranks) if count else None

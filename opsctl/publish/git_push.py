@@ -63,15 +63,15 @@ class Git:
         if not (self.home / "HEAD").exists():
             self._git("init", "--quiet", "--bare", str(self.home))
         # Of a git that was killed; nobody else works here.
-        for each in (*self.home.glob("*.lock"), *self.home.glob("refs/opsctl/*.lock"), self.home / "opsctl-index"):
-            each.unlink(missing_ok=True)
+        for path in (*self.home.glob("*.lock"), *self.home.glob("refs/opsctl/*.lock"), self.home / "opsctl-index"):
+            path.unlink(missing_ok=True)
 
     def _fetch(self) -> str:
         """The commit that the branch is at, here too now; empty if there is no such branch."""
-        found = self._git("ls-remote", "--exit-code", self.remote, f"refs/heads/{self.branch}", ok={0, 2})
-        if found.code == 2:
+        completed = self._git("ls-remote", "--exit-code", self.remote, f"refs/heads/{self.branch}", ok={0, 2})
+        if completed.code == 2:
             return ""
-        there = found.out.split()[0]
+        there = completed.out.split()[0]
         if not re.fullmatch(r"[0-9a-f]{40,64}", there):
             raise NotPushed(f"{self.remote}: what git says of {self.branch} cannot be understood")
         if self._git("cat-file", "-e", f"{there}^{{tree}}", ok={0, 1, 128}).code:
@@ -95,8 +95,8 @@ class Git:
         )
         if done.code == 0:
             return True
-        said = done.out + done.err
-        if any(word in said for word in ("non-fast-forward", "fetch first", "cannot lock ref", "stale info")):
+        text = done.out + done.err
+        if any(word in text for word in ("non-fast-forward", "fetch first", "cannot lock ref", "stale info")):
             return False
         raise self._refused("push", done)
 
@@ -114,8 +114,8 @@ class Git:
 
     def _refused(self, verb: str, done: Completed) -> NotPushed:
         lines = [line for line in (done.err or done.out).splitlines() if line.strip()]
-        said = self.secrets.strike_text(" / ".join(lines[:3]))
-        return NotPushed(f"git {verb} ended with {done.code}: {said}", hint="[publish] remote")
+        text = self.secrets.strike_text(" / ".join(lines[:3]))
+        return NotPushed(f"git {verb} ended with {done.code}: {text}", hint="[publish] remote")
 
     def _env(self) -> Mapping[str, str]:
         """It asks nobody, and never waits for a password."""

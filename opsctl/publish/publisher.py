@@ -86,15 +86,15 @@ class Publisher:
         self._check()
         stage = self._stage()
         items = [
-            StagedFile(name=each.name, action="refused", why=each.refused)
-            if each.refused
+            StagedFile(name=source.name, action="refused", why=source.refused)
+            if source.refused
             else StagedFile(
-                name=each.name,
-                action="unchanged" if stage.is_current(each.name, each.mark) else "would copy",
-                size=each.size - each.left_out,
-                left_out=each.left_out,
+                name=source.name,
+                action="unchanged" if stage.is_current(source.name, source.mark) else "would copy",
+                size=source.size - source.left_out,
+                left_out=source.left_out,
             )
-            for each in self._sources()
+            for source in self._sources()
         ]
         mark = self._report_mark()
         for name in REPORTS if self.table.report else ():
@@ -138,14 +138,19 @@ class Publisher:
         return find_sources(self.run, self.table.files, most=self.table.max_file)
 
     def _copied(self, stage: Stage) -> list[StagedFile]:
-        found = self._sources()
-        stage.sweep([each.name for each in found])
+        published_files = self._sources()
+        stage.sweep([published_file.name for published_file in published_files])
         items = []
-        for each in found:
-            if each.refused:
-                items.append(stage.refuse(each.name, each.refused))
+        for published_file in published_files:
+            if published_file.refused:
+                items.append(stage.refuse(published_file.name, published_file.refused))
             else:
-                made = stage.put(each.name, each.mark, partial(self._read, each), left_out=each.left_out)
+                made = stage.put(
+                    published_file.name,
+                    published_file.mark,
+                    partial(self._read, published_file),
+                    left_out=published_file.left_out,
+                )
                 items.append(made)
         items += self._reported(stage) if self.table.report else []
         return [*items, *(stage.refuse(name, GONE) for name in stage.doubtful)]
@@ -196,11 +201,11 @@ class Publisher:
             raise DeadlinePassed(
                 f"the command did not end within what was left of {self.deadline.seconds:g} s"
             ) from error
-        said = self.secrets.strike_text(done.err or done.out).strip().splitlines()
+        lines = self.secrets.strike_text(done.err or done.out).strip().splitlines()
         if done.code:
-            why = " / ".join(said[-MOST_SAID:])
+            why = " / ".join(lines[-MOST_SAID:])
             raise NotShipped(f"the command ended with {done.code}: {why}", hint="[publish] command")
-        return said[-1] if said else ""
+        return lines[-1] if lines else ""
 
 
 def _refused(items: list[StagedFile]) -> list[str]:

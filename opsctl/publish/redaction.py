@@ -73,13 +73,13 @@ class Secrets:
         """`data` without them, and how many there were."""
         count = 0
         for each in sorted(self.known | self.passing, key=len, reverse=True):
-            found = data.count(each)
-            data, count = (data.replace(each, STRUCK), count + found) if found else (data, count)
+            number = data.count(each)
+            data, count = (data.replace(each, STRUCK), count + number) if number else (data, count)
         small = data.lower()
         for anchor, pattern in _KNOWN:
             if anchor in small:
-                data, found = pattern.subn(rb"\1" + STRUCK, data)
-                count += found
+                data, number = pattern.subn(rb"\1" + STRUCK, data)
+                count += number
         return data, count
 
     def strike_text(self, text: str) -> str:
@@ -138,7 +138,7 @@ def _of_environment(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _all_forms(secrets: Iterable[str]) -> frozenset[bytes]:
-    return frozenset(form for each in secrets for form in _forms(each) if form)
+    return frozenset(form for secret in secrets for form in _forms(secret) if form)
 
 
 def _forms(secret: str) -> Iterator[bytes]:
@@ -158,4 +158,7 @@ def _pieces(secret: str) -> list[str]:
     except ValueError:
         return []
     pieces = re.split(r"[/?&=#]", f"{parts.path}?{parts.query}")
-    return [*([password] if len(password) >= SHORTEST else []), *(each for each in pieces if len(each) >= LONG_PIECE)]
+    return [
+        *([password] if len(password) >= SHORTEST else []),
+        *(piece for piece in pieces if len(piece) >= LONG_PIECE),
+    ]

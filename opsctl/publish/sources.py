@@ -36,9 +36,11 @@ class PublishedFile:
 
 def find_sources(run: RunDir, patterns: Iterable[str], *, most: int) -> list[PublishedFile]:
     """What fits the patterns, by name."""
-    found = {path for pattern in patterns for path in run.path.glob(pattern) if path.is_file()}
-    seen = (_source(run, path, most) for path in found)
-    return sorted((each for each in seen if each), key=lambda source: source.name)
+    paths = {path for pattern in patterns for path in run.path.glob(pattern) if path.is_file()}
+    published_files = (_source(run, path, most) for path in paths)
+    return sorted(
+        (published_file for published_file in published_files if published_file), key=lambda source: source.name
+    )
 
 
 def _source(run: RunDir, path: Path, most: int) -> PublishedFile | None:

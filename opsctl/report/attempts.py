@@ -34,22 +34,32 @@ class AttemptFacts:
 
 def collect_attempts(run: RunDir, events: Sequence[Event]) -> list[AttemptFacts]:
     """In the order of the journal. A controller that was killed uses ids again, so a name may come twice."""
-    found: list[AttemptFacts] = []
+    attempt_factses: list[AttemptFacts] = []
     for event in events:
         if event.kind is EventKind.ATTEMPT_STARTED:
-            found.append(
+            attempt_factses.append(
                 AttemptFacts(
                     attempt=str(event.data["attempt"]), nodes=str(event.data["nodes"]), begin=event.when.timestamp()
                 )
             )
         elif event.kind is EventKind.ATTEMPT_FINALIZED:
-            place = next((at for at in reversed(range(len(found))) if found[at].attempt == event.data["attempt"]), None)
-            if place is not None and not found[place].outcome:
-                at = max(event.when.timestamp(), found[place].begin)
+            place = next(
+                (
+                    at
+                    for at in reversed(range(len(attempt_factses)))
+                    if attempt_factses[at].attempt == event.data["attempt"]
+                ),
+                None,
+            )
+            if place is not None and not attempt_factses[place].outcome:
+                at = max(event.when.timestamp(), attempt_factses[place].begin)
                 outcome, why = str(event.data["outcome"]), str(event.data["why"])
-                found[place] = replace(found[place], end=at, outcome=outcome, why=why)
-    last = {attempt.attempt: at for at, attempt in enumerate(found)}
-    return [_recorded(run, attempt) if last[attempt.attempt] == at else attempt for at, attempt in enumerate(found)]
+                attempt_factses[place] = replace(attempt_factses[place], end=at, outcome=outcome, why=why)
+    last = {attempt.attempt: at for at, attempt in enumerate(attempt_factses)}
+    return [
+        _recorded(run, attempt) if last[attempt.attempt] == at else attempt
+        for at, attempt in enumerate(attempt_factses)
+    ]
 
 
 def _recorded(run: RunDir, known: AttemptFacts) -> AttemptFacts:
@@ -67,20 +77,24 @@ def with_jobs(known: Sequence[AttemptFacts], jobs: Sequence[JobRun]) -> list[Att
     """The same with what accounting remembers: when an attempt ended that nobody finalized, and attempts that never
     got so far
     as to say that they began, as when a node dies at once."""
-    found, seen = list(known), Counter[str]()
+    attempt_factses, counter = list(known), Counter[str]()
     first = min((attempt.begin for attempt in known), default=0.0)
     for job in jobs:
-        name = f"{job.job}.{seen[job.job]}"
-        seen[job.job] += job.begin is not None
+        name = f"{job.job}.{counter[job.job]}"
+        counter[job.job] += job.begin is not None
         if job.begin is None or job.end is None or job.begin < first - NEAR:
             continue
-        place = next((at for at, attempt in enumerate(found) if attempt.attempt == name), None)
+        place = next((at for at, attempt in enumerate(attempt_factses) if attempt.attempt == name), None)
         if place is None:
-            later = next((at for at, attempt in enumerate(found) if attempt.begin > job.begin), len(found))
-            found.insert(later, _unseen(name, job))
-        elif found[place].end is None and abs(found[place].begin - job.begin) < NEAR:
-            found[place] = replace(found[place], end=job.end, outcome=job.state.value, why="Slurm says so")
-    return found
+            later = next(
+                (at for at, attempt in enumerate(attempt_factses) if attempt.begin > job.begin), len(attempt_factses)
+            )
+            attempt_factses.insert(later, _unseen(name, job))
+        elif attempt_factses[place].end is None and abs(attempt_factses[place].begin - job.begin) < NEAR:
+            attempt_factses[place] = replace(
+                attempt_factses[place], end=job.end, outcome=job.state.value, why="Slurm says so"
+            )
+    return attempt_factses
 
 
 def _unseen(name: str, job: JobRun) -> AttemptFacts:

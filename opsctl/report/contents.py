@@ -124,22 +124,22 @@ def add_up(
     train: str,
     attempts: Sequence[NamedAttempt],
     waits: Sequence[IdleSpan],
-    told: LogSummary,
+    summary: LogSummary,
     window: Window,
     *,
     made: datetime,
     notes: Sequence[str] = (),
 ) -> Report:
     """The report of what lies between `window.since` and `window.end`; what went before tells what is done twice."""
-    parts = [each.lived.told for each in attempts]
+    parts = [attempt.lived.told for attempt in attempts]
     if missing := find_missing_steps(parts, log_interval(parts)):
         notes = [*notes, f"{missing:,} steps are not in the log: they are assumed to have taken the usual time"]
-    spans = account_time([each.lived for each in attempts], waits, begin=window.begin, end=window.end)
+    spans = account_time([attempt.lived for attempt in attempts], waits, begin=window.begin, end=window.end)
     total = _Total(window, len(attempts))
     total.take(spans)
-    last = told.last or Iteration(step=0)
-    steps = [column for each in attempts if (column := each.lived.told.columns[0])]
-    seconds = [value for each in attempts for value in each.lived.told.columns[1] if 0 < value < math.inf]
+    last = summary.last or Iteration(step=0)
+    steps = [column for attempt in attempts if (column := attempt.lived.told.columns[0])]
+    seconds = [value for attempt in attempts for value in attempt.lived.told.columns[1] if 0 < value < math.inf]
     return Report(
         train=train,
         made=made,
@@ -153,12 +153,12 @@ def add_up(
         tokens=last.tokens,
         samples=last.consumed_samples,
         step_s=median(seconds) if seconds else None,
-        tflops=median(told.tflops.values) if told.tflops.values else None,
-        loss=told.loss.points(),
+        tflops=median(summary.tflops.values) if summary.tflops.values else None,
+        loss=summary.loss.points(),
         notes=tuple(notes),
         periods=total.periods(),
         attempts=tuple(
-            _attempt(each, own) for each, own in zip(attempts, total.attempts, strict=True) if own.end > own.begin
+            _attempt(named, own) for named, own in zip(attempts, total.attempts, strict=True) if own.end > own.begin
         ),
     )
 
@@ -216,11 +216,11 @@ class _Total:
         )
 
 
-def _attempt(each: NamedAttempt, own: _Own) -> AttemptReport:
-    steps = each.lived.told.columns[0]
+def _attempt(named: NamedAttempt, own: _Own) -> AttemptReport:
+    steps = named.lived.told.columns[0]
     return AttemptReport(
-        attempt=each.attempt, began=_date(own.begin), ended=_date(own.end), outcome=each.outcome, why=each.why,
-        nodes=each.nodes, first_step=int(steps[0]) if steps else None, last_step=int(steps[-1]) if steps else None,
+        attempt=named.attempt, began=_date(own.begin), ended=_date(own.end), outcome=named.outcome, why=named.why,
+        nodes=named.nodes, first_step=int(steps[0]) if steps else None, last_step=int(steps[-1]) if steps else None,
         buckets=own.buckets,
     )  # fmt: skip
 

@@ -29,32 +29,32 @@ def report_log(log: Path, jobs: Sequence[JobRun] | None, now: datetime, *, since
 
     Raises InputError where there is nothing to report on, RunDirError for a log that may not be read.
     """
-    told = read_summary(log)
-    if not told.lines:
+    summary = read_summary(log)
+    if not summary.lines:
         raise InputError(
             f"{log}: no iteration line in it", hint="those of Megatron look like: iteration 20/ 100 | lm loss: 2.0 | …"
         )
-    paced = _Paced(told)
+    paced = _Paced(summary)
     if jobs is not None:
         named, waits, notes, window = _by_jobs(paced, jobs, since, now)
     else:
         named, notes, timed = paced.attempts()
-        begin, end = named[0].lived.begin, max(each.lived.end for each in named)
+        begin, end = named[0].lived.begin, max(named_attempt.lived.end for named_attempt in named)
         if since and not timed:
             raise InputError("--since: there are no times in this log", hint="--sacct FILE tells when its jobs ran")
         window = checked_window(begin, end, since, now) if timed else Window(
             begin=begin, since=begin, end=end, is_timed=False
         )  # fmt: skip
         waits = []
-    return add_up(log.name, named, waits, told, window, made=now, notes=notes)
+    return add_up(log.name, named, waits, summary, window, made=now, notes=notes)
 
 
 class _Paced:
     """A log and the pace of its steps, from which the times that it does not tell are reckoned."""
 
-    def __init__(self, told: LogSummary) -> None:
-        self.told = told
-        self.usual, self.every = usual_step_s((part, 0) for part in told.parts), log_interval(told.parts)
+    def __init__(self, summary: LogSummary) -> None:
+        self.told = summary
+        self.usual, self.every = usual_step_s((part, 0) for part in summary.parts), log_interval(summary.parts)
 
     def spoken(self, part: LogPart) -> float:
         return spoken_s(part, self._usual, self.every)

@@ -81,7 +81,7 @@ def moments(begin: datetime, end: datetime, *, most: int = 8, is_timed: bool = T
     span = (end - begin).total_seconds()
     if not span > 0:
         return ()
-    step = next((each for each in _STEPS if span / each <= most), _STEPS[-1])
+    step = next((literal for literal in _STEPS if span / literal <= most), _STEPS[-1])
     if not is_timed:
         return tuple(AxisTick(100 * at / span, _since(at, step)) for at in range(0, int(span) + 1, step))
     local = begin.astimezone()

@@ -50,10 +50,10 @@ def report_train(
     begin = min([*([submitted.when.timestamp()] if submitted else []), *(attempt.begin for attempt in known)])
     end = _end(known, events, now)
     window = checked_window(begin, end, since, now)
-    told, parts, notes = _told(run, known)
+    summary, parts, notes = _told(run, known)
     following = [*known[1:], None]
     named = [_named(run, *each, end) for each in zip(known, parts, following, strict=False)]
-    report = add_up(run.name, named, find_waits(events, end=end), told, window, made=now, notes=notes)
+    report = add_up(run.name, named, find_waits(events, end=end), summary, window, made=now, notes=notes)
     return replace(report, notes=(*report.notes, *_silent(report)))
 
 
@@ -99,7 +99,7 @@ def _end(known: Sequence[AttemptFacts], events: Sequence[Event], now: datetime) 
 def _named(
     run: RunDir, attempt: AttemptFacts, part: tuple[LogPart, bool], following: AttemptFacts | None, end: float
 ) -> NamedAttempt:
-    ends = [each for each in (attempt.end, following.begin if following else None) if each is not None]
+    ends = [value for value in (attempt.end, following.begin if following else None) if value is not None]
     lived = AttemptSpan(
         begin=attempt.begin, end=max(attempt.begin, min(ends, default=end)), ending=_ending(attempt, following),
         told=part[0], nodes=attempt.node_count, last_word=_last_word(run, attempt.attempt), is_torn=part[1],
@@ -143,7 +143,7 @@ def _told(run: RunDir, known: Sequence[AttemptFacts]) -> tuple[LogSummary, list[
     offsets = list(later)[:0:-1]
     groups = _groups(offsets, size)
     parts = [(LogPart(), True) for _ in known]
-    told, carried, lost = LogSummary(), LogPart(), 0
+    summary, carried, lost = LogSummary(), LogPart(), 0
     for group, path in zip(reversed(groups), [*reversed(files), *[None] * len(groups)], strict=False):
         lost += len(group) if path is None else 0
         read = (
@@ -155,14 +155,14 @@ def _told(run: RunDir, known: Sequence[AttemptFacts]) -> tuple[LogSummary, list[
         else:
             own[-1].join(carried)
             parts[group.start : group.stop] = [(part, path is None) for part in own]
-        carried, told = before, _merged(read, told)
+        carried, summary = before, _merged(read, summary)
     who = f"{lost} attempts" if lost > 1 else "an attempt"
     notes = [f"the log of {who} is gone, in whole or in part: what it told is unknown"] if lost else []
-    if known and not told.lines:
+    if known and not summary.lines:
         notes.append(
             "there are no iteration lines in the log, so what was training is unknown: docs/moving.md has one to print"
         )
-    return told, parts, notes
+    return summary, parts, notes
 
 
 def _groups(offsets: Sequence[int], size: int) -> list[range]:

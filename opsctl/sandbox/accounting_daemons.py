@@ -42,8 +42,8 @@ def start_accounting(record: SandboxRecord, tools: Tools) -> SandboxRecord:
 
 def template_path(record: SandboxRecord, tools: Tools) -> Path:
     """One for each user and each pair of versions: neither reads the other's files for certain."""
-    said = tools.runner.run([tools.programs["mariadbd"], "--version"], timeout=10).out
-    key = f"{said}|{record.site.version}|{record.site.user}|{SMALL}"
+    text = tools.runner.run([tools.programs["mariadbd"], "--version"], timeout=10).out
+    key = f"{text}|{record.site.version}|{record.site.user}|{SMALL}"
     return tools.places.cache / f"accounting-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 

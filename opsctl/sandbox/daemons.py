@@ -81,8 +81,8 @@ def ask(record: SandboxRecord, runner: Runner, *argv: str, timeout: float = 30) 
 
 def node_states(record: SandboxRecord, runner: Runner) -> dict[str, str]:
     """Each node's state in Slurm's words; empty when the controller does not answer."""
-    said = ask(record, runner, "sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T", timeout=12)
-    return dict(line.split(None, 1) for line in said.out.splitlines()) if said.code == 0 else {}
+    completed = ask(record, runner, "sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T", timeout=12)
+    return dict(line.split(None, 1) for line in completed.out.splitlines()) if completed.code == 0 else {}
 
 
 def start_munged(record: SandboxRecord, tools: Tools) -> SandboxRecord:

@@ -34,11 +34,11 @@ def port_of(record: SandboxRecord, name: str) -> int | None:
 def find_misplaced(record: SandboxRecord, name: str, port: int) -> str:
     """Where a daemon listens instead of on its own address, in words; empty if it does not."""
     daemon = record.daemon(name)
-    found = [place for place in sockets_of(daemon.process.pid) if place.port == port] if daemon else []
+    listening_sockets = [place for place in sockets_of(daemon.process.pid) if place.port == port] if daemon else []
     address = record.site.network.address
-    if not found or any(place.accepts(address) for place in found):
+    if not listening_sockets or any(place.accepts(address) for place in listening_sockets):
         return ""
-    return f"listens on {found[0]}, not on {address}"
+    return f"listens on {listening_sockets[0]}, not on {address}"
 
 
 def find_taken(record: SandboxRecord, name: str, port: int) -> str:

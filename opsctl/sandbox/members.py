@@ -72,7 +72,7 @@ def end_members(
     `remaining` are those that were sent KILL and are alive KILL_TIMEOUT_S later. While new ones appear, twice as long.
     """
     found = members(run, record, node=node)
-    seen, asked, killed = dict(found), set[ProcessId](), set[ProcessId]()
+    seen, processes, killed = dict(found), set[ProcessId](), set[ProcessId]()
     soft = clock.monotonic() + grace
     while found:
         late = clock.monotonic() >= soft
@@ -80,9 +80,9 @@ def end_members(
             if late:
                 process.send(signal.SIGKILL)
                 killed.add(process)
-            elif process not in asked:
+            elif process not in processes:
                 process.send(signal.SIGTERM)
-                asked.add(process)
+                processes.add(process)
         wait_ended(found, clock, until=clock.monotonic() + 0.5 if late else soft)
         found = members(run, record, node=node)
         seen |= found

@@ -42,8 +42,8 @@ def install_hint(*, accounting: bool) -> str:
 
 def slurm_version(runner: Runner, slurmctld: str) -> tuple[int, int]:
     """Such as (22, 5)."""
-    said = runner.run([slurmctld, "-V"], timeout=10).out
-    version = parse_version(said)
+    text = runner.run([slurmctld, "-V"], timeout=10).out
+    version = parse_version(text)
     if version is None:
-        raise SandboxError(f"{slurmctld} -V says {said.strip()!r}, which names no version")
+        raise SandboxError(f"{slurmctld} -V says {text.strip()!r}, which names no version")
     return version

@@ -88,11 +88,11 @@ def read_record(home: Path) -> SandboxRecord | None:
         return None
 
 
-def parse_record(given: dict[str, Any]) -> SandboxRecord:
-    site = given["site"]
+def parse_record(fields: dict[str, Any]) -> SandboxRecord:
+    site = fields["site"]
     paths = {"home": Path(site["home"]), "run": Path(site["run"])}
     return SandboxRecord(
-        spec=SandboxSpec(**given["spec"]),
+        spec=SandboxSpec(**fields["spec"]),
         site=SandboxSite(
             **{
                 **site,
@@ -102,10 +102,10 @@ def parse_record(given: dict[str, Any]) -> SandboxRecord:
                 "network": Network(**{**site["network"], "parameters": tuple(site["network"]["parameters"])}),
             }
         ),
-        started=datetime.fromisoformat(given["started"]),
-        complete=given["complete"],
+        started=datetime.fromisoformat(fields["started"]),
+        complete=fields["complete"],
         daemons=tuple(
             SandboxDaemon(name=each["name"], argv=tuple(each["argv"]), process=ProcessId(**each["process"]))
-            for each in given["daemons"]
+            for each in fields["daemons"]
         ),
     )

@@ -34,8 +34,12 @@ class ListeningSocket:
         return plain.is_unspecified or plain == ipaddress.ip_address(address)
 
     def _plain(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-        found = ipaddress.ip_address(self.address)
-        return found.ipv4_mapped or found if isinstance(found, ipaddress.IPv6Address) else found
+        ipv4_address = ipaddress.ip_address(self.address)
+        return (
+            ipv4_address.ipv4_mapped or ipv4_address
+            if isinstance(ipv4_address, ipaddress.IPv6Address)
+            else ipv4_address
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

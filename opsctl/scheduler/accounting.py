@@ -65,11 +65,11 @@ def _rows(text: str, fields: Sequence[str]) -> Iterator[dict[str, str]]:
 def _bounds(row: dict[str, str], names: Sequence[str]) -> dict[str, int]:
     """What is limited. Amounts with a unit, which only memory has, are left out: nothing here knows how much a job
     gets."""
-    found: dict[str, int | None] = {}
+    numbers: dict[str, int | None] = {}
     for name in names:
         if "TRES" in name:
             pairs = (each.partition("=") for each in listed(row[name]))
-            found |= {f"{name} {resource}": limit_of(amount) for resource, _, amount in pairs}
+            numbers |= {f"{name} {resource}": limit_of(amount) for resource, _, amount in pairs}
         else:
-            found[name] = parse_slurm_minutes(row[name]) if name == "MaxWall" else limit_of(row[name])
-    return {name: most for name, most in found.items() if most is not None}
+            numbers[name] = parse_slurm_minutes(row[name]) if name == "MaxWall" else limit_of(row[name])
+    return {name: most for name, most in numbers.items() if most is not None}

@@ -49,12 +49,12 @@ def time_of(word: str) -> datetime | None:
 
 def tasks_of(word: str) -> tuple[int, ...]:
     """Array indices: `7`, `2-10%1`, `1,3,5-7%2`, `0-399:7`. Parts that are no indices, such as `...`, are left out."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in word.strip("[]").partition("%")[0].split(","):
         match = TASKS.fullmatch(part)
         if match and int(match[2] or match[1]) <= LARGEST_TASK:
-            found.update(range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)))
-    return tuple(sorted(found))
+            numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)))
+    return tuple(sorted(numbers))
 
 
 def exit_code_of(word: str) -> str:

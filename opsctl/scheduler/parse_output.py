@@ -103,8 +103,8 @@ def _past(row: list[str]) -> Job:
 
 def parse_nodes(text: str, mark: str) -> list[Node]:
     """`sinfo -N --Format` with SINFO_FIELDS, which has a row for each node in each of its partitions."""
-    found = parse_each(_node, rows(text, mark, len(SINFO_FIELDS)))
-    return list({node.name: node for node in found}.values())
+    nodes = parse_each(_node, rows(text, mark, len(SINFO_FIELDS)))
+    return list({node.name: node for node in nodes}.values())
 
 
 def _node(row: list[str]) -> Node:
@@ -116,12 +116,12 @@ def _node(row: list[str]) -> Node:
 
 def parse_reasons(text: str, mark: str) -> list[DrainReason]:
     """`sinfo -N --Format` with REASON_FIELDS: only nodes that have a reason."""
-    found = [
+    drain_reasons = [
         DrainReason(node=node, text=text_of(said), by=text_of(by), at=time_of(at))
         for node, by, at, said in rows(text, mark, len(REASON_FIELDS))
         if node and text_of(said)
     ]
-    return list({reason.node: reason for reason in found}.values())
+    return list({reason.node: reason for reason in drain_reasons}.values())
 
 
 def parse_excluded(text: str, mark: str) -> str:

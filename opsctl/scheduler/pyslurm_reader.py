@@ -46,10 +46,10 @@ def find(runner: Runner) -> tuple[Any, str]:
 def version(runner: Runner) -> str:
     """The version of Slurm's commands, such as 22.05.8, which they know without a controller."""
     try:
-        said = runner.run(("squeue", "--version"), timeout=5).out.split()
+        lines = runner.run(("squeue", "--version"), timeout=5).out.split()
     except (OpsctlError, TimedOut):
         return "of unknown version"
-    return said[-1] if said else "of unknown version"
+    return lines[-1] if lines else "of unknown version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

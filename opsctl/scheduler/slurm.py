@@ -173,10 +173,10 @@ class Slurm:
 
 def whole(done: Completed, mark: str, width: int) -> str:
     """What was printed, if it is rows to their end. Else nothing is known: rubbish is not an empty queue."""
-    said = [line for line in done.out.splitlines() if line.strip() and not line.startswith("CLUSTER:")]
+    lines = [line for line in done.out.splitlines() if line.strip() and not line.startswith("CLUSTER:")]
     marks = done.out.count(mark)
-    if (said and not marks) or marks % width:
-        raise Unreachable(f"{done.argv[0]} printed no list, or half of one: {said[-1][:80]!r}", hint=HINT)
+    if (lines and not marks) or marks % width:
+        raise Unreachable(f"{done.argv[0]} printed no list, or half of one: {lines[-1][:80]!r}", hint=HINT)
     return done.out
 
 
@@ -194,9 +194,9 @@ def one_node(name: str) -> str:
     return name
 
 
-def unknown_submission(said: str) -> Unreachable:
+def unknown_submission(text: str) -> Unreachable:
     """Nobody knows whether the array is in the queue now."""
     return Unreachable(
-        f"{said}: it is unknown whether the train was submitted",
+        f"{text}: it is unknown whether the train was submitted",
         hint="launch it again: it looks in the queue for this submission first",
     )

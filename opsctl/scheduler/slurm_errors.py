@@ -57,9 +57,9 @@ def raise_for_error(done: Completed, *, fine: Iterable[re.Pattern[str]] = ()) ->
     bad = [line for line in lines if not any(pattern.search(line) for pattern in fine)]
     if lines and not bad:
         return done
-    said = "; ".join(dict.fromkeys(bad)) or f"exit code {done.code} and no message"
+    text = "; ".join(dict.fromkeys(bad)) or f"exit code {done.code} and no message"
     if NO_ANSWER.search(done.err):
-        raise Unreachable(f"{name} got no answer: {said}", hint=HINT)
-    if REFUSED.search(said):
-        raise NotAllowed(f"{name} may not: {said}", hint="only the job's owner and Slurm's operators may do that")
-    raise SchedulerError(f"{name} refused: {said}")
+        raise Unreachable(f"{name} got no answer: {text}", hint=HINT)
+    if REFUSED.search(text):
+        raise NotAllowed(f"{name} may not: {text}", hint="only the job's owner and Slurm's operators may do that")
+    raise SchedulerError(f"{name} refused: {text}")

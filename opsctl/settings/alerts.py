@@ -42,7 +42,7 @@ def parse_hours(text: str) -> tuple[time, time]:
     """`22:00-07:00` as its two times. Raises ValueError."""
     match = _HOURS.fullmatch(text)
     try:
-        begin, end = (time.fromisoformat(each) for each in match.groups()) if match else (time(), time())
+        begin, end = (time.fromisoformat(group) for group in match.groups()) if match else (time(), time())
     except ValueError:
         begin = end = time()
     if begin == end:

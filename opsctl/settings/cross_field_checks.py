@@ -30,24 +30,24 @@ def find_contradictions(model: type[BaseModel], given: Any, told: Sequence[Place
     below: dict[Any, list[Place]] = {}
     for place in told:
         below.setdefault(place[0], []).append(place[1:])
-    for said in _asked(_partly(model, given, below)):
-        yield (), said
+    for text in _asked(_partly(model, given, below)):
+        yield (), text
     for key, places in below.items():
         if key not in given or key not in model.model_fields:
             continue
         for at, table, value, deeper in _tables_in(model.model_fields[key].annotation, given[key], places):
-            yield from (((key, *at, *where), said) for where, said in find_contradictions(table, value, deeper))
+            yield from (((key, *at, *where), text) for where, text in find_contradictions(table, value, deeper))
 
 
-def _partly(model: type[BaseModel], given: Mapping[str, Any], below: Mapping[Any, list[Place]]) -> BaseModel:
+def _partly(model: type[BaseModel], mapping: Mapping[str, Any], below: Mapping[Any, list[Place]]) -> BaseModel:
     """The table with the fields that are fine, and without the others."""
     known = model.model_fields
     typed = {near for key in below if key not in known for near in get_close_matches(str(key), known, 1)}
     fine = {}
     for key, field in known.items():
-        if key not in given:
+        if key not in mapping:
             continue
-        value = _fine_part(given[key], below[key]) if key in below else given[key]
+        value = _fine_part(mapping[key], below[key]) if key in below else mapping[key]
         if value is not None:
             fine[key] = _made(field, value) if key not in below or isinstance(value, tuple) else value
     partly = model.model_construct(**fine)

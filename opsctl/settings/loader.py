@@ -197,13 +197,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(str(path), [str(error)]) from error
 
 
-def parse(model: type[Model], given: Mapping[str, Any], where: str, extra: Sequence[str] = ()) -> Model:
+def parse(model: type[Model], mapping: Mapping[str, Any], where: str, extra: Sequence[str] = ()) -> Model:
     """Raises ConfigError with every problem in `given`, after the `extra` ones."""
     problems = list(extra)
     try:
-        parsed = model.model_validate(_lists_to_tuples(given))
+        parsed = model.model_validate(_lists_to_tuples(mapping))
     except ValidationError as error:
-        problems += _problems(model, _lists_to_tuples(given), error)
+        problems += _problems(model, _lists_to_tuples(mapping), error)
     if problems:
         raise ConfigError(where, problems)
     return parsed
@@ -212,8 +212,8 @@ def parse(model: type[Model], given: Mapping[str, Any], where: str, extra: Seque
 def load_train(path: Path, *, layout: bool = True) -> TrainSettings:
     """The train described by the file at `path`, its embedded trainer's settings checked too; without `layout`, not
     whether they can be laid out over its processes."""
-    given = read_toml(path)
-    return parse(TrainSettings, given, str(path), extra=find_trainer_problems(given, layout=layout))
+    fields = read_toml(path)
+    return parse(TrainSettings, fields, str(path), extra=find_trainer_problems(fields, layout=layout))
 
 
 def load_site(path: Path) -> SiteSettings:
@@ -242,9 +242,9 @@ def state_home() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "opsctl"
 
 
-def find_trainer_problems(given: Mapping[str, Any], *, layout: bool = True) -> list[str]:
+def find_trainer_problems(mapping: Mapping[str, Any], *, layout: bool = True) -> list[str]:
     """What is wrong with the [trainer] table, alone and for the number of processes that [slurm] asks for."""
-    table, slurm = given.get("trainer"), given.get("slurm", {})
+    table, slurm = mapping.get("trainer"), mapping.get("slurm", {})
     if not isinstance(table, dict):
         return []
     from opsctl.trainer.config import TrainerConfig  # noqa: PLC0415 (only a train with the embedded trainer pays for it)
@@ -277,10 +277,10 @@ def _is_echo(error: Any) -> bool:
 
 def _problems(model: type[BaseModel], given: Any, error: ValidationError, under: tuple[str, ...] = ()) -> list[str]:
     """Of each field alone, and then of the fields together."""
-    errors = [each for each in error.errors() if not _is_echo(each)]
+    errors = [error_details for error_details in error.errors() if not _is_echo(error_details)]
     together = [
-        {"loc": place, "type": "value_error", "msg": said, "input": None}
-        for place, said in find_contradictions(model, given, [each["loc"] for each in errors])
+        {"loc": place, "type": "value_error", "msg": text, "input": None}
+        for place, text in find_contradictions(model, given, [error_details["loc"] for error_details in errors])
     ]
     return [_problem(model, each, under=under) for each in (*errors, *together)]
 

@@ -113,14 +113,14 @@ def _holder(clock: Clock) -> str:
 
 def _break_stale(lock: Path, mine: Path, now: float) -> bool:
     """Whether the lease was stale and is broken now, by us."""
-    seen = _read(lock)
-    if seen is None or not seen.is_stale(now):
+    lease_holder = _read(lock)
+    if lease_holder is None or not lease_holder.is_stale(now):
         return False
     # Renaming is the vote: of several that saw the same stale lease, one gets it, and looks at what it got.
     taken = mine.with_suffix(".broken")
     with contextlib.suppress(OSError):
         lock.rename(taken)
-        is_broken = _read(taken) == seen
+        is_broken = _read(taken) == lease_holder
         if not is_broken:
             os.link(taken, lock)
         taken.unlink()

@@ -151,7 +151,7 @@ class RunDir:
     def attempts(self) -> list[Attempt]:
         """Every attempt that has a directory, in no order that means anything."""
         try:
-            return [Attempt(each) for each in (self.path / "attempts").iterdir() if each.is_dir()]
+            return [Attempt(path) for path in (self.path / "attempts").iterdir() if path.is_dir()]
         except FileNotFoundError:
             return []
 
@@ -176,11 +176,11 @@ class RunDir:
                     path.mkdir(exist_ok=True, mode=0o755)
                     if group:  # whoever may arm switches has to get there, also where the umask hides all else
                         path.chmod(0o755)
-            for each in OWNED:
-                self.make(self.path / each)
-            for each in SHARED:
-                (self.path / each).mkdir(exist_ok=True)
-                _share(self.path / each, group)
+            for literal in OWNED:
+                self.make(self.path / literal)
+            for literal in SHARED:
+                (self.path / literal).mkdir(exist_ok=True)
+                _share(self.path / literal, group)
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
@@ -264,7 +264,7 @@ def find(root: Path, text: str) -> RunDir:
 
 def _known(root: Path, text: str) -> str:
     """The train that was meant, if one is near, and what there is."""
-    names = [each.name for each in all_trains(root)]
+    names = [train.name for train in all_trains(root)]
     near = get_close_matches(text, names, 1)
     meant = f"did you mean {near[0]!r}? " if near else ""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -281,10 +281,10 @@ def _checked(text: str) -> str:
 def all_trains(root: Path) -> list[RunDir]:
     """Every train below `root`, by name."""
     try:
-        found = [RunDir(path) for path in root.iterdir() if not path.name.startswith(".")]
+        runs = [RunDir(path) for path in root.iterdir() if not path.name.startswith(".")]
     except OSError:
         return []
-    return sorted(filter(_is_train, found), key=lambda run: run.name)
+    return sorted(filter(_is_train, runs), key=lambda run: run.name)
 
 
 def _is_train(run: RunDir) -> bool:

@@ -49,8 +49,8 @@ class SiteDir:
                 # One by one: parents made on the way would follow the umask, and often be the group's to write.
                 if not path.exists():
                     path.mkdir(exist_ok=True, mode=0o755)
-            for each in OWNED:
-                (self.path / each).mkdir(exist_ok=True, mode=0o755)
+            for literal in OWNED:
+                (self.path / literal).mkdir(exist_ok=True, mode=0o755)
         except OSError as error:
             raise cannot_write(self.path, error) from error
 

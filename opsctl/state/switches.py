@@ -77,7 +77,7 @@ def read(run: RunDir, switch: Switch) -> Armed | None:
 
 def find_armed(run: RunDir) -> list[Armed]:
     """Every switch that is there, the strongest first."""
-    return [each for switch in Switch if (each := read(run, switch))]
+    return [armed for switch in Switch if (armed := read(run, switch))]
 
 
 def arm(run: RunDir, switch: Switch, *, why: str) -> bool:
@@ -116,8 +116,8 @@ def journal_switches(run: RunDir, journal: Journal, which: Iterable[Switch] = Sw
 
 def _is_known(events: Sequence[Event], switch: Switch) -> bool:
     """Whether the last that the journal says of a switch is that it was armed."""
-    said = [e.kind for e in events if e.kind in {EventKind.ARMED, EventKind.DISARMED} and e.data["switch"] == switch]
-    return said[-1:] == [EventKind.ARMED]
+    kinds = [e.kind for e in events if e.kind in {EventKind.ARMED, EventKind.DISARMED} and e.data["switch"] == switch]
+    return kinds[-1:] == [EventKind.ARMED]
 
 
 def request(run: RunDir, verb: RequestKind, *, exclude: str = "") -> Path:
@@ -141,18 +141,18 @@ def _leave(run: RunDir, path: Path, data: dict[str, str]) -> None:
 
 def list_requests(run: RunDir) -> list[Request]:
     """Every request that can be understood, the oldest first."""
-    found = [each for path in run.requests.glob("*.json") if (each := _request(path))]
-    return sorted(found, key=lambda each: (each.since, each.path.name))
+    requests = [request for path in run.requests.glob("*.json") if (request := _request(path))]
+    return sorted(requests, key=lambda request: (request.since, request.path.name))
 
 
 def _request(path: Path) -> Request | None:
-    given = _contents(path)
+    fields = _contents(path)
     try:
-        verb = RequestKind(given.get("verb", ""))
+        verb = RequestKind(fields.get("verb", ""))
         found = path.lstat()
     except (ValueError, OSError):
         return None
-    exclude = given.get("exclude", "")
+    exclude = fields.get("exclude", "")
     return Request(verb=verb, by=user_name(found.st_uid), since=_since(found), exclude=str(exclude), path=path)
 
 

@@ -41,8 +41,8 @@ def together(torch, asked, local):
     """Sum a tensor over all ranks; the bandwidth is that of NCCL's tests: size / time x 2(n-1)/n."""
     import torch.distributed as dist
 
-    device, each = device_of(torch, local), max(1, asked["devices"])
-    ranks, rank = asked["world"] * each, asked["rank"] * each + local
+    device, number = device_of(torch, local), max(1, asked["devices"])
+    ranks, rank = asked["world"] * number, asked["rank"] * number + local
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(

@@ -107,8 +107,8 @@ def test_precision_may_change_with_the_topology(written, train):
 def test_exported_to_transformers_every_logit_is_the_same(written, tmp_path, topology, family, capsys):
     pytest.importorskip("transformers")
     source = written(topology, family)
-    said = tool("export", source.checkpoints / "step-0000020", tmp_path / family, "--compare", "--json")
-    difference = json.loads(said)[0]["difference"]
+    text = tool("export", source.checkpoints / "step-0000020", tmp_path / family, "--compare", "--json")
+    difference = json.loads(text)[0]["difference"]
     with capsys.disabled():
         print(f"\n{family} {topology}: logits differ by {difference:.1e} at most")  # noqa: T201 - figures
     assert difference < 5e-6

@@ -15,7 +15,7 @@ def race() -> dict[str, dict]:
     words = ["--seconds", "60", "--faults", "gpu", "--contender", "plain", "--contender", "opsctl", "--json"]
     argv = [sys.executable, str(ROOT / "benchmarks" / "effective_time.py"), *words]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=True)
-    return {each["contender"]: each for each in json.loads(done.stdout)}
+    return {load["contender"]: load for load in json.loads(done.stdout)}
 
 
 def test_the_plain_recipe_burns_its_tasks_on_a_broken_gpu(race: dict[str, dict]) -> None:

@@ -23,12 +23,12 @@ def test_no_alert_is_lost_no_cycle_dies_and_nothing_healthy_is_called_dead(tmp_p
     places = Places(state=tmp_path / "sandbox", cache=tmp_path / "cache")
     with soaking(tmp_path, places, cycles=CYCLES, seed=SEED, seconds=800) as soak:
         soak.go()
-        said = report(soak)
-    print(*story_of(soak, said), sep="\n")  # noqa: T201 (for whoever wants to know why)
-    print(*(f"{name}: {figure}" for name, figure in said.items()), sep="\n")  # noqa: T201 (the figures are for the docs)
-    assert said["lost"] == {}
-    assert said["false"] == {"mail": {}, "slack": {}}
-    assert said["doubled though answered"] == {"mail": {}, "slack": {}}
-    assert (said["cycles that died"], said["bugs"], said["left in outboxes"]) == ([], [], 0)
-    memory = said["memory after each quarter, MiB"]
+        fields = report(soak)
+    print(*story_of(soak, fields), sep="\n")  # noqa: T201 (for whoever wants to know why)
+    print(*(f"{name}: {figure}" for name, figure in fields.items()), sep="\n")  # noqa: T201 (the figures are for the docs)
+    assert fields["lost"] == {}
+    assert fields["false"] == {"mail": {}, "slack": {}}
+    assert fields["doubled though answered"] == {"mail": {}, "slack": {}}
+    assert (fields["cycles that died"], fields["bugs"], fields["left in outboxes"]) == ([], [], 0)
+    memory = fields["memory after each quarter, MiB"]
     assert memory[-1] < memory[0] + 40

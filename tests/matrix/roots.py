@@ -195,8 +195,8 @@ def pack(root: Root, packed: Path) -> None:
 def build(root: Root, *, log: Path) -> None:
     """debootstrap, then packages, then a virtual environment. Raises CannotBuild with the end of the log."""
     machine = mirror.machine_suite()
-    found = mirror.sources()
-    uri = mirror.archive(found, machine)
+    sources = mirror.sources()
+    uri = mirror.archive(sources, machine)
     # debootstrap mounts /proc in the root: in namespaces of its own, or an interrupted one leaves it mounted here.
     argv = [*PRIVATE, "debootstrap", "--variant=minbase", root.suite, str(root.path), uri]
     if not (SCRIPTS / root.suite).exists():  # a suite that is newer than this machine's debootstrap
@@ -205,10 +205,12 @@ def build(root: Root, *, log: Path) -> None:
     refuse(code, f"debootstrap {root.suite}", log)
     root.name_host()
     root.write("/etc/resolv.conf", Path("/etc/resolv.conf").read_text())
-    root.write("/etc/apt/sources.list", mirror.sources_list(found, machine=machine, suite=root.suite, rolling=ROLLING))
+    root.write(
+        "/etc/apt/sources.list", mirror.sources_list(sources, machine=machine, suite=root.suite, rolling=ROLLING)
+    )
     root.write("/etc/apt/apt.conf.d/99archive", mirror.apt_conf())
     root.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n", mode=0o755)  # no service is started
-    for key in {source.signed_by for source in found if source.signed_by}:
+    for key in {source.signed_by for source in sources if source.signed_by}:
         if not (root.path / key.lstrip("/")).exists():
             root.write(key, "")
             shutil.copy(key, root.path / key.lstrip("/"))

@@ -34,7 +34,7 @@ def test_every_command_has_help(path: tuple[str, ...], command: click.Command) -
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(path) for path, _ in ALL])
 def test_every_option_says_what_it_does(path: tuple[str, ...], command: click.Command) -> None:
-    silent = [each.opts for each in command.params if isinstance(each, click.Option) and not each.help]
+    silent = [param.opts for param in command.params if isinstance(param, click.Option) and not param.help]
     assert silent == []
 
 

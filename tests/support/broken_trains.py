@@ -39,20 +39,20 @@ class Case:
         return [tuple(each) for each in self.given["finds"]]
 
     def order(self) -> LaunchRequest:
-        given = tomllib.loads((ROOT / "examples" / f"{self.given.get('of', 'gpt-176b')}.toml").read_text())
+        fields = tomllib.loads((ROOT / "examples" / f"{self.given.get('of', 'gpt-176b')}.toml").read_text())
         for path, value in self.given.get("set", {}).items():
-            put(given, path, value)
-        if "command" in given:
-            given["command"] = changed(given["command"], self.given.get("flags", {}))
-        train = parse(TrainSettings, given, self.name, extra=find_trainer_problems(given, layout=False))
+            put(fields, path, value)
+        if "command" in fields:
+            fields["command"] = changed(fields["command"], self.given.get("flags", {}))
+        train = parse(TrainSettings, fields, self.name, extra=find_trainer_problems(fields, layout=False))
         spec = job_spec(train, SiteSettings(root="/trains"), after=self.given.get("after", ""))
         return LaunchRequest(train=train, spec=spec, recipe=recipe(train))
 
     def findings(self) -> list[Problem]:
-        given = deepcopy(BASE)
+        fields = deepcopy(BASE)
         for path, value in self.given.get("facts", {}).items():
-            put(given, path, value)
-        return judge(CHECKS.items(), self.order(), facts(given, self.given.get("nodes", {})))
+            put(fields, path, value)
+        return judge(CHECKS.items(), self.order(), facts(fields, self.given.get("nodes", {})))
 
 
 def facts(given: dict[str, Any], states: dict[str, str]) -> Facts:
@@ -68,15 +68,15 @@ def facts(given: dict[str, Any], states: dict[str, str]) -> Facts:
     return FACTS.validate_python(given)
 
 
-def put(given: dict[str, Any], path: str, value: Any) -> None:
+def put(fields: dict[str, Any], path: str, value: Any) -> None:
     """Set what lies at the dotted path; none there, where the value is "none"."""
     *tables, key = path.split(".")
     for table in tables:
-        given = given.setdefault(table, {})
+        fields = fields.setdefault(table, {})
     if value == "none":
-        given.pop(key, None)
+        fields.pop(key, None)
     else:
-        given[key] = value
+        fields[key] = value
 
 
 def changed(command: list[str], flags: dict[str, str]) -> list[str]:
@@ -95,5 +95,5 @@ def cases() -> list[Case]:
     found = []
     for path in sorted(CORPUS.glob("*.toml")):
         if path.name != "facts.toml":
-            found += [Case(name=each["name"], given=each) for each in tomllib.loads(path.read_text())["case"]]
+            found += [Case(name=load["name"], given=load) for load in tomllib.loads(path.read_text())["case"]]
     return found

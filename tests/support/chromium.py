@@ -34,8 +34,8 @@ class Browser:
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         self.number += 1
-        asked = {"id": self.number, "method": method, "params": params}
-        os.write(self.to, json.dumps(asked | ({"sessionId": self.session} if self.session else {})).encode() + b"\0")
+        fields = {"id": self.number, "method": method, "params": params}
+        os.write(self.to, json.dumps(fields | ({"sessionId": self.session} if self.session else {})).encode() + b"\0")
         while (answer := self.next()).get("id") != self.number:
             self.events.append(answer)
         assert "error" not in answer, (method, answer)

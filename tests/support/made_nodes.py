@@ -60,7 +60,7 @@ def printed(**sections: str | tuple[int | str, str] | None) -> str:
     given: dict[str, str | tuple[int | str, str] | None] = {
         "host": f"kernel=5.14\nboot=b1\nuptime={UPTIME}\nnow={NOW.timestamp()}\nuid=0\njob=\nmemory=2113652736\n",
         "smi": smi(), "nvlink": (1, "Not supported"), "nvlink_errors": (1, ""),
-        "pci": "".join(f"0000:{bus(each)}:00.0\n" for each in range(8)), "kernel": "source=dmesg\n",
+        "pci": "".join(f"0000:{bus(number)}:00.0\n" for number in range(8)), "kernel": "source=dmesg\n",
         "shm": "Filesystem 1024-blocks Used Available Capacity Mounted on\ntmpfs 1056826368 9 1056826359 1% /dev/shm\n",
         "processes": "1 0\n--\n" + stat(1, "systemd") + "--\n100\n", "infiniband": "",
         "clock": "System time     : 0.000000123 seconds fast of NTP time\n", **sections,
@@ -82,7 +82,7 @@ def stat(pid: int, name: str, state: str = "S", seconds_ago: float = 1000) -> st
 def seen(text: str | None = None, *, by: str = "ssh", node: str = "node001", **sections: object) -> NodeSnapshot:
     """The snapshot of a node that printed this."""
     out = printed(**sections) if text is None else text  # type: ignore[arg-type]  # handed on
-    return parse(Answer(node=node, by=by, code=0, out=out), MARK, asked=NOW, answered=NOW + timedelta(seconds=2))
+    return parse(Answer(node=node, by=by, code=0, out=out), MARK, moment=NOW, answered=NOW + timedelta(seconds=2))
 
 
 def verdict(
@@ -98,4 +98,4 @@ def verdict(
 
 def said(verdict: Verdict, check: str) -> list[tuple[str, str]]:
     """Severity and evidence of each of that check's results."""
-    return [(each.severity.value, each.evidence) for each in verdict.results if each.check == check]
+    return [(result.severity.value, result.evidence) for result in verdict.results if result.check == check]

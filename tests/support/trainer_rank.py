@@ -32,10 +32,10 @@ def main(run_dir: Path) -> None:
     engine = Engine(settings, cut, me.rank)
     checkpoints = open_checkpoints(run_dir / "checkpoints", settings, cut, engine, control, parameters=100_000)
     batches = open_data(settings).training(settings, data_rank=cut.data_rank(me.rank), data_ranks=cut.data)
-    seen = {"losses": [], "norms": [], "fault": ""}
+    fields = {"losses": [], "norms": [], "fault": ""}
     if plan.get("resume"):
         checkpoints.resume(state)
-    seen["first"] = digests(engine)
+    fields["first"] = digests(engine)
     for _ in range(plan["steps"]):
         if plan.get("plant", {}).get("step") == state.step + 1:
             plant(engine.deepspeed.module, **plan["plant"])
@@ -48,19 +48,19 @@ def main(run_dir: Path) -> None:
         loss, norm = engine.step(batches.step(consumed, batch), batch=batch, rate=rate, consumed=consumed)
         if math.isnan(norm):
             after_step, again = digests(engine), batches.step(consumed, batch)
-            seen["fault"] = nan_search.where(engine, again, consumed=consumed, control=control)
-            seen["untouched"] = before == after_step == digests(engine)
-            seen["step"] = state.step + 1
+            fields["fault"] = nan_search.where(engine, again, consumed=consumed, control=control)
+            fields["untouched"] = before == after_step == digests(engine)
+            fields["step"] = state.step + 1
             break
         state.advance(samples=batch, loss=loss, grad_norm=norm, step_s=0.1)
-        seen["losses"].append(loss)
-        seen["norms"].append(norm)
-    seen["last"] = digests(engine)
+        fields["losses"].append(loss)
+        fields["norms"].append(norm)
+    fields["last"] = digests(engine)
     if plan.get("save"):
         checkpoints.save(state, background=True)
         assert checkpoints.finalize(state, wait=True), state.notes
-    seen["parameters"] = sum(p.numel() for p in engine.deepspeed.module.parameters())
-    (run_dir / f"rank-{me.rank}.json").write_text(json.dumps(seen))
+    fields["parameters"] = sum(p.numel() for p in engine.deepspeed.module.parameters())
+    (run_dir / f"rank-{me.rank}.json").write_text(json.dumps(fields))
     leave(control, 0)
 
 

@@ -117,17 +117,17 @@ def as_user(uid: int, gid: int, do: Callable[[], str]) -> str:
             os.setgid(gid)
             os.setuid(uid)
             os.environ["HOME"] = "/nonexistent"
-            said = do()
+            text = do()
             code = 0
         except OpsctlError as error:
-            said = f"{type(error).__name__}: {error.message} | {error.hint}"
+            text = f"{type(error).__name__}: {error.message} | {error.hint}"
         except BaseException as error:  # noqa: BLE001 - a child of a test must not go on as a second test
-            said = f"{type(error).__name__}: {error}"
+            text = f"{type(error).__name__}: {error}"
         finally:
-            os.write(writing, said.encode())
+            os.write(writing, text.encode())
             os._exit(code)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        said = pipe.read()
+        text = pipe.read()
     os.waitpid(child, 0)
-    return said
+    return text

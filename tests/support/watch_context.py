@@ -50,10 +50,10 @@ class Stage:
 
     def train(self) -> WatchedTrain:
         table = {"nodes": 1, "time_limit": "60", "processes_per_node": 2}
-        given = {"name": "gpt", "command": ["x"], "slurm": table, "watch": self.config}
-        seen = take_snapshot(self.run, self.journal, self.jobs)
+        fields = {"name": "gpt", "command": ["x"], "slurm": table, "watch": self.config}
+        snapshot = take_snapshot(self.run, self.journal, self.jobs)
         return WatchedTrain(
-            run=self.run, config=parse(TrainSettings, given, "t"), seen=seen, events=tuple(self.journal.events())
+            run=self.run, config=parse(TrainSettings, fields, "t"), seen=snapshot, events=tuple(self.journal.events())
         )
 
     def scene(self) -> WatchContext:
@@ -70,9 +70,9 @@ class Stage:
 
     def all(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> list[Finding]:
         self.clock.time += after
-        watchdog, scene = WATCHDOGS[name], self.scene()
-        seen = watchdog.probe(scene, thing if watchdog.of != "train" else scene.trains[0])
-        return watchdog.judge(seen, scene.now)
+        watchdog, context = WATCHDOGS[name], self.scene()
+        seen = watchdog.probe(context, thing if watchdog.of != "train" else context.trains[0])
+        return watchdog.judge(seen, context.now)
 
     def say(self, *lines: str) -> None:
         with self.run.main_log.open("a") as log:

@@ -65,11 +65,11 @@ def app_of(root: Path, env: dict[str, str], clock: Clock, *, watch: str = "", mo
 
 def told(report: CycleReport) -> list[tuple[str, Level]]:
     """What people are told by a cycle."""
-    return [(each.finding.key, each.finding.level) for each in report.transitions]
+    return [(transition.finding.key, transition.finding.level) for transition in report.transitions]
 
 
 def found(report: CycleReport, key: str) -> Finding:
-    return next(each for each in report.findings if each.key == key)
+    return next(finding for finding in report.findings if finding.key == key)
 
 
 def cycle(app: App, *names: str) -> CycleReport:

@@ -23,10 +23,10 @@ _LOGITS = 1e-3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what `arguments` say; the exit code."""
-    given = _parser().parse_args(arguments)
+    namespace = _parser().parse_args(arguments)
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # where nothing trains there is no need to look for a GPU
     try:
-        code: int = given.verb(given)
+        code: int = namespace.verb(namespace)
     except (Refused, OSError, ValueError, ImportError) as error:
         sys.stderr.write(f"trainer.checkpoint: {error}\n")
         return 2
@@ -38,10 +38,10 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
     def add(name: str, verb: Callable[[argparse.Namespace], int], purpose: str) -> argparse.ArgumentParser:
-        each = verbs.add_parser(name, help=purpose, description=purpose)
-        each.set_defaults(verb=verb)
-        each.add_argument("--json", action="store_true", help="print JSON")
-        return each
+        argument_parser = verbs.add_parser(name, help=purpose, description=purpose)
+        argument_parser.set_defaults(verb=verb)
+        argument_parser.add_argument("--json", action="store_true", help="print JSON")
+        return argument_parser
 
     several: dict[str, Any] = {
         "nargs": "+",
@@ -67,11 +67,11 @@ def _parser() -> argparse.ArgumentParser:
         ("reshape", _reshape, "Write it for any topology; TARGET is a directory of checkpoints."),
         ("export", _export, "Write it as Hugging Face transformers reads it."),
     ):
-        each = add(name, verb, purpose)
-        each.add_argument("source", type=Path, metavar="CHECKPOINT")
-        each.add_argument("target", type=Path, metavar="TARGET")
+        argument_parser = add(name, verb, purpose)
+        argument_parser.add_argument("source", type=Path, metavar="CHECKPOINT")
+        argument_parser.add_argument("target", type=Path, metavar="TARGET")
         if name == "export":
-            each.add_argument("--compare", action="store_true", help="load it there and compare logits")
+            argument_parser.add_argument("--compare", action="store_true", help="load it there and compare logits")
     return parser
 
 
@@ -86,35 +86,35 @@ def _found(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def _tell(given: argparse.Namespace, rows: list[dict[str, Any]], line: str) -> None:
-    if given.json:
+def _tell(arguments: argparse.Namespace, rows: list[dict[str, Any]], line: str) -> None:
+    if arguments.json:
         print(json.dumps(rows, indent=1, default=str))  # noqa: T201 - a command line
     else:
         for row in rows:
             print(line.format(**row))  # noqa: T201 - a command line
 
 
-def _list(given: argparse.Namespace) -> int:
+def _list(arguments: argparse.Namespace) -> int:
     rows = []
-    for path in _found(given.paths):
+    for path in _found(arguments.paths):
         held = manifest.read_manifest(path)
         size = sum(record.size for record in held.files.values())
         cut = " ".join(f"{key}={value}" for key, value in held.topology.items())
         rows.append({"path": path, "step": held.step, "kind": held.kind, "bytes": size, "topology": cut})
-    _tell(given, rows, "{path}: step {step}, {kind}, {bytes} bytes, {topology}")
+    _tell(arguments, rows, "{path}: step {step}, {kind}, {bytes} bytes, {topology}")
     return 0
 
 
-def _verify(given: argparse.Namespace) -> int:
+def _verify(arguments: argparse.Namespace) -> int:
     rows = []
-    for path in _found(given.paths):
+    for path in _found(arguments.paths):
         try:
             problems = manifest.verify(path)
             verdict = "damaged" if problems else "verified"
         except OSError as error:
             problems, verdict = [str(error)], "unknown"
         rows.append({"path": path, "verdict": verdict, "problems": problems})
-    _tell(given, rows, "{path}: {verdict} {problems}")
+    _tell(arguments, rows, "{path}: {verdict} {problems}")
     return int(any(row["problems"] for row in rows))
 
 
@@ -132,63 +132,73 @@ def _from(least: int, text: str) -> int:
     return int(text)
 
 
-def _prune(given: argparse.Namespace) -> int:
-    if not given.directory.is_dir():
-        raise Refused(f"{given.directory} is not a directory")
+def _prune(arguments: argparse.Namespace) -> int:
+    if not arguments.directory.is_dir():
+        raise Refused(f"{arguments.directory} is not a directory")
     gone = manifest.find_superfluous(
-        manifest.list_checkpoints(given.directory),
-        keep_last=given.keep_last,
-        keep_every=given.keep_every,
+        manifest.list_checkpoints(arguments.directory),
+        keep_last=arguments.keep_last,
+        keep_every=arguments.keep_every,
         is_good=lambda path: not manifest.verify(path),
     )
-    if not given.dry_run:
-        manifest.sweep(given.directory)
-        for each in gone:
-            manifest.remove(each.path)
-    said = "would be removed" if given.dry_run else "removed"
-    _tell(given, [{"path": each.path, "step": each.step, "what": said} for each in gone], "{path}: {what}")
+    if not arguments.dry_run:
+        manifest.sweep(arguments.directory)
+        for checkpoint in gone:
+            manifest.remove(checkpoint.path)
+    literal = "would be removed" if arguments.dry_run else "removed"
+    _tell(
+        arguments,
+        [{"path": checkpoint.path, "step": checkpoint.step, "what": literal} for checkpoint in gone],
+        "{path}: {what}",
+    )
     return 0
 
 
-def _shrink(given: argparse.Namespace) -> int:
+def _shrink(arguments: argparse.Namespace) -> int:
     from opsctl.trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
 
-    for path in given.paths:
+    for path in arguments.paths:
         rewrite.finish_cut(path)
     rows = []
-    for path in _found(given.paths):
-        relieved = rewrite.shrink(path, dry_run=given.dry_run)
+    for path in _found(arguments.paths):
+        relieved = rewrite.shrink(path, dry_run=arguments.dry_run)
         rows.append({"path": path, "bytes": sum(relieved.values()), "files": len(relieved)})
-    _tell(given, rows, "{path}: {bytes} bytes in {files} files that no tensor shows" + " (dry run)" * given.dry_run)
+    _tell(
+        arguments,
+        rows,
+        "{path}: {bytes} bytes in {files} files that no tensor shows" + " (dry run)" * arguments.dry_run,
+    )
     return 0
 
 
-def _bf16(given: argparse.Namespace) -> int:
+def _bf16(arguments: argparse.Namespace) -> int:
     from opsctl.trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
 
-    rewrite.to_bf16(given.source, given.target)
-    _tell(given, [{"path": given.target}], "{path}: weights in bf16")
+    rewrite.to_bf16(arguments.source, arguments.target)
+    _tell(arguments, [{"path": arguments.target}], "{path}: weights in bf16")
     return 0
 
 
-def _reshape(given: argparse.Namespace) -> int:
+def _reshape(arguments: argparse.Namespace) -> int:
     from opsctl.trainer.checkpoint import universal  # noqa: PLC0415 - torch takes a second
 
-    written = universal.reshape(given.source, given.target)
-    _tell(given, [{"path": written}], "{path}: any topology can resume it")
+    written = universal.reshape(arguments.source, arguments.target)
+    _tell(arguments, [{"path": written}], "{path}: any topology can resume it")
     return 0
 
 
-def _export(given: argparse.Namespace) -> int:
+def _export(arguments: argparse.Namespace) -> int:
     from opsctl.trainer.checkpoint import export  # noqa: PLC0415 - torch takes a second
 
-    export.export(given.source, given.target)
-    if not given.compare:
-        _tell(given, [{"path": given.target}], "{path}: exported")
+    export.export(arguments.source, arguments.target)
+    if not arguments.compare:
+        _tell(arguments, [{"path": arguments.target}], "{path}: exported")
         return 0
-    difference = export.compare(given.source, given.target)
+    difference = export.compare(arguments.source, arguments.target)
     _tell(
-        given, [{"path": given.target, "difference": difference}], "{path}: logits differ by {difference:.1e} at most"
+        arguments,
+        [{"path": arguments.target, "difference": difference}],
+        "{path}: logits differ by {difference:.1e} at most",
     )
     return int(not difference <= _LOGITS)
 

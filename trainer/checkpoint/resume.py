@@ -33,20 +33,20 @@ class Resuming:
 
     def resume(self, state: RunState) -> None:
         """Load the newest checkpoint that verifies into engine and `state`. Raises Refused if it is of another run."""
-        found = self._newest_verified(state)
-        if found is None:
+        checkpoint = self._newest_verified(state)
+        if checkpoint is None:
             state.step, state.consumed_samples, state.checkpoint_step = 0, 0, None
             if self.control.process.is_first:
                 say(f"no checkpoint in {self.directory}: starting from the beginning")
             return
-        held = manifest.read_manifest(found.path)  # which has just been understood
-        self._refuse_other(found, held)
-        self.engine.load(found.path, universal=held.kind == manifest.UNIVERSAL)
-        self._restore_random(found, held)
+        held = manifest.read_manifest(checkpoint.path)  # which has just been understood
+        self._refuse_other(checkpoint, held)
+        self.engine.load(checkpoint.path, universal=held.kind == manifest.UNIVERSAL)
+        self._restore_random(checkpoint, held)
         _take_over(state, held)
         if self.control.process.is_first:
             how = " (written by another topology)" if held.kind == manifest.UNIVERSAL else ""
-            say(f"resumed from checkpoint {found.path.name}: {held.consumed_samples} samples consumed{how}")
+            say(f"resumed from checkpoint {checkpoint.path.name}: {held.consumed_samples} samples consumed{how}")
 
     def _newest_verified(self, state: RunState) -> Checkpoint | None:
         """The newest checkpoint without a fault; each rank hashes its share, and damaged ones are set aside.
@@ -55,32 +55,32 @@ class Resuming:
         """
         process = self.control.process
         while True:
-            found = self.control.from_first(manifest.find_newest_complete(self.directory))
-            if found is None:
+            checkpoint = self.control.from_first(manifest.find_newest_complete(self.directory))
+            if checkpoint is None:
                 return None
-            heard = self.control.gather(self._share_of_problems(found))
-            _raise_unreadable(found, [error for _, error in heard if error])
+            heard = self.control.gather(self._share_of_problems(checkpoint))
+            _raise_unreadable(checkpoint, [error for _, error in heard if error])
             problems = sorted({problem for share, _ in heard for problem in share})
             if not problems:
-                return found
-            aside, failed = self.control.from_first(_set_aside(found) if process.is_first else ("", ""))
+                return checkpoint
+            aside, failed = self.control.from_first(_set_aside(checkpoint) if process.is_first else ("", ""))
             if failed:
-                raise Refused(f"checkpoint {found.path} is damaged and cannot be set aside: {failed}")
+                raise Refused(f"checkpoint {checkpoint.path} is damaged and cannot be set aside: {failed}")
             state.notes.append(f"damaged checkpoint set aside as {aside}: {'; '.join(problems)}")
             if process.is_first:
                 say(state.notes[-1])
 
-    def _share_of_problems(self, found: Checkpoint) -> tuple[list[str], OSError | None]:
+    def _share_of_problems(self, checkpoint: Checkpoint) -> tuple[list[str], OSError | None]:
         """What this rank finds to be wrong with its share of the files, and why it cannot know."""
         process = self.control.process
         try:
-            return manifest.verify(found.path, mine=lambda n: n % process.world_size == process.rank), None
+            return manifest.verify(checkpoint.path, mine=lambda n: n % process.world_size == process.rank), None
         except OSError as error:
             return [], error
 
-    def _refuse_other(self, found: Checkpoint, held: Manifest) -> None:
+    def _refuse_other(self, checkpoint: Checkpoint, held: Manifest) -> None:
         if held.kind == manifest.WEIGHTS:
-            raise Refused(f"checkpoint {found.path} holds weights alone, without what the optimizer knows")
+            raise Refused(f"checkpoint {checkpoint.path} holds weights alone, without what the optimizer knows")
         model = self.config.model.model_dump()
         wanted: dict[str, Any] = {key: model[key] for key in _SHAPE}
         if held.kind == manifest.NATIVE:
@@ -92,13 +92,13 @@ class Resuming:
             if there.get(key) != value
         ]
         if differences:
-            raise Refused(f"checkpoint {found.path} is of another run: {'; '.join(differences)}")
+            raise Refused(f"checkpoint {checkpoint.path} is of another run: {'; '.join(differences)}")
 
-    def _restore_random(self, found: Checkpoint, held: Manifest) -> None:
+    def _restore_random(self, checkpoint: Checkpoint, held: Manifest) -> None:
         """Go on with the random numbers that this rank was at; where the ranks are others, with fresh ones."""
         rank = self.control.process.rank
         if held.kind == manifest.NATIVE:
-            restore_random_state(found.path / random_file(rank))
+            restore_random_state(checkpoint.path / random_file(rank))
         else:
             torch.manual_seed(torch.initial_seed() ^ held.step << 20)
 

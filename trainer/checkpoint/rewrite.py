@@ -164,15 +164,15 @@ def _halve_safetensors(source: Path, target: Path) -> None:
         size = sum(path.stat().st_size for path in part.glob("*.safetensors"))
         for name in _REWRITTEN:
             if (source / name).exists():
-                given = _as_bf16(json.loads((source / name).read_text()), size=size)
-                (part / name).write_text(json.dumps(given, indent=1) + "\n")
+                fields = _as_bf16(json.loads((source / name).read_text()), size=size)
+                (part / name).write_text(json.dumps(fields, indent=1) + "\n")
 
 
-def _as_bf16(given: dict[str, Any], *, size: int) -> dict[str, Any]:
+def _as_bf16(fields: dict[str, Any], *, size: int) -> dict[str, Any]:
     """The config of transformers says what the weights are loaded as; it had another name for it before. The index says
     how many bytes they take."""
-    given = {key: "bfloat16" if key in ("dtype", "torch_dtype") else value for key, value in given.items()}
-    return given | ({"metadata": given["metadata"] | {"total_size": size}} if "metadata" in given else {})
+    fields = {key: "bfloat16" if key in ("dtype", "torch_dtype") else value for key, value in fields.items()}
+    return fields | ({"metadata": fields["metadata"] | {"total_size": size}} if "metadata" in fields else {})
 
 
 def _halved(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class Checkpoints:
         own, so that its small messages and those of training cannot be taken for each other."""
         self._recorder.write_copies()
         gathered = self._writers.gather((self._recorder.files, self._recorder.errors))
-        files = {name: record for each, _ in gathered for name, record in each.items()}
+        files = {name: record for file_records, _ in gathered for name, record in file_records.items()}
         errors = [f"rank {rank}: {error}" for rank, (_, errors) in enumerate(gathered) for error in errors]
         save.failure = "; ".join(errors) or self._writers.from_first(self._commit(save, files))
         if self._writers.process.is_first:
@@ -190,18 +190,20 @@ class Checkpoints:
         )
 
     def _prune(self) -> list[str]:
-        kept = self._config.checkpoint
-        found = manifest.list_checkpoints(self._directory)
+        checkpoint_config = self._config.checkpoint
+        checkpoints = manifest.list_checkpoints(self._directory)
         said = []
         try:
-            manifest.let_go(found, loss_spikes.NAME, newest=self._config.spike.keep)
+            manifest.let_go(checkpoints, loss_spikes.NAME, newest=self._config.spike.keep)
         except OSError as error:
             said.append(f"checkpoints of old loss spikes are kept on: {error}")
         try:
             manifest.sweep(self._directory)
         except OSError as error:
             said.append(f"what is left of a removed checkpoint stays: {error}")
-        for old in manifest.find_superfluous(found, keep_last=kept.keep_last, keep_every=kept.keep_every):
+        for old in manifest.find_superfluous(
+            checkpoints, keep_last=checkpoint_config.keep_last, keep_every=checkpoint_config.keep_every
+        ):
             try:
                 manifest.remove(old.path)
                 said.append(f"removed checkpoint {old.path.name}")

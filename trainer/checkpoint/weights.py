@@ -25,8 +25,8 @@ class Weights:
         self.config = ModelConfig(**held.model)
         self._files: dict[int, list[Path]] = {}
         for name in sorted(held.files):
-            if found := _FILE.fullmatch(name):
-                self._files.setdefault(int(found[1]), []).append(checkpoint / name)
+            if match := _FILE.fullmatch(name):
+                self._files.setdefault(int(match[1]), []).append(checkpoint / name)
         if sorted(self._files) != list(range(self.config.layers + 3)):
             raise Refused(f"{checkpoint} has files of {len(self._files)} layers, not of {self.config.layers + 3}")
 

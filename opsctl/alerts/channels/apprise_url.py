@@ -37,14 +37,14 @@ class ByUrl:
                               is_permanent=True)  # fmt: skip
 
     def send(self, message: Message, *, reply_to: str = "") -> str:  # noqa: ARG002 (threads go by the URL)
-        with _said() as said:
+        with _said() as string_io:
             service = apprise.Apprise()
             service.add(self._address(message))
             is_sent = service.notify(
                 title=message.subject, body=message.body, notify_type=TYPES[message.level],
                 body_format=apprise.NotifyFormat.TEXT,
             )  # fmt: skip
-            why = " ".join(said.getvalue().split())
+            why = " ".join(string_io.getvalue().split())
         if not is_sent:
             # Apprise says only that it failed, so that it may have been taken.
             raise Undelivered(mask(why or "apprise could not send it", [self._url]), is_ambiguous=True)

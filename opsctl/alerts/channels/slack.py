@@ -83,9 +83,9 @@ class Slack:
         lower = {str(name).lower(): value for name, value in headers.items()}
         wait = lower.get("retry-after", "")
         wait = str(wait[0] if isinstance(wait, list) and wait else wait)
-        said = " ".join(body.split())
+        text = " ".join(body.split())
         return Undelivered(
-            self._masked(f"{code} {said}".strip()),
+            self._masked(f"{code} {text}".strip()),
             is_permanent=400 <= code < 500 and code not in {408, 429},
             is_ambiguous=code in {200, 502, 504},
             retry_after=float(wait) if wait.isdecimal() else 0,

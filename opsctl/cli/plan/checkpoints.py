@@ -62,36 +62,36 @@ def checkpoint(
     if plot:
         longest = max(intervals.values())
         minutes = [longest / 60 * k / 40 for k in range(2, 121)]
-        points = [(each, 100 * costs(each * 60).total) for each in minutes]
-        best = [(each.interval_s / 60, 100 * each.total) for each in found.values()]
+        points = [(minute, 100 * costs(minute * 60).total) for minute in minutes]
+        best = [(cost.interval_s / 60, 100 * cost.total) for cost in found.values()]
         curves = [PlotLine(name="lost", points=points), PlotLine(name="proposed", points=best, as_dots=True)]
         draw(plot, title=f"{save_s:.0f} s a save", x="minutes between saves", y="% of the time", curves=curves)
     if as_json:
         print_json({
             "size_bytes": size, "save_s": save_s, "mtbf_s": mtbf_s,
-            "intervals": {name: asdict(each) | {"total": each.total} for name, each in found.items()},
+            "intervals": {name: asdict(cost) | {"total": cost.total} for name, cost in found.items()},
         })  # fmt: skip
         return
     say(f"{size / 1e12:.2f} TB, saved in {format_duration(save_s)}; a failure every {format_duration(mtbf_s)}\n")
     _show(found, size, step)
 
 
-def _show(found: dict[str, calc.Cost], size: float, step: float | None) -> None:
-    def row(name: str, each: calc.Cost) -> list[str]:
-        steps = f"{calc.in_steps(each.interval_s, step)}" if step else "-"
-        written = stores.per_day(size, each.interval_s) / 1e12
+def _show(costs: dict[str, calc.Cost], size: float, step: float | None) -> None:
+    def row(name: str, cost: calc.Cost) -> list[str]:
+        steps = f"{calc.in_steps(cost.interval_s, step)}" if step else "-"
+        written = stores.per_day(size, cost.interval_s) / 1e12
         return [
             name,
-            format_duration(each.interval_s),
+            format_duration(cost.interval_s),
             steps,
-            format_percent(each.saving),
-            format_duration(each.lost_per_failure_s),
-            format_percent(each.total),
+            format_percent(cost.saving),
+            format_duration(cost.lost_per_failure_s),
+            format_percent(cost.total),
             f"{written:.1f}",
         ]
 
     columns = ("", "every", "steps", "saving", "a failure costs", "lost in all", "TB a day")
-    listing(columns, [row(*each) for each in found.items()], left=("",))
+    listing(columns, [row(*each) for each in costs.items()], left=("",))
 
 
 @click.command()

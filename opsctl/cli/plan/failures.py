@@ -100,19 +100,19 @@ def simulate(
     )  # fmt: skip
     outcomes = calc.run(setup, seeds)
     summary = calc.summary(outcomes)
-    found = calc.knobs(setup, outcomes) if with_knobs else []
+    knobs = calc.knobs(setup, outcomes) if with_knobs else []
     if plot:
         _draw(plot, outcomes)
     if as_json:
         print_json({
-            "setup": asdict(setup), "summary": asdict(summary), "knobs": [asdict(each) for each in found],
+            "setup": asdict(setup), "summary": asdict(summary), "knobs": [asdict(knob) for knob in knobs],
             "closed_form": closed_form(setup),
         })  # fmt: skip
         return
     _show(setup, summary)
-    if found:
+    if knobs:
         say("")
-        rows = [[each.change, f"{100 * each.gain:+.2f}", f"± {100 * each.error:.2f}"] for each in found]
+        rows = [[knob.change, f"{100 * knob.gain:+.2f}", f"± {100 * knob.error:.2f}"] for knob in knobs]
         listing(("what would help", "points", ""), rows, left=("what would help",))
 
 
@@ -127,7 +127,7 @@ def closed_form(setup: SimulationSetup) -> float | None:
 
 
 def _draw(path: str, outcomes: list[SimulatedRun]) -> None:
-    shares = sorted(100 * each.share for each in outcomes)
+    shares = sorted(100 * outcome.share for outcome in outcomes)
     points = [(share, 100 * (k + 1) / len(shares)) for k, share in enumerate(shares)]
     draw(path, title=f"{len(shares)} trains", x="effective time in %", y="% of the trains that do no better",
          curves=[PlotLine(name="trains", points=points)])  # fmt: skip

@@ -117,8 +117,8 @@ def memory(
 def _show(stages: list[calc.StageMemory]) -> None:
     names = ("weights", "gradients", "optimizer", "activations", "output", "overhead", "context")
     rows = [
-        [str(each.stage), str(each.layers), *(f"{getattr(each, name) / calc.GIB:.1f}" for name in names),
-         f"{each.gib:.1f}"]
-        for each in stages
+        [str(stage.stage), str(stage.layers), *(f"{getattr(stage, name) / calc.GIB:.1f}" for name in names),
+         f"{stage.gib:.1f}"]
+        for stage in stages
     ]  # fmt: skip
     listing(("stage", "layers", *names, "all"), rows)

@@ -67,15 +67,15 @@ def takes_shape(function: F) -> F:
     return call  # type: ignore[return-value]  # click's options wrap a function without its type
 
 
-def _shape(known: str | None, given: dict[str, Any]) -> ModelShape | None:
+def _shape(known: str | None, fields: dict[str, Any]) -> ModelShape | None:
     if known:
-        return replace(PUBLISHED[known], **given)
-    if not given:
+        return replace(PUBLISHED[known], **fields)
+    if not fields:
         return None
-    given.setdefault("heads", 1)
-    missing = [name for name in ("layers", "hidden", "vocabulary") if name not in given]
+    fields.setdefault("heads", 1)
+    missing = [name for name in ("layers", "hidden", "vocabulary") if name not in fields]
     refuse("model", [f"--{name} is not given" for name in missing])
-    return ModelShape(**given)
+    return ModelShape(**fields)
 
 
 def needed(shape: ModelShape | None) -> ModelShape:

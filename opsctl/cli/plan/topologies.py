@@ -66,20 +66,20 @@ def topology(
         *(["micro batches: each needs to be above 0"] if min(micro_batch, default=1) < 1 else []),
     ])  # fmt: skip
     cluster = Cluster(nodes=nodes, gpus_per_node=gpus_per_node, gpu=accelerator(gpu), node_gb_s=network)
-    found = calc.candidates(
+    candidates = calc.candidates(
         shape, cluster, batch=batch, ramp=_ramp(ramp, batch), zero=zero, precision=precision,
         micro_batches=micro_batch or calc.MICRO_BATCHES, recompute=recompute,
     )  # fmt: skip
-    good = [each for each in found if not each.problems]
+    good = [candidate for candidate in candidates if not candidate.problems]
     if plot:
-        points = [(each.memory_gib, each.seconds) for each in good]
+        points = [(candidate.memory_gib, candidate.seconds) for candidate in good]
         curves = [PlotLine(name="what can run", points=points, as_dots=True)]
         draw(plot, title=f"{cluster.gpus} {gpu}", x="GiB of the fullest GPU", y="seconds a step", curves=curves)
     if as_json:
-        print_json([asdict(each) for each in (found if everything else good[:show])])
+        print_json([asdict(candidate) for candidate in (candidates if everything else good[:show])])
         return
-    _show(found if everything else good[:show])
-    _count(found, good)
+    _show(candidates if everything else good[:show])
+    _count(candidates, good)
 
 
 def _ramp(text: str | None, batch: int) -> Sequence[int]:
@@ -92,27 +92,27 @@ def _ramp(text: str | None, batch: int) -> Sequence[int]:
 def _ramp_problems(text: str | None, batch: int) -> Iterator[str]:
     if not text:
         return
-    if said := re.fullmatch(r"(\d{1,15}):(\d{1,15})", text, re.ASCII):
-        yield from not_a_ramp(int(said[1]), int(said[2]), batch)
+    if match := re.fullmatch(r"(\d{1,15}):(\d{1,15})", text, re.ASCII):
+        yield from not_a_ramp(int(match[1]), int(match[2]), batch)
     else:
         yield f"--ramp {text!r}: needs to be START:INCREMENT, such as 192:16"
 
 
 def _show(shown: list[calc.Candidate]) -> None:
-    def row(each: calc.Candidate) -> list[str]:
-        laid = each.topology
+    def row(candidate: calc.Candidate) -> list[str]:
+        laid = candidate.topology
         return [
-            str(laid.tp), str(laid.pp), str(laid.dp), str(laid.micro_batch), f"{each.seconds:.1f}",
-            f"{each.tflops:.0f}", format_percent(each.bubble), f"{each.memory_gib:.0f}",
-            "; ".join([f"NO: {problem}" for problem in each.problems] or each.notes),
+            str(laid.tp), str(laid.pp), str(laid.dp), str(laid.micro_batch), f"{candidate.seconds:.1f}",
+            f"{candidate.tflops:.0f}", format_percent(candidate.bubble), f"{candidate.memory_gib:.0f}",
+            "; ".join([f"NO: {problem}" for problem in candidate.problems] or candidate.notes),
         ]  # fmt: skip
 
     columns = ("TP", "PP", "DP", "micro", "s/step", "TFLOP/s", "bubble", "GiB", "remarks")
     listing(columns, map(row, shown), left=("remarks",))
 
 
-def _count(found: list[calc.Candidate], good: list[calc.Candidate]) -> None:
+def _count(candidates: list[calc.Candidate], good: list[calc.Candidate]) -> None:
     """How many there are, and what rules out the others: the first reason of each."""
-    why = Counter(each.problems[0].partition(":")[0] for each in found if each.problems)
-    said = ", ".join(f"{count} by {rule}" for rule, count in why.most_common())
-    say(f"\n{len(good)} of {len(found)} can run." + (f" Ruled out: {said}. --all shows why." if said else ""))
+    why = Counter(candidate.problems[0].partition(":")[0] for candidate in candidates if candidate.problems)
+    text = ", ".join(f"{count} by {rule}" for rule, count in why.most_common())
+    say(f"\n{len(good)} of {len(candidates)} can run." + (f" Ruled out: {text}. --all shows why." if text else ""))

@@ -196,7 +196,7 @@ def network(
         )),
     ])  # fmt: skip
     alone = 0.75 * accelerator(gpu).tflops if tflops is None else tflops
-    found = {
+    traffics = {
         zero: networks.traffic(
             billions=billions, zero=zero, gb_s=gb_s, sequence=sequence, batch=batch, gpus=gpus, tflops=alone,
             bytes_each=bytes_each, accumulation=accumulation, recompute=recompute,
@@ -206,19 +206,22 @@ def network(
     if plot:
         widths = [gb_s * 2 ** (k / 4 - 3) for k in range(25)]
         curves = [
-            PlotLine(name=f"ZeRO-{zero}", points=[(w, each.sent_gb / w) for w in widths])
-            for zero, each in found.items() if zero in (1, 3)
+            PlotLine(name=f"ZeRO-{zero}", points=[(w, traffic.sent_gb / w) for w in widths])
+            for zero, traffic in traffics.items() if zero in (1, 3)
         ]  # fmt: skip
-        curves.append(PlotLine(name="compute", points=[(w, found[0].compute_s) for w in widths]))
+        curves.append(PlotLine(name="compute", points=[(w, traffics[0].compute_s) for w in widths]))
         draw(plot, title=f"{billions:.0f}B on {gpus} GPUs", x="GB/s", y="seconds a step", curves=curves)
     if as_json:
         print_json(
-            [{"zero": zero, **asdict(each), "network_bound": each.network_bound} for zero, each in found.items()]
+            [
+                {"zero": zero, **asdict(traffic), "network_bound": traffic.network_bound}
+                for zero, traffic in traffics.items()
+            ]
         )
         return
     rows = [
-        [f"ZeRO-{zero}" if zero else "DDP", f"{each.sent_gb:.0f}", f"{each.communication_s:.1f}",
-         f"{each.compute_s:.1f}", f"{each.balance_gb_s:.1f}", "network" if each.network_bound else "compute"]
-        for zero, each in found.items()
+        [f"ZeRO-{zero}" if zero else "DDP", f"{traffic.sent_gb:.0f}", f"{traffic.communication_s:.1f}",
+         f"{traffic.compute_s:.1f}", f"{traffic.balance_gb_s:.1f}", "network" if traffic.network_bound else "compute"]
+        for zero, traffic in traffics.items()
     ]  # fmt: skip
     listing(("", "GB sent", "communication s", "compute s", "GB/s needed", "bound by"), rows, left=("", "bound by"))

@@ -28,8 +28,8 @@ def scrontab(argv: Sequence[str], settings: CronSettings) -> str:
     """For `scrontab -e`, on sites whose Slurm has it."""
     options = {"--partition": settings.partition, "--account": settings.account, "--qos": settings.qos,
                "--mem": settings.memory, "--time": settings.time_limit}  # fmt: skip
-    said = [f"{key}={value}" for key, value in options.items() if value]
-    return render("cron/scrontab.j2", minutes=_minutes(settings), command=_cron_line(argv), options=said)
+    lines = [f"{key}={value}" for key, value in options.items() if value]
+    return render("cron/scrontab.j2", minutes=_minutes(settings), command=_cron_line(argv), options=lines)
 
 
 def systemd_timer(argv: Sequence[str], settings: CronSettings) -> str:

@@ -95,32 +95,34 @@ class CollectiveTest:
         self.rounds.append(TestRound(groups=tuple(groups), passed=passed, gigabytes_per_s=speeds))
         return list(passed)
 
-    def _run(self, asked: Mapping[str, Mapping[str, object]]) -> dict[str, Answer]:
+    def _run(self, mapping: Mapping[str, Mapping[str, object]]) -> dict[str, Answer]:
         ask = self.ask
         program = (templates_dir() / "nodes" / "all_reduce.py").read_text()
         common = {"seconds": ask.seconds, "start_seconds": ask.start_seconds, "megabytes": ask.megabytes,
                   "interface": ask.interface}  # fmt: skip
         # All at once, however many: they wait for one another.
-        everybody = replace(self.fanout, parallel=max(1, len(asked)))
+        everybody = replace(self.fanout, parallel=max(1, len(mapping)))
         limit = ask.seconds + ask.start_seconds + 10
 
         def run(node: str) -> Answer:
-            argv = (ask.python, "-", json.dumps(common | dict(asked[node])))
+            argv = (ask.python, "-", json.dumps(common | dict(mapping[node])))
             return everybody.one(node, argv, timeout=limit, stdin=program)
 
-        return everybody.ask_each(asked, run)
+        return everybody.ask_each(mapping, run)
 
     def _of_one(self, node: str, answer: Answer) -> Verdict:
-        said = _said(answer)
-        devices = said.get("devices")
+        fields = _said(answer)
+        devices = fields.get("devices")
         self.devices[node] = devices if isinstance(devices, int) else 0
         if answer.code == 0:
             return self.verdict(node, Health.HEALTHY, by=answer.by)
-        if not said.get("begun"):
+        if not fields.get("begun"):
             # Not reached, or no torch: that says nothing of the node's devices.
             remedy = "give the node's interpreter with torch by --python" if answer.code is not None else ""
             return self.verdict(node, Health.UNKNOWN, _why(answer), by=answer.by, remedy=remedy)
-        why = str(said.get("error") or f"a device did not answer in {self.ask.seconds + self.ask.start_seconds:.0f} s")
+        why = str(
+            fields.get("error") or f"a device did not answer in {self.ask.seconds + self.ask.start_seconds:.0f} s"
+        )
         return self.verdict(node, Health.FAULTY, f"alone: {why}", by=answer.by, remedy="opsctl health shows its cards")
 
     def verdict(self, node: str, health: Health, why: str = "", *, by: str = "", remedy: str = "") -> Verdict:
@@ -131,7 +133,7 @@ class CollectiveTest:
 
 
 def judge_nodes(
-    test: CollectiveTest, alone: Mapping[str, Verdict], found: SearchResult, speeds: Mapping[str, float]
+    test: CollectiveTest, alone: Mapping[str, Verdict], result: SearchResult, speeds: Mapping[str, float]
 ) -> list[Verdict]:
     """What all rounds say of each node. Who only fails together with somebody is no bad node."""
     verdicts = dict(alone)
@@ -140,24 +142,24 @@ def judge_nodes(
         if speed < SLOW * median:
             why = f"{speed:.2f} GB/s in pairs, the median of all is {median:.2f}"
             verdicts[node] = test.verdict(node, Health.DEGRADED, why, by=alone[node].by)
-    for node in found.bad:
+    for node in result.bad:
         why = f"all-reduce fails with every other node: {test.errors.get(node) or 'no answer'}"
         verdicts[node] = test.verdict(node, Health.FAULTY, why, by=alone[node].by)
-    for node in found.unsure:
-        why = f"all-reduce of {fold(found.unsure)} fails, and no good node was there to tell which it is"
+    for node in result.unsure:
+        why = f"all-reduce of {fold(result.unsure)} fails, and no good node was there to tell which it is"
         verdicts[node] = test.verdict(node, Health.UNKNOWN, why, by=alone[node].by, remedy="add a node to the test")
     return list(verdicts.values())
 
 
 def _said(answer: Answer) -> dict[str, object]:
-    found: dict[str, object] = {}
+    fields: dict[str, object] = {}
     for line in answer.out.splitlines():
         try:
             given = json.loads(line)
         except ValueError:
             continue
-        found |= given if isinstance(given, dict) else {}
-    return found
+        fields |= given if isinstance(given, dict) else {}
+    return fields
 
 
 def _speed(answer: Answer) -> float | None:

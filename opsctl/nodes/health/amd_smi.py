@@ -30,9 +30,9 @@ def parse_amd(text: str) -> Smi | None:
 
 def _rows(text: str) -> dict[int, Any] | None:
     """By number; a list, or in newer versions a list below `gpu_data`. It may warn before it begins."""
-    found = re.search(r"^[\[{]", text, re.MULTILINE)
+    match = re.search(r"^[\[{]", text, re.MULTILINE)
     try:
-        given = json.loads(text[found.start() :]) if found else None
+        given = json.loads(text[match.start() :]) if match else None
     except (ValueError, RecursionError):
         return None
     rows = given.get("gpu_data") if isinstance(given, dict) else given

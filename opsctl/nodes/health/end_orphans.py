@@ -18,14 +18,18 @@ exit 0
 """
 
 
-def find_orphans(seen: NodeSnapshot, site: HealthSettings) -> list[NodeProcess]:
+def find_orphans(snapshot: NodeSnapshot, site: HealthSettings) -> list[NodeProcess]:
     """The users' processes that hold a card there."""
-    on_cards = {each.pid for gpu in (seen.smi.gpus if seen.smi else ()) for each in gpu.processes}
-    users = [each for each in seen.processes or () if each.uid >= site.user_uid_min and each.state not in "ZX"]
-    return [each for each in users if each.pid in on_cards]
+    on_cards = {process.pid for gpu in (snapshot.smi.gpus if snapshot.smi else ()) for process in gpu.processes}
+    users = [
+        process
+        for process in snapshot.processes or ()
+        if process.uid >= site.user_uid_min and process.state not in "ZX"
+    ]
+    return [user for user in users if user.pid in on_cards]
 
 
-def end_orphans(fanout: Fanout, seen: NodeSnapshot, orphans: list[NodeProcess]) -> Answer:
+def end_orphans(fanout: Fanout, snapshot: NodeSnapshot, orphans: list[NodeProcess]) -> Answer:
     """End them; the ids of those that were ended are what it prints."""
-    which = [f"{each.pid}:{each.started}" for each in orphans]
-    return fanout.one(seen.node, ("sh", "-c", END, "end", *which), timeout=20)
+    which = [f"{orphan.pid}:{orphan.started}" for orphan in orphans]
+    return fanout.one(snapshot.node, ("sh", "-c", END, "end", *which), timeout=20)

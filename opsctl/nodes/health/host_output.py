@@ -47,8 +47,12 @@ def parse_processes(text: str, uptime: float | None) -> tuple[NodeProcess, ...] 
         return None
     owners = {pid: uid for line in parts[0].splitlines() for pid, _, uid in [line.partition(" ")]}
     ticks = digits(parts[2].strip()) or 100
-    found = [_process(line, owners, ticks, uptime) for line in parts[1].splitlines()]
-    odd = [each for each in found if each and (each.uid > 0 or each.state in "DZ")]
+    node_processes = [_process(line, owners, ticks, uptime) for line in parts[1].splitlines()]
+    odd = [
+        node_process
+        for node_process in node_processes
+        if node_process and (node_process.uid > 0 or node_process.state in "DZ")
+    ]
     return tuple(odd[:MOST_PROCESSES])
 
 
@@ -145,6 +149,6 @@ def _tests(given: Any, name: str, depth: int) -> Iterator[tuple[str, str, str]]:
             yield from _tests(each, name, depth + 1)
 
 
-def _words(given: dict[str, Any]) -> str:
-    said = given.get("warnings", given.get("warning", given.get("info", "")))
+def _words(fields: dict[str, Any]) -> str:
+    said = fields.get("warnings", fields.get("warning", fields.get("info", "")))
     return " ".join(json.dumps(said, ensure_ascii=False).strip('[]{}"').split())[:200] if said else ""

@@ -51,14 +51,14 @@ class NodeChecker:
         verdicts = judge_all(snapshots, priors, site, self.busy, lemons)
         problems: tuple[str, ...] = ()
         try:
-            kept = self.history.save(
-                [(snapshots[each.node], each) for each in verdicts], baseline_hours=site.xid_hours
+            records = self.history.save(
+                [(snapshots[verdict.node], verdict) for verdict in verdicts], baseline_hours=site.xid_hours
             )  # fmt: skip
         except (OpsctlError, OSError) as error:
             problems = (f"the history could not be written: {error}",)
-            kept = [self.history.read(node) for node in snapshots]
+            records = [self.history.read(node) for node in snapshots]
         return CheckedNodes(
-            verdicts=tuple(verdicts), snapshots=snapshots, records={each.node: each for each in kept},
+            verdicts=tuple(verdicts), snapshots=snapshots, records={record.node: record for record in records},
             problems=problems,
         )  # fmt: skip
 
@@ -68,16 +68,16 @@ class NodeChecker:
         scan = FioScan(directory=fio, mib=site.fio_mib, seconds=site.fio_seconds) if fio else None
         text = script(mark, seconds=site.section_seconds, mounts=site.mounts, dcgm=dcgm, fio=scan)
         timeout = longest(site.section_seconds, dcgm, scan)
-        seen: dict[str, NodeSnapshot] = {}
+        snapshots: dict[str, NodeSnapshot] = {}
 
         def ask(node: str) -> Answer:
-            asked = self.clock.now()
+            moment = self.clock.now()
             answer = self.fanout.one(node, ("sh", "-s"), timeout=timeout, stdin=text)
-            seen[node] = parse(replace(answer, node=node), mark, asked=asked, answered=self.clock.now())
+            snapshots[node] = parse(replace(answer, node=node), mark, moment=moment, answered=self.clock.now())
             return answer
 
         self.fanout.ask_each(nodes, ask)
-        return {node: seen[node] for node in dict.fromkeys(nodes)}
+        return {node: snapshots[node] for node in dict.fromkeys(nodes)}
 
 
 def judge_all(
@@ -88,8 +88,8 @@ def judge_all(
     lemons: Mapping[str, str],
 ) -> list[Verdict]:
     """A verdict on each. Pure."""
-    given = with_common(CheckInput(site=site, lemons=dict(lemons)), snapshots.values())
+    check_input = with_common(CheckInput(site=site, lemons=dict(lemons)), snapshots.values())
     return [
-        judge(seen, replace(given, prior=priors.get(node, NodeBaseline()), busy=busy.get(node)))
-        for node, seen in snapshots.items()
+        judge(snapshot, replace(check_input, prior=priors.get(node, NodeBaseline()), busy=busy.get(node)))
+        for node, snapshot in snapshots.items()
     ]  # fmt: skip

@@ -52,8 +52,8 @@ class Verdict:
     @property
     def evidence(self) -> list[CheckResult]:
         """What speaks against the node, the worst first."""
-        bad = [each for each in self.results if each.severity in {Severity.FAULTY, Severity.DEGRADED}]
-        return sorted(bad, key=lambda each: each.severity is not Severity.FAULTY)
+        bad = [result for result in self.results if result.severity in {Severity.FAULTY, Severity.DEGRADED}]
+        return sorted(bad, key=lambda result: result.severity is not Severity.FAULTY)
 
     @property
     def is_bad(self) -> bool:
@@ -76,8 +76,8 @@ class Section:
             return "did not answer in time"
         if self.code == 127:
             return "is not there"
-        said = " ".join((self.err.strip() or self.out.strip()).split())
-        return "" if self.code == 0 else f"exit code {self.code}" + (f": {said[:160]}" if said else "")
+        text = " ".join((self.err.strip() or self.out.strip()).split())
+        return "" if self.code == 0 else f"exit code {self.code}" + (f": {text[:160]}" if text else "")
 
 
 NONE = "none"

@@ -35,7 +35,7 @@ def parse_smi(text: str) -> Smi | None:
     attached = whole(said(root, "attached_gpus"))
     if attached is None:  # every version says it: what lacks it was put together of pieces, and counts no cards
         return None
-    gpus = tuple(_gpu(each) for each in root.findall("gpu"))
+    gpus = tuple(_gpu(element) for element in root.findall("gpu"))
     return Smi(
         driver=said(root, "driver_version") or "", attached=attached, gpus=gpus, said=" ".join(around.split())
     )  # fmt: skip
@@ -90,8 +90,8 @@ def number(text: str | None) -> float | None:
 
 
 def whole(text: str | None) -> int | None:
-    found = number(text)
-    return None if found is None else int(found)
+    value = number(text)
+    return None if value is None else int(value)
 
 
 def bus_of(text: str) -> str:
@@ -120,20 +120,20 @@ def _clocks(card: ET.Element) -> frozenset[str] | None:
         table = card.find(f"clocks_{word}_reasons")
         if table is not None:
             start = f"clocks_{word}_reason_"
-            return frozenset(each.tag.removeprefix(start) for each in table if truth(each.text) is True)
+            return frozenset(element.tag.removeprefix(start) for element in table if truth(element.text) is True)
     return None
 
 
 def _power(card: ET.Element, new: str, old: str) -> float | None:
-    found = number(said(card, f"gpu_power_readings/{new}"))
-    return found if found is not None else number(said(card, f"power_readings/{old}"))
+    value = number(said(card, f"gpu_power_readings/{new}"))
+    return value if value is not None else number(said(card, f"power_readings/{old}"))
 
 
 def _processes(card: ET.Element) -> Iterator[GpuProcess]:
-    for each in card.findall("processes/process_info"):
-        pid = whole(said(each, "pid"))
+    for element in card.findall("processes/process_info"):
+        pid = whole(said(element, "pid"))
         if pid is not None and pid > 0:
-            yield GpuProcess(pid=pid, kind=said(each, "type") or "", name=said(each, "process_name") or "")
+            yield GpuProcess(pid=pid, kind=said(element, "type") or "", name=said(element, "process_name") or "")
 
 
 def parse_links(text: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
@@ -142,8 +142,8 @@ def parse_links(text: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[
     down: dict[str, tuple[int, ...]] = {}
     card = ""
     for line in text.splitlines():
-        if found := CARD.match(line):
-            card = found[1]
+        if match := CARD.match(line):
+            card = match[1]
             up[card], down[card] = (), ()
         elif card and (link := LINK.match(line)):
             into = up if "GB/s" in link[2] else down if "inactive" in link[2].lower() else {}
@@ -157,8 +157,8 @@ def parse_link_errors(text: str) -> dict[str, int]:
     sums: dict[str, int] = {}
     card = ""
     for line in text.splitlines():
-        if found := CARD.match(line):
-            card = found[1]
+        if match := CARD.match(line):
+            card = match[1]
         elif card and (count := re.search(r"Errors?: (\d{1,15})\s*$", line, re.ASCII)):
             sums[card] = sums.get(card, 0) + int(count[1])
     return sums

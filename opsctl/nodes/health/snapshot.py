@@ -49,7 +49,7 @@ def longest(seconds: float, dcgm: int, fio: FioScan | None = None) -> float:
 
 def split(text: str, mark: str) -> tuple[dict[str, Section], bool]:
     """The answers by question, and whether there are all of them. Half an answer is none."""
-    found: dict[str, Section] = {}
+    sections: dict[str, Section] = {}
     name, code, out, into = "", None, [""], [""]
     for line in text.splitlines(keepends=True):
         words = line.split()
@@ -57,7 +57,7 @@ def split(text: str, mark: str) -> tuple[dict[str, Section], bool]:
             into.append(line)
             continue
         if name and words[1:2] != ["err"]:
-            found[name] = Section(code=code, out="".join(out).rstrip("\n"), err="".join(into).rstrip("\n"))
+            sections[name] = Section(code=code, out="".join(out).rstrip("\n"), err="".join(into).rstrip("\n"))
             name = ""
         if words[1:2] == ["begin"] and len(words) == 4:
             name, code = words[2], host_output.digits(words[3])
@@ -65,23 +65,23 @@ def split(text: str, mark: str) -> tuple[dict[str, Section], bool]:
         elif words[1:2] == ["err"]:
             into = []
         elif words[1:2] == ["done"]:
-            return found, True
-    return found, False
+            return sections, True
+    return sections, False
 
 
-def parse(answer: Answer, mark: str, *, asked: datetime, answered: datetime) -> NodeSnapshot:
+def parse(answer: Answer, mark: str, *, moment: datetime, answered: datetime) -> NodeSnapshot:
     """What the node said. `asked` and `answered` are by our clock."""
     if answer.code is None and mark not in answer.out:
         return NodeSnapshot(node=answer.node, at=answered, by=answer.by, problem=answer.problem or "no answer")
     sections, is_whole = split(answer.out, mark)
     problem = "" if is_whole and sections else answer.problem or "the node answered half"
     if not sections and answer.code is not None:
-        said = " ".join((answer.err or answer.out).split())[:160]
-        problem = f"the node did not answer as asked (exit code {answer.code}): {said}"
+        text = " ".join((answer.err or answer.out).split())[:160]
+        problem = f"the node did not answer as asked (exit code {answer.code}): {text}"
     about = host_output.settings(_out(sections, "host"))
     uptime = host_output.decimal(about.get("uptime", ""))
     now = host_output.decimal(about.get("now", ""))
-    middle = (asked.timestamp() + answered.timestamp()) / 2
+    middle = (moment.timestamp() + answered.timestamp()) / 2
     up, down = nvidia_smi.parse_links(_out(sections, "nvlink"))
     shm = next(host_output.parse_df(_out(sections, "shm")), (None, None))
     return NodeSnapshot(
@@ -89,12 +89,12 @@ def parse(answer: Answer, mark: str, *, asked: datetime, answered: datetime) -> 
         at=answered,
         by=answer.by,
         problem=problem,
-        sections={name: Section(code=each.code, err=_hint(name, each)) for name, each in sections.items()},
+        sections={name: Section(code=section.code, err=_hint(name, section)) for name, section in sections.items()},
         boot=about.get("boot", ""),
         uid=host_output.digits(about.get("uid", "")),
         in_job=bool(about.get("job")) or answer.by in {"srun", "job"},
         skew=None if now is None else now - middle,
-        skew_error=(answered - asked).total_seconds() / 2,
+        skew_error=(answered - moment).total_seconds() / 2,
         clock_offset=host_output.parse_offset(_out(sections, "clock")),
         kernel_version=about.get("kernel", ""),
         libraries=host_output.parse_libraries(_out(sections, "libraries")),
@@ -110,7 +110,9 @@ def parse(answer: Answer, mark: str, *, asked: datetime, answered: datetime) -> 
         shm_percent=shm[1],
         processes=host_output.parse_processes(_out(sections, "processes"), uptime),
         ports=host_output.parse_ports(_out(sections, "infiniband")),
-        mounts=tuple(host_output.parse_mount(each) for name, each in sections.items() if name.startswith("mount_")),
+        mounts=tuple(
+            host_output.parse_mount(section) for name, section in sections.items() if name.startswith("mount_")
+        ),
         dcgm=host_output.parse_dcgm(sections["dcgm"].out) if "dcgm" in sections else None,
         fio=parse_fio(_out(sections, "fio")),
     )

@@ -11,42 +11,50 @@ from opsctl.nodes.health.checks import CHECKS
 from opsctl.nodes.health.node_state import NONE, CheckInput, CheckResult, Health, NodeSnapshot, Severity, Verdict
 
 
-def judge(seen: NodeSnapshot, given: CheckInput) -> Verdict:
+def judge(snapshot: NodeSnapshot, check_input: CheckInput) -> Verdict:
     """Faulty or degraded by evidence alone; healthy only if every check that must know could look."""
-    results = tuple(_results(seen, given))
-    return Verdict(node=seen.node, health=_health(results, seen, given), results=results, at=seen.at, by=seen.by)
+    results = tuple(_results(snapshot, check_input))
+    return Verdict(
+        node=snapshot.node,
+        health=_health(results, snapshot, check_input),
+        results=results,
+        at=snapshot.at,
+        by=snapshot.by,
+    )
 
 
-def _results(seen: NodeSnapshot, given: CheckInput) -> Iterable[CheckResult]:
-    if seen.problem:
+def _results(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterable[CheckResult]:
+    if snapshot.problem:
         yield CheckResult(
-            check="reach", severity=Severity.UNKNOWN, evidence=seen.problem, remedy="opsctl exec -w NODE uptime"
+            check="reach", severity=Severity.UNKNOWN, evidence=snapshot.problem, remedy="opsctl exec -w NODE uptime"
         )
-    if seen.sections:
+    if snapshot.sections:
         for check in CHECKS.values():
-            yield from check(seen, given)
+            yield from check(snapshot, check_input)
 
 
-def _health(results: Sequence[CheckResult], seen: NodeSnapshot, given: CheckInput) -> Health:
-    severities = {each.severity for each in results}
+def _health(results: Sequence[CheckResult], snapshot: NodeSnapshot, check_input: CheckInput) -> Health:
+    severities = {result.severity for result in results}
     if Severity.FAULTY in severities:
         return Health.FAULTY
     if Severity.DEGRADED in severities:
         return Health.DEGRADED
     blind = [
-        each for each in results if each.severity is Severity.UNKNOWN and each.check not in given.site.may_be_unknown
+        result
+        for result in results
+        if result.severity is Severity.UNKNOWN and result.check not in check_input.site.may_be_unknown
     ]
-    return Health.UNKNOWN if blind or seen.problem else Health.HEALTHY
+    return Health.UNKNOWN if blind or snapshot.problem else Health.HEALTHY
 
 
-def with_common(given: CheckInput, snapshots: Iterable[NodeSnapshot]) -> CheckInput:
+def with_common(check_input: CheckInput, snapshots: Iterable[NodeSnapshot]) -> CheckInput:
     """With the driver, the kernel and the libraries of most of these nodes; nothing where two are as frequent, for then
     none is odd."""
-    seen = list(snapshots)
-    told = [each.libraries for each in seen if each.libraries]
+    node_snapshots = list(snapshots)
+    told = [snapshot.libraries for snapshot in node_snapshots if snapshot.libraries]
     return replace(
-        given, driver=_most(each.smi.driver for each in seen if each.smi),
-        kernel_version=_most(each.kernel_version for each in seen),
+        check_input, driver=_most(snapshot.smi.driver for snapshot in node_snapshots if snapshot.smi),
+        kernel_version=_most(snapshot.kernel_version for snapshot in node_snapshots),
         libraries={name: _most(each.get(name, NONE) for each in told) for name in sorted({*chain(*told)})},
     )  # fmt: skip
 

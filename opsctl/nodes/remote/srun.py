@@ -75,7 +75,7 @@ def _srun(
     whole = ("srun", *options, *limit, f"--nodelist={node}", "--nodes=1", "--ntasks=1", "--chdir=/", *argv)
     answer = run_here(runner, node, whole, by=by, timeout=timeout, stdin=stdin, env=NO_SETTINGS)
     if answer.code and NOT_BEGUN.search(answer.err) and not answer.out:
-        said = next((line for line in answer.err.splitlines() if NOT_BEGUN.search(line)), answer.err.strip())
-        return replace(answer, code=None, problem=said, may_have_run=False)
+        text = next((line for line in answer.err.splitlines() if NOT_BEGUN.search(line)), answer.err.strip())
+        return replace(answer, code=None, problem=text, may_have_run=False)
     noise = [line for line in answer.err.splitlines(keepends=True) if not line.startswith("srun: ")]
     return replace(answer, err="".join(noise))

@@ -84,14 +84,14 @@ class Ssh:
 
     def place(self, node: str, *, jumps: bool = True) -> SshTarget:
         """Where `node` is."""
-        found = self.config.lookup(node)
-        port = found.get("port", "22")
-        jump = found.get("proxyjump", self.settings.jump) if jumps else ""
+        sshconfig_dict = self.config.lookup(node)
+        port = sshconfig_dict.get("port", "22")
+        jump = sshconfig_dict.get("proxyjump", self.settings.jump) if jumps else ""
         return SshTarget(
-            host=found.get("hostname", node),
+            host=sshconfig_dict.get("hostname", node),
             port=int(port) if port.isascii() and port.isdigit() else 22,
-            user=self.settings.user or found.get("user") or getpass.getuser(),
-            keys=tuple(found.get("identityfile", ())),
+            user=self.settings.user or sshconfig_dict.get("user") or getpass.getuser(),
+            keys=tuple(sshconfig_dict.get("identityfile", ())),
             jump="" if jump.lower() == "none" else jump,
         )
 
@@ -119,9 +119,12 @@ class Ssh:
         match = JUMP.fullmatch(jump)
         if match is None:
             raise NotReached(f"ssh: {jump!r:.80} is not a [user@]host[:port] to go through")
-        found = self.place(match["host"], jumps=False)
+        ssh_target = self.place(match["host"], jumps=False)
         return SshTarget(
-            host=found.host, port=int(match["port"] or found.port), user=match["user"] or found.user, keys=found.keys
+            host=ssh_target.host,
+            port=int(match["port"] or ssh_target.port),
+            user=match["user"] or ssh_target.user,
+            keys=ssh_target.keys,
         )
 
     @contextmanager
@@ -196,7 +199,7 @@ def _prefer(kinds: Sequence[str], *args: Any, **more: Any) -> Transport:
     """A transport that asks the host for a key of a kind that we know of it: it may have several."""
     transport = Transport(*args, **more)
     options = transport.get_security_options()
-    wanted = [each for kind in kinds for each in _signatures(kind) if each in options.key_types]
+    wanted = [signature for kind in kinds for signature in _signatures(kind) if signature in options.key_types]
     options.key_types = [*dict.fromkeys(wanted), *(kind for kind in options.key_types if kind not in wanted)]
     return transport
 

@@ -28,38 +28,38 @@ NONE_RUNS = frozenset({"MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs"})
 QUEUED = frozenset({"MaxSubmit", "MaxSubmitPU", "MaxSubmitPA", "GrpSubmit"})
 
 
-def account(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+def account(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if facts.cluster is None or facts.cluster.accounting is None:
         return
-    known, given, is_enforced = facts.cluster.accounting, order.spec.account, _enforced(facts.cluster, "associations")
+    known, given, is_enforced = facts.cluster.accounting, request.spec.account, _enforced(facts.cluster, "associations")
     mine = known.accounts
     remedy = "charge one of yours, or have yourself added to it"
     if given and given.lower() not in {each.lower() for each in mine}:
-        said = f"[slurm] account: {given!r} is not yours to charge; you have: {', '.join(mine) or 'none'}"
+        text = f"[slurm] account: {given!r} is not yours to charge; you have: {', '.join(mine) or 'none'}"
         if is_enforced:
-            yield error(said, remedy)
+            yield error(text, remedy)
         else:
-            yield warning(f"{said}; this Slurm would not refuse it, and charge another", remedy)
+            yield warning(f"{text}; this Slurm would not refuse it, and charge another", remedy)
     elif is_enforced and not mine:
         yield error("[slurm] account: you have none here, and without one this Slurm runs nothing", remedy)
 
 
-def qos(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    given = order.spec.qos
+def qos(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    given = request.spec.qos
     if not given or facts.cluster is None or facts.cluster.accounting is None:
         return
     known, is_enforced = facts.cluster.accounting, _enforced(facts.cluster, "qos")
-    names = [each.name for each in known.qos]
-    mine = own(known, order.spec, "")
+    names = [qo.name for qo in known.qos]
+    mine = own(known, request.spec, "")
     if named(known, given) is None:
         near = get_close_matches(given, names, 1)
         advice = f"did you mean {near[0]!r}? " if near else ""
-        said = f"[slurm] qos: there is no {given!r} here; {advice}there are: {', '.join(names)}"
+        text = f"[slurm] qos: there is no {given!r} here; {advice}there are: {', '.join(names)}"
         if is_enforced:
-            yield error(said, "name one of these, or none")
+            yield error(text, "name one of these, or none")
         else:
-            yield warning(f"{said}; this Slurm would not refuse it, and run it without", "name one of these, or none")
-    elif is_enforced and mine and mine.qos and given.lower() not in {each.lower() for each in mine.qos}:
+            yield warning(f"{text}; this Slurm would not refuse it, and run it without", "name one of these, or none")
+    elif is_enforced and mine and mine.qos and given.lower() not in {qo.lower() for qo in mine.qos}:
         yield error(
             f"[slurm] qos: {given!r} is not for you in account {mine.account!r}; there you have: {', '.join(mine.qos)}",
             "take one of these, or another account",
@@ -70,16 +70,16 @@ def _enforced(cluster: ClusterFacts, what: str) -> bool:
     return what in cluster.limits.enforced
 
 
-def limits(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+def limits(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Of several partitions one whose limits it keeps is enough, as for `partition`."""
     cluster = facts.cluster
     if cluster is None or cluster.accounting is None or not _enforced(cluster, "limits"):
         return
-    known = {each.name: each for each in cluster.partitions}
-    names = [name for name in asked(order.spec, cluster.partitions) if name in known]
-    judged = [list(_beyond(order.spec, in_force(order.spec, cluster.accounting, known[name]))) for name in names]
+    known = {partition.name: partition for partition in cluster.partitions}
+    names = [name for name in asked(request.spec, cluster.partitions) if name in known]
+    judged = [list(_beyond(request.spec, in_force(request.spec, cluster.accounting, known[name]))) for name in names]
     if judged and all(judged):
-        yield from dict.fromkeys(each for found in judged for each in found)
+        yield from dict.fromkeys(problem for problems in judged for problem in problems)
 
 
 def _beyond(spec: JobSpec, bounds: Mapping[str, Bound]) -> Iterator[Problem]:
@@ -124,6 +124,6 @@ def _of_resource(spec: JobSpec, limit: str, resource: str, most: int) -> tuple[s
 
 def _need(spec: JobSpec) -> dict[str, int]:
     """What the job takes of each resource, at the least."""
-    given = [int(match[1]) for each in spec.extra if (match := GPUS.fullmatch(each))]
-    gpus, cpus = max([spec.gpus_per_node, *given]), spec.processes_per_node * spec.cpus_per_process
+    numbers = [int(match[1]) for each in spec.extra if (match := GPUS.fullmatch(each))]
+    gpus, cpus = max([spec.gpus_per_node, *numbers]), spec.processes_per_node * spec.cpus_per_process
     return {"node": spec.nodes, "gres/gpu": spec.nodes * gpus, "cpu": spec.nodes * cpus}

@@ -13,12 +13,12 @@ RANKS = ("GPUS_PER_NODE", "NPROC_PER_NODE")
 WORLD = ("WORLD_SIZE", "NGPUS", "N_GPUS")
 
 
-def nodes(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+def nodes(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """In flags, in variables, and in `#SBATCH` lines of a script that is now run by a job."""
-    spec = order.spec
+    spec = request.spec
     said = [
-        *_flagged(order, "nnodes", "num-nodes"),
-        *_set(order, facts, NODES),
+        *_flagged(request, "nnodes", "num-nodes"),
+        *_set(request, facts, NODES),
         *_directive(facts, "--nodes"),
     ]
     for where, count in said:
@@ -29,16 +29,16 @@ def nodes(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             )
 
 
-def ranks(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    spec = order.spec
+def ranks(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    spec = request.spec
     world = spec.nodes * spec.processes_per_node
     for where, count in [
-        *_flagged(order, "nproc-per-node", "num-gpus", "gpus-per-node"),
-        *_set(order, facts, RANKS),
+        *_flagged(request, "nproc-per-node", "num-gpus", "gpus-per-node"),
+        *_set(request, facts, RANKS),
     ]:
-        if count != (wanted := _ranks_of_a_node(order)):
+        if count != (wanted := _ranks_of_a_node(request)):
             yield error(f"{where} is {count}, and a node has {wanted} ranks", "the same number, or derive it")
-    for where, count in [*_flagged(order, "world-size"), *_set(order, facts, WORLD)]:
+    for where, count in [*_flagged(request, "world-size"), *_set(request, facts, WORLD)]:
         if spec.processes_per_node > 1 and count != world:
             yield error(
                 f"{where} is {count}, and there are {spec.nodes} x {spec.processes_per_node} = {world} ranks",
@@ -46,15 +46,15 @@ def ranks(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             )
 
 
-def _ranks_of_a_node(order: LaunchRequest) -> int:
+def _ranks_of_a_node(request: LaunchRequest) -> int:
     """A launcher that is run once per node starts one for each GPU."""
-    spec = order.spec
+    spec = request.spec
     return spec.processes_per_node if spec.processes_per_node > 1 else spec.gpus_per_node or 1
 
 
-def batch_twice(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+def batch_twice(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """DeepSpeed's file beside the command's flags."""
-    recipe = order.recipe
+    recipe = request.recipe
     for ours, theirs in (
         ("micro_batch", "train_micro_batch_size_per_gpu"),
         ("global_batch", "train_batch_size"),
@@ -70,24 +70,26 @@ def batch_twice(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         yield error(f"--zero-stage is {said}, and DeepSpeed's file has stage = {stage}", "the same in both")
 
 
-def _flagged(order: LaunchRequest, *names: str) -> Iterator[tuple[str, int]]:
+def _flagged(request: LaunchRequest, *names: str) -> Iterator[tuple[str, int]]:
     for name in names:
-        if (count := number(order.recipe.said, name)) is not None:
+        if (count := number(request.recipe.said, name)) is not None:
             yield f"command: --{name}", count
 
 
-def _set(order: LaunchRequest, facts: Facts, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+def _set(request: LaunchRequest, facts: Facts, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     texts = {
-        "command": "\n".join(order.train.command), "[setup] lines": "\n".join(order.train.setup.lines), **facts.scripts
-    }  # fmt: skip
+        "command": "\n".join(request.train.command),
+        "[setup] lines": "\n".join(request.train.setup.lines),
+        **facts.scripts,
+    }
     for name in names:
-        if (given := whole(order.train.environment.get(name, ""))) is not None:
-            yield f"[environment] {name}", given
+        if (number := whole(request.train.environment.get(name, ""))) is not None:
+            yield f"[environment] {name}", number
         for where, text in texts.items():
             yield from ((f"{where}: {name}", count) for count in assigned(text, name))
 
 
 def _directive(facts: Facts, name: str) -> Iterator[tuple[str, int]]:
     for where, text in facts.scripts.items():
-        if (given := whole(directives(text).get(name, ""))) is not None:
-            yield f"{where}: #SBATCH {name}", given
+        if (number := whole(directives(text).get(name, ""))) is not None:
+            yield f"{where}: #SBATCH {name}", number

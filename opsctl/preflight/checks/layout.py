@@ -12,27 +12,27 @@ BUBBLE = 0.15
 """tr1-13B at 128 nodes, 16 micro-batches for 4 stages, had 16 % and called it too large."""
 
 
-def _world(order: LaunchRequest) -> int:
-    return order.spec.nodes * order.spec.processes_per_node
+def _world(request: LaunchRequest) -> int:
+    return request.spec.nodes * request.spec.processes_per_node
 
 
-def _divides(order: LaunchRequest) -> bool:
-    return _world(order) % order.recipe.model_ranks == 0
+def _divides(request: LaunchRequest) -> bool:
+    return _world(request) % request.recipe.model_ranks == 0
 
 
-def processes(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    recipe, world = order.recipe, _world(order)
-    if not _divides(order):
+def processes(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+    recipe, world = request.recipe, _world(request)
+    if not _divides(request):
         shared = f" x {recipe.context}" if recipe.context > 1 else ""
         yield error(
-            f"{world} ranks ({order.spec.nodes} nodes x {order.spec.processes_per_node}) do not divide into replicas"
+            f"{world} ranks ({request.spec.nodes} nodes x {request.spec.processes_per_node}) do not divide into replicas"
             f" of tensor {recipe.tensor} x pipeline {recipe.pipeline}{shared} = {recipe.model_ranks}",
             "nodes so that they do: opsctl plan topology lists what fits",
         )
 
 
-def heads(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    recipe = order.recipe
+def heads(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+    recipe = request.recipe
     if recipe.heads and recipe.heads % recipe.tensor:
         yield error(
             f"{recipe.name('heads')} is {recipe.heads}: it does not divide by tensor = {recipe.tensor}, and each rank"
@@ -43,7 +43,7 @@ def heads(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
         yield error(
             f"{recipe.name('hidden')} is {recipe.hidden}: it does not divide by {recipe.heads} heads", "so that it does"
         )
-    elif recipe.hidden and recipe.heads and order.has_gpus and (size := recipe.hidden // recipe.heads) % 8:
+    elif recipe.hidden and recipe.heads and request.has_gpus and (size := recipe.hidden // recipe.heads) % 8:
         yield warning(
             f"{recipe.name('heads')} is {recipe.heads}: heads of {size} columns are not a multiple of 8, which tensor"
             " cores want; such layers took a third longer",
@@ -56,18 +56,18 @@ def _softmax(recipe: Recipe) -> Iterator[Problem]:
     """Megatron's own softmax wants heads of a rank times micro batch in fours; flash attention does without it."""
     if recipe.is_embedded or "use-flash-attn" in recipe.said or not (recipe.heads and recipe.micro_batch):
         return
-    each, odd = divmod(recipe.heads, recipe.tensor)
-    if not odd and each * recipe.micro_batch % 4:
+    number, odd = divmod(recipe.heads, recipe.tensor)
+    if not odd and number * recipe.micro_batch % 4:
         yield note(
-            f"{recipe.name('heads')} is {recipe.heads}: {each} heads of a rank x micro batch {recipe.micro_batch} are"
+            f"{recipe.name('heads')} is {recipe.heads}: {number} heads of a rank x micro batch {recipe.micro_batch} are"
             " not a multiple of 4, so the fused softmax is not used",
             "a micro batch or heads so that they are, or --use-flash-attn",
         )
 
 
-def vocabulary(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
+def vocabulary(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """Megatron pads its own."""
-    recipe = order.recipe
+    recipe = request.recipe
     rows, tensor = recipe.vocabulary, recipe.tensor
     if recipe.is_embedded and rows and rows % tensor:
         yield error(
@@ -77,8 +77,8 @@ def vocabulary(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
         )
 
 
-def stages(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    recipe = order.recipe
+def stages(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+    recipe = request.recipe
     layers, pipeline = recipe.layers, recipe.pipeline
     if not layers or pipeline == 1:
         return
@@ -96,22 +96,22 @@ def stages(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
         )
 
 
-def tensor(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
+def tensor(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """Tensor ranks are neighbours: one node must hold whole groups of them."""
-    size, ranks = order.recipe.tensor, order.spec.processes_per_node
+    size, ranks = request.recipe.tensor, request.spec.processes_per_node
     if size > ranks or ranks % size:
         yield warning(
-            f"{order.recipe.name('tensor')} is {size}, and a node has {ranks} ranks: its all-reduces of every layer go"
+            f"{request.recipe.name('tensor')} is {size}, and a node has {ranks} ranks: its all-reduces of every layer go"
             " over the network",
             f"a tensor size that divides {ranks}",
         )
 
 
-def batch(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    recipe = order.recipe
-    if recipe.global_batch is None or not _divides(order):
+def batch(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+    recipe = request.recipe
+    if recipe.global_batch is None or not _divides(request):
         return
-    unit, of = _unit(order)
+    unit, of = _unit(request)
     if recipe.global_batch % unit:
         yield error(
             f"{recipe.name('global_batch')} is {recipe.global_batch}: it is not a multiple of {of}",
@@ -119,9 +119,9 @@ def batch(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
         )
 
 
-def ramp(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    recipe = order.recipe
-    if recipe.rampup is None or recipe.global_batch is None or not _divides(order):
+def ramp(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+    recipe = request.recipe
+    if recipe.rampup is None or recipe.global_batch is None or not _divides(request):
         return
     start, increment, _samples = recipe.rampup
     if start > recipe.global_batch or (recipe.global_batch - start) % max(1, increment):
@@ -130,7 +130,7 @@ def ramp(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
             "a start and an increment that do",
         )
         return
-    unit, of = _unit(order)
+    unit, of = _unit(request)
     sizes = recipe.sizes()
     wrong = [size for size in sizes if size % unit]
     if wrong and not recipe.global_batch % unit:
@@ -141,11 +141,11 @@ def ramp(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
         )
 
 
-def pipeline(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    recipe = order.recipe
-    if recipe.pipeline == 1 or not recipe.sizes() or not _divides(order):
+def pipeline(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+    recipe = request.recipe
+    if recipe.pipeline == 1 or not recipe.sizes() or not _divides(request):
         return
-    unit, _of = _unit(order)
+    unit, _of = _unit(request)
     first, full = recipe.sizes()[0] // unit, recipe.sizes()[-1] // unit
     if first < recipe.pipeline:
         yield warning(
@@ -153,7 +153,7 @@ def pipeline(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
             f" is {recipe.pipeline * unit}",
             f"start the ramp at {recipe.pipeline * unit}: until it is reached most GPUs wait",
         )
-    elif order.has_gpus and (bubble := (recipe.pipeline - 1) / (full + recipe.pipeline - 1)) > BUBBLE:
+    elif request.has_gpus and (bubble := (recipe.pipeline - 1) / (full + recipe.pipeline - 1)) > BUBBLE:
         yield note(
             f"{recipe.name('global_batch')} is {recipe.sizes()[-1]}: with {full} micro-batches for {recipe.pipeline}"
             f" stages, {bubble:.0%} of each step is bubble",
@@ -166,9 +166,9 @@ def _first(recipe: Recipe) -> str:
     return f"{name} begins with {recipe.sizes()[0]}" if recipe.rampup else f"{name} is {recipe.sizes()[0]}"
 
 
-def _unit(order: LaunchRequest) -> tuple[int, str]:
+def _unit(request: LaunchRequest) -> tuple[int, str]:
     """What a batch has to be a multiple of, as number and in words."""
-    micro, replicas = order.recipe.micro_batch or 1, order.recipe.replicas(_world(order))
+    micro, replicas = request.recipe.micro_batch or 1, request.recipe.replicas(_world(request))
     return micro * replicas, f"micro batch {micro} x {replicas} replicas = {micro * replicas}"
 
 

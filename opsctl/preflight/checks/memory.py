@@ -16,8 +16,8 @@ WITHIN = 0.084
 """Nine of ten of the prequel's measurements are within this of what is reckoned (docs/plan.md)."""
 
 
-def memory(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    if not facts.gpu or (fullest := _fullest(order)) is None:
+def memory(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    if not facts.gpu or (fullest := _fullest(request)) is None:
         return
     stage, gib = fullest
     there = accelerator(facts.gpu).memory_gb
@@ -29,19 +29,22 @@ def memory(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         )
 
 
-def _fullest(order: LaunchRequest) -> tuple[int, float] | None:
+def _fullest(request: LaunchRequest) -> tuple[int, float] | None:
     """The stage that needs most, and GiB. None where the layout is impossible, or too little is said of it."""
-    recipe, spec = order.recipe, order.spec
+    recipe, spec = request.recipe, request.spec
     world, shape = spec.nodes * spec.processes_per_node, recipe.shape()
     if recipe.embedded:
         if check_layout(recipe.embedded, world):
             return None
-        most = max(footprint.stages(recipe.embedded, layout(recipe.embedded, world)), key=lambda each: each.total)
+        most = max(
+            footprint.stages(recipe.embedded, layout(recipe.embedded, world)),
+            key=lambda stage_footprint: stage_footprint.total,
+        )
         return most.stage, most.total / footprint.GIB
     if shape is None or recipe.global_batch is None or recipe.pipeline > shape.layers or world % recipe.model_ranks:
         return None
     try:
-        found = calc.fullest(shape, recipe.topology(world), batch=recipe.global_batch)
+        stage_memory = calc.fullest(shape, recipe.topology(world), batch=recipe.global_batch)
     except InputError:  # such as --zero-stage 4
         return None
-    return found.stage, found.gib
+    return stage_memory.stage, stage_memory.gib

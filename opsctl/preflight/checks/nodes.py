@@ -20,35 +20,39 @@ SHM = 2**30
 TABLE = Path(__file__).parent.parent / "versions.toml"
 
 
-def shm(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    wanted = order.spec.processes_per_node * SHM
-    small = {each.node: each.shm_kb * 1024 for each in facts.seen if each.shm_kb is not None}
-    if few := {node: size for node, size in small.items() if size < wanted and order.has_gpus}:
+def shm(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    wanted = request.spec.processes_per_node * SHM
+    small = {
+        observed_node.node: observed_node.shm_kb * 1024
+        for observed_node in facts.seen
+        if observed_node.shm_kb is not None
+    }
+    if few := {node: size for node, size in small.items() if size < wanted and request.has_gpus}:
         yield warning(
             f"shared memory (/dev/shm) of {fold(few)} has {format_size(min(few.values()))} or more, and"
-            f" {order.spec.processes_per_node} ranks want {format_size(wanted)}: DataLoader workers die of a bus error",
+            f" {request.spec.processes_per_node} ranks want {format_size(wanted)}: DataLoader workers die of a bus error",
             "have it mounted larger, or --num-workers 0",
         )
 
 
 def driver(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    there = {each.node: each.driver for each in facts.seen if each.driver}
+    there = {observed_node.node: observed_node.driver for observed_node in facts.seen if observed_node.driver}
     if len(counts := Counter(there.values())) > 1:
         most = counts.most_common(1)[0][0]
         odd = [node for node, version in there.items() if version != most]
-        told = ", ".join(sorted({there[node] for node in odd}))
+        text = ", ".join(sorted({there[node] for node in odd}))
         yield warning(
-            f"{len(odd)} of {len(there)} nodes have another driver than {most}: {fold(odd)} ({told})",
+            f"{len(odd)} of {len(there)} nodes have another driver than {most}: {fold(odd)} ({text})",
             f"exclude them, or have them brought to {most}",
         )
 
 
 def gpu_kinds(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """The slowest card is the speed of all, the smallest their memory."""
-    kinds = Counter(name for each in facts.seen for name in set(each.gpus))
+    kinds = Counter(name for observed_node in facts.seen for name in set(observed_node.gpus))
     if len(kinds) > 1:
-        told = ", ".join(f"{name} on {count}" for name, count in kinds.most_common())
-        yield warning(f"the nodes have {len(kinds)} kinds of GPU: {told}", "[slurm] constraint names one kind")
+        text = ", ".join(f"{name} on {count}" for name, count in kinds.most_common())
+        yield warning(f"the nodes have {len(kinds)} kinds of GPU: {text}", "[slurm] constraint names one kind")
 
 
 @cache
@@ -57,12 +61,12 @@ def known() -> tuple[Mapping[str, Any], ...]:
     return tuple(tomllib.loads(TABLE.read_text(encoding="utf-8"))["version"])
 
 
-def versions(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    drivers = {each.driver for each in facts.seen if each.driver}
+def versions(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    drivers = {observed_node.driver for observed_node in facts.seen if observed_node.driver}
     for row in known():
         there = drivers if row["of"] == "driver" else {facts.versions.get(row["of"], "")}
         for version in sorted(there):
-            if version and _within(version, row) and _holds(row, order):
+            if version and _within(version, row) and _holds(row, request):
                 say = note if row["level"] == ProblemLevel.NOTE else warning
                 yield say(f"{row['of']} {version}: {row['says']} ({row['source']})", row["remedy"])
 
@@ -77,8 +81,8 @@ def _parts(version: str) -> tuple[int, ...]:
     return tuple(int(each) for each in re.findall(r"\d+", version.partition("+")[0])[:4])
 
 
-def _holds(row: Mapping[str, Any], order: LaunchRequest) -> bool:
-    return all(order.train.environment.get(name) == value for name, value in row.get("with", {}).items())
+def _holds(row: Mapping[str, Any], request: LaunchRequest) -> bool:
+    return all(request.train.environment.get(name) == value for name, value in row.get("with", {}).items())
 
 
 def unknown(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:

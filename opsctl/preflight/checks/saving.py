@@ -24,15 +24,15 @@ SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
 """What a checkpoint of the same model has in common with it."""
 
 
-def interval(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    recipe, limit_s = order.recipe, 60.0 * (parse_slurm_minutes(order.spec.time_limit) or 0)
+def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    recipe, limit_s = request.recipe, 60.0 * (parse_slurm_minutes(request.spec.time_limit) or 0)
     name = recipe.name("save_every")
     if recipe.save_every == 0:
         yield warning(
             f"{name} is 0: a failure costs all that a task has done, up to {in_words(limit_s)}",
             "save every few hours: opsctl plan checkpoint",
         )
-    speed = pace(order, facts)
+    speed = pace(request, facts)
     if not recipe.save_every or not limit_s or speed.step_s is None or speed.save_s is None:
         return
     every_s = recipe.save_every * speed.step_s
@@ -43,11 +43,11 @@ def interval(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             "a shorter interval",
         )
         return
-    mtbf_s = 3600 * mtbf_hours(order.spec.nodes, FAILURES)
-    stall_s = _stall_s(order, speed.save_s, every_s)
-    best_s = max(speed.step_s, calc.daly(_stall_s(order, speed.save_s, mtbf_s), mtbf_s))
+    mtbf_s = 3600 * mtbf_hours(request.spec.nodes, FAILURES)
+    stall_s = _stall_s(request, speed.save_s, every_s)
+    best_s = max(speed.step_s, calc.daly(_stall_s(request, speed.save_s, mtbf_s), mtbf_s))
     cost = calc.cost(interval_s=every_s, save_s=stall_s, mtbf_s=mtbf_s)
-    best = calc.cost(interval_s=best_s, save_s=_stall_s(order, speed.save_s, best_s), mtbf_s=mtbf_s)
+    best = calc.cost(interval_s=best_s, save_s=_stall_s(request, speed.save_s, best_s), mtbf_s=mtbf_s)
     if cost.total > max(MUCH, 2 * best.total):
         yield warning(
             f"{name} is {recipe.save_every}: to stop {in_words(stall_s)} for a save every {in_words(every_s)} costs"
@@ -57,9 +57,9 @@ def interval(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         )
 
 
-def evaluation(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
+def evaluation(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """A batch that is only run forward takes a third of a step (calc.throughput.passes)."""
-    recipe = order.recipe
+    recipe = request.recipe
     if not recipe.evaluate_every or not recipe.evaluate_batches:
         return
     share = recipe.evaluate_batches / 3 / recipe.evaluate_every
@@ -71,23 +71,23 @@ def evaluation(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
         )
 
 
-def _stall_s(order: LaunchRequest, save_s: float, every_s: float) -> float:
+def _stall_s(request: LaunchRequest, save_s: float, every_s: float) -> float:
     """How long training stops: in the background only for the copy, and for a save that is still being written."""
-    config = order.recipe.embedded
+    config = request.recipe.embedded
     if config is None or not config.checkpoint.background:
         return save_s
     return max(COPY * save_s, save_s - every_s)
 
 
-def space(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    if facts.room and (size := _size(order, facts.saved)):
-        yield from _enough(order, facts, each=size, free=facts.room.free, show=format_size)
+def space(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    if facts.room and (size := _size(request, facts.saved)):
+        yield from _enough(request, facts, value=size, free=facts.room.free, show=format_size)
 
 
-def inodes(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    files = facts.saved.files if facts.saved else _files(order)
+def inodes(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    files = facts.saved.files if facts.saved else _files(request)
     if facts.room and facts.room.inodes_free is not None and files:
-        yield from _enough(order, facts, each=files, free=facts.room.inodes_free, show=_show_files)
+        yield from _enough(request, facts, value=files, free=facts.room.inodes_free, show=_show_files)
 
 
 def _show_files(count: float) -> str:
@@ -95,11 +95,11 @@ def _show_files(count: float) -> str:
 
 
 def _enough(
-    order: LaunchRequest, facts: Facts, *, each: float, free: float, show: Callable[[float], str]
+    request: LaunchRequest, facts: Facts, *, value: float, free: float, show: Callable[[float], str]
 ) -> Iterator[Problem]:
     assert facts.room is not None  # its callers have looked
-    wanted, least, fit = _wanted(order, facts.saved), 1 if facts.saved else 2, int(free // each)
-    there = f"{facts.room.filesystem} has {show(free)} left, and a checkpoint takes {show(each)}"
+    wanted, least, fit = _wanted(request, facts.saved), 1 if facts.saved else 2, int(free // value)
+    there = f"{facts.room.filesystem} has {show(free)} left, and a checkpoint takes {show(value)}"
     if fit < least:
         yield error(f"{there}: {fit} of at least {least} fit", "make room, or save elsewhere")
     elif wanted is not None and fit < wanted:
@@ -109,9 +109,9 @@ def _enough(
         )
 
 
-def _wanted(order: LaunchRequest, saved: SavedCheckpoint | None) -> int | None:
+def _wanted(request: LaunchRequest, saved: SavedCheckpoint | None) -> int | None:
     """Checkpoints that are still to come and to stay, the one that is being written among them; None if unknown."""
-    recipe = order.recipe
+    recipe = request.recipe
     if not recipe.steps or not recipe.save_every:
         return None
     left = max(0, recipe.steps - (saved.step if saved else 0))
@@ -121,25 +121,25 @@ def _wanted(order: LaunchRequest, saved: SavedCheckpoint | None) -> int | None:
     return max(1, rolling) + (left // recipe.keep_every if recipe.keep_every else 0)
 
 
-def _size(order: LaunchRequest, saved: SavedCheckpoint | None) -> float:
+def _size(request: LaunchRequest, saved: SavedCheckpoint | None) -> float:
     if saved and saved.size:
         return saved.size
-    if order.recipe.embedded:
-        return footprint.checkpoint_bytes(order.recipe.embedded)
-    return calc.size_bytes(order.recipe.parameters() or 0)
+    if request.recipe.embedded:
+        return footprint.checkpoint_bytes(request.recipe.embedded)
+    return calc.size_bytes(request.recipe.parameters() or 0)
 
 
-def _files(order: LaunchRequest) -> int:
+def _files(request: LaunchRequest) -> int:
     """Of DeepSpeed: one for each layer and tensor rank, and two for each rank."""
-    recipe, world = order.recipe, order.spec.nodes * order.spec.processes_per_node
+    recipe, world = request.recipe, request.spec.nodes * request.spec.processes_per_node
     if not recipe.layers or not recipe.save_every:
         return 0
     return (recipe.layers + 3) * recipe.tensor + 2 * world + recipe.model_ranks + 3
 
 
-def resume(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """As the trainer decides it; of a foreign trainer's checkpoints nothing is known."""
-    saved, config = facts.saved, order.recipe.embedded
+    saved, config = facts.saved, request.recipe.embedded
     if saved is None or config is None:
         return
     if saved.kind == manifest.WEIGHTS:
@@ -151,9 +151,9 @@ def resume(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     wanted = {key: getattr(config.model, key) for key in SHAPE}
     there = {**saved.topology, "precision": saved.precision, **saved.model}
     if saved.kind == manifest.NATIVE:
-        parallel, world = config.parallel, order.spec.nodes * order.spec.processes_per_node
+        parallel, world = config.parallel, request.spec.nodes * request.spec.processes_per_node
         wanted |= {
-            "pipeline": parallel.pipeline, "tensor": parallel.tensor, "data": order.recipe.replicas(world),
+            "pipeline": parallel.pipeline, "tensor": parallel.tensor, "data": request.recipe.replicas(world),
             "zero_stage": parallel.zero_stage, "balance": parallel.balance, "precision": config.precision,
         }  # fmt: skip
     differences = [f"{key} is {there.get(key)} there and {value} here" for key, value in wanted.items()
@@ -165,8 +165,8 @@ def resume(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         )
 
 
-def finished(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    saved, steps = facts.saved, order.recipe.steps
+def finished(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    saved, steps = facts.saved, request.recipe.steps
     if saved and steps and saved.step >= steps:
         yield warning(
             f"the train is at step {saved.step} of {steps}: its tasks would start and leave",

@@ -24,8 +24,8 @@ LEFTOVERS: dict[str, tuple[str, str]] = {
 """By variable: the value that is only for looking for a bug (any, where empty), and what it costs."""
 
 
-def job_name(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    name = order.spec.name
+def job_name(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+    name = request.spec.name
     if len(name) > SHOWN:
         yield warning(
             f"name = {name!r} has {len(name)} characters: tools that show {SHOWN} never find the job by its name",
@@ -33,8 +33,8 @@ def job_name(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
         )
 
 
-def secrets(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    for name in order.train.environment:
+def secrets(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+    for name in request.train.environment:
         if SECRET.search(name):
             yield error(
                 f"[environment] {name}: would stand in body.sh for all to read",
@@ -42,12 +42,12 @@ def secrets(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
             )
 
 
-def cpus(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
+def cpus(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """The body repeats sbatch's cores to srun by SRUN_CPUS_PER_TASK; what sets that otherwise undoes it."""
-    spec, environment = order.spec, order.train.environment
-    lines = "\n".join(order.train.setup.lines)
-    given = [environment["SRUN_CPUS_PER_TASK"]] if "SRUN_CPUS_PER_TASK" in environment else []
-    for value in [*given, *map(str, assigned(lines, "SRUN_CPUS_PER_TASK"))]:
+    spec, environment = request.spec, request.train.environment
+    lines = "\n".join(request.train.setup.lines)
+    texts = [environment["SRUN_CPUS_PER_TASK"]] if "SRUN_CPUS_PER_TASK" in environment else []
+    for value in [*texts, *map(str, assigned(lines, "SRUN_CPUS_PER_TASK"))]:
         if value != str(spec.cpus_per_process):
             yield error(
                 f"SRUN_CPUS_PER_TASK = {value} beside [slurm] cpus_per_process = {spec.cpus_per_process}: srun gives"
@@ -62,10 +62,10 @@ def cpus(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
             f"[environment] OMP_NUM_THREADS = {threads}: each rank has {spec.cpus_per_process} cores",
             "cpus_per_process at least as large",
         )
-    workers = number(order.recipe.said, "num-workers")
-    known = order.recipe.layers is not None  # Megatron's flags, whose default it is
+    workers = number(request.recipe.said, "num-workers")
+    known = request.recipe.layers is not None  # Megatron's flags, whose default it is
     needed = 1 + (workers if workers is not None else 2 if known else 0)
-    if order.has_gpus and not order.recipe.is_embedded and spec.cpus_per_process < needed:
+    if request.has_gpus and not request.recipe.is_embedded and spec.cpus_per_process < needed:
         yield warning(
             f"[slurm] cpus_per_process = {spec.cpus_per_process}: a rank and its {needed - 1} DataLoader workers want"
             f" {needed} cores",
@@ -73,15 +73,15 @@ def cpus(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
         )
 
 
-def gpus(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    spec = order.spec
+def gpus(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+    spec = request.spec
     ranks, there = spec.processes_per_node, spec.gpus_per_node
     if there and ranks > there:
         yield error(
             f"[slurm] processes_per_node = {ranks}: a node's {there} GPUs would be shared, and NCCL refuses that",
             f"processes_per_node = {there}",
         )
-    elif there and ranks < there and (ranks > 1 or order.recipe.is_embedded):
+    elif there and ranks < there and (ranks > 1 or request.recipe.is_embedded):
         yield warning(
             f"[slurm] processes_per_node = {ranks} beside gpus_per_node = {there}: {there - ranks} GPUs of each node"
             " stand idle",
@@ -89,10 +89,10 @@ def gpus(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
         )
 
 
-def launcher(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
+def launcher(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """The command runs once per process: a launcher in it starts a node's ranks once per process."""
-    said, ranks = words(order.train.command), order.spec.processes_per_node
-    found = [word for word in said if Path(word).name in {"torchrun", "deepspeed", "torch.distributed.run",
+    lines, ranks = words(request.train.command), request.spec.processes_per_node
+    found = [word for word in lines if Path(word).name in {"torchrun", "deepspeed", "torch.distributed.run",
                                                           "torch.distributed.launch"}]  # fmt: skip
     if found and ranks > 1:
         yield error(
@@ -102,8 +102,8 @@ def launcher(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
         )
 
 
-def leftovers(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    environment = order.train.environment
+def leftovers(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+    environment = request.train.environment
     for name, (value, costs) in LEFTOVERS.items():
         if name in environment and environment[name] not in {"0"} and value in {"", environment[name]}:
             yield warning(

@@ -21,25 +21,29 @@ OUT = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAI
 """Parts of a node's state with which it gets no job. One that does not answer now (`*`) may do so in a moment."""
 
 
-def partition(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+def partition(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Of several partitions one that fits is enough: Slurm starts the job in whichever of them can first."""
     if facts.cluster is None:
         return
     known = {each.name: each for each in facts.cluster.partitions}
-    names = asked(order.spec, facts.cluster.partitions)
+    names = asked(request.spec, facts.cluster.partitions)
     if not names:
         yield error(
             f"[slurm] partition: none is given and this cluster has no default; there are: {', '.join(known)}",
             "name one",
         )
-    judged = [list(_one_partition(order.spec, name, known, facts.cluster.accounting)) for name in names]
+    judged = [list(_one_partition(request.spec, name, known, facts.cluster.accounting)) for name in names]
     if all(judged):
-        yield from (each for found in judged for each in found)
+        yield from (problem for problems in judged for problem in problems)
 
 
 def asked(spec: JobSpec, partitions: tuple[Partition, ...]) -> list[str]:
     """The partitions that the job may run in."""
-    return spec.partition.split(",") if spec.partition else [each.name for each in partitions if each.is_default]
+    return (
+        spec.partition.split(",")
+        if spec.partition
+        else [partition.name for partition in partitions if partition.is_default]
+    )
 
 
 def _one_partition(
@@ -55,7 +59,9 @@ def _one_partition(
         return
     if not partition.is_up:
         yield error(f"[slurm] partition: {name!r} is down: it starts nothing", "take another, or ask when it is up")
-    lifted = {flag for each in both_qos(spec, accounting, partition) for flag in each.flags} if accounting else set()
+    lifted = (
+        {flag for both_qo in both_qos(spec, accounting, partition) for flag in both_qo.flags} if accounting else set()
+    )
     most = partition.nodes
     if partition.max_nodes is not None and "PartitionMaxNodes" not in lifted:
         most = min(most, partition.max_nodes)
@@ -78,8 +84,8 @@ def as_slurm(minutes: int) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def array_size(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    tasks = order.spec.tasks
+def array_size(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    tasks = request.spec.tasks
     if tasks < 1:
         yield error(f"[slurm] tasks = {tasks}: needs at least 1", "say how many tasks to queue")
     if facts.cluster and tasks > (most := facts.cluster.limits.max_array_size - 1):
@@ -89,10 +95,10 @@ def array_size(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         )
 
 
-def exclude(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+def exclude(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if facts.cluster is None:
         return
-    spec = order.spec
+    spec = request.spec
     every, excluded = union(node.name for node in facts.cluster.nodes), nodeset(spec.exclude)
     left = len(every - excluded)
     if unknown := excluded - every:
@@ -104,30 +110,30 @@ def exclude(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         )
 
 
-def in_service(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+def in_service(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Counted are the nodes of the partitions that are asked for, less what the train excludes."""
     if facts.cluster is None or not facts.cluster.members:
         return
-    excluded = nodeset(order.spec.exclude)
+    excluded = nodeset(request.spec.exclude)
     wanted = [node for node in facts.cluster.nodes if node.name in facts.cluster.members and node.name not in excluded]
     out = [node.name for node in wanted if OUT.intersection(node.state.rstrip("*").split("+"))]
     left = len(wanted) - len(out)
-    if left < order.spec.nodes <= len(wanted):
+    if left < request.spec.nodes <= len(wanted):
         yield warning(
-            f"[slurm] nodes = {order.spec.nodes}: of {len(wanted)} nodes that it could get {left} are in service;"
+            f"[slurm] nodes = {request.spec.nodes}: of {len(wanted)} nodes that it could get {left} are in service;"
             f" out are {fold(out)}",
             "it waits until enough are back: opsctl nodes says why they are out",
         )
-    elif order.has_gpus and order.spec.nodes <= left < order.spec.nodes * (1 + SPARE):
+    elif request.has_gpus and request.spec.nodes <= left < request.spec.nodes * (1 + SPARE):
         yield note(
-            f"[slurm] nodes = {order.spec.nodes}: {left} are in service, so {left - order.spec.nodes} are spare",
+            f"[slurm] nodes = {request.spec.nodes}: {left} are in service, so {left - request.spec.nodes} are spare",
             "5 to 10 % spare nodes, where they are yours alone: opsctl plan spares",
         )
 
 
-def after(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+def after(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Slurm takes a dependency on a job that it does not know as fulfilled, and starts at once."""
-    given = order.spec.after
+    given = request.spec.after
     if not given or facts.cluster is None:
         return
     known = {job.id for job in facts.cluster.jobs} | {job.array for job in facts.cluster.jobs}
@@ -138,10 +144,10 @@ def after(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         )
 
 
-def extra(order: LaunchRequest, _: Facts) -> Iterator[Problem]:
+def extra(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """What opsctl says itself is not said twice; what the train leaves open may be said here, such as a GPU's type."""
-    said = {_option(each) for each in directives(replace(order.spec, extra=()))} | OURS
-    for each in order.spec.extra:
+    said = {_option(directive) for directive in directives(replace(request.spec, extra=()))} | OURS
+    for each in request.spec.extra:
         if (name := _option(each)) in said:
             yield error(f"[slurm] extra: --{name} is opsctl's own to set", "use the setting of [slurm], if it has one")
 

@@ -19,9 +19,9 @@ USUAL_S = 600.0
 """What the book keeps free of 100 hours, where the time of a step and of a save is not known."""
 
 
-def signal(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+def signal(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """The embedded trainer plans its end by the job's own."""
-    spec = order.spec
+    spec = request.spec
     minutes = parse_slurm_minutes(spec.time_limit) or 0
     if minutes == 0:
         yield error(
@@ -35,17 +35,17 @@ def signal(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             "a shorter signal_seconds, or a longer time_limit",
         )
         return
-    if order.recipe.is_embedded or DURATION in order.recipe.said:
+    if request.recipe.is_embedded or DURATION in request.recipe.said:
         return
     if not spec.signal_seconds and not any(each.startswith("--signal") for each in spec.extra):
-        if not _is_told(order, facts, "minutes_left", "deadline_file"):
+        if not _is_told(request, facts, "minutes_left", "deadline_file"):
             yield warning(
                 "[slurm] signal_seconds = 0, and the command has no deadline: Slurm ends it at its limit, and what it"
                 f" did since its last save is done again (up to {minutes} minutes)",
                 "signal_seconds = 600, or {{ minutes_left }} in the command",
             )
         return
-    needed = pace(order, facts).stop_s
+    needed = pace(request, facts).stop_s
     if needed is not None and spec.signal_seconds < needed:
         yield warning(
             f"[slurm] signal_seconds = {spec.signal_seconds}: twice a step and a save are {needed:.0f} s",
@@ -57,41 +57,41 @@ def _round_up(seconds: float) -> int:
     return int(-(-seconds // 60) * 60)
 
 
-def stop_request(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+def stop_request(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Only a note: a trainer may poll the file by its environment without saying so."""
-    if not order.recipe.is_embedded and not _is_told(order, facts, *ASKED):
+    if not request.recipe.is_embedded and not _is_told(request, facts, *ASKED):
         yield note(
-            f"command: none of its {len(order.train.command)} words names the stop request; unless the trainer polls"
+            f"command: none of its {len(request.train.command)} words names the stop request; unless the trainer polls"
             " TRAIN_STOP_REQUEST by itself, switches and time limits end it without a save",
             "{{ stop_request }} in the command, where the trainer takes such a file",
         )
 
 
-def _is_told(order: LaunchRequest, facts: Facts, *placeholders: str) -> bool:
-    texts = [*order.train.command, *order.train.setup.lines, *facts.scripts.values()]
-    named = any("{{" in text and each in text for text in texts for each in placeholders)
-    return named or any(each in text for text in texts for each in VARIABLES)
+def _is_told(request: LaunchRequest, facts: Facts, *placeholders: str) -> bool:
+    texts = [*request.train.command, *request.train.setup.lines, *facts.scripts.values()]
+    named = any("{{" in text and placeholder in text for text in texts for placeholder in placeholders)
+    return named or any(literal in text for text in texts for literal in VARIABLES)
 
 
-def deadline(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+def deadline(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """What is kept free before the end: twice (step + save) and the margin; of the rest something must be left."""
-    limit_s = 60 * (parse_slurm_minutes(order.spec.time_limit) or 0)
+    limit_s = 60 * (parse_slurm_minutes(request.spec.time_limit) or 0)
     if not limit_s:
         return
-    speed = pace(order, facts)
-    margin_s = order.recipe.embedded.limits.margin_s if order.recipe.embedded else 0.0
-    if speed.stop_s is not None and limit_s <= (kept := speed.stop_s + margin_s):
+    speed = pace(request, facts)
+    margin_s = request.recipe.embedded.limits.margin_s if request.recipe.embedded else 0.0
+    if speed.stop_s is not None and limit_s <= (value := speed.stop_s + margin_s):
         yield error(
-            f"[slurm] time_limit = {order.spec.time_limit}: 2 x (step {speed.step_s:.0f} s + save {speed.save_s:.0f} s)"
-            f" + {margin_s:g} s = {kept:.0f} s are kept free of {limit_s} s, so a task would stop as it starts",
+            f"[slurm] time_limit = {request.spec.time_limit}: 2 x (step {speed.step_s:.0f} s + save {speed.save_s:.0f} s)"
+            f" + {margin_s:g} s = {value:.0f} s are kept free of {limit_s} s, so a task would stop as it starts",
             "a longer time_limit",
         )
-    yield from _duration(order, limit_s, speed.stop_s)
+    yield from _duration(request, limit_s, speed.stop_s)
 
 
-def _duration(order: LaunchRequest, limit_s: int, known_s: float | None) -> Iterator[Problem]:
+def _duration(request: LaunchRequest, limit_s: int, known_s: float | None) -> Iterator[Problem]:
     """A number of minutes that is counted from the trainer's start, whatever the job's limit is."""
-    minutes = number(order.recipe.said, DURATION)
+    minutes = number(request.recipe.said, DURATION)
     if minutes is None:
         return
     left, needed = limit_s - 60 * minutes, USUAL_S if known_s is None else known_s
@@ -105,18 +105,19 @@ def _duration(order: LaunchRequest, limit_s: int, known_s: float | None) -> Iter
         )
 
 
-def kill_switch(order: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    for each in facts.switches:
-        why = f": {each.why}" if each.why else ""
-        flag = " --pause" if each.switch == "pause" else ""
+def kill_switch(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    for switch in facts.switches:
+        why = f": {switch.why}" if switch.why else ""
+        flag = " --pause" if switch.switch == "pause" else ""
         yield error(
-            f"{order.train.name}: the {each.switch} switch is armed since {_at(each.since)} UTC by {each.by}{why}",
-            f"opsctl kill-switch disarm {order.train.name}{flag}",
+            f"{request.train.name}: the {switch.switch} switch is armed since {_at(switch.since)} UTC by {switch.by}{why}",
+            f"opsctl kill-switch disarm {request.train.name}{flag}",
         )
-    for path in order.recipe.said.get("kill-switch-path", ())[:1]:
+    for path in request.recipe.said.get("kill-switch-path", ())[:1]:
         if facts.files.get(path):
-            yield error(f"command: --kill-switch-path {path}: is there, so each task would stop as it starts",
-                        f"rm {path}")  # fmt: skip
+            yield error(
+                f"command: --kill-switch-path {path}: is there, so each task would stop as it starts", f"rm {path}"
+            )
 
 
 def _at(time: datetime) -> str:

@@ -110,10 +110,10 @@ def _open(path: Path) -> int | None:
 
 def at_tail(path: Path, lines: int) -> GrowingFile:
     """A reader that begins `lines` lines before the end. The file is not read from its start for that."""
-    found = backwards(path)
+    iterator = backwards(path)
     offset = None
     for _ in range(lines):
-        offset, _line = next(found, (0, b""))
+        offset, _line = next(iterator, (0, b""))
         if offset == 0:
             break
     try:

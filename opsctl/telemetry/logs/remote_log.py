@@ -66,10 +66,10 @@ class RemoteLog:
         while True:
             self._restart()
             self._window = window
-            found = deque(self.read(), maxlen=lines + 1)
+            datas = deque(self.read(), maxlen=lines + 1)
             # Where we begin in the middle, the first line is a piece of one.
-            if self._begin == 0 or len(found) > lines:
-                return list(found)[-lines:] if lines else []
+            if self._begin == 0 or len(datas) > lines:
+                return list(datas)[-lines:] if lines else []
             window *= 4
 
     def read(self) -> Iterator[bytes]:

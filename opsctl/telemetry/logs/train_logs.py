@@ -144,8 +144,8 @@ class RankLogs:
     def _paths(self) -> list[Path]:
         if self.attempt is None:
             return []
-        found = [path for path in self.run.attempt_logs(self.attempt).glob("*.log") if self._is_asked_for(path)]
-        return sorted(found, key=lambda path: int(_place(path)[1]))
+        paths = [path for path in self.run.attempt_logs(self.attempt).glob("*.log") if self._is_asked_for(path)]
+        return sorted(paths, key=lambda path: int(_place(path)[1]))
 
     def _is_asked_for(self, path: Path) -> bool:
         node, rank = _place(path)

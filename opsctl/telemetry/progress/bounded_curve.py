@@ -34,17 +34,17 @@ class BoundedCurve:
         if not math.isfinite(value):
             self.skipped += 1
             return
-        found = self.bins.get(step // self.width)
-        if found is None:
+        floats = self.bins.get(step // self.width)
+        if floats is None:
             self.bins[step // self.width] = [1, value, value, value, step]
             if len(self.bins) > BINS:
                 self._widen()
             return
-        found[0] += 1
-        found[1] += value
-        found[2] = min(found[2], value)
-        found[3] = max(found[3], value)
-        found[4] = max(found[4], step)
+        floats[0] += 1
+        floats[1] += value
+        floats[2] = min(floats[2], value)
+        floats[3] = max(floats[3], value)
+        floats[4] = max(floats[4], step)
 
     def _widen(self) -> None:
         self.width *= 2

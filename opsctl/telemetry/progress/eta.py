@@ -17,7 +17,9 @@ SAME_MOMENT_S = 10.0
 def median_step_s(recent: Iterable[Iteration]) -> float | None:
     """The usual time of a step: a median, for the step after a save takes many times as long. None if unknown."""
     known = [
-        each.step_s for each in recent if each.step_s is not None and math.isfinite(each.step_s) and each.step_s > 0
+        iteration.step_s
+        for iteration in recent
+        if iteration.step_s is not None and math.isfinite(iteration.step_s) and iteration.step_s > 0
     ]
     return median(known) if known else None
 

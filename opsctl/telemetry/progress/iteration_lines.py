@@ -101,7 +101,7 @@ def last_iteration(log: Path) -> Iteration | None:
 
 def recent_iterations(log: Path, count: int) -> list[Iteration]:
     """The newest iterations in a log of any size, oldest first."""
-    return [seen for _, seen in tail(log, count)]
+    return [iteration for _, iteration in tail(log, count)]
 
 
 def tail(log: Path, count: int) -> list[tuple[int, Iteration]]:
@@ -112,8 +112,8 @@ def tail(log: Path, count: int) -> list[tuple[int, Iteration]]:
         for offset, line in backwards(log):
             if len(found) == count or size - offset > (MOST_READ if found else MOST_SEARCHED):
                 break
-            if b"iteration" in line and (seen := parse(line.decode(errors="replace"))):
-                found.append((offset, seen))
+            if b"iteration" in line and (iteration := parse(line.decode(errors="replace"))):
+                found.append((offset, iteration))
     except (OSError, OpsctlError):
         pass
     return found[::-1]
@@ -121,15 +121,15 @@ def tail(log: Path, count: int) -> list[tuple[int, Iteration]]:
 
 def sampled(log: Path, places: int = 32) -> list[Iteration]:
     """Iterations at even distances over a whole log of any size, in its order: two of each place that has any."""
-    found: list[Iteration] = []
+    iterations: list[Iteration] = []
     try:
         with log.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             for place in range(places):
-                found += _sample(os.pread(file.fileno(), SAMPLE, size * place // places))
+                iterations += _sample(os.pread(file.fileno(), SAMPLE, size * place // places))
     except OSError:
         pass
-    return found
+    return iterations
 
 
 def _sample(data: bytes) -> list[Iteration]:

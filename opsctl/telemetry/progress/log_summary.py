@@ -72,15 +72,15 @@ class LogPart:
     def __iter__(self) -> Iterator[LogStep]:
         return map(LogStep._make, zip(*self.columns, strict=True))
 
-    def add(self, told: LogStep) -> None:
+    def add(self, log_step: LogStep) -> None:
         steps, seconds, low, high, batch, stall, evaluated = self.columns
-        steps.append(told[0])
-        seconds.append(told[1])
-        low.append(told[2])
-        high.append(told[3])
-        batch.append(told[4])
-        stall.append(told[5])
-        evaluated.append(told[6])
+        steps.append(log_step[0])
+        seconds.append(log_step[1])
+        low.append(log_step[2])
+        high.append(log_step[3])
+        batch.append(log_step[4])
+        stall.append(log_step[5])
+        evaluated.append(log_step[6])
 
     def join(self, later: LogPart) -> None:
         """Take in what the same attempt told afterwards, in another file or after another start of its trainer."""

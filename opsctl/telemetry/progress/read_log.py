@@ -117,22 +117,22 @@ class _LogReader:
         self.told.parts.append(LogPart())
 
     def _lines(self, data: bytes) -> None:
-        position = said = 0
+        position = literal = 0
         steps, saves, times = (data.find(word) for word in _WORDS)
         while True:
-            found = steps
-            if saves >= 0 and (saves < found or found < 0):
-                found = saves
-            if times >= 0 and (times < found or found < 0):
-                found = times
-            if found < 0:
+            number = steps
+            if saves >= 0 and (saves < number or number < 0):
+                number = saves
+            if times >= 0 and (times < number or number < 0):
+                number = times
+            if number < 0:
                 break
-            start = data.rfind(b"\n", position, found) + 1 or position
-            stop = data.find(b"\n", found)
+            start = data.rfind(b"\n", position, number) + 1 or position
+            stop = data.find(b"\n", number)
             stop = len(data) if stop < 0 else stop
             self._gap(data, position, start)
-            if self._line(data[start : min(stop, start + LONGEST)], (data, said, start)):
-                said = stop
+            if self._line(data[start : min(stop, start + LONGEST)], (data, literal, start)):
+                literal = stop
             position = stop
             steps, saves, times = (
                 data.find(word, stop) if 0 <= at < stop else at
@@ -144,13 +144,13 @@ class _LogReader:
         """What stands between lines that matter: only its times do, the first and the last."""
         if end - begin < 19:
             return
-        if self.needs_high and (found := _STAMP.search(data, begin, min(end, begin + NEAR))):
-            self._high(_time(found[0]))
+        if self.needs_high and (match := _STAMP.search(data, begin, min(end, begin + NEAR))):
+            self._high(_time(match[0]))
         near = data[max(begin, end - NEAR) : end]
         if _STAMP.search(near):
             self.tail = near
-        if math.isnan(self.told.parts[-1].first_stamp) and (found := _STAMP.search(data, begin, end)):
-            self._first_stamp(found[0])
+        if math.isnan(self.told.parts[-1].first_stamp) and (match := _STAMP.search(data, begin, end)):
+            self._first_stamp(match[0])
 
     def _high(self, at: float) -> None:
         if not math.isnan(at):
@@ -173,13 +173,13 @@ class _LogReader:
             return True
         if self.cuts is None and len(self.told.parts[-1]) and _RESTARTED.search(line):
             self._restart(between)  # first, for its time is the new attempt's
-        if found := _STAMP.search(line):
+        if match := _STAMP.search(line):
             self.tail = line
-            self._first_stamp(found[0])
+            self._first_stamp(match[0])
             if self.needs_high:
-                self._high(_time(found[0]))
+                self._high(_time(match[0]))
             if _LEFT.search(line):
-                self.told.parts[-1].left = _time(found[0])
+                self.told.parts[-1].left = _time(match[0])
         self._save(line)
         return False
 
@@ -187,10 +187,10 @@ class _LogReader:
         self.evaluated |= b"validation" in line
         if _SAVED.search(line):
             self.stall = math.inf if math.isnan(self.stall) else self.stall
-        if told := _STALL_S.search(line):
-            self._stalled(float_of(told[1]))
-        elif told := _SAVE_MS.search(line):
-            self._stalled(float_of(told[1]) / 1000)
+        if match := _STALL_S.search(line):
+            self._stalled(float_of(match[1]))
+        elif match := _SAVE_MS.search(line):
+            self._stalled(float_of(match[1]) / 1000)
 
     def _stalled(self, seconds: float) -> None:
         if math.isfinite(seconds):
@@ -200,7 +200,7 @@ class _LogReader:
         """A new attempt begins. Where the times between leap the most, there was none."""
         data, begin, end = place
         lines = (line for line in data[begin:end].split(b"\n") if not _WATCHED.search(line))
-        stamps = [_time(found[0]) for line in lines if (found := _STAMP.search(line))]
+        stamps = [_time(match[0]) for line in lines if (match := _STAMP.search(line))]
         self._new_part()
         old, new = self.told.parts[-2:]
         if not math.isnan(old.left):
@@ -232,15 +232,15 @@ class _LogReader:
         self.needs_high = math.isnan(high)
 
     def _figures(self, line: bytes, step: int) -> None:
-        told = self.told
-        if told.first is None:
-            told.first = parse(line.decode(errors="replace"))
+        summary = self.told
+        if summary.first is None:
+            summary.first = parse(line.decode(errors="replace"))
         self.last_line = line
         if (at := line.find(b"loss:")) >= 0:
-            told.loss.add(step, _until_bar(line, at + 5))
-        if told.tflops.is_next():
+            summary.loss.add(step, _until_bar(line, at + 5))
+        if summary.tflops.is_next():
             tflops = _value(line, b"TFLOPs:")
-            told.tflops.add(_value(line, b"throughput per GPU (TFLOP/s/GPU):") if math.isnan(tflops) else tflops)
+            summary.tflops.add(_value(line, b"throughput per GPU (TFLOP/s/GPU):") if math.isnan(tflops) else tflops)
 
 
 def _seconds(line: bytes) -> float:

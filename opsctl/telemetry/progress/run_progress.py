@@ -79,25 +79,33 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
     `attempt` is the one that runs, if any, and `begin` how long its log was when it began: what was said before tells
     nothing of how far it is. Without a `pace` no time left is reckoned.
     """
-    beat = _read_heartbeat(run.heartbeat / "train.json")
+    heartbeat = _read_heartbeat(run.heartbeat / "train.json")
     placed = tail(run.main_log, CURVE)
-    if beat is None and not placed:
+    if heartbeat is None and not placed:
         return None
-    lines = [seen for _, seen in placed]
+    lines = [iteration for _, iteration in placed]
     line = lines[-1] if lines else Iteration(step=0)
     is_behind = bool(
-        beat and beat.attempt == attempt and beat.phase is not Phase.INIT and placed and placed[-1][0] < begin
+        heartbeat
+        and heartbeat.attempt == attempt
+        and heartbeat.phase is not Phase.INIT
+        and placed
+        and placed[-1][0] < begin
     )
-    step = _step(beat, line, is_behind=is_behind)
-    last_step = (beat and beat.last_steps) or line.last
-    step_s = median_step_s(lines[-RECENT:]) or (beat.step_s if beat else None)
+    step = _step(heartbeat, line, is_behind=is_behind)
+    last_step = (heartbeat and heartbeat.last_steps) or line.last
+    step_s = median_step_s(lines[-RECENT:]) or (heartbeat.step_s if heartbeat else None)
     whole = sampled(run.main_log) if lines else []
-    curve = [each for each in drop_repeated_steps(lines) if each.loss is not None and each.step <= step]
-    saved = predict_next_save(run, step, last_step, newest=beat.checkpoint_step if beat else None)
+    curve = [
+        drop_repeated_step
+        for drop_repeated_step in drop_repeated_steps(lines)
+        if drop_repeated_step.loss is not None and drop_repeated_step.step <= step
+    ]
+    saved = predict_next_save(run, step, last_step, newest=heartbeat.checkpoint_step if heartbeat else None)
     return Progress(
         step=step,
         last_step=last_step,
-        loss=line.loss if line.loss is not None and not is_behind else (beat.loss if beat else None),
+        loss=line.loss if line.loss is not None and not is_behind else (heartbeat.loss if heartbeat else None),
         losses=tuple(each.loss for each in curve if each.loss is not None),
         losses_from=curve[0].step if curve else None,
         tokens=line.tokens,
@@ -105,9 +113,9 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
         usual_step_s=median_step_s(each for each in whole if each.global_batch == line.global_batch),
         tflops=_median(each.tflops for each in lines[-LATELY:]),
         usual_tflops=_median(each.tflops for each in whole),
-        phase=beat.phase.value if beat else "",
-        at=_time(beat.at if beat else _written(run.main_log)),
-        note=beat.note if beat and isinstance(beat.note, str) else "",
+        phase=heartbeat.phase.value if heartbeat else "",
+        at=_time(heartbeat.at if heartbeat else _written(run.main_log)),
+        note=heartbeat.note if heartbeat and isinstance(heartbeat.note, str) else "",
         checkpoint_step=saved.newest,
         checkpoint_at=saved.at,
         next_save=saved.next,
@@ -118,30 +126,30 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
 
 def _read_heartbeat(path: Path) -> Heartbeat | None:
     """The heartbeat, if what it says of steps and time are numbers."""
-    beat = read_heartbeat(path)
-    steps = (beat.step, beat.last_steps, beat.checkpoint_step) if beat else ()
-    figures = (beat.at, beat.loss, beat.step_s) if beat else ()
-    is_sound = all(each is None or type(each) is int for each in steps) and all(
-        each is None or type(each) in (int, float) for each in figures
+    heartbeat = read_heartbeat(path)
+    steps = (heartbeat.step, heartbeat.last_steps, heartbeat.checkpoint_step) if heartbeat else ()
+    figures = (heartbeat.at, heartbeat.loss, heartbeat.step_s) if heartbeat else ()
+    is_sound = all(step is None or type(step) is int for step in steps) and all(
+        figure is None or type(figure) in (int, float) for figure in figures
     )
-    return beat if is_sound else None
+    return heartbeat if is_sound else None
 
 
-def _step(beat: Heartbeat | None, line: Iteration, *, is_behind: bool) -> int:
+def _step(heartbeat: Heartbeat | None, line: Iteration, *, is_behind: bool) -> int:
     """The later of the two: log lines come at intervals, and a trainer that starts does not know its step yet. But a
     trainer that has begun anew from an earlier checkpoint is behind the last line of the attempt before it."""
-    if beat and is_behind:
-        return beat.step
-    return max(beat.step if beat else 0, line.step)
+    if heartbeat and is_behind:
+        return heartbeat.step
+    return max(heartbeat.step if heartbeat else 0, line.step)
 
 
 def drop_repeated_steps(lines: Sequence[Iteration]) -> list[Iteration]:
     """Without what was done again later, after a start from an earlier checkpoint, and so counts no more."""
-    kept: list[Iteration] = []
+    iterations: list[Iteration] = []
     for line in reversed(lines):
-        if not kept or line.step < kept[-1].step:
-            kept.append(line)
-    return kept[::-1]
+        if not iterations or line.step < iterations[-1].step:
+            iterations.append(line)
+    return iterations[::-1]
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -17,10 +17,10 @@ def sparkline(values: Sequence[float], width: int, *, ramp: str = BLOCKS) -> str
     """`values` in at most `width` signs, from the lowest of them to the highest; empty for fewer than two."""
     if len(values) < 2:
         return ""
-    columns = [_worst(each) for each in _shares(values, min(width, len(values)))]
-    known = [each for each in columns if math.isfinite(each)]
+    columns = [_worst(share) for share in _shares(values, min(width, len(values)))]
+    known = [column for column in columns if math.isfinite(column)]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
-    return "".join(_sign(each, low, high, ramp) for each in columns)
+    return "".join(_sign(column, low, high, ramp) for column in columns)
 
 
 def _shares(values: Sequence[float], count: int) -> list[Sequence[float]]:
@@ -31,7 +31,7 @@ def _shares(values: Sequence[float], count: int) -> list[Sequence[float]]:
 
 def _worst(values: Sequence[float]) -> float:
     """The highest, so that no spike is lost; what is no number is worse still."""
-    return max(values, key=lambda each: (not math.isfinite(each), each))
+    return max(values, key=lambda value: (not math.isfinite(value), value))
 
 
 def _sign(value: float, low: float, high: float, ramp: str) -> str:

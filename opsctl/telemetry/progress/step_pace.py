@@ -38,14 +38,14 @@ def log_interval(parts: Iterable[LogPart]) -> int:
     return max(counts, key=lambda n: counts[n]) if counts else 1
 
 
-def spoken_s(told: LogPart, usual: Callable[[LogStep], float], every: int) -> float:
+def spoken_s(log_part: LogPart, usual: Callable[[LogStep], float], every: int) -> float:
     """Seconds that the lines and saves of an attempt tell of."""
     spoken, before = 0.0, None
-    for line in told:
+    for line in log_part:
         count = count_steps(line.step, before, every)
         spoken += took_s(line, count, usual(line), every)
         before = line.step
-    return spoken + sum(stall for stall in (*told.columns[5], told.stall) if math.isfinite(stall))
+    return spoken + sum(stall for stall in (*log_part.columns[5], log_part.stall) if math.isfinite(stall))
 
 
 def find_missing_steps(parts: Iterable[LogPart], every: int) -> int:

@@ -66,7 +66,7 @@ class Place:
 
     @property
     def argv(self) -> list[str]:
-        return ["--site", str(self.site), *(each.replace("{root}", str(self.root)) for each in self.words)]
+        return ["--site", str(self.site), *(word.replace("{root}", str(self.root)) for word in self.words)]
 
     @property
     def names(self) -> dict[str, str]:
@@ -220,7 +220,7 @@ def due(place: Place) -> None:
     then = datetime.now(UTC) - timedelta(minutes=3)
     cron = place.root / "cron"
     cron.mkdir()
-    when, later = (f"{each.minute} {each.hour} * * *" for each in (then, then - timedelta(hours=2)))
+    when, later = (f"{moment.minute} {moment.hour} * * *" for moment in (then, then - timedelta(hours=2)))
     place.words_of = {when: "<now>", later: "<later>"}
     rows = [f"{when} echo one >$HOME/one", f"{when} echo two | tee $HOME/two", f"{later} echo never >$HOME/never"]
     (cron / "crontab").write_text("\n".join(rows) + "\n")

@@ -38,7 +38,7 @@ class Cut:
 
     def __init__(self, at: int, *, after: bool, lines: tuple[str, ...]) -> None:
         self.at, self.after = at, after
-        self.lines = tuple(str(ROOT / "opsctl" / each) for each in lines)
+        self.lines = tuple(str(ROOT / "opsctl" / line) for line in lines)
         self.seen: list[str] = []
         self.armed = self.over = False
 
@@ -80,11 +80,11 @@ def effect(event: str, args: tuple[Any, ...]) -> str:
         name = os.fsdecode(path)
         return "" if name.startswith(("/dev/", "/proc/")) or "__pycache__" in name else f"open {name}"
     if event == "subprocess.Popen":
-        argv = [os.fsdecode(each) for each in args[1]]
+        argv = [os.fsdecode(arg) for arg in args[1]]
         is_asked = Path(argv[0]).name in ASKS or (Path(argv[0]).name == "scontrol" and "show" in argv)
         return "" if is_asked or argv[1:] == ["--version"] else f"run {' '.join(argv)[:100]}"
     if event in FILES:
-        names = [os.fsdecode(each) for each in args if isinstance(each, str | bytes | os.PathLike)]
+        names = [os.fsdecode(arg) for arg in args if isinstance(arg, str | bytes | os.PathLike)]
         return "" if any("__pycache__" in name for name in names) else f"{event} {' '.join(names)}"
     if event in OTHERS:
         return f"{event} {args[1:] if event.startswith('socket') else args[:2]}"[:100]
@@ -129,9 +129,9 @@ def run(order: dict[str, Any]) -> None:
 def serve() -> None:
     """Carry out orders until stdin ends."""
     importlib.import_module("opsctl.cli")
-    for found in pkgutil.walk_packages(importlib.import_module("opsctl").__path__, "opsctl."):
-        if not found.name.endswith("__main__") and not found.name.startswith("opsctl.trainer."):
-            importlib.import_module(found.name)
+    for walk_package in pkgutil.walk_packages(importlib.import_module("opsctl").__path__, "opsctl."):
+        if not walk_package.name.endswith("__main__") and not walk_package.name.startswith("opsctl.trainer."):
+            importlib.import_module(walk_package.name)
     print("ready", flush=True)  # noqa: T201 (the answer)
     for row in sys.stdin:
         order = json.loads(row)

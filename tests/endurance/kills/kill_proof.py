@@ -57,18 +57,18 @@ class Runs:
     ) -> tuple[int, list[str], str]:
         """The exit code, the effects, if it came to its end, and what it printed."""
         number = next(self._numbers)
-        log, told = self.place / f"{number}.log", self.place / f"{number}.effects"
+        log, path = self.place / f"{number}.log", self.place / f"{number}.effects"
         order = {"argv": list(argv), "env": world.env, "cwd": str(world.root), "at": at, "after": after,
-                 "lines": list(lines), "log": str(log), "told": str(told)}  # fmt: skip
+                 "lines": list(lines), "log": str(log), "told": str(path)}  # fmt: skip
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         code = int(json.loads(self._answer())["code"])
-        effects = json.loads(told.read_text() or "[]")
-        said = log.read_text(errors="replace")
+        effects = json.loads(path.read_text() or "[]")
+        text = log.read_text(errors="replace")
         log.unlink()
-        told.unlink()
-        return code, effects, said
+        path.unlink()
+        return code, effects, text
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -111,8 +111,8 @@ class Proof:
     def go(self) -> Verdict:
         verdict, began = Verdict(verb=self.verb), time.monotonic()
         with self._world() as world:
-            code, effects, said = self.runs.run(world, world.argv, lines=self.lines)
-            assert code == 0, said
+            code, effects, text = self.runs.run(world, world.argv, lines=self.lines)
+            assert code == 0, text
             expected = world.state()
         assert effects, f"{self.verb} does nothing"
         verdict.effects = len(effects)
@@ -135,13 +135,13 @@ class Proof:
 
     def _cut(self, world: World, at: int, *, after: bool, expected: State) -> Iterator[str]:
         argv = world.argv
-        code, _, said = self.runs.run(world, argv, at=at, after=after, lines=self.lines)
+        code, _, text = self.runs.run(world, argv, at=at, after=after, lines=self.lines)
         if code not in {KILLED, 0}:
-            yield f"was not killed: exit {code}: {said[-800:]}"
+            yield f"was not killed: exit {code}: {text[-800:]}"
         time.sleep(self.finalize)
-        code, _, said = self.runs.run(world, argv)
+        code, _, text = self.runs.run(world, argv)
         if code not in {0, *self.wrong}:
-            yield f"the second run: exit {code}: {said[-800:]}"
+            yield f"the second run: exit {code}: {text[-800:]}"
         yield from differences(expected, world.state())
 
     @contextlib.contextmanager

@@ -69,8 +69,8 @@ class Node(Train):
         chain.exclude(BAD, needed=1, until=datetime.now(UTC) + timedelta(hours=24))
 
     def type(self, *words: str) -> None:
-        code, _, said = self.runs.run(self, self.typed(words))
-        assert code == 0, said
+        code, _, text = self.runs.run(self, self.typed(words))
+        assert code == 0, text
 
     def all_quiet(self) -> None:
         """No look is at work on any node."""

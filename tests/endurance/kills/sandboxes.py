@@ -23,10 +23,12 @@ class Private(Place):
 
     def make_train(self) -> None:
         super().make_train()
-        self.env["XDG_STATE_HOME"], self.env["XDG_CACHE_HOME"] = (str(self.root / each) for each in ("state", "cache"))
+        self.env["XDG_STATE_HOME"], self.env["XDG_CACHE_HOME"] = (
+            str(self.root / literal) for literal in ("state", "cache")
+        )
         if self.is_up:
-            code, _, said = self.runs.run(self, ["sandbox", "up", *SIZE])
-            assert code == 0, said
+            code, _, text = self.runs.run(self, ["sandbox", "up", *SIZE])
+            assert code == 0, text
 
     @property
     def argv(self) -> list[str]:
@@ -41,8 +43,8 @@ class Private(Place):
         home, run = self.places.home("cut"), self.places.run_directory("cut")
         record = read_record(home)
         found = sorted(name for name in members(run, record).values())
-        code, _, said = self.runs.run(self, ["sandbox", "status", "--json"])
-        seen = json.loads(said) if code == 0 else said
+        code, _, text = self.runs.run(self, ["sandbox", "status", "--json"])
+        seen = json.loads(text) if code == 0 else text
         nodes = [each["nodes"] for each in seen] if isinstance(seen, list) else seen
         return {"processes": found, "nodes": nodes, "home": home.exists(), "run": run.exists()}
 

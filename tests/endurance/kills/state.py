@@ -27,13 +27,13 @@ PLAIN = (
 
 def tree(root: Path, names: Mapping[str, str]) -> State:
     """Every file below `root` by its path, with what is in it; directories too."""
-    found: State = {}
+    state: State = {}
     for path in sorted(root.rglob("*")):
         parts = path.relative_to(root).parts
         if not any(LEFTOVER.fullmatch(part) for part in parts):
             name = plain("/".join(parts), names)
-            found[name] = "directory" if path.is_dir() else contents(path, names)
-    return found
+            state[name] = "directory" if path.is_dir() else contents(path, names)
+    return state
 
 
 def leftovers(root: Path) -> list[str]:

@@ -84,8 +84,8 @@ class Train(Place):
             note = "# changed\n" if file != "first" else ""
             self.write_train(file, f"memory_per_node = '{memory}'\n{note}", "30" if file != "first" else "10")
         for words in self.before:
-            code, _, said = self.runs.run(self, self.typed(words))
-            assert code == 0, said
+            code, _, text = self.runs.run(self, self.typed(words))
+            assert code == 0, text
         self.happened(self)
         until(lambda: self.wait(self))
 

@@ -74,8 +74,8 @@ CRON_STOP = ("cron", "stop")
 
 def ticks(train: Train) -> State:
     """The jobs that tick, or will."""
-    found = [job for job in train.scheduler.jobs() if job.name.startswith("opsctl-cron") and not job.state.is_final]
-    return {"ticks": len(found)}
+    jobs = [job for job in train.scheduler.jobs() if job.name.startswith("opsctl-cron") and not job.state.is_final]
+    return {"ticks": len(jobs)}
 
 
 SLURM: dict[str, dict[str, Any]] = {

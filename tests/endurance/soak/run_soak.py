@@ -158,11 +158,11 @@ class Soak:
     def _clear(self, number: int) -> None:
         for name in [*self.undo]:
             self._over(name, number)
-        for each in self.open:
-            while not each.was_seen:
+        for open in self.open:
+            while not open.was_seen:
                 self._cycle(number, is_calm=True)
                 number += 1
-            self._end(each, number)
+            self._end(open, number)
         self.open.clear()
 
     # --- what breaks
@@ -210,15 +210,15 @@ class Soak:
             self.outage = -1
 
     def _troubles(self, number: int) -> None:
-        for each in [each for each in self.open if each.was_seen and self._may_touch(each.trouble)]:
-            self._end(each, number)
-            self.open.remove(each)
+        for open in [open for open in self.open if open.was_seen and self._may_touch(open.trouble)]:
+            self._end(open, number)
+            self.open.remove(open)
         if len(self.open) < 5 and self.calm_looks >= self.calm_until and self.dice.random() < 0.5:
             self._begin_trouble(number)
 
     def _begin_trouble(self, number: int) -> None:
         trouble = self._draw()
-        is_taken = any(each.trouble.train == trouble.train for each in self.open)
+        is_taken = any(open.trouble.train == trouble.train for open in self.open)
         is_fresh = self.fresh.get(trouble.train, 0) > self.calm_looks
         if is_taken or is_fresh or self.rests.get(trouble.key, 0) > number or not self._may_touch(trouble):
             return
@@ -266,8 +266,8 @@ class Soak:
         if not is_calm and self.dice.random() < 0.25:
             self._second(self.field.ahead - skew)
         self._count(self.watcher.answer())
-        for each in self.open:
-            each.look(self.figures.cycles, slurm_answers=not self.weather.blind)
+        for open in self.open:
+            open.look(self.figures.cycles, slurm_answers=not self.weather.blind)
         self.was_blind = self.weather.blind
         self.calm_looks += not self.was_blind
 
@@ -328,8 +328,8 @@ def soaking(place: Path, places: Places, *, cycles: int, seed: int, seconds: flo
         stack.callback(sandbox.down, grace=0.2)
         mounted = can_mount(root / ".site", "24m") and can_mount(disk, "32m")
         if mounted:
-            for each in (root / ".site", disk):
-                stack.callback(subprocess.run, ["umount", "--lazy", str(each)], check=True)
+            for path in (root / ".site", disk):
+                stack.callback(subprocess.run, ["umount", "--lazy", str(path)], check=True)
         mail, slack = Mail(), Slack()
         stack.callback(mail.close)
         stack.callback(slack.close)
@@ -347,7 +347,7 @@ def soaking(place: Path, places: Places, *, cycles: int, seed: int, seconds: flo
         began = time.monotonic()
         soak = Soak(field=field, weather=weather, watcher=watchers[0], second=watchers[1], disk=disk, dice=dice,
                     until=began + seconds, cycles=cycles)  # fmt: skip
-        stack.callback(lambda: [each.kill() for each in (soak.watcher, soak.second)])
+        stack.callback(lambda: [watcher.kill() for watcher in (soak.watcher, soak.second)])
         stack.callback(lambda: [undo() for _, undo in soak.undo.values()])
         for _ in range(3):
             soak._cycle(-1, is_calm=True)  # the learning of what is normal
@@ -375,7 +375,7 @@ def report(soak: Soak) -> dict[str, object]:
     paper, expected = fallback(soak), figures.expected
     told = {end: Counter((key, word) for word, key in box.told) for end, box in (("mail", mail), ("slack", slack))}
     news = {end: Counter({k: n for k, n in each.items() if not k[1].startswith("STILL")}) for end, each in told.items()}
-    asked = Counter(name for each in figures.programs for name in each.elements())
+    counter = Counter(name for program in figures.programs for name in program.elements())
     return {
         "cycles": figures.cycles, "trains": len(LONG + SHORT + WAITING),
         "faults": sum(figures.faults.values()), "faults by kind": dict(figures.faults.most_common()),
@@ -390,8 +390,8 @@ def report(soak: Soak) -> dict[str, object]:
         "doubled though answered": {"mail": dict(mail.doubled_unasked), "slack": dict(slack.doubled_unasked)},
         "cycles that died": figures.died, "bugs": figures.bugs, "problems": dict(figures.problems.most_common(12)),
         "memory after each quarter, MiB": [figures.memory[(len(figures.memory) - 1) * n // 4] for n in range(5)],
-        "Slurm's programs per cycle": {name: round(n / len(figures.programs), 2) for name, n in asked.items()},
-        "most in one cycle": {n: max(each[n] for each in figures.programs) for n in asked},
+        "Slurm's programs per cycle": {name: round(n / len(figures.programs), 2) for name, n in counter.items()},
+        "most in one cycle": {n: max(program[n] for program in figures.programs) for n in counter},
         "seconds of a cycle, median and worst": (round(median(figures.seconds), 2), round(max(figures.seconds), 1)),
         "left in outboxes": len(soak._waits()),
     }  # fmt: skip

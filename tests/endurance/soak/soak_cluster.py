@@ -132,11 +132,11 @@ class Field:
     def _beat(self, run: Path, name: str, now: float) -> None:
         attempts = sorted((run / "attempts").glob("*"), key=lambda attempt: attempt.stat().st_mtime)
         if attempts:
-            beat = Heartbeat(
+            heartbeat = Heartbeat(
                 attempt=attempts[-1].name, node="n", rank=0, phase=Phase.TRAIN, step=self.steps[name],
                 at=now + self.dice.choice((-90, 90)), limit_s=1500,
             )  # fmt: skip
-            write_atomic(run / "heartbeat/train.json", to_json(beat))
+            write_atomic(run / "heartbeat/train.json", to_json(heartbeat))
 
     def append(self, name: str, data: bytes) -> None:
         with self.here(name) as run, (run / "logs/main_log.txt").open("ab") as log:

@@ -27,9 +27,9 @@ def main(site: Path, programs: str) -> None:
     for line in sys.stdin:
         clock.ahead = timedelta(seconds=json.loads(line))
         counting.programs.clear()
-        said = cycle(watching)
-        said |= {"programs": counting.programs, "memory": psutil.Process().memory_info().rss}
-        print(json.dumps(said, default=str), flush=True)  # noqa: T201 (this is how it answers)
+        fields = cycle(watching)
+        fields |= {"programs": counting.programs, "memory": psutil.Process().memory_info().rss}
+        print(json.dumps(fields, default=str), flush=True)  # noqa: T201 (this is how it answers)
 
 
 def cycle(watching: Watch) -> dict[str, object]:
@@ -37,9 +37,12 @@ def cycle(watching: Watch) -> dict[str, object]:
         report = watching.cycle()
     except BaseException:  # noqa: BLE001 (whatever it died of is what is to be told)
         return {"died": traceback.format_exc()}
-    told = [(each.finding.key, each.before, each.finding.level, each.finding.summary) for each in report.transitions]
-    failed = [each.summary for each in report.findings if "a bug in opsctl" in each.summary]
-    wrong = [each.error for each in report.reconciled if each.error]
+    told = [
+        (transition.finding.key, transition.before, transition.finding.level, transition.finding.summary)
+        for transition in report.transitions
+    ]
+    failed = [finding.summary for finding in report.findings if "a bug in opsctl" in finding.summary]
+    wrong = [reconciled.error for reconciled in report.reconciled if reconciled.error]
     return {"told": told, "problems": [*report.problems, *wrong], "bugs": failed, "seconds": report.seconds}
 
 

@@ -42,8 +42,8 @@ class Shell:
         return done.stdout if code == 0 else done.stdout + done.stderr
 
     def see(self, level):
-        found = Finding(key="hang/gpt", level=level, summary="no step for 30 min", train="gpt")
-        return build(self.site).alerting.ledger.record([found])
+        finding = Finding(key="hang/gpt", level=level, summary="no step for 30 min", train="gpt")
+        return build(self.site).alerting.ledger.record([finding])
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_test_goes_through_every_channel_and_says_how_it_went(shell):
     assert said == ["file: delivered", "mail: not delivered: localhost:1: [Errno 111] Connection refused"]
     assert "[opsctl] TEST: this is how alerts reach you by file" in (shell.root / "told").read_text()
     results = json.loads(shell.opsctl("alerts", "test", "--json", code=1))
-    assert [each["delivered"] for each in results] == [True, False]
+    assert [result["delivered"] for result in results] == [True, False]
 
 
 def test_a_test_is_delivered_before_anything_else_was_done_here(shell):

@@ -69,8 +69,8 @@ def test_a_server_that_is_down_is_tried_again(site, by_mail, port):
 
 
 def test_a_name_that_nobody_knows_may_be_known_later():
-    said, is_permanent, _ = failure(channel(25, server="no-such-host.invalid"))
-    assert said.startswith("no-such-host.invalid:25: ")
+    text, is_permanent, _ = failure(channel(25, server="no-such-host.invalid"))
+    assert text.startswith("no-such-host.invalid:25: ")
     assert not is_permanent
 
 
@@ -90,8 +90,8 @@ def test_a_mail_that_is_refused(mail_server, code, is_permanent):
 
 def test_one_of_two_who_is_refused_for_good_does_not_keep_it_from_the_other(mail_server):
     mail_server.answers["gone@example.org"] = "550 who?"
-    said = channel(mail_server.port, to=("gone@example.org", "me@example.org")).send(MESSAGE)
-    assert said == "refused for gone@example.org: 550 who?"
+    text = channel(mail_server.port, to=("gone@example.org", "me@example.org")).send(MESSAGE)
+    assert text == "refused for gone@example.org: 550 who?"
     assert [to for _, to in mail_server.mails] == [["me@example.org"]]
 
 
@@ -140,16 +140,16 @@ def test_the_hour_until_the_fallback_begins_when_the_quiet_hours_end(site, by_ma
 
 def test_a_server_that_does_not_greet_is_left_after_a_while(liar):
     silent = liar()
-    said, is_permanent, is_ambiguous = failure(channel(silent.port, timeout=0.3))
-    assert said == f"127.0.0.1:{silent.port}: Connection unexpectedly closed: timed out"
+    text, is_permanent, is_ambiguous = failure(channel(silent.port, timeout=0.3))
+    assert text == f"127.0.0.1:{silent.port}: Connection unexpectedly closed: timed out"
     assert not is_permanent
     assert not is_ambiguous
 
 
 def test_a_server_that_talks_nonsense(liar):
-    said, is_permanent, _ = failure(channel(liar("what?").port, timeout=0.5))
+    text, is_permanent, _ = failure(channel(liar("what?").port, timeout=0.5))
     assert not is_permanent
-    assert "-1" in said or "what" in said or "closed" in said
+    assert "-1" in text or "what" in text or "closed" in text
 
 
 @pytest.mark.parametrize("said_before", range(1, 5))
@@ -188,21 +188,21 @@ def test_tls_and_login(certificate, port):
     secure = {"server": "localhost", "tls": "starttls", "user": "me", "ca_file": str(certificate / "cert.pem")}
     with serving(server, port, tls_context=context, authenticator=server.authenticate, auth_required=True):
         channel(port, password="hunter2", **secure).send(MESSAGE)
-        said, is_permanent, _ = failure(channel(port, password="wrong-password", **secure))
+        text, is_permanent, _ = failure(channel(port, password="wrong-password", **secure))
         assert is_permanent
-        assert said.startswith(f"localhost:{port}: 535 ")
-        assert "wrong-password" not in said
-        said, is_permanent, _ = failure(channel(port, password="hunter2", **(secure | {"ca_file": ""})))
+        assert text.startswith(f"localhost:{port}: 535 ")
+        assert "wrong-password" not in text
+        text, is_permanent, _ = failure(channel(port, password="hunter2", **(secure | {"ca_file": ""})))
         assert is_permanent
-        assert "certificate verify failed" in said
+        assert "certificate verify failed" in text
     assert server.logins[0] == ("me", "hunter2")
     assert len(server.mails) == 1
 
 
 def test_a_server_without_tls_is_not_talked_to_in_clear(mail_server):
-    said, is_permanent, _ = failure(channel(mail_server.port, tls="starttls"))
+    text, is_permanent, _ = failure(channel(mail_server.port, tls="starttls"))
     assert is_permanent
-    assert "STARTTLS" in said
+    assert "STARTTLS" in text
 
 
 def sendmail(tmp_path, script):

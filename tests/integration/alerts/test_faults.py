@@ -152,7 +152,7 @@ print(json.dumps(told))
 def test_two_that_look_at_once_tell_everything_once(tmp_path, request):
     argv = [sys.executable, "-c", RECORD, str(tmp_path), str(request.config.rootpath)]
     many = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    outputs = [each.communicate(timeout=250)[0] for each in many]
+    outputs = [popen.communicate(timeout=250)[0] for popen in many]
     noted = [mark for output in outputs for mark in json.loads(output)]
     messages = told(tmp_path / "told")
     assert len(messages) == len(noted)

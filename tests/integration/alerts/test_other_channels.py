@@ -118,7 +118,7 @@ def test_a_channel_with_a_bug_loses_nothing_and_says_nothing_secret(site, monkey
     monkeypatch.setitem(CHANNELS, "stdout", f"{__name__}:Buggy")
     world = site({"here": {"kind": "stdout"}, "file": {"kind": "file", "path": str(tmp_path / "told")}})
     world.see("C")
-    attempts = {each.item.channel: each.error for each in dispatch.send_alerts(world.alerting)}
+    attempts = {send_alert.item.channel: send_alert.error for send_alert in dispatch.send_alerts(world.alerting)}
     assert attempts["here"].message == "a bug in this channel: ZeroDivisionError"
     assert attempts["file"] is None
     assert [item.channel for item in dispatch.list_undelivered(world.alerting)] == ["here"]

@@ -51,7 +51,7 @@ def test_nor_does_one_in_which_a_watchdog_failed(site, web, monkeypatch):
 
     monkeypatch.setitem(WATCHDOGS, "cron_alive", Broken())
     report = Watch(world=build(site)).cycle()
-    assert [each.level for each in report.findings if each.key == "cron_alive/site"] == [Level.UNKNOWN]
+    assert [finding.level for finding in report.findings if finding.key == "cron_alive/site"] == [Level.UNKNOWN]
     assert pings(web) == 0
 
 
@@ -61,7 +61,7 @@ def test_nor_does_one_in_which_slurm_did_not_answer(site, web, monkeypatch):
     run.config.write_text(TRAIN)
     monkeypatch.setenv("PATH", "/nonexistent")
     report = Watch(world=build(site)).cycle()
-    assert [each.level for each in report.findings if each.key == "slurm/site"] == [Level.UNKNOWN]
+    assert [finding.level for finding in report.findings if finding.key == "slurm/site"] == [Level.UNKNOWN]
     assert pings(web) == 0
 
 
@@ -96,9 +96,9 @@ def test_what_is_told_and_cannot_be_delivered_is_said(site):
     disk = f'[[filesystem]]\nname = "scratch"\npath = "{site.parent}"\nfree = "9P"\n'
     with site.open("a") as file:
         file.write(f"[alerts.channels.mail]\n{mail}{disk}")
-    said = watch(site)
-    assert "told: fs_quota/scratch: ok -> critical" in said.output
-    assert "opsctl: not delivered by mail, tried again later: localhost:1: [Errno 111] Connection re" in said.output
+    result = watch(site)
+    assert "told: fs_quota/scratch: ok -> critical" in result.output
+    assert "opsctl: not delivered by mail, tried again later: localhost:1: [Errno 111] Connection re" in result.output
 
 
 def test_where_there_is_nothing_to_look_at_that_is_said(site):

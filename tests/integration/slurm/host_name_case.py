@@ -57,7 +57,7 @@ def main() -> None:
         runner=SystemRunner(),
     )
     try:
-        seen = {"listening": listening(), "address": sandbox.record.site.network.address}
+        fields = {"listening": listening(), "address": sandbox.record.site.network.address}
         env = {**os.environ, **sandbox.env()}
         done = subprocess.run(SRUN, env=env, capture_output=True, text=True, timeout=30, check=False)
         wrap = "srun --nodes=2 printenv SLURMD_NODENAME"
@@ -65,14 +65,14 @@ def main() -> None:
         batch = subprocess.run(job, env=env, capture_output=True, text=True, timeout=30, check=False)
         wait_until(Path(root, "done").exists, 30)
         out = Path(root, "out").read_text()
-        seen |= {
+        fields |= {
             "srun": sorted(done.stdout.splitlines()),
             "errors": done.stderr + batch.stderr,
             "batch": sorted(out.split()),
         }
     finally:
         ended = sandbox.down(grace=0.2)
-    sys.stdout.write(json.dumps({**seen, "ended": ended.count}))
+    sys.stdout.write(json.dumps({**fields, "ended": ended.count}))
 
 
 main()

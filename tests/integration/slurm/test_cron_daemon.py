@@ -42,22 +42,22 @@ class Daemons:
 def daemons(tmp_path: Path) -> Iterator[Daemons]:
     made = Daemons(tmp_path)
     yield made
-    for each in made.started:
-        each.kill()
-        each.communicate()
+    for popen in made.started:
+        popen.kill()
+        popen.communicate()
 
 
 def test_a_daemon_ticks_alone_until_it_is_told_to_leave(daemons: Daemons) -> None:
     first = daemons.start()
     until(lambda: daemons.ticks >= 2)
     second = daemons.start("--json")
-    out, said = second.communicate(timeout=100)
-    assert f"cron is driven already, by the daemon driver with pid {first.pid} on" in said
+    out, text = second.communicate(timeout=100)
+    assert f"cron is driven already, by the daemon driver with pid {first.pid} on" in text
     assert out == ""
     assert second.returncode == 2
     first.send_signal(signal.SIGTERM)
-    said = first.communicate(timeout=100)[1]
-    lines = [line for line in said.splitlines() if "echo" not in line]  # the job, if a minute begins meanwhile
+    text = first.communicate(timeout=100)[1]
+    lines = [line for line in text.splitlines() if "echo" not in line]  # the job, if a minute begins meanwhile
     assert (first.returncode, lines) == (
         0, ["opsctl cron: ticking every 1 s until Ctrl-C", "opsctl cron: leaving when the tick at work is over"]
     )  # fmt: skip

@@ -121,10 +121,10 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
     (site.directory / "crontab").write_text("0 0 * * * echo $$ >$HOME/hangs; exec sleep 250\n")
     site.overdue("echo $$ >$HOME/hangs; exec sleep 250", "cron.hourly/a report.slurm")
     starts = [site.opsctl("cron", "start") for _ in range(2)]
-    said = sorted(start.communicate(timeout=150)[0] for start in starts)
+    lines = sorted(start.communicate(timeout=150)[0] for start in starts)
     assert [start.returncode for start in starts] == [0, 0]
-    assert [line.partition(" every")[0] for line in said] == ["ticks already", "ticks"]
-    (job,) = {line.rpartition("next as job ")[2].split()[0] for line in said}
+    assert [line.partition(" every")[0] for line in lines] == ["ticks already", "ticks"]
+    (job,) = {line.rpartition("next as job ")[2].split()[0] for line in lines}
     third = json.loads(site.opsctl("cron", "start", "--json").communicate(timeout=150)[0])
     assert (third["driver"], third["every"], third["was_started"]) == ("slurm", 2, True)
     assert int(third["job"]) >= int(job)
@@ -266,8 +266,8 @@ def test_what_is_shipped_runs(slurm: Sandbox, site_on: Callable[..., Site]) -> N
     site.file.write_text(f'root = "{site.directory.parent}/trains"\ntrust_parents = true\n')
     ids = [entry.id for entry in site.driver.cron.schedule().entries]
     site.overdue(*ids)
-    said = site.opsctl("cron", "tick").communicate(timeout=250)[0]
-    assert {id: site.ran(id).result for id in ids} == dict.fromkeys(ids, EntryResult.OK), said
+    text = site.opsctl("cron", "tick").communicate(timeout=250)[0]
+    assert {id: site.ran(id).result for id in ids} == dict.fromkeys(ids, EntryResult.OK), text
 
 
 def test_without_slurm_a_tick_still_runs_what_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,12 +86,13 @@ class Night:
         until(lambda: all(job.is_held for job in self.trains.rows()), seconds=seconds)
 
     def events(self, kind: EventKind) -> list[Event]:
-        return [each for each in Journal(self.trains.run(), self.trains.app.clock).events() if each.kind is kind]
+        return [event for event in Journal(self.trains.run(), self.trains.app.clock).events() if event.kind is kind]
 
     @property
     def finalized(self) -> list[tuple[str, str]]:
         return [
-            (str(each.data["outcome"]), str(each.data["action"])) for each in self.events(EventKind.ATTEMPT_FINALIZED)
+            (str(event.data["outcome"]), str(event.data["action"]))
+            for event in self.events(EventKind.ATTEMPT_FINALIZED)
         ]
 
     def node(self, name: str) -> Node:
@@ -132,7 +133,7 @@ def test_a_train_whose_gpu_fails_at_night_finishes_on_the_other_nodes(slurm: San
             ("exited", "continue"),
             ("finished", "cancel-queued"),
         ]
-        lost = [step for _, _, step in it.steps if [each for _, _, each in it.steps].count(step) > 1]
+        lost = [step for _, _, step in it.steps if [number for _, _, number in it.steps].count(step) > 1]
         assert set(range(1, 31)) == {step for _, _, step in it.steps}
         assert len(set(lost)) < 5, "beyond the last checkpoint"
         failed = it.events(EventKind.DIAGNOSED)[0].data["attempt"]
@@ -156,8 +157,8 @@ def test_who_is_no_administrator_has_the_node_excluded_and_the_train_finishes_to
         with it.paused_after(8):
             if can:
                 os.chown(it.trains.place, NOBODY, NOBODY)
-                said = as_user(NOBODY, NOBODY, lambda: str(it.launch(last=15)))
-                assert said == "None"
+                text = as_user(NOBODY, NOBODY, lambda: str(it.launch(last=15)))
+                assert text == "None"
             else:
                 it.launch(last=15)
             it.step(8)
@@ -256,8 +257,8 @@ def test_nodes_are_given_back_to_what_is_queued_and_a_release_excludes_others(sl
         it.trains.opsctl("watch")
         assert scheduler.excluded(array) == ""
         path_of(it.trains.run(), Switch.PAUSE).touch()
-        said = it.trains.opsctl("release", "t", "--exclude", "node[002-003]")
-        assert "excluded now: node[002-003]" in said
+        text = it.trains.opsctl("release", "t", "--exclude", "node[002-003]")
+        assert "excluded now: node[002-003]" in text
         assert scheduler.excluded(array) == "node[002-003]"
         refused = it.trains.refusal("release", "t", "--exclude", "node[001,004]")
         assert refused.message == f"with node[001-004] excluded 0 nodes are left, and array {array} needs 1"

@@ -37,15 +37,15 @@ def looker(place: Path, path: str = "", **site: float) -> NodeChecker:
 
 
 def test_versions_of_the_libraries_that_the_linker_finds_are_told(tmp_path: Path) -> None:
-    found = looker(tmp_path).gather(["node001"])["node001"]
-    assert found.section("libraries").code == 0
-    assert found.libraries["libc"]
+    snapshot = looker(tmp_path).gather(["node001"])["node001"]
+    assert snapshot.section("libraries").code == 0
+    assert snapshot.libraries["libc"]
 
 
 def scan(place: Path, directory: Path, *, path: str = "", **site: float) -> CheckResult:
     """What the check says of `directory` on this machine."""
     [verdict] = looker(place, path, **site).check(["node001"], fio=str(directory)).verdicts
-    [result] = [each for each in verdict.results if each.check == "fio"]
+    [result] = [check_result for check_result in verdict.results if check_result.check == "fio"]
     return result
 
 
@@ -54,8 +54,8 @@ def test_a_directory_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
     directory = tmp_path / "it's a $(place)"
     directory.mkdir()
     (directory / "mine").write_text("mine")
-    found = scan(tmp_path, directory, fio_mib=4)
-    assert (found.severity, found.evidence.startswith("write ")) == (Severity.NOTE, True), found
+    result = scan(tmp_path, directory, fio_mib=4)
+    assert (result.severity, result.evidence.startswith("write ")) == (Severity.NOTE, True), result
     assert [path.name for path in directory.iterdir()] == ["mine"]
 
 
@@ -66,8 +66,8 @@ def test_a_fio_that_hangs_is_left_and_its_file_removed(tmp_path: Path) -> None:
     directory = tmp_path / "scratch"
     directory.mkdir()
     began = time.monotonic()
-    found = scan(tmp_path, directory, path=str(tmp_path / "bin"), fio_mib=4, fio_seconds=1)
-    assert (found.severity, found.evidence) == (Severity.UNKNOWN, "fio did not answer in time")
+    result = scan(tmp_path, directory, path=str(tmp_path / "bin"), fio_mib=4, fio_seconds=1)
+    assert (result.severity, result.evidence) == (Severity.UNKNOWN, "fio did not answer in time")
     assert time.monotonic() - began < 100
     assert (tmp_path / "bin" / "fio.begun").exists()
     assert list(directory.iterdir()) == []
@@ -78,6 +78,6 @@ def test_a_place_without_room_is_not_filled_up(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free >> 20
     if free // 4 + 2000 > 65_536:
         pytest.skip(f"{free} MiB are free: more than any test file needs")
-    found = scan(tmp_path, tmp_path, fio_mib=free // 4 + 2000)  # others use this disk too
-    assert (found.severity, "has no room for four times" in found.evidence) == (Severity.UNKNOWN, True)
+    result = scan(tmp_path, tmp_path, fio_mib=free // 4 + 2000)  # others use this disk too
+    assert (result.severity, "has no room for four times" in result.evidence) == (Severity.UNKNOWN, True)
     assert "no such directory" in scan(tmp_path, tmp_path / "nowhere").evidence

@@ -38,8 +38,8 @@ def make(tmp_path: Path, slurm: Sandbox) -> Iterator[Make]:
         return made[-1]
 
     yield train
-    for each in made:
-        each.clear()
+    for guarded_train in made:
+        guarded_train.clear()
 
 
 @pytest.fixture
@@ -49,11 +49,14 @@ def train(make: Make) -> GuardedTrain:
 
 def test_the_bodys_exit_code_is_what_slurm_sees(make: Make) -> None:
     trains = {code: make() for code in (0, 1, 85)}
-    for code, each in trains.items():
-        each.submit(f"exit {code}")
-    for code, each in trains.items():
-        each.wait()
-        assert (each.task(1).exit_code, each.end()["outcome"]) == (f"{code}:0", "crashed" if code else "exited")
+    for code, guarded_train in trains.items():
+        guarded_train.submit(f"exit {code}")
+    for code, guarded_train in trains.items():
+        guarded_train.wait()
+        assert (guarded_train.task(1).exit_code, guarded_train.end()["outcome"]) == (
+            f"{code}:0",
+            "crashed" if code else "exited",
+        )
 
 
 def test_a_kill_switch_that_is_armed_before_the_start_cancels_what_is_queued(train: GuardedTrain) -> None:
@@ -174,7 +177,11 @@ def of_attempt(train: GuardedTrain, attempt: str = "", command: list[str] | None
 def guard_of(train: GuardedTrain) -> int:
     """The guard of the one attempt that runs; the keeper of the body is a fork of it."""
     known = [process.info for process in psutil.process_iter(["pid", "ppid", "cmdline"])]
-    ours = {each["pid"]: each["ppid"] for each in known if str(train.run.path) in (each["cmdline"] or [])}
+    ours = {
+        incompletes["pid"]: incompletes["ppid"]
+        for incompletes in known
+        if str(train.run.path) in (incompletes["cmdline"] or [])
+    }
     [guard] = [pid for pid, parent in ours.items() if parent not in ours]
     return guard
 

@@ -36,9 +36,9 @@ def test_options_go_before_the_file(trains: Trains) -> None:
 
 
 def test_a_dry_run_shows_what_would_be_submitted_and_changes_nothing(trains: Trains) -> None:
-    said = trains.opsctl("launch", trains.toml(), "--dry-run")
-    assert "#SBATCH --array=1-3%1\n" in said
-    assert "srun --kill-on-bad-exit=1" in said
+    text = trains.opsctl("launch", trains.toml(), "--dry-run")
+    assert "#SBATCH --array=1-3%1\n" in text
+    assert "srun --kill-on-bad-exit=1" in text
     assert (trains.root.exists(), trains.arrays()) == (False, set())
 
 
@@ -170,7 +170,7 @@ def test_a_full_disk_is_said_and_leaves_no_half_written_train(trains: Trains) ->
         assert isinstance(error, RunDirError)
         assert "No space left on device" in error.message
         assert (trains.run().exists, trains.arrays()) == (False, set())
-        left = {each.parent for each in trains.run().path.rglob("*") if each.is_file()}
+        left = {path.parent for path in trains.run().path.rglob("*") if path.is_file()}
         assert left <= {trains.run().journal}  # what was begun
     finally:
         subprocess.run(("umount", str(trains.root)), timeout=60, check=True)
@@ -181,8 +181,8 @@ def test_a_root_that_is_not_ours_to_write_is_said(trains: Trains) -> None:
     trains.root.mkdir()
     path = trains.toml()
     trains.opsctl("launch", path, "--dry-run")  # so that the other user has nothing left to import
-    said = as_user(65534, 65534, lambda: trains.opsctl("launch", path))
-    assert said.startswith(f"RunDirError: {trains.run().path}: Permission denied | is it there, may you write there")
+    text = as_user(65534, 65534, lambda: trains.opsctl("launch", path))
+    assert text.startswith(f"RunDirError: {trains.run().path}: Permission denied | is it there, may you write there")
     assert not trains.run().path.exists()
 
 

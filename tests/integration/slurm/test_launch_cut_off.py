@@ -66,7 +66,7 @@ class CutApp(App):
 EFFECTS = ("created", "submitting", "sbatch", "submitted")
 
 
-@pytest.mark.parametrize("effects", range(len(EFFECTS)), ids=[f"before-{each}" for each in EFFECTS])
+@pytest.mark.parametrize("effects", range(len(EFFECTS)), ids=[f"before-{literal}" for literal in EFFECTS])
 def test_a_launch_cut_off_before_any_of_its_steps_can_be_done_again(trains: Trains, effects: int) -> None:
     path, real = trains.toml(), trains.app
     cut = CutApp(site=real.site, site_path=real.site_path, clock=real.clock, runner=real.runner).cut_after(effects)
@@ -103,8 +103,8 @@ def test_a_launch_killed_while_sbatch_runs_is_found_by_the_next(trains: Trains) 
     assert done.returncode == -signal.SIGKILL
     assert trains.kinds() == [EventKind.CREATED, EventKind.SUBMITTING]
     (array,) = trains.arrays()
-    said = trains.opsctl("launch", path)
-    assert said.startswith(f"t: was already submitted as array {array}, 3 tasks")
+    text = trains.opsctl("launch", path)
+    assert text.startswith(f"t: was already submitted as array {array}, 3 tasks")
     assert trains.arrays() == {array}
 
 

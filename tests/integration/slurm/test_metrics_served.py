@@ -34,9 +34,9 @@ def test_a_queue_is_served_until_the_process_is_ended(trains: Trains) -> None:
         finally:
             process.terminate()
     found = {
-        (each.name, each.labels.get("state") or each.labels.get("reason")): each.value
+        (sample.name, sample.labels.get("state") or sample.labels.get("reason")): sample.value
         for family in text_string_to_metric_families(text)
-        for each in family.samples
+        for sample in family.samples
     }
     assert found["opsctl_slurm_up", None] == 1
     assert found["opsctl_train_state", "held"] == 1

@@ -43,7 +43,7 @@ def ssh_world(slurm: Sandbox) -> Iterator[tuple[Trains, GpuNodes]]:
 
 
 def look(trains: Trains, *words: str) -> dict[str, dict[str, Any]]:
-    return {each["node"]: each for each in json.loads(trains.opsctl("health", *words, "--json"))}
+    return {load["node"]: load for load in json.loads(trains.opsctl("health", *words, "--json"))}
 
 
 def node(trains: Trains, name: str) -> Node:
@@ -54,13 +54,13 @@ def test_a_bad_card_is_found_on_idle_nodes_by_a_short_job(world: tuple[Trains, G
     trains, nodes = world
     nodes.breaks("node002", failure="Yes")
     nodes.says("node003", "smi", "NVIDIA-SMI has failed because it couldn't communicate with the driver.", code=9)
-    said = trains.opsctl("health", "node[001-004]")
-    lines = [" ".join(line.split()) for line in said.splitlines()]
+    text = trains.opsctl("health", "node[001-004]")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0].startswith("node002 faulty remapped_rows: GPU-node002-1: a row could not be remapped")
     assert lines[1].startswith("node003 unknown gpus: nvidia-smi exit code 9: NVIDIA-SMI has failed because")
     assert lines[-3:] == ["2 healthy: node[001,004]", "1 unknown: node003", "1 faulty: node002"]
     found = look(trains, "node[001-004]")
-    assert {each["by"] for each in found.values()} == {"job"}
+    assert {fields["by"] for fields in found.values()} == {"job"}
     assert [card["serial"] for card in found["node002"]["cards"]] == ["165052200000node002", "165052200001node002"]
 
 
@@ -70,8 +70,8 @@ def test_a_file_system_is_measured_from_the_nodes_that_are_asked_for(world: tupl
     trains.site.write_text(trains.site.read_text() + "fio_mib = 4\n")
     scratch = trains.place / "scratch"
     scratch.mkdir()
-    said = trains.opsctl("health", "node[001-002]", "--fio", scratch)
-    lines = [" ".join(line.split()) for line in said.splitlines()]
+    text = trains.opsctl("health", "node[001-002]", "--fio", scratch)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
     for number in (0, 1):
         assert re.match(rf"node00{number + 1} healthy fio: write \d+ MiB/s, read \d+ MiB/s, ", lines[number])
     assert list(scratch.iterdir()) == []
@@ -84,8 +84,8 @@ def test_a_train_is_looked_at_inside_its_own_job_which_goes_on(world: tuple[Trai
     nodes.logs(job.nodes.replace("node[001-002]", "node001").split(",")[0], "xid-79-154")
     found = look(trains)
     assert len(found) == 2
-    assert {each["by"] for each in found.values()} == {"srun"}
-    assert sorted(each["health"] for each in found.values()) == ["faulty", "healthy"]
+    assert {fields["by"] for fields in found.values()} == {"srun"}
+    assert sorted(fields["health"] for fields in found.values()) == ["faulty", "healthy"]
     assert set(look(trains, "--train", "t")) == set(found)
     assert trains.rows()[0].state is JobState.RUNNING
 
@@ -96,16 +96,16 @@ def test_a_bad_node_is_drained_with_the_evidence_after_a_dry_run_that_did_nothin
     trains, nodes = world
     nodes.logs("node002", "xid-79-154")
     plan = "drain node002: opsctl: xid: Xid 79 (the GPU has fallen off the bus) on 0000:01:00: NVRM: Xid"
-    said = trains.opsctl("drain-bad-nodes", "--all", "--dry-run")
-    assert plan in said
-    assert said.endswith("a dry run: nothing was done\n")
+    text = trains.opsctl("drain-bad-nodes", "--all", "--dry-run")
+    assert plan in text
+    assert text.endswith("a dry run: nothing was done\n")
     assert node(trains, "node002").state == "IDLE"
-    said = trains.opsctl("drain-bad-nodes", "--all")
-    assert "\nnode002: drained: opsctl: xid: Xid 79" in said
+    text = trains.opsctl("drain-bad-nodes", "--all")
+    assert "\nnode002: drained: opsctl: xid: Xid 79" in text
     seen = node(trains, "node002")
     assert seen.state == "IDLE+DRAIN"
     assert seen.reason.startswith("opsctl: xid: Xid 79 (the GPU has fallen off the bus) on 0000:01:00")
-    rows = {each["node"]: each for each in json.loads(trains.opsctl("nodes", "--json"))}
+    rows = {load["node"]: load for load in json.loads(trains.opsctl("nodes", "--json"))}
     mine = rows["node002"]
     assert (mine["is_ours"], mine["health"], mine["by"], mine["lemon"]) == (True, "faulty", "root", "5")
     assert mine["since"]
@@ -141,12 +141,15 @@ def test_a_node_that_changed_after_the_plan_is_not_touched(world: tuple[Trains, 
     acts = Quarantine(scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health,
                       chains=())  # fmt: skip
     done = acts.drain(NodePlan(steps=steps, cap=2))
-    assert [(each.node, each.action) for each in done] == [("node001", "left"), ("node002", "drained")]
+    assert [(node_action.node, node_action.action) for node_action in done] == [
+        ("node001", "left"),
+        ("node002", "drained"),
+    ]
     assert done[0].why == "has changed since: IDLE+DRAIN, bad fan"
     assert node(trains, "node001").reason == "bad fan"
     back = NodePlan(steps=(Step(node="node002", reason="opsctl: x: y", seen=node(trains, "node002")),))
     slurm_says_drain(trains, "node002", "bad fan too")
-    assert [each.action for each in acts.undrain(back)] == ["left"]
+    assert [node_action.action for node_action in acts.undrain(back)] == ["left"]
     assert node(trains, "node002").reason == "bad fan too"
 
 
@@ -180,8 +183,8 @@ def test_a_node_that_is_down_is_unknown_and_is_left_alone(world: tuple[Trains, G
     try:
         argv = ("scontrol", "update", "NodeName=node004", "State=DOWN", "Reason=dead")
         subprocess.run(argv, check=True, timeout=60)
-        found = look(trains, "node004")["node004"]
-        assert (found["health"], found["results"][0]["evidence"]) == ("unknown", "no way leads there")
+        fields = look(trains, "node004")["node004"]
+        assert (fields["health"], fields["results"][0]["evidence"]) == ("unknown", "no way leads there")
         assert trains.opsctl("drain-bad-nodes", "node004").endswith("nothing to drain\n")
     finally:
         slurm.fault("node004", FaultKind.RESTART)
@@ -194,13 +197,13 @@ def test_what_we_drained_is_put_back_when_it_is_well_at_two_looks(ssh_world: tup
     slurm_says_drain(trains, "node004", "bad fan")
     assert trains.opsctl("undrain-good-nodes").splitlines()[0].startswith("leave node003: is faulty: remapped_rows")
     nodes.breaks("node003")
-    said = trains.opsctl("undrain-good-nodes")
-    assert said == "leave node003: has passed once: look again after 0 s\nnothing to undrain\n"
+    text = trains.opsctl("undrain-good-nodes")
+    assert text == "leave node003: has passed once: look again after 0 s\nnothing to undrain\n"
     assert look(trains, "node003")["node003"]["by"] == "ssh"
     assert trains.opsctl("undrain-good-nodes", "--dry-run").endswith("a dry run: nothing was done\n")
-    said = trains.opsctl("undrain-good-nodes")
-    assert said.startswith("undrain node003: opsctl: remapped_rows: GPU-node003-1 a row could not be remapped\n")
-    assert said.endswith("node003: undrained\n")
+    text = trains.opsctl("undrain-good-nodes")
+    assert text.startswith("undrain node003: opsctl: remapped_rows: GPU-node003-1 a row could not be remapped\n")
+    assert text.endswith("node003: undrained\n")
     assert "DRAIN" not in node(trains, "node003").state
     assert node(trains, "node004").reason == "bad fan"
 
@@ -212,22 +215,22 @@ def test_orphans_are_ended_by_id_only_when_asked_and_the_node_is_put_back(ssh_wo
     until(lambda: not trains.app.scheduler.reasons())
     orphan = subprocess.Popen(("sleep", "300"), user=23_456)
     other = subprocess.Popen(("sleep", "300"), user=0)
-    held = "".join(f"<process_info><pid>{each.pid}</pid><type>C</type></process_info>" for each in (orphan, other))
+    held = "".join(f"<process_info><pid>{popen.pid}</pid><type>C</type></process_info>" for popen in (orphan, other))
     try:
         nodes.breaks("node002", processes=held)
         slurm_says_drain(trains, "node002", "Kill task failed")
-        said = trains.opsctl("undrain-good-nodes", "node002")
-        assert said.startswith(f"leave node002: is degraded: orphans: held by {orphan.pid} (sleep, uid 23456)")
+        text = trains.opsctl("undrain-good-nodes", "node002")
+        assert text.startswith(f"leave node002: is degraded: orphans: held by {orphan.pid} (sleep, uid 23456)")
         assert orphan.poll() is None
-        said = trains.opsctl("undrain-good-nodes", "node002", "--kill-orphans")
-        assert f"node002: ended {orphan.pid}\n" in said
+        text = trains.opsctl("undrain-good-nodes", "node002", "--kill-orphans")
+        assert f"node002: ended {orphan.pid}\n" in text
         assert orphan.wait(100) == -9
         assert other.poll() is None
-        assert said.endswith("node002: undrained\n"), said
+        assert text.endswith("node002: undrained\n"), text
     finally:
-        for each in (orphan, other):
-            each.kill()
-            each.wait()
+        for popen in (orphan, other):
+            popen.kill()
+            popen.wait()
 
 
 def test_where_we_may_not_drain_our_trains_are_kept_away_and_the_administrators_get_a_report(
@@ -238,18 +241,18 @@ def test_where_we_may_not_drain_our_trains_are_kept_away_and_the_administrators_
         trains.opsctl("launch", trains.toml("large", nodes=4))
         (array,), (large,) = trains.arrays(), trains.arrays("large")
         nodes.logs("node002", "xid-79-154")
-        said = trains.opsctl("drain-bad-nodes", "--all")
-        assert "note: with these drained large's 4 nodes no longer fit: 3 left\n" in said
-        assert "t's queued tasks leave it out" in said
-        assert f"large keeps it: with node002 excluded 3 nodes are left, and array {large} needs 4" in said
+        text = trains.opsctl("drain-bad-nodes", "--all")
+        assert "note: with these drained large's 4 nodes no longer fit: 3 left\n" in text
+        assert "t's queued tasks leave it out" in text
+        assert f"large keeps it: with node002 excluded 3 nodes are left, and array {large} needs 4" in text
         assert trains.app.scheduler.excluded(array) == "node002"
         assert node(trains, "node002").state == "IDLE"
         assert trains.kinds()[-1] is EventKind.EXCLUDED
         report = (trains.root / ".site" / "nodes" / "report.txt").read_text()
         assert "node002 (IDLE)" in report
         assert "Xid 79" in report
-        said = trains.opsctl("launch", trains.toml("later"))
-        assert said.startswith("later: leaves out node002, which opsctl has found bad; opsctl nodes\n")
+        text = trains.opsctl("launch", trains.toml("later"))
+        assert text.startswith("later: leaves out node002, which opsctl has found bad; opsctl nodes\n")
         (later,) = trains.arrays("later")
         assert trains.app.scheduler.excluded(later) == "node002"
         assert list(excluded_until(Journal(trains.run("later"), trains.app.clock).events())) == ["node002"]
@@ -263,9 +266,9 @@ def test_who_is_no_administrator_finds_out_and_excludes_instead(slurm: Sandbox) 
     with gpu_nodes(slurm) as (trains, nodes):
         os.chown(trains.place, 65534, 65534)
         nodes.logs("node003", "xid-79-154")
-        said = as_user(65534, 65534, lambda: _launch_and_drain(trains))
-        assert "node003: excluded: later launches leave it out; t's queued tasks leave it out" in said
-        assert "for the administrators" in said
+        text = as_user(65534, 65534, lambda: _launch_and_drain(trains))
+        assert "node003: excluded: later launches leave it out; t's queued tasks leave it out" in text
+        assert "for the administrators" in text
         assert node(trains, "node003").state == "IDLE"
 
 
@@ -276,10 +279,10 @@ def _launch_and_drain(trains: Trains) -> str:
 
 def test_exec_groups_what_nodes_answer_and_sums_exit_codes(world: tuple[Trains, GpuNodes]) -> None:
     trains, _ = world
-    said = trains.opsctl(
+    text = trains.opsctl(
         "exec", "-w", "node[001-003]", "--", "case $SLURMD_NODENAME in *2) echo odd; exit 3;; esac; echo hi"
     )
-    assert said == (
+    assert text == (
         "--- node002 (1): exit 3\nodd\n--- node[001,003] (2)\nhi\n"
         "exit 0: 2 node[001,003]\nexit 3: 1 node002\n"
     )  # fmt: skip
@@ -307,8 +310,8 @@ def test_the_exit_code_says_whether_a_node_is_bad(world: tuple[Trains, GpuNodes]
     trains, nodes = world
     nodes.breaks("node002", failure="Yes")
     argv = (sys.executable, "-m", "opsctl", "--site", str(trains.site), "health")
-    codes = [subprocess.run((*argv, each), check=False, timeout=200, stdout=subprocess.DEVNULL).returncode
-             for each in ("node001", "node[001-002]")]  # fmt: skip
+    codes = [subprocess.run((*argv, literal), check=False, timeout=200, stdout=subprocess.DEVNULL).returncode
+             for literal in ("node001", "node[001-002]")]  # fmt: skip
     assert codes == [0, 1]
 
 

@@ -33,8 +33,8 @@ def test_all_trains_of_a_node_are_named_and_each_is_found_there(slurm: Sandbox, 
     assert rows == {"node001": ["gpt-a", "gpt-b"], "node002": ["gpt-a"], "node003": [], "node004": []}
     assert trains.opsctl("nodes", "node001").splitlines()[1].split()[2:4] == ["gpt-a,", "gpt-b"]
     for name, nodes in (("gpt-a", ["node001", "node002"]), ("gpt-b", ["node001"])):
-        said = trains.opsctl("test-nodes", "--train", name, "--dry-run", "--json")
-        assert json.loads(said) == {"would_test": nodes}
+        text = trains.opsctl("test-nodes", "--train", name, "--dry-run", "--json")
+        assert json.loads(text) == {"would_test": nodes}
 
 
 def test_of_many_trains_of_a_node_the_first_few_are_named() -> None:
@@ -46,8 +46,8 @@ def test_a_test_of_nodes_that_is_not_to_be_done_says_which_and_asks_none_of_them
     assert json.loads(trains.opsctl("test-nodes", "node[003-004]", "--dry-run", "--json")) == {
         "would_test": ["node003", "node004"]
     }
-    said = trains.opsctl("test-nodes", "node[003-004]", "--dry-run")
-    assert said == "would test node[003-004], each alone, then all together; a dry run: nothing was done\n"
+    text = trains.opsctl("test-nodes", "node[003-004]", "--dry-run")
+    assert text == "would test node[003-004], each alone, then all together; a dry run: nothing was done\n"
     assert not (trains.root / ".site").exists()
     with pytest.raises(InputError, match="no such nodes: node009"):
         trains.opsctl("test-nodes", "node009", "--dry-run", "--json")

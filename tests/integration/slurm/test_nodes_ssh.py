@@ -191,7 +191,7 @@ def test_a_way_that_did_not_begin_is_followed_by_the_next_and_one_that_may_have_
 def test_nothing_is_left_running_here(daemon: Sshd) -> None:
     run(daemon, "true")
     deadline = time.monotonic() + 100
-    while [each for each in threading.enumerate() if "paramiko" in type(each).__module__]:
+    while [thread for thread in threading.enumerate() if "paramiko" in type(thread).__module__]:
         assert time.monotonic() < deadline, threading.enumerate()
         time.sleep(0.05)
 
@@ -230,17 +230,17 @@ def test_nodes_that_go_down_refuse_or_are_others_now_are_unknown_and_only_the_fa
             history=NodeHistory(site=SiteDir(tmp_path / ".site"), clock=clock),
         )  # fmt: skip
         began = time.monotonic()
-        found = looker.check(nodes)
+        checked = looker.check(nodes)
         assert time.monotonic() - began < 100
-    health = {each.node: each.health.value for each in found.verdicts}
+    health = {verdict.node: verdict.health.value for verdict in checked.verdicts}
     assert health == {**dict.fromkeys(nodes[:5], "unknown"), "node006": "faulty"}
-    said = {each.node: each.results[0].evidence for each in found.verdicts}
+    said = {verdict.node: verdict.results[0].evidence for verdict in checked.verdicts}
     assert "connection" in said["node001"]
     assert said["node002"].endswith("connection refused")
     assert "its host key is another than known_hosts has" in said["node003"]
     assert "login refused" in said["node004"]
     everywhere = [Node(name=name, state="IDLE", address="") for name in NODES]
-    plan = plan_drain(found.verdicts, everywhere, HealthSettings(drain_max=9, drain_percent=100), scores={})
+    plan = plan_drain(checked.verdicts, everywhere, HealthSettings(drain_max=9, drain_percent=100), scores={})
     assert [step.node for step in plan.steps] == ["node006"]
 
 

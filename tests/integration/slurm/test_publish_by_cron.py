@@ -34,5 +34,5 @@ def test_a_tick_publishes_where_it_is_told_to_and_without_secrets(tmp_path: Path
     ran = json.loads(done.stdout)
     assert [each["result"] for each in ran.values()] == ["ok"], done.stderr
     assert (tmp_path / "out/gpt/logs/main_log.txt").read_text() == "iteration 1/ 9 |\nposted to ***\n"
-    told = [path.read_text(errors="replace") for path in (tmp_path / "trains" / ".site").rglob("*") if path.is_file()]
-    assert not [text for text in told if "zYxWvUtSrQpOnMlKjIhG" in text]
+    lines = [path.read_text(errors="replace") for path in (tmp_path / "trains" / ".site").rglob("*") if path.is_file()]
+    assert not [text for text in lines if "zYxWvUtSrQpOnMlKjIhG" in text]

@@ -103,8 +103,8 @@ def test_somebody_who_pushes_at_the_same_time_loses_nothing(site: Site, remote: 
     site.runner = Racing()
     site.write("logs/pulse.log", "changed\n")
     assert site.publish(**to_git(remote)).shipped
-    found = files(remote)
-    assert (found["gpt/logs/pulse.log"], "gpt2/logs/pulse.log" in found, commits(remote)) == (b"changed\n", True, 3)
+    datas = files(remote)
+    assert (datas["gpt/logs/pulse.log"], "gpt2/logs/pulse.log" in datas, commits(remote)) == (b"changed\n", True, 3)
 
 
 def test_what_a_killed_git_left_is_in_nobodys_way(site: Site, remote: Path) -> None:

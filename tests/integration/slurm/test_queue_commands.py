@@ -37,8 +37,8 @@ def test_a_train_that_is_held_keeps_its_age_and_goes_on_when_released(trains: Tr
     trains.opsctl("launch", trains.toml(extra=()))
     (array,) = trains.arrays()
     since = until(lambda: trains.rows()[0].accrued)
-    said = trains.opsctl("hold", "t", "--reason", "look at the loss")
-    assert said == f"t: held array {array}; its age in the queue is kept; opsctl release t lets it go on\n"
+    text = trains.opsctl("hold", "t", "--reason", "look at the loss")
+    assert text == f"t: held array {array}; its age in the queue is kept; opsctl release t lets it go on\n"
     assert all(job.is_held for job in trains.rows())
     assert trains.opsctl("release", "t") == f"t: released array {array}\n"
     assert not any(job.is_held for job in trains.rows())
@@ -72,8 +72,8 @@ def test_nodes_are_excluded_on_release_besides_earlier_ones(trains: Trains) -> N
     trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",), exclude="node001"))
     (array,) = trains.arrays()
     trains.opsctl("hold", "t")
-    said = trains.opsctl("release", "t", "--exclude", "node002")
-    assert said == f"t: excluded now: node[001-002]; released array {array}\n"
+    text = trains.opsctl("release", "t", "--exclude", "node002")
+    assert text == f"t: excluded now: node[001-002]; released array {array}\n"
     assert trains.app.scheduler.excluded(array) == "node[001-002]"
 
 
@@ -89,8 +89,8 @@ def test_an_exclusion_that_leaves_too_few_nodes_is_refused_and_nothing_is_releas
 def test_release_takes_the_pause_switch_back_first(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     trains.opsctl("kill-switch", "arm", "t", "--pause", "--reason", "x")
-    said = trains.opsctl("release", "t")
-    assert said.endswith(f"t: the pause switch is disarmed; released array {trains.arrays().pop()}\n")
+    text = trains.opsctl("release", "t")
+    assert text.endswith(f"t: the pause switch is disarmed; released array {trains.arrays().pop()}\n")
     assert not (trains.run().switches / "pause").exists()
 
 
@@ -139,8 +139,8 @@ def test_an_edit_takes_effect_with_the_next_task(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml(command=("bash", "-c", script, "one"), extra=(), tasks=2))
     words = trains.place / "words"
     until(words.exists)
-    said = trains.opsctl("edit", "t", trains.toml(command=("bash", "-c", script, "two $(id)"), extra=(), tasks=2))
-    assert said.endswith("t: the next task runs the changed files; the earlier ones are in revisions/0001\n")
+    text = trains.opsctl("edit", "t", trains.toml(command=("bash", "-c", script, "two $(id)"), extra=(), tasks=2))
+    assert text.endswith("t: the next task runs the changed files; the earlier ones are in revisions/0001\n")
     assert words.read_text() == "one\n"
     go.touch()
     until(lambda: words.read_text() == "one\ntwo $(id)\n")
@@ -168,11 +168,11 @@ def test_an_edit_that_bash_cannot_read_changes_nothing(trains: Trains) -> None:
 def test_a_dry_edit_shows_the_difference(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     before = trains.run().body.read_text()
-    said = trains.opsctl("edit", "t", trains.toml(command=("false",)), "--dry-run")
-    assert "--- now/body.sh\n+++ next/body.sh\n" in said
-    assert "-    true || code=$?\n+    false || code=$?\n" in said
+    text = trains.opsctl("edit", "t", trains.toml(command=("false",)), "--dry-run")
+    assert "--- now/body.sh\n+++ next/body.sh\n" in text
+    assert "-    true || code=$?\n+    false || code=$?\n" in text
     would = json.loads(trains.opsctl("edit", "t", trains.toml(command=("false",)), "--dry-run", "--json"))
-    assert would == {"train": "t", "would_change": True, "diff": said.removesuffix("\n")}
+    assert would == {"train": "t", "would_change": True, "diff": text.removesuffix("\n")}
     assert trains.run().body.read_text() == before
 
 

@@ -39,8 +39,8 @@ def test_a_round_finalizes_what_ran_without_a_guard(train: GuardedTrain) -> None
     array = train.submit(FINISHED, python="/nowhere/python")
     train.wait()
     assert not train.attempt().end.exists()
-    said = f"finalized {array}_1.0: finished, cancel-queued: the trainer left at step 40 (finished)"
-    assert attend(train) == [ReconciledTrain(train="gpt", done=(said,))]
+    text = f"finalized {array}_1.0: finished, cancel-queued: the trainer left at step 40 (finished)"
+    assert attend(train) == [ReconciledTrain(train="gpt", done=(text,))]
     assert attend(train) == []
 
 

@@ -127,17 +127,17 @@ def trains(limited: Sandbox) -> Iterator[Trains]:
 
 
 def spec(**changed: object) -> JobSpec:
-    asked: dict[str, object] = {
+    fields: dict[str, object] = {
         "name": "probe", "nodes": 1, "processes_per_node": 1, "cpus_per_process": 1, "time_limit": "5", "tasks": 1,
         "account": "open", "memory_per_node": "10",
     }  # fmt: skip
-    return JobSpec(**{**asked, **changed})  # type: ignore[arg-type]  # what a JobSpec takes
+    return JobSpec(**{**fields, **changed})  # type: ignore[arg-type]  # what a JobSpec takes
 
 
 def errors(facts: Facts, asked: JobSpec) -> list[str]:
-    order = LaunchRequest(train=None, spec=asked, recipe=Recipe())  # type: ignore[arg-type]  # these checks look at no train
+    request = LaunchRequest(train=None, spec=asked, recipe=Recipe())  # type: ignore[arg-type]  # these checks look at no train
     looks = (accounting.account, accounting.qos, accounting.limits)
-    return [each.what for look in looks for each in look(order, facts) if each.level is ProblemLevel.ERROR]
+    return [problem.what for look in looks for problem in look(request, facts) if problem.level is ProblemLevel.ERROR]
 
 
 def sbatch(asked: JobSpec, *more: str) -> subprocess.CompletedProcess[str]:

@@ -15,11 +15,11 @@ from tests.support.slurms import Up, slurm_says, wait_until
 
 def start_job(sandbox: Sandbox, tmp_path: Path, node: str) -> ProcessId:
     """Start a job on `node`; the process that it is."""
-    seen = tmp_path / "pid"
-    script = f"echo $$ > {seen}.new; mv {seen}.new {seen}; exec sleep 1000"
+    path = tmp_path / "pid"
+    script = f"echo $$ > {path}.new; mv {path}.new {path}; exec sleep 1000"
     slurm_says(sandbox, "sbatch", "--no-requeue", "-w", node, "--output=/dev/null", f"--wrap={script}")
-    wait_until(seen.exists)
-    process = ProcessId.of(int(seen.read_text()))
+    wait_until(path.exists)
+    process = ProcessId.of(int(path.read_text()))
     assert process is not None
     return process
 
@@ -40,10 +40,10 @@ def test_a_crash_takes_what_runs_on_the_node_and_nothing_else(fresh_slurm: Up, t
     sandbox = fresh_slurm()
     lost = start_job(sandbox, tmp_path, "node002")
     (tmp_path / "pid").unlink()
-    kept = start_job(sandbox, tmp_path, "node001")
+    process = start_job(sandbox, tmp_path, "node001")
     sandbox.fault("node002", FaultKind.CRASH)
     assert not lost.is_alive
-    assert kept.is_alive
+    assert process.is_alive
     assert sandbox.status().dead == ("node002",)
 
 
@@ -61,8 +61,8 @@ def test_a_stopped_slurmd_is_there_and_does_not_answer_until_it_is_resumed(fresh
 def test_a_killed_controller_is_told_from_one_that_is_up(fresh_slurm: Up) -> None:
     sandbox = fresh_slurm()
     sandbox.fault("controller", FaultKind.KILL)
-    seen = sandbox.status()
-    assert (seen.is_up, seen.dead, dict(seen.nodes)) == (False, ("slurmctld",), {})
+    status = sandbox.status()
+    assert (status.is_up, status.dead, dict(status.nodes)) == (False, ("slurmctld",), {})
     sandbox.fault("controller", FaultKind.RESTART)
     wait_until(lambda: sandbox.status().nodes == {"node001": "idle", "node002": "idle"})
 
@@ -83,6 +83,6 @@ def test_what_does_not_run_cannot_be_killed(fresh_slurm: Up) -> None:
 
 def test_a_target_that_is_not_there_is_told_with_those_that_are(slurm: Sandbox) -> None:
     for target in ("node099", "munged", "mariadbd", "../node001"):
-        with pytest.raises(InputError, match="there is no") as told:
+        with pytest.raises(InputError, match="there is no") as exception_info:
             slurm.fault(target, FaultKind.KILL)
-        assert told.value.hint == "one of node001 to node004, or: controller"
+        assert exception_info.value.hint == "one of node001 to node004, or: controller"

@@ -89,13 +89,13 @@ def start(unshare: tuple[str, ...], tmp_path: Path) -> Callable[..., dict[str, o
 @pytest.mark.parametrize("user", ["root", "nobody"])
 @pytest.mark.parametrize("case", CASES)
 def test_sandbox_starts_on_loopback(case: str, user: str, start: Callable[..., dict[str, object]]) -> None:
-    seen = start(*CASES[case], user)
-    assert seen["srun"] == [f"node001 {user} none", f"node002 {user} none"], seen
-    assert seen["batch"] == ["node001", "node002"], seen
-    assert seen["errors"] == "", seen
-    assert len(seen["listening"]) == 3  # type: ignore[arg-type]  # a controller and two nodes
-    assert set(seen["listening"]) <= {seen["address"], f"::ffff:{seen['address']}"}, seen  # type: ignore[call-overload]
-    assert seen["address"] in ("127.0.0.1", "::1")
+    fields = start(*CASES[case], user)
+    assert fields["srun"] == [f"node001 {user} none", f"node002 {user} none"], fields
+    assert fields["batch"] == ["node001", "node002"], fields
+    assert fields["errors"] == "", fields
+    assert len(fields["listening"]) == 3  # type: ignore[arg-type]  # a controller and two nodes
+    assert set(fields["listening"]) <= {fields["address"], f"::ffff:{fields['address']}"}, fields  # type: ignore[call-overload]
+    assert fields["address"] in ("127.0.0.1", "::1")
 
 
 @pytest.mark.root
@@ -105,7 +105,7 @@ def test_accounting_listens_on_loopback_too(case: str, start: Callable[..., dict
         find_programs(os.environ.get("PATH", ""), accounting=True)
     except MissingProgram as missing:
         pytest.skip(missing.message)
-    seen = start(*CASES[case], "root", "accounting")
-    assert seen["srun"] == ["node001 root none", "node002 root none"], seen
-    assert len(seen["listening"]) == 4  # type: ignore[arg-type]  # slurmdbd as well
-    assert set(seen["listening"]) == {seen["address"]}, seen  # type: ignore[call-overload]
+    fields = start(*CASES[case], "root", "accounting")
+    assert fields["srun"] == ["node001 root none", "node002 root none"], fields
+    assert len(fields["listening"]) == 4  # type: ignore[arg-type]  # slurmdbd as well
+    assert set(fields["listening"]) == {fields["address"]}, fields  # type: ignore[call-overload]

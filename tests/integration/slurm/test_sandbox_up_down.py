@@ -48,8 +48,8 @@ def mine(home: Path) -> Iterator[Places]:
 
 
 def test_a_job_runs_on_every_node_and_sees_its_gpus(slurm: Sandbox) -> None:
-    said = slurm_says(slurm, "srun", "-N4", "--gres=gpu:2", "sh", "-c", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES")
-    assert sorted(said.splitlines()) == ["node001 0,1", "node002 0,1", "node003 0,1", "node004 0,1"]
+    text = slurm_says(slurm, "srun", "-N4", "--gres=gpu:2", "sh", "-c", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES")
+    assert sorted(text.splitlines()) == ["node001 0,1", "node002 0,1", "node003 0,1", "node004 0,1"]
 
 
 def test_a_queued_job_gains_age(slurm: Sandbox) -> None:
@@ -174,24 +174,24 @@ def test_a_daemon_that_does_not_start_is_named_with_its_log(places: Places, tmp_
 
 
 def test_status_counts_nodes_processes_and_memory(fresh_slurm: Up) -> None:
-    seen = fresh_slurm().status()
-    assert seen.nodes == {"node001": "idle", "node002": "idle"}
-    assert (seen.is_up, seen.dead, seen.processes) == (
+    status = fresh_slurm().status()
+    assert status.nodes == {"node001": "idle", "node002": "idle"}
+    assert (status.is_up, status.dead, status.processes) == (
         True,
         (),
         5,
     )  # munged, slurmctld and its script runner, 2 slurmds
-    assert 1 << 20 < seen.memory_bytes < 1 << 30
+    assert 1 << 20 < status.memory_bytes < 1 << 30
 
 
 def test_env_can_be_evaluated_by_a_shell(mine: Places) -> None:
     opsctl("up", "--nodes", "1")
-    said = opsctl("env").stdout
-    done = subprocess.run(["sh", "-c", f"{said}\nsinfo -h -pmain -o %D"], capture_output=True, text=True, check=True)
+    text = opsctl("env").stdout
+    done = subprocess.run(["sh", "-c", f"{text}\nsinfo -h -pmain -o %D"], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
 
 
 def test_opening_a_sandbox_that_is_not_there_says_how_to_make_it(places: Places) -> None:
-    with pytest.raises(InputError, match="there is no sandbox 'nowhere'") as told:
+    with pytest.raises(InputError, match="there is no sandbox 'nowhere'") as exception_info:
         Sandbox.open("nowhere", places=places, clock=SystemClock(), runner=SystemRunner())
-    assert told.value.hint == "opsctl sandbox up --name nowhere"
+    assert exception_info.value.hint == "opsctl sandbox up --name nowhere"

@@ -15,8 +15,8 @@ def test_twenty_cycles_with_faults_lose_nothing_and_make_nothing_up(places: Plac
         Path(name).chmod(0o755)
         with soaking(Path(name), places, cycles=20, seed=3, seconds=0) as soak:
             soak.go()
-            said = report(soak)
-    assert said["lost"] == {}, os.linesep.join([*story_of(soak, said), *map(str, said.items())])
-    assert said["false"] == {"mail": {}, "slack": {}}
-    assert said["doubled though answered"] == {"mail": {}, "slack": {}}
-    assert (said["cycles that died"], said["bugs"], said["left in outboxes"]) == ([], [], 0)
+            fields = report(soak)
+    assert fields["lost"] == {}, os.linesep.join([*story_of(soak, fields), *map(str, fields.items())])
+    assert fields["false"] == {"mail": {}, "slack": {}}
+    assert fields["doubled though answered"] == {"mail": {}, "slack": {}}
+    assert (fields["cycles that died"], fields["bugs"], fields["left in outboxes"]) == ([], [], 0)

@@ -50,12 +50,12 @@ def watch(trains: Trains, *words: str) -> list[str]:
 
 
 def read_until(handle: int, holds: str, times: int, seconds: float = 100) -> str:
-    said, deadline = "", time.monotonic() + seconds
-    while said.count(holds) < times:
-        assert time.monotonic() < deadline, said
+    literal, deadline = "", time.monotonic() + seconds
+    while literal.count(holds) < times:
+        assert time.monotonic() < deadline, literal
         if select.select([handle], [], [], 0.1)[0]:
-            said += os.read(handle, 1 << 16).decode()
-    return said
+            literal += os.read(handle, 1 << 16).decode()
+    return literal
 
 
 def test_a_terminal_shows_one_page_that_changes_until_ctrl_c(trains: Trains) -> None:
@@ -63,17 +63,17 @@ def test_a_terminal_shows_one_page_that_changes_until_ctrl_c(trains: Trains) -> 
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
     with subprocess.Popen(watch(trains), stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
-        said = read_until(ours, "again every 1 s; Ctrl-C ends it", 1)
+        text = read_until(ours, "again every 1 s; Ctrl-C ends it", 1)
         with trains.run().main_log.open("a") as log:
             log.write(LINE.format(300, 7))
-        said += read_until(ours, "step 300 of 1000", 1)
+        text += read_until(ours, "step 300 of 1000", 1)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=100) == 130
     os.close(ours)
-    lines = ESCAPE.sub("", said).splitlines()
+    lines = ESCAPE.sub("", text).splitlines()
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if re.search(r"loss +7\.01  [▁-█]{32} since step 60$", line.rstrip())]
-    assert "held" in said
+    assert "held" in text
 
 
 def test_a_pipe_gets_a_line_of_json_for_each_look(trains: Trains) -> None:

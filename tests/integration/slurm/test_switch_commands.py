@@ -35,8 +35,8 @@ def shared(slurm: Sandbox) -> Iterator[Trains]:
 
 def test_a_switch_is_armed_shown_and_disarmed(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
-    said = trains.opsctl("kill-switch", "arm", "t", "--reason", 'bad "loss" $(id)')
-    assert said == "t: the kill switch is armed: the running task saves and stops; what is queued is cancelled\n"
+    text = trains.opsctl("kill-switch", "arm", "t", "--reason", 'bad "loss" $(id)')
+    assert text == "t: the kill switch is armed: the running task saves and stops; what is queued is cancelled\n"
     (shown,) = json.loads(trains.opsctl("kill-switch", "show", "t", "--json"))
     assert (shown["switch"], shown["why"]) == ("kill", 'bad "loss" $(id)')
     assert trains.opsctl("kill-switch", "arm", "t", "--reason", "again").startswith("t: already armed: kill by ")
@@ -48,8 +48,8 @@ def test_a_switch_is_armed_shown_and_disarmed(trains: Trains) -> None:
 
 def test_the_save_switch_is_armed(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
-    said = trains.opsctl("save-switch", "t")
-    assert said == "t: the save switch is armed: the running task saves a checkpoint and goes on\n"
+    text = trains.opsctl("save-switch", "t")
+    assert text == "t: the save switch is armed: the running task saves a checkpoint and goes on\n"
     assert (trains.run().switches / "save").exists()
 
 
@@ -62,21 +62,21 @@ def test_a_dry_run_arms_nothing(trains: Trains, words: tuple[str, ...]) -> None:
 
 @root_only
 def test_a_team_mate_stops_a_train_by_its_kill_switch(shared: Trains) -> None:
-    said = as_user(NOBODY, USERS, lambda: shared.opsctl("kill-switch", "arm", "t", "--reason", "bad loss"))
-    assert said == "t: the kill switch is armed: the running task saves and stops; what is queued is cancelled\n"
+    text = as_user(NOBODY, USERS, lambda: shared.opsctl("kill-switch", "arm", "t", "--reason", "bad loss"))
+    assert text == "t: the kill switch is armed: the running task saves and stops; what is queued is cancelled\n"
     (shown,) = json.loads(shared.opsctl("kill-switch", "show", "t", "--json"))
     assert (shown["by"], shown["why"]) == ("nobody", "bad loss")
     # The owner can take away what a team-mate made, and the other way round.
     assert shared.opsctl("kill-switch", "disarm", "t") == "t: the kill switch is disarmed\n"
     shared.opsctl("kill-switch", "arm", "t", "--reason", "x")
-    said = as_user(NOBODY, USERS, lambda: shared.opsctl("kill-switch", "disarm", "t"))
-    assert said == "t: the kill switch is disarmed\n"
+    text = as_user(NOBODY, USERS, lambda: shared.opsctl("kill-switch", "disarm", "t"))
+    assert text == "t: the kill switch is disarmed\n"
 
 
 @root_only
 def test_who_is_not_of_the_group_cannot_arm(shared: Trains) -> None:
-    said = as_user(NOBODY, NOGROUP, lambda: shared.opsctl("kill-switch", "arm", "t", "--reason", "x"))
-    assert said == (
+    text = as_user(NOBODY, NOGROUP, lambda: shared.opsctl("kill-switch", "arm", "t", "--reason", "x"))
+    assert text == (
         f"RunDirError: {shared.run().switches / 'kill'}: Permission denied"
         " | only root, and the `group` that their site.toml names, may"
     )
@@ -88,31 +88,31 @@ def test_who_could_not_make_the_sites_directory_only_looks(shared: Trains) -> No
     site = shared.root / ".site"
     shared.opsctl("watch", "fs_quota")  # imports what the other user may not be able to
     shutil.rmtree(site)
-    said = as_user(NOBODY, NOGROUP, lambda: f"{site.exists()} {shared.opsctl('watch', 'fs_quota')}")
-    assert said.startswith("False ok        fs_quota/root ")
-    assert str(site) not in said
+    text = as_user(NOBODY, NOGROUP, lambda: f"{site.exists()} {shared.opsctl('watch', 'fs_quota')}")
+    assert text.startswith("False ok        fs_quota/root ")
+    assert str(site) not in text
 
 
 @root_only
 def test_who_may_not_look_is_told_that_nothing_is_known(shared: Trains) -> None:
     shared.run().switches.chmod(0o700)
     for words in (("kill-switch", "show", "t"), ("release", "t"), ("save-switch", "t")):
-        said = as_user(NOBODY, NOGROUP, lambda words=words: shared.opsctl(*words))
-        assert said == (f"RunDirError: {shared.run().switches}: Permission denied: it is unknown what is armed | None")
+        text = as_user(NOBODY, NOGROUP, lambda words=words: shared.opsctl(*words))
+        assert text == (f"RunDirError: {shared.run().switches}: Permission denied: it is unknown what is armed | None")
 
 
 @root_only
 def test_who_is_not_of_the_group_takes_no_pause_back(shared: Trains) -> None:
     shared.opsctl("kill-switch", "arm", "t", "--pause", "--reason", "x")
-    said = as_user(NOBODY, NOGROUP, lambda: shared.opsctl("release", "t"))
-    assert said.startswith(f"RunDirError: {shared.run().switches / 'pause'}: Permission denied | ")
+    text = as_user(NOBODY, NOGROUP, lambda: shared.opsctl("release", "t"))
+    assert text.startswith(f"RunDirError: {shared.run().switches / 'pause'}: Permission denied | ")
     assert list(shared.run().requests.iterdir()) == []
 
 
 @root_only
 def test_a_hold_by_a_team_mate_becomes_the_pause_switch(shared: Trains) -> None:
-    said = as_user(NOBODY, USERS, lambda: shared.opsctl("hold", "t", "--reason", "wait"))
-    assert said == (
+    text = as_user(NOBODY, USERS, lambda: shared.opsctl("hold", "t", "--reason", "wait"))
+    assert text == (
         "t: the job is not yours to hold, so the pause switch is armed instead: the running task, or else the next"
         " one, saves, stops and holds the rest; opsctl release t takes it back\n"
     )
@@ -124,22 +124,22 @@ def test_a_hold_by_a_team_mate_becomes_the_pause_switch(shared: Trains) -> None:
 @root_only
 def test_a_release_by_a_team_mate_is_carried_out_by_the_owners_next_verb(shared: Trains) -> None:
     shared.opsctl("hold", "t")
-    said = as_user(NOBODY, USERS, lambda: shared.opsctl("release", "t", "--exclude", "node004"))
-    assert said == (
+    text = as_user(NOBODY, USERS, lambda: shared.opsctl("release", "t", "--exclude", "node004"))
+    assert text == (
         "t: the job is not yours to release, so a request is left: the owner's next `opsctl watch`, or any opsctl"
         " verb of theirs for t, carries it out\n"
     )
     assert shared.rows()[0].is_held
-    said = shared.opsctl("hold", "t")  # any verb
-    assert "t: released " in said
+    text = shared.opsctl("hold", "t")  # any verb
+    assert "t: released " in text
     assert EventKind.REQUEST_DONE in shared.kinds()
     assert shared.app.scheduler.excluded(shared.arrays().pop()) == "node004"
 
 
 @root_only
 def test_a_cancel_by_a_team_mate_names_the_kill_switch(shared: Trains) -> None:
-    said = as_user(NOBODY, USERS, lambda: shared.opsctl("cancel", "t"))
-    assert said == (
+    text = as_user(NOBODY, USERS, lambda: shared.opsctl("cancel", "t"))
+    assert text == (
         "NotAllowed: t: the job is not yours to cancel | opsctl kill-switch arm t --reason ... has it save, leave and"
         " cancel what is queued"
     )
@@ -150,8 +150,8 @@ def test_a_cancel_by_a_team_mate_names_the_kill_switch(shared: Trains) -> None:
 def test_an_edit_by_a_team_mate_is_refused(shared: Trains) -> None:
     shared.opsctl("edit", "t", shared.toml(extra=("--begin=now+1hour",)), "--dry-run")
     path = shared.toml(extra=("--begin=now+1hour",), command=("false",))
-    said = as_user(NOBODY, USERS, lambda: shared.opsctl("edit", "t", path))
-    assert said == f"RunDirError: {shared.run().path}: is not yours; only its owner can edit what it runs | None"
+    text = as_user(NOBODY, USERS, lambda: shared.opsctl("edit", "t", path))
+    assert text == f"RunDirError: {shared.run().path}: is not yours; only its owner can edit what it runs | None"
 
 
 @root_only
@@ -162,7 +162,7 @@ def test_a_kill_switch_by_a_team_mate_ends_a_running_train(slurm: Sandbox) -> No
         trains.opsctl("launch", trains.toml(command=command, extra=()))
         trains.opsctl("kill-switch", "show", "t")
         until((trains.place / "up").exists)
-        said = as_user(NOBODY, USERS, lambda: trains.opsctl("kill-switch", "arm", "t", "--reason", "stop"))
-        assert said.startswith("t: the kill switch is armed")
+        text = as_user(NOBODY, USERS, lambda: trains.opsctl("kill-switch", "arm", "t", "--reason", "stop"))
+        assert text.startswith("t: the kill switch is armed")
         until(lambda: not trains.rows())
         assert EventKind.ATTEMPT_FINALIZED in trains.kinds()

@@ -216,7 +216,7 @@ def test_a_slurm_that_does_not_answer_is_one_finding_and_takes_nothing_back(
     app.counting.env["PATH"] = refusing(tmp_path / "bin/squeue")
     report = cycle(app)
     assert told(report) == [("slurm/site", Level.UNKNOWN)]
-    looked = {each.key for each in report.findings}
+    looked = {finding.key for finding in report.findings}
     assert {"loss/a", "throughput/b", "checkpoint/a", "fs_quota/root", "cron_alive/site"} <= looked
     assert not {"hang/a", "slurm_status/a"} & looked
     del app.counting.env["PATH"]
@@ -244,10 +244,10 @@ def test_of_two_cycles_at_once_one_tells(trains: Trains, app: CountedApp, slurm:
     until(lambda: not trains.rows())
     reports: list[CycleReport] = []
     both = [threading.Thread(target=lambda: reports.append(Watch(world=app).cycle())) for _ in range(2)]
-    for each in both:
-        each.start()
-    for each in both:
-        each.join()
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
     assert sorted(len(told(report)) for report in reports) == [0, 1]
     assert [report.problems for report in reports] == [(), ()]
 
@@ -269,9 +269,9 @@ def test_a_team_mate_sees_it_all_and_tells_nobody(trains: Trains, app: CountedAp
     until(lambda: not trains.rows())
     cycle(app, "held")
     before = (app.alerting.site.alerts / "ledger.json").read_text()
-    said = as_user(65534, 65534, lambda: trains.opsctl("watch", "slurm_status"))
-    assert "t is neither running nor scheduled to run" in said
-    assert "told:" not in said
+    text = as_user(65534, 65534, lambda: trains.opsctl("watch", "slurm_status"))
+    assert "t is neither running nor scheduled to run" in text
+    assert "told:" not in text
     assert (app.alerting.site.alerts / "ledger.json").read_text() == before
 
 

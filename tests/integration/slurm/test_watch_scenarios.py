@@ -43,8 +43,8 @@ def make(tmp_path: Path, slurm: Sandbox) -> Iterator[Callable[..., GuardedTrain]
         return made[-1]
 
     yield train
-    for each in made:
-        each.clear()
+    for guarded_train in made:
+        guarded_train.clear()
 
 
 def test_the_evening_when_the_job_ended_with_nothing_queued(make, slurm, clock, tmp_path):
@@ -196,8 +196,8 @@ def test_a_disk_that_fills_up_is_told_before_it_is_full_and_again_when_there_is_
     with pytest.raises(OSError, match="No space"):
         (small_disk / "step2/model").write_bytes(bytes(56 << 20))
     assert told(cycle(app, "fs_quota")) == [("fs_quota/scratch", Level.CRITICAL)]
-    for each in small_disk.iterdir():
-        shutil.rmtree(each)
+    for path in small_disk.iterdir():
+        shutil.rmtree(path)
     assert told(cycle(app, "fs_quota")) == [("fs_quota/scratch", Level.OK)]
 
 

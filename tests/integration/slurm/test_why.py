@@ -116,13 +116,13 @@ def test_ranks_are_seen_through_their_job_else_by_ssh_and_what_is_out_of_reach_i
         assert by_others[:2] == through_the_job[:2]
         assert by_others[2].startswith("the ranks themselves could not be asked: ")
 
-        said = ask(str(refused))
-        assert re.fullmatch(rf"4 ranks \(.*\) {REFUSED}", said[0])
-        assert said[1] == PTRACE
+        lines = ask(str(refused))
+        assert re.fullmatch(rf"4 ranks \(.*\) {REFUSED}", lines[0])
+        assert lines[1] == PTRACE
         daemon.config.write_text(daemon.config.read_text().replace(f"Port {daemon.ports[odd]}", "Port 1"))
-        said = ask()
-        assert re.fullmatch(r"2 ranks \(node \S+: [0-3,-]+\) in all_reduce at deaf.py:\d+", said[0])
-        assert said[1:3] == [
+        lines = ask()
+        assert re.fullmatch(r"2 ranks \(node \S+: [0-3,-]+\) in all_reduce at deaf.py:\d+", lines[0])
+        assert lines[1:3] == [
             "2 of 4 ranks did not answer",
             f"{odd} could not be reached: ssh as root: connection refused",
         ]

@@ -81,6 +81,6 @@ def test_a_save_in_flight_is_waited_for_before_leaving(train):
     assert attempt.finish() == [0, 0], attempt.log
     assert attempt.stop_reason.checkpoint_step == attempt.stop_reason.step
     assert not list(run.checkpoints.glob(".saving-*"))
-    for each in manifest.list_checkpoints(run.checkpoints):
-        assert manifest.verify(each.path) == []
+    for checkpoint in manifest.list_checkpoints(run.checkpoints):
+        assert manifest.verify(checkpoint.path) == []
     assert attempt.log.count("saved checkpoint") == len(manifest.list_checkpoints(run.checkpoints))

@@ -79,8 +79,8 @@ def test_shrink_keeps_what_is_seen_and_lets_go_what_is_not(copy):
     import torch  # noqa: PLC0415 - may be absent
 
     name = "rank-00000.pt"
-    seen = torch.arange(100_000)[10:20]
-    torch.save({"torch": seen, "again": [seen]}, copy / name)
+    tensor = torch.arange(100_000)[10:20]
+    torch.save({"torch": tensor, "again": [tensor]}, copy / name)
     held = manifest.read_manifest(copy)
     from opsctl.trainer.checkpoint.rewrite import _hashed  # noqa: PLC0415 - torch may be absent
 
@@ -93,7 +93,7 @@ def test_shrink_keeps_what_is_seen_and_lets_go_what_is_not(copy):
     assert (copy / name).stat().st_size == before
     tool("shrink", copy)
     assert (copy / name).stat().st_size < 3000
-    assert torch.equal(torch.load(copy / name)["again"][0], seen)
+    assert torch.equal(torch.load(copy / name)["again"][0], tensor)
     assert manifest.verify(copy) == []
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
     assert ": 0 bytes in 0 files" in tool("shrink", copy)
@@ -276,8 +276,8 @@ def two_ranks(trains):
 
 def test_reshaped_to_another_topology_the_run_goes_on_as_it_would_have(two_ranks, train):
     run = train(**tiny(parallel={"pipeline": 1}))
-    said = tool("reshape", two_ranks.checkpoints / "step-0000010", run.checkpoints)
-    assert "step-0000010: any topology can resume it" in said
+    text = tool("reshape", two_ranks.checkpoints / "step-0000010", run.checkpoints)
+    assert "step-0000010: any topology can resume it" in text
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-0000010"]
     assert manifest.verify(run.checkpoints / "step-0000010") == []
     attempt = run.start(world=1)

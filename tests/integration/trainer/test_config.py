@@ -26,9 +26,9 @@ def test_only_steps_must_be_said():
 
 
 def test_frozen_as_json_it_reads_back_the_same(tmp_path):
-    given = config(precision="fp32", optimizer={"lr": 1, "warmup_samples": 5})
-    (tmp_path / "trainer.json").write_text(given.model_dump_json())
-    assert read(tmp_path / "trainer.json") == given
+    trainer_config = config(precision="fp32", optimizer={"lr": 1, "warmup_samples": 5})
+    (tmp_path / "trainer.json").write_text(trainer_config.model_dump_json())
+    assert read(tmp_path / "trainer.json") == trainer_config
 
 
 def test_samples_to_skip_may_be_said_at_the_start(tmp_path):
@@ -40,8 +40,8 @@ def test_samples_to_skip_may_be_said_at_the_start(tmp_path):
 
 def test_toml_and_json_are_read_alike():
     text = "steps = 5\n[model]\ndropout = 0\n[optimizer]\nlr = 1\n[data]\nprefix = 'a b'"
-    given = tomllib.loads(text)
-    assert TrainerConfig.model_validate(given) == TrainerConfig.model_validate_json(json.dumps(given))
+    fields = tomllib.loads(text)
+    assert TrainerConfig.model_validate(fields) == TrainerConfig.model_validate_json(json.dumps(fields))
 
 
 def test_every_key_is_documented():
@@ -133,18 +133,18 @@ def test_every_layout_problem_is_told_at_once():
 
 
 def test_layout():
-    given = config(parallel={"pipeline": 2})
-    assert check_layout(given, 8) == []
-    cut = layout(given, 8)
+    trainer_config = config(parallel={"pipeline": 2})
+    assert check_layout(trainer_config, 8) == []
+    cut = layout(trainer_config, 8)
     assert (cut.pipeline, cut.data, cut.world) == (2, 4, 8)
     assert [(cut.stage(r), cut.data_rank(r)) for r in (0, 3, 4, 7)] == [(0, 0), (0, 3), (1, 0), (1, 3)]
     assert cut.accumulation(micro_batch=2, global_batch=16) == 2
 
 
 def test_tensor_ranks_are_neighbours():
-    given = config(parallel={"pipeline": 2, "tensor": 2})
-    assert check_layout(given, 8) == []
-    cut = layout(given, 8)
+    trainer_config = config(parallel={"pipeline": 2, "tensor": 2})
+    assert check_layout(trainer_config, 8) == []
+    cut = layout(trainer_config, 8)
     assert (cut.pipeline, cut.data, cut.tensor, cut.world) == (2, 2, 2, 8)
     places = [(cut.stage(r), cut.data_rank(r), cut.tensor_rank(r)) for r in range(8)]
     assert places == [(s, d, t) for s in range(2) for d in range(2) for t in range(2)]

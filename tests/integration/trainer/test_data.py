@@ -128,8 +128,8 @@ def whole(corpus, weight=1.0):
 
 
 def batches(corpus, **changes):
-    given = {"vocabulary": 257, "micro_batch": 2, "data_rank": 0, "data_ranks": 1}
-    return Batches(blend=Blend([whole(corpus)], sequence=4, seed=3), **(given | changes))
+    numbers = {"vocabulary": 257, "micro_batch": 2, "data_rank": 0, "data_ranks": 1}
+    return Batches(blend=Blend([whole(corpus)], sequence=4, seed=3), **(numbers | changes))
 
 
 def seen(batches, consumed, batch):
@@ -147,7 +147,7 @@ def test_a_step_sees_the_same_samples_however_many_ranks_share_it(corpus):
     alone = set(chain.from_iterable(seen(batches(corpus), 16, 16)))
     four = [seen(batches(corpus, data_rank=rank, data_ranks=4), 16, 16) for rank in range(4)]
     assert len(alone) == 16
-    assert [len(each) for each in four] == [2] * 4
+    assert [len(numberses) for numberses in four] == [2] * 4
     assert set(chain.from_iterable(chain.from_iterable(four))) == alone
 
 
@@ -243,7 +243,7 @@ def test_evaluations_read_the_same_samples_whatever_the_seed(corpus):
         )
         opened = open_data(config)
         both = opened.evaluation(data_rank=0, data_ranks=1), opened.training(config, data_rank=0, data_ranks=1)
-        return [list(chain.from_iterable(seen(each, 0, 16))) for each in both]
+        return [list(chain.from_iterable(seen(batches, 0, 16))) for batches in both]
 
     (evaluated, trained), (again, otherwise) = read(1), read(2)
     assert evaluated == again

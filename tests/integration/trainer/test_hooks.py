@@ -19,7 +19,7 @@ class Alone:
         self.others = others
 
     def highest(self, values):
-        return [max(each) for each in zip_longest(values, *self.others, fillvalue=0.0)]
+        return [max(floats) for floats in zip_longest(values, *self.others, fillvalue=0.0)]
 
 
 @pytest.fixture

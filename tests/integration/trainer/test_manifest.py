@@ -121,8 +121,8 @@ STEPS = [Checkpoint(step, Path("nowhere")) for step in (5, 3, 1, 2, 4)]
     [(0, 0, []), (0, 2, []), (1, 0, [1, 2, 3]), (2, 0, [1, 2, 3]), (4, 0, [1]), (9, 0, []), (2, 2, [1, 3]), (2, 1, [])],
 )
 def test_the_last_and_every_nth_are_not_superfluous(last, every, gone):
-    found = manifest.find_superfluous(STEPS, keep_last=last, keep_every=every, is_good=lambda _: True)
-    assert [c.step for c in found] == gone
+    checkpoints = manifest.find_superfluous(STEPS, keep_last=last, keep_every=every, is_good=lambda _: True)
+    assert [c.step for c in checkpoints] == gone
 
 
 def five(directory: Path) -> list[Checkpoint]:
@@ -143,18 +143,18 @@ def five(directory: Path) -> list[Checkpoint]:
     [([], [1, 2, 3]), ([5], [1, 2]), ([5, 4], [1]), ([5, 3], [1, 3]), ([5, 4, 3], [3]), ([1, 2, 3, 4], [])],
 )
 def test_the_last_two_that_are_good_are_never_superfluous(tmp_path, damaged, gone):
-    found = five(tmp_path)
+    checkpoints = five(tmp_path)
     for step in damaged:
         (tmp_path / manifest.directory_name(step) / "a.pt").write_bytes(b"alp")
-    assert [c.step for c in manifest.find_superfluous(found, keep_last=2)] == gone
+    assert [c.step for c in manifest.find_superfluous(checkpoints, keep_last=2)] == gone
 
 
 def test_a_checkpoint_that_is_kept_for_study_is_never_superfluous(tmp_path):
-    found = five(tmp_path)
-    manifest.keep(found[0].path, "the loss doubled at step 2")
-    assert [c.step for c in manifest.find_superfluous(found, keep_last=2)] == [2, 3]
-    assert (found[0].path / "KEEP").read_text() == "the loss doubled at step 2\n"
-    assert manifest.verify(found[0].path) == []
+    checkpoints = five(tmp_path)
+    manifest.keep(checkpoints[0].path, "the loss doubled at step 2")
+    assert [c.step for c in manifest.find_superfluous(checkpoints, keep_last=2)] == [2, 3]
+    assert (checkpoints[0].path / "KEEP").read_text() == "the loss doubled at step 2\n"
+    assert manifest.verify(checkpoints[0].path) == []
 
 
 def test_what_is_removed_half_way_is_no_checkpoint(tmp_path):

@@ -23,9 +23,15 @@ def test_heartbeats_by_rank_0_and_by_the_first_of_each_node(tmp_path):
         who = RankProcess(rank=rank, world_size=4, local_rank=local, node=node)
         Pulse(environ, who, CONFIG).write_heartbeat(Phase.SAVE, RunState(step=3, notes=["disk full"]))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["n7-0.json", "n8-0.json", "train.json"]
-    seen = read_heartbeat(tmp_path / "n8-0.json")
-    assert (seen.attempt, seen.node, seen.rank, seen.phase, seen.step) == ("7_1.0", "n8", 2, Phase.SAVE, 3)
-    assert (seen.limit_s, seen.last_steps, seen.note) == (33.0, 100, "disk full")
+    heartbeat = read_heartbeat(tmp_path / "n8-0.json")
+    assert (heartbeat.attempt, heartbeat.node, heartbeat.rank, heartbeat.phase, heartbeat.step) == (
+        "7_1.0",
+        "n8",
+        2,
+        Phase.SAVE,
+        3,
+    )
+    assert (heartbeat.limit_s, heartbeat.last_steps, heartbeat.note) == (33.0, 100, "disk full")
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ def told(losses, **given):
 def test_a_spike_is_told_once_with_numbers():
     spikes = Spikes(SpikeConfig(window=20))
     assert not any(map(spikes.add_loss, usual(40)))
-    said = spikes.add_loss(5.0)
-    assert said.startswith("loss spike: 5.0000 is ")
-    assert said.endswith("the mean of the 20 steps before")
+    text = spikes.add_loss(5.0)
+    assert text.startswith("loss spike: 5.0000 is ")
+    assert text.endswith("the mean of the 20 steps before")
     assert not any(map(spikes.add_loss, (4.9, 4.0, 3.9)))  # the same spike, on its way down
 
 

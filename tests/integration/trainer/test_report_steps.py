@@ -41,16 +41,16 @@ def test_the_line_is_megatrons_and_means_are_over_the_interval():
 def test_a_batch_that_grew_within_the_interval_is_counted_as_it_was():
     log, state = StepLog(config(), world_size=1), RunState()
     log.add(stepped(state, 6.0, samples=8), rate=1e-4, batch=8)
-    told = log.add(stepped(state, 4.0, samples=16), rate=1e-4, batch=16)
-    assert (told.samples_per_s, told.batch, told.consumed_samples) == (24.0, 16, 24)
+    interval = log.add(stepped(state, 4.0, samples=16), rate=1e-4, batch=16)
+    assert (interval.samples_per_s, interval.batch, interval.consumed_samples) == (24.0, 16, 24)
 
 
 def test_a_loss_that_is_not_a_number_is_counted():
     log, state = StepLog(config(), world_size=1), RunState(step=98)
     log.add(stepped(state, 2.0), rate=1e-4, batch=16)
-    told = log.add(stepped(state, math.nan), rate=1e-4, batch=16)
-    assert "lm loss: NAN |" in told.line()
-    assert "number of nan iterations:   1 |" in told.line()
+    interval = log.add(stepped(state, math.nan), rate=1e-4, batch=16)
+    assert "lm loss: NAN |" in interval.line()
+    assert "number of nan iterations:   1 |" in interval.line()
 
 
 BLOOM = {"layers": 70, "hidden": 14336, "heads": 112, "sequence": 2048, "vocabulary": 250880}
@@ -60,11 +60,11 @@ def test_operations_are_those_that_the_bloom_team_reported():
     """384 GPUs took 102.03 s for 2048 samples, which their log called 153.68 TFLOPs (prequel, tables of February)."""
     log = StepLog(config(model=BLOOM, recompute=True), world_size=384, device="NVIDIA A100-SXM4-80GB")
     state = RunState(step=99)
-    told = log.add(stepped(state, 2.0, 102.03, samples=2048), rate=6e-5, batch=2048)
-    assert told.tflops == pytest.approx(153.68, rel=0.005)
-    assert told.model_tflops == pytest.approx(told.tflops * 3 / 4, rel=0.01)
-    assert told.mfu == pytest.approx(told.model_tflops / 312)
-    assert told.line().endswith(f" | model TFLOPs: {told.model_tflops:.2f} | MFU: {told.mfu:.1%} |")
+    interval = log.add(stepped(state, 2.0, 102.03, samples=2048), rate=6e-5, batch=2048)
+    assert interval.tflops == pytest.approx(153.68, rel=0.005)
+    assert interval.model_tflops == pytest.approx(interval.tflops * 3 / 4, rel=0.01)
+    assert interval.mfu == pytest.approx(interval.model_tflops / 312)
+    assert interval.line().endswith(f" | model TFLOPs: {interval.model_tflops:.2f} | MFU: {interval.mfu:.1%} |")
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_a_place_that_is_none_stops_nothing(tmp_path):
 
 def test_tensorboard_reads_the_events_and_a_new_attempt_hides_what_it_does_again(tmp_path):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    given = LogConfig(directory=str(tmp_path), tensorboard=True)
+    log_config = LogConfig(directory=str(tmp_path), tensorboard=True)
     for attempt_begins, steps in ((0, (1, 2, 3)), (1, (2, 3, 4))):
-        metrics = Metrics(given, {}, step=attempt_begins, writes=True)
+        metrics = Metrics(log_config, {}, step=attempt_begins, writes=True)
         for step in steps:
             metrics.interval(*told(step))
         metrics.close()

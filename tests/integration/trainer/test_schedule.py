@@ -62,9 +62,9 @@ def test_the_104b_ramps_as_its_documents_say():
 
 
 def test_the_decay_ends_with_the_last_step_ramp_included():
-    given = config(batch={"global_batch": 16, "rampup": [2, 2, 70]}, optimizer={"min_lr": 1e-5})
-    assert given.samples() == given.batch.ramp().consumed(100) < 1600
-    assert given.rate().at(given.samples()) == pytest.approx(1e-5)
+    trainer_config = config(batch={"global_batch": 16, "rampup": [2, 2, 70]}, optimizer={"min_lr": 1e-5})
+    assert trainer_config.samples() == trainer_config.batch.ramp().consumed(100) < 1600
+    assert trainer_config.rate().at(trainer_config.samples()) == pytest.approx(1e-5)
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ def test_a_scheduler_that_has_been_silent_for_long_is_told_once(
     tick.write_text("4000\n")
     for _ in range(2):
         warn_of_silence(tick, state)
-    (said,) = capsys.readouterr().out.splitlines()
-    assert said == f"nobody watches this run: the last tick of cron was at {time.ctime(4000)} ({tick})"
-    assert state.notes == [said]
+    (text,) = capsys.readouterr().out.splitlines()
+    assert text == f"nobody watches this run: the last tick of cron was at {time.ctime(4000)} ({tick})"
+    assert state.notes == [text]
 
 
 def test_the_first_rank_looks_with_its_heartbeats_and_no_other_does(tmp_path: Path) -> None:

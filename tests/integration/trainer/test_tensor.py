@@ -62,7 +62,7 @@ def test_slices_put_together_are_the_whole(family):
     whole, *slices = (parameters(model, part) for part in (Slice(), Slice(rank=0, size=2), Slice(rank=1, size=2)))
     matched = set()
     for name, value in whole.items():
-        parts = [each[name] for each in slices]
+        parts = [slice[name] for slice in slices]
         found = [pattern for pattern in (*replicated, *rows) if re.match(pattern, name)]
         assert len(found) < 2
         matched.update(found)
@@ -120,10 +120,10 @@ def test_only_matrices_decay():
 
 @pytest.mark.parametrize("heads", [1, 2, 8, 12])
 def test_slopes_fall_evenly_and_never_repeat(heads):
-    given = slopes(heads)
-    assert len(set(given)) == heads
+    floats = slopes(heads)
+    assert len(set(floats)) == heads
     if heads == 8:
-        assert given == tuple(2.0**-n for n in range(1, 9))  # as in the paper
+        assert floats == tuple(2.0**-n for n in range(1, 9))  # as in the paper
     if heads == 12:  # those of 8, and every other of 16
-        assert given[8:] == pytest.approx([2 ** (-(2 * n + 1) / 2) for n in range(4)])
-    assert all(0 < slope < 1 and math.isfinite(slope) for slope in given)
+        assert floats[8:] == pytest.approx([2 ** (-(2 * n + 1) / 2) for n in range(4)])
+    assert all(0 < slope < 1 and math.isfinite(slope) for slope in floats)

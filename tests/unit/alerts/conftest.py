@@ -65,7 +65,7 @@ class World:
 
     def see(self, mark, key="hang/gpt", **more):
         """What a look that found `mark` has people told."""
-        return [said(each) for each in self.ledger.record([finding(LEVELS[mark], key, **more)])]
+        return [said(transition) for transition in self.ledger.record([finding(LEVELS[mark], key, **more)])]
 
     def story(self, marks, minutes=10):
         """What each look of a row has people told, as `before>after`."""

@@ -253,9 +253,9 @@ def test_clocks_that_differ_lose_nothing_and_double_nothing(tmp_path, skew):
     there.clock.forward(seconds=skew)
     told = []
     for look in range(12):
-        for each in (here, there):
-            told += each.see("C" if look < 6 else ".")
-            each.clock.forward(minutes=5)
+        for world in (here, there):
+            told += world.see("C" if look < 6 else ".")
+            world.clock.forward(minutes=5)
     assert told[0] == ".>C"
     assert told[-1] == "C>."
     assert set(told[1:-1]) <= {"C>C"}  # a clock that is a day ahead finds that the time for a repeat has come

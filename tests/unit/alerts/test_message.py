@@ -75,7 +75,7 @@ incident 0123456789ab, message 0123456789ab.2
 def test_each_step_has_its_word():
     steps = [(Level.CRITICAL, Level.CRITICAL), (Level.WARNING, Level.CRITICAL), (Level.CRITICAL, Level.WARNING)]
     subjects = [render_single(noted(finding(after), before)).subject for before, after in steps]
-    assert [each.split(":")[0] for each in subjects] == [
+    assert [subject.split(":")[0] for subject in subjects] == [
         "[opsctl] STILL CRITICAL",
         "[opsctl] CRITICAL",
         "[opsctl] BETTER",

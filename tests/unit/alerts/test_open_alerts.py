@@ -6,7 +6,7 @@ from opsctl.alerts.open_alerts import open_alerts
 
 
 def briefs(world):
-    return [(each.level, each.summary) for each in open_alerts(world.ledger.path)]
+    return [(open_alert.level, open_alert.summary) for open_alert in open_alerts(world.ledger.path)]
 
 
 def test_a_silence_of_what_people_were_told_is_said(world):
@@ -38,7 +38,7 @@ def test_a_silence_that_is_over_is_none(world):
 def test_what_is_acknowledged_is_marked(world):
     world.see("C")
     world.ledger.ack("hang/gpt", "on it")
-    assert [each.acknowledged for each in open_alerts(world.ledger.path)] == [True]
+    assert [open_alert.acknowledged for open_alert in open_alerts(world.ledger.path)] == [True]
 
 
 def test_a_ledger_that_is_none_has_nothing_open(world):

@@ -222,8 +222,8 @@ def test_two_do_not_deliver_the_same_out_of_both_outboxes_at_once(world, first):
         replace(here.outbox, elsewhere=there.outbox),
         replace(there.outbox, elsewhere=here.outbox),
     )
-    for each in (here, there):
-        each.put(1, "a.1")
+    for post in (here, there):
+        post.put(1, "a.1")
 
     def meanwhile(item):
         there.flush()

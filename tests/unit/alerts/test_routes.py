@@ -111,8 +111,8 @@ def test_quiet_hours_end_by_the_clock_of_the_morning_though_it_was_changed_in_th
     try:
         evening = datetime(2026, 10, 24, 21, 30, tzinfo=UTC)  # 23:30 in summer time; 07:00 is in winter time
         rules = {**by({"channels": ("mail",), "quiet": "22:00-07:00"}), "time_zone": zone}
-        found = told(rules, noted(Level.OK, Level.WARNING, evening))
+        moments = told(rules, noted(Level.OK, Level.WARNING, evening))
     finally:
         monkeypatch.undo()
         time.tzset()
-    assert found == {"mail": datetime(2026, 10, 25, 6, tzinfo=UTC)}
+    assert moments == {"mail": datetime(2026, 10, 25, 6, tzinfo=UTC)}

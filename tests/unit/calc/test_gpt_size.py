@@ -90,9 +90,9 @@ def test_bloom_has_exactly_the_parameters_that_it_was_published_with() -> None:
 
 
 def test_both_formulas_agree_but_for_the_final_norm() -> None:
-    for each in PUBLISHED.values():
-        if each.positions:
-            assert parameters(each) - approximate_parameters(each) == 2 * each.hidden
+    for model_shape in PUBLISHED.values():
+        if model_shape.positions:
+            assert parameters(model_shape) - approximate_parameters(model_shape) == 2 * model_shape.hidden
 
 
 def test_one_layer_and_the_embedding_of_the_104b_are_those_of_the_prequel() -> None:

@@ -10,10 +10,10 @@ IDEFICS = {"billions": 80, "sequence": 1024, "batch": 3584, "gpus": 512}
 
 
 def test_idefics_communicates_for_11_s_and_computes_for_18_s() -> None:
-    found = network.traffic(zero=3, gb_s=42.5, tflops=250, **IDEFICS)
-    assert found.communication_s == pytest.approx(11, abs=0.5)
-    assert found.compute_s == pytest.approx(18, abs=0.5)
-    assert not found.network_bound
+    traffic = network.traffic(zero=3, gb_s=42.5, tflops=250, **IDEFICS)
+    assert traffic.communication_s == pytest.approx(11, abs=0.5)
+    assert traffic.compute_s == pytest.approx(18, abs=0.5)
+    assert not traffic.network_bound
 
 
 def test_the_18_s_come_of_250_tflops_where_the_book_has_just_said_234() -> None:
@@ -77,8 +77,8 @@ def test_a_bucket_of_half_a_billion_is_1_gb_in_bf16_and_2_in_fp32() -> None:
 
 def test_communication_and_compute_of_idefics_make_30_s_of_the_49_that_a_step_took() -> None:
     # The book: "the math checks out as comms + compute are in the ballpark of the measured time"
-    found = network.traffic(zero=3, gb_s=42.5, tflops=250, **IDEFICS)
-    assert found.communication_s + found.compute_s == pytest.approx(29.7, abs=0.1)
+    traffic = network.traffic(zero=3, gb_s=42.5, tflops=250, **IDEFICS)
+    assert traffic.communication_s + traffic.compute_s == pytest.approx(29.7, abs=0.1)
 
 
 def test_23_times_slower_is_against_nvlink_both_ways_and_12_times_against_one_way() -> None:

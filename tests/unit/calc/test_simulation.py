@@ -72,33 +72,33 @@ def test_metas_4096_gpus_are_effective_for_more_than_90_percent() -> None:
 def test_llama_3s_54_days_have_419_failures_and_more_than_90_percent() -> None:
     rate = 419 / (2048 * 54) * 1000
     llama = replace(PLAIN, days=54, per_1000_node_days=rate, interval_h=1 / 6, save_h=10 / 3600, start_up_h=1 / 12)
-    found = mean_of(llama)
-    running = 419 * (1 - found.lost["hang until noticed"])
-    assert found.failures == pytest.approx(running, abs=3 * math.sqrt(419 / found.seeds))
-    assert found.mean > 0.9
+    summary = mean_of(llama)
+    running = 419 * (1 - summary.lost["hang until noticed"])
+    assert summary.failures == pytest.approx(running, abs=3 * math.sqrt(419 / summary.seeds))
+    assert summary.mean > 0.9
 
 
 def test_byterobusts_97_percent_come_with_short_stops() -> None:
     # 9,600 GPUs, a failure per 2.78 h at 16k; detected in half a minute, warm standby, checkpoints every few steps
     rate = 1000 * 24 / (2.78 * 2048)
-    found = mean_of(
+    summary = mean_of(
         replace(PLAIN, nodes=1200, per_1000_node_days=rate, interval_h=5 / 60, start_up_h=5 / 60, hangs=0.13,
                 notice_h=30 / 3600)
     )  # fmt: skip
-    assert found.mean == pytest.approx(0.97, abs=0.01)
+    assert summary.mean == pytest.approx(0.97, abs=0.01)
 
 
 def test_a_train_without_failures_loses_its_start_up_and_its_saves() -> None:
-    found = simulate(replace(PLAIN, per_1000_node_days=0, save_h=0.1, interval_h=0.9, days=100), seed=0)
-    assert found.failures == 0
-    assert found.share == pytest.approx(0.9, abs=0.001)
+    simulated = simulate(replace(PLAIN, per_1000_node_days=0, save_h=0.1, interval_h=0.9, days=100), seed=0)
+    assert simulated.failures == 0
+    assert simulated.share == pytest.approx(0.9, abs=0.001)
 
 
 def test_a_time_limit_costs_a_start_up_a_save_and_a_wait_for_each_task() -> None:
     calm = replace(PLAIN, per_1000_node_days=0, task_h=20, save_h=0.5, interval_h=100, start_up_h=1, queue_h=0)
-    found = simulate(replace(calm, days=100), seed=0)
-    assert found.attempts == 120
-    assert found.share == pytest.approx(18.5 / 20, abs=0.001)
+    simulated = simulate(replace(calm, days=100), seed=0)
+    assert simulated.attempts == 120
+    assert simulated.share == pytest.approx(18.5 / 20, abs=0.001)
 
 
 def test_the_same_seed_is_the_same_train_and_another_is_another() -> None:
@@ -140,7 +140,7 @@ def test_the_knob_that_helps_most_is_the_one_that_costs_most() -> None:
     outcomes = run(setup, 10)
     found = knobs(setup, outcomes)
     assert found[0].change == "half the wait in the queue"
-    assert [each.gain for each in found] == sorted((each.gain for each in found), reverse=True)
+    assert [knob.gain for knob in found] == sorted((knob.gain for knob in found), reverse=True)
     assert found[0].gain > 10 * found[0].error
 
 
@@ -177,16 +177,16 @@ SETUPS = st.builds(
 @given(setup=SETUPS, seed=st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
 def test_effective_and_lost_hours_add_up_to_the_wall_clock(setup: SimulationSetup, seed: int) -> None:
-    found = simulate(setup, seed=seed)
-    assert found.effective_h + sum(found.lost.values()) == pytest.approx(found.wall_h, rel=1e-9, abs=1e-9)
-    assert 0 <= found.share <= 1
-    assert all(hours >= 0 for hours in found.lost.values())
+    simulated = simulate(setup, seed=seed)
+    assert simulated.effective_h + sum(simulated.lost.values()) == pytest.approx(simulated.wall_h, rel=1e-9, abs=1e-9)
+    assert 0 <= simulated.share <= 1
+    assert all(hours >= 0 for hours in simulated.lost.values())
 
 
 def test_the_spread_is_that_of_the_trains() -> None:
     outcomes = run(ROUGH, 12)
     found = summary(outcomes)
-    assert found.mean == pytest.approx(fmean(each.share for each in outcomes))
+    assert found.mean == pytest.approx(fmean(outcome.share for outcome in outcomes))
     assert found.low <= found.mean <= found.high
     assert summary(outcomes[:1]).spread == 0
 

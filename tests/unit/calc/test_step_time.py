@@ -25,7 +25,7 @@ BLOOM = Topology(tp=4, pp=12, dp=8, micro_batch=2, precision="bf16-optimizer", e
 
 def fitted_on(seen: Sequence[Row]) -> dict[str, float]:
     parts = [step_time.parts(row.shape, row.topology, row.cluster, batch=row.batch) for row in seen]
-    factors = fit([list(each.values()) for each in parts], [row.seconds or 0.0 for row in seen])
+    factors = fit([list(part.values()) for part in parts], [row.seconds or 0.0 for row in seen])
     return dict(zip(parts[0], factors, strict=True))
 
 
@@ -121,9 +121,9 @@ def test_a_fit_finds_the_factors_that_the_times_were_made_with() -> None:
 
 def test_a_fit_gives_up_what_would_be_negative() -> None:
     parts = [[float(a), float(a * a)] for a in range(1, 9)]
-    found = fit(parts, [5 * a - 0.01 * a * a for a, _ in parts])
-    assert found[1] == 0
-    assert found[0] == pytest.approx(5, rel=0.02)
+    floats = fit(parts, [5 * a - 0.01 * a * a for a, _ in parts])
+    assert floats[1] == 0
+    assert floats[0] == pytest.approx(5, rel=0.02)
 
 
 def test_one_row_that_nothing_explains_does_not_bend_the_fit() -> None:

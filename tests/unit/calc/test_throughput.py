@@ -109,7 +109,7 @@ def test_bloom_used_about_half_of_its_a100s_and_recomputed_a_quarter_of_that() -
 
 
 def test_peaks_are_those_without_sparsity() -> None:
-    peaks = {name: each.tflops for name, each in ACCELERATORS.items()}
+    peaks = {name: accelerator.tflops for name, accelerator in ACCELERATORS.items()}
     assert {name: peaks[name] for name in ("V100", "A100", "H100", "H200", "MI250X", "MI300X")} == {
         "V100": 125, "A100": 312, "H100": 989, "H200": 989, "MI250X": 383, "MI300X": 1307,
     }  # fmt: skip

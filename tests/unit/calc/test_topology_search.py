@@ -26,7 +26,7 @@ def test_what_bloom_was_trained_with_can_run() -> None:
 
 def test_what_bloom_was_trained_with_is_among_the_first_and_within_3_percent_of_the_best() -> None:
     found = candidates(BLOOM, NODES, batch=2048, ramp=ramp_sizes(192, 16, 2048), precision="bf16-optimizer")
-    place = next(k for k, each in enumerate(found) if each.topology == CHOSEN)
+    place = next(k for k, candidate in enumerate(found) if candidate.topology == CHOSEN)
     assert place < 5
     assert found[place].seconds / found[0].seconds < 1.03
 
@@ -153,6 +153,6 @@ def test_a_ramp_has_to_reach_its_batch() -> None:
 
 def test_every_candidate_uses_all_gpus_and_those_that_can_run_come_first() -> None:
     found = candidates(BLOOM, NODES, batch=2048)
-    assert all(each.topology.gpus == 384 for each in found)
-    can_run = [not each.problems for each in found]
+    assert all(candidate.topology.gpus == 384 for candidate in found)
+    can_run = [not candidate.problems for candidate in found]
     assert can_run == sorted(can_run, reverse=True)

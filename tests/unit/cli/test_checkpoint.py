@@ -94,7 +94,7 @@ def flip(path: Path) -> None:
 
 
 def steps(directory: Path) -> list[int]:
-    return [each.step for each in manifest.list_checkpoints(directory)]
+    return [checkpoint.step for checkpoint in manifest.list_checkpoints(directory)]
 
 
 def test_brackets_and_colons_in_a_list_are_what_they_are(run):
@@ -138,8 +138,8 @@ def test_a_list_tells_size_and_place_of_each(run):
 
 
 def test_verify_says_that_there_is_nothing_to_verify(run):
-    for each in (run / "checkpoints").iterdir():
-        shutil.rmtree(each)
+    for path in (run / "checkpoints").iterdir():
+        shutil.rmtree(path)
     assert opsctl("verify", "tiny") == "tiny: no checkpoints\n"
 
 
@@ -180,9 +180,9 @@ def test_prune_keeps_every_nth_and_what_is_kept_for_study(run):
 
 def test_offload_copies_all_and_keeps_two(run, tmp_path):
     place = tmp_path / "archive"
-    said = opsctl("offload", "tiny", "--to", place, "--dry-run")
-    assert said.startswith("tiny: would copy step 10, 20, 30, 40, ")
-    assert said.endswith("; would remove step 10, 20 here\n")
+    text = opsctl("offload", "tiny", "--to", place, "--dry-run")
+    assert text.startswith("tiny: would copy step 10, 20, 30, 40, ")
+    assert text.endswith("; would remove step 10, 20 here\n")
     assert not place.exists()
 
     assert opsctl("offload", "tiny", "--to", place) == (
@@ -190,7 +190,12 @@ def test_offload_copies_all_and_keeps_two(run, tmp_path):
     )
     assert steps(run / "checkpoints") == [30, 40]
     assert steps(place / "tiny") == [10, 20, 30, 40]
-    assert [manifest.verify(each.path) for each in manifest.list_checkpoints(place / "tiny")] == [[], [], [], []]
+    assert [manifest.verify(checkpoint.path) for checkpoint in manifest.list_checkpoints(place / "tiny")] == [
+        [],
+        [],
+        [],
+        [],
+    ]
     assert json.loads(opsctl("list", "tiny", "--json"))[0]["offloaded"] == [f"{place}/tiny"]
 
     save(run / "checkpoints", 50)
@@ -222,7 +227,7 @@ def test_one_that_cannot_be_looked_into_keeps_no_verb_from_the_others(run, tmp_p
     rows = json.loads(opsctl("list", "tiny", "--json", code=1))
     assert [row["step"] for row in rows if row["is_unread"] and "File name too long" in row["problem"]] == [10, 40]
     verdicts = json.loads(opsctl("verify", "tiny", "--json", code=1))
-    assert [each["verdict"] for each in verdicts] == ["unknown", "verified", "verified", "unknown", "verified"]
+    assert [verdict["verdict"] for verdict in verdicts] == ["unknown", "verified", "verified", "unknown", "verified"]
 
     done = refused("prune", "tiny", "--keep-last", 2, "--json")
     assert json.loads(done.out)["removed"] == [20]  # of 30 and 50 both are needed: 40 may be no good
@@ -287,8 +292,8 @@ def test_cut_off_amid_a_file_it_goes_on_where_it_was(run, tmp_path):
             [sys.executable, "-P", KILLED_AMID_A_COPY, "2", *words], capture_output=True, check=False
         )
         assert (killed.returncode, len(list(part.rglob("*.pt")))) == (-signal.SIGXFSZ, whole + 1), killed.stderr
-        for each in manifest.list_checkpoints(place / "tiny"):
-            assert manifest.verify(each.path) == []
+        for checkpoint in manifest.list_checkpoints(place / "tiny"):
+            assert manifest.verify(checkpoint.path) == []
     *whole, _ = sorted(part.rglob("*.pt"), key=lambda path: path.stat().st_mtime_ns)  # the last was cut
     written = {path.relative_to(part): path.stat().st_mtime_ns for path in whole}
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
@@ -331,7 +336,7 @@ def test_a_full_destination_is_said_and_nothing_goes(run, tmp_path):
         with pytest.raises(OpsctlError, match="No space left on device"):
             opsctl("offload", "tiny", "--to", place)
         assert steps(run / "checkpoints")[-2:] == [30, 40]
-        assert all(manifest.verify(each.path) == [] for each in manifest.list_checkpoints(place / "tiny"))
+        assert all(manifest.verify(checkpoint.path) == [] for checkpoint in manifest.list_checkpoints(place / "tiny"))
     finally:
         subprocess.run(["umount", "--lazy", place], check=True)
 
@@ -346,7 +351,12 @@ def test_a_program_copies_and_what_it_copied_is_verified(run, tmp_path):
     place = tmp_path / "archive"
     done = json.loads(opsctl("offload", "tiny", *rsync(place), "--json"))
     assert (done["copied"], done["removed"], done["failed"]) == ([10, 20, 30, 40], [10, 20], [])
-    assert [manifest.verify(each.path) for each in manifest.list_checkpoints(place / "tiny")] == [[], [], [], []]
+    assert [manifest.verify(checkpoint.path) for checkpoint in manifest.list_checkpoints(place / "tiny")] == [
+        [],
+        [],
+        [],
+        [],
+    ]
     assert json.loads(opsctl("offload", "tiny", *rsync(place), "--json"))["copied"] == []
 
 

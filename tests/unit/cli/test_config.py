@@ -52,7 +52,7 @@ def test_starters_overwrite_nothing(tmp_path):
     with pytest.raises(InputError) as caught:
         opsctl("config", "init", "--dir", tmp_path)
     assert caught.value.message == f"{tmp_path / 'site.toml'} is there already"
-    assert [each.name for each in tmp_path.iterdir()] == ["site.toml"]
+    assert [path.name for path in tmp_path.iterdir()] == ["site.toml"]
 
 
 def test_files_that_are_fine_are_said_to_be(tmp_path):

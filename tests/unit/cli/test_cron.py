@@ -46,20 +46,20 @@ def app_of(site: Path) -> App:
 
 
 def test_status_before_anything_was_started_says_how_to(site: Path) -> None:
-    said = opsctl(site, "status").output
-    assert said.startswith("nobody ticks: opsctl cron start\n")
-    assert "echo often" in said
+    text = opsctl(site, "status").output
+    assert text.startswith("nobody ticks: opsctl cron start\n")
+    assert "echo often" in text
     assert not (site.parent / "trains").exists(), "and it makes nothing"
 
 
 def test_status_says_when_each_ran_with_what_result_and_when_it_runs_next(site: Path) -> None:
     opsctl(site, "tick")
-    asked = datetime.now(UTC)
+    moment = datetime.now(UTC)
     given = json.loads(opsctl(site, "status", "--json").output)
     daily, often = given["entries"]
     assert (often["id"], often["when"], often["result"]) == ("echo often", "*/10 * * * *", "ok")
     assert often["output"].endswith("-echo-often.txt")
-    assert datetime.fromisoformat(often["next"]) > asked
+    assert datetime.fromisoformat(often["next"]) > moment
     assert datetime.fromisoformat(daily["next"]).hour == 0
     assert given["is_overdue"] is False
 
@@ -70,9 +70,9 @@ def test_status_says_what_will_not_be_run_before_it_is_due(site: Path) -> None:
     (daily / "plain").write_text("#!/bin/sh\n")
     (daily / "theirs").write_text("#!/bin/sh\n")
     (daily / "theirs").chmod(0o777)
-    said = opsctl(site, "status").output
-    assert "cron.daily/plain: not executable: chmod +x it" in said
-    assert f"{daily}/theirs: mode 0777 lets others write" in said
+    text = opsctl(site, "status").output
+    assert "cron.daily/plain: not executable: chmod +x it" in text
+    assert f"{daily}/theirs: mode 0777 lets others write" in text
 
 
 def test_status_fails_where_ticks_should_come_and_do_not(site: Path) -> None:

@@ -30,11 +30,11 @@ def test_a_switchs_reason_does_nothing_to_a_terminal(train):
     (train.switches / "kill").write_text(json.dumps({"why": EVIL}))
     ours, theirs = pty.openpty()
     assert opsctl(train, "kill-switch", "show", "gpt", stdout=theirs).returncode == 0
-    said = os.read(ours, 65536).decode()
+    text = os.read(ours, 65536).decode()
     os.close(ours)
     os.close(theirs)
-    assert "red \x1b[31mtext\x1b[0m  end" in said
-    assert not any(each in said for each in ("\x1b]", "\x07", "\x1b[2J", "\x1b[6n"))
+    assert "red \x1b[31mtext\x1b[0m  end" in text
+    assert not any(literal in text for literal in ("\x1b]", "\x07", "\x1b[2J", "\x1b[6n"))
 
 
 def test_half_a_character_is_printed_as_json_escapes_it(train):

@@ -69,6 +69,6 @@ def test_on_a_narrow_terminal_nothing_of_a_table_is_cut_off(tmp_path):
         env={**os.environ, "TERM": "xterm", "COLUMNS": "50"}, stdout=theirs, timeout=250, check=False,
     )  # fmt: skip
     os.close(theirs)
-    said = os.read(ours, 65536).decode()
-    assert "sandbox" in said
-    assert "…" not in said
+    text = os.read(ours, 65536).decode()
+    assert "sandbox" in text
+    assert "…" not in text

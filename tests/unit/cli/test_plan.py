@@ -186,7 +186,7 @@ BAD = ("0", "-1", "nan", "inf", "-inf", "1e308", "1e-320", "1e30", "1e-30", "100
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_figure_makes_a_verb_break(verb: str) -> None:
-    named = [(each.opts[0], each.type.name) for each in group.commands[verb].params]
+    named = [(param.opts[0], param.type.name) for param in group.commands[verb].params]
     numbers = [name for name, kind in named if kind in ("float", "integer", "integer range")]
     for name in numbers:
         for value in BAD:
@@ -200,10 +200,10 @@ def test_memory_says_which_stage_is_the_fullest_and_whether_it_fits() -> None:
 
 
 def test_topology_counts_what_rules_the_others_out() -> None:
-    said = plan("topology", *VERBS["topology"]).output.splitlines()[-1]
-    assert "of 292 can run. Ruled out: " in said
-    assert "56 by heads" in said
-    assert "44 by ramp" in said
+    text = plan("topology", *VERBS["topology"]).output.splitlines()[-1]
+    assert "of 292 can run. Ruled out: " in text
+    assert "56 by heads" in text
+    assert "44 by ramp" in text
 
 
 def test_topology_shows_what_is_ruled_out_when_asked() -> None:

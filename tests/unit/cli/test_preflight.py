@@ -59,7 +59,7 @@ def test_an_error_fails_with_its_source_and_its_remedy(preflight):
 
 def test_what_launch_cannot_render_is_an_error_too(preflight):
     code, out, _ = preflight("--json", trainer='command = ["x", "{{ nodse }}"]')
-    found = {each["check"]: each["what"] for each in json.loads(out)["findings"]}
+    found = {load["check"]: load["what"] for load in json.loads(out)["findings"]}
     assert (code, found["body"].partition(";")[0]) == (2, "{{ nodse }}: unknown")
 
 

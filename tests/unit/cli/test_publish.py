@@ -66,18 +66,18 @@ def test_a_place_without_how_is_told_and_not_passed_over(place: Place) -> None:
 
 
 def test_every_train_is_published_without_the_webhook_that_the_alerts_use(place: Place) -> None:
-    code, said = place.opsctl()
+    code, text = place.opsctl()
     assert code == 0
-    assert f"one: copied 1 file, 24 B, to {place.out}/one; 0 unchanged" in said
-    assert "  logs/main_log.txt: 24 B, 2 secrets struck out\n" in said
+    assert f"one: copied 1 file, 24 B, to {place.out}/one; 0 unchanged" in text
+    assert "  logs/main_log.txt: 24 B, 2 secrets struck out\n" in text
     assert [place.log(name) for name in ("one", "two")] == ["posting to ***\nwith ***\n"] * 2
 
 
 def test_a_webhook_that_cannot_be_read_publishes_nothing(place: Place) -> None:
     (place.path / "webhook").unlink()
-    code, said = place.opsctl()
+    code, text = place.opsctl()
     assert code == 1
-    assert said.count("not published: nothing is published while a secret is not known: webhook_file") == 2
+    assert text.count("not published: nothing is published while a secret is not known: webhook_file") == 2
     assert not place.out.exists()
 
 
@@ -91,25 +91,25 @@ def test_a_trains_own_rules_go_before_the_sites(place: Place) -> None:
 
 def test_a_train_that_cannot_be_published_stops_no_other(place: Place) -> None:
     place.runs[0].config.write_text("nonsense")
-    code, said = place.opsctl()
+    code, text = place.opsctl()
     assert code == 2
-    assert "one: not published: " in said
+    assert "one: not published: " in text
     assert place.log("two")
 
 
 def test_what_others_could_have_written_names_no_command(place: Place) -> None:
     run = place.train("two", more='[publish]\nto = "command"\ncommand = "touch {source}/../../../hacked"\n')
     run.config.chmod(0o666)
-    code, said = place.opsctl("two")
+    code, text = place.opsctl("two")
     assert code == 1
-    assert "others could have written what would be run here as you" in said
+    assert "others could have written what would be run here as you" in text
     assert not list(place.path.rglob("hacked"))
 
 
 def test_a_dry_run_and_json(place: Place) -> None:
-    _, said = place.opsctl("one", "--dry-run")
-    assert said.startswith("one: would copy 3 files")
-    assert "  report.html: made as it is copied\n" in said
+    _, text = place.opsctl("one", "--dry-run")
+    assert text.startswith("one: would copy 3 files")
+    assert "  report.html: made as it is copied\n" in text
     assert not place.out.exists()
     given = json.loads(place.opsctl("--json")[1])
     assert [(each["train"], each["shipped"]) for each in given["published"]] == [("one", True), ("two", True)]

@@ -170,7 +170,7 @@ def test_a_log_that_is_none_leaves_the_journal_to_tell(tmp_path: Path, content: 
     report = train.report(99999)
     assert report.buckets[Bucket.QUEUE] == 660
     assert sum(report.buckets.values()) == pytest.approx(3320)
-    assert any(each.startswith("there are no iteration lines in the log") for each in report.notes)
+    assert any(note.startswith("there are no iteration lines in the log") for note in report.notes)
 
 
 def test_clocks_that_jump_in_the_journal_do_not_break_the_sum(tmp_path: Path) -> None:

@@ -58,11 +58,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
         attempt="12_2.0", job="13", nodes="node002", node_count=1, gpus="", node="node002", at=now, checkpoint=0
     )
     write_start(run, run.attempt("12_2.0"), start)
-    beat = Heartbeat(
+    heartbeat = Heartbeat(
         attempt="12_2.0", node="node002", rank=0, phase=Phase.TRAIN, step=70, at=now.timestamp(), limit_s=60, loss=2.5,
         last_steps=150, checkpoint_step=50,
     )  # fmt: skip
-    (run.heartbeat / "train.json").write_text(to_json(beat))
+    (run.heartbeat / "train.json").write_text(to_json(heartbeat))
     saved = run.checkpoints / "step-0000050"
     saved.mkdir()
     ago = (now - timedelta(hours=2)).timestamp()
@@ -117,7 +117,7 @@ def test_since_when_it_does_not_answer_is_told_where_the_watch_has_found_it(run:
 def test_a_train_that_was_never_submitted_is_that_whatever_slurm_says(run: RunDir) -> None:
     RunDir(run.path.parent / "new").create()
     (run.path.parent / "new" / "train.toml").write_text("")
-    assert {each["train"]: each["state"] for each in json.loads(status("--json").stdout)} == {
+    assert {load["train"]: load["state"] for load in json.loads(status("--json").stdout)} == {
         "gpt": "unknown",
         "new": "not submitted",
     }

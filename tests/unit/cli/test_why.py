@@ -79,27 +79,27 @@ def test_a_crash_is_told_with_place_proof_and_what_to_do(world: World) -> None:
     attempt = world.began("12_1.0")
     says(world, *(f"[node002:3]: {line}" for line in real("tr1-13b-ecc.txt").splitlines()), f"[node001:0]: {LOST}")
     world.exited(attempt, 1)
-    told = call(world, "gpt").stdout.splitlines()
-    assert told[:3] == [
+    lines = call(world, "gpt").stdout.splitlines()
+    assert lines[:3] == [
         "gpt 12_1.0: gpu: uncorrectable memory error of a GPU",
         "  where  node node002, rank 3",
         "  when   after iteration 43680",
     ]
-    assert told[6].endswith("cudaErrorECCUncorrectable: uncorrectable ECC error encountered")
-    assert told[8:10] == [
+    assert lines[6].endswith("cudaErrorECCUncorrectable: uncorrectable ECC error encountered")
+    assert lines[8:10] == [
         "  also   ranks lost their connection to another one (1 rank)",
         f"  log    {world.run.main_log}",
     ]
-    assert told[10].startswith("  do     Exclude the node; have its GPU reset")
-    assert told[11] == "         opsctl release gpt --exclude node002"
+    assert lines[10].startswith("  do     Exclude the node; have its GPU reset")
+    assert lines[11] == "         opsctl release gpt --exclude node002"
 
 
 def test_the_next_crash_on_the_same_node_says_so(world: World) -> None:
     world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
     world.exited(_crashed(world, "12_2.0", "tr1-13b-out-of-memory-at-barrier.txt"), 1)
-    found = ask(world, "gpt")
-    assert (found["attempt"], found["cause"], found["node"]) == ("12_2.0", "gpu-memory-taken", "node002")
-    assert found["also"] == ["the same node ended 12_1.0: uncorrectable memory error of a GPU"]
+    fields = ask(world, "gpt")
+    assert (fields["attempt"], fields["cause"], fields["node"]) == ("12_2.0", "gpu-memory-taken", "node002")
+    assert fields["also"] == ["the same node ended 12_1.0: uncorrectable memory error of a GPU"]
 
 
 def test_an_earlier_task_is_told_from_its_own_part_of_the_log(world: World) -> None:
@@ -163,14 +163,14 @@ def test_what_the_guard_saw_and_did_when_it_finalized_a_attempt_is_told_with_it(
     world.row((1,), JobState.NODE_FAIL, end=world.clock.now() + timedelta(minutes=1))
     finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1], care=care_of(world))
     world.queue.states.clear()
-    found = ask(world, "gpt")
-    assert (found["says"], found["node"]) == ("Slurm lost a node", "node001")
+    fields = ask(world, "gpt")
+    assert (fields["says"], fields["node"]) == ("Slurm lost a node", "node001")
     excluded = "excluded node001 from what is queued and from later launches, until 2026-03-04 12:00 UTC"
-    assert found["done"] == [excluded]
-    told = call(world, "gpt").stdout
-    assert "  where  node node001\n" in told
-    assert f"  done   {excluded}\n  do     " in told
-    assert "opsctl release" not in told
+    assert fields["done"] == [excluded]
+    text = call(world, "gpt").stdout
+    assert "  where  node node001\n" in text
+    assert f"  done   {excluded}\n  do     " in text
+    assert "opsctl release" not in text
 
 
 def test_a_task_that_opsctl_cancelled_because_it_hung_was_not_cancelled_by_somebody(world: World) -> None:
@@ -192,8 +192,8 @@ def test_what_main_log_lost_is_read_from_the_ranks_own_log(world: World) -> None
     attempt = world.began()
     (world.run.attempt_logs(attempt.name) / "node002-3.log").write_text(real("tr1-13b-ecc.txt"))
     world.exited(attempt, 1)
-    found = ask(world, "gpt")
-    assert (found["cause"], found["node"], found["rank"]) == ("gpu-ecc", "node002", 3)
+    fields = ask(world, "gpt")
+    assert (fields["cause"], fields["node"], fields["rank"]) == ("gpu-ecc", "node002", 3)
 
 
 def test_a_attempt_that_goes_on_has_no_end(world: World) -> None:
@@ -210,8 +210,8 @@ def looked(world: World, node: str, evidence: str = "") -> None:
     at = world.clock.now()
     rows = (CheckResult(check="remapped_rows", severity=Severity.DEGRADED, evidence=evidence),) if evidence else ()
     health = Health.DEGRADED if evidence else Health.HEALTHY
-    found = Verdict(node=node, health=health, results=rows, at=at, by="ssh")
-    App(world).history.save([(NodeSnapshot(node=node, at=at), found)], baseline_hours=24)
+    verdict = Verdict(node=node, health=health, results=rows, at=at, by="ssh")
+    App(world).history.save([(NodeSnapshot(node=node, at=at), verdict)], baseline_hours=24)
 
 
 def test_what_health_knew_of_the_first_causes_node_is_told_beside_it(world: World) -> None:
@@ -230,9 +230,9 @@ def test_where_no_log_names_a_cause_the_nodes_of_that_attempt_are_told_of(world:
     attempt = world.began("12_1.0", nodes="node[001-003]")
     says(world, "nothing to see")
     world.exited(attempt, 1, after=600)
-    found = ask(world, "gpt")
-    assert (found["cause"], found["suspects"]) == ("nothing", [])
-    assert found["also"] == [
+    fields = ask(world, "gpt")
+    assert (fields["cause"], fields["suspects"]) == ("nothing", [])
+    assert fields["also"] == [
         "node003 was already degraded, when looked at 10m before: remapped_rows: 1 row pending",
         "health had found nothing wrong with node001 then",
         "nobody had looked at node002; opsctl health node002",
@@ -241,14 +241,14 @@ def test_where_no_log_names_a_cause_the_nodes_of_that_attempt_are_told_of(world:
 
 def test_a_history_that_cannot_be_read_leaves_the_cause_as_it_was(world: World) -> None:
     looked(world, "node002", "1 row pending")
-    kept = world.run.path.parent / ".site" / "nodes" / "node" / "node002.json"
-    kept.write_text(kept.read_text().replace('"at":', '"at":"x","not":'))
+    path = world.run.path.parent / ".site" / "nodes" / "node" / "node002.json"
+    path.write_text(path.read_text().replace('"at":', '"at":"x","not":'))
     world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1)
     assert ask(world, "gpt")["cause"] == "gpu-ecc"
-    kept.write_text('{"node":"node002","incidents":[' + json.dumps(BROKEN) + "]}")
-    found = ask(world, "gpt")
-    assert found["cause"] == "gpu-ecc"
-    assert "cannot be read" in found["also"][0]  # type: ignore[index]  # a list
+    path.write_text('{"node":"node002","incidents":[' + json.dumps(BROKEN) + "]}")
+    fields = ask(world, "gpt")
+    assert fields["cause"] == "gpu-ecc"
+    assert "cannot be read" in fields["also"][0]  # type: ignore[index]  # a list
 
 
 BROKEN = {"at": "x", "last": None, "count": 1, "node": "n", "check": "", "severity": "", "evidence": ""}

@@ -105,11 +105,11 @@ NUMBERS = st.one_of(st.just("*"), st.integers(0, 23).map(str), st.integers(1, 23
 @given(minute=NUMBERS, hour=NUMBERS, weekday=st.integers(0, 7), hours=st.integers(0, 20_000))
 def test_the_next_time_is_the_first_minute_that_fits(minute: str, hour: str, weekday: int, hours: int) -> None:
     begin = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=hours, minutes=hours % 60)
-    found = parse_when(f"{minute} {hour} * * {weekday}", ZoneInfo("UTC")).after(begin)
+    moment = parse_when(f"{minute} {hour} * * {weekday}", ZoneInfo("UTC")).after(begin)
     each = begin + timedelta(minutes=1)
     while not (fits(minute, each.minute) and fits(hour, each.hour) and (each.weekday() + 1) % 7 == weekday % 7):
         each += timedelta(minutes=1)
-    assert found == each
+    assert moment == each
 
 
 def fits(field: str, value: int) -> bool:

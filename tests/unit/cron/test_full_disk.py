@@ -41,10 +41,10 @@ def test_on_a_full_disk_what_is_due_now_is_run_and_nothing_is_caught_up_with_aga
     for _ in range(6):
         ran = full.tick(after=600 if full.wrote else 0)
         assert ran
-        assert {each.result for each in ran.values()} == {EntryResult.OK}
+        assert {entry_run.result for entry_run in ran.values()} == {EntryResult.OK}
     assert full.wrote.count("often") == 6
     assert full.wrote.count("daily") == 1
-    assert any("No space left on device" in said for said in full.said)
+    assert any("No space left on device" in text for text in full.said)
     (full.path / "trains" / "filler").unlink()
     full.tick(after=600)
     assert len(full.ledger.entries) == 2, "and it is written down again"
@@ -54,5 +54,5 @@ def test_a_disk_that_is_read_only_does_not_stop_it_either(full: CronWorld) -> No
     subprocess.run(["mount", "-o", "remount,ro", str(full.path / "trains")], check=True)
     ran = full.tick()
     assert len(ran) == 2
-    assert {each.result for each in ran.values()} == {EntryResult.OK}
-    assert any("Read-only file system" in said for said in full.said)
+    assert {entry_run.result for entry_run in ran.values()} == {EntryResult.OK}
+    assert any("Read-only file system" in text for text in full.said)

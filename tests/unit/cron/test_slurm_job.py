@@ -49,12 +49,12 @@ def test_a_node_whose_clock_is_ahead_leaves_no_slot_out(world: CronWorld) -> Non
 
 
 def test_what_cron_does_not_say_is_taken_from_the_site(world: CronWorld) -> None:
-    said = driver_of(world, partition="gpu", account="us", qos="long").directives()
-    assert {"--partition=gpu", "--account=us", "--qos=long", "--dependency=singleton", "--no-requeue"} <= set(said)
+    lines = driver_of(world, partition="gpu", account="us", qos="long").directives()
+    assert {"--partition=gpu", "--account=us", "--qos=long", "--dependency=singleton", "--no-requeue"} <= set(lines)
     world.settings |= {"partition": "cpu", "extra": ("--hint=nomultithread",)}
-    said = driver_of(world, partition="gpu", account="us", qos="long").directives()
-    assert {"--partition=cpu", "--account=us", "--hint=nomultithread"} <= set(said)
-    assert not [option for option in said if option.startswith("--qos")], "one of another partition"
+    lines = driver_of(world, partition="gpu", account="us", qos="long").directives()
+    assert {"--partition=cpu", "--account=us", "--hint=nomultithread"} <= set(lines)
+    assert not [option for option in lines if option.startswith("--qos")], "one of another partition"
 
 
 def test_two_sites_of_one_user_do_not_wait_for_each_other(world: CronWorld, tmp_path: Path) -> None:

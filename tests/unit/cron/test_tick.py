@@ -70,9 +70,9 @@ def test_a_ledger_that_is_rubbish_runs_nothing_twice(world: CronWorld) -> None:
 def is_gone(pid: Path) -> bool:
     """Whether that process ends: one that was killed may take a while on a machine that is busy."""
     until = time.monotonic() + 100
-    while (found := ProcessId.of(int(pid.read_text()))) and time.monotonic() < until:
+    while (process := ProcessId.of(int(pid.read_text()))) and time.monotonic() < until:
         time.sleep(0.02)
-    return found is None
+    return process is None
 
 
 def test_a_script_that_hangs_is_ended_with_what_it_started(world: CronWorld) -> None:
@@ -86,7 +86,7 @@ def test_a_script_that_hangs_is_ended_with_what_it_started(world: CronWorld) -> 
 
 def test_what_a_script_leaves_in_the_background_ends_with_it(world: CronWorld) -> None:
     world.crontab("0 12 * * * sleep 100 & echo $! >$HERE/pid\n")
-    assert [each.result for each in world.tick().values()] == [EntryResult.OK]
+    assert [entry_run.result for entry_run in world.tick().values()] == [EntryResult.OK]
     assert is_gone(world.path / "pid")
 
 
@@ -117,9 +117,9 @@ def test_a_script_that_others_could_have_written_is_not_run(world: CronWorld) ->
     assert f"{path}: mode 0775 lets others write" in ran.detail
     path.chmod(0o755)
     path.parent.chmod(0o777)
-    assert [each.result for each in world.tick(after=3600).values()] == [EntryResult.REFUSED]
+    assert [entry_run.result for entry_run in world.tick(after=3600).values()] == [EntryResult.REFUSED]
     path.parent.chmod(0o755)
-    assert [each.result for each in world.tick(after=3600).values()] == [EntryResult.OK]
+    assert [entry_run.result for entry_run in world.tick(after=3600).values()] == [EntryResult.OK]
 
 
 def test_a_link_is_as_good_as_what_it_leads_to(world: CronWorld) -> None:
@@ -138,7 +138,7 @@ def test_names_of_any_bytes_are_run_as_they_are(world: CronWorld) -> None:
         path = world.directory / "cron.hourly" / os.fsdecode(name)
         path.write_text("#!/bin/sh\necho ran >>$HERE/log\n")
         path.chmod(0o755)
-    assert {each.result for each in world.tick().values()} == {EntryResult.OK}
+    assert {entry_run.result for entry_run in world.tick().values()} == {EntryResult.OK}
     assert len(world.wrote) == 6
     assert world.ledger.entries.keys() == {entry.id for entry in world.cron.schedule().entries}
 
@@ -148,7 +148,7 @@ def test_a_script_that_cannot_be_started_is_a_failure_of_its_own(world: CronWorl
     world.drop_in("cron.hourly/b", "not a program")
     world.drop_in("cron.hourly/c", "#!/bin/sh\n")
     ran = world.tick()
-    assert [each.detail for each in ran.values()] == [
+    assert [entry_run.detail for entry_run in ran.values()] == [
         "cannot be started: No such file or directory", "cannot be started: Exec format error", ""
     ]  # fmt: skip
 

@@ -23,9 +23,9 @@ ALL = [(cause.name, line) for cause in causes() for line in lines_of(cause.name)
 
 @pytest.mark.parametrize(("name", "line"), ALL, ids=[f"{name}-{n}" for n, (name, _) in enumerate(ALL)])
 def test_a_line_is_what_its_row_says(name: str, line: str) -> None:
-    found = classify(split(line.encode())[1].decode())
-    assert found is not None
-    assert found.name == name
+    cause = classify(split(line.encode())[1].decode())
+    assert cause is not None
+    assert cause.name == name
 
 
 @pytest.mark.parametrize(("name", "line"), ALL, ids=[f"{name}-{n}" for n, (name, _) in enumerate(ALL)])

@@ -18,22 +18,27 @@ def at(place: str, *ranks: int, refused: bool = False) -> list[Stack]:
 
 
 def test_the_two_ranks_of_the_chronicles_are_the_odd_ones_and_so_is_their_node() -> None:
-    found = judge_hang(parse(hang().encode()), ranks=384, homes={})
-    assert (found.kind.value, found.cause, found.node, found.rank) == ("unknown", "hang", "r10i1n5", None)
-    assert found.says == "it hung, the odd ones being 2 ranks (node r10i1n5: 108-109) in broadcast at engine.py:540"
-    assert found.evidence[1].startswith("382 ranks ")
-    assert found.suspects == ()
+    diagnosis = judge_hang(parse(hang().encode()), ranks=384, homes={})
+    assert (diagnosis.kind.value, diagnosis.cause, diagnosis.node, diagnosis.rank) == (
+        "unknown",
+        "hang",
+        "r10i1n5",
+        None,
+    )
+    assert diagnosis.says == "it hung, the odd ones being 2 ranks (node r10i1n5: 108-109) in broadcast at engine.py:540"
+    assert diagnosis.evidence[1].startswith("382 ranks ")
+    assert diagnosis.suspects == ()
 
 
 def test_a_rank_that_does_not_answer_while_most_do_is_the_odd_one() -> None:
-    found = judge_hang(at("all_reduce", *range(5), *range(6, 16)), ranks=16, homes=HOMES)
-    assert (found.node, found.rank) == ("n1", 5)
-    assert found.says == "it hung, the odd ones being 1 rank (node n1: 5) not answering"
+    diagnosis = judge_hang(at("all_reduce", *range(5), *range(6, 16)), ranks=16, homes=HOMES)
+    assert (diagnosis.node, diagnosis.rank) == ("n1", 5)
+    assert diagnosis.says == "it hung, the odd ones being 1 rank (node n1: 5) not answering"
 
 
 def test_odd_ranks_on_several_nodes_name_no_node() -> None:
-    found = judge_hang(at("all_reduce", *range(14)) + at("read", 3, 14), ranks=16, homes=HOMES)
-    assert (found.node, "2 ranks" in found.says) == ("", True)
+    diagnosis = judge_hang(at("all_reduce", *range(14)) + at("read", 3, 14), ranks=16, homes=HOMES)
+    assert (diagnosis.node, "2 ranks" in diagnosis.says) == ("", True)
 
 
 def test_where_no_place_has_more_than_half_of_all_ranks_none_is_odd() -> None:
@@ -41,8 +46,8 @@ def test_where_no_place_has_more_than_half_of_all_ranks_none_is_odd() -> None:
     halves = at("send", *range(8)) + at("recv", *range(8, 16))
     few = at("all_reduce", *range(8)) + at("read", 9)
     for stacks in (halves, few, []):
-        found = judge_hang(stacks, ranks=16, homes=HOMES)
-        assert (found.says, found.node, found.rank) == ("it hung", "", None)
+        diagnosis = judge_hang(stacks, ranks=16, homes=HOMES)
+        assert (diagnosis.says, diagnosis.node, diagnosis.rank) == ("it hung", "", None)
 
 
 def test_ranks_that_py_spy_may_not_look_at_are_not_odd() -> None:
@@ -53,8 +58,8 @@ def test_ranks_that_py_spy_may_not_look_at_are_not_odd() -> None:
 def test_more_ranks_than_the_config_knows_of_are_counted_as_they_are() -> None:
     halves = at("send", *range(8)) + at("recv", *range(8, 16))
     assert judge_hang(halves, ranks=2, homes=HOMES).says == "it hung"
-    found = judge_hang(at("send", *range(15)) + at("recv", 15), ranks=2, homes=HOMES)
-    assert (found.node, found.rank) == ("n3", 15)
+    diagnosis = judge_hang(at("send", *range(15)) + at("recv", 15), ranks=2, homes=HOMES)
+    assert (diagnosis.node, diagnosis.rank) == ("n3", 15)
 
 
 def test_processes_without_a_rank_leave_nobody_silent() -> None:
@@ -63,15 +68,15 @@ def test_processes_without_a_rank_leave_nobody_silent() -> None:
 
 
 def test_many_odd_groups_are_cut_short() -> None:
-    stacks = at("all_reduce", *range(9)) + [each for rank in range(9, 16) for each in at(f"f{rank}", rank)]
-    found = judge_hang(stacks, ranks=16, homes=HOMES)
-    assert found.says.endswith(" in f12 at f12.py:1; and 4 more groups")
+    stacks = at("all_reduce", *range(9)) + [stack for rank in range(9, 16) for stack in at(f"f{rank}", rank)]
+    diagnosis = judge_hang(stacks, ranks=16, homes=HOMES)
+    assert diagnosis.says.endswith(" in f12 at f12.py:1; and 4 more groups")
 
 
 @given(st.dictionaries(st.integers(0, 15), st.sampled_from(["a", "b", "c", ""]), max_size=16))
 def test_at_least_half_of_the_ranks_are_never_odd(places: dict[int, str]) -> None:
-    stacks = [each for rank, place in places.items() for each in at(place, rank, refused=not place)]
-    found = judge_hang(stacks, ranks=16, homes=HOMES)
-    if found.node or found.rank is not None:
+    stacks = [stack for rank, place in places.items() for stack in at(place, rank, refused=not place)]
+    diagnosis = judge_hang(stacks, ranks=16, homes=HOMES)
+    if diagnosis.node or diagnosis.rank is not None:
         largest = max([*places.values()].count(place) for place in "abc")
         assert largest > 8

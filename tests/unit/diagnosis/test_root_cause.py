@@ -25,15 +25,20 @@ def why(log: Log, **more: object) -> Diagnosis:
 def test_the_ecc_crash_is_the_gpu_of_one_node_and_not_what_511_others_tell(log: Log) -> None:
     log.all_say("> building train, validation, and test datasets ...").steps(43660, 43670)
     log.say(41, real("tr1-13b-ecc.txt")).all_say(LOST, but=(41,))
-    found = why(log)
-    assert (found.kind, found.cause, found.node, found.rank) == (CauseKind.GPU, "gpu-ecc", "r10i0n5", 41)
-    assert found.suspects == ("r10i0n5",)
-    assert found.iteration == 43680
+    diagnosis = why(log)
+    assert (diagnosis.kind, diagnosis.cause, diagnosis.node, diagnosis.rank) == (
+        CauseKind.GPU,
+        "gpu-ecc",
+        "r10i0n5",
+        41,
+    )
+    assert diagnosis.suspects == ("r10i0n5",)
+    assert diagnosis.iteration == 43680
     assert (
         "RuntimeError: transform: failed to synchronize: cudaErrorECCUncorrectable: uncorrectable ECC error encountered"
-        in found.evidence
+        in diagnosis.evidence
     )
-    assert found.also == ("ranks lost their connection to another one (511 ranks)",)
+    assert diagnosis.also == ("ranks lost their connection to another one (511 ranks)",)
 
 
 def test_an_echo_that_comes_first_is_still_an_echo(log: Log) -> None:
@@ -43,9 +48,14 @@ def test_an_echo_that_comes_first_is_still_an_echo(log: Log) -> None:
 
 def test_no_memory_at_the_first_barrier_is_the_gpu(log: Log) -> None:
     log.say(41, real("tr1-13b-out-of-memory-at-barrier.txt")).all_say(LOST, but=(41,))
-    found = why(log)
-    assert (found.kind, found.cause, found.node, found.rank) == (CauseKind.GPU, "gpu-memory-taken", "r10i0n5", 41)
-    assert found.evidence[-2:] == (
+    diagnosis = why(log)
+    assert (diagnosis.kind, diagnosis.cause, diagnosis.node, diagnosis.rank) == (
+        CauseKind.GPU,
+        "gpu-memory-taken",
+        "r10i0n5",
+        41,
+    )
+    assert diagnosis.evidence[-2:] == (
         "    work = default_pg.barrier(opts=opts)",
         "RuntimeError: CUDA error: out of memory",
     )
@@ -67,14 +77,19 @@ def test_no_memory_in_the_middle_is_the_model(log: Log) -> None:
 
 def test_the_bus_error_is_the_shared_memory_of_a_node(log: Log) -> None:
     log.steps(100, 110).say(17, real("tr1-13b-bus-error.txt")).all_say(LOST, but=(17,))
-    found = why(log)
-    assert (found.kind, found.cause, found.node, found.rank) == (CauseKind.MEMORY, "shared-memory-full", "r10i0n2", 17)
+    diagnosis = why(log)
+    assert (diagnosis.kind, diagnosis.cause, diagnosis.node, diagnosis.rank) == (
+        CauseKind.MEMORY,
+        "shared-memory-full",
+        "r10i0n2",
+        17,
+    )
 
 
 def test_a_log_without_prefixes_names_whom_srun_names(log: Log) -> None:
     log.plain(real("tr1-13b-ecc.txt")).plain("srun: error: r10i6n5: task 213: Exited with exit code 1")
-    found = why(log)
-    assert (found.cause, found.node, found.rank) == ("gpu-ecc", "r10i6n5", 213)
+    diagnosis = why(log)
+    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == ("gpu-ecc", "r10i6n5", 213)
 
 
 def test_what_was_survived_is_no_cause(log: Log) -> None:
@@ -92,9 +107,9 @@ def test_an_unknown_error_stays_unknown_and_shows_the_first_traceback(log: Log) 
     log.steps(10, 20)
     log.say(7, 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\nour.Strange: never seen')
     log.all_say(LOST, but=(7,))
-    found = why(log)
-    assert (found.kind, found.cause, found.rank) == (CauseKind.UNKNOWN, "traceback", 7)
-    assert found.evidence == (
+    diagnosis = why(log)
+    assert (diagnosis.kind, diagnosis.cause, diagnosis.rank) == (CauseKind.UNKNOWN, "traceback", 7)
+    assert diagnosis.evidence == (
         "Traceback (most recent call last):",
         '  File "a.py", line 3, in f',
         "    g()",
@@ -107,9 +122,9 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n  
 
 def test_a_traceback_that_ends_in_a_lost_connection_is_an_echo_and_the_silent_ranks_are_named(log: Log) -> None:
     log.steps(10, 20).all_say(TRACEBACK + LOST, but=tuple(range(8, 16)))  # a node that lost power says nothing
-    found = why(log)
-    assert (found.kind, found.cause, found.rank) == (CauseKind.NETWORK, "connection-lost", None)
-    assert found.also[1] == ("all but 8 ranks complain; silent: 8, 9, 10, 11, 12, 13, 14, 15")
+    diagnosis = why(log)
+    assert (diagnosis.kind, diagnosis.cause, diagnosis.rank) == (CauseKind.NETWORK, "connection-lost", None)
+    assert diagnosis.also[1] == ("all but 8 ranks complain; silent: 8, 9, 10, 11, 12, 13, 14, 15")
 
 
 def test_the_one_traceback_that_nobody_explains_stands_out_among_those_of_lost_connections(log: Log) -> None:
@@ -118,14 +133,14 @@ def test_the_one_traceback_that_nobody_explains_stands_out_among_those_of_lost_c
 
 
 def test_nothing_at_all_is_unknown(log: Log) -> None:
-    found = why(log.steps(10, 20))
-    assert (found.kind, found.cause, found.says) == (CauseKind.UNKNOWN, "nothing", "no log tells why")
+    diagnosis = why(log.steps(10, 20))
+    assert (diagnosis.kind, diagnosis.cause, diagnosis.says) == (CauseKind.UNKNOWN, "nothing", "no log tells why")
 
 
 def test_where_all_only_wait_the_silent_rank_is_named(log: Log) -> None:
-    found = why(log.steps(10, 20).all_say(TIMEOUT, but=(300,)))
-    assert (found.kind, found.cause, found.suspects) == (CauseKind.NETWORK, "collective-timeout", ())
-    assert found.also[-1] == "all but 1 rank complain; silent: 300"
+    diagnosis = why(log.steps(10, 20).all_say(TIMEOUT, but=(300,)))
+    assert (diagnosis.kind, diagnosis.cause, diagnosis.suspects) == (CauseKind.NETWORK, "collective-timeout", ())
+    assert diagnosis.also[-1] == "all but 1 rank complain; silent: 300"
 
 
 def test_where_all_only_lost_a_peer_it_is_the_one_that_most_name(log: Log) -> None:
@@ -160,8 +175,13 @@ def test_memory_of_a_node_takes_node_and_rank_from_srun(log: Log) -> None:
         "slurmstepd: error: Detected 1 oom_kill event in StepId=440575.0. Some of the step tasks have been OOM Killed."
     )
     log.plain("srun: error: nid001277: tasks 1-3: Out Of Memory")
-    found = why(log)
-    assert (found.kind, found.node, found.rank, found.suspects) == (CauseKind.MEMORY, "nid001277", 1, ("nid001277",))
+    diagnosis = why(log)
+    assert (diagnosis.kind, diagnosis.node, diagnosis.rank, diagnosis.suspects) == (
+        CauseKind.MEMORY,
+        "nid001277",
+        1,
+        ("nid001277",),
+    )
 
 
 @pytest.mark.parametrize("chunk", [512, 1 << 12, 1 << 22])
@@ -171,8 +191,8 @@ def test_the_size_of_what_is_read_at_once_does_not_matter(
     monkeypatch.setattr("opsctl.diagnosis.scan_logs.CHUNK", chunk)
     log.ranks = 64
     log.steps(10, 20).say(41, real("tr1-13b-ecc.txt")).all_say(LOST, but=(41,))
-    found = why(log)
-    assert (found.cause, found.rank, found.iteration) == ("gpu-ecc", 41, 43680)
+    diagnosis = why(log)
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.iteration) == ("gpu-ecc", 41, 43680)
 
 
 # --- a log for each rank
@@ -196,13 +216,13 @@ def test_clocks_that_differ_do_not_change_the_order(tmp_path: Path) -> None:
         + error.format(8, 40, "x")
         + "RuntimeError: CUDA error: uncorrectable ECC error encountered\n",
     }
-    found = diagnose_logs(of_ranks(tmp_path, said))
-    assert (found.cause, found.node, found.rank) == ("gpu-ecc", "b", 1)
+    diagnosis = diagnose_logs(of_ranks(tmp_path, said))
+    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == ("gpu-ecc", "b", 1)
 
 
 def test_one_log_for_each_node_names_the_node(tmp_path: Path) -> None:
     for node in ("r10i6n4", "r10i6n5"):
         text = real("tr1-13b-ecc.txt") if node == "r10i6n5" else LOST
         (tmp_path / f"tr1-13B-637799-{node}.out").write_text(text)
-    found = diagnose_logs(sorted(tmp_path.iterdir()))
-    assert (found.cause, found.node, found.rank) == ("gpu-ecc", "r10i6n5", None)
+    diagnosis = diagnose_logs(sorted(tmp_path.iterdir()))
+    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == ("gpu-ecc", "r10i6n5", None)

@@ -241,7 +241,7 @@ def test_accounting_knows_how_each_attempt_of_a_requeued_job_ended(world: World)
         for restart, state in enumerate((JobState.PREEMPTED, JobState.TIMEOUT, JobState.PENDING))
     ]
     finalized = finalize_ended(world.chain, world.rules, world.chain.check())
-    assert [each.outcome for each in finalized] == [Outcome.PREEMPTED, Outcome.TIMED_OUT]
+    assert [finished.outcome for finished in finalized] == [Outcome.PREEMPTED, Outcome.TIMED_OUT]
 
 
 def test_a_attempt_that_nobody_remembers_is_lost_and_the_train_goes_on(world: World) -> None:

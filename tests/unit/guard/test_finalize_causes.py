@@ -72,8 +72,8 @@ def test_a_gpu_that_failed_has_its_node_excluded_and_the_train_goes_on(world: Wo
 
 def test_what_health_knew_of_the_node_is_in_the_journal_and_so_in_the_alert(world: World, care: NodeCare) -> None:
     result = CheckResult(check="xid", severity=Severity.DEGRADED, evidence="Xid 94")
-    found = Verdict(node="node001", health=Health.DEGRADED, results=(result,), at=world.clock.now(), by="ssh")
-    care.history.save([(NodeSnapshot(node="node001", at=world.clock.now()), found)], baseline_hours=24)
+    verdict = Verdict(node="node001", health=Health.DEGRADED, results=(result,), at=world.clock.now(), by="ssh")
+    care.history.save([(NodeSnapshot(node="node001", at=world.clock.now()), verdict)], baseline_hours=24)
     finalize(world.chain, world.rules, crashed(world, ECC), care=care)
     [cause] = events(world, EventKind.DIAGNOSED)
     assert cause.data["also"][0] == "node001 has had 1 finding (xid 1) in the 28 days before"
@@ -81,18 +81,18 @@ def test_what_health_knew_of_the_node_is_in_the_journal_and_so_in_the_alert(worl
 
 def test_later_launches_leave_the_node_out_and_the_administrators_have_a_report(world: World, care: NodeCare) -> None:
     ended = finalize(world.chain, world.rules, crashed(world, ECC), care=care)
-    [kept] = care.exclusions.now()
-    assert kept.reason == f"opsctl: gpu-ecc: uncorrectable memory error of a GPU: {ECC}"
-    assert kept.until - kept.since == 72 * 3600
-    assert kept.reason in (care.history.site.nodes / "report.txt").read_text()
+    [exclusion] = care.exclusions.now()
+    assert exclusion.reason == f"opsctl: gpu-ecc: uncorrectable memory error of a GPU: {ECC}"
+    assert exclusion.until - exclusion.since == 72 * 3600
+    assert exclusion.reason in (care.history.site.nodes / "report.txt").read_text()
     assert ended.done[1].startswith("node001 is not drained; the report for the administrators is in ")
 
 
 def test_where_too_few_nodes_would_be_left_nothing_is_excluded_and_that_is_said(world: World, care: NodeCare) -> None:
     world.queue.excludes["12"] = "node[002-003]"
     ended = finalize(world.chain, world.rules, crashed(world, ECC), care=care)
-    said = "node001 was not excluded: with node[001-003] excluded 1 nodes are left, and array 12 needs 2"
-    assert (ended.action, ended.done) == (Action.CONTINUE, (said,))
+    literal = "node001 was not excluded: with node[001-003] excluded 1 nodes are left, and array 12 needs 2"
+    assert (ended.action, ended.done) == (Action.CONTINUE, (literal,))
     assert world.queue.excludes == {"12": "node[002-003]"}
     assert (care.exclusions.now(), events(world, EventKind.EXCLUDED)) == ([], [])
     assert events(world, EventKind.QUARANTINED)[0].data["excluded"] is False
@@ -108,8 +108,8 @@ def test_a_peer_whom_most_ranks_miss_is_excluded_by_its_name_its_host_name_or_it
     world: World, care: NodeCare, peer: str
 ) -> None:
     attempt = world.began(nodes="node[001-002]")
-    said = f"NCCL WARN NET/IB : Got completion from peer {peer}<44206> with status=12 opcode=129 len=65536"
-    lines = [f"node001:{pid}:1357 [{pid}] ib.c:1615 {said}\n" for pid in range(3)]
+    text = f"NCCL WARN NET/IB : Got completion from peer {peer}<44206> with status=12 opcode=129 len=65536"
+    lines = [f"node001:{pid}:1357 [{pid}] ib.c:1615 {text}\n" for pid in range(3)]
     world.run.main_log.write_text("".join(lines))
     world.exited(attempt, 1)
     ended = finalize(world.chain, world.rules, attempt, care=care)
@@ -117,10 +117,10 @@ def test_a_peer_whom_most_ranks_miss_is_excluded_by_its_name_its_host_name_or_it
 
 
 def test_an_address_that_nodes_share_names_none_of_them() -> None:
-    found = Diagnosis(kind=CauseKind.NETWORK, cause="infiniband", says="", scope=Scope.NODE, node="127.0.0.1")
+    diagnosis = Diagnosis(kind=CauseKind.NETWORK, cause="infiniband", says="", scope=Scope.NODE, node="127.0.0.1")
     nodes = [Node(name=name, state="IDLE", address="127.0.0.1") for name in ("node001", "node002")]
-    assert suspects_of(found, "node001", nodes) == ()
-    assert suspects_of(found, "node001", nodes[:1] * 2) == ("node001",)  # of two partitions
+    assert suspects_of(diagnosis, "node001", nodes) == ()
+    assert suspects_of(diagnosis, "node001", nodes[:1] * 2) == ("node001",)  # of two partitions
 
 
 def test_a_bug_is_tried_once_more_and_then_holds_what_is_queued(world: World, care: NodeCare) -> None:
@@ -181,12 +181,12 @@ CANCELLED = "x\nslurmstepd: error: *** JOB 13 ON node001 CANCELLED AT 2026-03-01
 def hung(world: World, number: int, *, log: str = "") -> Attempt:
     """An attempt of two nodes whose rank 3 is elsewhere, and that the watch has cancelled."""
     attempt = world.began(f"12_{number}.0", nodes="node[001-002]")
-    kept = attempt.path / "evidence" / "hang-20260301T120000"
-    kept.mkdir(parents=True)
+    path = attempt.path / "evidence" / "hang-20260301T120000"
+    path.mkdir(parents=True)
     for rank in range(4):
         place = "read_batch" if rank == 3 else "all_reduce"
         dump = f'Thread 0x1 (most recent call first):\n  File "train.py", line 7 in {place}\n'
-        (kept / f"node00{1 + rank // 2}-{rank}.txt").write_text(dump)
+        (path / f"node00{1 + rank // 2}-{rank}.txt").write_text(dump)
     if log:
         world.run.main_log.write_text(f"[node001:1]: {log}\n")
     request_stop(world.run, attempt, StopKind.HUNG, f"{attempt.name} hangs: no sign of life for 20 min")
@@ -296,7 +296,7 @@ def test_a_finalization_killed_before_any_of_its_writes_excludes_once(
     world: World, care: NodeCare, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     attempt, left = crashed(world, ECC), writes
-    said = "excluded node001 from what is queued and from later launches, until "
+    literal = "excluded node001 from what is queued and from later launches, until "
 
     def dies(original: Callable[..., object]) -> Callable[..., object]:
         def write(*args: object, **kwargs: object) -> object:
@@ -318,7 +318,7 @@ def test_a_finalization_killed_before_any_of_its_writes_excludes_once(
     assert len(events(world, EventKind.DIAGNOSED)) == len(events(world, EventKind.ATTEMPT_FINALIZED)) == 1
     assert (world.queue.excludes, world.end(attempt)["action"]) == ({"12": "node001"}, "exclude-nodes")
     assert len(care.exclusions.now()) == 1
-    assert world.end(attempt)["done"][0].startswith(said)
+    assert world.end(attempt)["done"][0].startswith(literal)
 
 
 def test_a_round_finalizes_with_the_cause_too(world: World, care: NodeCare) -> None:

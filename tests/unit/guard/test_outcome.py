@@ -35,10 +35,10 @@ def asked(reason: StopKind) -> StopRequest:
 
 def test_every_outcome_has_its_action() -> None:
     assert set(ACTIONS) == set(Outcome)
-    assert {each for each, action in ACTIONS.items() if action is Action.CANCEL_QUEUED} == {
+    assert {outcome for outcome, action in ACTIONS.items() if action is Action.CANCEL_QUEUED} == {
         Outcome.FINISHED, Outcome.KILLED,
     }  # fmt: skip
-    assert {each for each, action in ACTIONS.items() if action is Action.HOLD_QUEUED} == {
+    assert {outcome for outcome, action in ACTIONS.items() if action is Action.HOLD_QUEUED} == {
         Outcome.PAUSED, Outcome.REFUSED,
     }  # fmt: skip
 
@@ -83,8 +83,8 @@ def test_a_attempt_that_was_stopped_on_purpose_is_what_was_asked_for_however_it_
 
 
 def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_switch() -> None:
-    seen = Evidence(stop=left(TrainerStop.STOP_REQUEST), request=asked(StopKind.KILL), code=0)
-    assert decide_outcome(seen)[0] is Outcome.KILLED
+    evidence = Evidence(stop=left(TrainerStop.STOP_REQUEST), request=asked(StopKind.KILL), code=0)
+    assert decide_outcome(evidence)[0] is Outcome.KILLED
 
 
 @pytest.mark.parametrize(

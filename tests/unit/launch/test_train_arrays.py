@@ -46,8 +46,8 @@ def test_the_nonce_of_another_train_is_not_ours(journal):
 
 def test_our_id_with_another_comment_is_a_stranger(journal):
     submitted(journal, "n1", "5")
-    seen = see(journal, row("5", "", name="theirs"))
-    assert (seen.jobs, [job.name for job in seen.strangers]) == ((), ["theirs"])
+    snapshot = see(journal, row("5", "", name="theirs"))
+    assert (snapshot.jobs, [job.name for job in snapshot.strangers]) == ((), ["theirs"])
 
 
 def test_a_submission_that_was_cut_off_and_is_there_is_adopted(journal):
@@ -72,14 +72,16 @@ def test_the_oldest_array_comes_first(journal):
 )
 def test_of_a_submission_that_arrived_twice_the_running_or_else_the_known_array_stays(journal, states, double):
     submitted(journal, "n1", "7")
-    seen = see(journal, *(row(each, "opsctl:gpt:n1", state=state) for each, state in zip("78", states, strict=True)))
-    assert [job.array for job in seen.doubles] == [double]
+    snapshot = see(
+        journal, *(row(each, "opsctl:gpt:n1", state=state) for each, state in zip("78", states, strict=True))
+    )
+    assert [job.array for job in snapshot.doubles] == [double]
 
 
 def test_of_two_that_nobody_knew_of_one_is_adopted(journal):
     journal.append(EventKind.SUBMITTING, nonce="n1", tasks=2, after="")
-    seen = see(journal, row("10", "opsctl:gpt:n1"), row("9", "opsctl:gpt:n1"))
-    assert ([job.array for job in seen.adopted], [job.array for job in seen.doubles]) == (["9"], ["10"])
+    snapshot = see(journal, row("10", "opsctl:gpt:n1"), row("9", "opsctl:gpt:n1"))
+    assert ([job.array for job in snapshot.adopted], [job.array for job in snapshot.doubles]) == (["9"], ["10"])
 
 
 @pytest.mark.parametrize(

@@ -66,13 +66,15 @@ def place(tmp_path: Path) -> Place:
         journal.append(EventKind.ATTEMPT_STARTED, attempt=attempt, nodes="node001")
         journal.append(EventKind.ATTEMPT_FINALIZED, attempt=attempt, outcome=outcome, action="continue", why="so")
     run.main_log.write_text("".join(LINE.format(step, step * 2048, 10 - step / 100) for step in range(1, 201)))
-    beat = Heartbeat(attempt="12_4.0", node="n", rank=0, phase=Phase.TRAIN, step=200, at=now.timestamp(), limit_s=60)
-    (run.heartbeat / "train.json").write_text(to_json(beat))
+    heartbeat = Heartbeat(
+        attempt="12_4.0", node="n", rank=0, phase=Phase.TRAIN, step=200, at=now.timestamp(), limit_s=60
+    )
+    (run.heartbeat / "train.json").write_text(to_json(heartbeat))
     for step in (100, 150):
         (run.checkpoints / f"global_step{step}").mkdir()
     app = build(site)
-    found = Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step", train="gpt", is_certain=True)
-    app.alerting.ledger.record([found])
+    finding = Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step", train="gpt", is_certain=True)
+    app.alerting.ledger.record([finding])
     SiteDir.of(root).last_tick.write_text(f"{now.timestamp() - 60:.0f}\n")
     queue = Queue([
         row(JobState.RUNNING, 4, start=now, end=now + timedelta(minutes=60)), row(JobState.PENDING, 5, 6)

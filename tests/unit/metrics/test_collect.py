@@ -26,9 +26,9 @@ DASHBOARD = Path(__file__).parents[3] / "templates" / "grafana" / "opsctl.json"
 def read(text: str) -> dict[tuple[str, ...], float]:
     """Each sample by its name and the values of its labels, the train first, as Prometheus's own parser reads it."""
     return {
-        (each.name, *(each.labels[label] for label in sorted(each.labels, key="train".__ne__))): each.value
+        (sample.name, *(sample.labels[label] for label in sorted(sample.labels, key="train".__ne__))): sample.value
         for family in text_string_to_metric_families(text)
-        for each in family.samples
+        for sample in family.samples
     }
 
 
@@ -143,7 +143,7 @@ def test_a_textfile_that_node_exporter_would_not_read_is_refused(place: Place) -
 
 def test_without_a_place_they_are_printed(place: Place) -> None:
     assert read(verb(place))["opsctl_train_step", "gpt"] == 200
-    assert {each["name"] for each in json.loads(verb(place, "--json"))} >= {"opsctl_train_loss"}
+    assert {load["name"] for load in json.loads(verb(place, "--json"))} >= {"opsctl_train_loss"}
     assert "opsctl_train_loss{train}" in verb(place, "--list")
 
 

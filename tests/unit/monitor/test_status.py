@@ -52,8 +52,8 @@ def row(state: JobState, *tasks: int, comment: str = "opsctl:gpt:n1", reason: st
 
 
 def beat(run: RunDir, **said: object) -> None:
-    given = {"attempt": "12_1.0", "node": "n", "rank": 0, "at": 1.0, "limit_s": 60.0, "last_steps": 150, **said}
-    (run.heartbeat / "train.json").write_text(to_json(Heartbeat(**given)))  # type: ignore[arg-type]  # what a Heartbeat takes
+    fields = {"attempt": "12_1.0", "node": "n", "rank": 0, "at": 1.0, "limit_s": 60.0, "last_steps": 150, **said}
+    (run.heartbeat / "train.json").write_text(to_json(Heartbeat(**fields)))  # type: ignore[arg-type]  # what a Heartbeat takes
 
 
 def start_attempt(run: RunDir, *, main_log: int) -> None:
@@ -71,14 +71,14 @@ def said(each: TrainStatus) -> str:
 
 
 def test_a_running_task_and_what_waits_behind_it(run: RunDir) -> None:
-    found = seen(
+    status = seen(
         run,
         row(JobState.RUNNING, 1, nodes="node[001-002]", start=NOW - timedelta(minutes=5), end=NOW + timedelta(hours=2)),
         row(JobState.PENDING, 2, 3, 4, 5, reason="JobArrayTaskLimit"),
     )
-    assert found.state == "running"
-    assert "12_1 on node[001-002], 5m, 2h until its limit" in said(found)
-    assert "4 tasks of array 12: waits for the task before it to end" in said(found)
+    assert status.state == "running"
+    assert "12_1 on node[001-002], 5m, 2h until its limit" in said(status)
+    assert "4 tasks of array 12: waits for the task before it to end" in said(status)
 
 
 def test_all_held_is_held_and_one_that_runs_is_running(run: RunDir) -> None:
@@ -88,9 +88,9 @@ def test_all_held_is_held_and_one_that_runs_is_running(run: RunDir) -> None:
 
 
 def test_a_reason_that_will_never_end_is_noted(run: RunDir) -> None:
-    found = seen(run, row(JobState.PENDING, 2, reason="DependencyNeverSatisfied"))
-    assert "will never start: what it depends on did not end as asked" in said(found)
-    assert found.notes == ("something queued will never start: see the reason above",)
+    status = seen(run, row(JobState.PENDING, 2, reason="DependencyNeverSatisfied"))
+    assert "will never start: what it depends on did not end as asked" in said(status)
+    assert status.notes == ("something queued will never start: see the reason above",)
 
 
 def test_a_reason_of_slurms_that_we_do_not_know_is_shown_as_it_is(run: RunDir) -> None:
@@ -114,15 +114,15 @@ def test_a_reason_of_slurms_that_we_do_not_know_is_shown_as_it_is(run: RunDir) -
     ],
 )
 def test_a_limit_of_account_or_qos_is_told_in_words_with_what_to_do(run: RunDir, reason: str, told: str) -> None:
-    found = seen(run, row(JobState.PENDING, 2, reason=reason))
-    assert found.waiting[0].why == f"{told} ({reason})"
-    assert f"opsctl preflight {run.config} says which limits" in found.notes[-1]
+    status = seen(run, row(JobState.PENDING, 2, reason=reason))
+    assert status.waiting[0].why == f"{told} ({reason})"
+    assert f"opsctl preflight {run.config} says which limits" in status.notes[-1]
 
 
 def test_a_job_with_our_id_and_not_our_comment_is_noticed(run: RunDir) -> None:
-    found = seen(run, row(JobState.RUNNING, 1, comment="somebody else's"))
-    assert found.state == "ended"
-    assert found.notes == ("array 12 is not this train's any more: Slurm has used the id again for 'gpt' of me",)
+    status = seen(run, row(JobState.RUNNING, 1, comment="somebody else's"))
+    assert status.state == "ended"
+    assert status.notes == ("array 12 is not this train's any more: Slurm has used the id again for 'gpt' of me",)
 
 
 def test_absent_from_the_queue_with_a_attempt_unfinalized_is_unknown_not_ended(run: RunDir) -> None:
@@ -149,10 +149,10 @@ def test_progress_comes_from_any_megatron_style_log(run: RunDir) -> None:
 
 def test_a_heartbeat_that_is_further_than_the_log_goes_first(run: RunDir) -> None:
     run.main_log.write_text(LINE.format(10) + "\n")
-    beat = Heartbeat(
+    heartbeat = Heartbeat(
         attempt="12_1.0", node="n", rank=0, phase=Phase.SAVE, step=17, at=1.0, limit_s=60, checkpoint_step=10
     )
-    (run.heartbeat / "train.json").write_text(to_json(beat))
+    (run.heartbeat / "train.json").write_text(to_json(heartbeat))
     progress = seen(run, row(JobState.RUNNING, 1)).progress
     assert progress is not None
     assert (progress.step, progress.phase, progress.checkpoint_step) == (17, "save", 10)
@@ -191,9 +191,9 @@ def test_tasks_that_are_still_needed_and_not_queued_are_noted_with_what_queues_t
 
 
 def test_a_train_that_has_just_started_says_that_there_is_nothing_yet(run: RunDir) -> None:
-    found = seen(run, row(JobState.RUNNING, 1, start=NOW))
-    assert (found.state, found.progress) == ("running", None)
-    assert "progress  none yet: neither a heartbeat nor an iteration in its log" in said(found)
+    status = seen(run, row(JobState.RUNNING, 1, start=NOW))
+    assert (status.state, status.progress) == ("running", None)
+    assert "progress  none yet: neither a heartbeat nor an iteration in its log" in said(status)
 
 
 def test_a_pace_is_told_against_the_median_of_the_run(run: RunDir) -> None:
@@ -230,9 +230,9 @@ def test_a_log_that_has_been_silent_for_long_is_told_without_a_heartbeat_too(run
 
 
 def test_a_train_that_never_ran_says_nothing_of_progress(run: RunDir) -> None:
-    found = seen(run, row(JobState.PENDING, 1, reason="Priority"))
-    assert (found.state, found.progress) == ("queued", None)
-    assert "progress" not in said(found)
+    status = seen(run, row(JobState.PENDING, 1, reason="Priority"))
+    assert (status.state, status.progress) == ("queued", None)
+    assert "progress" not in said(status)
 
 
 def test_a_starting_trainer_is_at_the_step_of_the_attempt_before_and_says_that_it_starts(run: RunDir) -> None:
@@ -246,14 +246,14 @@ def test_a_trainer_that_went_back_to_a_checkpoint_is_behind_the_log_of_the_attem
     run.main_log.write_text(LINE.format(30) + "\n")
     start_attempt(run, main_log=run.main_log.stat().st_size)
     beat(run, phase=Phase.TRAIN, step=21, loss=3.5)
-    found = seen(run, row(JobState.RUNNING, 1)).progress
-    assert found is not None
-    assert (found.step, found.loss) == (21, 3.5)
+    progress = seen(run, row(JobState.RUNNING, 1)).progress
+    assert progress is not None
+    assert (progress.step, progress.loss) == (21, 3.5)
     with run.main_log.open("a") as log:
         log.write(LINE.format(22) + "\n")
-    found = seen(run, row(JobState.RUNNING, 1)).progress
-    assert found is not None
-    assert (found.step, found.loss) == (22, 2.5)
+    progress = seen(run, row(JobState.RUNNING, 1)).progress
+    assert progress is not None
+    assert (progress.step, progress.loss) == (22, 2.5)
 
 
 RUBBISH = [
@@ -269,9 +269,9 @@ BEAT = {"step": "many", "phase": "train", "attempt": 1, "node": 2, "rank": 3, "a
 def test_a_log_of_rubbish_is_no_progress_and_no_failure(run: RunDir, rubbish: bytes) -> None:
     run.main_log.write_bytes(rubbish)
     (run.heartbeat / "train.json").write_text(json.dumps(BEAT))
-    found = seen(run, row(JobState.RUNNING, 1))
-    assert found.progress is None or found.progress.step == 5
-    assert "12_1" in said(found)
+    status = seen(run, row(JobState.RUNNING, 1))
+    assert status.progress is None or status.progress.step == 5
+    assert "12_1" in said(status)
 
 
 def test_the_last_end_is_told_with_its_cause_and_when_and_what_to_do(run: RunDir) -> None:
@@ -313,9 +313,9 @@ def test_open_alerts_of_the_train_are_shown_the_worst_first(run: RunDir) -> None
     ])  # fmt: skip
     ledger.ack("loss/gpt", "on it")
     alerts = open_alerts(ledger.path)
-    found = read_status(run, Journal(run, SystemClock()), [row(JobState.RUNNING, 1)], NOW, alerts)
-    assert [each.key for each in found.alerts] == ["hang/gpt", "loss/gpt"]
-    text = said(found)
+    status = read_status(run, Journal(run, SystemClock()), [row(JobState.RUNNING, 1)], NOW, alerts)
+    assert [alert.key for alert in status.alerts] == ["hang/gpt", "loss/gpt"]
+    text = said(status)
     assert "critical  no step for 2 h" in text
     assert "warning   a spike (acknowledged)" in text
 

@@ -46,5 +46,8 @@ def test_two_who_drain_together_take_out_no_more_than_the_cap(tmp_path):
 
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(drain, ("node001", "node002")))
-    assert sorted(each.action for each in done) == ["drained", "left"]
-    assert next(each.why for each in done if each.action == "left") == "opsctl has 1 nodes out of service already"
+    assert sorted(node_action.action for node_action in done) == ["drained", "left"]
+    assert (
+        next(node_action.why for node_action in done if node_action.action == "left")
+        == "opsctl has 1 nodes out of service already"
+    )

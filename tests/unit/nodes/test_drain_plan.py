@@ -59,9 +59,9 @@ def test_faulty_goes_before_degraded_and_lemons_before_others() -> None:
 
 def test_never_more_than_the_cap_those_that_are_out_already_included() -> None:
     verdicts = [bad(f"node{number:03}") for number in range(1, 8)]
-    found = plan(verdicts, cluster(100, node090=("IDLE+DRAIN", OURS), node091=("DRAINED", "bad fan")))
-    assert len(found.steps) == 3
-    assert found.left[0].why == "beyond the cap of 4 nodes that opsctl takes out at once"
+    node_plan = plan(verdicts, cluster(100, node090=("IDLE+DRAIN", OURS), node091=("DRAINED", "bad fan")))
+    assert len(node_plan.steps) == 3
+    assert node_plan.left[0].why == "beyond the cap of 4 nodes that opsctl takes out at once"
     assert len(plan(verdicts, cluster(20)).steps) == 1
     assert len(plan(verdicts, cluster(4)).steps) == 1
     assert plan(verdicts, cluster(100), most="0").steps == ()
@@ -78,9 +78,9 @@ def test_a_cap_that_is_none_is_refused(text: str) -> None:
 
 def test_what_somebody_else_took_out_is_left_alone() -> None:
     nodes = cluster(100, node001=("IDLE+DRAIN", "bad fan"), node002=("DRAINED", OURS), node003=("DOWN*", ""))
-    found = plan([bad("node001"), bad("node002"), bad("node003"), bad("gone")], nodes)
-    assert found.steps == ()
-    assert {each.node: each.why for each in found.left} == {
+    node_plan = plan([bad("node001"), bad("node002"), bad("node003"), bad("gone")], nodes)
+    assert node_plan.steps == ()
+    assert {skipped_node.node: skipped_node.why for skipped_node in node_plan.left} == {
         "node001": "is IDLE+DRAIN by somebody else: bad fan",
         "node002": "is drained already: opsctl: xid: 79",
         "node003": "is DOWN* by somebody else: no reason given",
@@ -90,8 +90,8 @@ def test_what_somebody_else_took_out_is_left_alone() -> None:
 
 def test_spare_nodes_are_counted() -> None:
     wants = [NodeDemand(train="big", nodes=64), NodeDemand(train="small", nodes=62)]
-    found = plan([bad("node001"), bad("node002")], cluster(64), wants=wants)
-    assert found.notes == ("big's 64 nodes no longer fit: 62 left",)
+    node_plan = plan([bad("node001"), bad("node002")], cluster(64), wants=wants)
+    assert node_plan.notes == ("big's 64 nodes no longer fit: 62 left",)
 
 
 def test_a_node_that_has_changed_since_is_not_touched() -> None:
@@ -138,10 +138,10 @@ def test_what_others_drained_is_never_put_back_unless_its_reason_is_listed() -> 
     snapshot = seen()
     record = NodeRecord(node="node001", passed=(0.0, 100.0))
     for reason in ("bad fan", "", "Opsctl: x", "opsctl"):
-        found = undrain(verdict(snapshot), snapshot, record, node("node001", "IDLE+DRAIN", reason))
-        assert (found.steps, found.left) == ((), ())
-    found = undrain(verdict(snapshot), snapshot, record, node("node001", "IDLE+DRAIN", "Kill task failed"))
-    assert len(found.steps) == 1
+        plan = undrain(verdict(snapshot), snapshot, record, node("node001", "IDLE+DRAIN", reason))
+        assert (plan.steps, plan.left) == ((), ())
+    plan = undrain(verdict(snapshot), snapshot, record, node("node001", "IDLE+DRAIN", "Kill task failed"))
+    assert len(plan.steps) == 1
 
 
 def test_a_node_is_free_when_no_process_of_a_user_is_left_but_our_own() -> None:
@@ -159,18 +159,18 @@ def test_what_somebody_else_took_out_and_what_boots_already_is_not_booted() -> N
     nodes = cluster(
         100, node001=("DOWN", "bad fan"), node002=("IDLE+REBOOT_REQUESTED", OURS), node003=("DRAINED", OURS)
     )
-    found = plan_reboot(["node001", "node002", "node003", "node101"], nodes, HealthSettings(), why="Xid 79")
-    assert [(step.node, step.reason) for step in found.steps] == [("node003", "opsctl: reboot: Xid 79")]
-    assert [each.why for each in found.left] == [
+    plan = plan_reboot(["node001", "node002", "node003", "node101"], nodes, HealthSettings(), why="Xid 79")
+    assert [(step.node, step.reason) for step in plan.steps] == [("node003", "opsctl: reboot: Xid 79")]
+    assert [skipped_node.why for skipped_node in plan.left] == [
         "is DOWN by somebody else: bad fan", "is to be booted already: IDLE+REBOOT_REQUESTED", "Slurm does not list it"
     ]  # fmt: skip
 
 
 def test_no_more_nodes_are_booted_than_may_be_out_of_service() -> None:
     names = [f"node{number:03}" for number in range(1, 8)]
-    found = plan_reboot(names, cluster(100, node090=("DRAINED", OURS)), HealthSettings(), why="")
-    assert len(found.steps) == 3
-    assert len(found.left) == 4
+    plan = plan_reboot(names, cluster(100, node090=("DRAINED", OURS)), HealthSettings(), why="")
+    assert len(plan.steps) == 3
+    assert len(plan.left) == 4
     on_their_way = cluster(100, **dict.fromkeys(names[:4], ("IDLE+DRAIN+REBOOT_REQUESTED", OURS)))
     assert plan_reboot(names, on_their_way, HealthSettings(), why="").steps == ()
 
@@ -178,6 +178,8 @@ def test_no_more_nodes_are_booted_than_may_be_out_of_service() -> None:
 def test_nodes_that_our_trains_are_kept_from_count_when_others_are_booted() -> None:
     names = [f"node{number:03}" for number in range(1, 5)]
     away = frozenset({"node001", "node051", "node052"})
-    found = plan_reboot(names, cluster(100), HealthSettings(), why="", excluded=away)
-    assert [step.node for step in found.steps] == ["node001", "node002"]
-    assert {each.why for each in found.left} == {"beyond the cap of 4 nodes that opsctl takes out at once"}
+    plan = plan_reboot(names, cluster(100), HealthSettings(), why="", excluded=away)
+    assert [step.node for step in plan.steps] == ["node001", "node002"]
+    assert {skipped_node.why for skipped_node in plan.left} == {
+        "beyond the cap of 4 nodes that opsctl takes out at once"
+    }

@@ -35,7 +35,7 @@ def test_what_was_written_is_read_again(history: NodeHistory) -> None:
     record = save(history, seen(nvlink=corpus("nvlink/gb200.txt"), infiniband="a/ports/1/state:4: ACTIVE\n"))
     assert history.read("node001") == record
     assert len(record.cards) == 8
-    assert [each.node for each in history.all()] == ["node001"]
+    assert [node_record.node for node_record in history.all()] == ["node001"]
 
 
 def test_a_node_that_was_never_seen_has_no_past(history: NodeHistory) -> None:
@@ -127,12 +127,12 @@ def test_a_hang_that_is_noted_again_counts_once_and_a_new_baseline_forgets_none(
 
 def test_exclusions_expire(tmp_path: Path) -> None:
     clock = FakeClock(NOW)
-    kept = Exclusions(site=SiteDir(tmp_path / ".site"), clock=clock)
-    kept.add([("node003", "opsctl: xid: 79"), ("node004", "x")], hours=72)
-    kept.remove(["node004"])
-    assert [(each.node, each.reason) for each in kept.now()] == [("node003", "opsctl: xid: 79")]
+    exclusions = Exclusions(site=SiteDir(tmp_path / ".site"), clock=clock)
+    exclusions.add([("node003", "opsctl: xid: 79"), ("node004", "x")], hours=72)
+    exclusions.remove(["node004"])
+    assert [(exclusion.node, exclusion.reason) for exclusion in exclusions.now()] == [("node003", "opsctl: xid: 79")]
     clock.time += timedelta(hours=73)
-    assert kept.now() == []
+    assert exclusions.now() == []
 
 
 def test_five_thousand_nodes_are_judged_in_five_seconds() -> None:
@@ -143,9 +143,9 @@ def test_five_thousand_nodes_are_judged_in_five_seconds() -> None:
     snapshots = {f"node{number:04}": replace(kinds[number % 4], node=f"node{number:04}") for number in range(5000)}
     priors = {name: NodeRecord(node=name).prior for name in snapshots}
     began = time.process_time()
-    found = judge_all(snapshots, priors, HealthSettings(), {}, {})
+    verdicts = judge_all(snapshots, priors, HealthSettings(), {}, {})
     assert time.process_time() - began < 5
-    assert [each.health.value for each in found[:4]] == ["faulty", "faulty", "healthy", "unknown"]
+    assert [verdict.health.value for verdict in verdicts[:4]] == ["faulty", "faulty", "healthy", "unknown"]
 
 
 def test_a_record_is_json_that_people_can_read(history: NodeHistory) -> None:

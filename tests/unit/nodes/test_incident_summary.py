@@ -32,8 +32,8 @@ def told(node: NodeRecord, cards: dict[str, Sequence[Incident]] | None = None) -
 
 
 def test_findings_are_counted_by_check_within_the_days() -> None:
-    found = [incident(-DAY), incident(-3 * DAY), incident(-9 * DAY, check="ecc"), incident(-29 * DAY, check="ecc")]
-    assert told(record(*found, passed=(END - HOUR,), health="healthy")) == [
+    incidents = [incident(-DAY), incident(-3 * DAY), incident(-9 * DAY, check="ecc"), incident(-29 * DAY, check="ecc")]
+    assert told(record(*incidents, passed=(END - HOUR,), health="healthy")) == [
         "n1 has had 3 findings (xid 2, ecc 1) in the 28 days before"
     ]
 
@@ -93,8 +93,8 @@ def test_many_bad_nodes_are_cut_short() -> None:
     st.lists(st.tuples(st.floats(-9e6, 9e6), st.floats(0, 9e6)), max_size=6), st.lists(st.floats(-9e6, 9e6), max_size=3)
 )
 def test_nothing_is_said_to_have_been_there_already_that_was_first_seen_later(spans, passed) -> None:
-    found = [incident(at, at + more) for at, more in spans]
-    node = record(*found, passed=tuple(END + each for each in passed))
-    if not any(each.at <= END for each in found):
+    incidents = [incident(at, at + more) for at, more in spans]
+    node = record(*incidents, passed=tuple(END + each for each in passed))
+    if not any(each.at <= END for each in incidents):
         assert not [line for line in told(node) if "already" in line]
         assert summarize_nodes([node], at=NOW + timedelta(0)) in ([], ["health had found nothing wrong with n1 then"])

@@ -40,8 +40,12 @@ def test_an_example_gives_exactly_the_findings_that_are_known(example):
     changes = {"corpora": [corpus], "step_s": "none", "gpu": gpu}
     limits = {"cluster.partitions": [{**BASE["cluster"]["partitions"][0], "nodes": 72, "max_nodes": 64}]}
     nodes = {"cluster.members": ["n[01-72]"], "cluster.nodes": ["n[01-72]"]}
-    found = Case(name=example, given={"of": example, "finds": [], "facts": {**changes, **limits, **nodes}}).findings()
-    assert [(each.level, each.check) for each in found] == GOOD[example], [each.what for each in found]
+    problems = Case(
+        name=example, given={"of": example, "finds": [], "facts": {**changes, **limits, **nodes}}
+    ).findings()
+    assert [(problem.level, problem.check) for problem in problems] == GOOD[example], [
+        problem.what for problem in problems
+    ]
 
 
 def test_the_corpus_has_at_least_forty_broken_trains_and_each_check_has_its_own():
@@ -51,14 +55,14 @@ def test_the_corpus_has_at_least_forty_broken_trains_and_each_check_has_its_own(
 
 def test_every_finding_has_numbers_or_names_a_source_and_a_remedy():
     for case in ALL:
-        for each in case.findings():
-            assert each.what and each.remedy and each.source, each
+        for finding in case.findings():
+            assert finding.what and finding.remedy and finding.source, finding
 
 
 def test_errors_are_told_first_and_notes_last():
     changes = {"slurm.nodes": 47, "name": "n" * 44, "trainer.checkpoint.every": 0}
     worse = Case(name="worse", given={"set": changes, "facts": {"unknown": {"Slurm": "gone"}}})
-    assert [each.check for each in worse.findings()] == ["processes", "job-name", "interval", "unknown"]
+    assert [finding.check for finding in worse.findings()] == ["processes", "job-name", "interval", "unknown"]
 
 
 def test_case_names_are_unique():
@@ -68,5 +72,5 @@ def test_case_names_are_unique():
 def test_without_any_facts_nothing_is_an_error():
     """What could not be looked at is not held against a train."""
     empty = facts({"now": deepcopy(BASE["now"]), "user": "me"}, {})
-    order = Case(name="", given={"finds": []}).order()
-    assert [each for check in CHECKS.values() for each in check.check(order, empty)] == []
+    request = Case(name="", given={"finds": []}).order()
+    assert [problem for check in CHECKS.values() for problem in check.check(request, empty)] == []

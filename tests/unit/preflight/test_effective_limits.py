@@ -35,8 +35,8 @@ def test_the_first_that_is_set_counts_from_the_partitions_qos_down():
 
 
 def test_each_resource_is_limited_by_the_first_that_names_it():
-    found = limits(of_partition={"MaxTRES node": 9}, mine={"MaxTRES node": 1, "MaxTRES cpu": 2})
-    assert found == {"MaxTRES node": (9, "QOS 'part'"), "MaxTRES cpu": (2, "QOS 'mine'")}
+    bounds = limits(of_partition={"MaxTRES node": 9}, mine={"MaxTRES node": 1, "MaxTRES cpu": 2})
+    assert bounds == {"MaxTRES node": (9, "QOS 'part'"), "MaxTRES cpu": (2, "QOS 'mine'")}
 
 
 def test_a_qos_may_be_over_that_of_the_partition():

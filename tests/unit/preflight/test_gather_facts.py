@@ -59,12 +59,12 @@ def look(tmp_path, run):
             (tmp_path / "t.toml").write_text(train)
             train = tmp_path / "t.toml"
         config = load_train(train)
-        order = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=recipe(config))
+        request = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=recipe(config))
         place = LaunchPlace(
             run=run, base=tmp_path, filesystems=filesystems, measured=tmp_path, history=history,
             runner=SystemRunner(), user="me", now=NOW,
         )  # fmt: skip
-        return gather(order, place, slurm, {})
+        return gather(request, place, slurm, {})
 
     return do
 
@@ -73,9 +73,13 @@ def look(tmp_path, run):
 def test_a_corpus_is_known_by_its_header(tmp_path, vocabulary):
     documents = [np.arange(5), np.arange(1000), np.arange(7)]
     write_corpus(documents, tmp_path / "c", vocabulary=vocabulary, facts={"tokenizer": "bytes"})
-    found = corpus_files.read(tmp_path / "c", "c")
-    assert (found.tokens, found.width, found.vocabulary) == (1012, 2 if vocabulary < 65500 else 4, vocabulary)
-    assert (found.tokenizer, found.missing, found.problem) == ("bytes", (), "")
+    corpus_facts = corpus_files.read(tmp_path / "c", "c")
+    assert (corpus_facts.tokens, corpus_facts.width, corpus_facts.vocabulary) == (
+        1012,
+        2 if vocabulary < 65500 else 4,
+        vocabulary,
+    )
+    assert (corpus_facts.tokenizer, corpus_facts.missing, corpus_facts.problem) == ("bytes", (), "")
 
 
 def test_a_corpus_whose_data_were_cut_short_is_told(tmp_path):
@@ -128,7 +132,7 @@ def test_what_a_foreign_command_names_is_looked_for_in_the_run_directory(look, r
 def test_switches_that_are_armed_are_seen(look, run):
     arm(run, Switch.KILL, why="wrong rate")
     arm(run, Switch.SAVE, why="")
-    assert [(each.switch, each.why) for each in look(TINY).switches] == [("kill", "wrong rate")]
+    assert [(switch.switch, switch.why) for switch in look(TINY).switches] == [("kill", "wrong rate")]
 
 
 def test_room_is_that_of_the_file_system_less_what_cannot_be_relied_upon(look, tmp_path):
@@ -269,7 +273,7 @@ def test_files_that_are_not_where_the_trainer_starts_are_told(look, run, command
         (tmp_path / name).touch()
     (run.path / "own.py").touch()
     strays = look(SHORT.format(command=json.dumps(command), setup=setup.replace("CODE", str(tmp_path)))).strays
-    assert [(each.path, each.here) for each in strays] == [
+    assert [(stray.path, stray.here) for stray in strays] == [
         (path, str(tmp_path) if here else "") for path, here in found
     ]
 
@@ -288,8 +292,8 @@ def test_a_directory_to_start_in_that_is_gone_is_told(look):
 def test_of_a_trainer_of_which_nothing_is_known_no_workers_are_made_up(look, tmp_path):
     look(SHORT.format(command='["python"]', setup=""))
     config = load_train(tmp_path / "t.toml")
-    order = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=recipe(config))
-    assert list(settings.cpus(order, Facts(now=NOW, user="me"))) == []
+    request = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=recipe(config))
+    assert list(settings.cpus(request, Facts(now=NOW, user="me"))) == []
 
 
 @dataclass(frozen=True)
@@ -319,6 +323,10 @@ class Recorded:
 def test_accounting_that_cannot_be_asked_is_told_and_all_else_is_asked(look, fails, account, unasked):
     text = FOREIGN + (f'account = "{account}"\n' if account else "")
     spec = job_spec(parse(TrainSettings, tomllib.loads(text), "t.toml"), SiteSettings(root="/t"))
-    found = cluster(Slurm(Recorded(fails)), spec, "me")
-    assert (found.accounting, found.limits.max_array_size, list(found.unasked.values())) == (None, 1001, unasked)
-    assert set(unasked) <= set(look(FOREIGN, slurm=found).unknown.values())
+    cluster_facts = cluster(Slurm(Recorded(fails)), spec, "me")
+    assert (cluster_facts.accounting, cluster_facts.limits.max_array_size, list(cluster_facts.unasked.values())) == (
+        None,
+        1001,
+        unasked,
+    )
+    assert set(unasked) <= set(look(FOREIGN, slurm=cluster_facts).unknown.values())

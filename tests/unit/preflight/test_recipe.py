@@ -52,10 +52,12 @@ def trainers(draw):
 def test_preflight_refuses_the_layouts_that_the_trainer_refuses(table, nodes, ranks):
     wrong = check_layout(TrainerConfig.model_validate(table), nodes * ranks)
     checks = ((name, CHECKS[name]) for name in LAYOUT)
-    found = [
-        each for each in judge(checks, order(table, nodes=nodes, ranks=ranks), None) if each.level is ProblemLevel.ERROR
+    problems = [
+        problem
+        for problem in judge(checks, order(table, nodes=nodes, ranks=ranks), None)
+        if problem.level is ProblemLevel.ERROR
     ]
-    assert bool(found) == bool(wrong), (found, wrong)
+    assert bool(problems) == bool(wrong), (problems, wrong)
 
 
 def test_flags_are_read_in_every_way_that_they_are_written():
@@ -131,4 +133,4 @@ def test_whatever_a_command_says_nothing_raises(said):
     """Of a foreign trainer anything may be said, and its flags may mean something else there."""
     command = [word for flag, values in said.items() for word in (flag, *values)]
     case = Case(name="any", given={"of": "megatron-deepspeed", "set": {"command": ["train", *command]}})
-    assert [each for each in case.findings() if not (each.what and each.check and each.source)] == []
+    assert [finding for finding in case.findings() if not (finding.what and finding.check and finding.source)] == []

@@ -22,7 +22,9 @@ def partition(name, **changed):
 
 def accounting(*accounts):
     """What a user may do who may charge these and is limited in nothing."""
-    return Accounting(associations=tuple(Association(account=each, user="me", parent=each) for each in accounts))
+    return Accounting(
+        associations=tuple(Association(account=account, user="me", parent=account) for account in accounts)
+    )
 
 
 def cluster(**changed):
@@ -49,11 +51,11 @@ def judge(known=None, top=None, after="", **slurm):
     """The errors of a train with a command, its [slurm] changed so."""
     table = {"nodes": 2, "time_limit": "30", "tasks": 3, **slurm}
     train = parse(TrainSettings, {"name": "gpt", "command": ["true"], "slurm": table, **(top or {})}, "train.toml")
-    order = LaunchRequest(
+    request = LaunchRequest(
         train=train, spec=job_spec(train, SiteSettings(root="/trains"), after=after), recipe=recipe(train)
     )
     facts = Facts(now=datetime(2026, 1, 1, tzinfo=UTC), user="me", cluster=cluster(**(known or {})))
-    return [each.what for each in judged(CHECKS.items(), order, facts) if each.level is ProblemLevel.ERROR]
+    return [problem.what for problem in judged(CHECKS.items(), request, facts) if problem.level is ProblemLevel.ERROR]
 
 
 def test_a_train_that_fits_has_no_problem():
@@ -136,8 +138,8 @@ def test_a_qos_may_lift_what_a_partition_allows():
 @pytest.mark.parametrize("extra", ["--gres=gpu:a100:8", "--gres=gpu:8", "--gpus-per-node=h100:8"])
 def test_gpus_that_stand_in_extra_are_counted(extra):
     known = bounded(normal={"bounds": {"MaxTRES gres/gpu": 15}})
-    (said,) = judge(known, extra=[extra], processes_per_node=8)
-    assert said.startswith("[slurm] nodes = 2 of 8 GPUs, gres/gpu=16: QOS 'normal' allows 15 for a job")
+    (text,) = judge(known, extra=[extra], processes_per_node=8)
+    assert text.startswith("[slurm] nodes = 2 of 8 GPUs, gres/gpu=16: QOS 'normal' allows 15 for a job")
 
 
 def test_without_a_default_partition_one_has_to_be_named():

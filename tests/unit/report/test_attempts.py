@@ -47,6 +47,6 @@ def test_a_attempt_that_only_accounting_knows_stands_where_it_began() -> None:
         AttemptFacts(attempt="7_1.0", nodes="", begin=1000.0, end=1400.0),
         AttemptFacts(attempt="7_3.0", nodes="", begin=3000.0),
     ]
-    found = with_jobs(known, [job("7_2", 2000, 2100)])
-    assert [attempt.attempt for attempt in found] == ["7_1.0", "7_2.0", "7_3.0"]
-    assert found[1].why == "only Slurm knows of it"
+    attempt_factses = with_jobs(known, [job("7_2", 2000, 2100)])
+    assert [attempt.attempt for attempt in attempt_factses] == ["7_1.0", "7_2.0", "7_3.0"]
+    assert attempt_factses[1].why == "only Slurm knows of it"

@@ -60,8 +60,8 @@ def lived(*lines: LogStep, end: float = 1000.0, ending: SpanEnd = SpanEnd.LEFT, 
 
 
 def line(step: int, at: float = math.nan, seconds: float = 10.0, **more: float) -> LogStep:
-    given = {"batch": 16, "stall": math.nan, "evaluated": 0, "low": at, "high": at, **more}
-    return LogStep(step=step, seconds=seconds, **given)
+    fields = {"batch": 16, "stall": math.nan, "evaluated": 0, "low": at, "high": at, **more}
+    return LogStep(step=step, seconds=seconds, **fields)
 
 
 def spent(*attempts: AttemptSpan, end: float | None = None) -> dict[str, float]:
@@ -92,8 +92,8 @@ def test_a_attempt_that_ends_with_its_last_step_is_start_up_and_training() -> No
 def test_what_follows_the_last_step_depends_on_how_the_attempt_ended(
     ending: SpanEnd, after: float, bucket: str
 ) -> None:
-    found = spent(lived(*STEADY, end=200 + after, ending=ending))
-    assert found == {"start-up": 100, "training": 100, bucket: after}
+    floats = spent(lived(*STEADY, end=200 + after, ending=ending))
+    assert floats == {"start-up": 100, "training": 100, bucket: after}
 
 
 def test_a_save_that_older_megatrons_count_into_the_next_step_is_a_checkpoint() -> None:
@@ -122,8 +122,8 @@ def test_times_in_whole_seconds_do_not_make_healthy_steps_slow() -> None:
 
 def test_a_clock_that_is_put_back_an_hour_goes_on_from_there() -> None:
     steps = [line(n, 100 + 10 * n + 50 * (n > 8) - 3600 * (n > 5), evaluated=int(n == 9)) for n in range(1, 11)]
-    found = spent(lived(*steps, end=260, ending=SpanEnd.BROKE))
-    assert found == {"start-up": 100, "training": 100, "evaluation": 50, "hang until noticed": 10}
+    floats = spent(lived(*steps, end=260, ending=SpanEnd.BROKE))
+    assert floats == {"start-up": 100, "training": 100, "evaluation": 50, "hang until noticed": 10}
 
 
 def test_a_log_in_another_time_zone_is_understood() -> None:
@@ -170,8 +170,8 @@ def test_an_evaluation_that_is_counted_into_a_step_is_one() -> None:
 @pytest.mark.parametrize(("after", "bucket"), [(290, "unknown"), (310, "hang until noticed")])
 def test_of_long_steps_the_third_that_does_not_come_is_a_hang(after: float, bucket: str) -> None:
     slow = [line(n, 100 + 100 * n, seconds=100.0) for n in range(1, 5)]
-    found = spent(lived(*slow, end=500 + after, ending=SpanEnd.OPEN))
-    assert found == {"start-up": 100, "training": 400, bucket: after}
+    floats = spent(lived(*slow, end=500 + after, ending=SpanEnd.OPEN))
+    assert floats == {"start-up": 100, "training": 400, bucket: after}
 
 
 def test_a_attempt_that_did_no_step_is_start_up() -> None:

@@ -224,10 +224,10 @@ def test_jobs_of_another_time_are_held_against_the_logs_own_times(tmp_path: Path
     log = tmp_path / "log"
     log.write_text("[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2))
     head = "JobID|State|Start|End\n"
-    for day, said in (("01", 0), ("02", 0), ("04", 1)):  # a zone is less than a day
+    for day, number in (("01", 0), ("02", 0), ("04", 1)):  # a zone is less than a day
         jobs = parse_sacct(f"{head}1|COMPLETED|2026-02-{day}T10:00:00|2026-02-{day}T10:10:00\n", "it")
         notes = report_log(log, jobs, NOW).notes
-        assert sum("1 of 1 lives in the log lie days from these jobs" in note for note in notes) == said, day
+        assert sum("1 of 1 lives in the log lie days from these jobs" in note for note in notes) == number, day
 
 
 def test_a_log_over_the_end_of_summer_time_takes_what_its_steps_took(tmp_path: Path) -> None:

@@ -54,14 +54,14 @@ def test_causes_come_in_the_order_of_the_log_and_an_idle_log_has_none() -> None:
 )
 def test_listening_socket_is_read_from_proc(address: str, text: str, is_loopback: bool) -> None:
     row = ROW.format(address)
-    found = parse_row(row)
-    assert found is not None
-    assert (str(found).replace("127.0.0.1]", "7f00:1]"), found.inode) == (text, 4711)
-    assert found.is_loopback == is_loopback
+    listening_socket = parse_row(row)
+    assert listening_socket is not None
+    assert (str(listening_socket).replace("127.0.0.1]", "7f00:1]"), listening_socket.inode) == (text, 4711)
+    assert listening_socket.is_loopback == is_loopback
     assert parse_row(row.replace(" 0A ", " 01 ")) is None
 
 
 def test_wildcard_socket_accepts_every_address() -> None:
-    found = parse_row(ROW.format("00000000:5208"))
-    assert found is not None
-    assert found.accepts("127.0.0.1")
+    listening_socket = parse_row(ROW.format("00000000:5208"))
+    assert listening_socket is not None
+    assert listening_socket.accepts("127.0.0.1")

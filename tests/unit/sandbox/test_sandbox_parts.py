@@ -68,13 +68,13 @@ def test_each_state_directory_has_run_directories_of_its_own(places: Places, tmp
 
 
 def test_missing_programs_are_told_at_once_with_the_commands_that_install_them() -> None:
-    with pytest.raises(MissingProgram) as told:
+    with pytest.raises(MissingProgram) as exception_info:
         find_programs("/nonexistent", accounting=True, sbin=())
-    assert told.value.message == (
+    assert exception_info.value.message == (
         "not installed: slurmctld, slurmd, sinfo, scontrol, srun, munged, "
         "slurmdbd, sacctmgr, mariadbd, mariadb-install-db"
     )
-    assert told.value.hint == install_hint(accounting=True)
+    assert exception_info.value.hint == install_hint(accounting=True)
 
 
 def test_the_hint_names_the_packages_of_both_families() -> None:
@@ -105,8 +105,8 @@ def test_a_name_is_claimed_by_one_and_free_again_afterwards() -> None:
 
 
 def test_two_commands_on_one_sandbox_do_not_mix(places: Places) -> None:
-    told = "another command is bringing sandbox 'x' up or down just now"
-    with working_on(places, "x"), working_on(places, "y"), pytest.raises(SandboxError, match=told):  # noqa: SIM117 (one raises)
+    literal = "another command is bringing sandbox 'x' up or down just now"
+    with working_on(places, "x"), working_on(places, "y"), pytest.raises(SandboxError, match=literal):  # noqa: SIM117 (one raises)
         with working_on(places, "x"):
             pass
 

@@ -20,9 +20,9 @@ SITE = SandboxSite(
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", "-x", "A", "a b", "a\n", "é", "x" * 33, "$(id)", ".", "a;b"])
 def test_a_hostile_name_is_refused(name: str) -> None:
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as exception_info:
         SandboxSpec(name=name)
-    assert told.value.message == f"sandbox name {name!r} is not allowed"
+    assert exception_info.value.message == f"sandbox name {name!r} is not allowed"
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ def test_a_hostile_name_is_refused(name: str) -> None:
     ],
 )
 def test_an_impossible_size_is_refused_with_what_is_possible(given: dict[str, int], message: str) -> None:
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as exception_info:
         SandboxSpec(**given)  # type: ignore[arg-type]  # the parameters are numbers
-    assert told.value.message == message
+    assert exception_info.value.message == message
 
 
 def test_every_node_has_a_port_of_its_own() -> None:

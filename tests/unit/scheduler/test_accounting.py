@@ -23,26 +23,30 @@ def found(version):
 def test_a_users_association_is_read_with_what_accounts_above_set_for_it(found):
     assert found.default_account == "root"
     assert found.accounts == ["llm", "root", "train"]
-    assert next(each for each in found.associations if each.account == "llm") == Association(
+    assert next(association for association in found.associations if association.account == "llm") == Association(
         account="llm", user="root", parent="llm", qos=("closed", "deny", "long", "normal", "prod", "short"),
         default_qos="normal", bounds={"MaxWall": 30, "MaxTRES node": 3, "MaxJobs": 3, "MaxSubmit": 8},
     )  # fmt: skip
 
 
 def test_an_association_for_one_partition_is_told_from_that_for_all(found):
-    mine = [(each.partition, each.bounds) for each in found.associations if each.user and each.account == "train"]
+    mine = [
+        (association.partition, association.bounds)
+        for association in found.associations
+        if association.user and association.account == "train"
+    ]
     assert sorted(mine) == [("", {}), ("cpu", {"MaxWall": 15})]
 
 
 def test_an_account_is_read_with_its_parent_and_without_amounts_of_memory(found):
-    assert next(each for each in found.associations if each.account == "team") == Association(
+    assert next(association for association in found.associations if association.account == "team") == Association(
         account="team", parent="root", qos=("normal",),
         bounds={"GrpTRES cpu": 20, "GrpTRES node": 2, "GrpTRESRunMins cpu": 9999, "GrpJobs": 7, "GrpSubmit": 70},
     )  # fmt: skip
 
 
 def test_every_limit_of_a_qos_is_read_under_its_own_name(found):
-    assert {each.name: each for each in found.qos}["long"] == Qos(
+    assert {qo.name: qo for qo in found.qos}["long"] == Qos(
         name="long", flags=("OverPartQOS", "PartitionTimeLimit"),
         bounds={
             "MaxWall": 2880, "MaxTRESPerNode gres/gpu": 2, "MaxTRESMins cpu": 100000, "MaxTRESMins gres/gpu": 6000,
@@ -50,7 +54,7 @@ def test_every_limit_of_a_qos_is_read_under_its_own_name(found):
             "MaxJobsPA": 9, "MaxSubmitPA": 40,
         },
     )  # fmt: skip
-    rest = [each.bounds for each in found.qos if each.name in {"short", "prod", "closed", "normal"}]
+    rest = [qo.bounds for qo in found.qos if qo.name in {"short", "prod", "closed", "normal"}]
     assert rest == [
         {},
         {"MaxWall": 10, "MaxTRESPU gres/gpu": 2, "MaxTRESPU node": 2, "MaxSubmitPU": 5},

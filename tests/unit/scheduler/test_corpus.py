@@ -142,8 +142,8 @@ def test_partitions_are_read(version):
 
 def test_a_partition_has_a_qos_or_none():
     line = "PartitionName={} AllowQos=ALL Default=NO QoS={} MaxNodes=UNLIMITED MaxTime=01:00:00 State=UP TotalNodes=1\n"
-    found = parse_output.parse_partitions(line.format("a", "part") + line.format("b", "N/A"))
-    assert [each.qos for each in found] == ["part", ""]
+    partitions = parse_output.parse_partitions(line.format("a", "part") + line.format("b", "N/A"))
+    assert [partition.qos for partition in partitions] == ["part", ""]
 
 
 def test_what_accounting_binds_is_read():

@@ -70,9 +70,9 @@ def test_all_tables_of_a_site_are_asked_what_is_wrong_with_them_at_once():
     disk = {"name": "a", "path": "/", "by": "du", "warning_percent": 99.0, "stale_minutes": -1.0}
     with pytest.raises(ConfigError) as caught:
         parse(SiteSettings, {"root": 5, "alerts": alerts, "filesystem": [disk]}, "site.toml")
-    single = [each for each in caught.value.problems if ", got " in each or "is not a mail address" in each]
+    single = [problem for problem in caught.value.problems if ", got " in problem or "is not a mail address" in problem]
     assert len(single) == 5
-    assert [each for each in caught.value.problems if each not in single] == [
+    assert [problem for problem in caught.value.problems if problem not in single] == [
         "alerts: no channel 'gone', 'pager' in [alerts.channels]; there are: m, s; "
         "repeat_hours: each needs to be more than 0",
         '[alerts.channels] m: the password would go to far in clear: set tls = "starttls" or "tls"',
@@ -91,7 +91,7 @@ def test_the_embedded_trainers_tables_are_asked_at_once_too(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_train(path)
     assert "[trainer] optimizer: min_lr = 2 is above lr = 1" in caught.value.problems
-    assert any(each.startswith("[trainer] steps: ") for each in caught.value.problems)
+    assert any(problem.startswith("[trainer] steps: ") for problem in caught.value.problems)
 
 
 @pytest.mark.parametrize("name", ["a b", "a\nb", "a/b", "../a", "", ".a", "-a", "ä", "$(id)", "a'b", "x" * 65, "a\0"])
@@ -135,9 +135,9 @@ def test_an_sbatch_option_is_one_line_with_two_dashes():
 
 
 def test_a_train_has_one_trainer():
-    said = "needs either `command` (any trainer) or a [trainer] table (the embedded one), not both"
-    assert problems(trainer={}) == [said]
-    assert problems(command=[]) == [said]
+    literal = "needs either `command` (any trainer) or a [trainer] table (the embedded one), not both"
+    assert problems(trainer={}) == [literal]
+    assert problems(command=[]) == [literal]
 
 
 def test_a_variable_has_a_name_that_a_shell_knows():

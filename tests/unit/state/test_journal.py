@@ -101,13 +101,13 @@ def test_an_array_has_as_many_tasks_as_were_asked_for():
 
 
 def test_a_attempt_that_starts_tells_what_became_of_a_submission_that_was_cut_off():
-    found = history(SUBMITTING, STARTED)
-    assert (found.pending, found.arrays["5"].nonce, found.arrays["5"].tasks) == ({}, "n1", 7)
+    train_history = history(SUBMITTING, STARTED)
+    assert (train_history.pending, train_history.arrays["5"].nonce, train_history.arrays["5"].tasks) == ({}, "n1", 7)
 
 
 def test_a_attempt_that_starts_before_its_submission_is_journalled_changes_nothing():
-    found = history(SUBMITTING, STARTED, SUBMITTED)
-    assert (found.pending, found.arrays["5"].tasks, list(found.started)) == ({}, 7, ["5_1.0"])
+    train_history = history(SUBMITTING, STARTED, SUBMITTED)
+    assert (train_history.pending, train_history.arrays["5"].tasks, list(train_history.started)) == ({}, 7, ["5_1.0"])
 
 
 def test_a_attempt_of_a_known_array_tells_nothing_of_a_later_submission():
@@ -137,7 +137,7 @@ def test_the_attempts_of_an_array_are_told_from_those_of_another():
 def test_half_a_character_is_kept_as_it_came(journal):
     """JSON that a team-mate wrote can hold one, and no file can."""
     journal.append(EventKind.HELD, jobs=[], why="a\ud800b")
-    assert [each.data["why"] for each in journal.events()] == ["a\ud800b"]
+    assert [event.data["why"] for event in journal.events()] == ["a\ud800b"]
 
 
 def test_others_can_read_what_happened_whatever_the_umask(journal):

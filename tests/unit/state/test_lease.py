@@ -33,7 +33,7 @@ class Hands:
 
 
 def leftovers(directory):
-    return sorted(each.name for each in directory.iterdir())
+    return sorted(path.name for path in directory.iterdir())
 
 
 def test_it_is_given_back(tmp_path):
@@ -135,7 +135,7 @@ def test_only_one_of_many_at_a_time(tmp_path):
         "    with lease(d, SystemClock(), wait=99): (d / 'count').write_text(str(int((d / 'count').read_text()) + 1))\n"
     )
     many = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(4)]
-    assert [each.wait(timeout=250) for each in many] == [0] * 4
+    assert [popen.wait(timeout=250) for popen in many] == [0] * 4
     assert (tmp_path / "count").read_text() == "80"
     assert leftovers(tmp_path) == ["count"]
 

@@ -44,7 +44,7 @@ def test_only_the_owner_may_write_whatever_the_umask(tmp_path, umask):
 def test_switches_and_requests_belong_to_the_group_where_the_site_names_one(tmp_path):
     run = RunDir(tmp_path / "gpt")
     run.create(grp.getgrgid(os.getegid()).gr_name)
-    assert [mode(each) for each in (run.switches, run.requests)] == [0o2775, 0o2775]
+    assert [mode(path) for path in (run.switches, run.requests)] == [0o2775, 0o2775]
     assert mode(run.journal) == 0o755
 
 
@@ -55,7 +55,7 @@ def test_the_group_gets_to_the_switches_whatever_the_umask(tmp_path):
         run.create(grp.getgrgid(os.getegid()).gr_name)
     finally:
         os.umask(before)
-    assert [mode(each) for each in (run.path.parent, run.path, run.journal)] == [0o755, 0o755, 0o755]
+    assert [mode(path) for path in (run.path.parent, run.path, run.journal)] == [0o755, 0o755, 0o755]
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])

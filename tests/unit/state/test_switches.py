@@ -19,9 +19,9 @@ def run(tmp_path):
 
 def test_a_switch_that_is_armed_says_why_and_by_whom(run):
     assert switches.arm(run, Switch.KILL, why="bad loss")
-    found = switches.read(run, Switch.KILL)
-    assert (found.switch, found.why) == (Switch.KILL, "bad loss")
-    assert found.by == user_name(switches.path_of(run, Switch.KILL).stat().st_uid)
+    armed = switches.read(run, Switch.KILL)
+    assert (armed.switch, armed.why) == (Switch.KILL, "bad loss")
+    assert armed.by == user_name(switches.path_of(run, Switch.KILL).stat().st_uid)
 
 
 def test_a_switch_that_is_armed_is_left_as_it_is(run):
@@ -53,7 +53,7 @@ def test_a_dangling_link_a_pipe_and_a_directory_are_switches_that_are_not_follow
     switches.path_of(run, Switch.KILL).symlink_to(tmp_path / "secret")
     os.mkfifo(switches.path_of(run, Switch.PAUSE))
     switches.path_of(run, Switch.SAVE).mkdir()
-    assert [each.why for each in switches.find_armed(run)] == ["", "", ""]
+    assert [armed.why for armed in switches.find_armed(run)] == ["", "", ""]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -66,7 +66,7 @@ def test_what_cannot_be_looked_at_is_not_taken_for_not_armed(run):
 def test_all_that_is_armed_comes_with_the_strongest_first(run):
     for switch in (Switch.SAVE, Switch.PAUSE, Switch.KILL):
         switches.arm(run, switch, why="")
-    assert [each.switch for each in switches.find_armed(run)] == [Switch.KILL, Switch.PAUSE, Switch.SAVE]
+    assert [armed.switch for armed in switches.find_armed(run)] == [Switch.KILL, Switch.PAUSE, Switch.SAVE]
 
 
 def test_requests_come_the_oldest_first(run):
@@ -74,7 +74,10 @@ def test_requests_come_the_oldest_first(run):
     second = switches.request(run, RequestKind.RELEASE)
     os.utime(first, (2, 2))
     os.utime(second, (1, 1))
-    assert [(each.exclude, each.path) for each in switches.list_requests(run)] == [("", second), ("node001", first)]
+    assert [(request.exclude, request.path) for request in switches.list_requests(run)] == [
+        ("", second),
+        ("node001", first),
+    ]
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"verb": "rm -rf"}', '{"verb": ["release"]}', '{"verb": {}}'])

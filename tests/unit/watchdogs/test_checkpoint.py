@@ -55,12 +55,12 @@ def test_a_rhythm_of_three_hours_makes_nine_and_a_half_too_long(stage: Stage, ho
         assert stage.look("checkpoint").level is Level.OK
         stage.clock.time += hours(3)
     assert stage.look("checkpoint", after=hours(6)).level is Level.OK
-    found = stage.look("checkpoint", after=hours(1))
-    assert (found.level, found.summary) == (
+    finding = stage.look("checkpoint", after=hours(1))
+    assert (finding.level, finding.summary) == (
         Level.WARNING,
         "gpt: no new checkpoint for 10.0 h of running (limit 9.5 h); newest: global_step3",
     )
-    assert found.remedy == "opsctl save-switch gpt"
+    assert finding.remedy == "opsctl save-switch gpt"
     assert stage.look("checkpoint", after=hours(10)).level is Level.CRITICAL
 
 
@@ -89,8 +89,8 @@ def test_a_limit_may_be_said(stage: Stage, hours: Hours) -> None:
     stage.config = {"checkpoint_hours": 1}
     stage.runs()
     assert stage.look("checkpoint", after=hours(0.9)).level is Level.OK
-    found = stage.look("checkpoint", after=hours(0.2))
-    assert (found.level, found.summary.endswith("newest: none")) == (Level.WARNING, True)
+    finding = stage.look("checkpoint", after=hours(0.2))
+    assert (finding.level, finding.summary.endswith("newest: none")) == (Level.WARNING, True)
 
 
 def test_the_embedded_trainer_says_how_often_it_saves(stage: Stage, hours: Hours) -> None:
@@ -106,9 +106,9 @@ def test_checkpoints_ten_times_their_size_are_told(stage: Stage, hours: Hours) -
         save(stage, number)
         stage.look("checkpoint", after=hours(1))
     save(stage, 3, size=10_000)
-    found = {each.key: each for each in stage.all("checkpoint", after=hours(1))}["checkpoint/gpt/size"]
-    assert found.summary == "gpt: global_step3 has 9.77 KiB, those before it 1000 B"
-    assert found.level is Level.WARNING
+    finding = {each.key: each for each in stage.all("checkpoint", after=hours(1))}["checkpoint/gpt/size"]
+    assert finding.summary == "gpt: global_step3 has 9.77 KiB, those before it 1000 B"
+    assert finding.level is Level.WARNING
 
 
 def test_one_that_is_still_being_written_is_not_measured(stage: Stage, hours: Hours) -> None:
@@ -129,13 +129,13 @@ def test_one_that_is_damaged_is_told_when_it_is_new(stage: Stage, what: str) -> 
         (place / "rank-0.pt").unlink()
     else:
         (place / "manifest.json").write_text("{}")
-    found = {each.key: each for each in stage.all("checkpoint")}["checkpoint/gpt/verify"]
+    finding = {each.key: each for each in stage.all("checkpoint")}["checkpoint/gpt/verify"]
     said = {
         "cut": "gpt: step-0000100: rank-0.pt has 5 bytes instead of 1000",
         "gone": "gpt: step-0000100: rank-0.pt is missing",
         "manifest": "gpt: step-0000100: manifest.json is not the one that COMPLETE was written for",
     }
-    assert (found.level, found.summary) == (Level.CRITICAL, said[what])
+    assert (finding.level, finding.summary) == (Level.CRITICAL, said[what])
 
 
 def test_what_the_trainer_has_set_aside_is_told_and_a_good_one_is_not(stage: Stage) -> None:
@@ -143,10 +143,10 @@ def test_what_the_trainer_has_set_aside_is_told_and_a_good_one_is_not(stage: Sta
     save_ours(stage, 200)
     assert len(stage.all("checkpoint")) == 1
     (stage.run.checkpoints / "damaged-step-0000100").mkdir()
-    found = stage.all("checkpoint")[1]
-    assert (found.level, found.summary) == (Level.WARNING, "gpt: damaged-step-0000100 was set aside as damaged")
+    finding = stage.all("checkpoint")[1]
+    assert (finding.level, finding.summary) == (Level.WARNING, "gpt: damaged-step-0000100 was set aside as damaged")
 
 
 def test_a_train_that_has_saved_nothing_yet_and_does_not_run_is_fine(stage: Stage) -> None:
-    found = stage.look("checkpoint")
-    assert (found.level, found.summary) == (Level.OK, "gpt: newest checkpoint: none")
+    finding = stage.look("checkpoint")
+    assert (finding.level, finding.summary) == (Level.OK, "gpt: newest checkpoint: none")

@@ -34,8 +34,8 @@ Minutes = Callable[[float], timedelta]
 def judged(space: Space | None, *, now: datetime = T0, **known: Any) -> tuple[Level, str]:
     limits = {each: known.pop(each) for each in list(known) if each in Filesystem.model_fields}
     filesystem = Filesystem(name="scratch", path="/scratch", **limits)
-    [found] = FsQuota().judge(FilesystemObservation(filesystem=filesystem, space=space, **known), now)
-    return found.level, found.summary.removeprefix("scratch (/scratch): ")
+    [finding] = FsQuota().judge(FilesystemObservation(filesystem=filesystem, space=space, **known), now)
+    return finding.level, finding.summary.removeprefix("scratch (/scratch): ")
 
 
 def growth(size: int = 0, inodes: int = 0, *, replaces: bool = False) -> Growth:
@@ -66,23 +66,23 @@ def test_where_eighty_percent_are_reliable_eighty_is_full() -> None:
 
 
 def test_what_has_to_stay_free_may_be_said_in_bytes() -> None:
-    level, said = judged(
+    level, text = judged(
         Space(used=900 * TIB, limit=990 * TIB), warning_percent=99, critical_percent=99, free=100 * TIB
     )
-    assert (level, said.endswith("90 TiB left, needs 100 TiB")) == (Level.CRITICAL, True)
+    assert (level, text.endswith("90 TiB left, needs 100 TiB")) == (Level.CRITICAL, True)
 
 
 def test_a_checkpoint_of_2_3_tib_every_three_hours_fills_20_tib_in_a_day() -> None:
     size = int(2.3 * TIB)
-    level, said = judged(Space(used=80 * TIB, limit=100 * TIB), trains=(growth(size),))
-    assert (level, said) == (Level.WARNING, "out of bytes in 26 h at 18.4 TiB a day")
+    level, text = judged(Space(used=80 * TIB, limit=100 * TIB), trains=(growth(size),))
+    assert (level, text) == (Level.WARNING, "out of bytes in 26 h at 18.4 TiB a day")
     assert judged(Space(used=84 * TIB, limit=100 * TIB), trains=(growth(size), growth(size)))[0] is Level.CRITICAL
 
 
 def test_inodes_run_out_too() -> None:
     space = Space(used=1, limit=100 * TIB, inodes_used=2_000_000, inodes_limit=3_000_000)
-    level, said = judged(space, trains=(growth(1, 100_000),))
-    assert (level, said) == (Level.WARNING, "out of inodes in 30 h at 800,000 a day")
+    level, text = judged(space, trains=(growth(1, 100_000),))
+    assert (level, text) == (Level.WARNING, "out of inodes in 30 h at 800,000 a day")
 
 
 def test_a_train_that_removes_as_many_as_it_writes_fills_nothing() -> None:
@@ -102,14 +102,14 @@ def test_a_rate_needs_six_hours() -> None:
 
 
 def test_a_figure_that_is_old_is_unknown_and_an_old_one_that_is_bad_is_bad(minutes: Minutes) -> None:
-    level, said = judged(Space(used=1, limit=9, at=T0 - minutes(90)))
-    assert (level, said) == (Level.UNKNOWN, "scratch: the figures are of 2026-01-04 23:30 UTC, 1.5 h ago")
+    level, text = judged(Space(used=1, limit=9, at=T0 - minutes(90)))
+    assert (level, text) == (Level.UNKNOWN, "scratch: the figures are of 2026-01-04 23:30 UTC, 1.5 h ago")
     assert judged(Space(used=9, limit=9, at=T0 - minutes(90)))[0] is Level.CRITICAL
 
 
 def test_figures_that_do_not_move_while_checkpoints_are_written_are_stale(minutes: Minutes) -> None:
-    level, said = judged(Space(used=1, limit=9), unmoved_since=T0 - minutes(90))
-    assert (level, said.endswith("have not moved for 1.5 h, though checkpoints were written")) == (Level.UNKNOWN, True)
+    level, text = judged(Space(used=1, limit=9), unmoved_since=T0 - minutes(90))
+    assert (level, text.endswith("have not moved for 1.5 h, though checkpoints were written")) == (Level.UNKNOWN, True)
 
 
 def test_no_figure_at_all_is_unknown() -> None:
@@ -201,12 +201,12 @@ def test_du_measures_in_the_background_and_names_the_biggest(stage: Stage) -> No
     os.chown(place / "small", 12345, -1) if os.geteuid() == 0 else None
     filesystem = Filesystem(name="project", path=str(place), by="du", limit=10 << 20, inode_limit=100)
     assert stage.look("fs_quota", filesystem).level in (Level.UNKNOWN, Level.WARNING)  # du may be quicker than the look
-    found = measure(stage, filesystem)
-    assert found.level is Level.WARNING
-    assert re.search(r"90\.\d\d% bytes usage, warning at 85% \(9[\d.]* MiB of 10 MiB\)", found.summary)
+    finding = measure(stage, filesystem)
+    assert finding.level is Level.WARNING
+    assert re.search(r"90\.\d\d% bytes usage, warning at 85% \(9[\d.]* MiB of 10 MiB\)", finding.summary)
     # Only root can give a directory to a second owner. Directories take some KiB or none.
     owners = ["8 MiB, 2 inodes", "1 MiB, 2 inodes"] if os.geteuid() == 0 else ["9 MiB, 4 inodes"]
-    shown = [re.search(r": (\d+)[\d.]*( MiB, \d inodes), most in", line).expand(r"\1\2") for line in found.evidence]
+    shown = [re.search(r": (\d+)[\d.]*( MiB, \d inodes), most in", line).expand(r"\1\2") for line in finding.evidence]
     assert shown == owners
 
 
@@ -235,8 +235,8 @@ def saved(stage: Stage, count: int, size: int = 1000) -> None:
 def test_a_train_s_checkpoints_make_the_forecast(stage: Stage) -> None:
     saved(stage, 3)
     stage.runs()
-    found = stage.look("fs_quota", Filesystem(name="root", path=str(stage.place)))
-    assert found.evidence == ("gpt: 1000 B in 2 inodes every 1.0 h",)
+    finding = stage.look("fs_quota", Filesystem(name="root", path=str(stage.place)))
+    assert finding.evidence == ("gpt: 1000 B in 2 inodes every 1.0 h",)
 
 
 def test_a_train_that_is_not_queued_fills_nothing(stage: Stage) -> None:
@@ -265,8 +265,8 @@ def test_figures_that_stand_still_are_stale_only_if_something_was_written_since(
     place.mkdir()
     at = stage.clock.now().timestamp()
     os.utime(place, (at, at))
-    found = stage.look("fs_quota", same)
-    assert (found.level, "have not moved for 1.5 h" in found.summary) == (Level.UNKNOWN, True)
+    finding = stage.look("fs_quota", same)
+    assert (finding.level, "have not moved for 1.5 h" in finding.summary) == (Level.UNKNOWN, True)
 
 
 # --- settings
@@ -304,5 +304,5 @@ def test_sizes_are_shown_short() -> None:
 
 
 def test_a_directory_that_is_gone_is_said_in_words(stage: Stage) -> None:
-    found = stage.look("fs_quota", Filesystem(name="scratch", path="/gone"))
-    assert (found.level, found.summary) == (Level.UNKNOWN, "scratch: /gone: No such file or directory")
+    finding = stage.look("fs_quota", Filesystem(name="scratch", path="/gone"))
+    assert (finding.level, finding.summary) == (Level.UNKNOWN, "scratch: /gone: No such file or directory")

@@ -64,17 +64,17 @@ def test_each_phase_has_the_time_that_its_heartbeat_says(running: Stage, phase: 
     beat(running, phase, limit_s=1800)
     assert running.look("hang").level is Level.OK
     assert running.look("hang", after=minutes(29)).level is Level.OK
-    found = running.look("hang", after=minutes(2))
-    assert (found.level, found.summary) == (
+    finding = running.look("hang", after=minutes(2))
+    assert (finding.level, finding.summary) == (
         Level.CRITICAL, f"7_1.0 hangs: {phase}, step 9, no sign of life for 31m (limit 30m)"
     )  # fmt: skip
-    assert found.remedy == "opsctl stacks gpt; opsctl cancel gpt_1"
+    assert finding.remedy == "opsctl stacks gpt; opsctl cancel gpt_1"
 
 
 def test_the_heartbeat_of_an_earlier_attempt_says_nothing(running: Stage, minutes: Minutes) -> None:
     beat(running, Phase.TRAIN, limit_s=60, attempt="6_1.0")
-    found = running.look("hang", after=minutes(55))
-    assert (found.level, "starting" in found.summary) == (Level.OK, True)
+    finding = running.look("hang", after=minutes(55))
+    assert (finding.level, "starting" in finding.summary) == (Level.OK, True)
     assert running.look("hang", after=minutes(10)).level is Level.CRITICAL
 
 
@@ -150,8 +150,8 @@ def test_a_log_that_goes_on_talking_without_steps_is_no_sign_of_attempt(running:
     running.look("hang", after=minutes(1))
     for _ in range(3):
         running.say("[rank 3] Watchdog caught collective operation timeout", "PULSE: gpt is running")
-        found = running.look("hang", after=minutes(6))
-    assert found.level is Level.CRITICAL
+        finding = running.look("hang", after=minutes(6))
+    assert finding.level is Level.CRITICAL
 
 
 def test_a_limit_that_is_said_is_for_steps_and_not_for_saving(running: Stage, minutes: Minutes) -> None:
@@ -199,11 +199,11 @@ def test_stacks_are_asked_for_once_and_summed_up(running: Stage, minutes: Minute
     running.config = {"stacks_seconds": 1}
     beat(running, Phase.TRAIN, limit_s=60)
     running.look("hang")
-    found = running.look("hang", after=minutes(2))
+    finding = running.look("hang", after=minutes(2))
     assert running.attempt.stacks_request.exists()
-    assert found.evidence[0] == "2 of 2 ranks did not answer"
+    assert finding.evidence[0] == "2 of 2 ranks did not answer"
     running.attempt.stacks_request.unlink()
-    assert running.look("hang", after=minutes(2)).evidence == found.evidence
+    assert running.look("hang", after=minutes(2)).evidence == finding.evidence
     assert not running.attempt.stacks_request.exists()
 
 

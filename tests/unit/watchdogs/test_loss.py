@@ -28,8 +28,8 @@ def test_the_spike_of_the_13b_training(stage: Stage) -> None:
     stage.say(*(TR1[0].replace("29020", str(step)) for step in range(28000, 29020, 10)), TR1[0])
     assert stage.look("loss").summary == "gpt: loss 2.776 at step 29020"
     stage.say(TR1[1])
-    found = stage.look("loss")
-    assert (found.level, found.summary) == (
+    finding = stage.look("loss")
+    assert (finding.level, finding.summary) == (
         Level.WARNING, "gpt: loss 7.344 at step 29050, spiked from 2.776 to 7.344 at step 29050"
     )  # fmt: skip
     stage.say(TR1[2], TR1[3])
@@ -40,10 +40,10 @@ def test_the_spike_of_the_176b_training_is_over_when_it_was(stage: Stage) -> Non
     stage.say(*calm(31100, 31214, 2.2, 0.24))
     assert stage.look("loss").level is Level.OK
     stage.say(*(tr11(31214 + place, *figures) for place, figures in enumerate(TR11)))
-    found = stage.look("loss")
-    assert found.level is Level.WARNING
-    assert "to 5.098 at step 31219" in found.summary
-    assert found.evidence[-1] == "grad norm 650.2 at step 31222"
+    finding = stage.look("loss")
+    assert finding.level is Level.WARNING
+    assert "to 5.098 at step 31219" in finding.summary
+    assert finding.evidence[-1] == "grad norm 650.2 at step 31222"
     stage.say(*calm(31245, 31252, 2.215, 0.267))
     assert stage.look("loss").level is Level.OK
 
@@ -55,8 +55,8 @@ def test_the_norm_of_the_13b_training_which_is_always_zero_is_no_alarm(stage: St
 
 def test_nan_iterations_are_told_even_where_the_line_has_a_loss(stage: Stage) -> None:
     stage.say(*calm(1, 30, 2.0, 0.2), tr11(30, 2.0, 0.2).replace("iterations: 0", "iterations: 1"))
-    found = stage.look("loss")
-    assert (found.level, found.summary) == (Level.CRITICAL, "gpt: no finite loss for 1 log line, at step 30")
+    finding = stage.look("loss")
+    assert (finding.level, finding.summary) == (Level.CRITICAL, "gpt: no finite loss for 1 log line, at step 30")
 
 
 def test_lines_that_every_rank_writes_are_taken_from_one(stage: Stage) -> None:
@@ -110,8 +110,8 @@ def test_a_log_that_is_gone_for_one_look_is_not_read_again(stage: Stage) -> None
     stage.run.main_log.rename(stage.place / "elsewhere")
     stage.look("loss")
     (stage.place / "elsewhere").rename(stage.run.main_log)
-    kept = stage.scene().memory.read("loss", "gpt")
-    assert kept["offset"] == stage.run.main_log.stat().st_size
+    fields = stage.scene().memory.read("loss", "gpt")
+    assert fields["offset"] == stage.run.main_log.stat().st_size
 
 
 def test_a_log_that_is_not_there_yet_is_no_alarm(stage: Stage) -> None:
@@ -136,7 +136,7 @@ def test_a_memory_that_is_lost_or_broken_is_learnt_again(stage: Stage) -> None:
 def test_a_memory_that_cannot_be_written_is_said_and_nothing_more(stage: Stage) -> None:
     stage.say(*calm(1, 60, 2.0, 0.2))
     (stage.place / ".site").write_text("in the way")
-    scene = stage.scene()
-    scene.memory.write("loss", "gpt", {"a": 1})
-    assert len(scene.memory.problems) == 1
+    context = stage.scene()
+    context.memory.write("loss", "gpt", {"a": 1})
+    assert len(context.memory.problems) == 1
     assert stage.look("loss").level is Level.OK

@@ -28,8 +28,8 @@ def noisy(seed: int = 3, share: float = 0.01) -> Callable[[], float]:
 
 def shapes(loss: Callable[[int], float], steps: int = 1000, *, grad_norm: float = 0.2) -> list[tuple[int, LossShape]]:
     """The shapes that are seen, each with the number of steps from AT to where it is seen first."""
-    seen = _shapes(Iteration(step=step, loss=loss(step), grad_norm=grad_norm) for step in range(1, steps))
-    return [(step - AT, found) for step, found in seen if step >= AT - 50]
+    iterator = _shapes(Iteration(step=step, loss=loss(step), grad_norm=grad_norm) for step in range(1, steps))
+    return [(step - AT, loss_shape) for step, loss_shape in iterator if step >= AT - 50]
 
 
 def _shapes(lines: Iterable[Iteration]) -> Iterator[tuple[int, LossShape]]:
@@ -42,7 +42,7 @@ def _shapes(lines: Iterable[Iteration]) -> Iterator[tuple[int, LossShape]]:
 
 
 def kinds(loss: Callable[[int], float], steps: int = 1000) -> list[LossShape]:
-    return [found for _, found in shapes(loss, steps)]
+    return [loss_shape for _, loss_shape in shapes(loss, steps)]
 
 
 def after(step: int, rise: Callable[[int], float]) -> float:
@@ -53,7 +53,7 @@ def after(step: int, rise: Callable[[int], float]) -> float:
 def test_a_spike_that_recovers_fast_is_seen_at_once_and_is_over_when_it_is() -> None:
     noise = noisy()
     seen = shapes(lambda step: (calm(step) + after(step, lambda n: 3 * math.exp(-n / 3))) * noise())
-    assert [found for _, found in seen] == [LossShape.SPIKE, LossShape.CALM]
+    assert [loss_shape for _, loss_shape in seen] == [LossShape.SPIKE, LossShape.CALM]
     assert (seen[0][0], seen[1][0] < 20) == (0, True)
 
 
@@ -82,7 +82,7 @@ def test_a_spike_that_recovers_and_then_rises_diverges() -> None:
 def test_a_divergence_without_a_spike_is_seen_before_it_is_far() -> None:
     noise = noisy()
     seen = shapes(lambda step: (calm(step) + after(step, lambda n: 0.003 * n)) * noise(), 600)
-    assert [found for _, found in seen] == [LossShape.DIVERGING]
+    assert [loss_shape for _, loss_shape in seen] == [LossShape.DIVERGING]
     assert seen[0][0] < 90  # 0.25 above 2.3
 
 
@@ -120,7 +120,7 @@ def test_a_rollback_forgets_what_is_not_true_any_more() -> None:
     spike = (Iteration(step=step, loss=calm(step) + after(step, lambda _: 3.0)) for step in range(1, AT + 30))
     again = (Iteration(step=step, loss=calm(step) * noise()) for step in range(AT - 100, AT + 100))
     seen = list(_shapes(itertools.chain(spike, again)))
-    assert [found for _, found in seen] == [
+    assert [loss_shape for _, loss_shape in seen] == [
         LossShape.CALM,
         LossShape.SPIKE,
         LossShape.SLOW,
@@ -134,8 +134,8 @@ def test_what_was_kept_goes_on_where_it_was() -> None:
     noise = noisy()
     lines = [Iteration(step=step, loss=(calm(step) + after(step, lambda _: 1.0)) * noise()) for step in range(1, 450)]
     at_once = advance(LossState(), lines)
-    kept = advance(LossState(), lines[:410])
-    assert advance(LossState.from_json(kept.to_json()), lines[410:]) == at_once
+    loss_state = advance(LossState(), lines[:410])
+    assert advance(LossState.from_json(loss_state.to_json()), lines[410:]) == at_once
 
 
 @pytest.mark.parametrize("kept", [None, 3, "x", {}, {"points": [1]}, {"points": [], "recent": [], "colour": 1}])

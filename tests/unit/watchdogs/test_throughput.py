@@ -26,10 +26,10 @@ def say(stage: Stage, first: int, count: int, tflops: float, *, noise: float = 0
 
 
 def node(stage: Stage, name: str, step_s: float, attempt: str = "7_1.0") -> None:
-    beat = Heartbeat(
+    heartbeat = Heartbeat(
         attempt=attempt, node=name, rank=0, phase=Phase.TRAIN, step=1, at=0.0, limit_s=9.0, step_s=step_s
     )  # fmt: skip
-    write_atomic(stage.run.heartbeat / f"{name}-0.json", to_json(beat))
+    write_atomic(stage.run.heartbeat / f"{name}-0.json", to_json(heartbeat))
 
 
 def test_from_149_to_140_tflops_by_one_slow_node(stage: Stage) -> None:
@@ -40,13 +40,13 @@ def test_from_149_to_140_tflops_by_one_slow_node(stage: Stage) -> None:
         node(stage, name, step_s)
     node(stage, "n9", 300.0, attempt="6_1.0")
     say(stage, 101, 10, 140)
-    found = stage.look("throughput")
-    assert found.level is Level.WARNING
-    assert found.summary.startswith("gpt: 140")
-    assert found.summary.endswith(
+    finding = stage.look("throughput")
+    assert finding.level is Level.WARNING
+    assert finding.summary.startswith("gpt: 140")
+    assert finding.summary.endswith(
         "TFLOPs at step 110, usually 149: 6 % slower; n2 is the slowest: 107 s a step, the next 100 s"
     )
-    assert (found.node, found.evidence[0]) == ("n2", "n2: 107 s a step")
+    assert (finding.node, finding.evidence[0]) == ("n2", "n2: 107 s a step")
 
 
 def test_where_no_node_stands_out_none_is_blamed(stage: Stage) -> None:
@@ -55,8 +55,8 @@ def test_where_no_node_stands_out_none_is_blamed(stage: Stage) -> None:
     for name in ("n1", "n2"):
         node(stage, name, 100.0)
     say(stage, 101, 10, 100)
-    found = stage.look("throughput")
-    assert (found.level, found.node, found.evidence) == (Level.CRITICAL, "", ())
+    finding = stage.look("throughput")
+    assert (finding.level, finding.node, finding.evidence) == (Level.CRITICAL, "", ())
 
 
 def test_of_a_train_that_is_over_nobody_is_told_that_it_was_slow(stage: Stage) -> None:

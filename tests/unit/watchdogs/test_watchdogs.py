@@ -43,7 +43,7 @@ def test_states_of_nodes(state: str, level: Level) -> None:
 def test_only_the_nodes_of_the_train_are_looked_at(stage: Stage) -> None:
     stage.runs(nodes="n[1-2]")
     stage.nodes = tuple(Node(name=f"n{n}", state="DOWN" if n > 1 else "MIXED", address="a") for n in (1, 2, 3))
-    assert [each.key for each in stage.all("node_health")] == ["node_health/gpt", "node_health/gpt/n2"]
+    assert [finding.key for finding in stage.all("node_health")] == ["node_health/gpt", "node_health/gpt/n2"]
 
 
 def test_a_node_that_slurm_does_not_list_is_unknown(stage: Stage) -> None:
@@ -61,9 +61,9 @@ def test_what_the_last_look_found_of_a_node_is_told_for_a_day(stage: Stage, heal
     for node, hours, found in (("n1", 1, health), ("n2", 1, "healthy"), ("n3", 25, "faulty")):
         at = (T0 - timedelta(hours=hours)).timestamp()
         (looks / f"{node}.json").write_text(json.dumps({"node": node, "at": at, "health": found, "evidence": ["ECC"]}))
-    _, told = stage.all("node_health")
-    assert (told.key, told.level, told.evidence) == ("node_health/gpt/n1", level, ("ECC",))
-    assert told.summary == f"n1 under gpt is {health}: ECC"
+    _, finding = stage.all("node_health")
+    assert (finding.key, finding.level, finding.evidence) == ("node_health/gpt/n1", level, ("ECC",))
+    assert finding.summary == f"n1 under gpt is {health}: ECC"
 
 
 def test_nodes_that_slurm_says_nothing_of_are_unknown(stage: Stage) -> None:
@@ -85,8 +85,8 @@ def test_a_tick_that_does_not_come_is_told(stage: Stage) -> None:
     assert stage.look("cron_alive").level is Level.WARNING
     (driver.parent / "last-tick").write_text(f"{T0.timestamp():.0f}\n")
     assert stage.look("cron_alive", after=timedelta(minutes=29)).level is Level.OK
-    found = stage.look("cron_alive", after=timedelta(minutes=2))
-    assert (found.level, found.summary) == (Level.CRITICAL, "cron: no tick for 31 min (limit 30 min)")
+    finding = stage.look("cron_alive", after=timedelta(minutes=2))
+    assert (finding.level, finding.summary) == (Level.CRITICAL, "cron: no tick for 31 min (limit 30 min)")
     (driver / "wanted.json").unlink()
     assert stage.look("cron_alive").level is Level.OK
 
@@ -142,8 +142,8 @@ def test_a_limit_of_the_account_is_told_when_it_lasts_and_slurm_has_no_start_for
 
 def test_what_slurm_could_not_start_is_told_at_once(stage: Stage) -> None:
     stage.jobs = (waiting("launch failed requeued held"),)
-    found = stage.look("slurm_status")
-    assert (found.level, found.summary) == (
+    finding = stage.look("slurm_status")
+    assert (finding.level, finding.summary) == (
         Level.CRITICAL, "gpt: 7 could not be started: launch failed requeued held"
     )  # fmt: skip
 
@@ -200,9 +200,9 @@ def test_pulse_lines_are_those_of_the_chronicles() -> None:
     runs = job(name="tr1", start=T0 - timedelta(days=2, hours=15), nodes="node-[1-63]")
     held = waiting("Dependency")
     when = T0.astimezone()
-    said = [line.partition("PULSE: ")[2] for line in pulse_log.lines("tr1", (later, runs, held), T0)]
+    lines = [line.partition("PULSE: ")[2] for line in pulse_log.lines("tr1", (later, runs, held), T0)]
     start = later.start.astimezone() if later.start else when
-    assert said == [
+    assert lines == [
         f"tr1-13B-round3 is scheduled to start in 3d 7h (at {start:%Y-%m-%dT%H:%M:%S})"
         " (682842_[1-5%1] on 'gpu_p13' partition)",
         f"tr1 is running for 2-15:00:00 since {when - timedelta(days=2, hours=15):%Y-%m-%dT%H:%M:%S}"
@@ -231,8 +231,8 @@ def test_a_pulse_is_written_when_something_changes_and_every_ten_minutes(stage: 
 def test_a_hold_is_as_old_as_it_is_and_not_as_old_as_the_first_look_at_it(stage: Stage) -> None:
     stage.journal.append(EventKind.HELD, jobs=["7"], why="maintenance")
     stage.jobs = (waiting("JobHeldUser"),)
-    found = stage.look("held", after=timedelta(hours=13))
-    assert (found.level, found.summary) == (
+    finding = stage.look("held", after=timedelta(hours=13))
+    assert (finding.level, finding.summary) == (
         Level.WARNING,
         "gpt has been held for 13.0 h (limit 12 h): maintenance",
     )
@@ -245,7 +245,7 @@ def test_a_name_that_is_longer_and_a_job_of_somebody_else_do_not_count() -> None
     names = ("gpt-eval", "gpt-evaluation", "my-gpt-eval")
     rows = [job(id=str(number), name=name, user="me") for number, name in enumerate(names)]
     rows.append(job(id="3", name="gpt-eval", user="somebody"))
-    assert [each.id for each in find_related_jobs(("gpt-eval",), tuple(rows), "me", set())] == ["0"]
+    assert [related_job.id for related_job in find_related_jobs(("gpt-eval",), tuple(rows), "me", set())] == ["0"]
     assert find_related_jobs(("gpt-eval",), tuple(rows), "me", {"0"}) == ()
 
 

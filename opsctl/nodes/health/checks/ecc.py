@@ -8,13 +8,13 @@ from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, NodeSna
 from opsctl.settings.health import HealthSettings
 
 
-def ecc(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
-    for gpu in seen.smi.gpus if seen.smi else ():
+def ecc(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    for gpu in snapshot.smi.gpus if snapshot.smi else ():
         if not gpu.ecc:
             yield _result(gpu, Severity.UNKNOWN, "no ECC counters: N/A")
             continue
-        yield from _uncorrectable(gpu, given.site)
-        for kind, limit in (("sram", given.site.sram_corrected), ("dram", given.site.dram_corrected)):
+        yield from _uncorrectable(gpu, check_input.site)
+        for kind, limit in (("sram", check_input.site.sram_corrected), ("dram", check_input.site.dram_corrected)):
             if (fixed := gpu.ecc.get(f"volatile.{kind}_correctable", 0)) > limit:
                 yield _result(gpu, Severity.DEGRADED, f"{fixed} corrected {kind.upper()} errors, more than {limit}")
 
@@ -22,15 +22,15 @@ def ecc(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
 def _uncorrectable(gpu: Gpu, site: HealthSettings) -> Iterator[CheckResult]:
     """Errors of DRAM over the card's attempt are history: their rows were replaced."""
     if sram := gpu.ecc.get("volatile.sram_uncorrectable", 0):
-        said = f"{sram} uncorrectable SRAM errors since the driver was loaded"
-        yield _result(gpu, Severity.FAULTY, said, "reset the GPU")
+        text = f"{sram} uncorrectable SRAM errors since the driver was loaded"
+        yield _result(gpu, Severity.FAULTY, text, "reset the GPU")
     if dram := gpu.ecc.get("volatile.dram_uncorrectable", 0):
-        said = f"{dram} uncorrectable DRAM errors since the driver was loaded"
-        yield _result(gpu, Severity.DEGRADED, said, "reset the GPU when it is free")
+        text = f"{dram} uncorrectable DRAM errors since the driver was loaded"
+        yield _result(gpu, Severity.DEGRADED, text, "reset the GPU when it is free")
     ever = gpu.ecc.get("aggregate.sram_uncorrectable", 0)
     if gpu.sram_threshold or ever > site.sram_uncorrected_ever:
-        said = f"{ever} uncorrectable SRAM errors over its attempt: beyond what is allowed"
-        yield _result(gpu, Severity.FAULTY, said, "replace the card")
+        text = f"{ever} uncorrectable SRAM errors over its attempt: beyond what is allowed"
+        yield _result(gpu, Severity.FAULTY, text, "replace the card")
 
 
 def _result(gpu: Gpu, severity: Severity, evidence: str, remedy: str = "") -> CheckResult:

@@ -12,10 +12,10 @@ EVIDENCE = {8: "a power cable is not attached", 10: "the kernel saw an interrupt
 LOST = ("GPU is lost", "fallen off the bus")
 
 
-def gpus(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
-    tool, section = seen.gpu_tool
-    expected = given.site.gpus_per_node or len(given.prior.uuids)
-    code, words = section.code, f"{section.err} {seen.smi.said if seen.smi else ''}"
+def gpus(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    tool, section = snapshot.gpu_tool
+    expected = check_input.site.gpus_per_node or len(check_input.prior.uuids)
+    code, words = section.code, f"{section.err} {snapshot.smi.said if snapshot.smi else ''}"
     if tool == "nvidia-smi" and (code in EVIDENCE or (code and any(lost in words for lost in LOST))):
         meaning = EVIDENCE.get(code or 0, "a GPU is lost")
         yield CheckResult(
@@ -24,9 +24,9 @@ def gpus(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
             remedy="reboot the node; replace the card if it stays",
             evidence=f"nvidia-smi exit code {code}: {meaning}: {' '.join(words.split())[:120]}",
         )
-    elif seen.smi is not None and code == 0:
-        yield from _count(seen, given, expected)
-    elif code == 127 and not expected and seen.on_bus == 0:
+    elif snapshot.smi is not None and code == 0:
+        yield from _count(snapshot, check_input, expected)
+    elif code == 127 and not expected and snapshot.on_bus == 0:
         return  # a node without GPUs
     else:
         why = section.why or "printed something that cannot be read"
@@ -34,28 +34,28 @@ def gpus(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
                      remedy=f"is the driver loaded there?  opsctl exec -w NODE {tool}")  # fmt: skip
 
 
-def _count(seen: NodeSnapshot, given: CheckInput, expected: int) -> Iterator[CheckResult]:
-    assert seen.smi is not None, "asked for only then"
-    found = {gpu.uuid for gpu in seen.smi.gpus if gpu.uuid}
-    missing = [uuid for uuid in given.prior.uuids if uuid not in found]
-    wanted = max(expected, seen.smi.attached or 0)
-    if len(seen.smi.gpus) < wanted:
+def _count(snapshot: NodeSnapshot, check_input: CheckInput, expected: int) -> Iterator[CheckResult]:
+    assert snapshot.smi is not None, "asked for only then"
+    found = {gpu.uuid for gpu in snapshot.smi.gpus if gpu.uuid}
+    missing = [uuid for uuid in check_input.prior.uuids if uuid not in found]
+    wanted = max(expected, snapshot.smi.attached or 0)
+    if len(snapshot.smi.gpus) < wanted:
         where = f"; missing: {', '.join(missing[:4])}" if missing else ""
-        said = f"{len(seen.smi.gpus)} of {wanted} GPUs answer{where}"
-        if seen.in_job and (seen.on_bus is None or seen.on_bus >= wanted):
-            said += "; but this job may only see its own"
+        text = f"{len(snapshot.smi.gpus)} of {wanted} GPUs answer{where}"
+        if snapshot.in_job and (snapshot.on_bus is None or snapshot.on_bus >= wanted):
+            text += "; but this job may only see its own"
             yield CheckResult(
-                check="gpus", severity=Severity.UNKNOWN, evidence=said, remedy="look when the node is idle"
+                check="gpus", severity=Severity.UNKNOWN, evidence=text, remedy="look when the node is idle"
             )
         else:
-            yield CheckResult(check="gpus", severity=Severity.FAULTY, evidence=said, remedy="reboot the node")
-    elif len(found) < len(seen.smi.gpus):
-        said = f"{len(seen.smi.gpus) - len(found)} cards do not say who they are"
-        yield CheckResult(check="gpus", severity=Severity.UNKNOWN, evidence=said, remedy="look at the kernel log")
+            yield CheckResult(check="gpus", severity=Severity.FAULTY, evidence=text, remedy="reboot the node")
+    elif len(found) < len(snapshot.smi.gpus):
+        text = f"{len(snapshot.smi.gpus) - len(found)} cards do not say who they are"
+        yield CheckResult(check="gpus", severity=Severity.UNKNOWN, evidence=text, remedy="look at the kernel log")
     elif missing:
         yield CheckResult(check="gpus", severity=Severity.NOTE, evidence=f"{len(missing)} cards are others than before")
-    for gpu in seen.smi.gpus:
-        said = given.lemons.get(gpu.uuid, "") or (given.lemons.get(gpu.serial, "") if gpu.serial else "")
-        if said:
-            yield CheckResult(check="gpus", severity=Severity.NOTE, gpu=gpu.uuid, evidence=f"a known lemon: {said}",
+    for gpu in snapshot.smi.gpus:
+        text = check_input.lemons.get(gpu.uuid, "") or (check_input.lemons.get(gpu.serial, "") if gpu.serial else "")
+        if text:
+            yield CheckResult(check="gpus", severity=Severity.NOTE, gpu=gpu.uuid, evidence=f"a known lemon: {text}",
                          remedy="give the node back, and name the card")  # fmt: skip

@@ -13,24 +13,26 @@ TELL = {"symbol_error": 120 / 3600, "link_error_recovery": 5 / 60, "port_rcv_err
 """More in a second than this is told. Thresholds as NVSentinel has them."""
 
 
-def infiniband(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
-    if not given.prior.ports:
+def infiniband(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    if not check_input.prior.ports:
         return
-    if seen.section("infiniband").code != 0:
+    if snapshot.section("infiniband").code != 0:
         yield CheckResult(
-            check="infiniband", severity=Severity.UNKNOWN, evidence=f"/sys {seen.section('infiniband').why}"
+            check="infiniband", severity=Severity.UNKNOWN, evidence=f"/sys {snapshot.section('infiniband').why}"
         )
         return
-    ignore = re.compile(given.site.ib_ignore) if given.site.ib_ignore else None
-    seconds = max(1.0, (seen.at - given.prior.ports_at).total_seconds()) if given.prior.ports_at else 1.0
-    for name, before in given.prior.ports.items():
+    ignore = re.compile(check_input.site.ib_ignore) if check_input.site.ib_ignore else None
+    seconds = (
+        max(1.0, (snapshot.at - check_input.prior.ports_at).total_seconds()) if check_input.prior.ports_at else 1.0
+    )
+    for name, before in check_input.prior.ports.items():
         if ignore and ignore.search(name):
             continue
-        now = seen.ports.get(name)
+        now = snapshot.ports.get(name)
         if now is None or now.state != "ACTIVE":
-            said = f"{name} was active and is {now.state if now else 'gone'}"
+            text = f"{name} was active and is {now.state if now else 'gone'}"
             yield CheckResult(
-                check="infiniband", severity=Severity.FAULTY, evidence=said, remedy="look at the cable and the port"
+                check="infiniband", severity=Severity.FAULTY, evidence=text, remedy="look at the cable and the port"
             )
         else:
             yield from _counters(name, before, now, seconds)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def memory(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
-    wanted = given.site.memory_gib * 2**20 or (given.prior.memory_kb or 0)
-    if seen.memory_kb is None:
+def memory(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    wanted = check_input.site.memory_gib * 2**20 or (check_input.prior.memory_kb or 0)
+    if snapshot.memory_kb is None:
         yield CheckResult(check="memory", severity=Severity.UNKNOWN, evidence="/proc/meminfo cannot be read")
-    elif seen.memory_kb < 0.98 * wanted:
+    elif snapshot.memory_kb < 0.98 * wanted:
         yield CheckResult(check="memory", severity=Severity.DEGRADED, remedy="look for a failed memory module",
-                     evidence=f"{seen.memory_kb / 2**20:.1f} GiB, {wanted / 2**20:.1f} before")  # fmt: skip
+                     evidence=f"{snapshot.memory_kb / 2**20:.1f} GiB, {wanted / 2**20:.1f} before")  # fmt: skip

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def mounts(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
-    named = {mount.path: mount for mount in seen.mounts}
-    for path in given.site.mounts:
+def mounts(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    named = {mount.path: mount for mount in snapshot.mounts}
+    for path in check_input.site.mounts:
         mount = named.get(path)
         if mount is None or mount.section.code in {None, 124, 137}:
             why = "did not answer in time" if mount else "was not looked at"
@@ -25,6 +25,6 @@ def mounts(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
                          remedy="look at the kernel log; mount it again")  # fmt: skip
         elif mount.section.code != 0 or mount.percent is None:
             yield CheckResult(check="mounts", severity=Severity.UNKNOWN, evidence=f"{path}: df {mount.section.why}")
-        elif max(mount.percent, mount.inode_percent or 0) > given.site.mount_percent:
-            said = f"{path} is {mount.percent} % full, {mount.inode_percent} % of its inodes"
-            yield CheckResult(check="mounts", severity=Severity.NOTE, evidence=said)
+        elif max(mount.percent, mount.inode_percent or 0) > check_input.site.mount_percent:
+            text = f"{path} is {mount.percent} % full, {mount.inode_percent} % of its inodes"
+            yield CheckResult(check="mounts", severity=Severity.NOTE, evidence=text)

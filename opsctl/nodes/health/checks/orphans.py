@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def orphans(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
-    if given.busy is not False or seen.in_job or seen.smi is None:
+def orphans(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    if check_input.busy is not False or snapshot.in_job or snapshot.smi is None:
         return
-    users = {each.pid: each for each in seen.processes or () if each.uid >= given.site.user_uid_min}
-    for gpu in seen.smi.gpus:
-        held = [each for each in gpu.processes if each.pid in users and users[each.pid].state not in "ZX"]
+    users = {
+        process.pid: process for process in snapshot.processes or () if process.uid >= check_input.site.user_uid_min
+    }
+    for gpu in snapshot.smi.gpus:
+        held = [process for process in gpu.processes if process.pid in users and users[process.pid].state not in "ZX"]
         if held:
-            names = ", ".join(f"{each.pid} ({users[each.pid].name}, uid {users[each.pid].uid})" for each in held[:4])
+            names = ", ".join(
+                f"{gpu_process.pid} ({users[gpu_process.pid].name}, uid {users[gpu_process.pid].uid})"
+                for gpu_process in held[:4]
+            )
             yield CheckResult(check="orphans", severity=Severity.DEGRADED, gpu=gpu.uuid,
                          evidence=f"held by {names} though no job runs", remedy="end them by id")  # fmt: skip

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def persistence(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
-    off = [gpu for gpu in (seen.smi.gpus if seen.smi else ()) if gpu.persistence is False]
+def persistence(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
+    off = [gpu for gpu in (snapshot.smi.gpus if snapshot.smi else ()) if gpu.persistence is False]
     if off:
         yield CheckResult(check="persistence", severity=Severity.NOTE, remedy="nvidia-smi -pm 1, as the administrator",
                      evidence=f"off on {len(off)} GPUs: counters since the driver was loaded prove little")  # fmt: skip

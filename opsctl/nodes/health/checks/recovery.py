@@ -20,16 +20,16 @@ ACTIONS = {
 """nvidia-smi's words, of several versions, for NVML's GPU recovery action."""
 
 
-def recovery(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
-    for gpu in (each for each in (seen.smi.gpus if seen.smi else ()) if each.maker == "nvidia"):
+def recovery(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
+    for gpu in (each for each in (snapshot.smi.gpus if snapshot.smi else ()) if each.maker == "nvidia"):
         word = (gpu.recovery or "").lower()
         severity = ACTIONS.get(word)
         if severity is not None:
-            said = f"the driver asks for: {gpu.recovery}"
-            yield CheckResult(check="recovery", severity=severity, gpu=gpu.uuid, evidence=said, remedy="do as it asks")
+            text = f"the driver asks for: {gpu.recovery}"
+            yield CheckResult(check="recovery", severity=severity, gpu=gpu.uuid, evidence=text, remedy="do as it asks")
         elif gpu.reset_required:
             yield CheckResult(check="recovery", severity=Severity.FAULTY, gpu=gpu.uuid, remedy="reset the GPU",
                          evidence="the driver asks for a reset")  # fmt: skip
         elif word not in ACTIONS and gpu.reset_required is None:
-            said = f"a word that is not known: {gpu.recovery!r}" if word else "this driver does not say"
-            yield CheckResult(check="recovery", severity=Severity.UNKNOWN, gpu=gpu.uuid, evidence=said)
+            text = f"a word that is not known: {gpu.recovery!r}" if word else "this driver does not say"
+            yield CheckResult(check="recovery", severity=Severity.UNKNOWN, gpu=gpu.uuid, evidence=text)

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def remapped_rows(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
-    for gpu in seen.smi.gpus if seen.smi else ():
+def remapped_rows(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
+    for gpu in snapshot.smi.gpus if snapshot.smi else ():
 
         def result(severity: Severity, evidence: str, remedy: str = "", uuid: str = gpu.uuid) -> CheckResult:
             return CheckResult(check="remapped_rows", severity=severity, gpu=uuid, evidence=evidence, remedy=remedy)
 
         if gpu.rows_failed:
-            said = "a row could not be remapped" if gpu.maker == "nvidia" else "more bad pages than are allowed"
-            yield result(Severity.FAULTY, said, "run the field diagnostic; replace the card")
+            literal = "a row could not be remapped" if gpu.maker == "nvidia" else "more bad pages than are allowed"
+            yield result(Severity.FAULTY, literal, "run the field diagnostic; replace the card")
         elif gpu.rows_pending:
             yield result(
                 Severity.DEGRADED, "a row waits to be remapped; what runs is safe", "reset the GPU when it is free"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def temperature(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
-    for gpu in seen.smi.gpus if seen.smi else ():
+def temperature(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
+    for gpu in snapshot.smi.gpus if snapshot.smi else ():
 
         def result(severity: Severity, evidence: str, uuid: str = gpu.uuid) -> CheckResult:
             return CheckResult(check="temperature", severity=severity, gpu=uuid, evidence=evidence,

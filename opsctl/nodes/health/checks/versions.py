@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from opsctl.nodes.health.node_state import NONE, CheckInput, CheckResult, NodeSnapshot, Severity
 
 
-def versions(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
-    own = {"driver": seen.smi.driver if seen.smi else "", "kernel": seen.kernel_version}
-    if seen.libraries:
-        own |= {name: seen.libraries.get(name, NONE) for name in given.libraries}
-    most = {"driver": given.driver, "kernel": given.kernel_version, **given.libraries}
+def versions(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    own = {"driver": snapshot.smi.driver if snapshot.smi else "", "kernel": snapshot.kernel_version}
+    if snapshot.libraries:
+        own |= {name: snapshot.libraries.get(name, NONE) for name in check_input.libraries}
+    most = {"driver": check_input.driver, "kernel": check_input.kernel_version, **check_input.libraries}
     for what, version in own.items():
         if version and most[what] and version != most[what]:
-            said = f"{what} {version}, most nodes have {most[what]}"
-            yield CheckResult(check="versions", severity=Severity.NOTE, evidence=said,
+            text = f"{what} {version}, most nodes have {most[what]}"
+            yield CheckResult(check="versions", severity=Severity.NOTE, evidence=text,
                          remedy="bring the node to the others' version")  # fmt: skip

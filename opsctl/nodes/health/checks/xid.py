@@ -50,16 +50,16 @@ def table() -> dict[int, XidRow]:
     }
 
 
-def xid(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
-    if seen.kernel is None:
-        yield from _unread(seen)
+def xid(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    if snapshot.kernel is None:
+        yield from _unread(snapshot)
         return
-    for bus, events in events_by_card(seen, given).items():
-        gpu = next((each for each in (seen.smi.gpus if seen.smi else ()) if bus and each.bus == bus), None)
+    for bus, events in events_by_card(snapshot, check_input).items():
+        gpu = next((each for each in (snapshot.smi.gpus if snapshot.smi else ()) if bus and each.bus == bus), None)
         for code in dict.fromkeys(event.code for event in events):
             same = [event for event in events if event.code == code]
-            yield from _judge(same, gpu, bus, given)
-    if any("fallen off the bus" in line.text and "Xid" not in line.text for line in recent(seen, given)):
+            yield from _judge(same, gpu, bus, check_input)
+    if any("fallen off the bus" in line.text and "Xid" not in line.text for line in recent(snapshot, check_input)):
         yield CheckResult(
             check="xid",
             severity=Severity.FAULTY,
@@ -68,29 +68,29 @@ def xid(seen: NodeSnapshot, given: CheckInput) -> Iterator[CheckResult]:
         )
 
 
-def _unread(seen: NodeSnapshot) -> Iterator[CheckResult]:
-    gpus = seen.smi.gpus if seen.smi else ()
-    if (seen.on_bus == 0 and not gpus) or seen.gpu_tool[0] == "amd-smi":
+def _unread(snapshot: NodeSnapshot) -> Iterator[CheckResult]:
+    gpus = snapshot.smi.gpus if snapshot.smi else ()
+    if (snapshot.on_bus == 0 and not gpus) or snapshot.gpu_tool[0] == "amd-smi":
         return  # Xids are NVIDIA's
     # The driver's recovery action says the same, where there is one.
     told = gpus and all(gpu.recovery is not None for gpu in gpus)
-    why = seen.section("kernel").why or "cannot be read"
+    why = snapshot.section("kernel").why or "cannot be read"
     yield CheckResult(check="xid", severity=Severity.NOTE if told else Severity.UNKNOWN, evidence=f"kernel log: {why}",
                  remedy="let users read it (kernel.dmesg_restrict=0), or run as one who may")  # fmt: skip
 
 
-def recent(seen: NodeSnapshot, given: CheckInput) -> list[KernelLine]:
+def recent(snapshot: NodeSnapshot, check_input: CheckInput) -> list[KernelLine]:
     """The lines that count: young enough, and after the node was put back into service."""
-    limit = given.site.xid_hours * 3600
-    if given.prior.cleared is not None:
-        limit = min(limit, (seen.at - given.prior.cleared).total_seconds())
-    return [line for line in seen.kernel or () if line.age is None or line.age <= limit]
+    limit = check_input.site.xid_hours * 3600
+    if check_input.prior.cleared is not None:
+        limit = min(limit, (snapshot.at - check_input.prior.cleared).total_seconds())
+    return [line for line in snapshot.kernel or () if line.age is None or line.age <= limit]
 
 
-def events_by_card(seen: NodeSnapshot, given: CheckInput) -> dict[str, list[XidEvent]]:
+def events_by_card(snapshot: NodeSnapshot, check_input: CheckInput) -> dict[str, list[XidEvent]]:
     """The Xid lines of each card. Those before the driver said that it needs no recovery any more do not count."""
     found: dict[str, list[XidEvent]] = {}
-    for line in recent(seen, given):
+    for line in recent(snapshot, check_input):
         match = LINE.search(line.text)
         if match is None:
             continue
@@ -103,22 +103,22 @@ def events_by_card(seen: NodeSnapshot, given: CheckInput) -> dict[str, list[XidE
     return found
 
 
-def _judge(events: list[XidEvent], gpu: Gpu | None, bus: str, given: CheckInput) -> Iterator[CheckResult]:
+def _judge(events: list[XidEvent], gpu: Gpu | None, bus: str, check_input: CheckInput) -> Iterator[CheckResult]:
     last = events[-1]
     row = table().get(last.code)
     times = f"{len(events)} x " if len(events) > 1 else ""
-    said = (
+    text = (
         f"{times}Xid {last.code} ({row.meaning if row else 'not in the table'}) on {bus or 'a GPU'}: {last.line[:120]}"
     )
-    severity = _severity(row, events, gpu, given)
+    severity = _severity(row, events, gpu, check_input)
     if severity is not None:
-        yield CheckResult(check="xid", severity=severity, gpu=gpu.uuid if gpu else "", evidence=said,
+        yield CheckResult(check="xid", severity=severity, gpu=gpu.uuid if gpu else "", evidence=text,
                      remedy=row.action if row else "look it up: docs.nvidia.com/deploy/xid-errors")  # fmt: skip
 
 
-def _severity(row: XidRow | None, events: list[XidEvent], gpu: Gpu | None, given: CheckInput) -> Severity | None:
+def _severity(row: XidRow | None, events: list[XidEvent], gpu: Gpu | None, check_input: CheckInput) -> Severity | None:
     drain = row.drain if row else "report"
-    repeats = len(events) >= given.site.xid_repeats
+    repeats = len(events) >= check_input.site.xid_repeats
     needs_none = gpu is not None and (gpu.recovery or "").lower() == "none"
     return {
         "yes": Severity.NOTE if needs_none else Severity.FAULTY,
@@ -126,7 +126,7 @@ def _severity(row: XidRow | None, events: list[XidEvent], gpu: Gpu | None, given
         "after-job": Severity.NOTE if needs_none else Severity.DEGRADED,
         "repeat": Severity.DEGRADED if repeats else Severity.NOTE,
         "repeat-note": Severity.NOTE if repeats else None,
-        "if-fatal": Severity.FAULTY if any(re.search(r"\bFatal\b", each.text) for each in events) else Severity.NOTE,
+        "if-fatal": Severity.FAULTY if any(re.search(r"\bFatal\b", event.text) for event in events) else Severity.NOTE,
         "follow": _followed(events[-1].text, needs_none=needs_none),
         "report": Severity.NOTE,
     }.get(drain)

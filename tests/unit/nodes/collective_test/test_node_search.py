@@ -30,9 +30,9 @@ def test_all_that_pass_together_are_good_after_one_round():
 
 def test_one_bad_node_of_sixty_four_is_found_in_eight_rounds():
     cluster = Cluster(bad=["n037"])
-    found = search(NODES, cluster.test)
-    assert (found.bad, found.apart, found.unsure) == (("n037",), (), ())
-    assert len(found.good) == 63
+    result = search(NODES, cluster.test)
+    assert (result.bad, result.apart, result.unsure) == (("n037",), (), ())
+    assert len(result.good) == 63
     assert cluster.rounds <= 2 + math.log2(64)
 
 
@@ -41,31 +41,31 @@ def test_two_nodes_of_which_none_is_known_to_be_good_are_both_unsure():
 
 
 def test_two_nodes_that_only_fail_together_are_no_bad_nodes():
-    found = search(NODES, Cluster(apart=[("n003", "n060")]).test)
-    assert (found.bad, found.apart) == ((), ((("n003",), ("n060",)),))
-    assert len(found.good) == 64
+    result = search(NODES, Cluster(apart=[("n003", "n060")]).test)
+    assert (result.bad, result.apart) == ((), ((("n003",), ("n060",)),))
+    assert len(result.good) == 64
 
 
 def test_neighbours_that_only_fail_together_are_told_as_a_pair():
-    found = search(NODES, Cluster(apart=[("n002", "n003")]).test)
-    assert (found.bad, found.apart) == ((), ((("n002",), ("n003",)),))
+    result = search(NODES, Cluster(apart=[("n002", "n003")]).test)
+    assert (result.bad, result.apart) == ((), ((("n002",), ("n003",)),))
 
 
 @given(count=st.integers(3, 40), data=st.data())
 def test_exactly_the_bad_nodes_are_found_while_two_and_more_are_good(count, data):
     nodes = NODES[:count]
     bad = data.draw(st.sets(st.sampled_from(nodes), max_size=count - 2))
-    found = search(nodes, Cluster(bad=bad).test)
-    assert {*found.bad} == bad
-    assert {*found.good} == {*nodes} - bad
-    assert (found.apart, found.unsure) == ((), ())
+    result = search(nodes, Cluster(bad=bad).test)
+    assert {*result.bad} == bad
+    assert {*result.good} == {*nodes} - bad
+    assert (result.apart, result.unsure) == ((), ())
 
 
 @given(count=st.integers(4, 40), data=st.data())
 def test_a_link_that_is_down_costs_no_node(count, data):
     nodes = NODES[:count]
     pair = data.draw(st.lists(st.sampled_from(nodes), min_size=2, max_size=2, unique=True))
-    found = search(nodes, Cluster(apart=[pair]).test)
-    assert not found.bad
-    assert not found.unsure
-    assert any({*left, *right} == set(pair) for left, right in found.apart)
+    result = search(nodes, Cluster(apart=[pair]).test)
+    assert not result.bad
+    assert not result.unsure
+    assert any({*left, *right} == set(pair) for left, right in result.apart)

@@ -51,8 +51,8 @@ def judged(text: str | tuple[int | str, str] | None = None, **more: Any) -> Verd
 
 @pytest.mark.parametrize("newer", [False, True])
 def test_a_node_that_is_well_is_healthy_and_nothing_is_said_of_it(newer: bool) -> None:
-    found = judged(printed(newer=newer))
-    assert (found.health, found.results) == (Health.HEALTHY, ())
+    verdict = judged(printed(newer=newer))
+    assert (verdict.health, verdict.results) == (Health.HEALTHY, ())
     smi = node(printed(newer=newer)).smi
     assert smi is not None
     assert (smi.driver, smi.gpus[3].bus, smi.gpus[3].temperature, smi.gpus[3].slow_at) == (
@@ -75,10 +75,10 @@ def test_a_node_that_is_well_is_healthy_and_nothing_is_said_of_it(newer: bool) -
     ({"metric.pcie.width": 8}, "pcie", "degraded", "8 of 16 lanes under load"),
 ])  # fmt: skip
 def test_a_fault_is_found(bad: dict[str, Any], check: str, severity: str, evidence: str) -> None:
-    found = judged(printed(bad=bad))
-    assert said(found, check) == [(severity, evidence)]
-    assert found.health.value == severity
-    assert found.evidence[0].gpu == UUIDS[3]
+    verdict = judged(printed(bad=bad))
+    assert said(verdict, check) == [(severity, evidence)]
+    assert verdict.health.value == severity
+    assert verdict.evidence[0].gpu == UUIDS[3]
 
 
 def test_a_card_that_is_gone_is_missed() -> None:
@@ -93,8 +93,8 @@ def test_a_card_that_is_gone_is_missed() -> None:
     ((127, ""), "nvidia-smi is not there"),
 ])  # fmt: skip
 def test_an_amd_smi_that_does_not_tell_is_unknown(answer: tuple[int | str, str], evidence: str) -> None:
-    found = judged(answer)
-    assert (found.health, said(found, "gpus")) == (Health.UNKNOWN, [("unknown", evidence)])
+    verdict = judged(answer)
+    assert (verdict.health, said(verdict, "gpus")) == (Health.UNKNOWN, [("unknown", evidence)])
 
 
 @settings(max_examples=100, deadline=None)

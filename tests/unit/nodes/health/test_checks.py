@@ -49,7 +49,7 @@ def test_a_node_that_is_well_is_healthy_and_nothing_is_said_of_it() -> None:
 def test_a_value_of_one_card_is_told_with_its_uuid(changes, check, severity, evidence) -> None:
     found = verdict(seen(smi=smi(**changes)))
     assert said(found, check) == [(severity, evidence)]
-    assert {each.gpu for each in found.results if each.check == check} <= {uuid(3), ""}
+    assert {result.gpu for result in found.results if result.check == check} <= {uuid(3), ""}
 
 
 @pytest.mark.parametrize("changes", [
@@ -156,7 +156,7 @@ def test_old_lines_and_those_from_before_it_was_put_back_do_not_count() -> None:
 
 def test_what_counts_only_when_repeated_counts_on_one_card() -> None:
     def of(*cards: int) -> list[str]:
-        lines = "".join(f"NVRM: Xid (PCI:0000:{bus(each)}:00): 74, pid=1, NVLink: fatal error\n" for each in cards)
+        lines = "".join(f"NVRM: Xid (PCI:0000:{bus(card)}:00): 74, pid=1, NVLink: fatal error\n" for card in cards)
         return [severity for severity, _ in said(verdict(seen(kernel=lines)), "xid")]
 
     assert of(1, 2, 4) == ["note", "note", "note"]
@@ -283,8 +283,8 @@ def test_a_node_with_another_library_than_most_or_without_it_is_told() -> None:
     usual = "libc.so.6\nlibnccl.so.2.21.5\n"
     printed = [usual, usual, "libc.so.6\nlibnccl.so.2.19.3\n", "libc.so.6\n", f"{usual}libfabric.so.1.22\n", (127, "")]
     nodes = {f"n{number}": seen(node=f"n{number}", libraries=each) for number, each in enumerate(printed)}
-    found = judge_all(nodes, {}, HealthSettings(), {}, {})
-    assert [said(each, "versions") for each in found] == [
+    verdicts = judge_all(nodes, {}, HealthSettings(), {}, {})
+    assert [said(verdict, "versions") for verdict in verdicts] == [
         [], [],
         [("note", "libnccl 2.19.3, most nodes have 2.21.5")],
         [("note", "libnccl none, most nodes have 2.21.5")],
@@ -328,7 +328,7 @@ def test_a_node_that_answers_half_is_unknown() -> None:
 @pytest.mark.parametrize("length", [30, 900])
 def test_a_node_that_is_gone_amid_its_answer_is_told_by_how_it_went(length: int) -> None:
     cut = Answer(node="node001", by="ssh", out=printed()[:length], problem="ssh: the connection ended first")
-    found = verdict(parse(cut, MARK, asked=NOW, answered=NOW))
+    found = verdict(parse(cut, MARK, moment=NOW, answered=NOW))
     assert (found.health, said(found, "reach")) == (Health.UNKNOWN, [("unknown", "ssh: the connection ended first")])
 
 

@@ -29,9 +29,9 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def orphan(process: subprocess.Popen[bytes], *, later: int = 0) -> NodeProcess:
-    found = ProcessId.of(process.pid)
-    assert found is not None
-    return NodeProcess(pid=found.pid, uid=1001, state="S", age=9, started=found.started + later, name="x")
+    process_id = ProcessId.of(process.pid)
+    assert process_id is not None
+    return NodeProcess(pid=process_id.pid, uid=1001, state="S", age=9, started=process_id.started + later, name="x")
 
 
 def test_that_very_process_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
@@ -49,4 +49,4 @@ def test_only_users_processes_on_cards_are_orphans() -> None:
     rows = [NodeProcess(pid=pid, uid=uid, state=state, age=9, started=1, name="x")
             for pid, uid, state in ((5, 1001, "S"), (6, 0, "S"), (7, 1001, "Z"), (8, 1001, "S"))]  # fmt: skip
     snapshot = replace(seen(smi=smi(processes=on_cards)), processes=tuple(rows))
-    assert [each.pid for each in find_orphans(snapshot, HealthSettings())] == [5]
+    assert [orphan.pid for orphan in find_orphans(snapshot, HealthSettings())] == [5]

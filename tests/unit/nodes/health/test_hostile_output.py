@@ -41,16 +41,16 @@ SECTIONS = (
     "dcgm",
     "fio",
 )
-PRIOR = NodeBaseline(uuids=tuple(uuid(each) for each in range(8)), memory_kb=10**9, ports={}, at=NOW)
+PRIOR = NodeBaseline(uuids=tuple(uuid(number) for number in range(8)), memory_kb=10**9, ports={}, at=NOW)
 EXPECTS = HealthSettings(fio_write_mib_s=1e6, fio_read_mib_s=1e6)
 NODES = [Node(name="node001", state="IDLE", address="")]
 
 
 def judged(answer: Answer):
-    seen = parse(answer, MARK, asked=NOW, answered=NOW + timedelta(seconds=1))
-    found = judge(seen, CheckInput(prior=PRIOR, busy=False, site=EXPECTS))
-    update_record(NodeRecord(node="node001"), seen, found, baseline_hours=24)
-    return found
+    snapshot = parse(answer, MARK, moment=NOW, answered=NOW + timedelta(seconds=1))
+    verdict = judge(snapshot, CheckInput(prior=PRIOR, busy=False, site=EXPECTS))
+    update_record(NodeRecord(node="node001"), snapshot, verdict, baseline_hours=24)
+    return verdict
 
 
 @settings(max_examples=150, deadline=None)
@@ -80,15 +80,15 @@ def test_no_parser_raises(text):
 @given(text=ANY, code=st.one_of(st.none(), st.integers(0, 255)))
 @example(text=f"{MARK} begin smi 0\n<nvidia_smi_log><gpu></gpu></nvidia_smi_log>\n{MARK} begin smi 0\n", code=None)
 def test_noise_instead_of_an_answer_is_never_held_against_a_node(text, code):
-    found = judged(Answer(node="node001", by="ssh", code=code, out=text))
-    assert found.health is Health.UNKNOWN
+    verdict = judged(Answer(node="node001", by="ssh", code=code, out=text))
+    assert verdict.health is Health.UNKNOWN
 
 
 @settings(max_examples=100, deadline=None)
 @given(cut=st.integers(0, 9000))
 def test_an_answer_that_is_cut_off_anywhere_is_never_held_against_a_node(cut):
-    found = judged(Answer(node="node001", by="ssh", code=None, out=printed()[:cut], problem="the connection ended"))
-    assert found.health is Health.UNKNOWN
+    verdict = judged(Answer(node="node001", by="ssh", code=None, out=printed()[:cut], problem="the connection ended"))
+    assert verdict.health is Health.UNKNOWN
 
 
 @settings(max_examples=150, deadline=None)
@@ -98,8 +98,8 @@ def test_noise_in_a_single_answer_makes_no_evidence_of_cards(name, text, code):
         return  # that is an answer
     text = text.replace("GPU is lost", "").replace("fallen off the bus", "")
     out = printed(smi=smi(), **{name: (code, text)}) if name != "smi" else printed(smi=(code, text))
-    found = judged(Answer(node="node001", by="ssh", code=0, out=out))
-    bad = {each.check for each in found.evidence} - {"xid", "memory", "shm", "dcgm", "infiniband"}
+    verdict = judged(Answer(node="node001", by="ssh", code=0, out=out))
+    bad = {result.check for result in verdict.evidence} - {"xid", "memory", "shm", "dcgm", "infiniband"}
     assert bad == set()
 
 
@@ -111,16 +111,16 @@ def test_noise_in_a_single_answer_makes_no_evidence_of_cards(name, text, code):
                            "Requested functionality has been deprecated", "???", "ERR!", "-", "Unknown"]),
 )  # fmt: skip
 def test_a_value_that_is_not_said_is_never_evidence(name, value):
-    found = judged(Answer(node="node001", by="ssh", code=0, out=printed(smi=smi(bad=3, **{name: value}))))
-    assert found.evidence == []
+    verdict = judged(Answer(node="node001", by="ssh", code=0, out=printed(smi=smi(bad=3, **{name: value}))))
+    assert verdict.evidence == []
 
 
 @settings(max_examples=100, deadline=None)
 @given(text=ANY, cut=st.integers(0, 3000), code=st.one_of(st.none(), st.integers(0, 255)))
 def test_no_unknown_becomes_a_drain(text, cut, code):
-    found = judged(Answer(node="node001", by="ssh", code=code, out=printed(smi=("late", text))[:cut] + text))
-    plan = plan_drain([found], NODES, HealthSettings(), scores={"node001": 100.0})
-    if not any(each.severity in {Severity.FAULTY, Severity.DEGRADED} for each in found.results):
+    verdict = judged(Answer(node="node001", by="ssh", code=code, out=printed(smi=("late", text))[:cut] + text))
+    plan = plan_drain([verdict], NODES, HealthSettings(), scores={"node001": 100.0})
+    if not any(result.severity in {Severity.FAULTY, Severity.DEGRADED} for result in verdict.results):
         assert plan.steps == ()
     for step in plan.steps:
         assert step.reason.startswith("opsctl: ")

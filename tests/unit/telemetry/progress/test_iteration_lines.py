@@ -40,7 +40,9 @@ def test_the_176b_line_is_read_with_tokens_and_throughput():
 def test_every_line_of_the_corpus_is_an_iteration_with_a_loss():
     lines = [line for path in CORPUS.glob("*.txt") for line in path.read_text().splitlines()]
     read = [parse(line) for line in lines]
-    assert all(each is not None and each.loss is not None and each.step_s is not None for each in read)
+    assert all(
+        iteration is not None and iteration.loss is not None and iteration.step_s is not None for iteration in read
+    )
     assert len(read) >= 7
 
 
@@ -53,15 +55,17 @@ def test_whatever_stands_before_the_line_is_passed_over(prefix):
 
 
 def test_nan_and_inf_are_what_the_line_says():
-    seen = parse("iteration 7/ 10 | lm loss: NaN | grad norm: inf | loss scale: -inf |")
-    assert seen is not None
-    assert math.isnan(seen.loss or 0)
-    assert (seen.grad_norm, seen.loss_scale) == (math.inf, -math.inf)
+    iteration = parse("iteration 7/ 10 | lm loss: NaN | grad norm: inf | loss scale: -inf |")
+    assert iteration is not None
+    assert math.isnan(iteration.loss or 0)
+    assert (iteration.grad_norm, iteration.loss_scale) == (math.inf, -math.inf)
 
 
 def test_a_value_that_is_no_number_is_missing():
-    seen = parse("iteration 7/ 10 | lm loss: ? | consumed samples: inf | global batch size: nan | grad norm | : 3 |")
-    assert seen == Iteration(step=7, last=10)
+    iteration = parse(
+        "iteration 7/ 10 | lm loss: ? | consumed samples: inf | global batch size: nan | grad norm | : 3 |"
+    )
+    assert iteration == Iteration(step=7, last=10)
 
 
 def test_a_line_that_was_cut_off_says_what_it_says():
@@ -112,15 +116,15 @@ def test_the_newest_iteration_of_a_huge_log_is_found_at_once(tmp_path):
         file.write("[node:0]: noise\n" * 1000)
         file.write("[node:7]:  iteration 1000000/ 20")
     began = time.process_time()
-    seen = last_iteration(log)
+    iteration = last_iteration(log)
     assert time.process_time() - began < 0.1
-    assert seen == Iteration(step=999999, last=2000000, loss=999999.5)
+    assert iteration == Iteration(step=999999, last=2000000, loss=999999.5)
 
 
 def test_the_recent_iterations_come_oldest_first(tmp_path):
     log = tmp_path / "log"
     log.write_text("".join(f"iteration {n}/ 9 |\nnoise\n" for n in range(9)))
-    assert [each.step for each in recent_iterations(log, 3)] == [6, 7, 8]
+    assert [recent_iteration.step for recent_iteration in recent_iterations(log, 3)] == [6, 7, 8]
 
 
 def test_a_log_that_is_missing_empty_or_a_directory_has_no_iteration(tmp_path):

@@ -44,10 +44,10 @@ def test_whatever_a_log_holds_is_read(lines: list[bytes], cuts: list[int] | None
     with tempfile.TemporaryDirectory() as place:
         log = Path(place) / "log"
         log.write_bytes(b"\n".join(lines))
-        told = read_summary(log, cuts)
-    assert cuts is None or len(told.parts) == len(cuts) + 1
-    assert all(len({len(column) for column in part.columns}) == 1 for part in told.parts)
-    assert told.lines <= sum(line.count(b"iteration") for line in lines)
+        summary = read_summary(log, cuts)
+    assert cuts is None or len(summary.parts) == len(cuts) + 1
+    assert all(len({len(column) for column in part.columns}) == 1 for part in summary.parts)
+    assert summary.lines <= sum(line.count(b"iteration") for line in lines)
 
 
 JOBS = parse_sacct("JobID|State|Start|End\n1|FAILED|1628380000|1628380800\n2|COMPLETED|1628380900|Unknown\n", "it")
@@ -75,7 +75,9 @@ def test_no_line_is_lost_and_none_is_read_otherwise_than_elsewhere(steps: list[i
         log.write_text("\n".join(f"[n:1]: {ITERATION.format(step)}\nnoise" for step in steps))
         (part,) = read_summary(log).parts
     lines = [parse(ITERATION.format(step)) for step in steps]
-    assert [(told.step, told.seconds) for told in part] == [(line.step, line.step_s) for line in lines if line]
+    assert [(log_step.step, log_step.seconds) for log_step in part] == [
+        (line.step, line.step_s) for line in lines if line
+    ]
 
 
 @pytest.mark.parametrize("size", [999, 4096, 10_007])

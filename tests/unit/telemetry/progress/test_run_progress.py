@@ -22,8 +22,8 @@ LINE = (
 
 
 def line(step: int, **said: object) -> str:
-    given = {"last": 1000, "tokens": step * 2048, "s": 2.0, "batch": 16, "loss": 10 - step / 100, "tflops": 150.0}
-    return LINE.format(**{"step": step, **given, **said})
+    fields = {"last": 1000, "tokens": step * 2048, "s": 2.0, "batch": 16, "loss": 10 - step / 100, "tflops": 150.0}
+    return LINE.format(**{"step": step, **fields, **said})
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def run(tmp_path: Path) -> RunDir:
 
 def seen(run: RunDir, *lines: str, pace: TaskPace | None = None) -> Progress:
     run.main_log.write_text("".join(lines))
-    found = read_progress(run, pace=pace)
-    assert found is not None
-    return found
+    progress = read_progress(run, pace=pace)
+    assert progress is not None
+    return progress
 
 
 def test_a_curve_goes_from_its_lowest_sign_to_its_highest() -> None:
@@ -56,29 +56,29 @@ def test_a_spike_and_a_nan_are_seen_however_many_values_share_a_sign() -> None:
 
 def test_what_was_done_again_is_on_the_curve_once() -> None:
     lines = [Iteration(step=step) for step in (1, 2, 3, 4, 2, 3)]
-    assert [each.step for each in drop_repeated_steps(lines)] == [1, 2, 3]
+    assert [drop_repeated_step.step for drop_repeated_step in drop_repeated_steps(lines)] == [1, 2, 3]
 
 
 def test_loss_and_tokens_are_those_of_the_newest_line(run: RunDir) -> None:
-    found = seen(run, *(line(step) for step in range(1, 400)))
-    assert (found.step, found.last_step, found.tokens) == (399, 1000, 399 * 2048)
-    assert (len(found.losses), found.losses_from, found.losses[-1]) == (240, 160, 10 - 3.99)
+    progress = seen(run, *(line(step) for step in range(1, 400)))
+    assert (progress.step, progress.last_step, progress.tokens) == (399, 1000, 399 * 2048)
+    assert (len(progress.losses), progress.losses_from, progress.losses[-1]) == (240, 160, 10 - 3.99)
 
 
 def test_lately_is_held_against_the_whole_run_not_against_what_was_just_before(run: RunDir) -> None:
-    found = seen(run, *(line(step) for step in range(1, 3000)), *(line(s, tflops=120) for s in range(3000, 3300)))
-    assert (found.tflops, found.usual_tflops) == (120, 150)
+    progress = seen(run, *(line(step) for step in range(1, 3000)), *(line(s, tflops=120) for s in range(3000, 3300)))
+    assert (progress.tflops, progress.usual_tflops) == (120, 150)
 
 
 def test_the_usual_step_is_that_of_the_same_batch(run: RunDir) -> None:
     small = (line(step, s=0.5, batch=1) for step in range(1, 3000))
-    found = seen(run, *small, *(line(s) for s in range(3000, 3300)))
-    assert (found.step_s, found.usual_step_s) == (2.0, 2.0)
+    progress = seen(run, *small, *(line(s) for s in range(3000, 3300)))
+    assert (progress.step_s, progress.usual_step_s) == (2.0, 2.0)
 
 
 def test_a_sample_reaches_over_the_whole_log(run: RunDir) -> None:
     run.main_log.write_text("".join(line(step) for step in range(1, 50_000)))
-    steps = [each.step for each in sampled(run.main_log)]
+    steps = [iteration.step for iteration in sampled(run.main_log)]
     assert steps == sorted(steps)
     assert (steps[0] < 10, steps[-1] > 48_000, len(steps)) == (True, True, 64)
 
@@ -89,7 +89,7 @@ def test_a_log_that_says_much_else_is_not_read_for_older_iterations(tmp_path: Pa
         line(1).encode() + b"n001: NCCL INFO nothing to see here, and much of it\n" * 600_000 + line(2).encode()
     )
     began = time.process_time()
-    assert [each.step for _, each in tail(log, 240)] == [2]
+    assert [iteration.step for _, iteration in tail(log, 240)] == [2]
     assert time.process_time() - began < 1
 
 
@@ -108,9 +108,9 @@ def test_the_time_left_has_a_range_from_the_waits_that_were_seen(run: RunDir) ->
 
 def test_what_the_running_task_does_not_reach_is_for_the_next_ones(run: RunDir) -> None:
     def attempts(running_s: float) -> int:
-        found = seen(run, line(900), pace=TaskPace(task_s=100, running_s=running_s))
-        assert found.left is not None
-        return found.left.attempts
+        progress = seen(run, line(900), pace=TaskPace(task_s=100, running_s=running_s))
+        assert progress.left is not None
+        return progress.left.attempts
 
     assert [attempts(running_s) for running_s in (200, 100, 99, 0)] == [0, 1, 2, 2]
 
