@@ -89,7 +89,8 @@ def follow() -> tuple[str, str]:
             seen = status()
             step = seen["progress"] or {}
             lives = [job["job"] for job in seen["running"]]
-            said = f"{seen['state']} {','.join(lives)} step {step.get('step', 0)} loss {step.get('loss') or 0:.3f}"
+            loss = "not known yet" if step.get("loss") is None else f"{step['loss']:.3f}"
+            said = f"{seen['state']} {','.join(lives)} step {step.get('step', 0)} loss {loss}"
             bar.update(task, completed=step.get("step", 0), total=step.get("last_step"), said=said)
             if not console.is_terminal and said != shown:
                 print(f"  {said}", flush=True)

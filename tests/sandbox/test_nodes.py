@@ -20,7 +20,7 @@ from trains import Trains, as_user, trains_on, until
 
 from opsctl.errors import InputError
 from opsctl.health.quarantine import NodePlan, Step
-from opsctl.journal import Journal, Kind
+from opsctl.journal import Journal, Kind, actor
 from opsctl.launch.chain import excluded_until
 from opsctl.model import JobState, Node
 from opsctl.quarantine import Quarantine
@@ -107,7 +107,7 @@ def test_a_bad_node_is_drained_with_the_evidence_after_a_dry_run_that_did_nothin
     assert seen.reason.startswith("opsctl: xid: Xid 79 (the GPU has fallen off the bus) on 0000:01:00")
     rows = {each["node"]: each for each in json.loads(trains.opsctl("nodes", "--json"))}
     mine = rows["node002"]
-    assert (mine["is_ours"], mine["health"], mine["by"], mine["lemon"]) == (True, "faulty", "root", "5")
+    assert (mine["is_ours"], mine["health"], mine["by"], mine["lemon"]) == (True, "faulty", actor(), "5")
     assert mine["since"]
     assert [name for name, row in rows.items() if row["is_out"]] == ["node002"]
     assert trains.opsctl("nodes", "--bad").splitlines()[1].split()[:2] == ["node002", "IDLE+DRAIN"]
