@@ -89,7 +89,8 @@ def follow() -> tuple[str, str]:
             fields = status()
             step = fields["progress"] or {}
             attempts = [job["job"] for job in fields["running"]]
-            text = f"{fields['state']} {','.join(attempts)} step {step.get('step', 0)} loss {step.get('loss') or 0:.3f}"
+            loss = "not known yet" if step.get("loss") is None else f"{step['loss']:.3f}"
+            text = f"{fields['state']} {','.join(attempts)} step {step.get('step', 0)} loss {loss}"
             bar.update(task, completed=step.get("step", 0), total=step.get("last_step"), said=text)
             if not console.is_terminal and text != shown:
                 print(f"  {text}", flush=True)

@@ -192,7 +192,10 @@ def _stale(filesystem_observation: FilesystemObservation, now: datetime) -> str:
         and now - filesystem_observation.unmoved_since > limit
         and filesystem_observation.filesystem.by != "du"
     ):
-        return f"the figures have not moved for {_hours_of(now - filesystem_observation.unmoved_since)} h, though checkpoints were written"
+        return (
+            f"the figures have not moved for {_hours_of(now - filesystem_observation.unmoved_since)} h,"
+            " though checkpoints were written"
+        )
     return ""
 
 

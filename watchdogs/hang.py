@@ -112,10 +112,16 @@ class Hang:
                 format_duration(now - observation.since),
                 f"(limit {format_duration(timedelta(seconds=observation.limit_s))})",
             )
-            summary = f"{observation.train}: {observation.phase}, step {observation.step}, last sign of life {age} ago {limit}"
+            summary = (
+                f"{observation.train}: {observation.phase}, step {observation.step}, last sign of life {age}"
+                f" ago {limit}"
+            )
             if observation.is_hang(now):
                 level = Level.CRITICAL
-                summary = f"{observation.attempt} hangs: {observation.phase}, step {observation.step}, no sign of life for {age} {limit}"
+                summary = (
+                    f"{observation.attempt} hangs: {observation.phase}, step {observation.step}, no sign of"
+                    f" life for {age} {limit}"
+                )
                 task = f"{observation.train}_{observation.attempt.rpartition('.')[0].rpartition('_')[2]}"
                 remedy = f"opsctl stacks {observation.train}; opsctl cancel {task}"
         return [

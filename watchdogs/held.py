@@ -53,7 +53,10 @@ class HeldTrain:
                 if hours < 2 * observation.hours
                 else Level.CRITICAL
             )
-            summary = f"{observation.train} has been held for {hours:.1f} h (limit {observation.hours:g} h): {observation.why}"
+            summary = (
+                f"{observation.train} has been held for {hours:.1f} h (limit {observation.hours:g} h):"
+                f" {observation.why}"
+            )
         return [
             Finding(
                 key=f"{self.name}/{observation.train}",

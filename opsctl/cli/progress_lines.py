@@ -52,7 +52,8 @@ def _speed(progress: Progress) -> str:
     parts = []
     if progress.step_s:
         parts.append(
-            f"{progress.step_s:.3g} s a step{'' if progress.tflops else _against(progress.step_s, progress.usual_step_s)}"
+            f"{progress.step_s:.3g} s a"
+            f" step{'' if progress.tflops else _against(progress.step_s, progress.usual_step_s)}"
         )
     if progress.tflops:
         parts.append(f"{progress.tflops:.3g} TFLOPs{_against(progress.tflops, progress.usual_tflops)}")

@@ -42,11 +42,11 @@ def find_misplaced(record: SandboxRecord, name: str, port: int) -> str:
 
 
 def find_taken(record: SandboxRecord, name: str, port: int) -> str:
-    """Which other process listens on a daemon's port, in words; empty if none does."""
+    """Which other process listens on a daemon's port, in words; empty if none does, or the daemon itself does too."""
     own = {daemon.process.pid for daemon in record.daemons if daemon.name == name}
     holders = [holder for place in listening_sockets() if place.port == port for holder in holders_of(place)]
-    if others := [holder for holder in holders if holder.pid not in own]:
-        return f"port {port} is taken by {others[0].name} (process {others[0].pid})"
+    if holders and not any(holder.pid in own for holder in holders):
+        return f"port {port} is taken by {holders[0].name} (process {holders[0].pid})"
     return ""
 
 

@@ -93,7 +93,8 @@ def sshd(place: Path, nodes: Sequence[str], path: str = "/usr/bin:/bin") -> Iter
     made = Sshd(place, nodes)
     config = made.write(path)
     log = (place / "sshd.log").open("w")
-    process = subprocess.Popen((SSHD, "-D", "-e", "-f", str(config)), stderr=log, stdin=subprocess.DEVNULL)
+    argv = (SSHD, "-D", "-e", "-f", str(config))
+    process = subprocess.Popen(argv, stderr=log, stdin=subprocess.DEVNULL)
     try:
         for port in made.ports.values():
             _wait_listening(port, process)

@@ -21,7 +21,8 @@ def data(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             and corpus_facts.tokens <= request.recipe.sequence
         ):
             yield error(
-                f"corpus {corpus_facts.prefix} has {corpus_facts.tokens} tokens, too few for one sample of {request.recipe.sequence}",
+                f"corpus {corpus_facts.prefix} has {corpus_facts.tokens} tokens, too few for one sample"
+                f" of {request.recipe.sequence}",
                 "more text, or a shorter sequence",
             )
 
@@ -41,13 +42,15 @@ def tokens(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     for corpus_facts in facts.corpora:
         if rows and corpus_facts.vocabulary and corpus_facts.vocabulary > rows:
             yield error(
-                f"{request.recipe.name('vocabulary')} is {rows}, and corpus {corpus_facts.prefix} was made with a vocabulary of"
+                f"{request.recipe.name('vocabulary')} is {rows}, and corpus {corpus_facts.prefix} was"
+                " made with a vocabulary of"
                 f" {corpus_facts.vocabulary}",
                 f"at least {corpus_facts.vocabulary}, rounded up to a multiple of 128 x tensor",
             )
         elif rows and corpus_facts.width == 2 and rows > 65536:
             yield warning(
-                f"corpus {corpus_facts.prefix} has tokens of 2 bytes, so none above 65535, and the model has {rows} rows",
+                f"corpus {corpus_facts.prefix} has tokens of 2 bytes, so none above 65535, and the model"
+                f" has {rows} rows",
                 "is it the right corpus? else those rows are never trained",
             )
     for path, known in facts.tokenizers.items():

@@ -25,7 +25,8 @@ def processes(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     if not _divides(request):
         shared = f" x {recipe.context}" if recipe.context > 1 else ""
         yield error(
-            f"{world} ranks ({request.spec.nodes} nodes x {request.spec.processes_per_node}) do not divide into replicas"
+            f"{world} ranks ({request.spec.nodes} nodes x {request.spec.processes_per_node}) do not"
+            " divide into replicas"
             f" of tensor {recipe.tensor} x pipeline {recipe.pipeline}{shared} = {recipe.model_ranks}",
             "nodes so that they do: opsctl plan topology lists what fits",
         )
@@ -101,7 +102,8 @@ def tensor(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     size, ranks = request.recipe.tensor, request.spec.processes_per_node
     if size > ranks or ranks % size:
         yield warning(
-            f"{request.recipe.name('tensor')} is {size}, and a node has {ranks} ranks: its all-reduces of every layer go"
+            f"{request.recipe.name('tensor')} is {size}, and a node has {ranks} ranks: its all-reduces of"
+            " every layer go"
             " over the network",
             f"a tensor size that divides {ranks}",
         )

@@ -30,7 +30,8 @@ def shm(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if few := {node: size for node, size in small.items() if size < wanted and request.has_gpus}:
         yield warning(
             f"shared memory (/dev/shm) of {fold(few)} has {format_size(min(few.values()))} or more, and"
-            f" {request.spec.processes_per_node} ranks want {format_size(wanted)}: DataLoader workers die of a bus error",
+            f" {request.spec.processes_per_node} ranks want {format_size(wanted)}: DataLoader workers die"
+            " of a bus error",
             "have it mounted larger, or --num-workers 0",
         )
 

@@ -65,8 +65,10 @@ def _in_the_way(request: LaunchRequest, facts: Facts, cluster: ClusterFacts) -> 
         left, start = len(free) - len(taken), reservation.start or facts.now
         if left < request.spec.nodes <= len(free):
             yield warning(
-                f"[slurm] time_limit = {request.spec.time_limit}: reservation {reservation.name!r} takes {fold(taken)} from"
-                f" {_at(start)} to {_at(reservation.end)}; of {len(free)} nodes {left} are left, and {request.spec.nodes} are"
+                f"[slurm] time_limit = {request.spec.time_limit}: reservation {reservation.name!r} takes"
+                f" {fold(taken)} from"
+                f" {_at(start)} to {_at(reservation.end)}; of {len(free)} nodes {left} are left, and"
+                f" {request.spec.nodes} are"
                 " needed: no task starts that would still run then",
                 _before(start, facts),
             )

@@ -82,7 +82,8 @@ def deadline(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     margin_s = request.recipe.embedded.limits.margin_s if request.recipe.embedded else 0.0
     if speed.stop_s is not None and limit_s <= (value := speed.stop_s + margin_s):
         yield error(
-            f"[slurm] time_limit = {request.spec.time_limit}: 2 x (step {speed.step_s:.0f} s + save {speed.save_s:.0f} s)"
+            f"[slurm] time_limit = {request.spec.time_limit}: 2 x (step {speed.step_s:.0f} s + save"
+            f" {speed.save_s:.0f} s)"
             f" + {margin_s:g} s = {value:.0f} s are kept free of {limit_s} s, so a task would stop as it starts",
             "a longer time_limit",
         )
@@ -110,7 +111,8 @@ def kill_switch(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         why = f": {switch.why}" if switch.why else ""
         flag = " --pause" if switch.switch == "pause" else ""
         yield error(
-            f"{request.train.name}: the {switch.switch} switch is armed since {_at(switch.since)} UTC by {switch.by}{why}",
+            f"{request.train.name}: the {switch.switch} switch is armed since {_at(switch.since)} UTC by"
+            f" {switch.by}{why}",
             f"opsctl kill-switch disarm {request.train.name}{flag}",
         )
     for path in request.recipe.said.get("kill-switch-path", ())[:1]:

@@ -231,7 +231,7 @@ class Soak:
         self.open.append(Open(trouble))
 
     def _draw(self) -> Trouble:
-        if self.dice.random() < 0.05:
+        if self.dice.random() < 0.05 and self.weather.mounted:
             return troubles.full(self.disk)
         kind, names = self.dice.choice(troubles.KINDS)
         name = self.dice.choice(names)
@@ -326,6 +326,7 @@ def soaking(place: Path, places: Places, *, cycles: int, seed: int, seconds: flo
     with contextlib.ExitStack() as stack:
         sandbox = Sandbox.up(spec, places=places, clock=clock, runner=runner)
         stack.callback(sandbox.down, grace=0.2)
+        disk.mkdir()
         mounted = can_mount(root / ".site", "24m") and can_mount(disk, "32m")
         if mounted:
             for path in (root / ".site", disk):

@@ -22,7 +22,7 @@ from opsctl.nodes.drain import Quarantine
 from opsctl.nodes.drain_plan import NodePlan, Step
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import EventKind, Journal, actor
 from tests.support.gpu_nodes import NODES, GpuNodes, gpu_nodes
 from tests.support.slurms import slurm_says
 from tests.support.trains import Trains, as_user, trains_on, until
@@ -107,7 +107,7 @@ def test_a_bad_node_is_drained_with_the_evidence_after_a_dry_run_that_did_nothin
     assert seen.reason.startswith("opsctl: xid: Xid 79 (the GPU has fallen off the bus) on 0000:01:00")
     rows = {load["node"]: load for load in json.loads(trains.opsctl("nodes", "--json"))}
     mine = rows["node002"]
-    assert (mine["is_ours"], mine["health"], mine["by"], mine["lemon"]) == (True, "faulty", "root", "5")
+    assert (mine["is_ours"], mine["health"], mine["by"], mine["lemon"]) == (True, "faulty", actor(), "5")
     assert mine["since"]
     assert [name for name, row in rows.items() if row["is_out"]] == ["node002"]
     assert trains.opsctl("nodes", "--bad").splitlines()[1].split()[:2] == ["node002", "IDLE+DRAIN"]

@@ -165,12 +165,9 @@ def test_what_a_limit_forbids_slurm_never_starts_and_what_it_allows_slurm_starts
         fine.append(sbatch(spec(**asked)).stdout.strip())
 
     def now() -> dict[str, str]:
-        lines = slurm_says(
-            limited, "squeue", "-h", "--states=all", "--Format=ArrayJobID:|,State:|,Reason:|"
-        ).splitlines()
-        return {
-            job: state if state != "PENDING" else why for job, state, why in (line.split("|")[:3] for line in lines)
-        }
+        lines = slurm_says(limited, "squeue", "-h", "--states=all", "--Format=ArrayJobID:|,State:|,Reason:|")
+        rows = [line.split("|") for line in lines.splitlines()]  # a reason may have spaces
+        return {job: why if state == "PENDING" else state for job, state, why, *_ in rows}
 
     until(lambda: {job: now().get(job) for job in reasons} == reasons, seconds=150)
     until(lambda: {now().get(job, "") for job in fine} == {"COMPLETED"}, seconds=150)

@@ -17,6 +17,7 @@ from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.daemons import Tools, start_munged, wait_listening
 from opsctl.sandbox.failures import check_loopback
 from opsctl.sandbox.faults import FaultKind
+from opsctl.sandbox.port_range import is_free
 from opsctl.sandbox.programs import find_programs
 from opsctl.sandbox.record import CONTROLLER, MUNGED, Places
 from opsctl.sandbox.trial import try_start
@@ -39,6 +40,7 @@ def test_port_that_another_process_took_is_named_with_that_process(fresh_slurm: 
     sandbox = fresh_slurm(nodes=1)
     sandbox.fault("controller", FaultKind.KILL)
     port = sandbox.record.site.controller_port
+    wait_until(lambda: is_free(port))  # what the controller had started lets go of it
     with socket.socket() as thief:
         thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         thief.bind(("127.0.0.1", port))
