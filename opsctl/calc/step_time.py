@@ -23,7 +23,7 @@ COEFFICIENTS: dict[str, float] = {
 }
 """How many times its ideal time each part takes; `launch` is in milliseconds for a layer and a micro batch.
 
-From the odd-numbered tables of the prequel (tests/corpus/plan), by opsctl.calc.least_squares; docs/plan.md says how
+From the odd-numbered tables of the prequel (tests/corpus/plan), by opsctl.calc.least_squares; docs/explanation/planning-model.md says how
 well."""
 
 

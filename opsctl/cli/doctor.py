@@ -176,7 +176,7 @@ def _cron(app: App) -> Iterator[DoctorRow]:
     else:
         yield DoctorRow("cron", "ok", f"{status.driver or 'ticks from outside'}; {last}")
     for problem in status.problems:
-        yield DoctorRow("cron", "missing", problem, "see docs/cron.md")
+        yield DoctorRow("cron", "missing", problem, "see docs/how-to/periodic-jobs.md")
 
 
 def _extras(_: App) -> Iterator[DoctorRow]:

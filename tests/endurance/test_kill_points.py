@@ -1,6 +1,6 @@
 """Every verb that changes something, killed at each of its effects and run again: nothing is lost, nothing is doubled.
 
-`pytest -s tests/endurance/test_kill_points.py` prints the table of docs/reliability.md. CUTS=5 cuts each off at five
+`pytest -s tests/endurance/test_kill_points.py` prints the table of docs/explanation/reliability.md. CUTS=5 cuts each off at five
 places.
 """
 

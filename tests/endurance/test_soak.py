@@ -1,6 +1,6 @@
 """Five hundred watch cycles over twenty trains, with faults at random. `pytest -s tests/endurance/test_soak.py` shows
 the
-figures of docs/reliability.md; about ten minutes, and not more than fifteen.
+figures of docs/explanation/reliability.md; about ten minutes, and not more than fifteen.
 """
 
 from __future__ import annotations

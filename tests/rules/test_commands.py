@@ -1,15 +1,12 @@
-"""Every command has help with an example, and the README names it."""
+"""Every command has help with an example."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from opsctl.cli import COMMANDS, cli
-
-README = (Path(__file__).parents[2] / "README.md").read_text()
+from opsctl.cli import cli
 
 
 def commands(group: click.Group, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -36,11 +33,6 @@ def test_every_command_has_help(path: tuple[str, ...], command: click.Command) -
 def test_every_option_says_what_it_does(path: tuple[str, ...], command: click.Command) -> None:
     silent = [param.opts for param in command.params if isinstance(param, click.Option) and not param.help]
     assert silent == []
-
-
-@pytest.mark.parametrize("verb", COMMANDS)
-def test_the_readme_names_every_verb(verb: str) -> None:
-    assert f"opsctl {verb}" in README
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(path) for path, _ in ALL])

@@ -1,4 +1,4 @@
-"""What README, docs and help show can be typed: every verb, every option, every file that it names."""
+"""Every command, option and linked file in README, docs and help exists."""
 
 import inspect
 import itertools
@@ -13,48 +13,56 @@ from opsctl.cli import cli
 from tests.rules.test_commands import ALL
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-TEXTS = [README, *(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GENERATED = ROOT / "docs" / "reference" / "cli.md"
+TEXTS = [path.read_text() for path in PAGES if path != GENERATED]
 HELP = [inspect.cleandoc(command.help or "") for _, command in ALL]
 LINE = re.compile(r"(?:\$ )?(opsctl [a-z-].*?)(?:  +\S.*)?$")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+MAX_README_LINES = 150
 
 
-def typed(texts: list[str]) -> list[str]:
-    """The lines that begin with opsctl, without what is said of them beside."""
+def find_commands(texts: list[str]) -> list[str]:
+    """Return the lines that begin with opsctl, without the explanation beside them."""
     lines = "\n".join(texts).replace("\\\n", " ").splitlines()
     return sorted({match[1] for line in lines if (match := LINE.match(re.sub(r" +(?=--\w)", " ", line)))})
 
 
-def words_of(line: str) -> list[str]:
-    """As a shell hands them to opsctl."""
+def split_words(line: str) -> list[str]:
+    """Split a line as a shell does, up to the first redirection or pipe, without the leading `opsctl`."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
-    return list(itertools.takewhile(lambda word: word not in {"|", ">", ">>", ";"}, lexer))[1:]
+    return list(itertools.takewhile(lambda word: word not in {"|", ">", ">>", ";", "&&"}, lexer))[1:]
 
 
-TYPED = typed([*re.findall(r"^```[a-z]*\n(.*?)^```", "\n".join(TEXTS), re.MULTILINE | re.DOTALL), *HELP])
+BLOCKS = re.findall(r"^ *```[a-z]*[^\n]*\n(.*?)^ *```", "\n".join(TEXTS), re.MULTILINE | re.DOTALL)
+COMMAND_LINES = find_commands([*(inspect.cleandoc(block) for block in BLOCKS), *HELP])
 
 
-def test_there_are_commands_to_type() -> None:
-    assert len(TYPED) >= 100
+def test_there_are_commands_to_check() -> None:
+    assert len(COMMAND_LINES) >= 100
 
 
-@pytest.mark.parametrize("line", TYPED)
-def test_a_command_of_readme_docs_or_help_is_understood(line: str) -> None:
-    words, context = words_of(line), click.Context(cli, info_name="opsctl")
+@pytest.mark.parametrize("line", COMMAND_LINES)
+def test_documented_command_is_understood(line: str) -> None:
+    words, context = split_words(line), click.Context(cli, info_name="opsctl")
     command: click.Command = cli
     while isinstance(command, click.Group) and words:
         if command.name == "nodes" and words[0] not in command.commands:
-            words = ["list", *words]  # which it is short for
-        found = command.get_command(context, words[0])
-        assert found is not None, f"{line}: no {words[0]!r}"
-        command, words = found, words[1:]
+            words = ["list", *words]  # `opsctl nodes` is short for `opsctl nodes list`
+        subcommand = command.get_command(context, words[0])
+        assert subcommand is not None, f"{line}: no {words[0]!r}"
+        command, words = subcommand, words[1:]
     try:
         command.make_context(command.name, words, parent=context)
-    except click.BadParameter as error:  # files are the reader's
+    except click.BadParameter as error:  # the reader's own files need not exist
         assert error.message.endswith("does not exist."), line
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
-def test_a_link_of_the_readme_leads_somewhere(path: str) -> None:
-    assert (ROOT / path).exists()
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files(page: Path) -> None:
+    assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
+
+
+def test_readme_stays_short() -> None:
+    assert len(TEXTS[0].splitlines()) <= MAX_README_LINES

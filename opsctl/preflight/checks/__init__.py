@@ -1,5 +1,5 @@
 """Every check by its name. Adding one: a function in a file of this directory, a line here, cases in
-tests/corpus/preflight, a row in docs/preflight.md."""
+tests/corpus/preflight, a row in docs/reference/preflight-checks.md."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CHECKS: dict[str, Check] = {
     "batch": Check(check=layout.batch, source="tr1-13B chronicles, NNODES=96"),
     "ramp": Check(check=layout.ramp, source="tr1-13B chronicles, Round3 NNODES=32"),
     "pipeline": Check(check=layout.pipeline, source="prequel of tr11, GBS ramp up; (p - 1)/(m + p - 1)"),
-    "memory": Check(check=memory.memory, source="Korthikanti et al. 2022; Rajbhandari et al. 2020; docs/plan.md"),
+    "memory": Check(check=memory.memory, source="Korthikanti et al. 2022; Rajbhandari et al. 2020; docs/explanation/planning-model.md"),
     "signal": Check(check=stopping.signal, source="ML Engineering book, Dealing with forced resource preemption"),
     "stop-request": Check(check=stopping.stop_request, source="ML Engineering book, Kill switch"),
     "deadline": Check(check=stopping.deadline, source="ML Engineering book, 2 x (iteration + save)"),

@@ -19,7 +19,7 @@ MUCH = 0.05
 EVALUATION = 0.02
 """tr1-13B found that it evaluated 100 batches every 1000 steps, 3 % of its time, and made them 5."""
 COPY = 0.1
-"""What the copy takes of a save that is written in the background (docs/performance.md)."""
+"""What the copy takes of a save that is written in the background (docs/explanation/performance.md)."""
 SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
 """What a checkpoint of the same model has in common with it."""
 

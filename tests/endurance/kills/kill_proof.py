@@ -123,7 +123,7 @@ class Proof:
                     verdict.failures.append("\n    ".join([what, *found]))
             verdict.cuts += 1
         verdict.seconds = time.monotonic() - began
-        print(verdict, flush=True)  # noqa: T201 (progress, and the table of docs/reliability.md)
+        print(verdict, flush=True)  # noqa: T201 (progress, and the table of docs/explanation/reliability.md)
         return verdict
 
     def _places(self, effects: int) -> list[tuple[int, bool]]:

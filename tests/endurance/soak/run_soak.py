@@ -371,7 +371,7 @@ def story_of(soak: Soak, said: dict) -> list[str]:
 
 
 def report(soak: Soak) -> dict[str, object]:
-    """The figures, by what they are called in docs/reliability.md."""
+    """The figures, by what they are called in docs/explanation/reliability.md."""
     figures, mail, slack = soak.figures, soak.weather.mail, soak.weather.slack
     paper, expected = fallback(soak), figures.expected
     told = {end: Counter((key, word) for word, key in box.told) for end, box in (("mail", mail), ("slack", slack))}

@@ -16,7 +16,7 @@ from opsctl.calc.least_squares import fit
 from opsctl.calc.parallel_layout import Topology
 from tests.support.prequel import Row, distinct
 
-DOCS = Path(__file__).parents[3] / "docs/plan.md"
+DOCS = Path(__file__).parents[3] / "docs/explanation/planning-model.md"
 ODD = [row for row in distinct() if row.table % 2]
 EVEN = [row for row in distinct() if row.table % 2 == 0]
 A100S = next(row.cluster for row in ODD if row.cluster.host_tuned and row.cluster.nodes == 48)

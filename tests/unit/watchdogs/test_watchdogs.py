@@ -306,4 +306,4 @@ def test_each_watchdog_has_its_file_its_test_and_its_place_in_the_documentation(
     assert name in str(watch.help).split("NAMEs")[1], "and in its verb's help"
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     assert f'"{name}"' in tests.replace(f'"{name}": ', "")
-    assert f"## {name}" in (ROOT / "docs/watchdogs.md").read_text()
+    assert f"## {name}" in (ROOT / "docs/reference/watchdogs.md").read_text()
