@@ -62,7 +62,7 @@ def test_an_ordinary_user_has_a_sandbox_of_its_own(
     try:
         assert up.returncode == 0, up.stderr
         script = (
-            f"eval \"$({' '.join(opsctl)} env)\"; srun -N2 --gres=gpu:2 sh -c 'echo $(id -un) $CUDA_VISIBLE_DEVICES'"
+            f"eval \"$({shlex.join(opsctl)} env)\"; srun -N2 --gres=gpu:2 sh -c 'echo $(id -un) $CUDA_VISIBLE_DEVICES'"
         )
         assert nobody("sh", "-c", script).stdout == "nobody 0,1\nnobody 0,1\n"
     finally:
