@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import secrets
+import shlex
 import stat
 import subprocess
 import sys
@@ -14,12 +15,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from other_users import skip_unless_others_may_run
 
 from opsctl.errors import SandboxError
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
+from tests.support.other_users import skip_unless_others_may_run
 from tests.support.slurms import OPSCTL, wait_until
 
 NOBODY = 65534
