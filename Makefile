@@ -20,7 +20,7 @@ check: $(VENV)/ready  ## before every commit
 test: $(VENV)/ready  ## all that CI runs
 	@.ci/packages tests  # before the check, whose tests skip what is not installed
 	@$(MAKE) --no-print-directory check
-	$(BIN)/pytest -n 2 --dist loadfile tests/packaging tests/integration/shell/golden tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
+	$(BIN)/pytest -n 2 --dist loadfile tests/packaging tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
 	$(BIN)/pytest tests/integration/trainer  # its ranks want both cores
 
 prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in docs/

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from other_users import skip_unless_others_may_run
 
 from opsctl.app import App, build
 from opsctl.cli import cli
@@ -21,6 +20,7 @@ from opsctl.model import Job
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
+from tests.support.other_users import skip_unless_others_may_run
 
 HELD = ("--hold",)
 """For trains that only have to be in the queue."""

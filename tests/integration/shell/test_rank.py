@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -212,7 +213,7 @@ def test_a_reader_that_goes_away_neither_ends_nor_blocks_the_command(tmp_path):
 
 
 def test_closed_descriptors_do_not_stop_the_command(tmp_path):
-    command = f"exec {' '.join(SHIM)} --logs {tmp_path} -- sh -c 'echo hi; exit 85' >&- 2>&- <&-"
+    command = f"exec {shlex.join(SHIM)} --logs {shlex.quote(str(tmp_path))} -- sh -c 'echo hi; exit 85' >&- 2>&- <&-"
     assert subprocess.run(["sh", "-c", command], env={**os.environ, **SLURM}, timeout=100, check=False).returncode == 85
     assert log_of(tmp_path) == b"hi\n"
 

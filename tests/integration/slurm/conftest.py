@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from other_users import open_to_other_users
 
 from opsctl.errors import MissingProgram
 from opsctl.host.system import SystemClock, SystemRunner
@@ -17,6 +16,7 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.programs import find_programs
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
+from tests.support.other_users import open_to_other_users
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
 

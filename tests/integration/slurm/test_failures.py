@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from aiosmtpd.controller import Controller
-from other_users import others_may_run
 
 from opsctl.model import JobState, Node
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.switches import Switch, path_of
 from tests.support.gpu_nodes import GpuNodes, gpu_nodes
+from tests.support.other_users import others_may_run
 from tests.support.ports import HeldPort
 from tests.support.trains import Trains, as_user, until
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -263,7 +264,7 @@ def test_a_guard_that_cannot_start_still_runs_the_body(train: GuardedTrain, tmp_
         python = "/nowhere/python"
     elif broken == "no opsctl":
         fake = tmp_path / "python"
-        fake.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+        fake.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S "$@"\n')
         fake.chmod(0o755)
         python = str(fake)
     else:

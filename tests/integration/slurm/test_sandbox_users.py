@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import secrets
+import shlex
 import stat
 import subprocess
 import sys
@@ -14,12 +15,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from other_users import skip_unless_others_may_run
 
 from opsctl.errors import SandboxError
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
+from tests.support.other_users import skip_unless_others_may_run
 from tests.support.slurms import OPSCTL, wait_until
 
 NOBODY = 65534
@@ -62,7 +63,7 @@ def test_an_ordinary_user_has_a_sandbox_of_its_own(
     try:
         assert up.returncode == 0, up.stderr
         script = (
-            f"eval \"$({' '.join(opsctl)} env)\"; srun -N2 --gres=gpu:2 sh -c 'echo $(id -un) $CUDA_VISIBLE_DEVICES'"
+            f"eval \"$({shlex.join(opsctl)} env)\"; srun -N2 --gres=gpu:2 sh -c 'echo $(id -un) $CUDA_VISIBLE_DEVICES'"
         )
         assert nobody("sh", "-c", script).stdout == "nobody 0,1\nnobody 0,1\n"
     finally:

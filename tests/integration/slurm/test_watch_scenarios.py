@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -68,7 +69,7 @@ def test_the_evening_when_the_job_ended_with_nothing_queued(make, slurm, clock, 
 
 
 RANKS = f"""for rank in 0 1 2; do
-RANK=$rank {sys.executable} - <<'PYTHON' &
+RANK=$rank {shlex.quote(sys.executable)} - <<'PYTHON' &
 import os, time, types
 from opsctl.trainer.stack_requests import answer_requests
 rank = os.environ["RANK"]
@@ -88,7 +89,9 @@ def test_the_hang_that_cost_eighteen_hours_while_slurm_said_running(make, slurm,
     train.run.config.write_text(train.run.config.read_text().replace("nodes = 1", "nodes = 1\nprocesses_per_node = 3"))
     app = app_of(tmp_path, slurm.env(), clock)
     line = LINE.format(step=10, loss=2.5)
-    array = train.submit(f"export PYTHONPATH={ROOT}\n[ $SLURM_ARRAY_TASK_ID = 2 ] && sleep 600\n{RANKS}", tasks=2)
+    array = train.submit(
+        f"export PYTHONPATH={shlex.quote(str(ROOT))}\n[ $SLURM_ARRAY_TASK_ID = 2 ] && sleep 600\n{RANKS}", tasks=2
+    )
     for rank in "012":
         train.wait_for(f"rank-{rank}")
     assert cycle(app).findings  # it learns that this attempt has begun
@@ -128,7 +131,7 @@ def test_py_spy_sees_ranks_that_can_not_answer_themselves(make, slurm, clock, tm
     train = make(f"hang_minutes = 10\nstacks_seconds = 0\npy_spy = '{PY_SPY}'")
     app = app_of(tmp_path, slurm.env(), clock)
     body = 'import time\ndef deaf(): time.sleep(600)\nopen("begun", "w").close()\ndeaf()'
-    array = train.submit(f"RANK=0 {sys.executable} -c '{body}'")
+    array = train.submit(f"RANK=0 {shlex.quote(sys.executable)} -c '{body}'")
     train.wait_for("begun")
     cycle(app, "hang")
     with train.run.main_log.open("a") as log:

@@ -45,7 +45,7 @@ def test_each_rank_logs_its_calls_into_the_chosen_packages_alone(train):
         assert all(lines), text
         names = [line[4] for line in lines]
         assert names.count("opsctl.trainer.engine.Engine.step") == 2
-        assert {name.split(".")[1] for name in names} == {"loop", "engine"}
+        assert {name.split(".")[2] for name in names} == {"loop", "engine"}
         depth = {line[4]: len(line[3]) for line in lines}
         assert (
             depth["opsctl.trainer.engine.Engine.step"]

@@ -61,7 +61,7 @@ def test_wrong_input_is_told_in_a_sentence(tmp_path, config, environ, words):
 
 
 def test_usage():
-    assert "usage: python -m opsctl.trainer CONFIG.json" in trainer().stderr
+    assert "usage: python -m opsctl.trainer CONFIG " in trainer().stderr
     assert "cannot be read" in trainer("/gone.json").stderr
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 NOBODY = 65534
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE = 0x1000, 0x2000, 0x4000, 0x40000
 
