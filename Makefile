@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHON
 
-.PHONY: demo test check prove matrix bench lock lowest clean
+.PHONY: demo test check docs prove matrix bench lock lowest clean
 
 demo: $(VENV)/ready  ## a private Slurm, a train over several tasks, a summary
 	@$(BIN)/python examples/demo.py
@@ -22,6 +22,14 @@ test: $(VENV)/ready  ## all that CI runs
 	@$(MAKE) --no-print-directory check
 	$(BIN)/pytest -n 2 --dist loadfile tests/packaging tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
 	$(BIN)/pytest tests/integration/trainer  # its ranks want both cores
+
+docs: build/docs/ready  ## the documentation site in build/site; a broken link fails the build
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
+
+build/docs/ready: pyproject.toml
+	$(PYTHON) -m venv --clear build/docs
+	build/docs/bin/pip install -q '.[docs]'
+	@touch $@
 
 prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in docs/
 	$(BIN)/pytest --timeout 1800 tests/endurance
