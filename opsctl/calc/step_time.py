@@ -23,8 +23,8 @@ COEFFICIENTS: dict[str, float] = {
 }
 """How many times its ideal time each part takes; `launch` is in milliseconds for a layer and a micro batch.
 
-From the odd-numbered tables of the prequel (tests/corpus/plan), by opsctl.calc.least_squares; docs/explanation/planning-model.md says how
-well."""
+From the odd-numbered tables of the prequel (tests/corpus/plan), by opsctl.calc.least_squares.
+docs/explanation/planning-model.md has the accuracy."""
 
 
 def parts(shape: ModelShape, topology: Topology, cluster: Cluster, *, batch: int) -> dict[str, float]:

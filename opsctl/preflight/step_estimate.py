@@ -41,7 +41,10 @@ def pace(request: LaunchRequest, facts: Facts) -> StepEstimate:
 
 
 def _foreseen_step_s(request: LaunchRequest, facts: Facts) -> float | None:
-    """By the prequel's measurements (docs/explanation/planning-model.md). Only for a layout that can run, on GPUs that are known."""
+    """By the prequel's measurements (docs/explanation/planning-model.md).
+
+    Only for a layout that can run, on GPUs that are known.
+    """
     recipe, shape, spec = request.recipe, request.recipe.shape(), request.spec
     world = spec.nodes * spec.processes_per_node
     if (

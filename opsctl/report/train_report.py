@@ -160,7 +160,8 @@ def _told(run: RunDir, known: Sequence[AttemptFacts]) -> tuple[LogSummary, list[
     notes = [f"the log of {who} is gone, in whole or in part: what it told is unknown"] if lost else []
     if known and not summary.lines:
         notes.append(
-            "there are no iteration lines in the log, so what was training is unknown: docs/how-to/foreign-trainer.md has one to print"
+            "there are no iteration lines in the log, so what was training is unknown:"
+            " docs/how-to/foreign-trainer.md has one to print"
         )
     return summary, parts, notes
 

@@ -1,7 +1,7 @@
 """Every verb that changes something, killed at each of its effects and run again: nothing is lost, nothing is doubled.
 
-`pytest -s tests/endurance/test_kill_points.py` prints the table of docs/explanation/reliability.md. CUTS=5 cuts each off at five
-places.
+`pytest -s tests/endurance/test_kill_points.py` prints the table of docs/explanation/reliability.md. CUTS=5 cuts each
+off at five places.
 """
 
 from __future__ import annotations

@@ -50,7 +50,10 @@ CHECKS: dict[str, Check] = {
     "batch": Check(check=layout.batch, source="tr1-13B chronicles, NNODES=96"),
     "ramp": Check(check=layout.ramp, source="tr1-13B chronicles, Round3 NNODES=32"),
     "pipeline": Check(check=layout.pipeline, source="prequel of tr11, GBS ramp up; (p - 1)/(m + p - 1)"),
-    "memory": Check(check=memory.memory, source="Korthikanti et al. 2022; Rajbhandari et al. 2020; docs/explanation/planning-model.md"),
+    "memory": Check(
+        check=memory.memory,
+        source="Korthikanti et al. 2022; Rajbhandari et al. 2020; docs/explanation/planning-model.md",
+    ),
     "signal": Check(check=stopping.signal, source="ML Engineering book, Dealing with forced resource preemption"),
     "stop-request": Check(check=stopping.stop_request, source="ML Engineering book, Kill switch"),
     "deadline": Check(check=stopping.deadline, source="ML Engineering book, 2 x (iteration + save)"),

@@ -13,7 +13,7 @@ from opsctl.trainer import footprint
 from opsctl.trainer.rank_layout import check_layout, layout
 
 WITHIN = 0.084
-"""Nine of ten of the prequel's measurements are within this of what is reckoned (docs/explanation/planning-model.md)."""
+"""Nine of ten measurements are this close to the computed memory (docs/explanation/planning-model.md)."""
 
 
 def memory(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:

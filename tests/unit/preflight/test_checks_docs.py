@@ -1,4 +1,4 @@
-"""docs/preflight.md names every check, at the levels that the corpus gives it, with its source."""
+"""docs/reference/preflight-checks.md names every check, at the levels that the corpus gives it, with its source."""
 
 from collections import defaultdict
 
@@ -6,7 +6,7 @@ from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.problem import ProblemLevel
 from tests.support.broken_trains import ROOT, cases
 
-TEXT = (ROOT / "docs" / "preflight.md").read_text()
+TEXT = (ROOT / "docs" / "reference" / "preflight-checks.md").read_text()
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line.startswith("| `")]
 
 

@@ -24,7 +24,7 @@ def test_the_13b_line_is_read_with_milliseconds_turned_into_seconds():
 
 
 def test_the_line_that_docs_tell_others_to_print_is_read(capsys):
-    page = (CORPUS.parents[2] / "docs" / "moving.md").read_text()
+    page = (CORPUS.parents[2] / "docs" / "how-to" / "foreign-trainer.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
     exec(code, {"step": 7, "last": 100, "samples": 56, "ms": 250.04, "loss": 2.5})
     assert parse(capsys.readouterr().out) == Iteration(step=7, last=100, consumed_samples=56, step_s=0.25, loss=2.5)
