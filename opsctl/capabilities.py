@@ -1,8 +1,8 @@
 """What differs between versions of Slurm: since when each thing is there, and what is done where it is not.
 
 The one place for numbers of versions. What each row says was seen with real binaries before and after the change; the
-exact version is that of Slurm's release notes (docs/explanation/slurm-versions.md). A row that nothing in opsctl uses is
-not kept.
+exact version is that of Slurm's release notes (docs/explanation/slurm-versions.md). A row that nothing in opsctl uses
+is not kept.
 """
 
 from __future__ import annotations
