@@ -231,7 +231,8 @@ def test_a_cycle_that_was_not_told_how_nodes_are_pings_nobody(
     trains.opsctl("launch", trains.toml(command=SLEEP, extra=(), tasks=1))
     until(lambda: runs(trains))
     (problem,) = cycle(app).problems
-    assert problem.startswith("alerting: ping: ConnectError")
+    assert problem.startswith("alerting: ping: ")
+    assert "Connection refused" in problem
     app.counting.env["PATH"] = refusing(tmp_path / "bin/sinfo")
     report = cycle(app)
     assert found(report, "node_health/t").level is Level.UNKNOWN
@@ -364,10 +365,10 @@ def test_a_resident_watch_looks_again_until_it_is_interrupted(trains: Trains, sl
     assert sum(line.startswith("told: ") for line in lines) == 1
 
 
-@pytest.mark.parametrize("span", ["0.5s", "soon", "5d"])
-def test_a_span_that_cannot_be_meant_is_refused(trains: Trains, span: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a time of at least a second, such as 10s, 5m or 1h"):
-        trains.opsctl("watch", "--every", span)
+@pytest.mark.parametrize(("interval", "problem"), [("0.5s", "is less than 1s"), ("soon", "is not a duration")])
+def test_bad_interval_is_refused(trains: Trains, interval: str, problem: str) -> None:
+    with pytest.raises(click.BadParameter, match=problem):
+        trains.opsctl("watch", "--every", interval)
 
 
 def test_nagios_gets_its_line_and_its_exit_code_and_nothing_is_done(
