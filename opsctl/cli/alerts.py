@@ -20,27 +20,29 @@ from opsctl.model import Level
 
 STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
 
-reason_option = click.option("--reason", required=True, help="For whoever wonders: it is shown wherever the alert is.")
+reason_option = click.option("--reason", required=True, help="Reason, recorded and shown with the alert.")
 
 
 @click.group()
 def alerts() -> None:
-    """What is open, who is told, and what nobody wants to hear.
+    """List, acknowledge, silence and test alerts.
 
     \b
-    opsctl alerts list                       what is open, silenced, not delivered
-    opsctl alerts test                       a message through every channel
+    opsctl alerts list                       list open, silenced and undelivered alerts
+    opsctl alerts test                       send a test message through every channel
     opsctl alerts silence 'hang/*' --for 4h --reason "maintenance"
     opsctl alerts ack hang/tiny-gpt --reason "on it"
     """
 
 
 @alerts.command("list")
-@click.option("--all", "show_all", is_flag=True, help="Also what is ok.")
+@click.option("--all", "show_all", is_flag=True, help="List keys that are ok as well.")
 @json_option
 @click.pass_obj
 def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
-    """What people were told that is not over, silences in force, and messages that are still to be delivered.
+    """List open alerts, silences and undelivered messages.
+
+    --all lists the keys that are ok as well.
 
     \b
     opsctl alerts list
@@ -69,9 +71,9 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def test_alerts(app: App, *, as_json: bool) -> int:
-    """Send a message through every channel, now, and say of each how it went. Exit 1 if any failed.
+    """Send a test message through every channel now.
 
-    A secret's file that others can read is told, too: it has been used all the same.
+    Prints the result of each channel, and warns of secret files that others can read. Exit 1 if a delivery failed.
 
     \b
     opsctl alerts test
@@ -96,17 +98,18 @@ def test_alerts(app: App, *, as_json: bool) -> int:
     type=Duration(maximum=timedelta(days=366)),
     default="4h",
     show_default=True,
-    help="How long the silence lasts.",
+    help="Duration of the silence.",
 )
-@click.option("--end", is_flag=True, help="End the silence of KEY now.")
-@click.option("--reason", default="", help="For whoever wonders: it is shown with the silence.")
+@click.option("--end", is_flag=True, help="End the silence of KEY.")
+@click.option("--reason", default="", help="Reason, recorded and shown with the silence.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def silence(app: App, key: str, *, span: timedelta, end: bool, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Tell nobody of KEY, or of the keys that fit it as a pattern, for a while.
+    """Silence KEY, or all keys that match a pattern.
 
-    What changes meanwhile is told afterwards, if it is still so then.
+    A silenced alert is not sent. When the silence ends, opsctl sends the changes that still hold. --reason is required
+    unless --end is given; it is recorded with the silence.
 
     \b
     opsctl alerts silence 'hang/*' --for 4h --reason "maintenance"
@@ -135,7 +138,9 @@ def silence(app: App, key: str, *, span: timedelta, end: bool, reason: str, dry_
 @json_option
 @click.pass_obj
 def ack(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Say that somebody takes care of KEY: it is not repeated until it is worse, or over.
+    """Acknowledge the alert KEY.
+
+    An acknowledged alert is not repeated until it gets worse or is resolved.
 
     \b
     opsctl alerts ack hang/tiny-gpt --reason "on it"

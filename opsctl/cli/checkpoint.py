@@ -24,7 +24,7 @@ from opsctl.units import format_size
 
 @click.group()
 def checkpoint() -> None:
-    """What a train has saved: list, verify, prune, shrink, export, offload.
+    """List, verify, prune, export and offload checkpoints.
 
     \b
     opsctl checkpoint list tiny-gpt
@@ -38,8 +38,9 @@ def checkpoint() -> None:
 @json_option
 @click.pass_obj
 def list_(app: App, train: str, *, as_json: bool) -> int:
-    """Step, size, kind and place of each complete checkpoint of TRAIN. Reads no more than their manifests; exit 1 if
-    one of those cannot be read.
+    """List the complete checkpoints of TRAIN.
+
+    Shows step, size, samples, layout and copies, and reads only the manifests. Exit 1 if a manifest cannot be read.
 
     \b
     opsctl checkpoint list tiny-gpt --json
@@ -61,11 +62,13 @@ def list_(app: App, train: str, *, as_json: bool) -> int:
 
 @checkpoint.command()
 @train_argument
-@click.option("--step", type=int, help="Only the checkpoint of this step.")
+@click.option("--step", type=int, help="Verify only the checkpoint of this step.")
 @json_option
 @click.pass_context
 def verify(context: click.Context, train: str, *, step: int | None, as_json: bool) -> None:
-    """Hash every file of every checkpoint of TRAIN; exit 1 if one is not as it was written.
+    """Verify the hash of every file of every checkpoint.
+
+    Exit 1 if a checkpoint of TRAIN is damaged or cannot be read.
 
     \b
     opsctl checkpoint verify tiny-gpt --step 4000
@@ -90,15 +93,18 @@ def verify(context: click.Context, train: str, *, step: int | None, as_json: boo
 
 @checkpoint.command()
 @train_argument
-@click.option("--keep-last", type=click.IntRange(min=2), required=True, help="Newest checkpoints that stay.")
-@click.option("--keep-every", type=click.IntRange(min=0), default=0, help="Steps whose multiples stay as well.")
+@click.option("--keep-last", type=click.IntRange(min=2), required=True, help="Number of newest checkpoints to keep.")
+@click.option(
+    "--keep-every", type=click.IntRange(min=0), default=0, help="Keep multiples of this step as well (0: none)."
+)
 @dry_run_option
 @json_option
 @click.pass_obj
 def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: bool, as_json: bool) -> None:
-    """Remove old checkpoints of TRAIN; never the newest two that verify, nor what is kept for study.
+    """Remove old checkpoints of TRAIN.
 
-    One that is seen to be damaged, or that cannot be read, stops none of this: it is named, and the exit code is 1.
+    Always keeps the newest two checkpoints that verify, and checkpoints marked to be kept. A damaged or unreadable
+    checkpoint does not stop the command: it is listed, and the exit code is 1.
 
     \b
     opsctl checkpoint prune tiny-gpt --keep-last 5 --keep-every 10000 --dry-run
@@ -127,7 +133,9 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
 @json_option
 @click.pass_context
 def shrink(context: click.Context, train: str, *, dry_run: bool, as_json: bool) -> None:
-    """Write anew what the checkpoints of TRAIN store and do not show; runs the trainer's Python.
+    """Rewrite checkpoints without their unused storage.
+
+    Runs the Python of TRAIN, which has torch.
 
     \b
     opsctl checkpoint shrink tiny-gpt --dry-run
@@ -140,12 +148,14 @@ def shrink(context: click.Context, train: str, *, dry_run: bool, as_json: bool) 
 @checkpoint.command()
 @train_argument
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--step", type=int, help="The checkpoint of this step instead of the newest.")
-@click.option("--compare", is_flag=True, help="Load it in transformers and compare logits.")
+@click.option("--step", type=int, help="Step to export (default: the newest checkpoint).")
+@click.option("--compare", is_flag=True, help="Load the export in transformers and compare logits.")
 @json_option
 @click.pass_context
 def export(context: click.Context, train: str, target: Path, *, step: int | None, compare: bool, as_json: bool) -> None:
-    """Write a checkpoint of TRAIN to the directory TARGET as Hugging Face transformers reads it.
+    """Export a checkpoint of TRAIN for Hugging Face transformers.
+
+    Writes the newest checkpoint to the directory TARGET.
 
     \b
     opsctl checkpoint export tiny-gpt /tmp/tiny-gpt-hf --compare

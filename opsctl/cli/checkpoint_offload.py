@@ -26,12 +26,18 @@ _KEEP_LEASE_S = 30.0
 
 @click.command("offload")
 @train_argument
-@click.option("--to", type=click.Path(path_type=Path), help="A directory; copies go to TRAIN/ below it.")
-@click.option("--push", default="", help="A command that copies what {files} lists from {source}.")
-@click.option("--sums", default="", help="A command that prints SHA-256 and path of each file that --push has copied.")
-@click.option("--keep-local", type=click.IntRange(min=2), default=2, show_default=True, help="Newest that stay here.")
-@click.option("--copy-only", is_flag=True, help="Remove nothing here.")
-@click.option("--timeout", type=Duration(), default="12h", show_default=True, help="Time limit for one command.")
+@click.option("--to", type=click.Path(path_type=Path), help="Target directory; copies go to TRAIN/ in it.")
+@click.option("--push", default="", help="Command that copies the files in {files} from {source}.")
+@click.option("--sums", default="", help="Command that prints SHA-256 and path of every copied file.")
+@click.option(
+    "--keep-local",
+    type=click.IntRange(min=2),
+    default=2,
+    show_default=True,
+    help="Number of newest checkpoints to keep here.",
+)
+@click.option("--copy-only", is_flag=True, help="Copy only; remove nothing here.")
+@click.option("--timeout", type=Duration(), default="12h", show_default=True, help="Time limit of one command.")
 @dry_run_option
 @json_option
 @click.pass_obj
@@ -48,9 +54,10 @@ def offload_(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Copy what verifies of TRAIN's checkpoints elsewhere, verify the copies, and keep the newest two here.
+    """Copy checkpoints of TRAIN elsewhere and verify the copies.
 
-    Cut off at any moment, the next call goes on where it was; a copy is complete there, or is no checkpoint.
+    Copies only checkpoints that verify, and removes older ones here once their copies verify. An interrupted offload
+    continues at the next call; an incomplete copy is never counted as a checkpoint.
 
     \b
     opsctl checkpoint offload tiny-gpt --to /archive --dry-run

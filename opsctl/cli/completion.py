@@ -12,7 +12,7 @@ from opsctl.errors import OpsctlError
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script for SHELL.
+    """Print a shell completion script.
 
     \b
     opsctl completion bash > ~/.local/share/bash-completion/completions/opsctl

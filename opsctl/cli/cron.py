@@ -28,13 +28,13 @@ DRIVERS = ("slurm", "daemon")
 
 @click.group()
 def cron() -> None:
-    """What is done while nobody looks.
+    """Run periodic jobs, with or without system cron.
 
     \b
-    opsctl cron start                a tick every 10 minutes, by the first driver that this site allows
-    opsctl cron status               what ran when, with what result, and when it runs next
-    opsctl cron tick                 run what is due, once
-    opsctl cron export crontab       a line for a scheduler that is here already
+    opsctl cron start                tick every 10 minutes, by the first allowed driver
+    opsctl cron status               show last runs, results and next runs
+    opsctl cron tick                 run the due entries once
+    opsctl cron export crontab       print a line for an existing crontab
     """
 
 
@@ -43,10 +43,12 @@ def cron() -> None:
 @json_option
 @click.pass_obj
 def start(app: App, driver: str | None, *, as_json: bool) -> None:
-    """Tick from now on. Without DRIVER: the first of `drivers` in site.toml that works. Safe to say twice.
+    """Start the cron of opsctl.
+
+    Without DRIVER: the first entry of `drivers` in site.toml that works. Starting twice is safe.
 
     \b
-    slurm      a small job that submits itself again
+    slurm      a small Slurm job that resubmits itself
     daemon     a process in the foreground, for tmux or systemd
 
     \b
@@ -110,7 +112,9 @@ def tick_argv(app: App) -> list[str]:
 @json_option
 @click.pass_obj
 def stop(app: App, *, as_json: bool) -> None:
-    """Tick no more. A tick at work comes to its end.
+    """Stop the cron of opsctl.
+
+    A running tick finishes first.
 
     \b
     opsctl cron stop
@@ -132,12 +136,14 @@ def stop(app: App, *, as_json: bool) -> None:
 
 
 @cron.command()
-@click.option("--slot", type=int, default=0, hidden=True, help="When this tick was due; the slurm driver says so.")
-@click.option(exported_lines.FLAG, "is_exported", is_flag=True, hidden=True, help="Said by lines of cron export.")
+@click.option("--slot", type=int, default=0, hidden=True, help="Due time of this tick, set by the slurm driver.")
+@click.option(exported_lines.FLAG, "is_exported", is_flag=True, hidden=True, help="Set by the lines of cron export.")
 @json_option
 @click.pass_obj
 def tick(app: App, *, slot: int, is_exported: bool, as_json: bool) -> int:
-    """Run what is due, each entry at most once, however long ago the last tick was. Exit 1 if something failed.
+    """Run the cron entries that are due.
+
+    Each entry runs at most once, however long ago the last tick was. Exit 1 if an entry failed.
 
     \b
     opsctl cron tick
@@ -187,8 +193,9 @@ def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:
 @cron.command()
 @click.pass_obj
 def prune(app: App) -> None:
-    """Remove what entries printed longer ago than `keep_days`, and what killed writers left behind. A tick does the
-    first of these by itself.
+    """Remove old output of cron entries.
+
+    Removes output older than `keep_days`, and the leftovers of killed writers. A tick removes old output by itself.
 
     \b
     opsctl cron prune
@@ -205,7 +212,9 @@ def _leave(number: int, _: object) -> None:
 @click.argument("form", type=click.Choice(list(FORMATS)), default="crontab")
 @click.pass_obj
 def export(app: App, form: str) -> None:
-    """Print lines for a scheduler that the site has already, which then ticks.
+    """Print lines for an existing scheduler to run ticks.
+
+    For sites that already run crontab, systemd or another scheduler.
 
     \b
     opsctl cron export crontab

@@ -20,8 +20,9 @@ STYLES = {"ok": "green", "running": "cyan", "": "dim"}
 @json_option
 @click.pass_obj
 def status(app: App, *, as_json: bool) -> int:
-    """Who ticks, and for each entry: when it ran, for how long, with what result, and when it runs next. Exit 1 where
-    ticks should come and do not.
+    """Show the driver and the schedule of cron.
+
+    For each entry: last run, duration, result and next run. Exit 1 if ticks are overdue.
 
     \b
     opsctl cron status

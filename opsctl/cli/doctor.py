@@ -40,7 +40,9 @@ class DoctorRow:
 @json_option
 @click.pass_obj
 def doctor(app: App, *, as_json: bool) -> None:
-    """Say what is here, what is missing, and what to type. Exit 1 if anything is missing.
+    """Check that everything opsctl needs is installed.
+
+    Each row shows a check, the result, and the command that repairs it. Exit 1 if a required part is missing.
 
     \b
     opsctl doctor
@@ -65,9 +67,7 @@ def _settings(app: App) -> Iterator[DoctorRow]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield DoctorRow("python", "ok", f"{version} at {sys.executable}")
     found = str(app.site_path) if app.site_path else "none: built-in settings"
-    yield DoctorRow(
-        "site file", "ok" if app.site_path else "optional", found, "" if app.site_path else "opsctl config init"
-    )
+    yield DoctorRow("site file", "ok" if app.site_path else "optional", found, "" if app.site_path else "opsctl init")
     if app.site_path and app.site_path.stat().st_mode & 0o022:
         yield DoctorRow("site file", "missing", "others can write it, and it names programs that run as you",
                    f"chmod go-w {app.site_path}")  # fmt: skip

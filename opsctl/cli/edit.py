@@ -27,10 +27,12 @@ from opsctl.state.run_dir import RunDir
 @json_option
 @click.pass_obj
 def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -> None:
-    """Have the next task of TRAIN run what the file CHANGED says. The task that runs now is left alone.
+    """Change what the next task of a train runs.
 
-    What sbatch froze when the tasks were queued, all of [slurm], cannot be changed so. Every earlier set of files is
-    kept in the run directory's revisions/; to go back, edit with the train.toml that lies there.
+    The next task of TRAIN runs the settings in the file CHANGED. The running task is not affected. The table [slurm]
+    cannot be changed, because sbatch fixed it when the tasks were queued.
+
+    Every earlier version is kept in revisions/ of the run directory. To go back, edit with the train.toml in there.
 
     \b
     opsctl edit tiny-gpt lower-lr.toml --dry-run

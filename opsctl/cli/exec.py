@@ -17,16 +17,17 @@ from opsctl.ports import Answer
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
-@click.option("-w", "--nodes", required=True, help="Such as node[001-064].")
-@click.option("--timeout", type=INTERVAL, default="60s", show_default=True, help="Time limit for one node.")
+@click.option("-w", "--nodes", required=True, help="Nodes to run on, such as node[001-064].")
+@click.option("--timeout", type=INTERVAL, default="60s", show_default=True, help="Time limit of one node.")
 @json_option
 @click.argument("command", nargs=-1, required=True)
 @click.pass_obj
 def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...], as_json: bool) -> None:
-    """Run COMMAND on nodes, through our own jobs, short jobs or ssh, as remote.ways says; group what they answer.
+    """Run a command on many nodes and group the output.
 
-    One word is given to a shell there; several are given to the program as they are. It is never run twice. Exit 1 if
-    it failed anywhere, or if a node gave no answer.
+    Reaches nodes through running jobs, short jobs or ssh, as `remote.ways` allows. A single word is run by a shell on
+    the node; several words are run as a program with arguments. The command is never run twice on a node. Exit 1 if
+    the command failed on a node, or if a node did not answer.
 
     \b
     opsctl exec -w node[001-064] -- uptime

@@ -29,10 +29,12 @@ TELL_SECONDS = 20.0
 
 @click.group()
 def guard() -> None:
-    """What a batch job becomes: it runs the body, honours the switches, and finalizes.
+    """Supervise the body of a train inside its job.
+
+    Batch scripts call this command. It runs the body, honours the switches and finalizes attempts.
 
     \b
-    opsctl guard run RUN_DIR         in a batch script that `opsctl launch` made
+    opsctl guard run RUN_DIR         called by the wrapper that launch submits
     """
 
 
@@ -40,7 +42,9 @@ def guard() -> None:
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.pass_obj
 def run(app: App, run_dir: Path) -> int:
-    """Run the body of the train in RUN_DIR as this batch job. Exits as the body does.
+    """Run the body of the train in RUN_DIR.
+
+    The exit code is that of the body.
 
     \b
     opsctl guard run RUN_DIR

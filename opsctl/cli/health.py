@@ -32,24 +32,23 @@ ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
     "--dcgm",
     type=click.IntRange(1, 4),
     default=None,
-    help="Also dcgmi diag, at this level.",
+    help="Run dcgmi diag at this level as well.",
 )
-@click.option(
-    "--fio", default="", metavar="PATH", help="Also measure this directory with fio: a file is written, read, removed."
-)
-@click.option("--new-baseline", is_flag=True, help="Forget what the nodes had before: what they have now is right.")
-@click.option("--record", is_flag=True, help="For cron: nodes of trains that run, if any; exit 0 whatever is found.")
-@click.option("-v", "--verbose", is_flag=True, help="Notes and unknowns of healthy nodes too.")
+@click.option("--fio", default="", metavar="PATH", help="Measure this directory with fio as well.")
+@click.option("--new-baseline", is_flag=True, help="Take the current hardware of the nodes as their baseline.")
+@click.option("--record", is_flag=True, help="For cron: exit 0 whatever the verdicts are.")
+@click.option("-v", "--verbose", is_flag=True, help="Show notes and unknown checks of healthy nodes as well.")
 @json_option
 @click.pass_obj
 def health(
     app: App, nodes: str, *, train: str, partition: str, every: bool, dcgm: int | None, fio: str,
     new_baseline: bool, record: bool, verbose: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Look at NODES, or at those of the trains that run: GPUs, memory, links, kernel log, mounts, network, clock.
+    """Check the health of nodes and show the evidence.
 
-    Nothing on a node is changed, but for the file of --fio, which is removed. Exit 1 if a node is faulty or degraded.
-    What could not be looked at is unknown: never healthy, and never held against a node.
+    Checks GPUs, memory, links, kernel log, mounts, network and clock of NODES, or of the nodes of running trains.
+    Changes nothing on a node; --fio writes one file and removes it. A check that could not run is unknown: never
+    healthy, never counted against the node. Exit 1 if a node is faulty or degraded.
 
     \b
     opsctl health node[001-004]

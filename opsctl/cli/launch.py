@@ -27,26 +27,25 @@ from opsctl.state.run_dir import RunDir
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--after", metavar="JOB", default="", help="Start when JOB has ended; an array of the same train appends."
-)
-@click.option("--tasks", type=click.IntRange(min=1), help="Array tasks to queue, instead of the file's number.")
-@click.option("--exclude", metavar="NODES", default="", help="Nodes that the train must not get, besides the file's.")
-@click.option("--nice", type=int, help="Lower the priority by this much.")
+@click.option("--after", metavar="JOB", default="", help="Start after JOB; an array of the same train is extended.")
+@click.option("--tasks", type=click.IntRange(min=1), help="Number of array tasks to queue, instead of the one in FILE.")
+@click.option("--exclude", metavar="NODES", default="", help="Nodes to exclude, besides those in FILE.")
+@click.option("--nice", type=int, help="Lower the priority of the job by this much.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def launch(
     app: App, file: Path, *, after: str, tasks: int | None, exclude: str, nice: int | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Check the train in FILE, render it, and submit it as one array job whose tasks run one after the other.
+    """Check, render and submit a train.
+
+    Submits the train in FILE as one job array whose tasks run one after the other. After an interruption, launch
+    again: the command looks in the queue before it submits.
 
     \b
     opsctl launch tiny-gpt.toml --dry-run
     opsctl launch tiny-gpt.toml --tasks 20 --exclude node[003-004]
     opsctl launch tiny-gpt.toml --after 1234
-
-    Run it again after it was cut off: it looks in the queue before it submits.
     """
     train = load_train(file, layout=False)
     exclusions = app.exclusions.now()

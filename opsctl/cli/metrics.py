@@ -24,10 +24,10 @@ ENDS_IN = ".prom"
 
 @click.command()
 @click.argument("trains", nargs=-1, metavar="[TRAIN]...", shell_complete=complete_trains)
-@click.option("--textfile", type=click.Path(path_type=Path), help="Write them there, all at once, for node_exporter.")
-@click.option("--listen", "address", metavar="127.0.0.1:PORT", help="Serve them over HTTP until Ctrl-C.")
-@click.option("--quick", is_flag=True, help="Leave out the effective time, for which whole logs are read.")
-@click.option("--list", "lists", is_flag=True, help="Only say what each metric is.")
+@click.option("--textfile", type=click.Path(path_type=Path), help="Write to this file atomically, for node_exporter.")
+@click.option("--listen", "address", metavar="127.0.0.1:PORT", help="Serve over HTTP until Ctrl-C.")
+@click.option("--quick", is_flag=True, help="Skip the effective time, which needs whole logs.")
+@click.option("--list", "lists", is_flag=True, help="List the metrics with their descriptions.")
 @json_option
 @click.pass_obj
 def metrics(
@@ -40,7 +40,10 @@ def metrics(
     lists: bool,
     as_json: bool,
 ) -> None:
-    """Step, loss, speed, effective time, queue, ends, alerts, cron of TRAINs, or of all, as Prometheus reads them.
+    """Export metrics of all trains to Prometheus.
+
+    Prints step, loss, speed, effective time, queue, outcomes, alerts and cron state of TRAINs, or of every train, in
+    the Prometheus text format.
 
     \b
     opsctl metrics

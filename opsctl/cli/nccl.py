@@ -15,8 +15,10 @@ from opsctl.diagnosis.nccl_debug import read_nccl_debug, render_nccl
 @click.argument("logs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @json_option
 def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
-    """Read LOGS, or all files of directories, written under NCCL_DEBUG=INFO: who could not connect to whom, which
-    collectives each rank began, and which rank is behind or began another one.
+    """Read NCCL debug output for failed or late ranks.
+
+    LOGS are files or directories written with NCCL_DEBUG=INFO. Shows failed connections, the collectives that each
+    rank started, and ranks that are behind or started another collective.
 
     \b
     opsctl nccl main_log.txt

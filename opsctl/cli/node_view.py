@@ -26,10 +26,10 @@ from opsctl.state.run_dir import all_trains, may_act
 
 F = TypeVar("F", bound=Callable[..., Any])
 train_option: Callable[[F], F] = click.option(
-    "--train", default="", shell_complete=complete_trains, help="The nodes that this train runs on."
+    "--train", default="", shell_complete=complete_trains, help="Select the nodes that this train runs on."
 )
-partition_option: Callable[[F], F] = click.option("--partition", default="", help="The nodes of this partition.")
-all_option: Callable[[F], F] = click.option("--all", "every", is_flag=True, help="Every node that Slurm has.")
+partition_option: Callable[[F], F] = click.option("--partition", default="", help="Select the nodes of this partition.")
+all_option: Callable[[F], F] = click.option("--all", "every", is_flag=True, help="Select every node of the cluster.")
 FREE = frozenset({"IDLE", "CLOUD", "DYNAMIC_NORM"})
 """The words of a node that a short job may have."""
 

@@ -34,7 +34,7 @@ class _ListsByItself(click.Group):
 
 @click.group(cls=_ListsByItself)
 def nodes() -> None:
-    """Who is in service and who is not; nodes booted anew.
+    """Show nodes, drain reasons and flaky-node scores.
 
     \b
     opsctl nodes
@@ -48,11 +48,13 @@ nodes.add_command(reboot)
 
 @nodes.command("list")
 @click.argument("nodes", required=False, default="")
-@click.option("--bad", is_flag=True, help="Only those that are out of service, or lemons.")
+@click.option("--bad", is_flag=True, help="Show only nodes out of service, excluded or flaky.")
 @json_option
 @click.pass_obj
 def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
-    """Each node: state, why it is out, by whom and since when, which trains are there, and its lemon score.
+    """Show nodes, drain reasons and flaky-node scores.
+
+    For each node: state, trains, health, score, and since when, by whom and why the node is out of service.
 
     \b
     opsctl nodes list --bad
@@ -110,18 +112,21 @@ def _is_bad(row: dict[str, object]) -> bool:
 @train_option
 @partition_option
 @all_option
-@click.option("--max", "most", metavar="N|%", default="", help="Lower than the site's own limits.")
+@click.option("--max", "most", metavar="N|%", default="", help="Limit on nodes, below the limits of the site.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def drain_bad_nodes(
     app: App, nodes: str, *, train: str, partition: str, every: bool, most: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Look at NODES, or at those of the trains that run, and drain the faulty and degraded: no new job starts there.
+    """Take faulty and degraded nodes out of service.
 
-    The plan is shown first. Never more nodes than health.drain_max and drain_percent allow, never one that somebody
-    else took out, never one that could not be looked at. Where we may not drain, our trains are kept from the nodes
-    instead, and a report for the administrators is written.
+    Checks NODES, or the nodes of running trains, shows the plan, then drains: no new job starts there. Drains no more
+    nodes than health.drain_max and health.drain_percent allow, no node that was drained by others, and no node that
+    could not be checked.
+
+    Without the right to drain, opsctl excludes the nodes from its own trains and writes a report for the
+    administrators.
 
     \b
     opsctl drain-bad-nodes --dry-run
@@ -170,15 +175,15 @@ def _keep_report(app: App, text: str, *, quiet: bool) -> None:
 
 @click.command("undrain-good-nodes")
 @click.argument("nodes", required=False, default="")
-@click.option(
-    "--kill-orphans", is_flag=True, help="First end, by id, users' processes that hold a GPU of an idle node."
-)
+@click.option("--kill-orphans", is_flag=True, help="End orphan processes that hold a GPU of an idle node first.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: bool, as_json: bool) -> None:
-    """Put nodes back into service: those that we drained and that are healthy at two looks, and those that Slurm took
-    out for a reason that health.undrain_reasons lists, once no process of a user is left there.
+    """Return healthy nodes to service.
+
+    Returns nodes that opsctl drained and that passed two checks in a row, and nodes that Slurm drained for a reason in
+    health.undrain_reasons once no user process is left on them.
 
     \b
     opsctl undrain-good-nodes --dry-run

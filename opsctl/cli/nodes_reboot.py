@@ -15,17 +15,18 @@ from opsctl.nodes.drain_plan import has_changed, plan_reboot
 
 @click.command()
 @click.argument("nodes")
-@click.option("--reason", default="asked for by hand", show_default=True, help="Becomes the reason that Slurm shows.")
-@click.option("--max", "most", metavar="N|%", default="", help="Lower than the site's own limits.")
+@click.option("--reason", default="requested manually", show_default=True, help="Reason that Slurm shows.")
+@click.option("--max", "most", metavar="N|%", default="", help="Limit on nodes, below the limits of the site.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool, as_json: bool) -> None:
-    """Boot NODES anew as soon as their jobs have ended, and put them back into service then: scontrol reboot ASAP.
+    """Reboot nodes once their jobs have ended.
 
-    Until then they get no new job. Never more than health.drain_max and drain_percent allow, and never one that
-    somebody else took out of service. Needs a RebootProgram in slurm.conf, and an operator's rights. Exit 1 if one was
-    refused.
+    Runs `scontrol reboot ASAP`: NODES get no new job, reboot after their last job, and return to service. Reboots no
+    more nodes than health.drain_max and health.drain_percent allow, and no node that was drained by others.
+
+    Needs a RebootProgram in slurm.conf and operator rights. Exit 1 if a reboot was refused.
 
     \b
     opsctl nodes reboot node[003-004] --reason "Xid 79" --dry-run

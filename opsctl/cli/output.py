@@ -23,7 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 BLANKS = re.compile(r" +$", re.MULTILINE)
 
 json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-dry_run_option: Callable[[F], F] = click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
+dry_run_option: Callable[[F], F] = click.option(
+    "--dry-run", is_flag=True, help="Show what would be done, and change nothing."
+)
 
 
 def complete_trains(ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:

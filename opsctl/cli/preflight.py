@@ -30,13 +30,14 @@ STYLES = {ProblemLevel.ERROR: "red", ProblemLevel.WARNING: "yellow", ProblemLeve
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--strict", is_flag=True, help="Warnings fail as well.")
+@click.option("--strict", is_flag=True, help="Fail on warnings as well.")
 @json_option
 @click.pass_obj
 def preflight(app: App, file: Path, *, strict: bool, as_json: bool) -> None:
-    """Look for every known mistake in the train in FILE: settings, layout, memory, deadlines, disks, data, nodes.
+    """Check a train for known mistakes before launch.
 
-    Nothing is changed. Exit 2 if there is an error, which launch would refuse; with --strict, a warning too.
+    Checks settings, layout, memory, deadlines, disks, data and nodes of the train in FILE. Changes nothing. Exit 2 if
+    there is an error, which `opsctl launch` would refuse; with --strict also for a warning.
 
     \b
     opsctl preflight tiny-gpt.toml

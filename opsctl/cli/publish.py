@@ -28,10 +28,11 @@ from opsctl.units import format_size
 @json_option
 @click.pass_obj
 def publish(app: App, train: str | None, *, dry_run: bool, as_json: bool) -> int:
-    """Copy logs, TensorBoard's events and the report of TRAIN, or of every train of yours, to where [publish] says.
+    """Publish logs, curves and reports of trains.
 
-    Never a checkpoint, never a secret. Only what has changed; cut off at any moment, the next call goes on. Without
-    [publish] in site.toml or train.toml it does nothing.
+    Copies logs, TensorBoard events and the report of TRAIN, or of all your trains, to the target in [publish]. Only
+    changed files are copied; an interrupted copy continues at the next call. Checkpoints and secrets are never
+    copied. Without [publish] in site.toml or train.toml the command does nothing.
 
     \b
     opsctl publish tiny-gpt --dry-run

@@ -17,15 +17,15 @@ from opsctl.state.switches import RequestKind, Switch, arm, request
 
 @click.command()
 @train_argument
-@click.option("--reason", default="", help="Why, for the journal and for whoever looks.")
+@click.option("--reason", default="", help="Reason, recorded in the journal.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Keep what is queued of TRAIN from starting. What runs goes on.
+    """Hold the queued tasks of a train.
 
-    If the job is not yours to hold, the pause switch is armed instead, where you may write to the run directory: the
-    running task then saves and stops, and holds what is queued.
+    The running task of TRAIN continues. If you may not hold the job but may write to the run directory, the command
+    arms the pause switch: the running task saves and stops, and the queued tasks are held.
 
     \b
     opsctl hold tiny-gpt --reason "bad loss since step 4000"
@@ -56,14 +56,15 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
 
 @click.command()
 @train_argument
-@click.option("--exclude", metavar="NODES", default="", help="Keep these nodes, besides earlier ones, from the train.")
+@click.option("--exclude", metavar="NODES", default="", help="Exclude these nodes from the train as well.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool) -> None:
-    """Let what is queued of TRAIN start again, and take back the pause switch if it is armed.
+    """Release a held or paused train.
 
-    If the job is not yours to release, a request is left, which the owner's next `opsctl watch` or verb carries out.
+    Lets the queued tasks of TRAIN start, and disarms the pause switch. If you may not release the job, the command
+    leaves a request: the next `opsctl watch` or opsctl command of the owner carries it out.
 
     \b
     opsctl release tiny-gpt
@@ -108,15 +109,16 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
 
 @click.command()
 @click.argument("train", metavar="TRAIN[_TASK]", shell_complete=complete_trains)
-@click.option("--queued-only", is_flag=True, help="Leave alone what runs.")
-@click.option("--reason", default="opsctl cancel", help="Why, for the journal.")
+@click.option("--queued-only", is_flag=True, help="Cancel only queued tasks.")
+@click.option("--reason", default="opsctl cancel", help="Reason, recorded in the journal.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Cancel TRAIN, all its arrays, or with _TASK one task of it. Its place in the queue is lost: see `opsctl hold`.
+    """Cancel a train, or one task of a train.
 
-    What runs is ended by Slurm, without the time to save that the kill switch gives.
+    Cancels every array of TRAIN, or the task _TASK. The place in the queue is lost; `opsctl hold` keeps it. Slurm ends
+    the running task without time to save; `opsctl kill-switch` gives the trainer that time.
 
     \b
     opsctl cancel tiny-gpt

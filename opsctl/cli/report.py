@@ -34,10 +34,10 @@ BAR = 40
 
 @click.command()
 @optional_train
-@click.option("--log", type=click.Path(path_type=Path), help="Of any Megatron-style log instead, such as main_log.txt.")
-@click.option("--sacct", type=click.Path(path_type=Path), help="When its jobs ran, as sacct printed it.")
-@click.option("--since", type=Since(), help="Start of the report: 2026-03-01, '2026-03-01 12:00', 3d or 12h ago.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write one page of HTML that needs nothing else.")
+@click.option("--log", type=click.Path(path_type=Path), help="Report on a Megatron-style log instead of TRAIN.")
+@click.option("--sacct", type=click.Path(path_type=Path), help="File with sacct output that says when the jobs ran.")
+@click.option("--since", type=Since(), help="Start of the report: 2026-03-01, '2026-03-01 12:00', 3d.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write one self-contained HTML page.")
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @json_option
 @click.pass_obj
@@ -52,8 +52,10 @@ def report(
     markdown: bool,
     as_json: bool,
 ) -> None:
-    """Say how much of TRAIN's wall-clock was training for the first time (ETTR), and where every lost hour went: the
-    buckets always add up to the wall-clock.
+    """Account for every lost hour of a train by cause.
+
+    Shows the effective time of TRAIN: the share of the wall-clock spent on first-time training (ETTR). The causes of
+    the rest always add up to the wall-clock.
 
     \b
     opsctl report tiny-gpt

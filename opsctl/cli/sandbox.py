@@ -34,30 +34,32 @@ class HasSeams(Protocol):
 def size_options(command: F) -> F:
     """What a new sandbox is like."""
     for option in (
-        click.option("--fast", is_flag=True, help="Short timers: a dead node is down in seconds, not minutes."),
-        click.option("--accounting", is_flag=True, help="With slurmdbd and MariaDB, so that sacct works."),
+        click.option("--fast", is_flag=True, help="Short timers: a dead node is down within seconds."),
+        click.option("--accounting", is_flag=True, help="Start slurmdbd and MariaDB, so that sacct works."),
         click.option(
-            "--gpus-per-node", default=2, show_default=True, help="GPUs that Slurm counts; none need be there."
+            "--gpus-per-node", default=2, show_default=True, help="GPUs that Slurm counts; no real GPU is needed."
         ),
-        click.option("--nodes", default=4, show_default=True, help="How many nodes (real slurmds)."),
+        click.option("--nodes", default=4, show_default=True, help="Number of nodes (real slurmds)."),
     ):
         command = option(command)
     return command
 
 
-name_option = click.option("--name", default="default", show_default=True, help="Which sandbox; several may be up.")
+name_option = click.option(
+    "--name", default="default", show_default=True, help="Name of the sandbox; several can be up."
+)
 
 
 @click.group()
 def sandbox() -> None:
-    """A private, real Slurm on this machine: no root, no services, nothing of the site's own Slurm touched.
+    """Run a private, real Slurm on this machine.
 
     \b
-    opsctl sandbox up --nodes 8            in the background, until `down`
-    eval "$(opsctl sandbox env)"; sinfo    use it from this shell
-    opsctl sandbox fault node003 kill      a bad night, on purpose
-    opsctl sandbox down                    ends all of it
-    opsctl sandbox shell                   one just for a shell, gone when it ends
+    opsctl sandbox up --nodes 8            start in the background
+    eval "$(opsctl sandbox env)"; sinfo    use the sandbox from this shell
+    opsctl sandbox fault node003 kill      inject a fault
+    opsctl sandbox down                    stop and remove the sandbox
+    opsctl sandbox shell                   open a shell on a temporary sandbox
     opsctl sandbox run -- srun -N4 hostname
     """
 
@@ -68,7 +70,9 @@ def sandbox() -> None:
 @json_option
 @click.pass_obj
 def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
-    """Bring a sandbox up in the background. If it is up already, nothing is done.
+    """Start a sandbox in the background.
+
+    A sandbox that is up already is left as it is.
 
     \b
     opsctl sandbox up --nodes 8 --fast
@@ -93,7 +97,9 @@ def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
 @json_option
 @click.pass_obj
 def down(app: HasSeams, *, name: str, as_json: bool) -> None:
-    """End every process of a sandbox, jobs included, and remove its files.
+    """Stop a sandbox and remove its files.
+
+    Ends every process of the sandbox, jobs included.
 
     \b
     opsctl sandbox down
@@ -109,11 +115,13 @@ def down(app: HasSeams, *, name: str, as_json: bool) -> None:
 
 
 @sandbox.command()
-@click.option("--name", help="Only this one.")
+@click.option("--name", help="Show only this sandbox.")
 @json_option
 @click.pass_obj
 def status(app: HasSeams, *, name: str | None, as_json: bool) -> None:
-    """The sandboxes that are up: nodes, processes, memory, uptime.
+    """Show the sandboxes that are up.
+
+    For each sandbox: nodes, processes, memory and uptime.
 
     \b
     opsctl sandbox status
@@ -146,7 +154,7 @@ def describe(status: SandboxStatus) -> str:
 @name_option
 @click.pass_obj
 def env(app: HasSeams, name: str) -> None:
-    """Print what a shell needs to use a sandbox.
+    """Print the environment variables of a sandbox.
 
     \b
     eval "$(opsctl sandbox env)"
@@ -158,12 +166,14 @@ def env(app: HasSeams, name: str) -> None:
 @sandbox.command(context_settings={"allow_interspersed_args": False})
 @size_options
 @click.option(
-    "--inside", type=click.Path(path_type=Path), hidden=True, help="Where the namespaces are entered already."
+    "--inside", type=click.Path(path_type=Path), hidden=True, help="Directory of the sandbox, inside the namespaces."
 )
 @click.argument("command", nargs=-1, required=True)
 @click.pass_context
 def run(ctx: click.Context, /, inside: Path | None, command: tuple[str, ...], **size: Any) -> None:
-    """Run COMMAND on a sandbox of its own, which ends with it and leaves nothing. Its exit code is COMMAND's.
+    """Run COMMAND on a temporary sandbox.
+
+    The sandbox ends with COMMAND and leaves no files. The exit code is that of COMMAND.
 
     \b
     opsctl sandbox run --nodes 8 -- srun -N8 hostname
@@ -179,7 +189,9 @@ def run(ctx: click.Context, /, inside: Path | None, command: tuple[str, ...], **
 @size_options
 @click.pass_context
 def shell(ctx: click.Context, /, **size: Any) -> None:
-    """Your shell on a sandbox of its own, which ends with it and leaves nothing.
+    """Open your shell on a temporary sandbox.
+
+    The sandbox ends with the shell and leaves no files.
 
     \b
     opsctl sandbox shell --nodes 2
@@ -198,14 +210,14 @@ def shell(ctx: click.Context, /, **size: Any) -> None:
 @json_option
 @click.pass_obj
 def fault(app: HasSeams, target: str, action: str, name: str, *, as_json: bool) -> None:
-    """Hurt a sandbox on purpose.
+    """Inject a fault into a sandbox.
 
     \b
-    opsctl sandbox fault node003 kill       SIGKILL its slurmd; what runs there goes on
-    opsctl sandbox fault node003 crash      the node loses power: slurmd and all that runs there
-    opsctl sandbox fault node003 stop       SIGSTOP its slurmd, until `resume`
-    opsctl sandbox fault node003 restart    start it again
-    opsctl sandbox fault controller kill    the same for slurmctld
+    opsctl sandbox fault node003 kill       SIGKILL the slurmd; running steps continue
+    opsctl sandbox fault node003 crash      simulate power loss: end slurmd and all steps
+    opsctl sandbox fault node003 stop       SIGSTOP the slurmd, until `resume`
+    opsctl sandbox fault node003 restart    start the slurmd again
+    opsctl sandbox fault controller kill    SIGKILL slurmctld
     """
     Sandbox.open(name, clock=app.clock, runner=app.runner).fault(target, FaultKind(action))
     print_json({"name": name, "target": target, "action": action}) if as_json else say(f"{target}: {action} done")

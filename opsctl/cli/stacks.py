@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 @click.command()
 @optional_train
 @click.option(
-    "--seconds", type=click.FloatRange(0, 600), default=10, show_default=True, help="How long to wait for the ranks."
+    "--seconds", type=click.FloatRange(0, 600), default=10, show_default=True, help="Seconds to wait for the ranks."
 )
-@click.option("--signal", is_flag=True, help="Send USR2 too; what does not handle it is ended by it.")
+@click.option("--signal", is_flag=True, help="Send USR2 as well; it ends processes that do not handle it.")
 @click.option(
     "--py-spy", is_flag=False, flag_value="py-spy", default="", metavar="[PROGRAM]",
-    help="Have py-spy, or that program, look on every node: through srun beside the steps that run, or ssh.",
+    help="Run py-spy (or PROGRAM) on every node of the task.",
 )  # fmt: skip
-@click.option("--native", is_flag=True, help="With --py-spy: frames of C and C++ too; stops a rank for a moment.")
+@click.option("--native", is_flag=True, help="With --py-spy: show C and C++ frames; pauses ranks briefly.")
 @click.option(
     "--from", "files", multiple=True, type=click.Path(exists=True, path_type=Path),
-    help="Group what these files or directories hold, of py-spy or faulthandler, instead of asking TRAIN.",
+    help="Group saved py-spy or faulthandler output instead.",
 )  # fmt: skip
 @json_option
 @click.pass_obj
@@ -47,10 +47,10 @@ def stacks(
     app: App, train: str | None, *, seconds: float, signal: bool, py_spy: str, native: bool, files: tuple[Path, ...],
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Ask every rank of TRAIN's running task for its stack, and show which ranks are where, the odd ones first.
+    """Show where every rank is, the odd ranks first.
 
-    A trainer that comes with opsctl answers by itself; any other needs --py-spy, which goes through the job itself, or
-    by ssh where that is not possible, as remote.ways says.
+    Asks every rank of the running task of TRAIN for its stack and groups equal stacks. The trainer of opsctl answers
+    by itself. Other trainers need --py-spy, which runs through the job, or by ssh as `remote.ways` allows.
 
     \b
     opsctl stacks tiny-gpt

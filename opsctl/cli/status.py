@@ -44,14 +44,15 @@ STYLES = {
 
 @click.command()
 @optional_train
-@click.option("--watch", is_flag=True, help="Look again every --every seconds until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option("--every", type=INTERVAL, default="10s", show_default=True, help="Time between two refreshes.")
 @json_option
 @click.pass_obj
 def status(app: App, train: str | None, *, watch: bool, every: timedelta, as_json: bool) -> int:
-    """What runs, what waits and why, step, loss, speed, next checkpoint, time left; of TRAIN, or of every train.
+    """Show the state, progress and time left of trains.
 
-    While Slurm does not answer: what the run directories know, and exit 75.
+    For TRAIN, or every train: running and queued tasks, pending reason, step, loss, speed, next checkpoint and time
+    left. If Slurm does not answer, shows what the run directories record; exit 75.
 
     \b
     opsctl status

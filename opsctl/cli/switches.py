@@ -19,12 +19,15 @@ EFFECT = {
     Switch.SAVE: "the running task saves a checkpoint and goes on",
 }
 
-pause_option = click.option("--pause", is_flag=True, help="The pause switch: hold what is queued instead.")
+pause_option = click.option("--pause", is_flag=True, help="Use the pause switch: hold queued tasks, cancel none.")
 
 
 @click.group("kill-switch")
 def kill_switch() -> None:
-    """Stop a train cleanly: it saves, leaves, and cancels what is queued (with --pause: holds it).
+    """Stop a train cleanly: save, exit, cancel the queue.
+
+    The running task saves a checkpoint and exits, and the queued tasks are cancelled. With --pause, the queued tasks
+    are held.
 
     \b
     opsctl kill-switch arm tiny-gpt --reason "loss has diverged"
@@ -35,13 +38,15 @@ def kill_switch() -> None:
 
 @kill_switch.command("arm")
 @train_argument
-@click.option("--reason", required=True, help="Why: whoever finds the train stopped will ask.")
+@click.option("--reason", required=True, help="Reason, recorded and shown with the switch.")
 @pause_option
 @dry_run_option
 @json_option
 @click.pass_obj
 def arm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool, as_json: bool) -> None:
-    """Arm the switch of TRAIN. Needs no right over the job, only to write to the train's switches/.
+    """Arm the kill switch of TRAIN.
+
+    Needs no right over the job, only write access to switches/ in the run directory.
 
     \b
     opsctl kill-switch arm tiny-gpt --reason "loss has diverged"
@@ -57,7 +62,9 @@ def arm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool, a
 @json_option
 @click.pass_obj
 def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bool) -> None:
-    """Take the switch of TRAIN away, so that it may run again.
+    """Disarm the kill switch of TRAIN.
+
+    Afterwards tasks of the train may run again.
 
     \b
     opsctl kill-switch disarm tiny-gpt
@@ -77,7 +84,9 @@ def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bo
 @json_option
 @click.pass_obj
 def show(app: App, train: str, *, as_json: bool) -> None:
-    """Which switches of TRAIN are armed, since when, by whom and why.
+    """Show the armed switches of TRAIN.
+
+    For each switch: since when, by whom and why.
 
     \b
     opsctl kill-switch show tiny-gpt
@@ -95,12 +104,14 @@ def show(app: App, train: str, *, as_json: bool) -> None:
 
 @click.command("save-switch")
 @train_argument
-@click.option("--reason", default="", help="Why, for whoever looks.")
+@click.option("--reason", default="", help="Reason, recorded and shown with the switch.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def save_switch(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Have TRAIN save a checkpoint at its next step and go on.
+    """Make a train save a checkpoint now and continue.
+
+    TRAIN saves at its next step.
 
     \b
     opsctl save-switch tiny-gpt --reason "before the maintenance"

@@ -24,12 +24,30 @@ from opsctl.nodesets import fold
 @click.argument("nodes", required=False, default="")
 @train_option
 @partition_option
-@click.option("--python", default=sys.executable, show_default="this one", help="The interpreter there, with torch.")
-@click.option("--seconds", default=30.0, show_default=True, type=click.FloatRange(1, 3600), help="For each all-reduce.")
-@click.option("--megabytes", default=64, show_default=True, type=click.IntRange(1, 65536), help="What is summed.")
-@click.option("--interface", default="", help="The network interface to use; torch's own choice if absent.")
-@click.option("--pairs", default=3, show_default=True, type=click.IntRange(0), help="Rounds of pairs, for bandwidths.")
-@click.option("--drain", is_flag=True, help="Drain what is faulty or degraded, with the limits of drain-bad-nodes.")
+@click.option("--python", default=sys.executable, show_default="this Python", help="Python on the nodes, with torch.")
+@click.option(
+    "--seconds",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(1, 3600),
+    help="Time limit of each all-reduce, in seconds.",
+)
+@click.option(
+    "--megabytes",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1, 65536),
+    help="Message size of the all-reduce, in MiB.",
+)
+@click.option("--interface", default="", help="Network interface (default: chosen by torch).")
+@click.option(
+    "--pairs",
+    default=3,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Rounds of pairwise bandwidth tests (0: none).",
+)
+@click.option("--drain", is_flag=True, help="Drain bad nodes, within the limits of drain-bad-nodes.")
 @dry_run_option
 @json_option
 @click.pass_obj
@@ -37,11 +55,13 @@ def test_nodes(
     app: App, nodes: str, *, train: str, partition: str, python: str, seconds: float, megabytes: int, interface: str,
     pairs: int, drain: bool, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Test NODES, or those of the trains that run, alone and together: allocate on every device, then sum a tensor over
-    all of them (NCCL; gloo where there are no GPUs). Where that fails, halves are tested, down to the node or to the
-    two sides that fail only together.
+    """Test that nodes compute and communicate together.
 
-    It takes part of the devices' memory and of the network: best on idle nodes. Exit 1 if a node is faulty or degraded.
+    Tests NODES, or the nodes of running trains. Every node first allocates memory on each device alone; then all nodes
+    run an all-reduce (NCCL, or gloo without GPUs). After a failure, halves are tested until the faulty node is found,
+    or the two sides that fail only together.
+
+    The test uses device memory and network: run it on idle nodes. Exit 1 if a node is faulty or degraded.
 
     \b
     opsctl test-nodes node[001-016]

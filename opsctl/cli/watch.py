@@ -31,27 +31,27 @@ NOTICE = 60.0
     multiple=True,
     metavar="TRAIN",
     shell_complete=complete_trains,
-    help="Only this train; may be said several times.",
+    help="Watch only this train; repeatable.",
 )
-@click.option("--once", is_flag=True, help="Look once, which is what it does without --every.")
-@click.option("--every", type=INTERVAL, help="Repeat until Ctrl-C, such as every 10s or 5m.")
-@click.option("--dry-run", is_flag=True, help="Only look: finalize, cancel and send nothing.")
-@click.option("--nagios", is_flag=True, help="Only look, and say it as a Nagios plugin does: exit 0, 1, 2 or 3.")
+@click.option("--once", is_flag=True, help="Run one watch cycle (the default without --every).")
+@click.option("--every", type=INTERVAL, help="Repeat until Ctrl-C, at this interval, such as 10s or 5m.")
+@click.option("--dry-run", is_flag=True, help="Only watch: finalize, cancel and send nothing.")
+@click.option("--nagios", is_flag=True, help="Only watch, and report as a Nagios plugin: exit 0 to 3.")
 @json_option
 @click.pass_obj
 def watch(
     app: App, names: Sequence[str], trains: Sequence[str], *, once: bool, every: timedelta | None, dry_run: bool,
     nagios: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Look at every train, the file systems and cron, finalize what ended, and tell people what has changed.
+    """Run all watchdogs, finalize attempts, send alerts.
 
-    NAMEs are watchdogs: slurm_status hang failures node_health held loss throughput checkpoint
-    fs_quota cron_alive.
+    Watches trains, nodes, file systems and cron; alerts are sent for changes only. NAMEs select watchdogs:
+    slurm_status hang failures node_health held loss throughput checkpoint fs_quota cron_alive.
 
     \b
-    opsctl watch                               everything, once
+    opsctl watch                               run one watch cycle
     opsctl watch slurm_status --train my-run --once
-    opsctl watch hang --every 10s              for tmux, or a job of its own
+    opsctl watch hang --every 10s              run until Ctrl-C, in tmux or a job
     opsctl watch fs_quota --nagios
     """
     if once and every:

@@ -34,18 +34,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @optional_train
-@click.option(
-    "--task", type=click.IntRange(min=0), help="Of this array task, in its newest attempt; else of the newest."
-)
+@click.option("--task", type=click.IntRange(min=0), help="Array task to diagnose (default: the most recent attempt).")
 @click.option(
     "--log", "logs", multiple=True, type=click.Path(exists=True, path_type=Path),
-    help="Read this log, or all of a directory's, instead of TRAIN's; may be given again.",
+    help="Log file or directory to read instead of TRAIN; repeatable.",
 )  # fmt: skip
 @json_option
 @click.pass_obj
 def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...], as_json: bool) -> None:
-    """Say what ended a task of TRAIN: the first cause and not its echo, where, when, the lines that prove it, and what
-    to do.
+    """Diagnose why a task of a train ended.
+
+    Shows the first cause, the node and rank, the time, the log lines that prove it, and what to do.
 
     \b
     opsctl why tiny-gpt

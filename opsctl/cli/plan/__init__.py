@@ -13,7 +13,7 @@ from opsctl.cli.plan.training_time import network, throughput
 
 @click.group()
 def plan() -> None:
-    """Work out what a run will need, take and cost.
+    """Estimate sizes, memory, layouts, time and cost.
 
     \b
     opsctl plan model --model bloom

@@ -19,22 +19,24 @@ from opsctl.units import format_duration, format_percent
 
 @click.command()
 @size_options
-@click.option("--save", type=float, help="Seconds that a save takes.")
-@click.option("--gb-s", type=float, help="GB/s at which all ranks write together, instead of --save.")
-@click.option("--nodes", type=int, default=1, show_default=True, help="Nodes of the train.")
+@click.option("--save", type=float, help="Duration of a save, in seconds.")
+@click.option("--gb-s", type=float, help="Write speed of all ranks in GB/s, instead of --save.")
+@click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes of the train.")
 @failures_option
-@click.option("--mtbf", type=float, help="Hours between failures, instead of --nodes and --failures.")
+@click.option("--mtbf", type=float, help="Hours between failures, instead of --nodes, --failures.")
 @click.option("--restart", type=float, default=5.0, show_default=True, help="Minutes from a failure to new steps.")
 @click.option("--detect", type=float, default=0.0, show_default=True, help="Minutes until a failure is noticed.")
-@click.option("--interval", type=float, help="Minutes between the saves that you have in mind.")
-@click.option("--step", type=float, help="Seconds of a step, for intervals in steps.")
+@click.option("--interval", type=float, help="Minutes between saves, to compare.")
+@click.option("--step", type=float, help="Seconds per step, to show intervals in steps.")
 @plot_option
 @json_option
 def checkpoint(
     *, billions: float, save: float | None, gb_s: float | None, nodes: int, failures: float, mtbf: float | None,
     restart: float, detect: float, interval: float | None, step: float | None, plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """How large a checkpoint is, how often to save, what that costs and what a failure costs.
+    """Find the best interval between checkpoints.
+
+    Shows checkpoint size, proposed intervals, and the cost of saves and failures.
 
     \b
     opsctl plan checkpoint --model bloom --save 40 --nodes 48 --interval 180
@@ -95,14 +97,16 @@ def _show(costs: dict[str, calc.Cost], size: float, step: float | None) -> None:
 
 
 @click.command()
-@click.option("--size", type=float, required=True, help="TB of a checkpoint.")
+@click.option("--size", type=float, required=True, help="Size of a checkpoint, in TB.")
 @click.option("--interval", type=float, required=True, help="Minutes between saves.")
-@click.option("--free", type=float, required=True, help="TB that are free, or left of the quota.")
-@click.option("--reliable", type=float, default=1.0, show_default=True, help="Share of it that can be counted on.")
+@click.option("--free", type=float, required=True, help="Free space or remaining quota, in TB.")
+@click.option("--reliable", type=float, default=1.0, show_default=True, help="Share of the free space that is usable.")
 @plot_option
 @json_option
 def storage(*, size: float, interval: float, free: float, reliable: float, plot: str | None, as_json: bool) -> None:
-    """How fast checkpoints fill a filesystem if nobody deletes any.
+    """Estimate how soon checkpoints fill a file system.
+
+    Assumes that no checkpoint is deleted.
 
     \b
     opsctl plan storage --size 2.3 --interval 180 --free 500 --reliable 0.8

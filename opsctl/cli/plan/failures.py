@@ -20,14 +20,16 @@ from opsctl.units import format_duration, format_percent
 
 
 @click.command()
-@click.option("--nodes", type=int, required=True, help="Nodes that train.")
+@click.option("--nodes", type=int, required=True, help="Number of nodes that train.")
 @failures_option
-@click.option("--repair", type=float, default=3.0, show_default=True, help="Days until a node is back.")
-@click.option("--confidence", type=float, default=0.99, show_default=True, help="That the spares are enough.")
+@click.option("--repair", type=float, default=3.0, show_default=True, help="Days until a failed node is repaired.")
+@click.option(
+    "--confidence", type=float, default=0.99, show_default=True, help="Probability that the spares are enough."
+)
 @plot_option
 @json_option
 def spares(*, nodes: int, failures: float, repair: float, confidence: float, plot: str | None, as_json: bool) -> None:
-    """Failures a week, and how many nodes to keep in reserve.
+    """Estimate failures per week and spare nodes needed.
 
     \b
     opsctl plan spares --nodes 48 --failures 3 --confidence 0.99
@@ -59,26 +61,42 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, plo
 
 
 @click.command()
-@click.option("--nodes", type=int, required=True, help="Nodes that train.")
-@click.option("--days", type=float, default=90.0, show_default=True, help="How long.")
+@click.option("--nodes", type=int, required=True, help="Number of nodes that train.")
+@click.option("--days", type=float, default=90.0, show_default=True, help="Length of the run, in days.")
 @failures_option
 @click.option("--interval", type=float, default=60.0, show_default=True, help="Minutes of work between saves.")
-@click.option("--save", type=float, default=40.0, show_default=True, help="Seconds of a save.")
+@click.option("--save", type=float, default=40.0, show_default=True, help="Duration of a save, in seconds.")
 @click.option("--start-up", type=float, default=5.0, show_default=True, help="Minutes until a task trains.")
-@click.option("--queue", type=float, default=0.0, show_default=True, help="Hours that a task waits, on average.")
-@click.option("--task", type=float, help="Hours that a task may run.")
-@click.option("--tasks", type=int, default=10, show_default=True, help="Array tasks that are queued.")
+@click.option("--queue", type=float, default=0.0, show_default=True, help="Mean hours that a task waits in the queue.")
+@click.option("--task", type=float, help="Time limit of a task, in hours (default: none).")
+@click.option("--tasks", type=int, default=10, show_default=True, help="Number of queued array tasks.")
 @click.option("--hangs", type=float, default=0.1, show_default=True, help="Share of failures that hang.")
 @click.option("--notice", type=float, default=30.0, show_default=True, help="Minutes until a hang is noticed.")
 @click.option("--broken", type=float, default=0.1, show_default=True, help="Share of failures that break a node.")
-@click.option("--lemons", type=int, default=0, show_default=True, help="Nodes that fail far more often.")
-@click.option("--lemon-factor", type=float, default=30.0, show_default=True, help="How many times as often.")
-@click.option("--spares", type=int, default=4, show_default=True, help="Nodes in reserve.")
-@click.option("--repair", type=float, default=3.0, show_default=True, help="Days until a node is back.")
-@click.option("--person", type=float, default=8.0, show_default=True, help="Hours until a person takes a node out.")
-@click.option("--guard/--no-guard", default=True, show_default=True, help="With the chain guard.")
-@click.option("--seeds", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many trains.")
-@click.option("--knobs/--no-knobs", "with_knobs", default=True, show_default=True, help="Try what would help.")
+@click.option("--lemons", type=int, default=0, show_default=True, help="Number of flaky nodes.")
+@click.option(
+    "--lemon-factor",
+    type=float,
+    default=30.0,
+    show_default=True,
+    help="Failure rate of a flaky node, relative to others.",
+)
+@click.option("--spares", type=int, default=4, show_default=True, help="Number of spare nodes.")
+@click.option("--repair", type=float, default=3.0, show_default=True, help="Days until a failed node is repaired.")
+@click.option(
+    "--person", type=float, default=8.0, show_default=True, help="Hours until a person removes a broken node."
+)
+@click.option("--guard/--no-guard", default=True, show_default=True, help="Simulate with the guard of opsctl.")
+@click.option(
+    "--seeds", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Number of simulated trains."
+)
+@click.option(
+    "--knobs/--no-knobs",
+    "with_knobs",
+    default=True,
+    show_default=True,
+    help="Simulate changes that could help as well.",
+)
 @plot_option
 @json_option
 def simulate(
@@ -87,7 +105,9 @@ def simulate(
     spares: int, repair: float, person: float, guard: bool, seeds: int, with_knobs: bool, plot: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Months of a train in virtual time: how much of them is training, where the rest goes, what would help most.
+    """Simulate months of a train in virtual time.
+
+    Shows the effective time, the causes of lost time, and the changes that would help most.
 
     \b
     opsctl plan simulate --nodes 48 --queue 2 --task 20 --no-guard

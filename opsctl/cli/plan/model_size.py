@@ -32,7 +32,7 @@ from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
 @takes_shape
 @json_option
 def model(shape: ModelShape | None, *, as_json: bool) -> None:
-    """Parameters of a model, from its shape.
+    """Count the parameters of a model from its shape.
 
     \b
     opsctl plan model --layers 96 --hidden 13312 --vocabulary 150257
@@ -64,13 +64,13 @@ def model(shape: ModelShape | None, *, as_json: bool) -> None:
 @takes_shape
 @click.option("--tp", type=int, default=1, show_default=True, help="Tensor parallel size.")
 @click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
-@click.option("--dp", type=int, default=1, show_default=True, help="Replicas.")
-@click.option("--micro-batch", type=int, default=1, show_default=True, help="Samples that a GPU takes at once.")
+@click.option("--dp", type=int, default=1, show_default=True, help="Data parallel size.")
+@click.option("--micro-batch", type=int, default=1, show_default=True, help="Samples per micro batch.")
 @batch_option
 @zero_option
 @precision_option
 @recompute_option
-@click.option("--embedding-slots", is_flag=True, help="Share out the embedding and the output as a layer each.")
+@click.option("--embedding-slots", is_flag=True, help="Count embedding and output as one layer each.")
 @gpu_option
 @plot_option
 @json_option
@@ -78,7 +78,9 @@ def memory(
     shape: ModelShape | None, *, tp: int, pp: int, dp: int, micro_batch: int, batch: int, zero: int, precision: str,
     recompute: bool, embedding_slots: bool, gpu: str, plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Memory of one GPU of every stage of a topology, in GiB.
+    """Estimate the GPU memory of every pipeline stage.
+
+    All sizes are in GiB for one GPU.
 
     \b
     opsctl plan memory --model bloom --tp 4 --pp 12 --dp 8 --micro-batch 2 --batch 2048 --embedding-slots

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import click
 
-from opsctl.calc.accelerators import ACCELERATORS
 from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape, parameters
 from opsctl.calc.gpu_memory import PRECISIONS
@@ -19,17 +18,17 @@ WIDEST_HEAD = 512
 """Columns: models have heads of 64 to 256."""
 
 plot_option: Callable[[F], F] = click.option(
-    "--plot", metavar="FILE", help="Draw it as well, into FILE.png or FILE.svg (needs matplotlib)."
+    "--plot", metavar="FILE", help="Draw a plot into FILE.png or FILE.svg (needs matplotlib)."
 )
 gpu_option: Callable[[F], F] = click.option(
-    "--gpu", default="A100", show_default=True, help=f"One of {', '.join(ACCELERATORS)}."
+    "--gpu", default="A100", show_default=True, help="GPU model, such as A100 or H100."
 )
 batch_option: Callable[[F], F] = click.option(
-    "--batch", type=int, required=True, help="Global batch: samples in a step."
+    "--batch", type=int, required=True, help="Global batch size, in samples per step."
 )
 precision_option: Callable[[F], F] = click.option(
     "--precision", default="bf16", show_default=True, type=click.Choice(list(PRECISIONS)),
-    help="What is kept for each parameter.",
+    help="Number format of weights and optimizer state.",
 )  # fmt: skip
 zero_option: Callable[[F], F] = click.option(
     "--zero", type=click.IntRange(0, 3), default=1, show_default=True, help="ZeRO stage."
@@ -42,15 +41,15 @@ failures_option: Callable[[F], F] = click.option(
 )
 _SHAPE = (
     click.option("--model", "known", type=click.Choice(list(PUBLISHED)), help="Start from a published shape."),
-    click.option("--layers", type=int, help="Transformer layers."),
+    click.option("--layers", type=int, help="Number of transformer layers."),
     click.option("--hidden", type=int, help="Hidden size."),
-    click.option("--heads", type=int, help="Attention heads."),
-    click.option("--vocabulary", type=int, help="Rows of the embedding, padding included."),
-    click.option("--sequence", type=int, help="Tokens in a sample; 2048 if not given."),
+    click.option("--heads", type=int, help="Number of attention heads."),
+    click.option("--vocabulary", type=int, help="Vocabulary size, padding included."),
+    click.option("--sequence", type=int, help="Tokens per sample (default: 2048)."),
 )
 _SIZE = (
-    click.option("--billions", type=float, help="Billions of parameters."),
-    click.option("--model", "known", type=click.Choice(list(PUBLISHED)), help="Of a published model."),
+    click.option("--billions", type=float, help="Number of parameters, in billions."),
+    click.option("--model", "known", type=click.Choice(list(PUBLISHED)), help="Published model to take the size of."),
 )
 
 

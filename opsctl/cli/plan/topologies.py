@@ -32,18 +32,22 @@ from opsctl.units import format_percent
 
 @click.command()
 @takes_shape
-@click.option("--nodes", type=int, required=True, help="Nodes to use.")
-@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="GPUs in each.")
+@click.option("--nodes", type=int, required=True, help="Number of nodes.")
+@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="Number of GPUs per node.")
 @gpu_option
-@click.option("--network", type=float, default=50.0, show_default=True, help="GB/s of a node's network, one way.")
+@click.option(
+    "--network", type=float, default=50.0, show_default=True, help="Network bandwidth of a node, one way, in GB/s."
+)
 @batch_option
-@click.option("--ramp", metavar="START:INCREMENT", help="The global batch grows from START by INCREMENT.")
-@click.option("--micro-batch", type=int, multiple=True, help="Samples at once; 1, 2, 4 and 8 if not given.")
+@click.option("--ramp", metavar="START:INCREMENT", help="Grow the global batch from START by INCREMENT.")
+@click.option(
+    "--micro-batch", type=int, multiple=True, help="Samples per micro batch (default: 1, 2, 4, 8); repeatable."
+)
 @zero_option
 @precision_option
 @recompute_option
-@click.option("--show", type=click.IntRange(min=1), default=10, show_default=True, help="How many to show.")
-@click.option("--all", "everything", is_flag=True, help="Show what is ruled out too, and why.")
+@click.option("--show", type=click.IntRange(min=1), default=10, show_default=True, help="Number of layouts to show.")
+@click.option("--all", "everything", is_flag=True, help="Show layouts that cannot run as well, with reasons.")
 @plot_option
 @json_option
 def topology(
@@ -51,9 +55,10 @@ def topology(
     micro_batch: tuple[int, ...], zero: int, precision: str, recompute: bool, show: int, everything: bool,
     plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Every TP x PP x DP x micro batch for the GPUs that there are, the fastest first.
+    """List parallel layouts for a cluster, fastest first.
 
-    Times are predicted, not measured: try the first few.
+    Tries every TP x PP x DP x micro batch that uses all GPUs. Times are predicted, not measured: benchmark the first
+    few.
 
     \b
     opsctl plan topology --model bloom --nodes 48 --batch 2048 --ramp 192:16

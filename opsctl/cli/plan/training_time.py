@@ -39,23 +39,23 @@ LABELS = {
 
 @click.command()
 @takes_shape
-@click.option("--gpus", type=int, help="GPUs that train.")
+@click.option("--gpus", type=int, help="Number of GPUs that train.")
 @gpu_option
-@click.option("--batch", type=int, help="Global batch: samples in a step.")
-@click.option("--seconds", type=float, help="Time of a step, for its TFLOP/s.")
-@click.option("--tflops", type=float, help="TFLOP/s of each GPU, for the time of a step.")
+@click.option("--batch", type=int, help="Global batch size, in samples per step.")
+@click.option("--seconds", type=float, help="Seconds per step; gives TFLOP/s.")
+@click.option("--tflops", type=float, help="TFLOP/s per GPU; gives seconds per step.")
 @recompute_option
-@click.option("--tokens", type=float, help="Billions of tokens to train on.")
-@click.option("--price", type=float, help="Of one GPU for an hour.")
+@click.option("--tokens", type=float, help="Number of training tokens, in billions.")
+@click.option("--price", type=float, help="Price of one GPU-hour.")
 @click.option(
     "--train",
     shell_complete=complete_trains,
-    help="When this train will be done, from its log and the waits it has had.",
+    help="Estimate when this train will finish.",
 )
-@click.option("--log", type=click.Path(path_type=Path), help="The same for a log of its own.")
-@click.option("--task", type=float, help="Hours that a task may run, for --train and --log.")
+@click.option("--log", type=click.Path(path_type=Path), help="Estimate from this log instead of --train.")
+@click.option("--task", type=float, help="Time limit of a task in hours, for --train and --log.")
 @click.option("--start-up", type=float, default=5.0, show_default=True, help="Minutes until a task trains.")
-@click.option("--wait", type=float, multiple=True, help="Hours that a task waited in the queue; give it several times.")
+@click.option("--wait", type=float, multiple=True, help="Hours that a task waited in the queue; repeatable.")
 @plot_option
 @json_option
 @click.pass_obj
@@ -64,7 +64,9 @@ def throughput(
     tflops: float | None, recompute: bool, tokens: float | None, price: float | None, train: str | None,
     log: Path | None, task: float | None, start_up: float, wait: tuple[float, ...], plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """TFLOP/s from the time of a step and back; days, GPU-hours and cost; when a running train will be done.
+    """Estimate TFLOP/s, days, GPU-hours and cost.
+
+    Converts between step time and TFLOP/s. With --train or --log: estimates when a running train will finish.
 
     \b
     opsctl plan throughput --model bloom --gpus 384 --batch 2048 --seconds 105 --tokens 366
@@ -168,14 +170,14 @@ def _say(name: str, value: Any) -> str:
 
 @click.command()
 @size_options
-@click.option("--gpus", type=int, required=True, help="GPUs that train.")
+@click.option("--gpus", type=int, required=True, help="Number of GPUs that train.")
 @gpu_option
-@click.option("--batch", type=int, required=True, help="Global batch: samples in a step.")
-@click.option("--sequence", type=int, default=2048, show_default=True, help="Tokens in a sample.")
-@click.option("--gb-s", type=float, required=True, help="GB/s of a node's network, as a benchmark shows it.")
-@click.option("--bytes", "bytes_each", type=float, default=2.0, show_default=True, help="Of each parameter sent.")
+@click.option("--batch", type=int, required=True, help="Global batch size, in samples per step.")
+@click.option("--sequence", type=int, default=2048, show_default=True, help="Tokens per sample.")
+@click.option("--gb-s", type=float, required=True, help="Measured network bandwidth of a node, in GB/s.")
+@click.option("--bytes", "bytes_each", type=float, default=2.0, show_default=True, help="Bytes sent per parameter.")
 @click.option("--accumulation", type=int, default=1, show_default=True, help="Gradient accumulation steps.")
-@click.option("--tflops", type=float, help="Of a GPU that does not wait; three quarters of its peak if not given.")
+@click.option("--tflops", type=float, help="TFLOP/s of a GPU without waits (default: 75 % of peak).")
 @recompute_option
 @plot_option
 @json_option
@@ -183,7 +185,9 @@ def network(
     *, billions: float, gpus: int, gpu: str, batch: int, sequence: int, gb_s: float, bytes_each: float,
     accumulation: int, tflops: float | None, recompute: bool, plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Communication of DDP and ZeRO-1, -2, -3 against compute, and the bandwidth that a run needs.
+    """Estimate the network bandwidth that a run needs.
+
+    Compares the communication time of DDP and ZeRO-1, -2 and -3 with the compute time.
 
     \b
     opsctl plan network --billions 80 --gpus 512 --batch 3584 --sequence 1024 --gb-s 42.5 --tflops 250
