@@ -14,7 +14,7 @@ from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence
 from opsctl.alerts.outbox import OutboxItem
 from opsctl.app import App
 from opsctl.cli.options import Duration
-from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, say
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, print_text
 from opsctl.errors import InputError
 from opsctl.model import Level
 
@@ -53,18 +53,24 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
     silences = state.in_force(now)
     waiting, lost = dispatch.list_undelivered(alerting), dispatch.list_abandoned(alerting)
     if as_json:
-        print_json({"open": [_as_data(state, entry, now) for entry in entries],
-                    "silences": [asdict(each) for each in silences],
-                    "undelivered": [_item_as_data(outbox_item) for outbox_item in waiting],
-                    "given_up": [_item_as_data(outbox_item) for outbox_item in lost]})  # fmt: skip
+        print_json(
+            {
+                "open": [_as_data(state, entry, now) for entry in entries],
+                "silences": [asdict(each) for each in silences],
+                "undelivered": [_item_as_data(outbox_item) for outbox_item in waiting],
+                "given_up": [_item_as_data(outbox_item) for outbox_item in lost],
+            }
+        )
         return
-    print_table(_table(state, entries, now)) if entries else say("nothing is open")
+    print_table(_table(state, entries, now)) if entries else print_text("nothing is open")
     for silence in silences:
-        say(f"silenced until {silence.until:%Y-%m-%d %H:%M} UTC: {silence.pattern}, by {silence.by}: {silence.why}")
+        print_text(
+            f"silenced until {silence.until:%Y-%m-%d %H:%M} UTC: {silence.pattern}, by {silence.by}: {silence.why}"
+        )
     for item in waiting:
-        say(f"not delivered by {item.channel}: {item.message.subject}{_how_it_went(item, now)}")
+        print_text(f"not delivered by {item.channel}: {item.message.subject}{_how_it_went(item, now)}")
     for item in lost:
-        say(f"given up, nobody got it by {item.channel}: {item.message.subject}{_how_it_went(item, now)}")
+        print_text(f"given up, nobody got it by {item.channel}: {item.message.subject}{_how_it_went(item, now)}")
 
 
 @alerts.command("test")
@@ -82,7 +88,7 @@ def test_alerts(app: App, *, as_json: bool) -> int:
     for channel, error in dispatch.test(app.alerting):
         results.append({"channel": channel, "delivered": error is None, "error": error.message if error else ""})
         if not as_json:
-            say(f"{channel}: {f'not delivered: {error.message}' if error else 'delivered'}")
+            print_text(f"{channel}: {f'not delivered: {error.message}' if error else 'delivered'}")
     if as_json:
         print_json(results)
     for place, path in dispatch.find_exposed_secrets(app.alerting):
@@ -128,7 +134,7 @@ def silence(app: App, key: str, *, span: timedelta, end: bool, reason: str, dry_
     if as_json:
         print_json({**asdict(given), "dry_run": dry_run})
     else:
-        say(f"{key}: {would}{'no longer silenced' if end else f'silenced until {until:%Y-%m-%d %H:%M} UTC'}")
+        print_text(f"{key}: {would}{'no longer silenced' if end else f'silenced until {until:%Y-%m-%d %H:%M} UTC'}")
 
 
 @alerts.command()
@@ -150,7 +156,9 @@ def ack(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> Non
     if as_json:
         print_json({**_as_data(ledger.read(), entry, app.clock.now()), "dry_run": dry_run})
     else:
-        say(f"{key}: {'would be ' if dry_run else ''}acknowledged; you are told again when it gets worse, or is over")
+        print_text(
+            f"{key}: {'would be ' if dry_run else ''}acknowledged; you are told again when it gets worse, or is over"
+        )
 
 
 def _as_data(state: LedgerState, entry: LedgerEntry, now: datetime) -> dict[str, object]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from opsctl.app import App
 from opsctl.checkpoints import catalog, offload
 from opsctl.cli.checkpoint_offload import leased, offload_, ours, recheck, steps
-from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, say, train_argument
+from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, print_text, train_argument
 from opsctl.errors import InputError, OpsctlError
 from opsctl.host.system import run_attached
 from opsctl.settings.loader import read_toml
@@ -56,7 +56,7 @@ def list_(app: App, train: str, *, as_json: bool) -> int:
         last = row.problem or row.topology
         known = ("?", "?") if row.is_unread else (format_size(row.size), str(row.consumed_samples))
         table.add_row(*map(cell, (str(row.step), *known, last, row.kept, where)))
-    print_table(table) if rows else say(f"{train}: no checkpoints")
+    print_table(table) if rows else print_text(f"{train}: no checkpoints")
     return code
 
 
@@ -83,11 +83,11 @@ def verify(context: click.Context, train: str, *, step: int | None, as_json: boo
             found, verdict = [str(error)], "unknown"
         verdicts.append({"step": each.step, "path": str(each.path), "verdict": verdict, "problems": found})
         if not as_json:
-            say(f"{each.path.name}: {verdict}" + "".join(f"\n  {problem}" for problem in found))
+            print_text(f"{each.path.name}: {verdict}" + "".join(f"\n  {problem}" for problem in found))
     if as_json:
         print_json(verdicts)
     elif not verdicts:
-        say(f"{train}: no checkpoints")
+        print_text(f"{train}: no checkpoints")
     context.exit(int(any(each["problems"] for each in verdicts)))
 
 
@@ -122,7 +122,9 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
         print_json({"removed": [each.step for each in gone], "bytes": freed, "dry_run": dry_run, "failed": failed})
     else:
         literal = "would remove" if dry_run else "removed"
-        say(f"{run.name}: {literal} {steps(gone)}, {format_size(freed)}" if gone else f"{run.name}: nothing to remove")
+        print_text(
+            f"{run.name}: {literal} {steps(gone)}, {format_size(freed)}" if gone else f"{run.name}: nothing to remove"
+        )
     if failed:
         raise OpsctlError("\n".join(failed), hint=recheck(run))
 

@@ -14,7 +14,7 @@ import click
 from opsctl.app import App
 from opsctl.checkpoints import catalog, offload
 from opsctl.cli.options import Duration
-from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
 from opsctl.errors import InputError, OpsctlError, RunDirError
 from opsctl.state.lease import HeldLease, lease
 from opsctl.state.run_dir import RunDir
@@ -95,7 +95,7 @@ def offload_(
         }
         print_json({**done, "to": destination.label, "failed": failures})
     else:
-        say(f"{run.name}: copied {steps(copied)} to {destination.label}; removed {steps(gone)} here")
+        print_text(f"{run.name}: copied {steps(copied)} to {destination.label}; removed {steps(gone)} here")
     if failures:
         raise OpsctlError("\n".join(failures), hint=(failed[0].hint if failed else None) or recheck(run))
 
@@ -126,7 +126,9 @@ def _tell_plan(run: RunDir, plan: offload.OffloadPlan, *, copy_only: bool, as_js
         }
         print_json({**would, "bytes": total})
     else:
-        say(f"{run.name}: would copy {steps(plan.copies)}, {format_size(total)}; would remove {steps(gone)} here")
+        print_text(
+            f"{run.name}: would copy {steps(plan.copies)}, {format_size(total)}; would remove {steps(gone)} here"
+        )
 
 
 def ours(app: App, train: str) -> RunDir:

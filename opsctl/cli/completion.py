@@ -1,4 +1,4 @@
-"""`opsctl completion`: what a shell sources to complete verbs and options."""
+"""`opsctl completion`: the script that a shell sources to complete commands and options."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def completion(ctx: click.Context, shell: str) -> None:
     opsctl completion zsh > "${fpath[1]}/_opsctl"
     opsctl completion fish > ~/.config/fish/completions/opsctl.fish
     """
-    found = get_completion_class(shell)
-    assert found is not None  # click has all three
+    completer = get_completion_class(shell)
+    assert completer is not None  # click has all three
     try:
-        click.echo(found(ctx.find_root().command, {}, "opsctl", "_OPSCTL_COMPLETE").source())
+        click.echo(completer(ctx.find_root().command, {}, "opsctl", "_OPSCTL_COMPLETE").source())
     except RuntimeError as error:
         raise OpsctlError(f"{shell}: {error}") from error

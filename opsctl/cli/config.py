@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from opsctl.cli.init import init
-from opsctl.cli.output import print_json, say
+from opsctl.cli.output import print_json, print_text
 from opsctl.cli.settings_reference import markdown
 from opsctl.errors import ConfigError, InputError
 from opsctl.launch.launch_plan import render_body
@@ -51,7 +51,7 @@ def reference(kind: str) -> None:
     \b
     opsctl config reference site
     """
-    say(markdown(_schema(kind)).rstrip("\n"))
+    print_text(markdown(_schema(kind)).rstrip("\n"))
 
 
 def _schema(kind: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def check(files: tuple[Path, ...]) -> None:
     problems: list[str] = []
     for path in files:
         try:
-            say(f"{path}: {_check(path)}")
+            print_text(f"{path}: {_check(path)}")
         except ConfigError as error:
             problems.append(error.message)
     if problems:

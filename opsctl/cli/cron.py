@@ -13,7 +13,7 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.cron_status import status
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cron.drivers import daemon as daemons
 from opsctl.cron.drivers import export as exported_lines
 from opsctl.cron.drivers.daemon import CronDaemon
@@ -67,7 +67,7 @@ def start(app: App, driver: str | None, *, as_json: bool) -> None:
         except (SchedulerError, MissingProgram) as error:
             refused[each] = error.message
             if not as_json:
-                say(f"not the {each} driver: {error.message}")
+                print_text(f"not the {each} driver: {error.message}")
         else:
             return
     if not named:
@@ -99,8 +99,8 @@ def _start(app: App, driver: str, refused: Mapping[str, str], *, as_json: bool) 
     if as_json:
         print_json({**begun, "job": job, "was_started": already})
         return
-    say(f"{'ticks already' if already else 'ticks'} every {app.site.cron.every} s, next as job {job}")
-    say("  opsctl cron status")
+    print_text(f"{'ticks already' if already else 'ticks'} every {app.site.cron.every} s, next as job {job}")
+    print_text("  opsctl cron status")
 
 
 def tick_argv(app: App) -> list[str]:
@@ -132,7 +132,7 @@ def stop(app: App, *, as_json: bool) -> None:
     if as_json:
         print_json({"driver": wanted.driver if wanted else None, "done": done, "cancelled": cancelled})
     else:
-        say(done)
+        print_text(done)
 
 
 @cron.command()
@@ -186,7 +186,9 @@ def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:
         print_json({id: asdict(entry_run) for id, entry_run in ran.items()})
     elif slot is None:
         for id, entry_run in ran.items():
-            say(f"{id}: {' '.join(filter(None, (entry_run.result, entry_run.detail)))}, {entry_run.seconds:.3g} s")
+            print_text(
+                f"{id}: {' '.join(filter(None, (entry_run.result, entry_run.detail)))}, {entry_run.seconds:.3g} s"
+            )
     return 1 if work.problems else 0
 
 
@@ -201,7 +203,7 @@ def prune(app: App) -> None:
     opsctl cron prune
     """
     removed = sweep(app.cron.place, app.clock.now(), app.site.cron)
-    say(f"removed {removed} file{'s' * (removed != 1)}")
+    print_text(f"removed {removed} file{'s' * (removed != 1)}")
 
 
 def _leave(number: int, _: object) -> None:

@@ -69,8 +69,12 @@ def _settings(app: App) -> Iterator[DoctorRow]:
     found = str(app.site_path) if app.site_path else "none: built-in settings"
     yield DoctorRow("site file", "ok" if app.site_path else "optional", found, "" if app.site_path else "opsctl init")
     if app.site_path and app.site_path.stat().st_mode & 0o022:
-        yield DoctorRow("site file", "missing", "others can write it, and it names programs that run as you",
-                   f"chmod go-w {app.site_path}")  # fmt: skip
+        yield DoctorRow(
+            "site file",
+            "missing",
+            "others can write it, and it names programs that run as you",
+            f"chmod go-w {app.site_path}",
+        )
     yield DoctorRow(
         "engine", "ok", app.site.engine + (f" {app.site.sandbox!r}" if app.site.engine == "sandbox" else "")
     )
@@ -139,8 +143,12 @@ def _alerts(app: App) -> Iterator[DoctorRow]:
     from opsctl.alerts.dispatch import check, check_ping, list_abandoned  # noqa: PLC0415 (as above)
 
     if not app.site.alerts.channels:
-        yield DoctorRow("alerts", "optional", "no channel: they go to a file that nobody is told of",
-                   "[alerts.channels] in site.toml")  # fmt: skip
+        yield DoctorRow(
+            "alerts",
+            "optional",
+            "no channel: they go to a file that nobody is told of",
+            "[alerts.channels] in site.toml",
+        )
     for channel, error in check(app.alerting):
         do = "opsctl alerts test sends through it" if error is None else "[alerts.channels] in site.toml"
         yield DoctorRow(f"alerts {channel}", "missing" if error else "ok", error.message if error else "is set up", do)
@@ -149,8 +157,12 @@ def _alerts(app: App) -> Iterator[DoctorRow]:
             yield DoctorRow(f"alerts {channel}", "missing", f"{field}: others can read {path}", f"chmod 600 {path}")
     for channel, count in Counter(item.channel for item in list_abandoned(app.alerting)).items():
         place = SiteDir.of(app.root).alerts / "undelivered" / channel
-        yield DoctorRow(f"alerts {channel}", "missing", f"messages given up after a month, which nobody got: {count}",
-                   f"opsctl alerts list shows them; remove {place} when they are read")  # fmt: skip
+        yield DoctorRow(
+            f"alerts {channel}",
+            "missing",
+            f"messages given up after a month, which nobody got: {count}",
+            f"opsctl alerts list shows them; remove {place} when they are read",
+        )
     try:
         if check_ping(app.alerting):
             yield DoctorRow("alerts ping", "ok", "is set up: fetched after every complete cycle")
@@ -196,6 +208,13 @@ def _programs(_: App) -> Iterator[DoctorRow]:
 
 
 LOOKS: tuple[Callable[[App], Iterator[DoctorRow]], ...] = (
-    _settings, _root, _slurm, _sandbox, _alerts, _cron, _extras, _programs
-)  # fmt: skip
+    _settings,
+    _root,
+    _slurm,
+    _sandbox,
+    _alerts,
+    _cron,
+    _extras,
+    _programs,
+)
 """What is looked at, in this order."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
 from opsctl.cli.owner_tasks import reconcile_as_owner
 from opsctl.errors import ConfigError, RunDirError
 from opsctl.launch import launch_plan as planning
@@ -49,7 +49,7 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
         if as_json:
             print_json({"train": run.name, "would_change": bool(difference), "diff": difference})
         else:
-            say(difference or f"{run.name}: nothing would change")
+            print_text(difference or f"{run.name}: nothing would change")
         return
     reconcile_as_owner(app, run)
     with lease(run.path, app.clock):
@@ -58,9 +58,9 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
     if as_json:
         print_json({"train": run.name, "changed": bool(revision), "revision": revision, "diff": difference})
     elif revision:
-        say(f"{run.name}: the next task runs the changed files; the earlier ones are in revisions/{revision}")
+        print_text(f"{run.name}: the next task runs the changed files; the earlier ones are in revisions/{revision}")
     else:
-        say(f"{run.name}: nothing has changed")
+        print_text(f"{run.name}: nothing has changed")
 
 
 def _checked(app: App, run: RunDir, changed: Path) -> Files:

@@ -1,4 +1,4 @@
-"""`opsctl exec`: one command on many nodes, the same answers shown once."""
+"""`opsctl exec`: run a command on many nodes; equal answers are shown once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from opsctl.app import App
 from opsctl.cli.node_view import NodeView
 from opsctl.cli.options import INTERVAL
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.nodes.remote.fanout import AnswerGroup, grouped
 from opsctl.nodesets import fold
 from opsctl.ports import Answer
@@ -41,23 +41,23 @@ def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...],
     else:
         for group in grouped(answers.values()):
             _show(group)
-        _sum(list(answers.values()))
+        _print_exit_codes(list(answers.values()))
     if any(answer.code != 0 for answer in answers.values()):
         click.get_current_context().exit(1)
 
 
 def _show(group: AnswerGroup) -> None:
     answer = group.answer
-    said = f"exit {answer.code}" if answer.code is not None else f"no answer: {answer.problem}"
-    say(f"--- {group.folded} ({len(group.nodes)})" + ("" if answer.code == 0 else f": {said}"))
+    outcome = f"exit {answer.code}" if answer.code is not None else f"no answer: {answer.problem}"
+    print_text(f"--- {group.folded} ({len(group.nodes)})" + ("" if answer.code == 0 else f": {outcome}"))
     for text in (answer.out, answer.err):
         if text:
-            say(text.rstrip("\n"))
+            print_text(text.rstrip("\n"))
 
 
-def _sum(answers: list[Answer]) -> None:
-    """How often each exit code came."""
+def _print_exit_codes(answers: list[Answer]) -> None:
+    """Print the nodes of each exit code."""
     codes = sorted({answer.code for answer in answers}, key=lambda code: (code is None, code))
     for code in codes:
         names = [answer.node for answer in answers if answer.code == code]
-        say(f"{'no answer' if code is None else f'exit {code}'}: {len(names)} {fold(names)}")
+        print_text(f"{'no answer' if code is None else f'exit {code}'}: {len(names)} {fold(names)}")

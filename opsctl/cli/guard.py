@@ -54,15 +54,21 @@ def run(app: App, run_dir: Path) -> int:
     supervisor = None
     try:
         supervisor = Supervisor(
-            chain=app.chain(train), rules=rules_of(train), runner=app.runner, env=env, say=say,
-            check_trusted=lambda: check_body(app, train), keep_cron=lambda: keep_cron(app),
-            care=care_of(app, env), notify=lambda: tell(app, train),
-        )  # fmt: skip
+            chain=app.chain(train),
+            rules=rules_of(train),
+            runner=app.runner,
+            env=env,
+            say=log_line,
+            check_trusted=lambda: check_body(app, train),
+            keep_cron=lambda: keep_cron(app),
+            care=care_of(app, env),
+            notify=lambda: tell(app, train),
+        )
         return supervisor.supervise()
     except Exception:
         if supervisor and supervisor.has_begun:
             raise
-        say(f"cannot start:\n{traceback.format_exc()}")
+        log_line(f"cannot start:\n{traceback.format_exc()}")
         replace_process(["bash", str(train.wrapper)], env={"OPSCTL_GUARD_FAILED": "yes"})
         raise
 
@@ -90,7 +96,7 @@ def tell(app: App, train: RunDir) -> None:
 
     failed = Isolation[str, None](app.clock, TELL_SECONDS).run({"tell": record})["tell"]
     if isinstance(failed, Failed):
-        say(f"telling people: {failed.why}")
+        log_line(f"telling people: {failed.why}")
 
 
 def rules_of(train: RunDir) -> GuardSettings:
@@ -98,7 +104,7 @@ def rules_of(train: RunDir) -> GuardSettings:
     try:
         return parse(GuardSettings, read_toml(train.config).get("guard", {}), str(train.config))
     except ConfigError as error:
-        say(error.message)
+        log_line(error.message)
         return GuardSettings()
 
 
@@ -106,6 +112,6 @@ def check_body(app: App, train: RunDir) -> None:
     rundir.check_trusted((train.body,), root=app.root if app.site.trust_parents else None)
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """Into the batch log."""
     click.echo(f"opsctl guard: {text}", err=True)

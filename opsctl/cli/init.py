@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from opsctl.cli.output import say
+from opsctl.cli.output import print_text
 from opsctl.errors import InputError, cannot_write
 from opsctl.render import templates_dir
 from opsctl.settings.loader import find_site
@@ -42,7 +42,7 @@ def init(ctx: click.Context, directory: Path | None) -> None:
     for path, starter in starters.items():
         _write(path, starter)
     if keeps_site:
-        say(f"{site} already exists and is left as it is")
+        print_text(f"{site} already exists and is left as it is")
     _print_next_steps(train, site, is_read=not directory)
 
 
@@ -72,14 +72,14 @@ def _write(path: Path, starter: bytes) -> None:
         write_atomic(path, starter)
     except OSError as error:
         raise cannot_write(path, error) from error
-    say(f"wrote {path}")
+    print_text(f"wrote {path}")
 
 
 def _print_next_steps(train: Path, site: Path, *, is_read: bool) -> None:
-    say("next:")
+    print_text("next:")
     if not is_read:
-        say(f"  export OPSCTL_SITE={site.absolute()}")
-    say(f"  edit {train} and {site}")
-    say(f"  opsctl config check {train} {site}")
-    say("  opsctl doctor")
-    say(f"  opsctl launch {train} --dry-run")
+        print_text(f"  export OPSCTL_SITE={site.absolute()}")
+    print_text(f"  edit {train} and {site}")
+    print_text(f"  opsctl config check {train} {site}")
+    print_text("  opsctl doctor")
+    print_text(f"  opsctl launch {train} --dry-run")

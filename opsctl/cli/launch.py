@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import dry_run_option, json_option, print_json, say
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
 from opsctl.cli.owner_tasks import reconcile_as_owner
 from opsctl.cli.preflight import findings
 from opsctl.errors import ConfigError
@@ -94,9 +94,13 @@ def _prepare(app: App, file: Path, train: TrainSettings, spec: JobSpec) -> Launc
         config=file.read_text(encoding="utf-8"), trainer=planning.trainer_json(train, Path.cwd()), body=plan.body
     )
     return Launch(
-        plan=plan, files=files, chain=app.chain(run), clock=app.clock, group=app.site.group,
+        plan=plan,
+        files=files,
+        chain=app.chain(run),
+        clock=app.clock,
+        group=app.site.group,
         check_trusted=lambda: app.check_trusted(run),
-    )  # fmt: skip
+    )
 
 
 def _told(finding: Problem) -> str:
@@ -115,13 +119,13 @@ def _show(plan: LaunchPlan, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(plan))
         return
-    say(f"# would submit {plan.spec.tasks} tasks of {plan.spec.nodes} nodes as train {plan.train}")
-    say(f"# --- wrapper.slurm\n{plan.wrapper}\n# --- body.sh\n{plan.body}")
+    print_text(f"# would submit {plan.spec.tasks} tasks of {plan.spec.nodes} nodes as train {plan.train}")
+    print_text(f"# --- wrapper.slurm\n{plan.wrapper}\n# --- body.sh\n{plan.body}")
 
 
 def _tell(train: str, run: RunDir, done: SubmittedArray) -> None:
     word = "was already submitted" if done.already else "submitted"
-    say(f"{train}: {word} as array {done.array}, {done.tasks} tasks; its run directory is {run.path}")
+    print_text(f"{train}: {word} as array {done.array}, {done.tasks} tasks; its run directory is {run.path}")
     for note in done.notes:
-        say(f"  {note}")
-    say(f"  opsctl status {train}")
+        print_text(f"  {note}")
+    print_text(f"  opsctl status {train}")

@@ -1,4 +1,4 @@
-"""`opsctl logs`: what a train says, from its run directory or from a web server."""
+"""`opsctl logs`: the log of a train, from its run directory or from a web server."""
 
 from __future__ import annotations
 
@@ -33,9 +33,18 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_obj
 def logs(
-    app: App, train: str | None, *, follow: bool, lines: int, whole: bool, task: int | None, rank: int | None,
-    node: str | None, url: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    app: App,
+    train: str | None,
+    *,
+    follow: bool,
+    lines: int,
+    whole: bool,
+    task: int | None,
+    rank: int | None,
+    node: str | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
     """Show and follow the log of a train.
 
     Shows the last lines of the main log of TRAIN and of pulse.log, or the logs of single ranks. With --json, each line
@@ -72,7 +81,7 @@ def logs(
 
 
 def _follow(source: LogSource, printer: _Printer, clock: Clock) -> NoReturn:
-    """Go on until Ctrl-C. A server that was there and does not answer is told of once, and waited for."""
+    """Follow until Ctrl-C. A server that stops answering is reported once and tried again."""
     complaint = ""
     while True:
         clock.sleep(source.poll_seconds)
@@ -88,7 +97,7 @@ def _follow(source: LogSource, printer: _Printer, clock: Clock) -> NoReturn:
 
 
 class _Printer:
-    """Writes lines: as they are into a pipe, harmless to a terminal, or as JSON."""
+    """Writes lines: unchanged to a pipe, harmless to a terminal, or as JSON."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.out = sys.stdout.buffer

@@ -1,4 +1,4 @@
-"""`opsctl metrics`: the figures of all trains, for Prometheus."""
+"""`opsctl metrics`: metrics of all trains, for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import complete_trains, json_option, print_json, say
+from opsctl.cli.output import complete_trains, json_option, print_json, print_text
 from opsctl.errors import InputError, cannot_write
 from opsctl.metrics.collect import effective, gather
 from opsctl.metrics.families import FAMILIES, exposition
@@ -18,8 +18,8 @@ from opsctl.metrics.serve import EFFECTIVE_EVERY_S, Fresh, listen, parse_address
 from opsctl.state.files import write_atomic
 from opsctl.state.run_dir import RunDir
 
-ENDS_IN = ".prom"
-"""node_exporter reads no other names."""
+TEXTFILE_SUFFIX = ".prom"
+"""Suffix of the files that node_exporter reads."""
 
 
 @click.command()
@@ -52,8 +52,8 @@ def metrics(
     """
     if textfile and address:
         raise InputError("--textfile or --listen, not both")
-    if textfile and not textfile.name.endswith(ENDS_IN):
-        raise InputError(f"--textfile {textfile}: node_exporter reads only names that end in {ENDS_IN}")
+    if textfile and not textfile.name.endswith(TEXTFILE_SUFFIX):
+        raise InputError(f"--textfile {textfile}: node_exporter reads only names that end in {TEXTFILE_SUFFIX}")
     place = parse_address(address) if address else None
     if lists:
         _list(as_json=as_json)
@@ -73,7 +73,7 @@ def metrics(
 def _serve(app: App, runs: Sequence[RunDir], place: tuple[str, int], *, quick: bool) -> NoReturn:
     registry = Fresh(lambda: gather(app, runs), app.clock)
     _, url = listen(place, registry)
-    say(f"serving {url} until Ctrl-C")
+    print_text(f"serving {url} until Ctrl-C")
     while True:
         registry.effective = () if quick else effective(app, runs)
         app.clock.sleep(EFFECTIVE_EVERY_S)
@@ -85,7 +85,7 @@ def _list(*, as_json: bool) -> None:
         return
     for name, family in FAMILIES.items():
         labels = f"{{{','.join(family.labels)}}}" if family.labels else ""
-        say(f"{name + labels:64} {family.help}")
+        print_text(f"{name + labels:64} {family.help}")
 
 
 def _write(path: Path, text: str) -> None:

@@ -8,7 +8,7 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.node_view import NodeView
-from opsctl.cli.output import dry_run_option, json_option, print_json, say
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
 from opsctl.errors import SchedulerError, Unreachable
 from opsctl.nodes.drain_plan import has_changed, plan_reboot
 
@@ -44,9 +44,9 @@ def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool, as_js
         for step in plan.steps:
             error = done.get(step.node, "")
             word = "would boot" if dry_run else "left alone" if error else "boots when its jobs have ended"
-            say(f"{step.node}: {word}: {error or step.reason}")
+            print_text(f"{step.node}: {word}: {error or step.reason}")
         for left in plan.left:
-            say(f"leave {left.node}: {left.why}")
+            print_text(f"leave {left.node}: {left.why}")
     if any(done.values()) or (plan.left and not plan.steps):
         click.get_current_context().exit(1)
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import dry_run_option, json_option, optional_train, print_json, say
+from opsctl.cli.output import dry_run_option, json_option, optional_train, print_json, print_text
 from opsctl.errors import InputError, OpsctlError
 from opsctl.publish import redaction
 from opsctl.publish.publisher import REPORTS, Published, Publisher
@@ -48,13 +48,17 @@ def publish(app: App, train: str | None, *, dry_run: bool, as_json: bool) -> int
         except OpsctlError as error:
             failed[run.name] = error
     if as_json:
-        print_json({"published": [asdict(published) for published in done],
-                    "failed": {name: error.message for name, error in failed.items()}})  # fmt: skip
+        print_json(
+            {
+                "published": [asdict(published) for published in done],
+                "failed": {name: error.message for name, error in failed.items()},
+            }
+        )
     elif not done and not failed:
-        say("nothing is published: there is no [publish] in site.toml or train.toml")
+        print_text("nothing is published: there is no [publish] in site.toml or train.toml")
     else:
         for line in _lines(done, failed, dry_run=dry_run):
-            say(line)
+            print_text(line)
     return max((error.exit_code for error in failed.values()), default=0)
 
 
@@ -85,9 +89,15 @@ def _publisher(app: App, run: RunDir, deadline: TimeLimit) -> Publisher | None:
         deadline = TimeLimit.within(app.clock, table.timeout_seconds)
     known = redaction.gather(app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ)
     return Publisher(
-        run=run, table=table, root=app.root, secrets=known, reports=lambda: _reports(app, run), runner=app.runner,
-        clock=app.clock, deadline=deadline,
-    )  # fmt: skip
+        run=run,
+        table=table,
+        root=app.root,
+        secrets=known,
+        reports=lambda: _reports(app, run),
+        runner=app.runner,
+        clock=app.clock,
+        deadline=deadline,
+    )
 
 
 def _reports(app: App, run: RunDir) -> Mapping[str, str]:

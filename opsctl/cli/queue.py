@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, say, train_argument
+from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, print_text, train_argument
 from opsctl.cli.owner_tasks import reconcile_as_owner
 from opsctl.cli.switches import looked_at, take_away
 from opsctl.errors import InputError, NotAllowed
@@ -98,8 +98,10 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
         released = chain.release()
     except NotAllowed:
         request(run, RequestKind.RELEASE, exclude=exclude)
-        parts.append("the job is not yours to release, so a request is left: the owner's next `opsctl watch`, or"
-                     f" any opsctl verb of theirs for {run.name}, carries it out")  # fmt: skip
+        parts.append(
+            "the job is not yours to release, so a request is left: the owner's next `opsctl watch`, or"
+            f" any opsctl verb of theirs for {run.name}, carries it out"
+        )
         _report(run, {"done": "request", "arrays": []}, "; ".join(parts), as_json=as_json)
         return
     parts += [f"excluded now: {excluded}"] if excluded else []
@@ -188,4 +190,4 @@ def _report(run: RunDir, data: dict[str, object], text: str, *, as_json: bool) -
     if as_json:
         print_json({"train": run.name, **data})
     else:
-        say(f"{run.name}: {text}")
+        print_text(f"{run.name}: {text}")

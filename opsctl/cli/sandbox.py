@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.ports import Clock, Runner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
@@ -86,10 +86,10 @@ def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
         facts = {"was_up": made.was_up, "seconds": took, "env": made.env(), "shared": made.record.site.shared}
         print_json({**asdict(made.record.spec), **facts})
         return
-    say(f"{about}; it was up already" if made.was_up else f"{about}; up in {took:.1f} s")
-    say(f'to use it from this shell:  eval "$(opsctl sandbox env{for_name(name)})"')
+    print_text(f"{about}; it was up already" if made.was_up else f"{about}; up in {took:.1f} s")
+    print_text(f'to use it from this shell:  eval "$(opsctl sandbox env{for_name(name)})"')
     if made.record.site.shared:
-        say(f"other users of this machine may submit jobs to it:  export SLURM_CONF={made.conf}")
+        print_text(f"other users of this machine may submit jobs to it:  export SLURM_CONF={made.conf}")
 
 
 @sandbox.command()
@@ -109,9 +109,9 @@ def down(app: HasSeams, *, name: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "ended": ended.count})
     elif ended.count:
-        say(f"sandbox {name!r} is down: {ended.count} processes ended, none left")
+        print_text(f"sandbox {name!r} is down: {ended.count} processes ended, none left")
     else:
-        say(f"sandbox {name!r} was not up; nothing of it is left")
+        print_text(f"sandbox {name!r} was not up; nothing of it is left")
 
 
 @sandbox.command()
@@ -131,7 +131,9 @@ def status(app: HasSeams, *, name: str | None, as_json: bool) -> None:
     if as_json:
         print_json([asdict(sandbox_status) for sandbox_status in statuses])
     else:
-        say("\n".join(describe(sandbox_status) for sandbox_status in statuses) or "no sandbox is up; opsctl sandbox up")
+        print_text(
+            "\n".join(describe(sandbox_status) for sandbox_status in statuses) or "no sandbox is up; opsctl sandbox up"
+        )
 
 
 def describe(status: SandboxStatus) -> str:
@@ -160,7 +162,7 @@ def env(app: HasSeams, name: str) -> None:
     eval "$(opsctl sandbox env)"
     """
     for key, value in Sandbox.open(name, clock=app.clock, runner=app.runner).env().items():
-        say(f"export {key}={shlex.quote(value)}")
+        print_text(f"export {key}={shlex.quote(value)}")
 
 
 @sandbox.command(context_settings={"allow_interspersed_args": False})
@@ -220,7 +222,9 @@ def fault(app: HasSeams, target: str, action: str, name: str, *, as_json: bool) 
     opsctl sandbox fault controller kill    SIGKILL slurmctld
     """
     Sandbox.open(name, clock=app.clock, runner=app.runner).fault(target, FaultKind(action))
-    print_json({"name": name, "target": target, "action": action}) if as_json else say(f"{target}: {action} done")
+    print_json({"name": name, "target": target, "action": action}) if as_json else print_text(
+        f"{target}: {action} done"
+    )
 
 
 def for_name(name: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
 from opsctl.errors import RunDirError, cannot_write
 from opsctl.state.journal import EventKind, actor
 from opsctl.state.run_dir import RunDir
@@ -97,9 +97,9 @@ def show(app: App, train: str, *, as_json: bool) -> None:
         print_json([asdict(armed) for armed in armeds])
         return
     for armed in armeds:
-        say(f"{run.name}: {_described(armed)}")
+        print_text(f"{run.name}: {_described(armed)}")
     if not armeds:
-        say(f"{run.name}: no switch is armed")
+        print_text(f"{run.name}: no switch is armed")
 
 
 @click.command("save-switch")
@@ -161,4 +161,4 @@ def _tell(run: RunDir, text: str, data: dict[str, object], *, as_json: bool) -> 
     if as_json:
         print_json({"train": run.name, **data})
     else:
-        say(f"{run.name}: {text}")
+        print_text(f"{run.name}: {text}")

@@ -12,7 +12,7 @@ from opsctl.app import App
 from opsctl.cli.health import show
 from opsctl.cli.node_view import NodeView, partition_option, train_option
 from opsctl.cli.nodes import carry_out
-from opsctl.cli.output import dry_run_option, json_option, print_json, say
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
 from opsctl.nodes.collective_test.all_reduce import CollectiveTest, TestOptions, judge_nodes
 from opsctl.nodes.collective_test.node_search import SearchResult
 from opsctl.nodes.drain_plan import plan_drain
@@ -52,9 +52,20 @@ from opsctl.nodesets import fold
 @json_option
 @click.pass_obj
 def test_nodes(
-    app: App, nodes: str, *, train: str, partition: str, python: str, seconds: float, megabytes: int, interface: str,
-    pairs: int, drain: bool, dry_run: bool, as_json: bool,
-) -> None:  # fmt: skip
+    app: App,
+    nodes: str,
+    *,
+    train: str,
+    partition: str,
+    python: str,
+    seconds: float,
+    megabytes: int,
+    interface: str,
+    pairs: int,
+    drain: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Test that nodes compute and communicate together.
 
     Tests NODES, or the nodes of running trains. Every node first allocates memory on each device alone; then all nodes
@@ -71,14 +82,17 @@ def test_nodes(
     chosen = view.chosen(nodes, train=train, partition=partition)
     if dry_run and not drain:
         text = f"would test {fold(chosen)}, each alone, then all together; a dry run: nothing was done"
-        print_json({"would_test": chosen}) if as_json else say(text)
+        print_json({"would_test": chosen}) if as_json else print_text(text)
         return
     addresses = {node.name: node.address for node in view.nodes}
     test = CollectiveTest(
-        fanout=view.fanout(), clock=app.clock, addresses=addresses, dice=random.SystemRandom(),
+        fanout=view.fanout(),
+        clock=app.clock,
+        addresses=addresses,
+        dice=random.SystemRandom(),
         ask=TestOptions(python=python, seconds=seconds, megabytes=megabytes, interface=interface),
         notify=(lambda _: None) if as_json else lambda line: click.echo(line, err=True),
-    )  # fmt: skip
+    )
     alone = test.alone(chosen)
     result = test.search([node for node, verdict in alone.items() if verdict.health is Health.HEALTHY])
     speeds = test.pairs(result.good, pairs) if pairs and len(result.good) > 1 else {}
@@ -87,8 +101,15 @@ def test_nodes(
     plan = plan_drain(verdicts, view.nodes, app.site.health, scores={}, excluded=excluded) if drain else None
     if as_json:
         rounds = [asdict(round) for round in test.rounds]
-        print_json({"nodes": [asdict(each) for each in verdicts], "apart": result.apart, "gigabytes_per_s": speeds,
-                    "rounds": rounds, "plan": asdict(plan) if plan else None})  # fmt: skip
+        print_json(
+            {
+                "nodes": [asdict(each) for each in verdicts],
+                "apart": result.apart,
+                "gigabytes_per_s": speeds,
+                "rounds": rounds,
+                "plan": asdict(plan) if plan else None,
+            }
+        )
     else:
         _show(test, result, speeds, verdicts)
     if plan:
@@ -100,12 +121,14 @@ def test_nodes(
 def _show(test: CollectiveTest, result: SearchResult, speeds: dict[str, float], verdicts: list[Verdict]) -> None:
     show(verdicts)
     for left, right in result.apart:
-        say(f"{fold(left)} and {fold(right)} each work, but not together: look at the links and switches between them")
+        print_text(
+            f"{fold(left)} and {fold(right)} each work, but not together: look at the links and switches between them"
+        )
     whole = next(
         (round for round in test.rounds if round.passed == (True,) and round.gigabytes_per_s[0] is not None), None
     )
     if whole:
-        say(f"all-reduce over {len(whole.groups[0])} nodes: {whole.gigabytes_per_s[0]:.2f} GB/s")
+        print_text(f"all-reduce over {len(whole.groups[0])} nodes: {whole.gigabytes_per_s[0]:.2f} GB/s")
     if speeds:
         slowest = min(speeds, key=lambda node: speeds[node])
-        say(f"in pairs: {min(speeds.values()):.2f} to {max(speeds.values()):.2f} GB/s, the slowest {slowest}")
+        print_text(f"in pairs: {min(speeds.values()):.2f} to {max(speeds.values()):.2f} GB/s, the slowest {slowest}")

@@ -10,7 +10,7 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.options import INTERVAL
-from opsctl.cli.output import complete_trains, json_option, print_json, say
+from opsctl.cli.output import complete_trains, json_option, print_json, print_text
 from opsctl.cli.owner_tasks import keep_cron
 from opsctl.errors import OpsctlError
 from opsctl.model import Finding, Level
@@ -40,9 +40,16 @@ NOTICE = 60.0
 @json_option
 @click.pass_obj
 def watch(
-    app: App, names: Sequence[str], trains: Sequence[str], *, once: bool, every: timedelta | None, dry_run: bool,
-    nagios: bool, as_json: bool,
-) -> int:  # fmt: skip
+    app: App,
+    names: Sequence[str],
+    trains: Sequence[str],
+    *,
+    once: bool,
+    every: timedelta | None,
+    dry_run: bool,
+    nagios: bool,
+    as_json: bool,
+) -> int:
     """Run all watchdogs, finalize attempts, send alerts.
 
     Watches trains, nodes, file systems and cron; alerts are sent for changes only. NAMEs select watchdogs:
@@ -78,14 +85,14 @@ def _show(report: CycleReport, *, is_short: bool) -> None:
     """All that was found; of a cycle among many, only what changed and what is not well."""
     for reconciled in report.reconciled:
         for line in (*reconciled.done, *([f"failed: {reconciled.error}"] if reconciled.error else [])):
-            say(f"{reconciled.train}: {line}")
+            print_text(f"{reconciled.train}: {line}")
     for finding in report.findings:
         if not is_short or finding.level is not Level.OK:
             _line(finding)
     for transition in report.transitions:
-        say(f"told: {transition.finding.key}: {transition.before.value} -> {transition.finding.level.value}")
+        print_text(f"told: {transition.finding.key}: {transition.before.value} -> {transition.finding.level.value}")
     if not report.findings:
-        say("nothing to look at: there is no train here; opsctl launch TRAIN.toml")
+        print_text("nothing to look at: there is no train here; opsctl launch TRAIN.toml")
     _say_what_failed(report)
 
 
@@ -100,11 +107,11 @@ def _say_what_failed(report: CycleReport) -> None:
 
 def _line(finding: Finding) -> None:
     level = click.style(f"{finding.level.value:9}", fg=STYLES[finding.level])
-    say(f"{level} {finding.key:28} {finding.summary}")
+    print_text(f"{level} {finding.key:28} {finding.summary}")
     if finding.level is Level.OK:
         return
     for line in (*finding.evidence, *finding.done, *([f"-> {finding.remedy}"] if finding.remedy else [])):
-        say(f"{'':38} {line}")
+        print_text(f"{'':38} {line}")
 
 
 def _nagios(app: App, names: Sequence[str], trains: Sequence[str]) -> int:
@@ -113,13 +120,13 @@ def _nagios(app: App, names: Sequence[str], trains: Sequence[str]) -> int:
         known = [app.find(train).name for train in trains]
         findings = Watch(world=app, names=names, trains=known, acts=False).cycle().findings
     except OpsctlError as error:
-        say(f"UNKNOWN - {error.message}")
+        print_text(f"UNKNOWN - {error.message}")
         return NAGIOS[Level.UNKNOWN]
     worst = next((level for level in WORST if any(finding.level is level for finding in findings)), Level.OK)
     lines = [finding.summary for finding in findings if finding.level is worst]
     bar = str.maketrans("|\n", "/ ")  # a bar would begin performance data
     head = "; ".join(lines) if worst is not Level.OK else f"{len(findings)} looked at"
-    say(f"{worst.value.upper()} - {head}".translate(bar))
+    print_text(f"{worst.value.upper()} - {head}".translate(bar))
     for finding in findings:
-        say(f"{finding.level.value.upper()} {finding.key}: {finding.summary}".translate(bar))
+        print_text(f"{finding.level.value.upper()} {finding.key}: {finding.summary}".translate(bar))
     return NAGIOS[worst]

@@ -11,7 +11,7 @@ from opsctl.calc import checkpoint_space as stores
 from opsctl.calc import save_interval as calc
 from opsctl.calc.argument_checks import given, negative, not_positive, not_share, refuse
 from opsctl.calc.spares import mtbf_hours
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import failures_option, plot_option, size_options
 from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
 from opsctl.units import format_duration, format_percent
@@ -31,9 +31,20 @@ from opsctl.units import format_duration, format_percent
 @plot_option
 @json_option
 def checkpoint(
-    *, billions: float, save: float | None, gb_s: float | None, nodes: int, failures: float, mtbf: float | None,
-    restart: float, detect: float, interval: float | None, step: float | None, plot: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    *,
+    billions: float,
+    save: float | None,
+    gb_s: float | None,
+    nodes: int,
+    failures: float,
+    mtbf: float | None,
+    restart: float,
+    detect: float,
+    interval: float | None,
+    step: float | None,
+    plot: str | None,
+    as_json: bool,
+) -> None:
     """Find the best interval between checkpoints.
 
     Shows checkpoint size, proposed intervals, and the cost of saves and failures.
@@ -43,11 +54,15 @@ def checkpoint(
     """
     size = calc.size_bytes(round(billions * 1e9))
     between = {"nodes": nodes, "failures": failures} if mtbf is None else {"mtbf": mtbf}
-    refuse("checkpoints", [
-        *([] if (save is None) != (gb_s is None) else ["give either --save or --gb-s"]),
-        *not_positive(**given(save=save, gb_s=gb_s, interval=interval, step=step)),
-        *negative(restart=restart, detect=detect), *not_positive(**between),
-    ])  # fmt: skip
+    refuse(
+        "checkpoints",
+        [
+            *([] if (save is None) != (gb_s is None) else ["give either --save or --gb-s"]),
+            *not_positive(**given(save=save, gb_s=gb_s, interval=interval, step=step)),
+            *negative(restart=restart, detect=detect),
+            *not_positive(**between),
+        ],
+    )
     save_s = size / 1e9 / gb_s if gb_s else save
     assert save_s is not None
     mtbf_s = 3600 * (mtbf_hours(nodes, failures) if mtbf is None else mtbf)
@@ -69,12 +84,16 @@ def checkpoint(
         curves = [PlotLine(name="lost", points=points), PlotLine(name="proposed", points=best, as_dots=True)]
         draw(plot, title=f"{save_s:.0f} s a save", x="minutes between saves", y="% of the time", curves=curves)
     if as_json:
-        print_json({
-            "size_bytes": size, "save_s": save_s, "mtbf_s": mtbf_s,
-            "intervals": {name: asdict(cost) | {"total": cost.total} for name, cost in found.items()},
-        })  # fmt: skip
+        print_json(
+            {
+                "size_bytes": size,
+                "save_s": save_s,
+                "mtbf_s": mtbf_s,
+                "intervals": {name: asdict(cost) | {"total": cost.total} for name, cost in found.items()},
+            }
+        )
         return
-    say(f"{size / 1e12:.2f} TB, saved in {format_duration(save_s)}; a failure every {format_duration(mtbf_s)}\n")
+    print_text(f"{size / 1e12:.2f} TB, saved in {format_duration(save_s)}; a failure every {format_duration(mtbf_s)}\n")
     _show(found, size, step)
 
 
@@ -128,8 +147,10 @@ def storage(*, size: float, interval: float, free: float, reliable: float, plot:
     if as_json:
         print_json(figures)
         return
-    facts({
-        "written": f"{daily:.1f} TB a day",
-        "full": f"in {figures['days_until_full']:.1f} days",
-        "room for": f"{figures['checkpoints_that_fit']} checkpoints, one of them being written",
-    })  # fmt: skip
+    facts(
+        {
+            "written": f"{daily:.1f} TB a day",
+            "full": f"in {figures['days_until_full']:.1f} days",
+            "room for": f"{figures['checkpoints_that_fit']} checkpoints, one of them being written",
+        }
+    )

@@ -21,9 +21,14 @@ RECENT = 200
 
 
 def eta_of(
-    app: App, *, train: str | None, log: Path | None, task_h: float | None, start_up_min: float,
+    app: App,
+    *,
+    train: str | None,
+    log: Path | None,
+    task_h: float | None,
+    start_up_min: float,
     waits_h: Sequence[float],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """What the newest iterations of a log and the waits so far say of the time that is left, in seconds."""
     waits = [hours * 3600 for hours in waits_h]
     if train:
@@ -47,7 +52,14 @@ def eta_of(
         waits_s=waits,
     )
     return {
-        "step": newest.step, "last_step": last, "step_s": step_s, "batch": newest.global_batch,
-        "training_left": left.training, "tasks_to_come": left.attempts, "mean_wait": fmean(waits) if waits else None,
-        "likely": left.likely, "earliest": left.early, "latest": left.late,
-    }  # fmt: skip
+        "step": newest.step,
+        "last_step": last,
+        "step_s": step_s,
+        "batch": newest.global_batch,
+        "training_left": left.training,
+        "tasks_to_come": left.attempts,
+        "mean_wait": fmean(waits) if waits else None,
+        "likely": left.likely,
+        "earliest": left.early,
+        "latest": left.late,
+    }

@@ -13,7 +13,7 @@ from opsctl.calc import spares as counts
 from opsctl.calc.argument_checks import negative, not_positive, refuse
 from opsctl.calc.closed_form import renewal
 from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import failures_option, plot_option
 from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
 from opsctl.units import format_duration, format_percent
@@ -34,9 +34,10 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, plo
     \b
     opsctl plan spares --nodes 48 --failures 3 --confidence 0.99
     """
-    refuse("spares", [
-        *not_positive(nodes=nodes, failures=failures), *counts.not_a_confidence(confidence), *negative(repair=repair)
-    ])  # fmt: skip
+    refuse(
+        "spares",
+        [*not_positive(nodes=nodes, failures=failures), *counts.not_a_confidence(confidence), *negative(repair=repair)],
+    )
     expected = counts.out_at_once(nodes, failures, repair)
     wanted = counts.spares(expected, confidence)
     figures = {
@@ -47,17 +48,24 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, plo
     }
     if plot:
         points = [(float(n), p) for n, p in enumerate(islice(counts.enough(expected), 2 * wanted + 4))]
-        draw(plot, title=f"{nodes} nodes", x="spare nodes", y="probability that they are enough",
-             curves=[PlotLine(name=f"{expected:.1f} out on average", points=points)])  # fmt: skip
+        draw(
+            plot,
+            title=f"{nodes} nodes",
+            x="spare nodes",
+            y="probability that they are enough",
+            curves=[PlotLine(name=f"{expected:.1f} out on average", points=points)],
+        )
     if as_json:
         print_json(figures)
         return
-    facts({
-        "failures a week": f"{figures['failures_per_week']:.1f}",
-        "one every": format_duration(figures["mtbf_hours"] * 3600),
-        "in repair": f"{expected:.1f} nodes on average",
-        "spares": f"{wanted} ({wanted / nodes:.1%}), enough at any moment with {confidence:.4g}",
-    })  # fmt: skip
+    facts(
+        {
+            "failures a week": f"{figures['failures_per_week']:.1f}",
+            "one every": format_duration(figures["mtbf_hours"] * 3600),
+            "in repair": f"{expected:.1f} nodes on average",
+            "spares": f"{wanted} ({wanted / nodes:.1%}), enough at any moment with {confidence:.4g}",
+        }
+    )
 
 
 @click.command()
@@ -100,11 +108,30 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, plo
 @plot_option
 @json_option
 def simulate(
-    *, nodes: int, days: float, failures: float, interval: float, save: float, start_up: float, queue: float,
-    task: float | None, tasks: int, hangs: float, notice: float, broken: float, lemons: int, lemon_factor: float,
-    spares: int, repair: float, person: float, guard: bool, seeds: int, with_knobs: bool, plot: str | None,
+    *,
+    nodes: int,
+    days: float,
+    failures: float,
+    interval: float,
+    save: float,
+    start_up: float,
+    queue: float,
+    task: float | None,
+    tasks: int,
+    hangs: float,
+    notice: float,
+    broken: float,
+    lemons: int,
+    lemon_factor: float,
+    spares: int,
+    repair: float,
+    person: float,
+    guard: bool,
+    seeds: int,
+    with_knobs: bool,
+    plot: str | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Simulate months of a train in virtual time.
 
     Shows the effective time, the causes of lost time, and the changes that would help most.
@@ -113,25 +140,43 @@ def simulate(
     opsctl plan simulate --nodes 48 --queue 2 --task 20 --no-guard
     """
     setup = SimulationSetup(
-        nodes=nodes, days=days, per_1000_node_days=failures, interval_h=interval / 60, save_h=save / 3600,
-        start_up_h=start_up / 60, queue_h=queue, task_h=math.inf if task is None else task, tasks=tasks,
-        hangs=hangs, notice_h=notice / 60, broken=broken, lemons=lemons, lemon_factor=lemon_factor, spares=spares,
-        repair_days=repair, person_h=person, guard=guard,
-    )  # fmt: skip
+        nodes=nodes,
+        days=days,
+        per_1000_node_days=failures,
+        interval_h=interval / 60,
+        save_h=save / 3600,
+        start_up_h=start_up / 60,
+        queue_h=queue,
+        task_h=math.inf if task is None else task,
+        tasks=tasks,
+        hangs=hangs,
+        notice_h=notice / 60,
+        broken=broken,
+        lemons=lemons,
+        lemon_factor=lemon_factor,
+        spares=spares,
+        repair_days=repair,
+        person_h=person,
+        guard=guard,
+    )
     outcomes = calc.run(setup, seeds)
     summary = calc.summary(outcomes)
     knobs = calc.knobs(setup, outcomes) if with_knobs else []
     if plot:
         _draw(plot, outcomes)
     if as_json:
-        print_json({
-            "setup": asdict(setup), "summary": asdict(summary), "knobs": [asdict(knob) for knob in knobs],
-            "closed_form": closed_form(setup),
-        })  # fmt: skip
+        print_json(
+            {
+                "setup": asdict(setup),
+                "summary": asdict(summary),
+                "knobs": [asdict(knob) for knob in knobs],
+                "closed_form": closed_form(setup),
+            }
+        )
         return
     _show(setup, summary)
     if knobs:
-        say("")
+        print_text("")
         rows = [[knob.change, f"{100 * knob.gain:+.2f}", f"± {100 * knob.error:.2f}"] for knob in knobs]
         listing(("what would help", "points", ""), rows, left=("what would help",))
 
@@ -149,18 +194,25 @@ def closed_form(setup: SimulationSetup) -> float | None:
 def _draw(path: str, outcomes: list[SimulatedRun]) -> None:
     shares = sorted(100 * outcome.share for outcome in outcomes)
     points = [(share, 100 * (k + 1) / len(shares)) for k, share in enumerate(shares)]
-    draw(path, title=f"{len(shares)} trains", x="effective time in %", y="% of the trains that do no better",
-         curves=[PlotLine(name="trains", points=points)])  # fmt: skip
+    draw(
+        path,
+        title=f"{len(shares)} trains",
+        x="effective time in %",
+        y="% of the trains that do no better",
+        curves=[PlotLine(name="trains", points=points)],
+    )
 
 
 def _show(setup: SimulationSetup, summary: calc.Summary) -> None:
     exact = closed_form(setup)
-    facts({
-        "effective time": f"{summary.mean:.1%}, {summary.low:.1%} to {summary.high:.1%} in 8 of 10 trains",
-        **({} if exact is None else {"closed form": f"{exact:.1%}"}),
-        "without the queue": f"{summary.without_queue:.1%}",
-        **{f"  {cause}": format_percent(summary.lost[cause]) for cause in CAUSES},
-        "failures": f"{summary.failures:.1f}, one every {format_duration(setup.mtbf_h * 3600)} of running",
-        "tasks": f"{summary.attempts:.1f}",
-        "nodes taken out": f"{summary.removed:.1f}",
-    })  # fmt: skip
+    facts(
+        {
+            "effective time": f"{summary.mean:.1%}, {summary.low:.1%} to {summary.high:.1%} in 8 of 10 trains",
+            **({} if exact is None else {"closed form": f"{exact:.1%}"}),
+            "without the queue": f"{summary.without_queue:.1%}",
+            **{f"  {cause}": format_percent(summary.lost[cause]) for cause in CAUSES},
+            "failures": f"{summary.failures:.1f}, one every {format_duration(setup.mtbf_h * 3600)} of running",
+            "tasks": f"{summary.attempts:.1f}",
+            "nodes taken out": f"{summary.removed:.1f}",
+        }
+    )

@@ -27,9 +27,12 @@ batch_option: Callable[[F], F] = click.option(
     "--batch", type=int, required=True, help="Global batch size, in samples per step."
 )
 precision_option: Callable[[F], F] = click.option(
-    "--precision", default="bf16", show_default=True, type=click.Choice(list(PRECISIONS)),
+    "--precision",
+    default="bf16",
+    show_default=True,
+    type=click.Choice(list(PRECISIONS)),
     help="Number format of weights and optimizer state.",
-)  # fmt: skip
+)
 zero_option: Callable[[F], F] = click.option(
     "--zero", type=click.IntRange(0, 3), default=1, show_default=True, help="ZeRO stage."
 )

@@ -31,9 +31,14 @@ if TYPE_CHECKING:
     from opsctl.app import App
 
 LABELS = {
-    "step_s": "time of a step", "tflops": "TFLOP/s", "estimated_tflops": "estimated TFLOP/s", "mfu": "MFU",
-    "hfu": "HFU", "tokens_per_s": "tokens/s", "gpu_hours": "GPU-hours",
-}  # fmt: skip
+    "step_s": "time of a step",
+    "tflops": "TFLOP/s",
+    "estimated_tflops": "estimated TFLOP/s",
+    "mfu": "MFU",
+    "hfu": "HFU",
+    "tokens_per_s": "tokens/s",
+    "gpu_hours": "GPU-hours",
+}
 """Figures that people call otherwise than JSON does."""
 
 
@@ -60,10 +65,25 @@ LABELS = {
 @json_option
 @click.pass_obj
 def throughput(
-    app: App, shape: ModelShape | None, *, gpus: int | None, gpu: str, batch: int | None, seconds: float | None,
-    tflops: float | None, recompute: bool, tokens: float | None, price: float | None, train: str | None,
-    log: Path | None, task: float | None, start_up: float, wait: tuple[float, ...], plot: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    app: App,
+    shape: ModelShape | None,
+    *,
+    gpus: int | None,
+    gpu: str,
+    batch: int | None,
+    seconds: float | None,
+    tflops: float | None,
+    recompute: bool,
+    tokens: float | None,
+    price: float | None,
+    train: str | None,
+    log: Path | None,
+    task: float | None,
+    start_up: float,
+    wait: tuple[float, ...],
+    plot: str | None,
+    as_json: bool,
+) -> None:
     """Estimate TFLOP/s, days, GPU-hours and cost.
 
     Converts between step time and TFLOP/s. With --train or --log: estimates when a running train will finish.
@@ -72,13 +92,17 @@ def throughput(
     opsctl plan throughput --model bloom --gpus 384 --batch 2048 --seconds 105 --tokens 366
     opsctl plan throughput --train tr11 --task 20
     """
-    refuse("throughput", [
-        *(["give either --train or --log"] if train and log else []), *unknown(gpu),
-        *not_positive(**given(gpus=gpus, batch=batch, seconds=seconds, tflops=tflops, tokens=tokens, task=task)),
-        *negative(**given(price=price), start_up=start_up, wait=min(wait, default=0)),
-        *(f"--{name} needs --tokens" for name, value in (("price", price), ("plot", plot)) if value and not tokens),
-        *([] if train or log else _missing(seconds, tflops, gpus, batch)),
-    ])  # fmt: skip
+    refuse(
+        "throughput",
+        [
+            *(["give either --train or --log"] if train and log else []),
+            *unknown(gpu),
+            *not_positive(**given(gpus=gpus, batch=batch, seconds=seconds, tflops=tflops, tokens=tokens, task=task)),
+            *negative(**given(price=price), start_up=start_up, wait=min(wait, default=0)),
+            *(f"--{name} needs --tokens" for name, value in (("price", price), ("plot", plot)) if value and not tokens),
+            *([] if train or log else _missing(seconds, tflops, gpus, batch)),
+        ],
+    )
     figures: dict[str, Any] = {}
     if train or log:
         figures |= eta_of(app, train=train, log=log, task_h=task, start_up_min=start_up, waits_h=wait)
@@ -88,9 +112,14 @@ def throughput(
         assert gpus is not None
         assert batch is not None
         figures |= _speed(
-            needed(shape), gpus=gpus, batch=batch, seconds=seconds, tflops=tflops, peak=accelerator(gpu).tflops,
+            needed(shape),
+            gpus=gpus,
+            batch=batch,
+            seconds=seconds,
+            tflops=tflops,
+            peak=accelerator(gpu).tflops,
             recompute=recompute,
-        )  # fmt: skip
+        )
         if tokens:
             figures |= _training(
                 needed(shape), gpus=gpus, tflops=figures["tflops"], tokens=tokens, price=price, recompute=recompute
@@ -125,14 +154,22 @@ def _speed(
     reached = calc.tflops(shape, batch=batch, seconds=seconds, gpus=gpus, recompute=recompute)
     used = calc.utilisation(shape, batch=batch, seconds=seconds, gpus=gpus, peak=peak, recompute=recompute)
     estimate = calc.estimated_tflops(
-        billions=parameters(shape) / 1e9, sequence=shape.sequence, batch=batch, seconds=seconds, gpus=gpus,
+        billions=parameters(shape) / 1e9,
+        sequence=shape.sequence,
+        batch=batch,
+        seconds=seconds,
+        gpus=gpus,
         recompute=recompute,
-    )  # fmt: skip
+    )
     tokens_s = batch * shape.sequence / seconds
     return {
-        "step_s": seconds, "tflops": reached, "estimated_tflops": estimate, "mfu": used.mfu, "hfu": used.hfu,
+        "step_s": seconds,
+        "tflops": reached,
+        "estimated_tflops": estimate,
+        "mfu": used.mfu,
+        "hfu": used.hfu,
         "tokens_per_s": tokens_s,
-    }  # fmt: skip
+    }
 
 
 def _training(
@@ -147,13 +184,16 @@ def _draw_days(path: str, shape: ModelShape, gpus: int, tokens: float, *, recomp
     size = parameters(shape) / 1e9
 
     def days(tflops: float) -> float:
-        return calc.training_days(
-            billions=size, tokens_billions=tokens, gpus=gpus, tflops=tflops, recompute=recompute
-        )  # fmt: skip
+        return calc.training_days(billions=size, tokens_billions=tokens, gpus=gpus, tflops=tflops, recompute=recompute)
 
     points = [(float(reached), days(reached)) for reached in range(20, 620, 10)]
-    draw(path, title=f"{size:.0f}B, {tokens:g}B tokens, {gpus} GPUs", x="TFLOP/s of each GPU", y="days",
-         curves=[PlotLine(name="without pauses", points=points)])  # fmt: skip
+    draw(
+        path,
+        title=f"{size:.0f}B, {tokens:g}B tokens, {gpus} GPUs",
+        x="TFLOP/s of each GPU",
+        y="days",
+        curves=[PlotLine(name="without pauses", points=points)],
+    )
 
 
 def _label(name: str) -> str:
@@ -182,9 +222,20 @@ def _say(name: str, value: Any) -> str:
 @plot_option
 @json_option
 def network(
-    *, billions: float, gpus: int, gpu: str, batch: int, sequence: int, gb_s: float, bytes_each: float,
-    accumulation: int, tflops: float | None, recompute: bool, plot: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    *,
+    billions: float,
+    gpus: int,
+    gpu: str,
+    batch: int,
+    sequence: int,
+    gb_s: float,
+    bytes_each: float,
+    accumulation: int,
+    tflops: float | None,
+    recompute: bool,
+    plot: str | None,
+    as_json: bool,
+) -> None:
     """Estimate the network bandwidth that a run needs.
 
     Compares the communication time of DDP and ZeRO-1, -2 and -3 with the compute time.
@@ -192,27 +243,46 @@ def network(
     \b
     opsctl plan network --billions 80 --gpus 512 --batch 3584 --sequence 1024 --gb-s 42.5 --tflops 250
     """
-    refuse("network", [
-        *unknown(gpu),
-        *not_positive(**given(
-            gpus=gpus, batch=batch, sequence=sequence, gb_s=gb_s, bytes=bytes_each, accumulation=accumulation,
-            tflops=tflops,
-        )),
-    ])  # fmt: skip
+    refuse(
+        "network",
+        [
+            *unknown(gpu),
+            *not_positive(
+                **given(
+                    gpus=gpus,
+                    batch=batch,
+                    sequence=sequence,
+                    gb_s=gb_s,
+                    bytes=bytes_each,
+                    accumulation=accumulation,
+                    tflops=tflops,
+                )
+            ),
+        ],
+    )
     alone = 0.75 * accelerator(gpu).tflops if tflops is None else tflops
     traffics = {
         zero: networks.traffic(
-            billions=billions, zero=zero, gb_s=gb_s, sequence=sequence, batch=batch, gpus=gpus, tflops=alone,
-            bytes_each=bytes_each, accumulation=accumulation, recompute=recompute,
+            billions=billions,
+            zero=zero,
+            gb_s=gb_s,
+            sequence=sequence,
+            batch=batch,
+            gpus=gpus,
+            tflops=alone,
+            bytes_each=bytes_each,
+            accumulation=accumulation,
+            recompute=recompute,
         )
         for zero in networks.TRANSMISSIONS
-    }  # fmt: skip
+    }
     if plot:
         widths = [gb_s * 2 ** (k / 4 - 3) for k in range(25)]
         curves = [
             PlotLine(name=f"ZeRO-{zero}", points=[(w, traffic.sent_gb / w) for w in widths])
-            for zero, traffic in traffics.items() if zero in (1, 3)
-        ]  # fmt: skip
+            for zero, traffic in traffics.items()
+            if zero in (1, 3)
+        ]
         curves.append(PlotLine(name="compute", points=[(w, traffics[0].compute_s) for w in widths]))
         draw(plot, title=f"{billions:.0f}B on {gpus} GPUs", x="GB/s", y="seconds a step", curves=curves)
     if as_json:
@@ -224,8 +294,14 @@ def network(
         )
         return
     rows = [
-        [f"ZeRO-{zero}" if zero else "DDP", f"{traffic.sent_gb:.0f}", f"{traffic.communication_s:.1f}",
-         f"{traffic.compute_s:.1f}", f"{traffic.balance_gb_s:.1f}", "network" if traffic.network_bound else "compute"]
+        [
+            f"ZeRO-{zero}" if zero else "DDP",
+            f"{traffic.sent_gb:.0f}",
+            f"{traffic.communication_s:.1f}",
+            f"{traffic.compute_s:.1f}",
+            f"{traffic.balance_gb_s:.1f}",
+            "network" if traffic.network_bound else "compute",
+        ]
         for zero, traffic in traffics.items()
-    ]  # fmt: skip
+    ]
     listing(("", "GB sent", "communication s", "compute s", "GB/s needed", "bound by"), rows, left=("", "bound by"))
