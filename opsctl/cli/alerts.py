@@ -1,4 +1,4 @@
-"""`opsctl alerts`: what is open, whether people can be told, and what they do not want to hear."""
+"""`opsctl alerts`: list, acknowledge, silence and test alerts."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
     now, state = app.clock.now(), alerting.ledger.read()
     entries = [entry for entry in state.entries.values() if show_all or {entry.level, entry.seen} != {Level.OK}]
     silences = state.in_force(now)
-    waiting, lost = dispatch.list_undelivered(alerting), dispatch.list_abandoned(alerting)
+    undelivered, abandoned = dispatch.list_undelivered(alerting), dispatch.list_abandoned(alerting)
     if as_json:
         print_json(
             {
                 "open": [_as_data(state, entry, now) for entry in entries],
-                "silences": [asdict(each) for each in silences],
-                "undelivered": [_item_as_data(outbox_item) for outbox_item in waiting],
-                "given_up": [_item_as_data(outbox_item) for outbox_item in lost],
+                "silences": [asdict(silence) for silence in silences],
+                "undelivered": [_item_as_data(outbox_item) for outbox_item in undelivered],
+                "given_up": [_item_as_data(outbox_item) for outbox_item in abandoned],
             }
         )
         return
-    print_table(_table(state, entries, now)) if entries else print_text("nothing is open")
+    print_table(_table(state, entries, now)) if entries else print_text("no open alerts")
     for silence in silences:
         print_text(
             f"silenced until {silence.until:%Y-%m-%d %H:%M} UTC: {silence.pattern}, by {silence.by}: {silence.why}"
         )
-    for item in waiting:
-        print_text(f"not delivered by {item.channel}: {item.message.subject}{_how_it_went(item, now)}")
-    for item in lost:
-        print_text(f"given up, nobody got it by {item.channel}: {item.message.subject}{_how_it_went(item, now)}")
+    for item in undelivered:
+        print_text(f"not delivered yet by {item.channel}: {item.message.subject}{_describe_delivery(item, now)}")
+    for item in abandoned:
+        print_text(f"delivery by {item.channel} abandoned: {item.message.subject}{_describe_delivery(item, now)}")
 
 
 @alerts.command("test")
@@ -124,15 +124,15 @@ def silence(app: App, key: str, *, span: timedelta, end: bool, reason: str, dry_
     if not end and not reason:
         raise InputError("--reason is required; it is recorded with the silence")
     now = app.clock.now()
-    if end and key not in (known := [each.pattern for each in app.alerting.ledger.read().in_force(now)]):
-        raise InputError(f"no silence of {key!r} is in force; there are: {', '.join(known) or 'none'}")
+    if end:
+        _check_silenced(app, key, now)
     until = now if end else now + span
-    given = Silence(pattern=key, until=until, why=reason, by="", at=now)
+    new_silence = Silence(pattern=key, until=until, why=reason, by="", at=now)
     if not dry_run:
-        given = app.alerting.ledger.silence(key, until, reason)
+        new_silence = app.alerting.ledger.silence(key, until, reason)
     would = "would be " if dry_run else ""
     if as_json:
-        print_json({**asdict(given), "dry_run": dry_run})
+        print_json({**asdict(new_silence), "dry_run": dry_run})
     else:
         print_text(f"{key}: {would}{'no longer silenced' if end else f'silenced until {until:%Y-%m-%d %H:%M} UTC'}")
 
@@ -157,8 +157,15 @@ def ack(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> Non
         print_json({**_as_data(ledger.read(), entry, app.clock.now()), "dry_run": dry_run})
     else:
         print_text(
-            f"{key}: {'would be ' if dry_run else ''}acknowledged; you are told again when it gets worse, or is over"
+            f"{key}: {'would be ' if dry_run else ''}acknowledged; opsctl alerts again if it gets worse or is resolved"
         )
+
+
+def _check_silenced(app: App, key: str, now: datetime) -> None:
+    """Raise InputError if no silence of `key` is in force."""
+    patterns = [silence.pattern for silence in app.alerting.ledger.read().in_force(now)]
+    if key not in patterns:
+        raise InputError(f"no silence of {key!r} is in force; silences in force: {', '.join(patterns) or 'none'}")
 
 
 def _as_data(state: LedgerState, entry: LedgerEntry, now: datetime) -> dict[str, object]:
@@ -191,7 +198,7 @@ def _item_as_data(item: OutboxItem) -> dict[str, object]:
 
 
 def _table(state: LedgerState, entries: list[LedgerEntry], now: datetime) -> Table:
-    table = Table("key", "level", "since (UTC)", "now", "what", "", box=None, pad_edge=False, header_style="bold")
+    table = Table("key", "level", "since (UTC)", "now", "finding", "", box=None, pad_edge=False, header_style="bold")
     for ledger_entry in sorted(entries, key=lambda entry: entry.key):
         table.add_row(
             Text(ledger_entry.key),
@@ -211,7 +218,7 @@ def _marks(state: LedgerState, entry: LedgerEntry, now: datetime) -> str:
             *([f"acknowledged by {acknowledged.by}: {acknowledged.why}"] if acknowledged else []),
             *(["silenced"] if state.silenced(entry.key, now) else []),
             *(
-                [f"not looked at since {entry.checked_at:%Y-%m-%d %H:%M}"]
+                [f"not checked since {entry.checked_at:%Y-%m-%d %H:%M}"]
                 if now - entry.checked_at > timedelta(hours=2)
                 else []
             ),
@@ -219,9 +226,9 @@ def _marks(state: LedgerState, entry: LedgerEntry, now: datetime) -> str:
     )
 
 
-def _how_it_went(item: OutboxItem, now: datetime) -> str:
+def _describe_delivery(item: OutboxItem, now: datetime) -> str:
     if item.is_held_back(now):
-        return f" (waits until {item.not_before or now:%H:%M} UTC, the end of the quiet hours)"
-    by = f"; also given to {item.fallback}" if item.fallback else ""
+        return f" (held until the quiet hours end, {item.not_before or now:%H:%M} UTC)"
+    by = f"; also sent by {item.fallback}" if item.fallback else ""
     times = f"{item.attempts} attempt{'s' if item.attempts != 1 else ''}"
     return f" ({times}{f': {item.error}' if item.error else ''}{by})"

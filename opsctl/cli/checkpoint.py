@@ -1,4 +1,4 @@
-"""`opsctl checkpoint`: what a train has saved."""
+"""`opsctl checkpoint`: list, verify, prune, shrink, export and offload checkpoints."""
 
 from __future__ import annotations
 
@@ -75,20 +75,22 @@ def verify(context: click.Context, train: str, *, step: int | None, as_json: boo
     """
     app: App = context.obj
     verdicts = []
-    for each in _of_step(app.find(train), step):
+    for checkpoint in _of_step(app.find(train), step):
         try:
-            found = catalog.problems(each.path)
-            verdict = "damaged" if found else "verified"
+            problems = catalog.problems(checkpoint.path)
+            verdict = "damaged" if problems else "verified"
         except (OSError, ValueError) as error:
-            found, verdict = [str(error)], "unknown"
-        verdicts.append({"step": each.step, "path": str(each.path), "verdict": verdict, "problems": found})
+            problems, verdict = [str(error)], "unknown"
+        verdicts.append(
+            {"step": checkpoint.step, "path": str(checkpoint.path), "verdict": verdict, "problems": problems}
+        )
         if not as_json:
-            print_text(f"{each.path.name}: {verdict}" + "".join(f"\n  {problem}" for problem in found))
+            print_text(f"{checkpoint.path.name}: {verdict}" + "".join(f"\n  {problem}" for problem in problems))
     if as_json:
         print_json(verdicts)
     elif not verdicts:
         print_text(f"{train}: no checkpoints")
-    context.exit(int(any(each["problems"] for each in verdicts)))
+    context.exit(int(any(row["problems"] for row in verdicts)))
 
 
 @checkpoint.command()
@@ -111,19 +113,28 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
     """
     run = ours(app, train)
     with leased(run, app):
-        gone, failed = catalog.find_superfluous(run.checkpoints, keep_last=keep_last, keep_every=keep_every)
-        sizes = {each: offload.size(each) for each in gone}
+        superfluous, failed = catalog.find_superfluous(run.checkpoints, keep_last=keep_last, keep_every=keep_every)
+        sizes = {checkpoint: offload.size(checkpoint) for checkpoint in superfluous}
         if not dry_run:
             failed += catalog.sweep(run.checkpoints)
-            gone, stay = catalog.remove(gone)
-            failed += stay
-    freed = sum(sizes[each] for each in gone)
+            superfluous, not_removed = catalog.remove(superfluous)
+            failed += not_removed
+    freed = sum(sizes[checkpoint] for checkpoint in superfluous)
     if as_json:
-        print_json({"removed": [each.step for each in gone], "bytes": freed, "dry_run": dry_run, "failed": failed})
+        print_json(
+            {
+                "removed": [checkpoint.step for checkpoint in superfluous],
+                "bytes": freed,
+                "dry_run": dry_run,
+                "failed": failed,
+            }
+        )
     else:
-        literal = "would remove" if dry_run else "removed"
+        action = "would remove" if dry_run else "removed"
         print_text(
-            f"{run.name}: {literal} {steps(gone)}, {format_size(freed)}" if gone else f"{run.name}: nothing to remove"
+            f"{run.name}: {action} {steps(superfluous)}, {format_size(freed)}"
+            if superfluous
+            else f"{run.name}: nothing to remove"
         )
     if failed:
         raise OpsctlError("\n".join(failed), hint=recheck(run))
@@ -172,9 +183,9 @@ def export(context: click.Context, train: str, target: Path, *, step: int | None
 
 
 def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:
-    """`python -m opsctl.trainer.checkpoint` by the train's own Python, which has torch; its exit code."""
+    """Run `python -m opsctl.trainer.checkpoint` with the Python of the train, which has torch; return the exit code."""
     python = sys.executable
-    if run.is_ours:  # what another user's train names is not ours to run
+    if run.is_ours:  # a program named by another user is never run
         check_trusted([run.config], root=app.root if app.site.trust_parents else None)
         python = str(read_toml(run.config).get("python") or python)
     argv = [python, "-P", "-m", "opsctl.trainer.checkpoint", *words, *(["--json"] * as_json)]
@@ -187,7 +198,7 @@ def _of_step(run: RunDir, step: int | None) -> list[Checkpoint]:
         return checkpoints
     if chosen := [checkpoint for checkpoint in checkpoints if checkpoint.step == step]:
         return chosen
-    raise InputError(f"{run.name}: no checkpoint of step {step}; there are: {steps(checkpoints)}")
+    raise InputError(f"{run.name}: no checkpoint of step {step}; existing checkpoints: {steps(checkpoints)}")
 
 
 checkpoint.add_command(offload_)

@@ -1,4 +1,4 @@
-"""`opsctl cron`: what is done while nobody looks."""
+"""`opsctl cron`: run periodic jobs, with or without system cron."""
 
 from __future__ import annotations
 
@@ -59,24 +59,24 @@ def start(app: App, driver: str | None, *, as_json: bool) -> None:
     app.cron.place.create()
     named = [driver] if driver else [driver_name for driver_name in app.site.cron.drivers if driver_name in DRIVERS]
     refused: dict[str, str] = {}
-    for each in named[:-1]:
+    for name in named[:-1]:
         try:
-            _start(app, each, refused, as_json=as_json)
+            _start(app, name, refused, as_json=as_json)
         except Unreachable:
             raise
         except (SchedulerError, MissingProgram) as error:
-            refused[each] = error.message
+            refused[name] = error.message
             if not as_json:
-                print_text(f"not the {each} driver: {error.message}")
+                print_text(f"skipped the {name} driver: {error.message}")
         else:
             return
     if not named:
-        raise InputError("no driver is allowed here but export", hint="opsctl cron export crontab")
+        raise InputError("`drivers` in site.toml allows only export", hint="opsctl cron export crontab")
     _start(app, named[-1], refused, as_json=as_json)
 
 
 def _check_schedule(app: App) -> None:
-    """What a tick would only tell is refused to somebody who is there to read it."""
+    """Raise ConfigError for problems that otherwise only a tick would report, unattended."""
     schedule = app.cron.schedule()
     if schedule.problems:
         raise ConfigError(str(app.cron.directory), list(schedule.problems))
@@ -99,7 +99,7 @@ def _start(app: App, driver: str, refused: Mapping[str, str], *, as_json: bool) 
     if as_json:
         print_json({**begun, "job": job, "was_started": already})
         return
-    print_text(f"{'ticks already' if already else 'ticks'} every {app.site.cron.every} s, next as job {job}")
+    print_text(f"{'already ticks' if already else 'ticks'} every {app.site.cron.every} s, next as job {job}")
     print_text("  opsctl cron status")
 
 
@@ -119,18 +119,18 @@ def stop(app: App, *, as_json: bool) -> None:
     \b
     opsctl cron stop
     """
-    wanted = daemons.alive(app.cron)
+    running = daemons.alive(app.cron)
     cancelled: list[str] = []
-    if wanted and wanted.driver == daemons.NAME:
-        done = daemons.stop(app.cron, wanted)
-    elif wanted and wanted.driver == exported_lines.NAME:
+    if running and running.driver == daemons.NAME:
+        done = daemons.stop(app.cron, running)
+    elif running and running.driver == exported_lines.NAME:
         app.cron.place.wanted.unlink(missing_ok=True)
-        done = f"stopped expecting ticks; the line on {wanted.host} still ticks until somebody takes it out"
+        done = f"stopped expecting ticks; the line on {running.host} still ticks until it is removed"
     else:
         cancelled = app.slurm_cron.stop() if app.cron.place.exists else []
         done = f"stopped; cancelled job {', '.join(cancelled)}" if cancelled else "stopped; nothing was waiting"
     if as_json:
-        print_json({"driver": wanted.driver if wanted else None, "done": done, "cancelled": cancelled})
+        print_json({"driver": running.driver if running else None, "done": done, "cancelled": cancelled})
     else:
         print_text(done)
 
@@ -154,18 +154,18 @@ def tick(app: App, *, slot: int, is_exported: bool, as_json: bool) -> int:
         _expect(app)
     if not slot:
         return _tick(app, None, as_json=as_json)
-    meant, began = datetime.fromtimestamp(slot, UTC), app.clock.monotonic()
+    due, began = datetime.fromtimestamp(slot, UTC), app.clock.monotonic()
     driver, own = app.slurm_cron, os.environ.get("SLURM_JOB_ID", "")
     try:
-        driver.ensure(after=meant, own=own)
+        driver.ensure(after=due, own=own)
     except OpsctlError as error:
         app.cron.say(f"the next tick: {error.message}")
     try:
-        return _tick(app, meant, as_json=as_json)
+        return _tick(app, due, as_json=as_json)
     finally:
         left = app.site.cron.limit_seconds - 60 - (app.clock.monotonic() - began)
-        if not driver.follow(meant, own, seconds=left):
-            app.cron.say("the next tick could not be submitted; the next verb or guard tries again")
+        if not driver.follow(due, own, seconds=left):
+            app.cron.say("the next tick could not be submitted; the next command or guard tries again")
 
 
 def _expect(app: App) -> None:

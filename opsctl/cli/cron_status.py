@@ -40,10 +40,10 @@ def status(app: App, *, as_json: bool) -> int:
 
 
 def _head(status: CronStatus, now: datetime) -> list[Text]:
-    lines = [Text(status.driver or "nobody ticks: opsctl cron start", style="" if status.driver else "yellow")]
+    lines = [Text(status.driver or "cron is not started: opsctl cron start", style="" if status.driver else "yellow")]
     if status.last_tick:
         ago = max(0.0, (now - status.last_tick).total_seconds())  # a node wrote the time, by its own clock
-        late = "; that is too long ago: opsctl cron start" if status.is_overdue else ""
+        late = "; overdue: opsctl cron start" if status.is_overdue else ""
         lines.append(
             Text(f"last tick {ago:.0f} s ago, one is due every {status.every} s{late}", style="red" if late else "")
         )

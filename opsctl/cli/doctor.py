@@ -1,4 +1,4 @@
-"""`opsctl doctor`: is everything here that the verbs need, and if not, what to type."""
+"""`opsctl doctor`: check that everything opsctl needs is installed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def doctor(app: App, *, as_json: bool) -> None:
     \b
     opsctl doctor
     """
-    lines = [line for look in LOOKS for line in look(app)]
+    lines: list[DoctorRow] = []
+    for check in CHECKS:
+        lines += check(app)
     if as_json:
         print_json([asdict(line) for line in lines])
     else:
@@ -72,7 +74,7 @@ def _settings(app: App) -> Iterator[DoctorRow]:
         yield DoctorRow(
             "site file",
             "missing",
-            "others can write it, and it names programs that run as you",
+            "others can write the file, which names programs that run as you",
             f"chmod go-w {app.site_path}",
         )
     yield DoctorRow(
@@ -82,22 +84,22 @@ def _settings(app: App) -> Iterator[DoctorRow]:
 
 def _root(app: App) -> Iterator[DoctorRow]:
     root = app.root
-    there = root if root.exists() else next(parent for parent in root.parents if parent.exists())
-    if not os.access(there, os.W_OK):
+    existing = root if root.exists() else next(parent for parent in root.parents if parent.exists())
+    if not os.access(existing, os.W_OK):
         yield DoctorRow(
-            "root", "missing", f"{root}: {there} is not writable by you", "choose another `root` in site.toml"
+            "root", "missing", f"{root}: {existing} is not writable by you", "choose another `root` in site.toml"
         )
         return
-    usage = shutil.disk_usage(there)
+    usage = shutil.disk_usage(existing)
     yield DoctorRow("root", "ok", f"{root}: {usage.free / 1e9:,.0f} GB free of {usage.total / 1e9:,.0f}")
     try:
-        check_trusted([there], root=there if app.site.trust_parents else None)
+        check_trusted([existing], root=existing if app.site.trust_parents else None)
     except OpsctlError as error:
         yield DoctorRow("root", "missing", error.message, error.hint or "")
 
 
 def _slurm(app: App) -> Iterator[DoctorRow]:
-    from opsctl.scheduler.pyslurm_reader import choose  # noqa: PLC0415 (doctor should start even where this is broken)
+    from opsctl.scheduler.pyslurm_reader import choose  # noqa: PLC0415 (doctor must start even if this module is broken)
 
     try:
         scheduler, why = choose(app.engine_runner)
@@ -115,7 +117,7 @@ def _slurm(app: App) -> Iterator[DoctorRow]:
     if limits.accounting:
         yield DoctorRow("accounting", "ok", "sacct answers")
     else:
-        yield DoctorRow("accounting", "optional", "none: what vanished from the queue is known only by its own files")
+        yield DoctorRow("accounting", "optional", "none: the end of a job is known only from its own files")
 
 
 def _sandbox(app: App) -> Iterator[DoctorRow]:
@@ -146,7 +148,7 @@ def _alerts(app: App) -> Iterator[DoctorRow]:
         yield DoctorRow(
             "alerts",
             "optional",
-            "no channel: they go to a file that nobody is told of",
+            "no channel: alerts go to a file only",
             "[alerts.channels] in site.toml",
         )
     for channel, error in check(app.alerting):
@@ -160,12 +162,12 @@ def _alerts(app: App) -> Iterator[DoctorRow]:
         yield DoctorRow(
             f"alerts {channel}",
             "missing",
-            f"messages given up after a month, which nobody got: {count}",
-            f"opsctl alerts list shows them; remove {place} when they are read",
+            f"deliveries abandoned after 30 days: {count}",
+            f"opsctl alerts list; then remove {place}",
         )
     try:
         if check_ping(app.alerting):
-            yield DoctorRow("alerts ping", "ok", "is set up: fetched after every complete cycle")
+            yield DoctorRow("alerts ping", "ok", "is set up: fetched after every complete watch cycle")
     except OpsctlError as error:
         yield DoctorRow("alerts ping", "missing", error.message, "[alerts] in site.toml")
 
@@ -180,13 +182,11 @@ def _cron(app: App) -> Iterator[DoctorRow]:
         return
     last = f"last tick {status.last_tick:%Y-%m-%d %H:%M} UTC" if status.last_tick else "no tick yet"
     if status.is_overdue:
-        yield DoctorRow(
-            "cron", "missing", f"{status.driver or 'nobody ticks'}; {last}: too long ago", "opsctl cron start"
-        )
+        yield DoctorRow("cron", "missing", f"{status.driver or 'no driver'}; {last}: overdue", "opsctl cron start")
     elif not status.driver and status.last_tick is None:
-        yield DoctorRow("cron", "optional", "nobody ticks: while you sleep, nobody looks", "opsctl cron start")
+        yield DoctorRow("cron", "optional", "not started: nothing watches trains unattended", "opsctl cron start")
     else:
-        yield DoctorRow("cron", "ok", f"{status.driver or 'ticks from outside'}; {last}")
+        yield DoctorRow("cron", "ok", f"{status.driver or 'external ticks'}; {last}")
     for problem in status.problems:
         yield DoctorRow("cron", "missing", problem, "see docs/cron.md")
 
@@ -207,7 +207,7 @@ def _programs(_: App) -> Iterator[DoctorRow]:
         yield DoctorRow(name, "ok" if path else "optional", path or purpose)
 
 
-LOOKS: tuple[Callable[[App], Iterator[DoctorRow]], ...] = (
+CHECKS: tuple[Callable[[App], Iterator[DoctorRow]], ...] = (
     _settings,
     _root,
     _slurm,
@@ -217,4 +217,4 @@ LOOKS: tuple[Callable[[App], Iterator[DoctorRow]], ...] = (
     _extras,
     _programs,
 )
-"""What is looked at, in this order."""
+"""The checks, in this order."""

@@ -1,4 +1,4 @@
-"""`opsctl edit`: what the next task will run."""
+"""`opsctl edit`: change what the next task of a train runs."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
     """
     run = app.find(train)
     if not run.is_ours:
-        raise RunDirError(f"{run.path}: is not yours; only its owner can edit what it runs")
+        raise RunDirError(f"{run.path}: belongs to another user; only the owner can edit the train")
     new = _checked(app, run, changed)
     now = read_files(run)
-    assert now is not None  # it was found by its train.toml
+    assert now is not None  # app.find() found train.toml
     difference = diff(now, new)
     if dry_run:
         if as_json:
@@ -64,27 +64,29 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
 
 
 def _checked(app: App, run: RunDir, changed: Path) -> Files:
-    """The files that `changed` makes. Raises ConfigError with all that is wrong."""
+    """Return the files rendered from `changed`. Raises ConfigError with every problem."""
     before, after = load_train(run.config), load_train(changed)
-    found = [f"name: {after.name!r}, and the train is {run.name!r}"] if after.name != run.name else []
-    found += frozen_changes(before, after)
-    found += [
-        f"[environment] {name}: would stand in body.sh for all to read; put it in a file and `source` that in [setup]"
+    problems = [f"name: {after.name!r}, but the train is {run.name!r}"] if after.name != run.name else []
+    problems += frozen_changes(before, after)
+    problems += [
+        f"[environment] {name}: would be readable by all in body.sh; put the value in a file and `source` it in [setup]"
         for name in after.environment
         if SECRET.search(name)
     ]
     body = planning.render_body(after, run, python=sys.executable)
-    found += syntax_problems(body, app.runner)
-    if found:
+    problems += syntax_problems(body, app.runner)
+    if problems:
         raise ConfigError(
-            str(changed), found, hint=f"for another [slurm]: opsctl cancel {run.name} --queued-only, then launch again"
+            str(changed),
+            problems,
+            hint=f"for another [slurm]: opsctl cancel {run.name} --queued-only, then launch again",
         )
     trainer = planning.trainer_json(_with_corpus_of(run, before, after), Path.cwd())
     return Files(config=changed.read_text(encoding="utf-8"), trainer=trainer, body=body)
 
 
 def _with_corpus_of(run: RunDir, before: TrainSettings, after: TrainSettings) -> TrainSettings:
-    """A relative path means what it meant at launch, wherever the edit is typed."""
+    """Return `after` with the data path of the launch, so that a relative path keeps its meaning."""
     if after.trainer is None or before.trainer is None or after.trainer.get("data") != before.trainer.get("data"):
         return after
     launched = json.loads(run.trainer_config.read_text(encoding="utf-8"))

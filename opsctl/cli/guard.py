@@ -1,4 +1,4 @@
-"""`opsctl guard run`: what a batch job becomes. Batch scripts call it; people have no need to."""
+"""`opsctl guard run`: supervise the body inside the job. Called by batch scripts only."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.state import run_dir as rundir
 from opsctl.state.run_dir import RunDir
 
-TELL_SECONDS = 20.0
-"""What telling people may take. What is not told by then is told by the next cycle of `opsctl watch`."""
+NOTIFY_TIMEOUT_S = 20.0
+"""Time limit of sending alerts. The next watch cycle sends the rest."""
 
 
 @click.group()
@@ -62,7 +62,7 @@ def run(app: App, run_dir: Path) -> int:
             check_trusted=lambda: check_body(app, train),
             keep_cron=lambda: keep_cron(app),
             care=care_of(app, env),
-            notify=lambda: tell(app, train),
+            notify=lambda: notify(app, train),
         )
         return supervisor.supervise()
     except Exception:
@@ -74,15 +74,17 @@ def run(app: App, run_dir: Path) -> int:
 
 
 def care_of(app: App, env: Mapping[str, str]) -> NodeCare:
-    """With the nodes of this job reached through it."""
+    """Return the node care that reaches the nodes of this job through the job."""
     own = dict.fromkeys(nodes_of(env), env["SLURM_JOB_ID"])
     return replace(app.node_care, jobs=own)
 
 
-def tell(app: App, train: RunDir) -> None:
-    """Tell people of failures at once, where the site's alerts are ours; if not, whoever keeps them does. Raises
-    OpsctlError."""
-    from opsctl.alerts import dispatch  # noqa: PLC0415 (templates and more, for an attempt that has ended)
+def notify(app: App, train: RunDir) -> None:
+    """Send alerts of failures at once. Raises OpsctlError.
+
+    Does nothing if the alert ledger belongs to another user, whose watch sends the alerts.
+    """
+    from opsctl.alerts import dispatch  # noqa: PLC0415 (only after an attempt has ended)
     from opsctl.watchdogs.failures import failures  # noqa: PLC0415 (as above)
 
     site = app.alerting.site.path
@@ -94,13 +96,13 @@ def tell(app: App, train: RunDir) -> None:
         app.alerting.ledger.record(findings)
         dispatch.send_alerts(app.alerting)
 
-    failed = Isolation[str, None](app.clock, TELL_SECONDS).run({"tell": record})["tell"]
+    failed = Isolation[str, None](app.clock, NOTIFY_TIMEOUT_S).run({"notify": record})["notify"]
     if isinstance(failed, Failed):
-        log_line(f"telling people: {failed.why}")
+        log_line(f"sending alerts: {failed.why}")
 
 
 def rules_of(train: RunDir) -> GuardSettings:
-    """The [guard] table, and nothing else of TRAIN.toml; the defaults if it cannot be read."""
+    """Return the [guard] table of train.toml; the defaults if the file cannot be read."""
     try:
         return parse(GuardSettings, read_toml(train.config).get("guard", {}), str(train.config))
     except ConfigError as error:
@@ -113,5 +115,5 @@ def check_body(app: App, train: RunDir) -> None:
 
 
 def log_line(text: str) -> None:
-    """Into the batch log."""
+    """Print to the batch log."""
     click.echo(f"opsctl guard: {text}", err=True)

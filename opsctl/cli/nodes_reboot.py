@@ -1,4 +1,4 @@
-"""`opsctl nodes reboot`: boot nodes anew once their jobs have ended."""
+"""`opsctl nodes reboot`: reboot nodes once their jobs have ended."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool, as_js
     else:
         for step in plan.steps:
             error = done.get(step.node, "")
-            word = "would boot" if dry_run else "left alone" if error else "boots when its jobs have ended"
-            print_text(f"{step.node}: {word}: {error or step.reason}")
+            outcome = "not rebooted" if error else "reboots when its jobs have ended"
+            if dry_run:
+                outcome = "would reboot"
+            print_text(f"{step.node}: {outcome}: {error or step.reason}")
         for left in plan.left:
             print_text(f"leave {left.node}: {left.why}")
     if any(done.values()) or (plan.left and not plan.steps):

@@ -1,4 +1,4 @@
-"""`opsctl publish`: copies of logs, curves and reports, for others to see."""
+"""`opsctl publish`: copy logs, curves and reports of trains to where others can read them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def publish(app: App, train: str | None, *, dry_run: bool, as_json: bool) -> int
 
 
 def _runs(app: App, train: str | None) -> list[RunDir]:
-    """Those that were not published for longest come first, so that none is always out of time."""
+    """Return the trains, least recently published first, so that the time limit starves no train."""
     if train:
         return [app.find(train)]
     return sorted(filter(may_act, all_trains(app.root)), key=_published_at)
@@ -77,22 +77,22 @@ def _published_at(run: RunDir) -> float:
 
 
 def _publisher(app: App, run: RunDir, deadline: TimeLimit) -> Publisher | None:
-    """None where nothing is to be published. Raises InputError for a train of somebody else's."""
+    """Return the publisher, or None without [publish]. Raises InputError for a train of another user."""
     config = parse(TrainSettings, read_toml(run.config), str(run.config))
     table = config.publish or app.site.publish
     if not table.to:
         return None
     if not run.is_ours:
-        raise InputError(f"{run.path}: is not yours; only its owner can publish it")
-    app.check_trusted(run)  # its [publish] may name a command
+        raise InputError(f"{run.path}: belongs to another user; only the owner can publish the train")
+    app.check_trusted(run)  # [publish] may name a command
     if config.publish:
         deadline = TimeLimit.within(app.clock, table.timeout_seconds)
-    known = redaction.gather(app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ)
+    secrets = redaction.gather(app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ)
     return Publisher(
         run=run,
         table=table,
         root=app.root,
-        secrets=known,
+        secrets=secrets,
         reports=lambda: _reports(app, run),
         runner=app.runner,
         clock=app.clock,
@@ -102,10 +102,10 @@ def _publisher(app: App, run: RunDir, deadline: TimeLimit) -> Publisher | None:
 
 def _reports(app: App, run: RunDir) -> Mapping[str, str]:
     try:
-        made = report_train(run, app.journal(run).events(), app.clock.now())
+        report = report_train(run, app.journal(run).events(), app.clock.now())
     except OpsctlError:
         return {}
-    return {"report.md": formats.markdown(made), "report.html": render_page(made)}
+    return {"report.md": formats.markdown(report), "report.html": render_page(report)}
 
 
 def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run: bool) -> Iterator[str]:
@@ -113,10 +113,10 @@ def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run:
         changed = [item for item in published.items if item.action in ("copied", "would copy")]
         unchanged = sum(item.action == "unchanged" for item in published.items)
         size = format_size(sum(item.size for item in changed))
-        word = "would copy" if dry_run else "copied"
+        action = "would copy" if dry_run else "copied"
         detail = f"; {published.detail}" if published.detail else ""
         files = f"{len(changed)} file{'s' * (len(changed) != 1)}"
-        yield f"{published.train}: {word} {files}, {size}, to {published.to}; {unchanged} unchanged{detail}"
+        yield f"{published.train}: {action} {files}, {size}, to {published.to}; {unchanged} unchanged{detail}"
         yield from (f"  {item.name}: {_about(item)}" for item in published.items if _about(item))
     for name, error in failed.items():
         yield f"{name}: not published: {error.message}" + (f" ({error.hint})" if error.hint else "")
@@ -125,7 +125,7 @@ def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run:
 def _about(item: StagedFile) -> str:
     if item.action == "refused":
         return f"not published: {item.why}"
-    size = "made as it is copied" if item.action == "would copy" and item.name in REPORTS else format_size(item.size)
+    size = "rendered when copied" if item.action == "would copy" and item.name in REPORTS else format_size(item.size)
     parts = [size] if item.action != "unchanged" else []
     if item.left_out and parts:
         parts.append(f"the first {format_size(item.left_out)} left out")

@@ -1,4 +1,4 @@
-"""opsctl sandbox: a private, real Slurm on this machine."""
+"""`opsctl sandbox`: a private, real Slurm on this machine."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class HasSeams(Protocol):
-    """What these verbs want of the App."""
+    """The parts of the App that these commands use."""
 
     clock: Clock
     runner: Runner
 
 
 def size_options(command: F) -> F:
-    """What a new sandbox is like."""
+    """Add the options that size a new sandbox."""
     for option in (
         click.option("--fast", is_flag=True, help="Short timers: a dead node is down within seconds."),
         click.option("--accounting", is_flag=True, help="Start slurmdbd and MariaDB, so that sacct works."),
@@ -79,17 +79,17 @@ def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
     opsctl sandbox up --name night-1 --accounting
     """
     begun = app.clock.monotonic()
-    made = Sandbox.up(SandboxSpec(name=name, **size), clock=app.clock, runner=app.runner)
-    about = f"sandbox {name!r}: {made.record.spec.describe()}"
+    cluster = Sandbox.up(SandboxSpec(name=name, **size), clock=app.clock, runner=app.runner)
+    description = f"sandbox {name!r}: {cluster.record.spec.describe()}"
     took = app.clock.monotonic() - begun
     if as_json:
-        facts = {"was_up": made.was_up, "seconds": took, "env": made.env(), "shared": made.record.site.shared}
-        print_json({**asdict(made.record.spec), **facts})
+        facts = {"was_up": cluster.was_up, "seconds": took, "env": cluster.env(), "shared": cluster.record.site.shared}
+        print_json({**asdict(cluster.record.spec), **facts})
         return
-    print_text(f"{about}; it was up already" if made.was_up else f"{about}; up in {took:.1f} s")
+    print_text(f"{description}; it was up already" if cluster.was_up else f"{description}; up in {took:.1f} s")
     print_text(f'to use it from this shell:  eval "$(opsctl sandbox env{for_name(name)})"')
-    if made.record.site.shared:
-        print_text(f"other users of this machine may submit jobs to it:  export SLURM_CONF={made.conf}")
+    if cluster.record.site.shared:
+        print_text(f"other users of this machine may submit jobs to it:  export SLURM_CONF={cluster.conf}")
 
 
 @sandbox.command()
@@ -111,7 +111,7 @@ def down(app: HasSeams, *, name: str, as_json: bool) -> None:
     elif ended.count:
         print_text(f"sandbox {name!r} is down: {ended.count} processes ended, none left")
     else:
-        print_text(f"sandbox {name!r} was not up; nothing of it is left")
+        print_text(f"sandbox {name!r} was not up; no files are left")
 
 
 @sandbox.command()
@@ -127,7 +127,7 @@ def status(app: HasSeams, *, name: str | None, as_json: bool) -> None:
     opsctl sandbox status
     """
     names = [name] if name else Places.default().names()
-    statuses = [Sandbox.open(each, clock=app.clock, runner=app.runner).status() for each in names]
+    statuses = [Sandbox.open(sandbox_name, clock=app.clock, runner=app.runner).status() for sandbox_name in names]
     if as_json:
         print_json([asdict(sandbox_status) for sandbox_status in statuses])
     else:
@@ -137,7 +137,7 @@ def status(app: HasSeams, *, name: str | None, as_json: bool) -> None:
 
 
 def describe(status: SandboxStatus) -> str:
-    """One sandbox in a few lines."""
+    """Return a few lines about a sandbox."""
     states = sorted(set(status.nodes.values()))
     counts = ", ".join(f"{list(status.nodes.values()).count(state)} {state}" for state in states)
     hours, minutes = divmod(int(status.uptime_s) // 60, 60)
@@ -200,7 +200,7 @@ def shell(ctx: click.Context, /, **size: Any) -> None:
     """
     app, spec = ctx.obj, SandboxSpec(name="run", **size)
     if sys.stdin.isatty():
-        warn(f"a private Slurm of {spec.describe()}; `exit` ends all of it")
+        warn(f"a private Slurm of {spec.describe()}; `exit` ends the sandbox")
     command = [os.environ.get("SHELL") or "/bin/sh"]
     ctx.exit(run_private(spec, command, clock=app.clock, runner=app.runner, warn=warn))
 

@@ -1,4 +1,4 @@
-"""`opsctl kill-switch` and `opsctl save-switch`: files by which anyone in the group stops or saves a train."""
+"""`opsctl kill-switch` and `opsctl save-switch`: files with which the group stops or saves a train."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Armed, Switch, arm, disarm, journal_switches, read
 
 EFFECT = {
-    Switch.KILL: "the running task saves and stops; what is queued is cancelled",
-    Switch.PAUSE: "the running task saves and stops; what is queued is held",
+    Switch.KILL: "the running task saves and stops; queued tasks are cancelled",
+    Switch.PAUSE: "the running task saves and stops; queued tasks are held",
     Switch.SAVE: "the running task saves a checkpoint and goes on",
 }
 
@@ -71,12 +71,12 @@ def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bo
     """
     run = app.find(train)
     switch = Switch.PAUSE if pause else Switch.KILL
-    there = looked_at(run, switch) is not None
-    if there and not dry_run:
-        take_away(app, run, switch)
+    was_armed = read_switch(run, switch) is not None
+    if was_armed and not dry_run:
+        disarm_switch(app, run, switch)
     word = "would be disarmed" if dry_run else "disarmed"
-    text = f"the {switch} switch {'is ' * (not dry_run)}{word}" if there else f"the {switch} switch was not armed"
-    _tell(run, text, {"switch": switch.value, "was_armed": there}, as_json=as_json)
+    text = f"the {switch} switch {'is ' * (not dry_run)}{word}" if was_armed else f"the {switch} switch was not armed"
+    _print_result(run, text, {"switch": switch.value, "was_armed": was_armed}, as_json=as_json)
 
 
 @kill_switch.command("show")
@@ -92,13 +92,14 @@ def show(app: App, train: str, *, as_json: bool) -> None:
     opsctl kill-switch show tiny-gpt
     """
     run = app.find(train)
-    armeds = [armed for switch in Switch if (armed := looked_at(run, switch))]
+    switches = [read_switch(run, switch) for switch in Switch]
+    armed_switches = [armed for armed in switches if armed]
     if as_json:
-        print_json([asdict(armed) for armed in armeds])
+        print_json([asdict(armed) for armed in armed_switches])
         return
-    for armed in armeds:
+    for armed in armed_switches:
         print_text(f"{run.name}: {_described(armed)}")
-    if not armeds:
+    if not armed_switches:
         print_text(f"{run.name}: no switch is armed")
 
 
@@ -121,30 +122,30 @@ def save_switch(app: App, train: str, *, reason: str, dry_run: bool, as_json: bo
 
 def _arm(app: App, train: str, switch: Switch, reason: str, *, dry_run: bool, as_json: bool) -> None:
     run = app.find(train)
-    before = looked_at(run, switch)
+    before = read_switch(run, switch)
     if not dry_run:
         arm(run, switch, why=reason)
-        if run.is_ours:  # a team-mate's doing shows in the file that they left
+        if run.is_ours:  # for a team member, the file itself is the record
             journal_switches(run, app.journal(run), (switch,))
     if before:
         text = f"already armed: {_described(before)}"
     else:
         text = f"the {switch} switch {'would be' if dry_run else 'is'} armed: {EFFECT[switch]}"
-    _tell(run, text, {"switch": switch.value, "was_armed": before is not None}, as_json=as_json)
+    _print_result(run, text, {"switch": switch.value, "was_armed": before is not None}, as_json=as_json)
 
 
-def looked_at(run: RunDir, switch: Switch) -> Armed | None:
-    """The switch, if it is armed. Raises RunDirError where that cannot be told."""
+def read_switch(run: RunDir, switch: Switch) -> Armed | None:
+    """Return the switch if it is armed. Raises RunDirError if the file cannot be read."""
     try:
         return read(run, switch)
     except OSError as error:
-        raise RunDirError(f"{run.switches}: {error.strerror}: it is unknown what is armed") from error
+        raise RunDirError(f"{run.switches}: {error.strerror}: unknown whether a switch is armed") from error
 
 
-def take_away(app: App, run: RunDir, switch: Switch) -> None:
-    """Disarm it. Raises RunDirError."""
+def disarm_switch(app: App, run: RunDir, switch: Switch) -> None:
+    """Disarm the switch. Raises RunDirError."""
     if run.is_ours:
-        # Before it is done: afterwards nobody could tell who did it. Cut off in between, it is armed again in both.
+        # Journal first: the file does not record who removed it. After an interruption both show the switch as armed.
         app.journal(run).append(EventKind.DISARMED, switch=switch.value, by=actor())
     try:
         disarm(run, switch)
@@ -157,7 +158,7 @@ def _described(armed: Armed) -> str:
     return f"{armed.switch} by {armed.by} since {armed.since:%Y-%m-%d %H:%M} UTC{why}"
 
 
-def _tell(run: RunDir, text: str, data: dict[str, object], *, as_json: bool) -> None:
+def _print_result(run: RunDir, text: str, data: dict[str, object], *, as_json: bool) -> None:
     if as_json:
         print_json({"train": run.name, **data})
     else:

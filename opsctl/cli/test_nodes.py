@@ -1,4 +1,4 @@
-"""`opsctl test-nodes`: do these nodes work together, and if not, which of them is it?"""
+"""`opsctl test-nodes`: test that nodes compute and communicate together."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_nodes(
         rounds = [asdict(round) for round in test.rounds]
         print_json(
             {
-                "nodes": [asdict(each) for each in verdicts],
+                "nodes": [asdict(verdict) for verdict in verdicts],
                 "apart": result.apart,
                 "gigabytes_per_s": speeds,
                 "rounds": rounds,
@@ -114,7 +114,7 @@ def test_nodes(
         _show(test, result, speeds, verdicts)
     if plan:
         carry_out(app, view, plan, quiet=as_json, dry_run=dry_run)
-    if any(each.is_bad for each in verdicts):
+    if any(verdict.is_bad for verdict in verdicts):
         click.get_current_context().exit(1)
 
 
@@ -122,7 +122,7 @@ def _show(test: CollectiveTest, result: SearchResult, speeds: dict[str, float], 
     show(verdicts)
     for left, right in result.apart:
         print_text(
-            f"{fold(left)} and {fold(right)} each work, but not together: look at the links and switches between them"
+            f"{fold(left)} and {fold(right)} work alone, but not together: check the links and switches between them"
         )
     whole = next(
         (round for round in test.rounds if round.passed == (True,) and round.gigabytes_per_s[0] is not None), None

@@ -1,4 +1,4 @@
-"""`opsctl plan`: sizes, memory, topologies, time, cost, failures, before and while a run uses them."""
+"""`opsctl plan`: estimate sizes, memory, layouts, time, cost and failures of a run."""
 
 from __future__ import annotations
 

@@ -75,12 +75,12 @@ def checkpoint(
     def costs(seconds: float) -> calc.Cost:
         return calc.cost(interval_s=seconds, save_s=save_s, mtbf_s=mtbf_s, restart_s=restart * 60, detect_s=detect * 60)
 
-    found = {name: costs(seconds) for name, seconds in intervals.items()}
+    cost_of = {name: costs(seconds) for name, seconds in intervals.items()}
     if plot:
         longest = max(intervals.values())
         minutes = [longest / 60 * k / 40 for k in range(2, 121)]
         points = [(minute, 100 * costs(minute * 60).total) for minute in minutes]
-        best = [(cost.interval_s / 60, 100 * cost.total) for cost in found.values()]
+        best = [(cost.interval_s / 60, 100 * cost.total) for cost in cost_of.values()]
         curves = [PlotLine(name="lost", points=points), PlotLine(name="proposed", points=best, as_dots=True)]
         draw(plot, title=f"{save_s:.0f} s a save", x="minutes between saves", y="% of the time", curves=curves)
     if as_json:
@@ -89,12 +89,12 @@ def checkpoint(
                 "size_bytes": size,
                 "save_s": save_s,
                 "mtbf_s": mtbf_s,
-                "intervals": {name: asdict(cost) | {"total": cost.total} for name, cost in found.items()},
+                "intervals": {name: asdict(cost) | {"total": cost.total} for name, cost in cost_of.items()},
             }
         )
         return
     print_text(f"{size / 1e12:.2f} TB, saved in {format_duration(save_s)}; a failure every {format_duration(mtbf_s)}\n")
-    _show(found, size, step)
+    _show(cost_of, size, step)
 
 
 def _show(costs: dict[str, calc.Cost], size: float, step: float | None) -> None:
@@ -112,7 +112,7 @@ def _show(costs: dict[str, calc.Cost], size: float, step: float | None) -> None:
         ]
 
     columns = ("", "every", "steps", "saving", "a failure costs", "lost in all", "TB a day")
-    listing(columns, [row(*each) for each in costs.items()], left=("",))
+    listing(columns, [row(name, cost) for name, cost in costs.items()], left=("",))
 
 
 @click.command()
@@ -141,7 +141,7 @@ def storage(*, size: float, interval: float, free: float, reliable: float, plot:
         days = figures["days_until_full"]
         curves = [
             PlotLine(name="checkpoints", points=[(0, 0), (days, daily * days)]),
-            PlotLine(name="can be counted on", points=[(0, free * reliable), (days, free * reliable)]),
+            PlotLine(name="usable", points=[(0, free * reliable), (days, free * reliable)]),
         ]
         draw(plot, title=f"{size:g} TB every {interval:g} min", x="days", y="TB", curves=curves)
     if as_json:
@@ -151,6 +151,6 @@ def storage(*, size: float, interval: float, free: float, reliable: float, plot:
         {
             "written": f"{daily:.1f} TB a day",
             "full": f"in {figures['days_until_full']:.1f} days",
-            "room for": f"{figures['checkpoints_that_fit']} checkpoints, one of them being written",
+            "room for": f"{figures['checkpoints_that_fit']} checkpoints, including one that is being written",
         }
     )

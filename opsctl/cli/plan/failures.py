@@ -39,15 +39,15 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, plo
         [*not_positive(nodes=nodes, failures=failures), *counts.not_a_confidence(confidence), *negative(repair=repair)],
     )
     expected = counts.out_at_once(nodes, failures, repair)
-    wanted = counts.spares(expected, confidence)
+    spare_nodes = counts.spares(expected, confidence)
     figures = {
         "failures_per_week": counts.failures_per_week(nodes, failures),
         "mtbf_hours": counts.mtbf_hours(nodes, failures),
         "out_at_once": expected,
-        "spares": wanted,
+        "spares": spare_nodes,
     }
     if plot:
-        points = [(float(n), p) for n, p in enumerate(islice(counts.enough(expected), 2 * wanted + 4))]
+        points = [(float(n), p) for n, p in enumerate(islice(counts.enough(expected), 2 * spare_nodes + 4))]
         draw(
             plot,
             title=f"{nodes} nodes",
@@ -63,7 +63,7 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, plo
             "failures a week": f"{figures['failures_per_week']:.1f}",
             "one every": format_duration(figures["mtbf_hours"] * 3600),
             "in repair": f"{expected:.1f} nodes on average",
-            "spares": f"{wanted} ({wanted / nodes:.1%}), enough at any moment with {confidence:.4g}",
+            "spares": f"{spare_nodes} ({spare_nodes / nodes:.1%}), enough at any moment with {confidence:.4g}",
         }
     )
 
@@ -182,7 +182,7 @@ def simulate(
 
 
 def closed_form(setup: SimulationSetup) -> float | None:
-    """What the exact form says, for a train without time limit, broken nodes and lemons; None for others."""
+    """Return the closed form for a train without time limit, broken nodes and flaky nodes; None for others."""
     if math.isfinite(setup.task_h) or setup.broken or setup.lemons or not math.isfinite(setup.mtbf_h):
         return None
     down = setup.hangs * setup.notice_h + setup.queue_h

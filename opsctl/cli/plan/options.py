@@ -1,4 +1,4 @@
-"""Options that several of the verbs share."""
+"""Options that several plan commands share."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from opsctl.calc.gpt_size import PUBLISHED, ModelShape, parameters
 from opsctl.calc.gpu_memory import PRECISIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
-WIDEST_HEAD = 512
-"""Columns: models have heads of 64 to 256."""
+MAX_HEAD_COLUMNS = 512
+"""Models have heads of 64 to 256 columns."""
 
 plot_option: Callable[[F], F] = click.option(
     "--plot", metavar="FILE", help="Draw a plot into FILE.png or FILE.svg (needs matplotlib)."
@@ -57,12 +57,12 @@ _SIZE = (
 
 
 def takes_shape(function: F) -> F:
-    """Options that make a Shape, which `function` gets as `shape`; None if none of them is given."""
+    """Add the options of a model shape; `function` gets `shape`, which is None without any of the options."""
 
     @functools.wraps(function)
-    def call(*args: Any, known: str | None, **given: Any) -> Any:
-        fields = {name: given.pop(name) for name in ("layers", "hidden", "heads", "vocabulary", "sequence")}
-        return function(*args, shape=_shape(known, {k: v for k, v in fields.items() if v is not None}), **given)
+    def call(*args: Any, known: str | None, **options: Any) -> Any:
+        fields = {name: options.pop(name) for name in ("layers", "hidden", "heads", "vocabulary", "sequence")}
+        return function(*args, shape=_shape(known, {k: v for k, v in fields.items() if v is not None}), **options)
 
     for option in reversed(_SHAPE):
         call = option(call)
@@ -83,7 +83,7 @@ def _shape(known: str | None, fields: dict[str, Any]) -> ModelShape | None:
 def needed(shape: ModelShape | None) -> ModelShape:
     refuse(
         "model",
-        [] if shape else ["its shape is not given"],
+        [] if shape else ["the shape is not given"],
         hint="--model NAME, or --layers, --hidden, --heads and --vocabulary",
     )
     assert shape is not None
@@ -91,22 +91,22 @@ def needed(shape: ModelShape | None) -> ModelShape:
 
 
 def one_head(shape: ModelShape) -> Iterator[str]:
-    """A line that says so where the heads were not given and a verb needs them."""
-    if shape.heads == 1 and shape.hidden > WIDEST_HEAD:
-        yield f"1 head of {shape.hidden} columns: --heads says how many there are"
+    """Yield a problem if --heads was not given and the command needs the heads."""
+    if shape.heads == 1 and shape.hidden > MAX_HEAD_COLUMNS:
+        yield f"1 head of {shape.hidden} columns: give the number of heads with --heads"
 
 
 def size_options(function: F) -> F:
-    """A model's size: `billions`, given or of a published shape."""
+    """Add the options of a model size; `function` gets `billions`."""
 
     @functools.wraps(function)
-    def call(*args: Any, known: str | None, billions: float | None, **given: Any) -> Any:
+    def call(*args: Any, known: str | None, billions: float | None, **options: Any) -> Any:
         if known and billions is None:
             billions = parameters(PUBLISHED[known]) / 1e9
         refuse(
             "size", ["neither --model nor --billions is given"] if billions is None else not_positive(billions=billions)
         )
-        return function(*args, billions=billions, **given)
+        return function(*args, billions=billions, **options)
 
     for option in _SIZE:
         call = option(call)

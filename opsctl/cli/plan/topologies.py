@@ -102,7 +102,7 @@ def topology(
     good = [candidate for candidate in candidates if not candidate.problems]
     if plot:
         points = [(candidate.memory_gib, candidate.seconds) for candidate in good]
-        curves = [PlotLine(name="what can run", points=points, as_dots=True)]
+        curves = [PlotLine(name="layouts that can run", points=points, as_dots=True)]
         draw(plot, title=f"{cluster.gpus} {gpu}", x="GiB of the fullest GPU", y="seconds a step", curves=curves)
     if as_json:
         print_json([asdict(candidate) for candidate in (candidates if everything else good[:show])])
@@ -129,12 +129,12 @@ def _ramp_problems(text: str | None, batch: int) -> Iterator[str]:
 
 def _show(shown: list[calc.Candidate]) -> None:
     def row(candidate: calc.Candidate) -> list[str]:
-        laid = candidate.topology
+        layout = candidate.topology
         return [
-            str(laid.tp),
-            str(laid.pp),
-            str(laid.dp),
-            str(laid.micro_batch),
+            str(layout.tp),
+            str(layout.pp),
+            str(layout.dp),
+            str(layout.micro_batch),
             f"{candidate.seconds:.1f}",
             f"{candidate.tflops:.0f}",
             format_percent(candidate.bubble),
@@ -147,7 +147,7 @@ def _show(shown: list[calc.Candidate]) -> None:
 
 
 def _count(candidates: list[calc.Candidate], good: list[calc.Candidate]) -> None:
-    """How many there are, and what rules out the others: the first reason of each."""
+    """Print the number of layouts that can run, and count the first problem of each other layout."""
     why = Counter(candidate.problems[0].partition(":")[0] for candidate in candidates if candidate.problems)
     text = ", ".join(f"{count} by {rule}" for rule, count in why.most_common())
     print_text(

@@ -39,7 +39,7 @@ LABELS = {
     "tokens_per_s": "tokens/s",
     "gpu_hours": "GPU-hours",
 }
-"""Figures that people call otherwise than JSON does."""
+"""Labels of figures whose JSON key is not readable."""
 
 
 @click.command()
@@ -129,7 +129,7 @@ def throughput(
     if as_json:
         print_json(figures)
     else:
-        facts({_label(name): _say(name, value) for name, value in figures.items() if value is not None})
+        facts({_label(name): _format(name, value) for name, value in figures.items() if value is not None})
 
 
 def _missing(seconds: float | None, tflops: float | None, gpus: int | None, batch: int | None) -> Iterator[str]:
@@ -200,7 +200,7 @@ def _label(name: str) -> str:
     return LABELS.get(name, name.replace("_", " "))
 
 
-def _say(name: str, value: Any) -> str:
+def _format(name: str, value: Any) -> str:
     if name in ("mfu", "hfu"):
         return format_percent(value)
     if name.endswith("_left") or name in ("step_s", "earliest", "latest", "likely", "mean_wait"):
