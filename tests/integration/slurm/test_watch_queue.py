@@ -362,7 +362,7 @@ def test_a_resident_watch_looks_again_until_it_is_interrupted(trains: Trains, sl
         watch.stdout.read()
     assert watch.wait() == 130
     assert sum("is neither running nor scheduled to run" in line for line in lines) >= 2
-    assert sum(line.startswith("told: ") for line in lines) == 1
+    assert sum(line.startswith("changed: ") for line in lines) == 1
 
 
 @pytest.mark.parametrize(("interval", "problem"), [("0.5s", "is less than 1s"), ("soon", "is not a duration")])
@@ -377,7 +377,7 @@ def test_nagios_gets_its_line_and_its_exit_code_and_nothing_is_done(
     trains.opsctl("launch", trains.toml())
     words = ("watch", "slurm_status", "--train", "t", "--nagios")
     (trains.run().switches / "pause").touch()
-    assert trains.opsctl(*words, app=app).splitlines()[0] == "OK - 2 looked at"
+    assert trains.opsctl(*words, app=app).splitlines()[0] == "OK - 2 findings"
     slurm_says(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     assert trains.opsctl(*words, app=app).splitlines()[0] == "CRITICAL - t is neither running nor scheduled to run"

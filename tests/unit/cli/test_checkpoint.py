@@ -155,7 +155,7 @@ def test_verify_names_what_is_damaged_and_exits_1(run):
     )
     with pytest.raises(InputError) as caught:
         opsctl("verify", "tiny", "--step", 50)
-    assert caught.value.message == "tiny: no checkpoint of step 50; there are: step 10, 20, 30, 40"
+    assert caught.value.message == "tiny: no checkpoint of step 50; existing checkpoints: step 10, 20, 30, 40"
 
 
 def test_prune_never_removes_the_last_two_that_verify(run):

@@ -109,7 +109,7 @@ def test_what_others_could_have_written_names_no_command(place: Place) -> None:
 def test_a_dry_run_and_json(place: Place) -> None:
     _, text = place.opsctl("one", "--dry-run")
     assert text.startswith("one: would copy 3 files")
-    assert "  report.html: made as it is copied\n" in text
+    assert "  report.html: rendered when copied\n" in text
     assert not place.out.exists()
     given = json.loads(place.opsctl("--json")[1])
     assert [(each["train"], each["shipped"]) for each in given["published"]] == [("one", True), ("two", True)]
