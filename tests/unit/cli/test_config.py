@@ -94,7 +94,7 @@ def test_a_key_that_is_wrong_in_itself_is_named_where_it_stands(tmp_path):
     )
     with pytest.raises(InputError) as caught:
         opsctl("config", "check", tmp_path / "t.toml")
-    assert caught.value.message.splitlines()[1] == "  [environment] A B: 'A B' is not a variable's name"
+    assert caught.value.message.splitlines()[1] == "  [environment] A B: 'A B' is not the name of a variable"
 
 
 def test_the_schema_of_a_train_knows_the_embedded_trainers_settings():
