@@ -254,9 +254,9 @@ def accounting(tape: Recorder) -> None:
 
 
 def tape_questions() -> list[tuple[str, tuple[str, ...]]]:
-    from opsctl.scheduler.accounting import questions  # noqa: PLC0415 - its module has this function's name
+    from opsctl.scheduler.accounting import build_queries  # noqa: PLC0415 - its module has this function's name
 
-    return list(questions("root", "sandbox").items())
+    return list(build_queries("root", "sandbox").items())
 
 
 SCENES: dict[str, tuple[dict[str, int], tuple[Callable[[Recorder], None], ...]]] = {

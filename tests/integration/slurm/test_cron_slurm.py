@@ -231,7 +231,7 @@ def test_a_python_that_is_broken_does_not_end_the_chain(
     broken.start()
     until(lambda: max([int(job.id) for job in site.driver.jobs()], default=0) >= 4)
     (log,) = site.place.output.iterdir()
-    assert "opsctl: cron does not start with /nowhere/it's python; only the next tick is submitted" in log.read_text()
+    assert "opsctl: cron does not start with /nowhere/it's python; only submitting the next tick" in log.read_text()
     assert site.ticks == ()
     site.driver.stop()
     until(lambda: not site.driver.jobs())

@@ -95,7 +95,7 @@ def test_invalid_variable_name_is_reported_with_its_table(tmp_path):
     )
     with pytest.raises(InputError) as caught:
         opsctl("config", "check", tmp_path / "t.toml")
-    assert caught.value.message.splitlines()[1] == "  [environment] A B: 'A B' is not a variable's name"
+    assert caught.value.message.splitlines()[1] == "  [environment] A B: 'A B' is not the name of a variable"
 
 
 def test_train_schema_includes_the_embedded_trainer():

@@ -61,7 +61,7 @@ def test_without_settings_nothing_is_published_and_nothing_is_wrong(place: Place
 
 def test_a_place_without_how_is_told_and_not_passed_over(place: Place) -> None:
     place.settings('[publish]\npath = "/somewhere"\n')
-    with pytest.raises(OpsctlError, match="to is not given: path, by what is set beside it"):
+    with pytest.raises(OpsctlError, match="to is missing; by the other keys: path"):
         place.opsctl()
 
 
