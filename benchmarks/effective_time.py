@@ -86,15 +86,30 @@ def started(names: Sequence[str], arguments: argparse.Namespace) -> Iterator[lis
                 str(arguments.seed),
                 faults,
             ]
-            sandbox = [sys.executable, "-P", "-m", "opsctl", "sandbox", "run", "--fast", "--gpus-per-node", "0",
-                       "--nodes", str(NODES), "--"]  # fmt: skip
+            sandbox = [
+                sys.executable,
+                "-P",
+                "-m",
+                "opsctl",
+                "sandbox",
+                "run",
+                "--fast",
+                "--gpus-per-node",
+                "0",
+                "--nodes",
+                str(NODES),
+                "--",
+            ]
             env = {**os.environ, "HOME": str(place), "XDG_STATE_HOME": str(place / "state")}
             env.pop("OPSCTL_SITE", None)
             with (place / "race.txt").open("wb") as out:
                 run = subprocess.Popen(
-                    [*sandbox, *inner], env=env, stdout=out, stderr=out,
+                    [*sandbox, *inner],
+                    env=env,
+                    stdout=out,
+                    stderr=out,
                     preexec_fn=end_with_us,  # noqa: PLW1509 (one prctl; there are no threads)
-                )  # fmt: skip
+                )
                 children.append(run)
         yield children
     finally:

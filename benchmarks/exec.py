@@ -13,14 +13,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "sandbox")]
-
-from sshds import MOST_PORTS, sshd  # noqa: E402 (found by the path above)
+sys.path[:0] = [str(ROOT)]
 
 from opsctl.host.system import SystemClock  # noqa: E402 (as above)
 from opsctl.nodes.remote.fanout import Fanout  # noqa: E402 (as above)
 from opsctl.nodes.remote.ssh import Ssh  # noqa: E402 (as above)
 from opsctl.settings.health import RemoteSettings  # noqa: E402 (as above)
+from tests.support.sshds import MOST_PORTS, sshd  # noqa: E402 (found by the path above)
 
 NODES = [f"node{number:03}" for number in range(1, 65)]
 

@@ -100,8 +100,17 @@ class Made:
         attempt = self.run.attempt(name)
         attempt.path.mkdir(parents=True)
         at = (BEGIN + timedelta(seconds=begin)).isoformat()
-        start = {"attempt": name, "job": "1", "nodes": "r7i6n[0-47]", "node_count": 48, "gpus": "", "node": "r7i6n0",
-                 "at": at, "checkpoint": -1, "main_log": self.size}  # fmt: skip
+        start = {
+            "attempt": name,
+            "job": "1",
+            "nodes": "r7i6n[0-47]",
+            "node_count": 48,
+            "gpus": "",
+            "node": "r7i6n0",
+            "at": at,
+            "checkpoint": -1,
+            "main_log": self.size,
+        }
         attempt.start.write_text(json.dumps(start))
         self.spend("start-up", self.dice.uniform(300, 600))
         self.step = self.saved
@@ -131,10 +140,18 @@ class Made:
         spike = 1.6 if 180_000 < self.step < 181_500 else 0.0
         loss = 1.7 + 9 * (self.step / 300 + 1) ** -0.45 + self.dice.gauss(0, 0.02) + spike
         return LINE.format(
-            rank=self.step % 48, at=(BEGIN + timedelta(seconds=self.now)).astimezone(), step=self.step, last=LAST,
-            samples=self.step * 2048, tokens=self.step * 2048 * 2048, seconds=seconds, loss=loss, norm=0.4,
-            speed=2048 / seconds, tflops=150 * STEP_S / seconds,
-        )  # fmt: skip
+            rank=self.step % 48,
+            at=(BEGIN + timedelta(seconds=self.now)).astimezone(),
+            step=self.step,
+            last=LAST,
+            samples=self.step * 2048,
+            tokens=self.step * 2048 * 2048,
+            seconds=seconds,
+            loss=loss,
+            norm=0.4,
+            speed=2048 / seconds,
+            tflops=150 * STEP_S / seconds,
+        )
 
     def save(self) -> Iterator[str]:
         self.spend("checkpoints", SAVE_S)

@@ -15,10 +15,8 @@ from opsctl.calc.simulation import SimulationSetup
 SEEDS = 200
 LARGE = SimulationSetup(
     nodes=2048, days=90, per_1000_node_days=6.5, interval_h=1, save_h=0, start_up_h=5 / 60, hangs=0, broken=0
-)  # fmt: skip
-LLAMA = replace(
-    LARGE, days=54, per_1000_node_days=419 / (2048 * 54) * 1000, interval_h=1 / 6, save_h=10 / 3600
-)  # fmt: skip
+)
+LLAMA = replace(LARGE, days=54, per_1000_node_days=419 / (2048 * 54) * 1000, interval_h=1 / 6, save_h=10 / 3600)
 CASES: dict[str, tuple[SimulationSetup, str]] = {
     "Meta, 16,384 GPUs, a save every hour": (LARGE, "0.70"),
     "Meta, 16,384 GPUs, a save every 5 min": (replace(LARGE, interval_h=1 / 12), "0.93"),

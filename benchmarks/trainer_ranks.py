@@ -289,8 +289,16 @@ def on_gpu(bench: Bench) -> dict[str, float]:
     """TFLOPs of the trainer, and of plain torch after it in the same process, against what the card multiplies."""
     shape, batch = bench.config.model, bench.config.batch
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    operations = step_flops(batch=batch.global_batch, layers=shape.layers, hidden=shape.hidden,
-                            sequence=shape.sequence, vocabulary=shape.vocabulary) / 1e12  # fmt: skip
+    operations = (
+        step_flops(
+            batch=batch.global_batch,
+            layers=shape.layers,
+            hidden=shape.hidden,
+            sequence=shape.sequence,
+            vocabulary=shape.vocabulary,
+        )
+        / 1e12
+    )
     rate = matmul_rate(device, 8192 if device.type == "cuda" else 256)
 
     def seconds(step: Callable[[], float]) -> float:
@@ -310,9 +318,13 @@ def on_gpu(bench: Bench) -> dict[str, float]:
     ours = seconds(bench.ours)
     plain = seconds(lambda: compiled.step(bench.batches.step(0, batch.global_batch), accumulation=accumulation))
     return {
-        "mfu": operations / ours / rate, "tflops": operations / ours, "plain_mfu": operations / plain / rate,
-        "matmul_tflops": rate, "ratio": plain / ours, "step_s": ours,
-    }  # fmt: skip
+        "mfu": operations / ours / rate,
+        "tflops": operations / ours,
+        "plain_mfu": operations / plain / rate,
+        "matmul_tflops": rate,
+        "ratio": plain / ours,
+        "step_s": ours,
+    }
 
 
 # How many stages, how many samples a step, and what is measured.

@@ -71,10 +71,19 @@ class Queue:
         from opsctl.model import Job, JobState, Node
 
         self._jobs = [
-            Job(id=str(n + 1), array=str(n + 1), tasks=(1,), name=name, user="me", state=JobState.RUNNING, nodes="n1",
-                comment=f"opsctl:{name}:n", start=SystemClock().now())
+            Job(
+                id=str(n + 1),
+                array=str(n + 1),
+                tasks=(1,),
+                name=name,
+                user="me",
+                state=JobState.RUNNING,
+                nodes="n1",
+                comment=f"opsctl:{name}:n",
+                start=SystemClock().now(),
+            )
             for n, name in enumerate(names)
-        ]  # fmt: skip
+        ]
         self._nodes = [Node(name="n1", state="MIXED", address="n1")]
 
     def jobs(self):  # noqa: ANN201 (the Scheduler port has the types)

@@ -127,8 +127,13 @@ def summary(took: float) -> None:
 
 def main() -> None:
     began = time.monotonic()
-    subprocess.run([sys.executable, "-P", "-m", "opsctl", "sandbox", "down", "--name", "demo"], env=ENV, cwd=ROOT,
-                   capture_output=True, check=False)  # fmt: skip
+    subprocess.run(
+        [sys.executable, "-P", "-m", "opsctl", "sandbox", "down", "--name", "demo"],
+        env=ENV,
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
     prepare()
     try:
         opsctl("sandbox", "up", "--name", "demo", "--nodes", "4", "--fast")

@@ -1,8 +1,8 @@
-"""The command `opsctl`, and `python -m opsctl`, which batch scripts use: it needs no PATH."""
+"""The command `opsctl`. Batch scripts use `python -m opsctl`, which needs no PATH."""
 
 from opsctl.search_path import put_user_directories_last
 
-put_user_directories_last()  # before anything else is imported
+put_user_directories_last()  # before any other import
 
 from opsctl.cli import main
 

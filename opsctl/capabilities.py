@@ -1,8 +1,8 @@
-"""What differs between versions of Slurm: since when each thing is there, and what is done where it is not.
+"""Differences between versions of Slurm: since which version a feature exists, and the substitute in older versions.
 
-The one place for numbers of versions. What each row says was seen with real binaries before and after the change; the
-exact version is that of Slurm's release notes (docs/explanation/slurm-versions.md). A row that nothing in opsctl uses
-is not kept.
+No other module compares version numbers. Each row has been observed with real binaries before and after the change; the
+exact versions are those of Slurm's release notes (docs/explanation/slurm-versions.md).
+Rows that opsctl does not use are removed.
 """
 
 from __future__ import annotations
@@ -12,49 +12,50 @@ from dataclasses import dataclass
 from enum import Enum
 
 Version = tuple[int, int]
-"""Such as (22, 5): year and month of a release."""
+"""Year and month of a release, such as (22, 5)."""
 OLDEST: Version = (22, 5)
-"""The oldest version that opsctl works with."""
+"""The oldest version that opsctl supports."""
 NUMBER = re.compile(r"(\d+)\.(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing that newer versions have."""
+    """One feature that newer versions have."""
 
     since: Version
     new: str
     old: str
-    """What is done in versions before."""
+    """The substitute in older versions."""
 
 
 class Capability(Enum):
-    """The things that opsctl has to know of."""
+    """The features on which opsctl depends."""
 
     NO_CGROUPS = Change(since=(24, 5), new="CgroupPlugin=disabled", old="CgroupPlugin=cgroup/v1")
-    """slurmd starts on a machine without a tree of cgroups."""
+    """slurmd starts on a machine without a cgroup hierarchy."""
     METRICS = Change(
         since=(25, 11),
-        new="of trains by opsctl metrics; of the cluster by slurmctld at its own port, unless the site disabled it",
-        old="of trains by opsctl metrics; this Slurm has none of the cluster",
+        new="trains: opsctl metrics; cluster: slurmctld on its own port, unless the site disabled the port",
+        old="trains: opsctl metrics; cluster: not available in this version of Slurm",
     )
-    """Figures for Prometheus."""
+    """Prometheus metrics."""
 
     def is_in(self, version: Version) -> bool:
+        """Whether the version has the feature."""
         return version >= self.value.since
 
     def choose(self, version: Version) -> str:
-        """What that version is given."""
+        """Return the text for the version: the feature's or the substitute's."""
         change: Change = self.value
         return change.new if self.is_in(version) else change.old
 
 
 def parse_version(text: str) -> Version | None:
-    """The version in what a program prints, such as `slurm-wlm 22.05.8`; None where there is none."""
+    """Parse the version in a program's output such as `slurm-wlm 22.05.8`; None where there is no version."""
     match = NUMBER.search(text)
     return (int(match[1]), int(match[2])) if match else None
 
 
-def name_of(version: Version) -> str:
-    """As Slurm writes it: 22.05."""
+def format_version(version: Version) -> str:
+    """Format a version as Slurm does: 22.05."""
     return f"{version[0]}.{version[1]:02}"

@@ -1,15 +1,17 @@
-"""The one error tree. A message says what and where; the hint says what to do now; only the command line exits.
+"""The error tree. A message states the problem and its place; the hint states the next step.
 
-OpsctlError            1   expected: the user reads the message, not a traceback
-├── InputError         2   what the user gave is wrong; nothing was changed
-│   └── ConfigError    2   a file of the user's, with every problem in it at once
-├── RunDirError        1   the run directory is missing, not writable, full, or not to be trusted
+Only the command line exits. The numbers are exit codes.
+
+OpsctlError            1   an expected failure: the user reads the message
+├── InputError         2   the input is wrong; nothing was changed
+│   └── ConfigError    2   a settings file is invalid; lists every problem
+├── RunDirError        1   the run directory is missing, not writable, full, or writable by others
 ├── MissingProgram     1   a program that is not installed
 ├── MissingPackage     1   a Python package of an extra that is not installed
 ├── SchedulerError     1   Slurm refused
-│   ├── NotAllowed     1   Slurm refused, because the job is someone else's
-│   └── Unreachable   75   Slurm did not answer: nothing is known; safe to try again
-└── SandboxError       1   the private Slurm did not come up or go down
+│   ├── NotAllowed     1   Slurm refused, because the job belongs to another user
+│   └── Unreachable   75   Slurm did not answer; safe to try again
+└── SandboxError       1   the private Slurm did not start or stop
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 
 
 class OpsctlError(Exception):
-    """An expected failure, with what to do about it."""
+    """An expected failure. `hint` is the next step for the user."""
 
     exit_code = 1
 
@@ -30,13 +32,13 @@ class OpsctlError(Exception):
 
 
 class InputError(OpsctlError):
-    """What the user typed cannot be meant. Nothing was changed."""
+    """The input of the user is wrong. Nothing was changed."""
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """A file of the user's does not hold; `problems` has one line for each thing wrong in it."""
+    """A settings file is invalid. `problems` has one line per problem."""
 
     def __init__(self, where: str, problems: Sequence[str], *, hint: str | None = None) -> None:
         self.where = where
@@ -50,18 +52,19 @@ class RunDirError(OpsctlError):
 
 
 def cannot_write(path: Path, error: OSError) -> RunDirError:
-    """The same words for a full, a missing, a read-only and a forbidden place, wherever it is found."""
+    """Return the error for a path that is missing, full, read-only or forbidden."""
     return RunDirError(
         f"{path}: {error.strerror or error}", hint="is it there, may you write there, and is there space left?"
     )
 
 
 def cannot_read(path: Path, error: OSError) -> RunDirError:
+    """Return the error for a path that cannot be read."""
     return RunDirError(f"{path}: {error.strerror or error}", hint="may you read it, and every directory above it?")
 
 
 class MissingProgram(OpsctlError):
-    """A program that is not installed, or not on PATH."""
+    """A program is not installed, or not on PATH."""
 
 
 class MissingPackage(OpsctlError):
@@ -69,18 +72,18 @@ class MissingPackage(OpsctlError):
 
 
 class SchedulerError(OpsctlError):
-    """Slurm answered, and refused."""
+    """Slurm refused a command."""
 
 
 class NotAllowed(SchedulerError):
-    """Slurm refused because this user may not do that to that job."""
+    """Slurm refused because the job belongs to another user."""
 
 
 class Unreachable(SchedulerError):
-    """Slurm did not answer. Nothing is known. Safe to try again."""
+    """Slurm did not answer, so the state of jobs is unknown. Safe to try again."""
 
     exit_code = 75
 
 
 class SandboxError(OpsctlError):
-    """The private Slurm did not come up, or did not go down."""
+    """The private Slurm did not start, or did not stop."""

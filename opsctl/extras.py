@@ -1,4 +1,4 @@
-"""The optional packages: which extra of the distribution brings them, and what to type where one is missing."""
+"""The optional packages: the extra that installs each package, and the command to type where a package is missing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from opsctl.errors import MissingPackage
 
 DISTRIBUTION = "opsctl-slurm"
-"""The name on package indexes, where `opsctl` is another project's."""
+"""The name on package indexes, where `opsctl` belongs to another project."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """One extra: the modules that it brings and what they are for."""
+    """One extra: the modules that it installs, and their purpose."""
 
     modules: tuple[str, ...]
     purpose: str
@@ -29,16 +29,18 @@ EXTRAS: dict[str, Extra] = {
     "export": Extra(("safetensors", "transformers"), "opsctl checkpoint export"),
     "pyslurm": Extra(("pyslurm",), "reading the queue without Slurm's commands"),
 }
-"""As pyproject.toml has them."""
+"""The same extras as in pyproject.toml."""
 
 
 def install_command(extra: str) -> str:
+    """Return the shell command that installs the extra."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 @contextmanager
 def required(extra: str) -> Iterator[None]:
-    """Import modules of `extra` inside this block. Raises MissingPackage, with the command that installs it."""
+    """Guard the imports of an extra's modules. Raises MissingPackage, whose hint is the command that installs the
+    extra."""
     try:
         yield
     except ModuleNotFoundError as error:

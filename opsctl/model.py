@@ -1,4 +1,4 @@
-"""The nouns, frozen: what Slurm has (Job, Node, Partition, …) and what we ask of it (JobSpec, Plan)."""
+"""The shared nouns, all frozen: Slurm's (Job, Node, Partition, …), a submission (JobSpec, LaunchPlan), a Finding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opsctl.errors import InputError
 
 
 class JobState(StrEnum):
-    """The 24 states of squeue(1) and sacct(1), and UNKNOWN for any word that is not among them."""
+    """The 24 states of squeue(1) and sacct(1), and UNKNOWN for every other word."""
 
     BOOT_FAIL = "BOOT_FAIL"
     CANCELLED = "CANCELLED"
@@ -41,17 +41,17 @@ class JobState(StrEnum):
 
     @property
     def is_waiting(self) -> bool:
-        """It has no nodes yet and may get them: queued, held or to be queued again."""
+        """Whether the job has no nodes yet but may get some: queued, held or about to be requeued."""
         return self in _WAITING
 
     @property
     def is_final(self) -> bool:
-        """It has ended and will not come back by itself. UNKNOWN is never an ending."""
+        """Whether the job has ended and will not be requeued. UNKNOWN is not final."""
         return self in _FINAL
 
     @property
     def is_active(self) -> bool:
-        """It has nodes, or had them a moment ago and is still being cleaned up."""
+        """Whether the job has nodes, or Slurm is still cleaning up on them."""
         return not (self.is_waiting or self.is_final or self is JobState.UNKNOWN)
 
 
@@ -83,66 +83,67 @@ _FINAL = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One row of the queue: a plain job, a running array task, or all the waiting tasks of an array at once.
+    """One row of the queue: a plain job, a running array task, or all waiting tasks of an array together.
 
-    Times carry a time zone; None where Slurm says N/A. Texts are Slurm's own words.
+    Times carry a time zone and are None where Slurm prints N/A. Texts are Slurm's own words.
     """
 
     id: str
-    """Slurm's own number for this row (an array task gets one of its own when it is split off)."""
+    """Slurm's number for this row. An array task gets its own number when Slurm splits the task off."""
     array: str
-    """The array's id, the same as `id` for a plain job."""
+    """The array's id; equal to `id` for a plain job."""
     tasks: tuple[int, ...] = ()
-    """The array indices that this row stands for; empty for a plain job, and once what waited was cancelled."""
+    """The array indices of this row; empty for a plain job, and after the waiting tasks were cancelled."""
     name: str
     user: str
     state: JobState
     reason: str = ""
     nodes: str = ""
-    """A node list as Slurm folds it; empty while it waits."""
+    """A folded node list; empty while the job waits."""
     node_count: int = 0
     partition: str = ""
     comment: str = ""
     start: datetime | None = None
-    """When it started, or Slurm's estimate of when it will."""
+    """The start, or Slurm's estimate of the start."""
     end: datetime | None = None
     submitted: datetime | None = None
     accrued: datetime | None = None
-    """Since when its age counts, under priority/multifactor."""
+    """Start of the age that priority/multifactor counts."""
     exit_code: str = ""
     """The exit code and the signal, such as `7:0` or `0:15`."""
     restarts: int = 0
-    """How often it was requeued: the number of this attempt."""
+    """Number of requeues, which is the number of this attempt."""
 
     @property
     def full_id(self) -> str:
-        """As Slurm shows it and takes it: `12_3` for a task of an array, else its own number."""
+        """The id in Slurm's notation: `12_3` for a task of an array, else the job's number."""
         return f"{self.array}_{self.tasks[0]}" if self.tasks else self.id
 
     @property
     def attempt(self) -> str:
-        """The name of this attempt of it."""
+        """The name of this attempt: `<array>_<task>.<restart>`."""
         return f"{self.full_id}.{self.restarts}"
 
     @property
     def is_held(self) -> bool:
-        """Nothing of it may start. Where tasks share one row, Slurm lists the reasons of them all."""
+        """Whether every waiting task of this row is held. For tasks in one row Slurm lists all their reasons."""
         return self.state.is_waiting and all(reason.startswith("JobHeld") for reason in self.reason.split(","))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node as the controller sees it. `state` is Slurm's own word with its flags, such as `IDLE+DRAIN`."""
+    """One node as slurmctld reports it. `state` is Slurm's word with its flags, such as `IDLE+DRAIN`."""
 
     name: str
     state: str
     address: str
     reason: str = ""
+    """Why the node is out of service; empty for a node in service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainReason:
-    """Why a node is out of service, as whoever took it out wrote it."""
+    """Why a node is out of service, since when, and the user who took the node out."""
 
     node: str
     text: str
@@ -152,7 +153,7 @@ class DrainReason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """What a partition lets a job be. None is no limit."""
+    """A partition and its limits for one job. None means no limit."""
 
     name: str
     is_default: bool
@@ -161,18 +162,18 @@ class Partition:
     max_nodes: int | None
     max_minutes: int | None
     qos: str = ""
-    """The QOS whose limits hold for whatever runs in it."""
+    """The QOS whose limits apply to every job in the partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """Nodes that are kept for somebody, or for maintenance. Times carry a time zone."""
+    """Nodes set aside for some users or for maintenance. Times carry a time zone."""
 
     name: str
     start: datetime | None
     end: datetime | None
     nodes: str
-    """A node list as Slurm folds it."""
+    """A folded node list."""
     node_count: int
     users: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
@@ -181,18 +182,18 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What this Slurm is and allows, from its own configuration."""
+    """Version, plugins and limits of this Slurm, from its configuration."""
 
     version: str
     cluster: str
     max_array_size: int
     """One more than the largest array index."""
     priority: str
-    """The priority plugin: under `priority/basic` a held job loses its place."""
+    """The priority plugin. Under `priority/basic` a held job loses its queue position."""
     accounting: bool
     """Whether sacct and sacctmgr can answer."""
     enforced: tuple[str, ...] = ()
-    """What of accounting binds jobs: `associations`, `limits`, `qos`, … (AccountingStorageEnforce)."""
+    """The parts of accounting that Slurm enforces (AccountingStorageEnforce): `associations`, `limits`, `qos`, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,45 +203,59 @@ class Qos:
     name: str
     flags: tuple[str, ...] = ()
     bounds: Mapping[str, int] = field(default_factory=dict)
-    """By sacctmgr's names, with the resource where there is one: `MaxWall` (minutes), `MaxTRESPU node`."""
+    """Limits by sacctmgr's name, followed by the resource if any: `MaxWall` (minutes), `MaxTRESPU node`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Association:
-    """What a user may do for an account; without a user, what everybody below an account may do."""
+    """The limits of a user in an account; without a user, the limits of an account."""
 
     account: str
     user: str = ""
     partition: str = ""
-    """The only one that it is for."""
+    """The partition to which this association is restricted; empty for all partitions."""
     parent: str = ""
-    """The account above; a user's is his own account."""
+    """The parent account; for a user's association, the account itself."""
     qos: tuple[str, ...] = ()
     default_qos: str = ""
     bounds: Mapping[str, int] = field(default_factory=dict)
-    """As for a QOS. A user's own hold the accounts' above too, save for what begins with Grp."""
+    """As for a QOS. A user's association includes the limits of the parent accounts, except those named Grp…."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounting:
-    """What slurmdbd knows of what a user may do on this cluster."""
+    """The associations and QOS that slurmdbd holds for a user on this cluster."""
 
     default_account: str = ""
     associations: tuple[Association, ...] = ()
-    """The user's, and those of accounts."""
+    """Those of the user and those of accounts."""
     qos: tuple[Qos, ...] = ()
 
     @property
     def accounts(self) -> list[str]:
-        """Those that the user may charge."""
+        """The accounts that the user may charge."""
         return sorted({association.account for association in self.associations if association.user})
+
+
+_ONE_WORD_KEYS = (
+    "name",
+    "time_limit",
+    "partition",
+    "account",
+    "qos",
+    "reservation",
+    "constraint",
+    "memory_per_node",
+    "exclude",
+    "after",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What is asked of Slurm for one array train, from which the `#SBATCH` lines are made.
+    """The resources of one job array, from which the `#SBATCH` lines are rendered.
 
-    Texts end up in directives, so they are refused if they could be read as more than one word.
+    Raises InputError for a text with white space, which would become a second word of a directive.
     """
 
     name: str
@@ -248,7 +263,7 @@ class JobSpec:
     processes_per_node: int
     cpus_per_process: int
     time_limit: str
-    """As Slurm writes it: minutes, HH:MM:SS or D-HH:MM:SS."""
+    """In Slurm's notation: minutes, HH:MM:SS or D-HH:MM:SS."""
     tasks: int
     gpus_per_node: int = 0
     partition: str = ""
@@ -260,44 +275,44 @@ class JobSpec:
     exclusive: bool = False
     nice: int | None = None
     exclude: str = ""
-    """A node list as Slurm folds it."""
+    """A folded node list."""
     after: str = ""
-    """Start when this job has ended, however it ended."""
+    """Id of the job that must end before this one starts, with any outcome."""
     signal_seconds: int = 0
-    """Send USR1 to the batch shell this long before the limit; 0 for no signal."""
+    """Slurm sends USR1 to the batch shell this long before the time limit; 0 for no signal."""
     extra: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for key in ("name", "time_limit", "partition", "account", "qos", "reservation", "constraint",
-                    "memory_per_node", "exclude", "after"):  # fmt: skip
+        for key in _ONE_WORD_KEYS:
             text = getattr(self, key)
-            if any(c.isspace() or not c.isprintable() for c in text):
-                raise InputError(f"{key} is {text!r}: white space would make it another #SBATCH directive")
+            if any(char.isspace() or not char.isprintable() for char in text):
+                raise InputError(f"{key}: {text!r} contains white space, which would start another #SBATCH option")
         for option in self.extra:
             if not option.startswith("--") or not option.isprintable():
-                raise InputError(f"extra sbatch option {option!r}: needs to be one line that starts with --")
+                raise InputError(f"extra: {option!r} is not an sbatch option: one line that starts with --")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """A submission, complete and frozen: printed by a dry run, carried out by a real one."""
+    """A complete submission, which a dry run prints and a real run carries out."""
 
     train: str
     spec: JobSpec
     wrapper: str
-    """The text that sbatch gets."""
+    """The script given to sbatch."""
     body: str
-    """The text that the wrapper runs, and that may change until the next task starts."""
+    """The script that the wrapper runs. The body may be edited until the next task starts."""
     nonce: str
-    """Written into the job's comment, so that a submission that was cut off can be recognised."""
+    """Part of the job's comment, by which an interrupted submission is found in the queue."""
 
     @property
     def comment(self) -> str:
+        """The job's comment: `opsctl:<train>:<nonce>`."""
         return f"opsctl:{self.train}:{self.nonce}"
 
 
 class Level(StrEnum):
-    """How a thing is. UNKNOWN is neither good nor bad: we could not look."""
+    """Severity of a finding. UNKNOWN is neither good nor bad: the probe got no data."""
 
     OK = "ok"
     UNKNOWN = "unknown"
@@ -307,31 +322,31 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The level of one thing now, as one watchdog judges it."""
+    """The severity of one thing now, as judged by one watchdog."""
 
     key: str
-    """What it is about, the same each time: `<watchdog>/<train or site>[/<thing>]`, such as `hang/tiny-gpt`."""
+    """Names the thing, the same in every cycle: `<watchdog>/<train or site>[/<thing>]`, such as `hang/tiny-gpt`."""
     level: Level
     summary: str
-    """One line, with the figures and the limit that they are held against."""
+    """One line with the figures and their limit."""
     train: str = ""
     node: str = ""
     evidence: tuple[str, ...] = ()
-    """The lines that prove it."""
+    """The lines that support the finding."""
     done: tuple[str, ...] = ()
-    """What opsctl did about it, if anything."""
+    """Actions that opsctl has taken, if any."""
     remedy: str = ""
-    """What to type or do now."""
+    """The command to type, or the action to take, now."""
     is_certain: bool = False
-    """It has happened, so that no second look is needed before people are told."""
+    """Whether the event is past, so that an alert needs no confirmation by a second cycle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A thing's change from one level to another: the only thing that alerts are made from."""
+    """A change of severity. Alerts are made from transitions only."""
 
     id: str
-    """Names it for ever: message ids and deduplication keys are made from it."""
+    """Permanent id, from which message ids and deduplication keys are derived."""
     finding: Finding
     before: Level
     at: datetime

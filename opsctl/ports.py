@@ -1,4 +1,4 @@
-"""The seams: what the rest needs of the world, and nothing more. `system.py` and `scheduler/` keep these contracts."""
+"""The interfaces to clock, processes, nodes and Slurm. `host/system.py` and `scheduler/` implement these contracts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Observation = TypeVar("Observation")
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """The time now, in UTC."""
+        """Return the current time, in UTC."""
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Return seconds of a clock that never goes back."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for `seconds`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """A program that ran to its end. A non-zero exit is data."""
+    """A program that has ended. A non-zero exit code is data, not an error."""
 
     argv: tuple[str, ...]
     code: int
@@ -36,7 +36,7 @@ class Completed:
 
 
 class TimedOut(Exception):
-    """A program that did not end in time and was killed. What it had done by then is unknown."""
+    """A program that exceeded its timeout and was killed. Its effects are unknown."""
 
     def __init__(self, argv: Sequence[str], timeout: float) -> None:
         super().__init__(f"{argv[0]} did not answer within {timeout:g} s")
@@ -44,10 +44,10 @@ class TimedOut(Exception):
 
 
 class Flooded(TimedOut):
-    """A program that printed more than anybody could want, and was killed."""
+    """A program that exceeded the output limit and was killed."""
 
-    def __init__(self, argv: Sequence[str], most: int) -> None:
-        Exception.__init__(self, f"{argv[0]} printed more than {most >> 20} MiB and was ended")
+    def __init__(self, argv: Sequence[str], max_bytes: int) -> None:
+        Exception.__init__(self, f"{argv[0]} printed more than {max_bytes >> 20} MiB and was ended")
         self.argv = tuple(argv)
 
 
@@ -55,130 +55,132 @@ class Runner(Protocol):
     def run(
         self, argv: Sequence[str], *, timeout: float, stdin: str = "", env: Mapping[str, str | None] | None = None
     ) -> Completed:
-        """Run `argv`, without a shell. A missing program raises MissingProgram, a late one TimedOut (and is killed).
+        """Run `argv` without a shell; kill the program after `timeout` seconds.
 
-        One that prints without end raises Flooded, which is a TimedOut. What hangs in the kernel is left behind.
-
-        `env` is laid over the environment; None takes a name out of it.
+        `env` is merged into the environment; None removes a variable. Raises MissingProgram, TimedOut, or Flooded (a
+        TimedOut) for too much output. A process that hangs in the kernel is left behind.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of a command on a node. Without a code it did not run to its end, and nothing follows from it."""
+    """The result of a command on a node. Without an exit code the command did not end, and its result is unknown."""
 
     node: str
     by: str
-    """The way it went: `local`, `srun`, `job`, `ssh`."""
+    """The shell that ran the command: `local`, `srun`, `job`, `ssh`."""
     code: int | None = None
     out: str = ""
     err: str = ""
     problem: str = ""
-    """Why there is no code."""
+    """Why there is no exit code."""
     may_have_run: bool = True
-    """Without a code: whether it may have begun. If not, another way can be tried."""
+    """Without an exit code: whether the command may have started. If not, another shell can be tried."""
 
 
 class Shell(Protocol):
-    """One way to run a command on a node."""
+    """A means to run a command on a node."""
 
     @property
     def name(self) -> str:
-        """As settings name it."""
+        """The name in settings."""
 
     def reaches(self, node: str) -> bool:
-        """Whether it is worth trying there."""
+        """Whether the shell may be able to reach the node."""
 
     def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
-        """Run `argv` there; back within a few seconds of `timeout`. Raises nothing: a failure is an Answer."""
+        """Run `argv` on the node; return within a few seconds of `timeout`. Raises nothing: a failure is an Answer."""
 
 
 class Scheduler(Protocol):
-    """Slurm. Each call is one command with a timeout; Unreachable when Slurm does not answer, SchedulerError when it
-    refuses, NotAllowed when it refuses because of who asks. Nothing here retries: an interactive verb ends within 12 s.
+    """Slurm. A method runs one or a few commands, each with a timeout, and never retries.
+
+    Raises Unreachable if Slurm does not answer, SchedulerError if Slurm refuses, NotAllowed if the user lacks the
+    permission. An interactive command ends within 12 s.
     """
 
     def jobs(self) -> list[Job]:
-        """Everything in the queue, of every user, in one question; also what has ended and is still remembered.
+        """Return the whole queue, of every user, with the ended jobs that Slurm still remembers, in one query.
 
-        What is not in it is absent, which is no ending.
+        A job that is not in the list is absent, which does not mean ended.
         """
 
     def past(self, ids: Sequence[str]) -> list[Job]:
-        """What accounting remembers of these jobs and arrays, every attempt of them; empty where there is none."""
+        """Return every attempt of these jobs and arrays from accounting; empty without accounting."""
 
     def nodes(self) -> list[Node]:
-        """Every node."""
+        """Return every node."""
 
     def partitions(self) -> list[Partition]:
-        """Every partition that this user may see."""
+        """Return every partition that the user may see."""
 
     def reservations(self) -> list[Reservation]:
-        """Every reservation, those to come too."""
+        """Return every reservation, including future ones."""
 
     def limits(self) -> Limits:
-        """What this Slurm allows."""
+        """Return version, plugins and limits of this Slurm."""
 
     def accounting(self, user: str, cluster: str) -> Accounting | None:
-        """What `user` may do on `cluster`, or None where nobody keeps accounts. Three commands."""
+        """Return the limits of `user` on `cluster`; None without accounting. Runs three commands."""
 
     def submit(self, plan: LaunchPlan, *, script: str, output: str) -> str:
-        """Submit the wrapper at the path `script`, with `output` as the batch log; the new array's id.
+        """Submit the wrapper at the path `script`, with `output` as the batch log; return the new array's id.
 
-        Unreachable means that it is unknown whether it was submitted: look for the plan's comment before trying again.
+        After Unreachable the train may or may not be submitted: search the queue for the plan's comment before
+        submitting again.
         """
 
     def hold(self, job: str) -> None:
-        """Keep what is queued of this array or job from starting. Idempotent."""
+        """Keep the queued tasks of an array, or a queued job, from starting. Idempotent."""
 
     def release(self, job: str) -> None:
-        """Let it start again. Idempotent."""
+        """Undo `hold`. Idempotent."""
 
     def cancel(self, job: str, *, queued_only: bool = False) -> None:
-        """End an array, a task (`12_3`) or a job; with `queued_only` leave alone what runs. Idempotent."""
+        """End an array, a task (`12_3`) or a job; with `queued_only`, spare running tasks. Idempotent."""
 
     def exclude(self, job: str, nodes: str) -> None:
-        """Set (not add to) the nodes that the queued tasks of `job` must not get."""
+        """Replace the list of nodes that the queued tasks of `job` must not get."""
 
     def excluded(self, job: str) -> str:
-        """The node list that the queued tasks of `job` must not get now; empty if there is none."""
+        """Return the nodes that the queued tasks of `job` must not get, folded; empty without any."""
 
     def members(self, partition: str) -> list[str]:
-        """The names of a partition's nodes; empty for one that is not there."""
+        """Return the names of a partition's nodes; empty for a partition that does not exist."""
 
     def reasons(self) -> list[DrainReason]:
-        """Why nodes are out of service, by whom and since when."""
+        """Return why nodes are out of service, since when, and the user who took each node out."""
 
     def drain(self, node: str, reason: str) -> None:
-        """Give it no new job; what runs there goes on."""
+        """Give the node no new job; running jobs continue."""
 
     def resume(self, node: str) -> None:
-        """Take a drain or a down back."""
+        """Undo a drain, or put a node that is down back into service."""
 
     def reboot(self, node: str, reason: str) -> None:
-        """Give it no new job, boot it anew when what runs there has ended, and then put it back into service."""
+        """Drain the node, reboot when the running jobs have ended, then resume the node."""
 
     def end_time(self, job: str) -> datetime | None:
-        """When the running `job` will be ended by its time limit, as it stands now; None if it has none."""
+        """Return the end of the running `job` by its current time limit; None without a limit."""
 
 
 class Watchdog(Protocol[Context_contra, Target_contra, Observation]):
-    """Looks at one thing of a train or of the site, and judges it."""
+    """Monitors one thing of a train or of the site: a probe that reads, and a pure judge."""
 
     @property
     def name(self) -> str:
-        """As people type it."""
+        """The name that users type."""
 
     @property
     def of(self) -> Literal["train", "site", "filesystem"]:
-        """What it looks at one by one."""
+        """The kind of target: the watchdog runs once per train, site or file system."""
 
     @property
     def needs_slurm(self) -> bool:
-        """It is not asked while Slurm does not answer."""
+        """Whether the watchdog is skipped while Slurm does not answer."""
 
     def probe(self, context: Context_contra, target: Target_contra) -> Observation:
-        """Look at it. May read files and run programs; what Slurm says is in the scene. May raise, or take for ever."""
+        """Observe the target: read files, run programs. Slurm's snapshot is in the context. May raise or hang."""
 
     def judge(self, observation: Observation, now: datetime) -> list[Finding]:
-        """What that means: touches nothing. Keys of findings begin with `<name>/`, then what was looked at."""
+        """Return the findings for an observation. Pure. Keys of findings start with `<name>/<target>`."""

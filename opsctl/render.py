@@ -1,4 +1,4 @@
-"""Text for Slurm and for bash: directives, commands that arrive word for word, templates that miss no value."""
+"""Render text for Slurm and bash: directives, commands whose words arrive unchanged, templates without gaps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUNTIME: dict[str, str] = {
     "stop_request": "TRAIN_STOP_REQUEST",
     "world_size": "SLURM_NTASKS",
 }
-"""What `{{ name }}` in a command stands for, where that differs from attempt to attempt: a variable of the body."""
+"""Placeholders of a command whose value differs between attempts, and the body's variable for each placeholder."""
 
 
 def templates_dir() -> Path:
@@ -47,20 +47,20 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 (shell, not HTML: the `sh` filter is what quotes)
+        autoescape=False,  # noqa: S701 (shell, not HTML: the `sh` filter quotes)
     )
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
     return environment
 
 
 def render(template: str, **values: object) -> str:
-    """The text of `template`. A name in it that is not among `values` is an error of ours, never an empty string."""
+    """Render a template. A name without a value raises UndefinedError; no name becomes an empty text."""
     return _environment().get_template(template).render(values)
 
 
 def directives(spec: JobSpec) -> list[str]:
-    """`--key=value` for each `#SBATCH` line; where the output goes and the comment are said at submission."""
-    fields: dict[str, object] = {
+    """Return the `#SBATCH` options. `--output` and `--comment` are passed to sbatch at submission instead."""
+    options: dict[str, object] = {
         "--job-name": spec.name,
         "--array": f"1-{spec.tasks}%1",
         "--nodes": spec.nodes,
@@ -80,30 +80,36 @@ def directives(spec: JobSpec) -> list[str]:
         "--signal": f"B:USR1@{spec.signal_seconds}" if spec.signal_seconds else "",
     }
     flags = ["--no-requeue", *(["--exclusive"] if spec.exclusive else [])]
-    return [f"{key}={value}" for key, value in fields.items() if value != ""] + flags + list(spec.extra)
+    return [f"{key}={value}" for key, value in options.items() if value != ""] + flags + list(spec.extra)
 
 
 def command_line(words: Sequence[str], static: Mapping[str, str] | None = None) -> str:
-    """`words` for bash, so that each arrives as it stands here.
+    """Quote the words for bash, so that the program gets them unchanged.
 
-    `{{ name }}` in a word becomes the value that `static` has for it, or the variable that RUNTIME names, which the
-    body has a value for. Raises ConfigError for any other name.
+    The placeholder `{{ name }}` becomes the value in `static`, or the body's variable in RUNTIME. Raises ConfigError
+    for any other name.
     """
     static = static or {}
-    named = {name for word in words for name in PLACEHOLDER.findall(word)}
-    if unknown := sorted(named - set(static) - set(RUNTIME)):
+    names: set[str] = set()
+    for word in words:
+        names.update(PLACEHOLDER.findall(word))
+    unknown = sorted(names - set(static) - set(RUNTIME))
+    if unknown:
         known = ", ".join(sorted({*static, *RUNTIME}))
         raise ConfigError("command", [f"{{{{ {name} }}}}: unknown; known: {known}" for name in unknown])
-    return " ".join(_word(word, static) for word in words)
+    return " ".join(_quote_word(word, static) for word in words)
 
 
-def _word(word: str, static: Mapping[str, str]) -> str:
+def _quote_word(word: str, static: Mapping[str, str]) -> str:
     parts = [""]
-    """Literal text, a variable's name, literal text, and so on in turn."""
+    """In turn: literal text, name of a variable, literal text, and so on."""
     for index, piece in enumerate(PLACEHOLDER.split(word)):
         if index % 2 and piece not in static:
             parts += [RUNTIME[piece], ""]
         else:
             parts[-1] += static[piece] if index % 2 else piece
-    quoted = [f'"${{{part}:-}}"' if index % 2 else shlex.quote(part) for index, part in enumerate(parts) if part]
-    return "".join(quoted) or "''"
+    quoted = ""
+    for index, part in enumerate(parts):
+        if part:
+            quoted += f'"${{{part}:-}}"' if index % 2 else shlex.quote(part)
+    return quoted or "''"

@@ -1,4 +1,4 @@
-"""Durations, sizes, shares, counts and times: how people write them, and how opsctl shows them."""
+"""Parse and format durations, sizes, shares, counts and times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_DURATION = timedelta(days=3660)
 def parse_duration(text: str) -> timedelta:
     """Read `90s`, `10m`, `1h30m`, `2d` or `1w`, largest unit first. Raises ValueError for 0 and for more than 10 years.
 
-    The only grammar of durations: in options, in settings files, in requests.
+    Options, settings files and requests all use this grammar.
     """
     match = _DURATION.fullmatch(text.strip())
     try:
@@ -32,7 +32,7 @@ def parse_duration(text: str) -> timedelta:
 def format_duration(seconds: float | timedelta) -> str:
     """Show a duration in its two largest units, as `parse_duration` reads them: `3d 4h`, `2h 5m`, `4m 10s`, `0.35s`.
 
-    A negative duration is shown without its sign: the sentence around it says `ago` or `left`.
+    The sign is dropped: the caller adds `ago` or `left`.
     """
     amount = abs(seconds.total_seconds() if isinstance(seconds, timedelta) else seconds)
     if amount < 9.95:
@@ -86,7 +86,7 @@ def format_count(number: float) -> str:
 
 
 def parse_time(text: str, now: datetime) -> datetime:
-    """Read `2026-03-01`, `2026-03-01 12:00` (local time) or how long ago, such as `3d`. Raises ValueError."""
+    """Read `2026-03-01`, `2026-03-01 12:00` (local time) or an age such as `3d`. Raises ValueError."""
     try:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
@@ -103,7 +103,7 @@ def format_time(at: datetime) -> str:
 
 
 def parse_slurm_minutes(text: str) -> int | None:
-    """Read one of Slurm's time limits, rounded up to minutes as Slurm does. None for `UNLIMITED` and for other words.
+    """Read a time limit of Slurm, rounded up to minutes as Slurm does. None for `UNLIMITED` and other words.
 
     Forms: `minutes`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS` (sbatch(1), --time).
     """
@@ -113,6 +113,6 @@ def parse_slurm_minutes(text: str) -> int | None:
     days, *clock = match.groups()
     numbers = [int(number) for number in clock if number is not None]
     if days is None and len(numbers) < 3:
-        numbers = [0, *numbers]  # minutes come first where neither days nor hours are written
+        numbers = [0, *numbers]  # without days and hours, minutes come first
     hours, minutes, seconds = (*numbers, 0, 0)[:3]
     return int(days or 0) * 1440 + hours * 60 + minutes + (seconds > 0)

@@ -1,4 +1,4 @@
-"""HTTP by the standard library: a log on a web server, and the address that a dead-man's switch watches."""
+"""HTTP with the standard library, for logs on a web server and for the ping URL of a dead-man's switch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from opsctl import __version__
 
 FAILURES = (OSError, HTTPException, UnicodeError)
-"""What `fetch` and reading its response raise: URLError and time-outs are OSErrors."""
+"""The errors of `fetch` and of reading the response. URLError and time-outs are OSErrors."""
 PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -24,18 +24,18 @@ class Address:
     """An http or https address."""
 
     url: str
-    """Without login and fragment, in ASCII."""
+    """The address in ASCII, without login and fragment."""
     authorization: str = field(default="", repr=False)
-    """The header that its login makes."""
+    """The Authorization header made from the login."""
 
     @property
     def shown(self) -> str:
-        """The address without what may be secret in it."""
+        """The address without the query, which may contain a secret."""
         return self.url.partition("?")[0]
 
 
 def parse_address(text: str) -> Address:
-    """Raises ValueError for what is no http or https address, and does not say it."""
+    """Parse an http or https address. Raises ValueError, whose message does not contain the text."""
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:
         raise ValueError("not an address that starts with http:// or https://")
@@ -57,8 +57,8 @@ def _ascii(text: str) -> str:
     return quote(text, safe=PRINTABLE)
 
 
-class _EveryAnswer(request.HTTPErrorProcessor):
-    """Returns refusals as responses; redirects are followed."""
+class _AnyStatus(request.HTTPErrorProcessor):
+    """Return error statuses as responses; follow redirects."""
 
     def http_response(self, request: request.Request, response: HTTPResponse) -> Any:
         return super().http_response(request, response) if response.status in REDIRECTS else response
@@ -68,10 +68,16 @@ class _EveryAnswer(request.HTTPErrorProcessor):
 
 
 def open_session() -> request.OpenerDirector:
-    """What fetches: by the proxies of the environment, and from nowhere but the web wherever redirects lead."""
+    """Return an opener that uses the proxies of the environment and follows redirects to http and https only."""
     session = request.OpenerDirector()
-    for handler in (request.ProxyHandler, request.HTTPHandler, request.HTTPSHandler, request.HTTPRedirectHandler,
-                    request.UnknownHandler, _EveryAnswer):  # fmt: skip
+    for handler in (
+        request.ProxyHandler,
+        request.HTTPHandler,
+        request.HTTPSHandler,
+        request.HTTPRedirectHandler,
+        request.UnknownHandler,
+        _AnyStatus,
+    ):
         session.add_handler(handler())
     session.addheaders = [("User-Agent", f"opsctl/{__version__}")]
     return session
@@ -80,15 +86,15 @@ def open_session() -> request.OpenerDirector:
 def fetch(
     session: request.OpenerDirector, address: Address, *, timeout: float, headers: Mapping[str, str] | None = None
 ) -> HTTPResponse:
-    """The response, whatever its status. Raises one of FAILURES."""
-    asked = request.Request(address.url, headers=dict(headers or {}))  # noqa: S310 (an Address is of the web)
+    """Return the response, whatever its status. Raises one of FAILURES."""
+    query = request.Request(address.url, headers=dict(headers or {}))  # noqa: S310 (an Address is http or https)
     if address.authorization:
-        asked.add_unredirected_header("Authorization", address.authorization)
-    response: HTTPResponse = session.open(asked, timeout=timeout)
+        query.add_unredirected_header("Authorization", address.authorization)
+    response: HTTPResponse = session.open(query, timeout=timeout)
     return response
 
 
 def describe(error: Exception) -> str:
-    """What failed, without urllib's wrapping."""
+    """Return the cause of the failure, without urllib's wrapping."""
     reason = error.reason if isinstance(error, URLError) else error
     return str(reason) or type(reason).__name__

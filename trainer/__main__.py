@@ -1,7 +1,7 @@
 """`python -m opsctl.trainer CONFIG.json`: one rank of a training run.
 
-Exit codes: 0 finished or stopped by itself, with a stop reason; 1 crashed, or left for a loss that is not a number or
-for memory that is full; 2 config, data or checkpoint refused.
+Exit codes: 0 the trainer finished or stopped itself, and wrote a stop reason; 1 the trainer crashed, or stopped because
+the loss is not a number or memory is full; 2 the trainer refused the config, the data or the checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from opsctl.trainer.errors import Refused
 
 
 def main() -> NoReturn:
-    """Run this rank to its end, and end the process: a rank that failed must not linger among its threads."""
+    """Run this rank, then end the process.
+
+    os._exit() ends the process, because threads of a failed rank would keep the process alive.
+    """
     rank_process.die_with_parent()
     try:
         _run(sys.argv[1:])
@@ -31,7 +34,7 @@ def main() -> NoReturn:
         _leave(2, f"Refused by the trainer: {error}\n")
     except SystemExit as error:
         _leave(int(error.code or 0), "")
-    except BaseException:  # noqa: BLE001 - told in full, and the process ends
+    except BaseException:  # noqa: BLE001 - the traceback is printed, and the process ends
         _leave(1, traceback.format_exc())
 
 
@@ -46,10 +49,10 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"config {namespace.config} cannot be read: {error}") from error
 
-    from opsctl.trainer.process_groups import choose_accelerator  # noqa: PLC0415 - takes seconds: a wrong config is told first
+    from opsctl.trainer.process_groups import choose_accelerator  # noqa: PLC0415 - the import takes seconds: a wrong config is refused first
 
     choose_accelerator()
-    from opsctl.trainer.loop import run  # noqa: PLC0415 - DeepSpeed looks for its accelerator when it is imported
+    from opsctl.trainer.loop import run  # noqa: PLC0415 - DeepSpeed chooses its accelerator at import
 
     packages = namespace.trace.split(",") if namespace.trace else settings.trace
     if packages:
@@ -60,17 +63,24 @@ def _run(arguments: Sequence[str]) -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     usage = "python -m opsctl.trainer CONFIG [--trace PACKAGES] [--skip-samples A-B] | --dry-run [--processes N]"
     parser = argparse.ArgumentParser(prog="trainer", usage=usage, allow_abbrev=False)
-    parser.add_argument("config", type=Path, help="a trainer.json; with --dry-run also a train's TOML")
-    parser.add_argument("--trace", metavar="PACKAGES", help="log each call into these packages, separated by commas")
+    parser.add_argument("config", type=Path, help="a trainer.json; with --dry-run, a TRAIN.toml is accepted too")
+    parser.add_argument("--trace", metavar="PACKAGES", help="log every call into these packages, separated by commas")
     parser.add_argument(
         "--skip-samples",
         action="append",
         default=[],
         metavar="A-B",
-        help="skip these, counted from 0 in the order of training, besides data.skip_samples; may be repeated",
+        help="samples to skip, counted from 0 in the order of training; adds to data.skip_samples; may be repeated",
     )
-    parser.add_argument("--dry-run", action="store_true", help="show layout, memory and checks, and start nothing")
-    parser.add_argument("--processes", type=_count, metavar="N", help="of the dry run; as the train says if absent")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print layout, memory and checks without starting the run"
+    )
+    parser.add_argument(
+        "--processes",
+        type=_count,
+        metavar="N",
+        help="number of processes of the dry run (default: from the TRAIN.toml)",
+    )
     return parser
 
 

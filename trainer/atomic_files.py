@@ -1,6 +1,6 @@
-"""Files that are written completely or not at all.
+"""Write files completely or not at all.
 
-Standard library only. opsctl takes these functions from opsctl/state/files.py.
+Standard library only. opsctl imports these functions through opsctl/state/files.py.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, data: str | bytes, *, mode: int = 0o644) -> None:
-    """Write `data` so that a reader sees all of it or what was there before, also after a power cut.
+    """Replace the file `path` with `data`; readers see either the old content or all of the new one.
 
-    Raises OSError, and then leaves nothing behind.
+    The guarantee holds after a power cut too. Raises OSError, and then leaves no temporary file.
     """
     payload = data.encode() if isinstance(data, str) else data
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -33,7 +33,7 @@ def write_atomic(path: Path, data: str | bytes, *, mode: int = 0o644) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    """Make a rename or a new name in `path` survive a power cut, where the file system can."""
+    """Make renames and new names in the directory `path` survive a power cut, if the file system can."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):

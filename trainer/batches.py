@@ -1,7 +1,7 @@
-"""The batches that a rank takes from the corpora.
+"""The batches that a rank reads from the corpora.
 
-Samples are cut from the stream of all documents of a corpus: sample n is the tokens from n·sequence on, and one more
-as label.
+A corpus is one stream of the tokens of all documents. Sample n is `sequence` tokens from position n·sequence, plus one
+more token as the last label.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opsctl.trainer.sample_order import taken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """What one data-parallel rank feeds to its pipeline; the same on every stage."""
+    """The micro-batches of one data-parallel rank; every stage of its pipeline reads the same ones."""
 
     blend: Blend
     vocabulary: int
@@ -31,14 +31,14 @@ class Batches:
     skipped: Sequence[range] = ()
 
     def after(self, consumed: int, batch: int) -> int:
-        """Samples consumed by the end of the step that begins after `consumed`; those passed over count as well."""
+        """Return the samples consumed by the end of the step that begins after `consumed`; skipped samples count."""
         return taken(consumed, batch, self.skipped)[-1] + 1
 
     def step(self, consumed: int, batch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """This rank's micro-batches of the step of `batch` samples that begins after `consumed`.
+        """Yield this rank's micro-batches of the step of `batch` samples that begins after `consumed`.
 
-        Each is tokens and labels, [micro_batch, sequence] both. A step's samples are dealt out in the same order
-        whatever the number of ranks.
+        A micro-batch is the pair tokens, labels; both are [micro_batch, sequence]. The order of a step's samples does
+        not depend on the number of ranks.
         """
         positions = taken(consumed, batch, self.skipped)
         for first in range(self.data_rank * self.micro_batch, batch, self.data_ranks * self.micro_batch):
@@ -66,20 +66,23 @@ class Data:
     config: TrainerConfig
 
     def __str__(self) -> str:
-        """What the order of samples depends on, besides the seed; without paths, for corpora may move."""
+        """Return tokens, samples and weight of every corpus: with the seed, they determine the order of samples.
+
+        Paths are left out, because corpora may move.
+        """
         parts = (f"{len(p.corpus.tokens)} tokens, {p.samples} samples x {p.weight:g}" for p in self.trained)
         return "; ".join(parts)
 
     def training(self, config: TrainerConfig, *, data_rank: int, data_ranks: int) -> Batches:
-        """What this data-parallel rank trains on, in the order of the seed of `config`."""
-        assert config.seed is not None  # drawn, if it was not given
+        """Return the training batches of one data-parallel rank, in the order of the seed of `config`."""
+        assert config.seed is not None  # choose_seed() has drawn a missing seed
         skipped = config.data.skipped()
         return self._batches(
             self.trained, seed=config.seed, data_rank=data_rank, data_ranks=data_ranks, skipped=skipped
         )
 
     def evaluation(self, *, data_rank: int, data_ranks: int) -> Batches:
-        """What this data-parallel rank is evaluated on; the same whatever the seed, so that runs can be compared."""
+        """Return the held-out batches of one data-parallel rank; they do not depend on the seed."""
         return self._batches(self.held_out, seed=0, data_rank=data_rank, data_ranks=data_ranks, skipped=())
 
     def _batches(
@@ -96,10 +99,10 @@ class Data:
 
 
 def open_data(config: TrainerConfig) -> Data:
-    """The corpora of `config`.
+    """Open and check the corpora of `config`.
 
-    Raises Refused, with numbers and every problem, if one is not whole, too small or not for this model, or if they
-    cannot be mixed as they should.
+    Raises Refused with every problem: a corpus is incomplete, too small or has another vocabulary, or the corpora
+    cannot be mixed by their weights.
     """
     parts, problems = open_parts(config, config.data.corpora())
     problems = problems or mixture_problems(config, parts)

@@ -1,6 +1,7 @@
-"""Several corpora as one: which of them each sample comes from, and which sample of it that is.
+"""A blend of several corpora: maps a sample's position to a corpus and to a sample of that corpus.
 
-A pure function of the sample's number, like the order: nothing is stored, and a resumed run goes on exactly.
+The map is a pure function of the position, as sample_order is: no state is stored, and a resumed run reads the same
+samples.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from opsctl.trainer.indexed_corpus import Corpus
 from opsctl.trainer.sample_order import SampleOrder
 
 CYCLE = 10_000
-"""Samples after which the pattern of corpora comes again: so exact are the weights."""
+"""Samples after which the pattern of corpora repeats; weights are exact to one in CYCLE."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,10 @@ class CorpusPart:
 
 
 def split(corpus: Corpus, *, sequence: int, weight: float, held_out: float) -> tuple[CorpusPart, CorpusPart]:
-    """What is trained on, and what is held out at the end; the latter is empty where `held_out` is 0."""
+    """Split a corpus into the training part and the held-out part at its end.
+
+    The held-out part is empty if `held_out` is 0. Raises Refused if a part would have no sample.
+    """
     samples = corpus.samples(sequence)
     number = round(samples * held_out)
     if held_out and not number:
@@ -51,7 +55,7 @@ def split(corpus: Corpus, *, sequence: int, weight: float, held_out: float) -> t
 def open_parts(
     config: TrainerConfig, corpus_configs: Sequence[CorpusConfig]
 ) -> tuple[list[tuple[CorpusPart, CorpusPart]], list[str]]:
-    """Each of the corpora `given`, as trained on and as held out; and what is wrong with the others."""
+    """Open the corpora; return pairs of training and held-out part, and the problems of corpora that failed to open."""
     parts, problems = [], []
     for corpus_config in corpus_configs:
         try:
@@ -65,13 +69,14 @@ def open_parts(
 
 
 def mixture_problems(config: TrainerConfig, parts: Sequence[tuple[CorpusPart, CorpusPart]]) -> list[str]:
-    """What is wrong with all corpora together, one sentence each."""
+    """Return the problems of the blend as a whole, one sentence per problem."""
     problems, held_out = [], sum(part.samples for _, part in parts)
     try:
         Blend([part for part, _ in parts], sequence=config.model.sequence, seed=0)
     except Refused as error:
         problems.append(str(error))
-    if config.evaluation.every and held_out < (batch := config.batch.global_batch):
+    batch = config.batch.global_batch
+    if config.evaluation.every and held_out < batch:
         problems.append(
             f"held_out = {config.data.held_out:g} leaves {held_out} samples, less than global_batch = {batch}"
         )
@@ -79,7 +84,7 @@ def mixture_problems(config: TrainerConfig, parts: Sequence[tuple[CorpusPart, Co
 
 
 class Blend:
-    """The samples of `parts`, mixed by weight; each part in an order and with epochs of its own."""
+    """The samples of `parts`, mixed by weight; every part has its own order and its own epochs."""
 
     def __init__(self, parts: Sequence[CorpusPart], *, sequence: int, seed: int) -> None:
         self.parts, self._sequence = parts, sequence
@@ -95,7 +100,7 @@ class Blend:
         return sum(part.samples for part in self.parts)
 
     def source(self, position: int) -> tuple[CorpusPart, int]:
-        """The part and the sample of its corpus that are consumed as number `position`."""
+        """Return the part, and the sample of its corpus, at `position` of the training order."""
         if len(self.parts) == 1:
             number, index = 0, position
         else:
@@ -106,15 +111,15 @@ class Blend:
         return part, part.first + self._orders[number].sample(index)
 
     def row(self, position: int) -> npt.NDArray[np.int64]:
-        """The tokens consumed as number `position`, and the one after them, [sequence + 1]."""
+        """Return the tokens of the sample at `position` and the token after them, [sequence + 1]."""
         part, sample = self.source(position)
         return part.corpus.sample(sample, self._sequence)
 
 
 def _pattern(weights: Sequence[float]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """For each place of a cycle, the part that it comes from, and how many came from that part before.
+    """Return, for every place of a cycle, the number of its part and how many earlier places that part has.
 
-    Each place goes to the part that is furthest behind its weight.
+    A place goes to the part that is furthest behind its weight.
     """
     shares = np.asarray(weights) / sum(weights)
     taken, pattern, before = np.zeros(len(weights)), np.zeros(CYCLE, np.int64), np.zeros(CYCLE, np.int64)

@@ -1,7 +1,7 @@
-"""The `[trainer]` table of a train's TOML, and the `trainer.json` that it is frozen into.
+"""The `[trainer]` table of a TRAIN.toml, which `opsctl launch` freezes into trainer.json.
 
-Free of torch: whoever launches validates with it. Lengths are in tokens, batches in samples (sequences), times in
-seconds. What needs the number of processes as well is checked by `layout.check_layout`.
+No import of torch: `opsctl launch` validates configs on login nodes. Lengths are in tokens, batches in samples
+(sequences), times in seconds. `rank_layout.check_layout` checks the rules that depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class ModelConfig(ConfigTable):
     """A GPT: pre-norm blocks, output tied to the token embedding."""
 
     family: Literal["gpt2", "bloom"] = "gpt2"
-    """gpt2: learnt positions. bloom: a norm behind the embedding, and attention that fades with distance (ALiBi)."""
+    """gpt2: learnt positions. bloom: a norm after the embedding, and ALiBi instead of positions."""
     layers: Count = 4
     """Transformer blocks."""
     hidden: Count = 128
     """Width of the residual stream."""
     heads: Count = 4
-    """Attention heads of each block; divides `hidden`."""
+    """Attention heads of a block; divides `hidden`."""
     sequence: Count = 128
-    """Tokens of one sample, and positions that a gpt2 knows."""
+    """Tokens of one sample; for gpt2 also the number of learnt positions."""
     vocabulary: Count = 264
     """Rows of the token embedding: 256 bytes and the end of a document, rounded up to a multiple of 8."""
     dropout: Share = 0.0
-    """Chance of each activation to be dropped, after the embedding, in attention and after each half of a block."""
+    """Probability of dropping an activation: after the embedding, in attention and after both halves of a block."""
     init_std: Annotated[float, Field(gt=0)] | None = None
     """Standard deviation of initial weights; √(1/(3·hidden)) if absent."""
 
@@ -62,41 +62,41 @@ class ModelConfig(ConfigTable):
 
 
 class ParallelConfig(ConfigTable):
-    """How the model is spread; what is left of the processes is data parallel."""
+    """How the model is cut; data parallelism takes the remaining factor of the processes."""
 
     pipeline: Count = 1
     """Stages that the layers are cut into."""
     tensor: Count = 1
-    """Ranks that each matrix of a stage is cut over; divides `heads` and `vocabulary`."""
+    """Ranks that the matrices of a stage are cut over; divides `heads` and `vocabulary`."""
     zero_stage: Literal[0, 1] = 1
-    """1: each data-parallel rank keeps its share of the optimizer's state. 0, each keeps all, is refused with why."""
+    """1: every data-parallel rank holds its share of the optimizer's state. 0 (every rank holds all) is refused."""
     balance: Literal["blocks-and-embeddings", "blocks"] = "blocks-and-embeddings"
-    """What is counted out evenly over the stages; the first counts embedding and output as a block each."""
+    """What is divided evenly over the stages; blocks-and-embeddings counts embedding and output as one block each."""
     timeout_s: Seconds = 600.0
-    """How long a rank waits for the others before it gives up."""
+    """Longest time that a rank waits for the other ranks before it fails."""
 
 
 class OptimizerConfig(ConfigTable):
-    """AdamW, and its learning rate over samples."""
+    """AdamW and the schedule of its learning rate, in samples."""
 
     lr: Annotated[float, Field(gt=0)] = 1e-3
     """Learning rate after the warm-up."""
     min_lr: Annotated[float, Field(ge=0)] = 0.0
     """Learning rate at the end of the decay."""
     warmup_samples: Annotated[int, Field(ge=0)] = 0
-    """Samples over which the rate rises linearly from 0."""
+    """Samples over which the learning rate rises linearly from 0."""
     decay: Literal["cosine", "constant"] = "cosine"
-    """How the rate falls after the warm-up."""
+    """Shape of the learning rate after the warm-up."""
     decay_samples: Count | None = None
-    """Samples, from the start, at which `min_lr` is reached; the whole run if absent."""
+    """Samples from the start of the run until `min_lr` is reached; the whole run if absent."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    """Not applied to biases and norms."""
+    """AdamW's weight decay; not applied to biases and norms."""
     beta1: Share = 0.9
     """Decay of the running mean of gradients."""
     beta2: Share = 0.95
     """Decay of the running mean of squared gradients."""
     eps: Annotated[float, Field(gt=0)] = 1e-8
-    """Added to the denominator."""
+    """AdamW's epsilon, added to the denominator."""
     clip: Annotated[float, Field(ge=0)] = 1.0
     """Largest norm of the gradient over all ranks; 0 does not clip."""
 
@@ -112,44 +112,43 @@ class OptimizerConfig(ConfigTable):
 
 
 class CheckpointConfig(ConfigTable):
-    """When and where the state is saved."""
+    """When and where the trainer saves checkpoints."""
 
     directory: str = "checkpoints"
-    """Where checkpoints lie; the environment's TRAIN_CHECKPOINT_DIR goes before it."""
+    """Directory of the checkpoints; the environment variable TRAIN_CHECKPOINT_DIR has precedence."""
     every: Annotated[int, Field(ge=0)] = 1000
     """Steps between two saves; 0 saves only at the end and on request."""
     keep_last: Annotated[int, Field(ge=0)] = 0
-    """Newest checkpoints that are kept, at least 2; 0 keeps them all."""
+    """Number of newest checkpoints to keep, at least 2; 0 keeps all checkpoints."""
     keep_every: Annotated[int, Field(ge=0)] = 0
-    """Checkpoints whose step is a multiple of this are kept whatever their age; 0 keeps none for that."""
+    """Keep every checkpoint whose step is a multiple of this number; 0 disables the rule."""
     background: bool = True
-    """Whether to copy the state to host memory and write it while training goes on; takes that memory twice."""
+    """Copy the state to host memory and write the copy while training goes on; needs host memory for the copy."""
 
     @model_validator(mode="after")
     def _keeps_a_spare(self) -> CheckpointConfig:
         if self.keep_last == 1:
-            raise ValueError("keep_last = 1 leaves nothing to fall back on if that one is damaged; use 2, or 0 for all")
+            raise ValueError("keep_last = 1 leaves no other checkpoint if the newest is damaged; use 2, or 0 for all")
         return self
 
 
 class TrainerConfig(ConfigTable):
-    """All that a training run is, apart from where it runs."""
+    """A training run, except for the machines that carry it."""
 
     steps: Count
     """Step at which the run is finished."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] | None = None
-    """Of the initial weights, of the order of samples and of dropout; drawn, logged and kept with the checkpoints if
-    absent."""
+    """Seed of initial weights, order of samples and dropout; if absent, drawn, logged and saved in checkpoints."""
     deterministic: bool = False
-    """Whether the GPU may only use kernels that give the same bits each time; slower."""
+    """Use only GPU kernels with reproducible results; slower."""
     trace: list[str] = Field(default_factory=list)
-    """Packages whose calls each rank logs, one line each; as `--trace` does."""
+    """Packages whose calls every rank logs, one line per call; same as `--trace`."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """bf16: weights and activations in bf16, gradients summed and weights updated in fp32."""
     recompute: bool = False
-    """Run each block forward again when its gradient is due, instead of keeping what it computed: less memory."""
+    """Recompute the activations of a block in the backward pass instead of storing them: less memory, more time."""
     threads: Count | None = None
-    """CPU threads of each rank; OMP_NUM_THREADS or the cores that it may use if absent."""
+    """CPU threads of a rank; OMP_NUM_THREADS or the number of usable cores if absent."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     parallel: ParallelConfig = ParallelConfig()
@@ -191,14 +190,14 @@ class TrainerConfig(ConfigTable):
 
     def _nothing_held_out(self) -> Iterator[str]:
         if self.evaluation.every and not self.data.held_out:
-            yield f"evaluation.every = {self.evaluation.every} has nothing to read: data.held_out is 0"
+            yield f"evaluation.every = {self.evaluation.every} has no data to evaluate: data.held_out is 0"
 
     def samples(self) -> int:
-        """Samples that all steps take, ramp-up included."""
+        """Return the samples of the whole run, including the ramp-up."""
         return self.batch.ramp().consumed(self.steps)
 
     def rate(self) -> schedule.Rate:
-        """The learning rate's schedule, in samples."""
+        """Return the schedule of the learning rate, in samples."""
         optimizer = self.optimizer
         return schedule.Rate(
             peak=optimizer.lr,
@@ -209,9 +208,9 @@ class TrainerConfig(ConfigTable):
 
 
 def read(path: Path, *, skip_samples: Sequence[str] = ()) -> TrainerConfig:
-    """The config frozen at `path`, with more ranges of samples to pass over.
+    """Return the config in the file `path`, with `skip_samples` added to its ranges of skipped samples.
 
-    Raises OSError, or pydantic's ValidationError with every problem in it.
+    Raises OSError, or pydantic's ValidationError with every problem.
     """
     config = TrainerConfig.model_validate_json(path.read_text())
     skipped = [*config.data.skip_samples, *skip_samples]
@@ -220,23 +219,25 @@ def read(path: Path, *, skip_samples: Sequence[str] = ()) -> TrainerConfig:
 
 
 def describe_errors(error: ValidationError) -> str:
-    """Every problem of a config, in one line."""
+    """Return every problem of a config in one line."""
     return "; ".join(
-        _told(error_details["loc"], error_details["type"], error_details["msg"]) for error_details in error.errors()
+        _describe_error(error_details["loc"], error_details["type"], error_details["msg"])
+        for error_details in error.errors()
     )
 
 
-def _told(place: tuple[int | str, ...], kind: str, message: str) -> str:
+def _describe_error(place: tuple[int | str, ...], kind: str, message: str) -> str:
     where = ".".join(map(str, place)) or "config"
     if kind != "extra_forbidden":
         return f"{where}: {message.removeprefix('Value error, ')}"
     known = _known(place[:-1])
     near = get_close_matches(str(place[-1]), known, 1)
-    return f"{where}: unknown key; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return f"{where}: unknown key; {hint}"
 
 
 def _known(place: Sequence[int | str]) -> list[str]:
-    """The keys of the table at `place`."""
+    """Return the keys of the table at `place`."""
     model: type[BaseModel] = CorpusConfig if "blend" in place else TrainerConfig
     for key in () if "blend" in place else place:
         field = model.model_fields[str(key)].annotation

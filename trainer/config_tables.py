@@ -1,4 +1,4 @@
-"""What every table of the config is made of, and the tables of what a run reads, tells and may use."""
+"""The base class of all config tables; the tables of data, batches, evaluation, logs and limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RANGE = re.compile(r"(\d+)-(\d+)")
 
 
 class ConfigTable(BaseModel):
-    """A table of the config: no unknown keys, no guessing at types, no endless numbers, never changed."""
+    """A table of the config: unknown keys, converted types and infinite numbers are refused; instances are frozen."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -29,38 +29,38 @@ class CorpusConfig(ConfigTable):
     """One corpus of a blend."""
 
     prefix: str
-    """Path of the corpus without `.bin` and `.idx`, absolute or from the working directory."""
+    """Path of the corpus without `.bin` and `.idx`, absolute or relative to the working directory."""
     weight: Annotated[float, Field(gt=0)] = 1.0
-    """Its part of all samples, beside the other weights; they need not add up to 1."""
+    """Share of this corpus in the samples, relative to the sum of all weights."""
 
 
 class DataConfig(ConfigTable):
-    """What is read: corpora in Megatron's indexed format."""
+    """The corpora, in Megatron's indexed format."""
 
     prefix: str = "data/corpus"
-    """Path of the corpus without `.bin` and `.idx`, absolute or from the working directory."""
+    """Path of the corpus without `.bin` and `.idx`, absolute or relative to the working directory."""
     blend: list[CorpusConfig] = []
     """Several corpora mixed by weight, instead of `prefix`."""
     held_out: Share = 0.0
-    """Share of each corpus, its end, that is never trained on and that evaluation reads."""
+    """Share of every corpus, taken from its end, that is evaluated on and never trained on."""
     skip_samples: list[str] = []
-    """`A-B`, counted from 0 in the order of training: samples that are passed over, such as those of a loss spike."""
+    """Ranges `A-B` of samples to skip, counted from 0 in the order of training, such as those of a loss spike."""
 
     @field_validator("skip_samples")
     @classmethod
-    def _ranges(cls, given: list[str]) -> list[str]:
-        for text in given:
+    def _ranges(cls, ranges: list[str]) -> list[str]:
+        for text in ranges:
             match = _RANGE.fullmatch(text)
             if not match or int(match[1]) > int(match[2]):
                 raise ValueError(f"{text!r} is not a range of samples A-B with A up to B")
-        return given
+        return ranges
 
     def corpora(self) -> list[CorpusConfig]:
-        """What is mixed; one corpus where there is no blend."""
+        """Return the corpora of the blend; without a blend, the one corpus `prefix`."""
         return self.blend or [CorpusConfig(prefix=self.prefix)]
 
     def skipped(self) -> list[range]:
-        """The samples that are passed over, in order, without overlaps."""
+        """Return the ranges of skipped samples, sorted and merged."""
         ends = sorted(tuple(map(int, text.split("-"))) for text in self.skip_samples)
         merged: list[range] = []
         for first, last in ends:
@@ -72,15 +72,15 @@ class DataConfig(ConfigTable):
 
 
 class BatchConfig(ConfigTable):
-    """Samples of a step."""
+    """Numbers of samples in a micro-batch and in a step."""
 
     micro_batch: Count = 2
-    """Samples that one rank takes through its stage at a time."""
+    """Samples that a rank processes at a time."""
     global_batch: Count = 16
     """Samples of one step over all ranks; a multiple of micro_batch x data-parallel ranks."""
     rampup: Annotated[list[Count], Field(min_length=3, max_length=3)] | None = None
-    """[start, increment, samples]: the step grows from `start` samples by `increment` to global_batch, in equal parts
-    over the first `samples` samples; Megatron's ramp-up."""
+    """[start, increment, samples]: the batch grows from `start` samples by `increment` to global_batch, in equal parts
+    over the first `samples` samples, as Megatron's ramp-up does."""
 
     @model_validator(mode="after")
     def _reaches_the_full_batch(self) -> BatchConfig:
@@ -98,63 +98,63 @@ class BatchConfig(ConfigTable):
         return self
 
     def ramp(self) -> Ramp:
-        """The size of each step, by consumed samples."""
+        """Return the schedule of the batch size, in consumed samples."""
         start, increment, samples = self.rampup or (self.global_batch, 1, 0)
         return Ramp(full=self.global_batch, start=start, increment=increment, samples=samples)
 
 
 class EvaluationConfig(ConfigTable):
-    """The loss on what is held out (`data.held_out`)."""
+    """Evaluation of the loss on held-out samples (`data.held_out`)."""
 
     every: Annotated[int, Field(ge=0)] = 0
     """Steps between two evaluations; 0 never evaluates."""
     batches: Count = 10
-    """Batches of global_batch samples each; always the same ones, so that evaluations can be compared."""
+    """Batches of one evaluation, with global_batch samples per batch; every evaluation reads the same samples."""
 
 
 class SpikeConfig(ConfigTable):
-    """When a loss counts as a spike."""
+    """When a loss counts as a spike, and which checkpoints of spikes to keep."""
 
     deviations: Annotated[float, Field(ge=0)] = 6.0
-    """Standard deviations above the mean of the last `window` losses; 0 never tells."""
+    """Standard deviations above the mean of the last `window` losses that make a spike; 0 disables the detection."""
     window: Annotated[int, Field(ge=10)] = 100
-    """Steps that a loss is compared with; until there are this many, none is a spike."""
+    """Number of earlier steps that a loss is compared with; no spike is detected before."""
     save: bool = True
-    """Whether the state after a spike is saved, and kept for study when others are pruned."""
+    """Save a checkpoint after a spike and exempt it from pruning."""
     keep: Count = 3
-    """Spikes whose state is kept, the newest: each takes a checkpoint's room for good."""
+    """Number of newest spikes whose checkpoints stay; every one takes the disk space of a checkpoint."""
 
 
 class LogConfig(ConfigTable):
-    """What is logged."""
+    """The log, heartbeats and metrics."""
 
     every: Count = 1
     """Steps between two log lines."""
     heartbeat_s: Seconds = 5.0
-    """Least time between two heartbeats of one phase."""
+    """Shortest time between two heartbeats of one phase."""
     directory: str | None = None
-    """Where metrics.jsonl, a JSON object for each log line, and TensorBoard's events go; `metrics` in the run's
-    directory if absent, and nowhere without one."""
+    """Directory of metrics.jsonl (one JSON object per log line) and of TensorBoard's events; if absent, `metrics` in
+    the run directory; without a run directory, no metrics are written."""
     tensorboard: bool = False
-    """Whether TensorBoard's events are written."""
+    """Write TensorBoard's events."""
     peak_tflops: Annotated[float, Field(gt=0)] | None = None
-    """What one GPU can do at most, for MFU; from the table of peaks by the GPU's name if absent."""
+    """Peak TFLOPS of one GPU, for the MFU; if absent, looked up by the GPU's name."""
 
 
 class LimitsConfig(ConfigTable):
-    """The longest that each phase may take before it counts as hung; what is left free before the job's end; memory."""
+    """Longest duration of every phase before the trainer counts as hung; margin before the job's end; memory limits."""
 
     init_s: Seconds = 900.0
-    """From start to the first step."""
+    """Longest time from the start to the first step."""
     step_s: Seconds | None = None
-    """Between two heartbeats while training; 20 of the slowest steps, at least 120 s, if absent."""
+    """Longest time between two heartbeats while training; if absent, 20 times the slowest step, at least 120 s."""
     save_s: Seconds = 1800.0
-    """One save."""
+    """Longest time of one save."""
     exit_s: Seconds = 120.0
-    """From the last save to the end of the process."""
+    """Longest time from the last save to the end of the process."""
     margin_s: Annotated[float, Field(ge=0)] = 5.0
-    """Kept free before the job's end, besides twice (slowest step + last save)."""
+    """Margin before the job's end, in addition to 2 x (slowest step + last save)."""
     host_memory_percent: Percent | None = None
-    """Save and stop when the fullest node's memory, or the job's share of it, is fuller (0-100); never if absent."""
+    """Save and stop when a node's memory, or the job's limit on it, is fuller than this; if absent, never."""
     gpu_memory_percent: Percent | None = None
-    """The same for the fullest GPU; what the allocator merely caches is not counted."""
+    """Save and stop when a GPU's memory is fuller than this, without the allocator's cache; if absent, never."""

@@ -1,7 +1,7 @@
-"""All that a trainer and whoever drives it share: environment names, files, and what is written in them.
+"""The contract between a trainer and its driver: environment variables, files and their contents.
 
-Standard library only, so that the driver can read it without torch, and so that any other trainer can copy it.
-The driver exports the `Env` names; a name that is absent means that nobody asks for that thing.
+Standard library only: the driver imports this module without torch, and any other trainer may copy the module.
+The driver exports the `Env` names; an absent name means that the driver does not use the feature.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ class Env(StrEnum):
     PAUSE_SWITCH = "TRAIN_PAUSE_SWITCH"
     SAVE_SWITCH = "TRAIN_SAVE_SWITCH"
     STOP_REQUEST = "TRAIN_STOP_REQUEST"
-    """A file of this attempt alone: when it exists, save and stop. The only one that a foreign trainer has to poll:
+    """A file of this attempt alone: when the file exists, save and stop. Another trainer needs to poll only this file:
     the driver mirrors kill, pause, signals and preemption into it."""
     STACKS_REQUEST = "TRAIN_STACKS_REQUEST"
-    """A file whose new mtime asks every rank for its stacks: appended to `<attempt>/stacks/<node>-<rank>.txt`."""
+    """A file whose changed mtime requests the stacks of every rank, in `<attempt>/stacks/<node>-<rank>.txt`."""
     DEADLINE = "TRAIN_DEADLINE"
-    """A file with the job's real end, in seconds since the epoch; read it again at every poll, for it may move."""
+    """A file with the end of the job, in seconds since the epoch; read it at every poll, because the end may move."""
     STOP_REASON = "TRAIN_STOP_REASON"
     HEARTBEAT_DIR = "TRAIN_HEARTBEAT_DIR"
     CHECKPOINT_DIR = "TRAIN_CHECKPOINT_DIR"
     LAST_TICK = "TRAIN_LAST_TICK"
-    """A file with the time, in seconds since the epoch, at which whoever watches the run last gave a sign of life."""
+    """A file with the time of the last cron tick that watched this run, in seconds since the epoch."""
     NODE = "TRAIN_NODE"
     """The node's name as the scheduler knows it (several nodes may share one host)."""
 
 
 class Phase(StrEnum):
-    """What a trainer is doing; each has its own idea of how long is too long."""
+    """The phase of a trainer; every phase has its own time limit."""
 
     INIT = "init"
     TRAIN = "train"
@@ -51,7 +51,7 @@ class Phase(StrEnum):
 
 
 class TrainerStop(StrEnum):
-    """Why a trainer left by itself. Anything else that ends it leaves no stop reason."""
+    """Why a trainer stopped itself. Any other end leaves no stop reason."""
 
     FINISHED = "finished"
     KILL = "kill"
@@ -64,9 +64,9 @@ class TrainerStop(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What the trainer last did. Rank 0 writes `train.json`, one rank of each node `<node>-<local rank>.json`.
+    """The last action of the trainer. Rank 0 writes `train.json`, one rank per node writes `<node>-<local rank>.json`.
 
-    `at` is in seconds since the epoch by the writer's clock; `limit_s` is the longest that the phase may take.
+    `at` is in seconds since the epoch by the writer's clock; `limit_s` is the longest duration of the phase.
     """
 
     attempt: str
@@ -77,9 +77,9 @@ class Heartbeat:
     at: float
     limit_s: float
     last_steps: int | None = None
-    """The step at which the run ends, if known."""
+    """The step at which the run ends; None if unknown."""
     checkpoint_step: int | None = None
-    """The newest complete checkpoint, if any."""
+    """Step of the newest complete checkpoint, if there is one."""
     loss: float | None = None
     step_s: float | None = None
     note: str = ""
@@ -87,7 +87,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopReason:
-    """Written by rank 0 just before a trainer that decided to stop exits 0 (or, for `nan` and `memory`, non-zero)."""
+    """Why the trainer stopped itself. Rank 0 writes this record just before the trainer exits.
+
+    The exit code is 0, except for `nan` and `memory`.
+    """
 
     reason: TrainerStop
     step: int
@@ -95,7 +98,7 @@ class StopReason:
     detail: str = ""
     checkpoint_step: int | None = None
     notes: tuple[str, ...] = field(default=())
-    """What went wrong on the way and did not stop the run, such as a save that found a full disk."""
+    """Problems that did not stop the run, such as a save on a full disk."""
 
 
 def to_json(record: Heartbeat | StopReason) -> str:
@@ -103,25 +106,25 @@ def to_json(record: Heartbeat | StopReason) -> str:
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """The heartbeat at `path`, or None if there is none that can be understood."""
+    """Return the heartbeat at `path`; None if the file is missing or invalid."""
     return _read(path, Heartbeat, {"phase": Phase})
 
 
 def read_stop_reason(path: Path) -> StopReason | None:
-    """The stop reason at `path`, or None if there is none that can be understood."""
+    """Return the stop reason at `path`; None if the file is missing or invalid."""
     return _read(path, StopReason, {"reason": TrainerStop, "notes": tuple})
 
 
 def _read(path: Path, cls: Callable[..., T], convert: Mapping[str, Callable[[Any], Any]]) -> T | None:
     try:
-        given = json.loads(path.read_text())
-        return cls(**{key: convert[key](value) if key in convert else value for key, value in given.items()})
+        fields = json.loads(path.read_text())
+        return cls(**{key: convert[key](value) if key in convert else value for key, value in fields.items()})
     except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
 def read_time(path: Path) -> float | None:
-    """The time in a file, such as the job's end, in seconds since the epoch; None if it cannot be read."""
+    """Return the time in the file `path`, in seconds since the epoch; None if the file cannot be read."""
     try:
         return float(path.read_text())
     except (OSError, ValueError):

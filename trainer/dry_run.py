@@ -1,4 +1,4 @@
-"""`python -m opsctl.trainer CONFIG --dry-run`: describe a run and its mistakes, without a GPU or torch."""
+"""`python -m opsctl.trainer CONFIG --dry-run`: describe a run and its problems, without a GPU or torch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _WIDTHS = (30, 12, 9, 11, 11, 13, 12)
 
 
 def read(path: Path) -> tuple[TrainerConfig, int]:
-    """The config in a trainer.json or in the `[trainer]` table of a train's TOML, and how many processes that has.
+    """Return the config of a trainer.json or a TRAIN.toml, and the number of processes that the file asks for.
 
-    0 processes where it does not say. Raises Refused, or pydantic's ValidationError with every problem in it.
+    The number is 0 if the file does not specify it. Raises Refused, or pydantic's ValidationError with every problem.
     """
     try:
         text = path.read_text()
@@ -37,7 +37,7 @@ def read(path: Path) -> tuple[TrainerConfig, int]:
 
 
 def report(config: TrainerConfig, processes: int) -> tuple[list[str], list[str]]:
-    """The lines to print, and what is wrong, one sentence each."""
+    """Return the lines to print, and the problems, one sentence per problem."""
     problems = check_layout(config, processes)
     lines = [*_model(config), *_steps(config)]
     if not problems:
@@ -89,21 +89,23 @@ def _layout(config: TrainerConfig, cut: Layout) -> Iterator[str]:
 
 
 def _memory(config: TrainerConfig, cut: Layout) -> Iterator[str]:
-    """A table of the stages: the first, the one between that takes most, the last."""
+    """Yield a table of three stages: the first, the largest in between, the last."""
     heads = ("holds", "parameters", "weights", "gradients", "optimizer", "activations", "GiB in all")
     yield _row("memory", "".join(f"{head:>{width}}" for head, width in zip(heads, _WIDTHS, strict=True)))
     stages = footprint.stages(config, cut)
     between = max(stages[1:-1], key=lambda stage: stage.total, default=None)
-    for stage in dict.fromkeys(
-        stage_footprint for stage_footprint in (stages[0], between, stages[-1]) if stage_footprint
-    ):
+    shown = dict.fromkeys((stages[0], between, stages[-1]))
+    for stage in filter(None, shown):
         parts = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.total)
         held = f"{stage.blocks} blocks" + (f" + {stage.holds}" if stage.holds else "")
         cells = [held, _short(stage.parameters), *(f"{part / GIB:.1f}" for part in parts)]
         yield _row(
             f"stage {stage.stage}", "".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
         )
-    yield _row("", "in all: with what the allocator and CUDA take besides; an estimate, to be held beside a real start")
+    yield _row(
+        "",
+        "GiB in all includes the allocator's overhead and CUDA's context; compare this estimate with a real start",
+    )
 
 
 def _short(count: float) -> str:
@@ -115,11 +117,7 @@ def _short(count: float) -> str:
 
 def _data(config: TrainerConfig) -> tuple[list[str], list[str]]:
     corpus_configs = config.data.corpora()
-    here = [
-        corpus_config
-        for corpus_config in corpus_configs
-        if any(Path(corpus_config.prefix + end).exists() for end in (".bin", ".idx"))
-    ]
+    here = [corpus_config for corpus_config in corpus_configs if _exists(corpus_config.prefix)]
     parts, problems = blend.open_parts(config, here)
     if len(parts) == len(corpus_configs):
         problems += blend.mixture_problems(config, parts)
@@ -127,22 +125,26 @@ def _data(config: TrainerConfig) -> tuple[list[str], list[str]]:
     weights = sum(corpus_config.weight for corpus_config in corpus_configs)
     lines = []
     for corpus_config in corpus_configs:
-        what = "refused" if corpus_config in here else "not here, so not checked"
+        text = "refused" if corpus_config in here else "not on this machine, not checked"
         if part := opened.get(corpus_config.prefix):
             epochs = config.samples() * corpus_config.weight / weights / part.samples
-            what = f"{_short(len(part.corpus.tokens))} tokens, {epochs:.3g} epochs"
-        lines.append(_row("data", f"{corpus_config.prefix}: {what}"))
+            text = f"{_short(len(part.corpus.tokens))} tokens, {epochs:.3g} epochs"
+        lines.append(_row("data", f"{corpus_config.prefix}: {text}"))
     return lines, problems
 
 
+def _exists(prefix: str) -> bool:
+    return Path(f"{prefix}.bin").exists() or Path(f"{prefix}.idx").exists()
+
+
 def main(path: Path, *, processes: int | None, environ: Mapping[str, str]) -> int:
-    """Print the report; 0, or 2 if something is wrong. Raises what `read` raises."""
-    config, said = read(path)
-    world = processes or number(environ, "WORLD_SIZE", default=0) or said
+    """Print the report; return 0, or 2 if there are problems. Raises the exceptions of `read`."""
+    config, config_processes = read(path)
+    world = processes or number(environ, "WORLD_SIZE", default=0) or config_processes
     world = world or config.parallel.pipeline * config.parallel.tensor
     lines, problems = report(config, world)
     for line in lines:
-        print(line)  # noqa: T201 - the report is its output
+        print(line)  # noqa: T201 - the report is the output of this command
     for problem in problems:
         print(_row("wrong", problem))  # noqa: T201 - likewise
     if not problems:

@@ -1,4 +1,4 @@
-"""The model under DeepSpeed: one call is one step over all stages, tensor and data-parallel ranks."""
+"""The model under DeepSpeed: one call trains one step over all stages, tensor ranks and data-parallel ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding", "blocks": "typ
 
 
 class Engine:
-    """DeepSpeed's PipelineEngine, as the loop sees it."""
+    """The interface of the training loop to DeepSpeed's PipelineEngine."""
 
     def __init__(self, config: TrainerConfig, layout: Layout, rank: int) -> None:
         if config.threads:
@@ -38,7 +38,7 @@ class Engine:
             self.deepspeed = self._build(config, layout, tensor_parallel.slice_of(layout, rank))
 
     def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice) -> Any:
-        assert config.seed is not None  # drawn, if it was not given
+        assert config.seed is not None  # choose_seed() has drawn a missing seed
         module = PipelineModule(
             gpt.layers(config.model, seed=config.seed, part=part),
             topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
@@ -52,7 +52,9 @@ class Engine:
             checkpointable_layers=["Block"],
         )
         accumulation = layout.accumulation(micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch)
-        module.universal_checkpoint_info = gpt.universal_info(config.model)  # goes into every checkpoint
+        module.universal_checkpoint_info = gpt.universal_info(
+            config.model
+        )  # DeepSpeed writes this into every checkpoint
         optimizer = config.optimizer
         adamw = torch.optim.AdamW(
             list(gpt.parameter_groups(module, weight_decay=optimizer.weight_decay)),
@@ -71,8 +73,8 @@ class Engine:
     ) -> tuple[float, float]:
         """Take one optimizer step on `batch` samples at learning rate `rate` after `consumed` samples.
 
-        Returns mean loss and norm of the gradient over all ranks. Where the norm is not finite no step was taken, on
-        any rank: the weights are what they were.
+        Returns the mean loss and the norm of the gradient, over all ranks. If the norm is not finite, it is returned as
+        NaN and no rank has taken the step: the weights have not changed.
         """
         for group in self.deepspeed.optimizer.param_groups:
             group["lr"] = rate
@@ -80,10 +82,10 @@ class Engine:
             self.deepspeed.set_train_batch_size(batch)
         loss = self._train_batch(batches, consumed)
         norm = float(self.deepspeed.get_global_grad_norm())
-        return loss, norm if math.isfinite(norm) and norm >= 0 else math.nan  # DeepSpeed says inf, or -1
+        return loss, norm if math.isfinite(norm) and norm >= 0 else math.nan  # DeepSpeed returns inf or -1
 
     def rerun(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], *, consumed: int) -> None:
-        """Take the micro-batches of a step forward and backward, and no step; none can be taken afterwards."""
+        """Run forward and backward passes of a step without the optimizer; this engine cannot train afterwards."""
         nothing = {schedule.OptimizerStep: lambda _, **__: None}
         self.deepspeed._INSTRUCTION_MAP = self.deepspeed._INSTRUCTION_MAP | nothing
         self._train_batch(batches, consumed)
@@ -94,15 +96,15 @@ class Engine:
         return float(self.deepspeed.train_batch(data_iter=batches))
 
     def evaluate(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], *, batch: int) -> float:
-        """The mean loss over `batch` samples; nothing is changed."""
+        """Return the mean loss over `batch` samples without training."""
         self.deepspeed.module.micro_offset = 0
         micro_batches = batch // (self.deepspeed.train_micro_batch_size_per_gpu() * self.deepspeed.dp_world_size)
         return float(self.deepspeed.eval_batch(data_iter=batches, num_micro_batches=micro_batches))
 
     def write_with(self, writer: CheckpointEngine) -> None:
-        """Have `writer` write and read the files of checkpoints."""
+        """Make `writer` write and read the files of checkpoints."""
         self.deepspeed.checkpoint_engine = writer
-        # It would copy scripts beside the checkpoints, on rank 0 alone, and on a full disk raise there alone.
+        # DeepSpeed copies scripts into the directory on rank 0 alone; on a full disk rank 0 alone would raise.
         self.deepspeed._copy_recovery_script = lambda _: None
 
     def save(self, directory: Path) -> None:
@@ -110,17 +112,17 @@ class Engine:
         self.deepspeed.save_checkpoint(str(directory.parent), tag=directory.name, save_latest=False)
 
     def load(self, directory: Path, *, universal: bool = False) -> None:
-        """Take weights and optimizer of this rank from `directory`; all ranks together.
+        """Load weights and optimizer of this rank from `directory`; all ranks together.
 
-        `universal`: it holds each parameter whole, and this rank takes its part.
+        `universal`: the files hold whole parameters, and every rank takes its slice.
         """
-        self.deepspeed._config.load_universal_checkpoint = universal  # known only when the checkpoint is
+        self.deepspeed._config.load_universal_checkpoint = universal  # the kind is known only now
         with _quiet_stdout():
             self.deepspeed.load_checkpoint(str(directory.parent), tag=directory.name)
 
 
 def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, Any]:
-    """DeepSpeed's own config. Without grad_accum_dtype, bf16 gradients would be summed in bf16."""
+    """Return DeepSpeed's config. Without grad_accum_dtype, DeepSpeed would sum bf16 gradients in bf16."""
     fields: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": config.batch.micro_batch,
         "gradient_accumulation_steps": accumulation,
@@ -135,16 +137,16 @@ def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, A
 
 
 def _import_muon_uncompiled() -> None:
-    """DeepSpeed has torch.compile wrap an optimizer that is not ours when it imports it: 1 s of CPU a rank a start."""
-    kept, compiler.compile = compiler.compile, lambda: compiler.dummy_decorator
+    """Import DeepSpeed's Muon optimizer without torch.compile, which takes 1 s of CPU per rank."""
+    original_compile, compiler.compile = compiler.compile, lambda: compiler.dummy_decorator
     try:
         importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
     finally:
-        compiler.compile = kept
+        compiler.compile = original_compile
 
 
 @contextlib.contextmanager
 def _quiet_stdout() -> Iterator[None]:
-    """DeepSpeed prints seeds, memory and key names; the log is for the lines that tools read."""
+    """Discard DeepSpeed's prints of seeds, memory and keys: stdout is the log, which programs parse."""
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         yield

@@ -1,7 +1,7 @@
-"""What makes a trainer refuse to start, told in one sentence."""
+"""The errors of the trainer."""
 
 from __future__ import annotations
 
 
 class Refused(Exception):
-    """The config, the data or a checkpoint cannot be trained with. The same on every rank; exit code 2."""
+    """The config, the data or a checkpoint is unusable. Every rank raises the same error; the exit code is 2."""

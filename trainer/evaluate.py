@@ -1,4 +1,4 @@
-"""The loss on what is held out."""
+"""Evaluation of the loss on held-out samples."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from opsctl.trainer.rank_layout import Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The same samples each time, whatever the seed and the layout: one evaluation can be held beside another."""
+    """The held-out batches. They depend neither on the seed nor on the layout, so that evaluations can be compared."""
 
     batches: Batches
     batch: int
-    """Samples of one batch, over all ranks."""
+    """Samples of one batch over all ranks."""
     count: int
-    """Batches of one evaluation; fewer where less is held out."""
+    """Batches of one evaluation; fewer than configured if the held-out part is smaller."""
 
     def loss(self, engine: Engine, *, interrupted: Callable[[], bool]) -> float | None:
-        """Mean loss; None if `interrupted`, asked before each batch on all ranks, said so."""
+        """Return the mean loss, or None if `interrupted` returned true; all ranks call it before every batch."""
         total = 0.0
         for number in range(self.count):
             if interrupted():
@@ -32,13 +32,13 @@ class Evaluation:
 
 
 def line(step: int, loss: float) -> str:
-    """Megatron's line."""
+    """Return the log line of an evaluation, in Megatron's format."""
     perplexity = math.exp(min(20, loss))
     return f" validation loss at iteration {step} | lm loss value: {loss:.6E} | lm loss PPL: {perplexity:.6E} |"
 
 
 def evaluation(data: Data, layout: Layout, rank: int) -> Evaluation | None:
-    """What is evaluated on, or None if never."""
+    """Return the evaluation of this run, or None if `evaluation.every` is 0."""
     config = data.config
     if not config.evaluation.every:
         return None

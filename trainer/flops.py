@@ -1,4 +1,4 @@
-"""Sizes and floating-point operations of a GPT, by the published formulas."""
+"""Number of parameters and of floating-point operations of a GPT, by published formulas."""
 
 from __future__ import annotations
 
@@ -25,29 +25,31 @@ PEAK_TFLOPS = {
     "MI300X": 1307.4,
     "MI325X": 1307.4,
 }
-"""bf16 (V100: fp16) matrix operations with fp32 sums, 10¹² a second, dense: half of what is given "with sparsity". From
-NVIDIA's data sheet of each card (RTX 4090: the Ada architecture's whitepaper), and AMD's of each accelerator. Of MI250X
-one of its two halves, which is what torch calls a GPU."""
+"""Dense bf16 (V100: fp16) matrix operations with fp32 sums, in 10¹² per second: half of the figure "with sparsity".
+
+Sources: NVIDIA's and AMD's data sheets (RTX 4090: whitepaper of the Ada architecture). MI250X: one of its two halves,
+which torch counts as a GPU.
+"""
 
 
 def peak_tflops(device: str) -> float | None:
-    """The peak of a GPU by the name that its driver gives it, such as `NVIDIA A100-SXM4-80GB`; None if not known."""
+    """Return the peak of a GPU by its driver's name, such as `NVIDIA A100-SXM4-80GB`; None if unknown."""
     words = device.replace("-", " ").upper()
     known = [name for name in PEAK_TFLOPS if f" {name.upper()} " in f" {words} "]
     return PEAK_TFLOPS[max(known, key=len)] if known else None
 
 
 def parameters(*, layers: int, hidden: int, sequence: int, vocabulary: int) -> int:
-    """Parameters of a GPT-2 with learnt positions and a tied output: 12·l·h² + 13·l·h + (V + s)·h + 2·h."""
+    """Return the parameters of a GPT-2 with learnt positions and tied output: 12·l·h² + 13·l·h + (V + s)·h + 2·h."""
     return 12 * layers * hidden**2 + 13 * layers * hidden + (vocabulary + sequence) * hidden + 2 * hidden
 
 
 def step_flops(
     *, batch: int, layers: int, hidden: int, sequence: int, vocabulary: int, recompute: bool = False
 ) -> float:
-    """Operations of one step over `batch` samples: 72·B·s·l·h²·(1 + s/(6h) + V/(12lh)), forward and backward.
+    """Return the operations of one step over `batch` samples: 72·B·s·l·h²·(1 + s/(6h) + V/(12lh)).
 
-    Narayanan et al. 2021, eq. 2 without recomputation; with it the blocks run forward once more (96, V/(16lh)).
+    With `recompute` the blocks run forward twice: 96 and V/(16lh), Narayanan et al. 2021, eq. 2.
     """
     factor, output = (96, 16) if recompute else (72, 12)
     return (
@@ -61,5 +63,5 @@ def step_flops(
 
 
 def assumed_save_s(*, total_parameters: int, ranks: int) -> float:
-    """Seconds that a save may take before one was measured: 14 bytes a parameter at 100 MB/s a rank, and 2 s."""
+    """Return the assumed seconds of a save before the first save: 14 bytes per parameter, 100 MB/s per rank, 2 s."""
     return 2.0 + 14 * total_parameters / ranks / 100e6

@@ -1,4 +1,4 @@
-"""How much memory each rank of a run takes, and how large its checkpoints are: estimated, without starting it."""
+"""Estimates of the memory of every rank and of the size of a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from opsctl.trainer.rank_layout import Layout
 
 GIB = 2**30
 _OVERHEAD = 1.25
-"""What the allocator holds over what is asked of it: fitted to the BLOOM team's tables of memory."""
+"""Memory that the allocator reserves over memory in use: fitted to the BLOOM team's tables of memory."""
 _CONTEXT = 1.5 * GIB
-"""What CUDA takes before anything is allocated (A100)."""
+"""Bytes of the CUDA context, measured on an A100."""
 _STATES = {"bf16": (2, 6, 12), "fp32": (4, 4, 8)}
-"""Bytes a parameter: weights; gradients, in bf16 and summed in fp32; optimizer, with fp32 weights beside bf16 ones."""
+"""Bytes per parameter of weights, gradients and optimizer. bf16: gradients in bf16 and their fp32 sum; the optimizer
+includes the fp32 weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFootprint:
-    """What one rank of a stage holds, in bytes."""
+    """Memory of one rank of a stage, in bytes."""
 
     stage: int
     blocks: int
     holds: str
-    """What else, for people: embedding, output."""
+    """Other layers of the stage, as text: embedding, output."""
     parameters: int
     weights: float
     gradients: float
@@ -33,12 +34,12 @@ class StageFootprint:
 
     @property
     def total(self) -> float:
-        held = self.weights + self.gradients + self.optimizer + self.activations
-        return held * _OVERHEAD + _CONTEXT
+        used = self.weights + self.gradients + self.optimizer + self.activations
+        return used * _OVERHEAD + _CONTEXT
 
 
 def model_parameters(model: ModelConfig) -> int:
-    """Parameters of the whole model; BLOOM has no positions, and a norm behind the embedding."""
+    """Return the parameters of the model; BLOOM has no positions, and has a norm after the embedding."""
     bloom = model.family == "bloom"
     count = flops.parameters(
         layers=model.layers,
@@ -50,13 +51,13 @@ def model_parameters(model: ModelConfig) -> int:
 
 
 def checkpoint_bytes(config: TrainerConfig) -> int:
-    """Of one checkpoint: weights, and the optimizer's state."""
+    """Return the bytes of one checkpoint: weights and the optimizer's state."""
     weights, _, optimizer = _STATES[config.precision]
     return model_parameters(config.model) * (weights + optimizer)
 
 
 def stages(config: TrainerConfig, cut: Layout) -> list[StageFootprint]:
-    """Every stage, first to last."""
+    """Return the footprints of all stages, first to last."""
     return [_stage(config, cut, number) for number in range(cut.pipeline)]
 
 
@@ -69,7 +70,7 @@ def _blocks(config: TrainerConfig, number: int) -> int:
 def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageFootprint:
     model, first, last = config.model, number == 0, number == cut.pipeline - 1
     blocks = _blocks(config, number)
-    tables = first or last  # the output's weight is the embedding's: one copy where both are on one stage
+    tables = first or last  # output and embedding share their weight: one copy if both are on one stage
     parameters = (blocks * (12 * model.hidden**2 + 13 * model.hidden) + tables * model.vocabulary * model.hidden) // (
         cut.tensor
     )
@@ -87,8 +88,12 @@ def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageFootprint:
 
 
 def _activations(config: TrainerConfig, cut: Layout, number: int, blocks: int) -> float:
-    """Korthikanti et al. 2022: a block keeps sbh·(10 + 24/t), attention not stored; with recomputation 2sbh, and one
-    block's in full while it runs again. A stage has as many micro-batches under way as stages come from it on."""
+    """Return the bytes of activations of a stage.
+
+    Source: Korthikanti et al. 2022. A block stores sbh·(10 + 24/t), without the attention matrix. With recomputation a
+    block stores 2sbh, and one block at a time stores all. A stage has one micro-batch in flight for itself and for
+    every stage after it.
+    """
     model, batch = config.model, config.batch
     sbh = model.sequence * batch.micro_batch * model.hidden * (1 if config.precision == "bf16" else 2)
     full = sbh * (10 + 24 / cut.tensor)
@@ -98,6 +103,6 @@ def _activations(config: TrainerConfig, cut: Layout, number: int, blocks: int) -
 
 
 def _logits(config: TrainerConfig, cut: Layout) -> float:
-    """In the model's precision, in fp32 for the loss, and the gradients of those."""
+    """Return the bytes of the logits: in the model's precision, in fp32 for the loss, and their gradients."""
     model = config.model
     return model.sequence * config.batch.micro_batch * model.vocabulary / cut.tensor * 10

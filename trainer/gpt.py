@@ -1,7 +1,7 @@
-"""The GPT, as the list of layers that a pipeline is cut from.
+"""The GPT as a list of layers, which DeepSpeed cuts into pipeline stages.
 
-Activations between layers are [micro_batch, sequence, hidden]. Each layer draws its initial weights from a generator
-of its own, and takes its slice of them, so that they are the same however the layers are spread and cut.
+Activations between layers are [micro_batch, sequence, hidden]. Every layer draws its whole initial weights from its own
+generator and takes its slice, so that the weights do not depend on the layout.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice
 
 
 class TokenEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read torch
-    """Tokens [b, s] to vectors [b, s, hidden]; on the last stage, vectors to logits with the same weight.
+    """Maps tokens [b, s] to vectors [b, s, hidden]; on the last stage, maps vectors to logits by the same weight.
 
-    The weight is all that it holds: nothing else of a tied layer is kept equal on both stages.
+    The layer has no other parameter: DeepSpeed synchronizes only the tied weight between the two stages.
     """
 
     def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
@@ -38,12 +38,12 @@ class TokenEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read tor
 
 
 def logits(embedding: TokenEmbedding, x: Tensor) -> Tensor:
-    """Scores of each next token, [b, s, this rank's part of the vocabulary]."""
+    """Return the logits of the next tokens, [b, s, this rank's slice of the vocabulary]."""
     return functional.linear(tensor_parallel.into(x, embedding.part), embedding.weight)
 
 
 class PositionEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read torch
-    """Adds a learnt vector for each position."""
+    """Adds a learnt vector per position."""
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__()
@@ -55,7 +55,10 @@ class PositionEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read 
 
 
 class EmbeddingNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read torch
-    """BLOOM's norm behind the token embedding. A layer of its own: in the tied one it would drift apart unseen."""
+    """BLOOM's norm after the token embedding.
+
+    A separate layer: DeepSpeed would not synchronize the norm's parameters as part of the tied embedding.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.hidden)
@@ -66,7 +69,7 @@ class EmbeddingNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read t
 
 
 class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
-    """Attention and a feed-forward half, each behind a norm and added to what came in."""
+    """A pre-norm transformer block: attention, then feed-forward, both added to the residual stream."""
 
     def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
         super().__init__()
@@ -76,7 +79,7 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         heads = part.range(config.heads)
         self.slopes = slopes(config.heads)[heads.start : heads.stop] if config.family == "bloom" else None
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        # Rows are [head, q k v, head_width], so that a slice of them is whole heads.
+        # Rows are [head, q k v, head_width], so that a slice holds whole heads.
         self.qkv = ColumnLinear(_normal(3 * hidden, hidden, std=std, seed=seed), part)
         self.out = RowLinear(_normal(hidden, hidden, std=into_residual, seed=seed + 1), part)
         self.up = ColumnLinear(_normal(4 * hidden, hidden, std=std, seed=seed + 2), part)
@@ -85,8 +88,8 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     def forward(self, x: Tensor) -> Tensor:
         if self.drop and self.training:
             dropout.vary(self.seed)
-        x = x + self._dropped(self.out(self._attend(self.norm1(x))))
-        return x + self._dropped(self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh")))
+        x = x + self._drop(self.out(self._attend(self.norm1(x))))
+        return x + self._drop(self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh")))
 
     def _attend(self, x: Tensor) -> Tensor:
         batch, length, _ = x.shape
@@ -101,17 +104,17 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         )
         if not (self.drop and self.training):
             return attend()
-        with self.part.own_randomness():  # each rank has heads of its own
+        with self.part.own_randomness():  # every rank has its own heads
             return attend(dropout_p=self.drop)
 
-    def _dropped(self, x: Tensor) -> Tensor:
+    def _drop(self, x: Tensor) -> Tensor:
         return functional.dropout(x, self.drop, self.training) if self.drop else x
 
 
 def slopes(heads: int) -> tuple[float, ...]:
-    """How fast attention fades with distance in each head: 2^(-8/n), 2^(-16/n), … (Press et al. 2021).
+    """Return ALiBi's slope for every head: 2^(-8/n), 2^(-16/n), … (Press et al. 2021).
 
-    Where n is not a power of two: those of the next lower one, then every other of the next higher one.
+    If n is not a power of two: the slopes of the next lower power, then every other slope of the next higher power.
     """
     power = 2 ** math.floor(math.log2(heads))
     finer = [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
@@ -120,7 +123,7 @@ def slopes(heads: int) -> tuple[float, ...]:
 
 @functools.lru_cache(maxsize=2)  # one mask for all blocks of a rank
 def alibi(slopes: tuple[float, ...], length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """What is added to the scores of attention: -slope x distance, and no look ahead; [heads, length, length]."""
+    """Return the bias of the attention scores, [heads, length, length]: -slope x distance; -inf for later positions."""
     places = torch.arange(length, device=device)
     distance = places.unsqueeze(1) - places
     bias = -torch.tensor(slopes, device=device).view(-1, 1, 1) * distance
@@ -132,10 +135,10 @@ class FinalNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read torch
 
 
 def layers(config: ModelConfig, *, seed: int, part: Slice) -> list[Any]:
-    """DeepSpeed's specifications of the layers, first to last."""
+    """Return DeepSpeed's specifications of the layers, first to last."""
 
     def seed_of(layer: int) -> int:
-        return seed * 1_000_003 + layer * 8  # a layer takes up to four seeds
+        return seed * 1_000_003 + layer * 8  # a layer uses up to four seeds
 
     tied = {"tied_weight_attr": "weight"}
     gpt2 = config.family == "gpt2"
@@ -149,9 +152,9 @@ def layers(config: ModelConfig, *, seed: int, part: Slice) -> list[Any]:
 
 
 def universal_info(config: ModelConfig) -> dict[str, Any]:
-    """How the slices of each parameter make a whole: what DeepSpeed's universal checkpoints need to be told.
+    """Return how to merge the slices of parameters, in the format of DeepSpeed's universal checkpoints.
 
-    What no pattern names is put together along its first axis: embedding, and weights and biases of `qkv` and `up`.
+    Parameters without a pattern are merged along their first axis: embedding, and weights and biases of `qkv` and `up`.
     """
     replicated = [r"\d+\.norm[12]\.", r"\d+\.(out|down)\.bias$", rf"{config.layers + 2}\.(weight|bias)$"]
     behind_embedding = r"1\.weight$" if config.family == "gpt2" else r"1\.(weight|bias)$"
@@ -163,7 +166,7 @@ def universal_info(config: ModelConfig) -> dict[str, Any]:
 
 
 def parameter_groups(module: nn.Module, *, weight_decay: float) -> Iterator[dict[str, Any]]:
-    """Parameters with and without weight decay: biases and norms are vectors, and go without."""
+    """Yield the matrices with weight decay, then the vectors (biases and norms) without."""
     parameters = [p for p in module.parameters() if p.requires_grad]
     matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim < 2]
     yield {"params": matrices, "weight_decay": weight_decay}

@@ -1,4 +1,4 @@
-"""What the trainer tells whoever drives it: heartbeats and the stop reason. None of them can stop it."""
+"""Reports to the driver: log lines, heartbeats and the stop reason. A failed write never stops training."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from opsctl.trainer.contract import Env, Heartbeat, Phase, StopReason, TrainerSt
 from opsctl.trainer.rank_process import RankProcess
 from opsctl.trainer.run_state import RunState
 
-SILENCE_S = 3 * 3600.0
-"""Ticks come at least every hour."""
+MAX_TICK_AGE_S = 3 * 3600.0
+"""Limit of the age of the last cron tick; cron ticks at least hourly."""
 
 
-def say(text: str) -> None:
-    """One line of the log."""
+def print_line(text: str) -> None:
+    """Print one line of the log."""
     print(text, flush=True)  # noqa: T201 - the log is stdout
 
 
 def now_text() -> str:
-    """The time, as newer Megatrons put it before their iteration lines: local, and here to the millisecond."""
+    """Return the local time to the millisecond, in the format of newer Megatron versions before iteration lines."""
     now = time.time()
     return f"[{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}.{int(now % 1 * 1000):03}]"
 
 
 class Pulse:
-    """Heartbeats: `train.json` by rank 0, `<node>-<local rank>.json` by the first rank of each node."""
+    """Writes heartbeats: `train.json` on rank 0, `<node>-<local rank>.json` on the first rank of every node."""
 
     def __init__(self, environ: Mapping[str, str], process: RankProcess, config: TrainerConfig) -> None:
         directory = environ.get(Env.HEARTBEAT_DIR)
@@ -39,13 +39,13 @@ class Pulse:
         self._last_tick = environ.get(Env.LAST_TICK) if process.is_first else None
 
     def write_heartbeat(self, phase: Phase, state: RunState) -> None:
-        """Write the heartbeat, if the phase is new or the last one is old enough."""
+        """Write the heartbeat if the phase is new or the last heartbeat is older than `log.heartbeat_s`."""
         now = time.monotonic()
         if self._last and self._last[0] is phase and now - self._last[1] < self._config.log.heartbeat_s:
             return
         self._last = phase, now
         if self._last_tick:
-            warn_of_silence(Path(self._last_tick), state)
+            warn_of_silent_watcher(Path(self._last_tick), state)
         text = to_json(self._heartbeat(phase, state))
         for path in self._paths:
             try:
@@ -76,15 +76,15 @@ class Pulse:
         return known.get(phase, per_step + self._config.log.heartbeat_s)
 
 
-def warn_of_silence(last_tick: Path, state: RunState) -> None:
-    """Say so, once, when whoever watches this run has been silent for long: nobody would be woken if it died."""
+def warn_of_silent_watcher(last_tick: Path, state: RunState) -> None:
+    """Note once that cron has not ticked for long: a failure of this run would alert nobody."""
     ticked = read_time(last_tick)
-    if ticked is not None and time.time() - ticked > SILENCE_S:
-        note(state, f"nobody watches this run: the last tick of cron was at {time.ctime(ticked)} ({last_tick})")
+    if ticked is not None and time.time() - ticked > MAX_TICK_AGE_S:
+        note(state, f"the watchdogs do not run: cron last ticked at {time.ctime(ticked)} ({last_tick})")
 
 
 def write_stop_reason(environ: Mapping[str, str], reason: TrainerStop, state: RunState, *, detail: str) -> None:
-    """Leave the stop reason where the driver asked for it."""
+    """Write the stop reason to the file that the driver named in TRAIN_STOP_REASON."""
     path = environ.get(Env.STOP_REASON)
     record = StopReason(
         reason=reason,
@@ -98,11 +98,11 @@ def write_stop_reason(environ: Mapping[str, str], reason: TrainerStop, state: Ru
         try:
             write_atomic(Path(path), to_json(record))
         except OSError as error:
-            say(f"stop reason {path} cannot be written: {error}")
+            print_line(f"stop reason {path} cannot be written: {error}")
 
 
 def note(state: RunState, text: str) -> None:
-    """Say once what went wrong and does not stop the run."""
+    """Record and print, once, a problem that does not stop the run."""
     if text not in state.notes:
         state.notes.append(text)
-        say(text)
+        print_line(text)

@@ -1,8 +1,8 @@
-"""A corpus in Megatron's indexed format, version 1, written and read.
+"""Read and write a corpus in Megatron's indexed format, version 1.
 
-`<prefix>.bin` is all tokens one after the other; `<prefix>.idx` says their type, and where each document lies.
-`<prefix>.json` is ours, and may be absent: how many tokens the vocabulary has, so that a model that is too small for it
-is refused at once. The index is written last: without it there is no corpus.
+`<prefix>.bin` holds all tokens in sequence; `<prefix>.idx` holds the type of tokens and the position of every document.
+`<prefix>.json` is an optional addition of this trainer. The file records the size of the vocabulary, so that a model
+with a smaller vocabulary is refused at the start. The index is written last: without the index there is no corpus.
 """
 
 from __future__ import annotations
@@ -33,36 +33,39 @@ _TYPES: dict[int, tuple[type[np.integer[Any]], ...]] = {
     7: (np.uint32,),
     8: (np.uint16, np.uint64),
 }
-"""What the index calls the type of a token. Megatron-LM and BLOOM's Megatron-DeepSpeed write uint16 as 8; DeepSpeed's
-own copy of the format writes it as 6, and uint64 as 8: the size of the data tells which was meant."""
+"""Types of tokens by their code in the index.
+
+Megatron-LM and BLOOM's Megatron-DeepSpeed write uint16 as 8; DeepSpeed's copy of the format writes uint16 as 6 and
+uint64 as 8. The size of the data decides between the two.
+"""
 _UINT16, _INT32 = 8, 4
 _HEADER = struct.Struct("<QBQQ")  # version, type of a token, sequences, entries in the list of documents
-_PROBED = 1 << 22
+_PROBED_TOKENS = 1 << 22
 
 
 class Corpus:
-    """The tokens at `prefix`, mapped and not read. Raises Refused if index and data do not fit each other."""
+    """The tokens at `prefix`, memory-mapped. Raises Refused if index and data do not match."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.tokens = _tokens(Path(f"{prefix}.bin"), Path(f"{prefix}.idx"))
 
     def samples(self, sequence: int) -> int:
-        """Samples of `sequence` tokens in one epoch."""
+        """Return the number of samples of `sequence` tokens in one epoch."""
         return max(0, (len(self.tokens) - 1) // sequence)
 
     def sample(self, number: int, sequence: int) -> npt.NDArray[np.int64]:
-        """Tokens of one sample and the one after it, [sequence + 1]."""
+        """Return the tokens of a sample and the token after them, [sequence + 1]."""
         start = number * sequence
         return self.tokens[start : start + sequence + 1].astype(np.int64)
 
     def refuse_vocabulary(self, vocabulary: int) -> None:
-        """Raise Refused if tokens do not fit a model of `vocabulary`: by what was written beside, or by a look."""
+        """Raise Refused if the corpus needs a larger vocabulary, by `<prefix>.json` or by a probe of the tokens."""
         known = _facts(Path(f"{self.prefix}.json")).get("vocabulary")
         if isinstance(known, int) and known > vocabulary:
             raise Refused(f"corpus {self.prefix} has a vocabulary of {known}, and the model's has {vocabulary}")
-        stride = max(1, len(self.tokens) // _PROBED)
-        ndarray = self.tokens[::stride] if stride < 8 else self.tokens[:_PROBED]
+        stride = max(1, len(self.tokens) // _PROBED_TOKENS)
+        ndarray = self.tokens[::stride] if stride < 8 else self.tokens[:_PROBED_TOKENS]
         highest = int(ndarray.max(initial=0))
         if highest >= vocabulary:
             raise Refused(f"corpus {self.prefix} holds token {highest}, and the model's vocabulary has {vocabulary}")
@@ -70,10 +73,10 @@ class Corpus:
 
 def _facts(path: Path) -> Mapping[str, Any]:
     try:
-        given = json.loads(path.read_text())
+        facts = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return given if isinstance(given, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _tokens(data: Path, index: Path) -> npt.NDArray[np.generic]:
@@ -109,17 +112,17 @@ def _refuse_index(index: Path, *, version: int, code: int) -> None:
 
 
 def token_type(vocabulary: int) -> tuple[int, np.dtype[Any]]:
-    """The type that Megatron writes tokens of such a vocabulary in, and what it calls it."""
+    """Return the code and the type in which Megatron writes tokens of a vocabulary of this size."""
     return (_UINT16, np.dtype(np.uint16)) if vocabulary < 65500 else (_INT32, np.dtype(np.int32))
 
 
 def write_corpus(
     documents: Iterable[npt.NDArray[Any]], prefix: Path, *, vocabulary: int, facts: Mapping[str, Any] | None = None
 ) -> tuple[int, int]:
-    """Write `documents`, each the tokens of one; return how many there were, and how many tokens in all.
+    """Write a corpus of `documents`, one array of tokens per document; return the numbers of documents and of tokens.
 
-    `facts` go into `<prefix>.json`. Raises OSError, and what `documents` raises: then what was there before is there
-    still, or where the disk failed at the very end, no index.
+    `facts` go into `<prefix>.json`. Raises OSError, and the exceptions of `documents`: then an earlier corpus remains
+    in place, or, if the disk failed at the very end, there is no index.
     """
     prefix.parent.mkdir(parents=True, exist_ok=True)
     index = prefix.with_name(prefix.name + ".idx")
@@ -148,7 +151,7 @@ def write_corpus(
 
 
 def _index(sizes: npt.NDArray[np.int32], code: int, width: int) -> bytes:
-    """Header; length of each sequence (int32), its offset in bytes (int64), and where each document starts (int64)."""
+    """Return the index: header, lengths of sequences (int32), offsets in bytes and starts of documents (int64)."""
     ends = width * np.cumsum(sizes, dtype=np.int64)
     offsets = np.concatenate((np.zeros(min(1, len(sizes)), dtype=np.int64), ends[:-1]))
     header = MAGIC + _HEADER.pack(1, code, len(sizes), len(sizes) + 1)

@@ -1,4 +1,4 @@
-"""Is this loss a spike? Judged against the losses just before it."""
+"""Detection of loss spikes, by comparison with the losses of the steps before."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections import deque
 from opsctl.trainer.config_tables import SpikeConfig
 
 NAME = "loss spike"
-"""What the reason begins with that keeps a checkpoint for study."""
-_LEAST = 0.01
-"""Share of the mean that is noise however even the losses were."""
+"""Start of the reason in the KEEP file of a spike's checkpoint."""
+_MIN_DEVIATION = 0.01
+"""Smallest assumed standard deviation, as a share of the mean."""
 
 
 class Spikes:
-    """The last losses, those of spikes left out. The same on every rank, for the loss is."""
+    """The window of the last losses, without spikes. The same on every rank, because the loss is."""
 
     def __init__(self, config: SpikeConfig) -> None:
         self._config = config
@@ -23,10 +23,10 @@ class Spikes:
         self._since = 0
 
     def add_loss(self, loss: float | None) -> str:
-        """Take in the loss of a step; what to say if a spike begins with it, else nothing.
+        """Add the loss of a step; return a description if a spike begins with this step, else an empty text.
 
-        One spike is told once: losses that stay high are the same spike, until they have stayed for a whole window and
-        are what is usual now.
+        Losses that stay high belong to the same spike, until they have lasted for a whole window: then they become the
+        new normal.
         """
         if not self._config.deviations or loss is None or not math.isfinite(loss):
             return ""
@@ -34,7 +34,7 @@ class Spikes:
             self._losses.append(loss)
             return ""
         mean = statistics.fmean(self._losses)
-        deviation = max(statistics.pstdev(self._losses), _LEAST * abs(mean))
+        deviation = max(statistics.pstdev(self._losses), _MIN_DEVIATION * abs(mean))
         if loss <= mean + self._config.deviations * deviation:
             self._since = 0
             self._losses.append(loss)

@@ -1,15 +1,15 @@
-"""A checkpoint on disk: what makes one complete, which is the newest, and whether it is still what was written.
+"""A checkpoint on disk: its completeness, its files and their hashes, removal and protection.
 
     checkpoints/
       step-0001000/
-        …            the files of DeepSpeed and one `rank-….pt` of each rank
-        manifest.json  name, size and SHA-256 of each file; step, samples, topology, model
-        COMPLETE       SHA-256 of manifest.json; written last, and the only thing that makes the directory a checkpoint
-      damaged-step-0000500/   set aside: it was complete once and did not verify
-      .saving-step-…/         a save in progress, or cut short
+        …              the files of DeepSpeed and one `rank-….pt` per rank
+        manifest.json  name, size and SHA-256 of every file; step, samples, topology, model
+        COMPLETE       SHA-256 of manifest.json; written last; this file alone makes the directory a checkpoint
+      damaged-step-0000500/   set aside: the checkpoint was complete and failed verification
+      .saving-step-…/         a save in progress or interrupted
 
-There is no `latest`: it is derived from what is there. Beside the files that the manifest names a checkpoint may hold
-KEEP, which says why it is never pruned, and OFFLOADED, which says where else it lies.
+There is no `latest` file: the newest checkpoint is derived from the directory. In addition to the files in the
+manifest, a checkpoint may hold KEEP (the reason never to prune the checkpoint) and OFFLOADED (where its copies lie).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NATIVE, UNIVERSAL, WEIGHTS = "native", "universal", "weights"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRecord:
-    """One file of a checkpoint: bytes, and SHA-256 in hex."""
+    """One file of a checkpoint: size in bytes, and SHA-256 in hex."""
 
     size: int
     sha256: str
@@ -45,30 +45,30 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint holds."""
+    """The description of a checkpoint, as in manifest.json."""
 
     step: int
     consumed_samples: int
     topology: Mapping[str, int | str]
     """How the state is cut: sizes of the parallel axes, ZeRO stage, balance of the stages."""
     model: Mapping[str, Any]
-    """The config's model table, so that a checkpoint of another model is refused by name."""
+    """The config's model table; a run with another model refuses the checkpoint."""
     precision: str
     kind: str = NATIVE
-    """NATIVE: resumed by the topology that wrote it; UNIVERSAL: by any, in any precision; WEIGHTS: by none."""
+    """NATIVE: only the same topology can resume; UNIVERSAL: any topology and precision can; WEIGHTS: none can."""
     seed: int | None = None
-    """Of the run that wrote it; None if an earlier version did."""
+    """Seed of the run; None in checkpoints of an earlier version."""
     data: str = ""
-    """What it was trained on: tokens, samples and weight of each corpus. Other data would come in another order."""
+    """Tokens, samples and weight of every corpus. A run with other data reads samples in another order."""
     slowest_step_s: float = 0.0
     save_s: float = 0.0
-    """How long this save took up to the manifest; with the slowest step, what the next attempt plans its end by."""
+    """Seconds of this save up to the manifest; the next attempt plans its end with this and the slowest step."""
     files: Mapping[str, FileRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Checkpoint:
-    """A complete checkpoint; whether it still verifies is another question."""
+    """A complete checkpoint, not necessarily an undamaged one."""
 
     step: int
     path: Path
@@ -79,9 +79,9 @@ def directory_name(step: int) -> str:
 
 
 def list_checkpoints(directory: Path, *, with_unreadable: bool = False) -> list[Checkpoint]:
-    """The complete checkpoints in `directory`, oldest first; none if it does not exist.
+    """Return the complete checkpoints in `directory`, oldest first; none if the directory does not exist.
 
-    One that cannot be looked into raises OSError, or is among them.
+    An unreadable checkpoint raises OSError, or is included if `with_unreadable` is set.
     """
     try:
         paths = list(directory.iterdir())
@@ -103,34 +103,34 @@ def _is_complete(checkpoint: Path, *, if_unreadable: bool) -> bool:
 
 
 def find_newest_complete(directory: Path) -> Checkpoint | None:
-    """The newest complete checkpoint in `directory`, if any."""
+    """Return the newest complete checkpoint in `directory`, if there is one."""
     return max(list_checkpoints(directory), default=None)
 
 
 def read_manifest(checkpoint: Path) -> Manifest:
-    """The manifest of `checkpoint`. Raises OSError, or ValueError if it cannot be understood."""
-    given = json.loads((checkpoint / MANIFEST).read_text())
+    """Return the manifest of `checkpoint`. Raises OSError, or ValueError if the manifest is invalid."""
+    fields = json.loads((checkpoint / MANIFEST).read_text())
     try:
-        if given.pop("format") != _FORMAT:
+        if fields.pop("format") != _FORMAT:
             raise ValueError(f"{checkpoint}: this is not a manifest of format {_FORMAT}")
-        files = {name: FileRecord(**record) for name, record in given.pop("files").items()}
-        return Manifest(**given, files=files)
+        files = {name: FileRecord(**record) for name, record in fields.pop("files").items()}
+        return Manifest(**fields, files=files)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{checkpoint}: the manifest cannot be understood: {error}") from error
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest and then COMPLETE into `directory`. Raises OSError."""
+    """Write the manifest, then COMPLETE, into `directory`. Raises OSError."""
     text = json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=1, sort_keys=True) + "\n"
     write_atomic(directory / MANIFEST, text)
     write_atomic(directory / COMPLETE, hashlib.sha256(text.encode()).hexdigest() + "\n")
 
 
 def verify(checkpoint: Path, *, mine: Callable[[int], bool] = lambda _: True) -> list[str]:
-    """What is not as it was written, one sentence each; the files whose number `mine` picks are hashed.
+    """Return the damage of a checkpoint, one sentence per file; hash only the files whose number `mine` accepts.
 
-    What cannot be read (permission, I/O error; a manifest of another version) is not damage but unknown, and raises
-    OSError.
+    Raises OSError if a file cannot be read (permission, I/O error) or the manifest has another version: then the
+    damage is unknown.
     """
     try:
         marked = (checkpoint / COMPLETE).read_text().strip()
@@ -143,11 +143,13 @@ def verify(checkpoint: Path, *, mine: Callable[[int], bool] = lambda _: True) ->
         files = sorted(read_manifest(checkpoint).files.items())
     except ValueError as error:
         raise OSError(str(error)) from error
-    wrong = (_wrong(name, checkpoint / name, record) for number, (name, record) in enumerate(files) if mine(number))
-    return [f"{checkpoint.name}: {problem}" for problem in wrong if problem]
+    problems = (
+        _find_damage(name, checkpoint / name, record) for number, (name, record) in enumerate(files) if mine(number)
+    )
+    return [f"{checkpoint.name}: {problem}" for problem in problems if problem]
 
 
-def _wrong(name: str, path: Path, record: FileRecord) -> str:
+def _find_damage(name: str, path: Path, record: FileRecord) -> str:
     try:
         size = path.stat().st_size
         if size != record.size:
@@ -160,7 +162,7 @@ def _wrong(name: str, path: Path, record: FileRecord) -> str:
 
 
 def set_aside(checkpoint: Path) -> Path:
-    """Rename a damaged checkpoint so that nobody resumes from it, and return its new path. Raises OSError."""
+    """Rename a damaged checkpoint so that no run resumes from it; return its new path. Raises OSError."""
     for number in range(1000):
         aside = checkpoint.with_name(f"damaged-{checkpoint.name}" + (f".{number}" if number else ""))
         if not aside.exists():
@@ -171,7 +173,7 @@ def set_aside(checkpoint: Path) -> Path:
 
 
 def is_sound(checkpoint: Path) -> bool:
-    """Whether all of it is there in the right size. Reads no file but the manifest, so a flipped byte is not seen."""
+    """Return whether every file exists with its size. Reads only the manifest, so a changed byte is not detected."""
     try:
         return not verify(checkpoint, mine=lambda _: False) and all(
             (checkpoint / name).stat().st_size == record.size
@@ -181,19 +183,20 @@ def is_sound(checkpoint: Path) -> bool:
         return False
 
 
-def keep(checkpoint: Path, why: str) -> None:
-    """Have nobody prune it. Raises OSError."""
-    write_atomic(checkpoint / KEEP, why.strip() + "\n")
+def keep(checkpoint: Path, reason: str) -> None:
+    """Protect a checkpoint from pruning. Raises OSError."""
+    write_atomic(checkpoint / KEEP, reason.strip() + "\n")
 
 
-def let_go(checkpoints: Iterable[Checkpoint], why: str, *, newest: int) -> None:
-    """Of those that are kept for a reason that begins with `why`, go on keeping the newest so many. Raises OSError."""
-    kept = [checkpoint for checkpoint in sorted(checkpoints, reverse=True) if _why_kept(checkpoint).startswith(why)]
-    for checkpoint in kept[newest:]:
+def unprotect(checkpoints: Iterable[Checkpoint], reason: str, *, newest: int) -> None:
+    """Drop the protection of all but the `newest` checkpoints whose KEEP begins with `reason`. Raises OSError."""
+    newest_first = sorted(checkpoints, reverse=True)
+    protected = [checkpoint for checkpoint in newest_first if _read_keep_reason(checkpoint).startswith(reason)]
+    for checkpoint in protected[newest:]:
         (checkpoint.path / KEEP).unlink(missing_ok=True)
 
 
-def _why_kept(checkpoint: Checkpoint) -> str:
+def _read_keep_reason(checkpoint: Checkpoint) -> str:
     try:
         return (checkpoint.path / KEEP).read_text(errors="replace")
     except OSError:
@@ -207,10 +210,10 @@ def find_superfluous(
     keep_every: int = 0,
     is_good: Callable[[Path], bool] = is_sound,
 ) -> list[Checkpoint]:
-    """Which of the checkpoints `found` may go, oldest first.
+    """Return the checkpoints that may be removed, oldest first.
 
-    What stays: the newest `keep_last` (0 keeps all), each whose step is a multiple of `keep_every`, those that hold
-    KEEP, and always the newest two that are good.
+    The following stay: the newest `keep_last` (0 keeps all), steps that are a multiple of `keep_every`, checkpoints
+    with a KEEP file, and always the newest two good checkpoints.
     """
     if not keep_last:
         return []
@@ -223,35 +226,38 @@ def find_superfluous(
         if is_good(checkpoint.path):
             missing -= 1
             older = [other for other in older if other != checkpoint]
-    # Of too few that are good none is known to be worth less than another.
-    return [] if missing else sorted(checkpoint for checkpoint in older if not _is_kept(checkpoint, keep_every))
+    # With fewer than two good checkpoints, any other may turn out to be needed.
+    return [] if missing else sorted(checkpoint for checkpoint in older if not _is_protected(checkpoint, keep_every))
 
 
-def _is_kept(checkpoint: Checkpoint, keep_every: int) -> bool:
+def _is_protected(checkpoint: Checkpoint, keep_every: int) -> bool:
     try:
         return (checkpoint.path / KEEP).exists() or bool(keep_every and checkpoint.step % keep_every == 0)
-    except OSError:  # nobody can say that it is not
+    except OSError:  # unknown: assume protection
         return True
 
 
 def remove(checkpoint: Path) -> None:
-    """Take a checkpoint away. Its name goes first, in one step: cut off half-way, what is left is none, and `sweep`
-    takes it. Raises OSError."""
+    """Remove a checkpoint. Raises OSError.
+
+    The rename comes first, so that an interrupted removal leaves no checkpoint with missing files; `sweep` removes the
+    rest.
+    """
     gone = checkpoint.with_name(f"{_REMOVING}{checkpoint.name}")
     if gone.exists():
         shutil.rmtree(gone)
     checkpoint.rename(gone)
-    fsync_directory(checkpoint.parent)  # else the name might come back after a power failure, on half of the files
+    fsync_directory(checkpoint.parent)  # else the old name could return after a power failure, with half of the files
     shutil.rmtree(gone)
 
 
 def sweep(directory: Path) -> None:
-    """Finish removals in `directory` that were cut off. Raises OSError, of the last that stays."""
+    """Finish interrupted removals in `directory`. Raises the OSError of the last failed removal."""
     failure: OSError | None = None
-    for left in directory.glob(f"{_REMOVING}*"):
+    for leftover in directory.glob(f"{_REMOVING}*"):
         try:
-            shutil.rmtree(left)
-        except FileNotFoundError:  # somebody else is at it
+            shutil.rmtree(leftover)
+        except FileNotFoundError:  # another process removes the same directory
             continue
         except OSError as error:
             failure = error

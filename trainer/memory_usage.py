@@ -1,4 +1,4 @@
-"""How full the memory of this node and of this GPU is, in percent from 0 to 100."""
+"""Memory in use on this node and on this GPU, in percent (0-100)."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import torch
 
 _ROOT = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
-"""Version 1 of cgroups says no limit as a huge number."""
+"""Limit in bytes above which cgroups v1 means unlimited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUsage:
-    """The limits, and this rank's measure against them; a limit that is None is neither measured nor exceeded."""
+    """The memory limits of a run and this rank's measurements; a limit of None is neither measured nor exceeded."""
 
     where: str = ""
-    """Whose memory it is, for people."""
+    """Name of the process in messages."""
     host_limit: float | None = None
     gpu_limit: float | None = None
 
-    def measured(self) -> tuple[float, float]:
-        """Percent of the host's and of the GPU's memory in use now."""
+    def measure(self) -> tuple[float, float]:
+        """Return the percent of host memory and of GPU memory in use now."""
         host = 0.0 if self.host_limit is None else host_percent()
         return host, 0.0 if self.gpu_limit is None else gpu_percent()
 
-    def too_full(self, host: float, gpu: float) -> str:
-        """What to say if the fullest of all nodes and GPUs is above its limit, else nothing."""
+    def describe_excess(self, host: float, gpu: float) -> str:
+        """Return a description if the fullest node or the fullest GPU is above its limit, else an empty text."""
         if self.host_limit is not None and host > self.host_limit:
             return f"host memory is {host:.1f} % full, and the limit is {self.host_limit:g} %"
         if self.gpu_limit is not None and gpu > self.gpu_limit:
@@ -36,20 +36,20 @@ class MemoryUsage:
         return ""
 
     def name_if_full(self) -> str:
-        """Whose memory it is, if it is too full here."""
-        return self.where if self.too_full(*self.measured()) else ""
+        """Return the name of this process if its memory is above a limit, else an empty text."""
+        return self.where if self.describe_excess(*self.measure()) else ""
 
 
 def host_percent(*, meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/proc/self/cgroup")) -> float:
-    """Of the node's memory, or of what the job may use of it if that is fuller; caches that can go do not count.
+    """Return the percent in use of the node's memory or of the job's cgroup limit, whichever is higher.
 
-    0 where nothing can be read: unknown is no reason to stop.
+    Reclaimable caches do not count. Returns 0 if nothing can be read: an unknown usage is no reason to stop.
     """
     return max(_node_percent(meminfo), *(_group_percent(group) for group in _groups(cgroup)), 0.0)
 
 
 def gpu_percent() -> float:
-    """Of this rank's GPU, all its processes together, less what the allocator has free for reuse; 0 without a GPU."""
+    """Return the percent of this rank's GPU memory in use, without the allocator's free cache; 0 without a GPU."""
     if not torch.cuda.is_available():
         return 0.0
     free, total = torch.cuda.mem_get_info()
@@ -64,7 +64,7 @@ def _node_percent(meminfo: Path) -> float:
 
 
 def _groups(cgroup: Path) -> list[Path]:
-    """The directories of the cgroups that limit this process's memory: its own and those around it."""
+    """Return the directories of the memory cgroup of this process and of its parent cgroups."""
     try:
         lines = cgroup.read_text().splitlines()
     except OSError:

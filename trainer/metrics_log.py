@@ -1,4 +1,4 @@
-"""The log for machines: one JSON object a line, and TensorBoard's events. No disk that fails them stops the trainer."""
+"""The metrics: metrics.jsonl, one JSON object per line, and TensorBoard's events. A failed disk stops no training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from opsctl.trainer.config_tables import LogConfig
 from opsctl.trainer.contract import Env
 from opsctl.trainer.errors import Refused
-from opsctl.trainer.heartbeats import note, say
+from opsctl.trainer.heartbeats import note, print_line
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.step_log import Interval
 
@@ -30,16 +30,15 @@ _TAGS = {
     "mfu": "iteration-time/MFU",
     "held_out_loss": "lm-loss-validation/lm loss validation",
 }
-"""Megatron's names of charts, where it has one: old and new runs lie over each other."""
+"""Names of TensorBoard's charts; Megatron's names where they exist, so that charts of both trainers overlay."""
 
 
 class Metrics:
-    """Where the numbers of a run are kept: as the config says, or in the run's directory; nowhere without one."""
+    """Writes metrics to `log.directory`, or to the run directory; without both, writes nothing."""
 
     def __init__(self, config: LogConfig, environ: Mapping[str, str], *, step: int, writes: bool) -> None:
-        """`step` is where this attempt begins: what an earlier one told of later steps is not shown any more."""
-        run_dir = environ.get(Env.RUN_DIR)
-        directory = Path(config.directory) if config.directory else Path(run_dir, "metrics") if run_dir else None
+        """`step` is the first step of this attempt; TensorBoard hides later steps of earlier attempts."""
+        directory = _choose_directory(config, environ)
         self._path = directory / "metrics.jsonl" if directory and writes else None
         self._attempt = environ.get(Env.ATTEMPT, "")
         self._events: Any = None
@@ -51,23 +50,23 @@ class Metrics:
             except OSError as error:
                 self._failed = f"TensorBoard's events cannot be written below {directory}: {error.strerror}"
 
-    def interval(self, told: Interval, state: RunState) -> None:
-        """Keep what the log line says."""
-        self._keep(asdict(told), state)
+    def interval(self, interval: Interval, state: RunState) -> None:
+        """Write the metrics of a log line."""
+        self._write(asdict(interval), state)
 
     def evaluation(self, loss: float, *, batches: int, state: RunState) -> None:
-        """Keep what an evaluation after the last step found."""
-        self._keep({"step": state.step, "held_out_loss": loss, "held_out_batches": batches}, state)
+        """Write the held-out loss of an evaluation after the last step."""
+        self._write({"step": state.step, "held_out_loss": loss, "held_out_batches": batches}, state)
 
     def close(self) -> None:
-        """Have all of it on disk."""
+        """Flush and close TensorBoard's events."""
         if self._events:
             try:
                 self._events.close()
             except OSError as error:
-                say(f"TensorBoard's last events are lost: {error.strerror}")
+                print_line(f"TensorBoard's last events are lost: {error.strerror}")
 
-    def _keep(self, values: Mapping[str, Any], state: RunState) -> None:
+    def _write(self, values: Mapping[str, Any], state: RunState) -> None:
         if self._path is None:
             return
         finite = {name: _or_null(value) for name, value in values.items()}
@@ -75,7 +74,7 @@ class Metrics:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab", buffering=0) as file:
-                file.write(line.encode())  # in one call, so that two attempts never mix within a line
+                file.write(line.encode())  # one call, so that lines of two attempts never mix
         except OSError as error:
             note(state, f"metrics {self._path} cannot be written: {error.strerror}")
         self._draw(finite, state)
@@ -89,8 +88,15 @@ class Metrics:
             for name in finite.keys() & _TAGS.keys():
                 if finite[name] is not None:
                     self._events.add_scalar(_TAGS[name], finite[name], state.step)
-        except OSError as error:  # of its own thread, and again at each call: no more is drawn in this attempt
+        except OSError as error:  # raised again at every call: this attempt draws no more
             self._events, self._failed = None, f"TensorBoard's events cannot be written: {error.strerror}"
+
+
+def _choose_directory(config: LogConfig, environ: Mapping[str, str]) -> Path | None:
+    run_dir = environ.get(Env.RUN_DIR)
+    if config.directory:
+        return Path(config.directory)
+    return Path(run_dir, "metrics") if run_dir else None
 
 
 def _or_null(value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Where a loss or gradient that is not a number began.
+"""Search for the layer in which a loss or gradient first became non-finite.
 
-DeepSpeed takes no step when the norm of the gradient is not finite, so the weights are what they were: the same batch
-goes through them once more, and what enters and leaves each layer is looked at.
+DeepSpeed takes no step if the norm of the gradient is not finite, so the weights have not changed. The search runs the
+same batch through the layers again and checks the inputs and outputs of every layer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from opsctl.trainer.process_groups import Control
 
 
 class Pass(IntEnum):
-    """When it was seen; the first of them is where it began."""
+    """The pass in which a value was not finite, in order of time."""
 
     BEFORE = 0
     FORWARD = 1
@@ -29,102 +29,102 @@ class Pass(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Sighting:
-    """Something that is not finite; the least of several is where it began."""
+class NonFinite:
+    """A value that is not finite; the smallest of several is the origin."""
 
     when: Pass
     turn: int
-    """Micro-batch of its rank."""
+    """Number of the rank's micro-batch."""
     place: int
-    """Number of the layer; counted down in the backward pass."""
-    what: str
+    """Number of the layer; negative in the backward pass, which visits layers in reverse."""
+    description: str
     rank: int = 0
 
     def __str__(self) -> str:
         turn = f", micro-batch {self.turn}" if self.turn else ""
-        return f"{self.what}, on rank {self.rank}{turn}"
+        return f"{self.description}, on rank {self.rank}{turn}"
 
 
-NOWHERE = "no layer by itself: the sum overflowed, or it did not happen again and the hardware is suspect"
+NO_LAYER = "no single layer: the sum overflowed, or the second run was finite and the hardware is suspect"
 
 
-def where(engine: Engine, batches: Iterator[tuple[Tensor, Tensor]], *, consumed: int, control: Control) -> str:
-    """Where it began, the same words on every rank. Not fit for training afterwards."""
-    watch = _Watch(rank=control.process.rank)
-    watch.over(engine.deepspeed.module)
+def find_origin(engine: Engine, batches: Iterator[tuple[Tensor, Tensor]], *, consumed: int, control: Control) -> str:
+    """Return a description of the origin, the same on every rank. The engine cannot train afterwards."""
+    search = _Search(rank=control.process.rank)
+    search.attach(engine.deepspeed.module)
     engine.rerun(batches, consumed=consumed)
-    sightings = [first for first in control.gather(min(watch.sightings, default=None)) if first is not None]
-    return str(min(sightings)) if sightings else NOWHERE
+    non_finites = [first for first in control.gather(min(search.non_finites, default=None)) if first is not None]
+    return str(min(non_finites)) if non_finites else NO_LAYER
 
 
 @dataclass(slots=True, kw_only=True)
-class _Watch:
-    """Looks at everything that passes through the layers of this rank."""
+class _Search:
+    """Records non-finite values in the layers of this rank."""
 
     rank: int
     turn: int = 0
-    sightings: list[Sighting] = field(default_factory=list)
-    _inside: str = ""
-    """The innermost module of the current layer that gave the first of them."""
+    non_finites: list[NonFinite] = field(default_factory=list)
+    _inner_origin: str = ""
+    """The first inner module of the current layer whose output is not finite."""
 
-    def over(self, module: Any) -> None:
-        """Watch the layers of a PipelineModule, its loss, and what they hold."""
-        module.register_forward_pre_hook(self._next_turn)
+    def attach(self, module: Any) -> None:
+        """Hook into the layers of a PipelineModule, their inner modules and parameters, and the loss."""
+        module.register_forward_pre_hook(self._count_turn)
         first = module._local_start
         for place, layer in enumerate(module.forward_funcs):
-            held = getattr(layer, "func", layer)  # a tied layer's forward is a partial of another function
-            owner = layer.args[0] if held is not layer else layer
+            function = getattr(layer, "func", layer)  # the forward of a tied layer is a partial of another function
+            owner = layer.args[0] if function is not layer else layer
             name = f"layer {first + place} ({type(owner).__name__})"
-            self._hold(owner, first + place, name)
-            module.forward_funcs[place] = self._watched(layer, first + place, name)
+            self._hook_layer(owner, first + place, name)
+            module.forward_funcs[place] = self._wrap(layer, first + place, name)
         if module.loss_fn is not None:
-            module.loss_fn = self._watched(module.loss_fn, first + len(module.forward_funcs), "the loss")
+            module.loss_fn = self._wrap(module.loss_fn, first + len(module.forward_funcs), "the loss")
 
-    def _next_turn(self, *_: object) -> None:
+    def _count_turn(self, *_: object) -> None:
         self.turn += 1
 
-    def _hold(self, owner: nn.Module, place: int, name: str) -> None:
+    def _hook_layer(self, owner: nn.Module, place: int, name: str) -> None:
         for parameter_name, parameter in owner.named_parameters():
-            if not _finite(parameter):
-                self._saw(Pass.BEFORE, place, f"{name} already: its {parameter_name}")
-            what = f"gradient of {parameter_name} in {name}"
-            parameter.register_hook(self._looker(Pass.WEIGHT_GRADIENT, place, what))
+            if not _is_finite(parameter):
+                self._record(Pass.BEFORE, place, f"{name} already: its {parameter_name}")
+            description = f"gradient of {parameter_name} in {name}"
+            parameter.register_hook(self._gradient_hook(Pass.WEIGHT_GRADIENT, place, description))
         for inner_name, inner in owner.named_modules():
             if inner_name:
-                inner.register_forward_hook(lambda _, given, gave, n=inner_name: self._look_inside(n, given, gave))
+                inner.register_forward_hook(lambda _, args, output, n=inner_name: self._check_inner(n, args, output))
 
-    def _look_inside(self, name: str, given: tuple[Any, ...], gave: Tensor) -> None:
-        if not self._inside and not _finite(gave):
-            self._inside = f"out of {name}" if _finite(*given) else f"before {name}"
+    def _check_inner(self, name: str, args: tuple[Any, ...], output: Tensor) -> None:
+        if not self._inner_origin and not _is_finite(output):
+            self._inner_origin = f"out of {name}" if _is_finite(*args) else f"before {name}"
 
-    def _watched(self, layer: Callable[..., Tensor], place: int, name: str) -> Callable[..., Tensor]:
-        def run(*given: Tensor) -> Tensor:
-            self._inside = ""
-            gave = layer(*given)
-            if not _finite(gave) and _finite(*given):
-                largest = max((float(x.detach().abs().max()) for x in given if x.is_floating_point()), default=math.nan)
-                detail = ", ".join(filter(None, (self._inside, f"from numbers up to {largest:.3g}")))
-                self._saw(Pass.FORWARD, place, f"{name}, {detail}")
-            for x in given:
+    def _wrap(self, layer: Callable[..., Tensor], place: int, name: str) -> Callable[..., Tensor]:
+        def run(*args: Tensor) -> Tensor:
+            self._inner_origin = ""
+            output = layer(*args)
+            if not _is_finite(output) and _is_finite(*args):
+                largest = max((float(x.detach().abs().max()) for x in args if x.is_floating_point()), default=math.nan)
+                detail = ", ".join(filter(None, (self._inner_origin, f"from numbers up to {largest:.3g}")))
+                self._record(Pass.FORWARD, place, f"{name}, {detail}")
+            for x in args:
                 if x.requires_grad:
-                    x.register_hook(self._looker(Pass.BACKWARD, -place, f"backward pass of {name}"))
-            return gave
+                    x.register_hook(self._gradient_hook(Pass.BACKWARD, -place, f"backward pass of {name}"))
+            return output
 
         return run
 
-    def _looker(self, when: Pass, place: int, what: str) -> Callable[[Tensor], None]:
+    def _gradient_hook(self, when: Pass, place: int, description: str) -> Callable[[Tensor], None]:
         turn = self.turn
 
-        def look(gradient: Tensor) -> None:
-            if not _finite(gradient):
-                self._saw(when, place, what, turn=turn)
+        def check(gradient: Tensor) -> None:
+            if not _is_finite(gradient):
+                self._record(when, place, description, turn=turn)
 
-        return look
+        return check
 
-    def _saw(self, when: Pass, place: int, what: str, *, turn: int | None = None) -> None:
+    def _record(self, when: Pass, place: int, description: str, *, turn: int | None = None) -> None:
         turn = self.turn if turn is None else turn
-        self.sightings.append(Sighting(when, turn, place, what, self.rank))
+        self.non_finites.append(NonFinite(when, turn, place, description, self.rank))
 
 
-def _finite(*given: Any) -> bool:
-    return all(bool(torch.isfinite(x).all()) for x in given if isinstance(x, Tensor) and x.is_floating_point())
+def _is_finite(*values: Any) -> bool:
+    return all(bool(torch.isfinite(x).all()) for x in values if isinstance(x, Tensor) and x.is_floating_point())

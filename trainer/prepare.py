@@ -1,8 +1,8 @@
-"""`python -m opsctl.trainer.prepare --input PATH… --output PREFIX`: text to a corpus in Megatron's indexed format.
+"""`python -m opsctl.trainer.prepare --input PATH… --output PREFIX`: convert text to a corpus in Megatron's format.
 
-Each file is a document; of a file that ends in `.jsonl`, each line is, by its key `text`. Tokens are bytes, and 256 at
-the end of a document, or those of a `tokenizer.json`. Files come in the order of their paths, so that the same input
-gives the same corpus, byte for byte, however many processes share the work. `PREFIX.idx` is written last: without it
+A file is one document; in a `.jsonl` file, every line is a document, by its key `text`. Tokens are bytes with 256 at
+the end of a document, or the tokens of a `tokenizer.json`. Files are read in the order of their paths, so that the same
+input gives the same corpus, byte for byte, for any number of processes. `PREFIX.idx` is written last: without the index
 there is no corpus.
 """
 
@@ -26,45 +26,51 @@ from opsctl.trainer.errors import Refused
 from opsctl.trainer.indexed_corpus import write_corpus
 from opsctl.trainer.tokens import END_OF_DOCUMENT, Encode, Tokenizer, byte_level
 
-_CHUNK = 64
-"""Documents that a process takes at a time."""
-_SHOWN = 10
-"""Of the lines that are wrong."""
+_CHUNK_DOCUMENTS = 64
+"""Documents that a process encodes at a time."""
+_MAX_SHOWN_LINES = 10
+"""Invalid lines that the error message shows."""
 _BYTES = END_OF_DOCUMENT + 1
 
 
 def text_files(inputs: Sequence[Path], *, suffix: str) -> Iterator[Path]:
-    """The files among `inputs`, and those ending in `suffix` below its directories, by path; links are not followed.
+    """Yield the files in `inputs`, and the files with `suffix` below directories in `inputs`, sorted by path.
 
-    Raises Refused if some of `inputs` are not there.
+    Symbolic links below directories are skipped. Raises Refused if an input does not exist.
     """
     if missing := [str(path) for path in inputs if not path.exists()]:
         raise Refused(f"No such file or directory: {', '.join(missing)}")
-    for input in inputs:
-        if not input.is_dir():
-            yield input
-            continue
-        paths = (Path(top) / name for top, _, names in os.walk(input) for name in names if name.endswith(suffix))
-        yield from sorted((path for path in paths if path.is_file() and not path.is_symlink()), key=os.fsencode)
+    for path in inputs:
+        if path.is_dir():
+            yield from _files_below(path, suffix)
+        else:
+            yield path
+
+
+def _files_below(directory: Path, suffix: str) -> list[Path]:
+    files: list[Path] = []
+    for top, _, names in os.walk(directory):
+        paths = (Path(top) / name for name in names if name.endswith(suffix))
+        files.extend(path for path in paths if path.is_file() and not path.is_symlink())
+    return sorted(files, key=os.fsencode)
 
 
 def documents(paths: Iterable[Path], *, key: str, limit: int | None) -> Iterator[bytes]:
-    """The documents in the files, without empty ones, until `limit` bytes are reached.
+    """Yield the non-empty documents in the files, up to `limit` bytes.
 
-    Raises OSError, and Refused with every line that is not what it should be: behind the first of them there are no
-    more documents.
+    Raises OSError. Raises Refused with every invalid line at the end; after the first of them no document is yielded.
     """
     total, wrong = 0, list[str]()
-    each = (_lines(path, key, wrong) if path.suffix == ".jsonl" else (path.read_bytes(),) for path in paths)
-    for text in chain.from_iterable(each):
+    texts = (_lines(path, key, wrong) if path.suffix == ".jsonl" else (path.read_bytes(),) for path in paths)
+    for text in chain.from_iterable(texts):
         total += len(text)
         if limit is not None and total > limit:
             break
         if text and not wrong:
             yield text
     if wrong:
-        rest = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
-        raise Refused(f"not JSON objects with a text under {key!r}: {'; '.join(wrong[:_SHOWN] + rest)}")
+        rest = [f"and {len(wrong) - _MAX_SHOWN_LINES} more"] if len(wrong) > _MAX_SHOWN_LINES else []
+        raise Refused(f"not JSON objects with a text under {key!r}: {'; '.join(wrong[:_MAX_SHOWN_LINES] + rest)}")
 
 
 def _lines(path: Path, key: str, wrong: list[str]) -> Iterator[bytes]:
@@ -79,32 +85,32 @@ def _lines(path: Path, key: str, wrong: list[str]) -> Iterator[bytes]:
 
 
 class _Progress:
-    """A line on stderr, no more than each `every` seconds."""
+    """Prints progress to stderr, at most one line per `every` seconds."""
 
     def __init__(self, *, every: float) -> None:
-        self._every, self._started, self._told = every, time.monotonic(), time.monotonic()
+        self._every, self._started, self._printed_at = every, time.monotonic(), time.monotonic()
         self._documents, self._tokens = 0, 0
 
     def watch(self, encoded: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
-        """`encoded`, counted on its way. Raises Refused if there was nothing."""
+        """Count and yield the documents in `encoded`. Raises Refused if there are none."""
         for tokens in encoded:
             self._documents, self._tokens = self._documents + 1, self._tokens + len(tokens)
             now = time.monotonic()
-            if now - self._told >= self._every:
-                self._told = now
+            if now - self._printed_at >= self._every:
+                self._printed_at = now
                 speed = self._tokens / (now - self._started)
                 sys.stderr.write(f"prepare: {self._documents} documents, {self._tokens} tokens, {speed:.0f} tokens/s\n")
             yield tokens
         if not self._documents:
-            raise Refused("no text in what is to be read")
+            raise Refused("the input has no text")
 
 
 _encode: Encode = byte_level
 
 
 def _start_worker(tokenizer: Path | None, end: str | None) -> None:
-    global _encode  # noqa: PLW0603 - a pool's processes keep what they were started with
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # processes are parallel already
+    global _encode  # noqa: PLW0603 - the initializer of a pool can pass state only by a global
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are parallel already
     _encode = Tokenizer(tokenizer, end=end) if tokenizer else byte_level
 
 
@@ -115,12 +121,12 @@ def _encode_chunk(texts: list[bytes]) -> list[npt.NDArray[Any]]:
 def encoded(
     texts: Iterable[bytes], *, tokenizer: Path | None, end: str | None, processes: int
 ) -> Iterator[npt.NDArray[Any]]:
-    """The tokens of each document, in order; `processes` share the work."""
+    """Yield the tokens of the documents, in order; `processes` share the work."""
     rest = iter(texts)
-    chunks = iter(lambda: list(islice(rest, _CHUNK)), [])
+    chunks = iter(lambda: list(islice(rest, _CHUNK_DOCUMENTS)), [])
     with ExitStack() as stack:
         if processes > 1:
-            context = multiprocessing.get_context("spawn")  # forked, a tokenizer's threads could hang
+            context = multiprocessing.get_context("spawn")  # a tokenizer's threads could hang after a fork
             pool = stack.enter_context(context.Pool(processes, _start_worker, (tokenizer, end)))
             done = _bounded(pool, chunks, ahead=4 * processes)
         else:
@@ -131,7 +137,7 @@ def encoded(
 
 
 def _bounded(pool: Any, chunks: Iterator[list[bytes]], *, ahead: int) -> Iterator[list[npt.NDArray[Any]]]:
-    """Results in order, with so many chunks under way: Pool.imap would read all input into memory."""
+    """Yield results in order, with at most `ahead` chunks in flight: Pool.imap would read all input into memory."""
     waiting = [pool.apply_async(_encode_chunk, (chunk,)) for chunk in islice(chunks, ahead)]
     while waiting:
         yield waiting.pop(0).get()
@@ -142,15 +148,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m opsctl.trainer.prepare", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument("--input", nargs="+", type=Path, required=True, metavar="PATH", help="files and directories")
-    parser.add_argument("--output", type=Path, required=True, metavar="PREFIX", help="path without .bin and .idx")
-    parser.add_argument("--suffix", default="", help="of the files taken from directories, such as .py; all if absent")
-    parser.add_argument("--json-key", default="text", metavar="KEY", help="of the text in lines of .jsonl files")
-    parser.add_argument("--max-bytes", type=_count, metavar="N", help="take whole documents until this many bytes")
-    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json; bytes if absent")
-    parser.add_argument("--end-token", metavar="TOKEN", help="what ends a document, such as <|endoftext|>")
-    parser.add_argument("--processes", type=_count, default=1, metavar="N", help="that share the work; 1 if absent")
-    parser.add_argument("--progress-s", type=float, default=10, metavar="S", help="seconds between two progress lines")
+    parser.add_argument(
+        "--input", nargs="+", type=Path, required=True, metavar="PATH", help="files and directories to read"
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="PREFIX", help="path of the corpus without .bin and .idx"
+    )
+    parser.add_argument(
+        "--suffix", default="", help="suffix of files to read below directories, such as .py (default: all files)"
+    )
+    parser.add_argument("--json-key", default="text", metavar="KEY", help="key of the text in lines of .jsonl files")
+    parser.add_argument(
+        "--max-bytes", type=_count, metavar="N", help="stop before the document that exceeds this total"
+    )
+    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json (default: tokens are bytes)")
+    parser.add_argument("--end-token", metavar="TOKEN", help="token at the end of a document, such as <|endoftext|>")
+    parser.add_argument("--processes", type=_count, default=1, metavar="N", help="number of processes (default: 1)")
+    parser.add_argument("--progress-s", type=float, default=10, metavar="S", help="seconds between progress lines")
     return parser
 
 
@@ -161,11 +175,11 @@ def _count(text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0, or 2 where there is nothing to write or it cannot be read or written."""
+    """Run the command; return 0, or 2 if the input is empty or a file cannot be read or written."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.end_token and not arguments.tokenizer:
-        parser.error("--end-token is of a --tokenizer; bytes end a document with 256")
+        parser.error("--end-token needs --tokenizer; byte-level documents end with token 256")
     try:
         known = Tokenizer(arguments.tokenizer, end=arguments.end_token) if arguments.tokenizer else None
         paths = text_files(arguments.input, suffix=arguments.suffix)

@@ -1,4 +1,4 @@
-"""The ranks as one: start of the process groups, the one that decisions are agreed in, and the way out."""
+"""Start and end of the process groups, and the group in which ranks agree on decisions."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ T = TypeVar("T")
 
 
 class Control:
-    """A gloo group over all ranks for small decisions, apart from the traffic of training and also there on GPUs."""
+    """A gloo group of all ranks for small decisions, separate from the traffic of training, with and without GPUs."""
 
     def __init__(self, process: RankProcess, *, timeout: timedelta) -> None:
         self.process = process
         self._group = dist.new_group(backend="gloo", timeout=timeout)
 
     def highest(self, values: Sequence[float]) -> list[float]:
-        """The highest of each of `values` over all ranks."""
+        """Return the element-wise maximum of `values` over all ranks."""
         tensor = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
         highest: list[float] = tensor.tolist()
         return highest
 
     def gather(self, value: T) -> list[T]:
-        """The `value` of every rank, on every rank."""
+        """Return the `value` of every rank, on every rank."""
         values: list[Any] = [None] * self.process.world_size
         dist.all_gather_object(values, value, group=self._group)
         return values
 
     def from_first(self, value: T) -> T:
-        """The `value` of rank 0, on every rank."""
+        """Return the `value` of rank 0, on every rank."""
         values = [value]
         dist.broadcast_object_list(values, src=0, group=self._group)
         return values[0]
@@ -48,29 +48,29 @@ class Control:
 
 
 def choose_accelerator() -> None:
-    """Tell DeepSpeed where there is no GPU, before it is imported: it finds out by trial otherwise, with warnings."""
+    """Choose DeepSpeed's CPU accelerator if there is no GPU. Call before the import of DeepSpeed, which else warns."""
     if not torch.cuda.is_available():
         os.environ["DS_ACCELERATOR"] = "cpu"
-    # Said once by every rank of every attempt, about calls that are DeepSpeed's.
+    # Every rank of every attempt would print these warnings about DeepSpeed's own calls.
     warnings.filterwarnings("ignore", message=r"c10d::\w+: an autograd kernel was not registered")
     warnings.filterwarnings("ignore", message=r".*all_gather_into_tensor. is deprecated", category=FutureWarning)
 
 
 def connect(process: RankProcess, *, timeout_s: float) -> Control:
-    """Meet the other ranks. Whatever waits for one of them longer than `timeout_s` raises."""
+    """Connect to the other ranks. A collective that waits longer than `timeout_s` raises."""
     cuda = torch.cuda.is_available()
     timeout = timedelta(seconds=timeout_s)
     os.environ.update(RANK=str(process.rank), WORLD_SIZE=str(process.world_size))
     os.environ["LOCAL_RANK"] = str(_device(process) if cuda else process.local_rank)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "0" if process.world_size == 1 else "29500")
-    # DeepSpeed makes its groups without a timeout, and torch then takes these and not the one of the first group.
+    # DeepSpeed creates groups without a timeout; torch then uses these defaults, not the timeout of the first group.
     dist.distributed_c10d.default_pg_timeout = timeout
     dist.distributed_c10d.default_pg_nccl_timeout = timeout
 
     import deepspeed  # noqa: PLC0415 - not before its accelerator is chosen
 
-    # Compiled on first use (half a minute, and it needs ninja and a compiler); there is no public way to decline it.
+    # Compiled on first use, which takes 30 s, ninja and a compiler; DeepSpeed has no public option to disable it.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.utils.logger.setLevel("WARNING")
     deepspeed.init_distributed(
@@ -80,14 +80,14 @@ def connect(process: RankProcess, *, timeout_s: float) -> Control:
 
 
 def _device(process: RankProcess) -> int:
-    """The index of this rank's GPU: its own where the scheduler shows each rank just one."""
+    """Return the index of this rank's GPU; 0 if the scheduler shows every rank a single GPU."""
     return process.local_rank % int(torch.cuda.device_count())
 
 
 def leave(control: Control, status: int) -> NoReturn:
-    """End this process together with the others.
+    """End this process together with the other ranks.
 
-    Without the interpreter's own end: threads of DeepSpeed and gloo now and then abort in it after all work is done.
+    os._exit() skips the interpreter's shutdown, in which threads of DeepSpeed and gloo sometimes abort.
     """
     control.barrier()
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Which rank does what: the cut of the model over stages and tensor ranks, of the batch over data-parallel ranks."""
+"""The layout: the cut of the model over stages and tensor ranks, and of the batch over data-parallel ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Sizes of the axes. Tensor ranks, which talk the most, are neighbours; stages are furthest apart:
+    """Sizes of the parallel axes. Tensor ranks, which communicate most, are neighbours; stages are furthest apart:
 
     rank = (stage x data + data-parallel rank) x tensor + tensor rank.
     """
@@ -34,12 +34,12 @@ class Layout:
         return rank % self.tensor
 
     def accumulation(self, *, micro_batch: int, global_batch: int) -> int:
-        """Micro-batches that each rank takes through its stage in one step."""
+        """Return the micro-batches that a rank processes in one step."""
         return global_batch // (micro_batch * self.data)
 
 
 def layout(config: TrainerConfig, world_size: int) -> Layout:
-    """The layout of `config` over `world_size` processes; `check_layout` must have found nothing wrong with it."""
+    """Return the layout of `config` over `world_size` processes, which `check_layout` has accepted."""
     parallel = config.parallel
     return Layout(
         pipeline=parallel.pipeline,
@@ -49,7 +49,7 @@ def layout(config: TrainerConfig, world_size: int) -> Layout:
 
 
 def check_layout(config: TrainerConfig, world_size: int) -> list[str]:
-    """What is wrong with running `config` on `world_size` processes, one sentence each."""
+    """Return the problems of `config` on `world_size` processes, one sentence per problem."""
     parallel = config.parallel
     model_ranks = parallel.pipeline * parallel.tensor
     if world_size < 1 or world_size % model_ranks:
@@ -90,9 +90,10 @@ def _stage_problems(config: TrainerConfig) -> list[str]:
         ]
     if stages == 1 or counted % stages == 0:
         return []
-    ends = "layers + 2 = {} (embedding and output count as a layer each)"
-    what = (ends if embeddings else "layers = {}").format(counted)
-    return [f"pipeline = {stages} does not divide {what}: some stages would wait for the longest one"]
+    total = (
+        f"layers + 2 = {counted} (embedding and output count as a layer each)" if embeddings else f"layers = {counted}"
+    )
+    return [f"pipeline = {stages} does not divide {total}: some stages would wait for the longest one"]
 
 
 def _batch_problems(config: TrainerConfig, data: int) -> list[str]:
@@ -104,9 +105,9 @@ def _batch_problems(config: TrainerConfig, data: int) -> list[str]:
         ]
     wrong = [size for size in config.batch.ramp().sizes() if size % (micro * data)]
     if wrong:
-        few = ", ".join(map(str, wrong[:5])) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
+        shown = ", ".join(map(str, wrong[:5])) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
         return [
-            f"rampup = {config.batch.rampup} has batches of {few}, which are not multiples of micro_batch x "
+            f"rampup = {config.batch.rampup} has batches of {shown}, which are not multiples of micro_batch x "
             f"data-parallel ranks = {micro} x {data} = {micro * data}"
         ]
     return []

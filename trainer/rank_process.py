@@ -1,4 +1,4 @@
-"""This process: which rank it is, and that it never outlives whoever started it."""
+"""This process: its rank, and its end when its parent ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RankProcess:
 
     @property
     def name(self) -> str:
-        """`<node>-<local rank>`, as heartbeats are named."""
+        """`<node>-<local rank>`, also the name of the heartbeat."""
         return f"{self.node}-{self.local_rank}"
 
     @property
@@ -40,7 +40,7 @@ class RankProcess:
 
 
 def from_environment(environ: Mapping[str, str]) -> RankProcess:
-    """The rank that a launcher (torchrun's names) or srun (its own) gave to this process; alone if neither did."""
+    """Return this process's rank by the variables of torchrun, else of srun; without both, the only rank."""
     node = environ.get(Env.NODE) or environ.get("SLURMD_NODENAME") or os.uname().nodename
     return RankProcess(
         rank=number(environ, "RANK", "SLURM_PROCID", default=0),
@@ -51,24 +51,24 @@ def from_environment(environ: Mapping[str, str]) -> RankProcess:
 
 
 def number(environ: Mapping[str, str], *names: str, default: int) -> int:
-    """The first of `names` that is in the environment. Raises Refused if it is no number."""
+    """Return the value of the first of `names` in the environment. Raises Refused if the value is no number."""
     for name in names:
         if name in environ:
             try:
                 return int(environ[name])
             except ValueError:
-                raise Refused(f"{name} is {environ[name]!r} in the environment, and should be a number") from None
+                raise Refused(f"{name} is {environ[name]!r} in the environment, not a number") from None
     return default
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, whatever ends it, so that no rank trains on unseen.
+    """Ask the kernel to kill this process when its parent ends, so that no rank goes on training unsupervised.
 
-    Linux only. The parent is the thread that started us: a launcher must start ranks from a thread that stays.
+    Linux only. The parent is the thread that started this process: a launcher must start ranks from a lasting thread.
     """
     parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the kernel knew that we care
+    if os.getppid() != parent:  # the parent ended before the call of prctl
         os.kill(os.getpid(), signal.SIGKILL)
     libc.prctl(_PR_SET_PTRACER, _ANY_PROCESS)  # lets py-spy attach without root

@@ -1,4 +1,4 @@
-"""How far the run is, the same on every rank, and what was measured on the way."""
+"""Progress and measurements of the run, the same on every rank."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
-    """Progress of this attempt; step and samples go on from the checkpoint that it resumed."""
+    """Progress of this attempt; step and samples continue from the resumed checkpoint."""
 
     step: int = 0
     consumed_samples: int = 0
     checkpoint_step: int | None = None
-    """The newest complete checkpoint."""
+    """Step of the newest complete checkpoint."""
     loss: float | None = None
     grad_norm: float | None = None
     fault: str = ""
-    """Where a loss or gradient that is not a number began."""
+    """Origin of a loss or gradient that is not finite."""
     step_s: float | None = None
-    """Duration of the last step."""
+    """Seconds of the last step."""
     slowest_step_s: float = 0.0
     save_s: float = 0.0
-    """Duration of the last save, or what one is assumed to take."""
+    """Seconds of the last save; before the first save, an estimate."""
     seed: int | None = None
-    """Of the run: given, or drawn by its first attempt."""
+    """Seed of the run: configured, or drawn by the first attempt."""
     data: str = ""
-    """What is trained on, as the manifest says it."""
+    """Description of the training data, as in the manifest."""
     spike: str = ""
-    """What to say of the loss spike that began with the last step; empty if none did."""
+    """Description of the loss spike that began with the last step; empty without a spike."""
     notes: list[str] = field(default_factory=list)
-    """What went wrong and did not stop the run."""
+    """Problems that did not stop the run."""
     _steps_taken: int = 0
 
     def advance(self, *, samples: int, loss: float, grad_norm: float, step_s: float) -> None:
-        """Count one step. The first of an attempt warms up, so it is the slowest only until there is another."""
+        """Count one step. The first step includes warm-up, so the second step replaces its duration as the slowest."""
         self.step += 1
         self.consumed_samples += samples
         self.loss, self.grad_norm, self.step_s = loss, grad_norm, step_s

@@ -1,7 +1,7 @@
-"""The order of samples: a pure function of the seed and of how many were consumed.
+"""The order of samples: a pure function of the seed and the number of consumed samples.
 
-Nothing is stored and nothing is shuffled in memory, so a resumed run, or one with another number of data-parallel
-ranks, sees exactly the samples that were still to come.
+No state is stored and no index is shuffled in memory, so that a resumed run, or a run with another number of
+data-parallel ranks, reads exactly the remaining samples.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOrder:
-    """Each epoch is its own permutation of `samples` samples."""
+    """The order of `samples` samples; every epoch has its own permutation."""
 
     samples: int
     seed: int
 
     def sample(self, position: int) -> int:
-        """The sample that is consumed as number `position`, counted from 0 over all epochs."""
+        """Return the sample at `position`, counted from 0 over all epochs."""
         epoch, index = divmod(position, self.samples)
         return permute(index, self.samples, key=mix(self.seed ^ mix(epoch)))
 
 
 def permute(index: int, size: int, *, key: int) -> int:
-    """Where `index` goes in a permutation of range(size): a Feistel network, walked until it lands inside."""
+    """Return the image of `index` in a permutation of range(size): a Feistel network, iterated until in range."""
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     while True:
         index = _feistel(index, half, key)
@@ -44,7 +44,7 @@ def _feistel(index: int, half: int, key: int) -> int:
 
 
 def mix(value: int) -> int:
-    """One step of splitmix64: every bit of the result depends on every bit of the 64-bit value."""
+    """Return one step of splitmix64: every bit of the result depends on every bit of the 64-bit value."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _MASK
@@ -52,7 +52,7 @@ def mix(value: int) -> int:
 
 
 def taken(consumed: int, count: int, skipped: Sequence[range]) -> list[int]:
-    """The next `count` positions after `consumed` that lie in none of the ranges, which are in order and apart."""
+    """Return the next `count` positions from `consumed` on outside `skipped`, which is sorted and disjoint."""
     positions: list[int] = []
     for gap in skipped:
         positions.extend(range(consumed, max(consumed, min(gap.start, consumed + count - len(positions)))))

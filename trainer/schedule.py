@@ -1,4 +1,4 @@
-"""What changes over a run, as pure functions of the samples consumed so far."""
+"""Learning rate and batch size, as pure functions of the consumed samples."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A learning rate over samples: a linear rise over `warmup`, then a cosine down to `least` at `end`, or level."""
+    """A learning rate over samples: linear over `warmup`, then a cosine down to `least` at `end`, or constant."""
 
     peak: float
     least: float
     warmup: int
     end: int | None
-    """Sample at which `least` is reached; None stays at `peak`."""
+    """Samples at which `least` is reached; None for a constant rate."""
 
     def at(self, samples: int) -> float:
-        """The rate of a step that ends when `samples` have been consumed."""
+        """Return the rate of the step that ends at `samples` consumed samples."""
         if samples < self.warmup:
             return self.peak * samples / self.warmup
         if self.end is None:
@@ -28,33 +28,33 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ramp:
-    """Samples of a step: from `start` up to `full` by `increment`, over the first `samples`; Megatron's ramp-up.
+    """The batch size: from `start` to `full` by `increment` over the first `samples`, as Megatron's ramp-up.
 
-    Where start is `full` there is no ramp.
+    If `start` equals `full`, there is no ramp-up.
     """
 
     full: int
     start: int
     increment: int = 1
     samples: int = 0
-    """Over which the batch grows, in equal parts; the one that it begins with included."""
+    """Samples of the ramp-up, divided equally over its batch sizes except the last."""
 
     @property
     def increments(self) -> int:
         return (self.full - self.start) // self.increment
 
     def sizes(self) -> list[int]:
-        """Every size that a step may have, smallest first."""
+        """Return all batch sizes, smallest first."""
         return [self.start + number * self.increment for number in range(self.increments + 1)]
 
     def at(self, consumed: int) -> int:
-        """Samples of the step that begins after `consumed` samples."""
+        """Return the batch size of the step that begins after `consumed` samples."""
         if consumed > self.samples or self.increments == 0:
             return self.full
         return self.start + consumed * self.increments // self.samples * self.increment
 
     def consumed(self, steps: int) -> int:
-        """Samples that the first `steps` steps take."""
+        """Return the samples that the first `steps` steps consume."""
         consumed = 0
         for number, size in enumerate(self.sizes()[:-1], start=1):
             ends = -(-self.samples * number // self.increments)  # the first sample count with the next size
@@ -64,5 +64,5 @@ class Ramp:
 
 
 def is_due(step: int, every: int) -> bool:
-    """Whether something done each `every` steps is done after `step`; 0 is never."""
+    """Return whether a task that runs every `every` steps is due after `step`; 0 means never."""
     return every > 0 and step > 0 and step % every == 0

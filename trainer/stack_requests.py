@@ -1,4 +1,4 @@
-"""Every thread's stack on request: to stderr on USR2, to a file when the driver touches its request."""
+"""Stacks of all threads on request: to stderr on SIGUSR2, to a file when the driver touches the request file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POLL_S = 2.0
 
 
 def answer_requests(environ: Mapping[str, str], process: RankProcess) -> None:
-    """Dump on USR2 even where the interpreter hangs; and, by a thread that needs it to run, on a touched file."""
+    """Dump stacks on SIGUSR2, even in a hung interpreter; and on a touched file, by a thread of the interpreter."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     request, run_dir = environ.get(Env.STACKS_REQUEST), environ.get(Env.RUN_DIR)
@@ -43,7 +43,7 @@ def _dump(target: Path) -> None:
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
     except OSError:
-        return  # stacks are a help; a full disk must not end a rank
+        return  # a full disk must not end a rank for the sake of stacks
 
 
 def _mtime(path: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""What is logged of the steps since the last log line: the line itself, and the same as a record."""
+"""The log line of the steps since the last log line, and its values as a record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opsctl.trainer.schedule import is_due
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """The steps since the last log line: loss and time are means over them, all else is of the last step."""
+    """The steps since the last log line. `loss` and `step_s` are means; the other values belong to the last step."""
 
     step: int
     steps: int
@@ -28,16 +28,16 @@ class Interval:
     nans: int
     samples_per_s: float
     tokens_per_s: float
-    """Of one GPU."""
+    """Per GPU."""
     tflops: float
-    """Of one GPU, what it did: with the blocks' second forward pass where there is one, as Megatron counts."""
+    """Per GPU, including the recomputed forward pass, as Megatron counts."""
     model_tflops: float
-    """Of one GPU, what the model needs: without it."""
+    """Per GPU, without recomputation."""
     mfu: float | None
-    """Share of the GPU's peak that `model_tflops` is; None where the peak is not known."""
+    """`model_tflops` over the GPU's peak; None if the peak is unknown."""
 
     def line(self) -> str:
-        """Megatron's line, and behind it what Megatron does not tell."""
+        """Return Megatron's log line with additional fields at its end."""
         fields = [
             f"iteration {self.step:8d}/{self.steps:8d}",
             f"consumed samples: {self.consumed_samples:12d}",
@@ -62,10 +62,10 @@ class Interval:
 
 
 class StepLog:
-    """Gathers steps, and reports them each `log.every` steps and at the run's end."""
+    """Accumulates steps, and reports every `log.every` steps and at the end of the run."""
 
     def __init__(self, config: TrainerConfig, world_size: int, *, device: str = "") -> None:
-        """`device` is the name of the GPU, as its driver says it; empty where there is none."""
+        """`device` is the driver's name of the GPU; empty without a GPU."""
         self._config, self._world = config, world_size
         self._peak = config.log.peak_tflops or flops.peak_tflops(device)
         self._losses: list[float] = []
@@ -73,7 +73,7 @@ class StepLog:
         self._samples = 0
 
     def add(self, state: RunState, *, rate: float, batch: int) -> Interval | None:
-        """Take in the step of `batch` samples that was just done; what is to be told, if it is time to."""
+        """Add the last step, of `batch` samples; return the interval if a log line is due."""
         assert state.loss is not None and state.step_s is not None
         self._losses.append(state.loss)
         self._seconds += state.step_s
@@ -87,8 +87,8 @@ class StepLog:
     def _interval(self, state: RunState, *, rate: float, batch: int) -> Interval:
         sequence = self._config.model.sequence
         speed = self._samples / self._seconds
-        tflops = speed * self._tera(recompute=self._config.recompute)
-        model_tflops = speed * self._tera(recompute=False)
+        tflops = speed * self._teraflop_per_sample(recompute=self._config.recompute)
+        model_tflops = speed * self._teraflop_per_sample(recompute=False)
         return Interval(
             step=state.step,
             steps=self._config.steps,
@@ -107,8 +107,8 @@ class StepLog:
             mfu=model_tflops / self._peak if self._peak else None,
         )
 
-    def _tera(self, *, recompute: bool) -> float:
-        """10¹² operations that one GPU does for each sample."""
+    def _teraflop_per_sample(self, *, recompute: bool) -> float:
+        """Return the operations of one GPU per sample, in 10¹²."""
         model = self._config.model
         operations = flops.step_flops(
             batch=1,

@@ -1,4 +1,4 @@
-"""What asks the trainer to save or to stop, and how all ranks come to act on it after the same step."""
+"""Requests to save or to stop, and the agreement of all ranks to act on them after the same step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opsctl.trainer.run_state import RunState
 
 
 class Flag(IntEnum):
-    """Places in the vector that all ranks agree on; of several that are up, the first is the reason."""
+    """Index in the vector of flags that all ranks agree on; the first raised flag is the reason to stop."""
 
     NAN = 0
     KILL = 1
@@ -44,8 +44,8 @@ _SWITCHES = {
 }
 
 
-class Agrees(Protocol):
-    """A group of ranks that can find the highest of each of some values, and hear of each rank's."""
+class RankGroup(Protocol):
+    """A group of ranks with a maximum and a gather of values."""
 
     def highest(self, values: list[float]) -> list[float]: ...
 
@@ -54,7 +54,7 @@ class Agrees(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What every rank does now."""
+    """The decision that all ranks share after a step."""
 
     stop: TrainerStop | None = None
     save: bool = False
@@ -63,7 +63,7 @@ class Decision:
 
 
 class Hooks:
-    """The files, signals and measures that are looked at after each step. Files are polled by rank 0 alone."""
+    """The files, signals and measurements that request a save or a stop. Only rank 0 polls files."""
 
     def __init__(
         self, environ: Mapping[str, str], *, polls: bool, margin_s: float, memory: MemoryUsage | None = None
@@ -76,59 +76,59 @@ class Hooks:
         self._taken: tuple[int, int] | None = None
         self._signal = ""
         self.detail = ""
-        """What was seen by this rank, for the stop reason."""
+        """Detail of the stop reason, as this rank observed it."""
 
     def catch_signals(self) -> None:
-        """From here on TERM and USR1, which Slurm sends to ranks ahead of the end, ask for a save and a stop."""
+        """Treat SIGTERM and SIGUSR1, which Slurm sends before the end of a job, as requests to save and stop."""
         for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, self._caught)
+            signal.signal(number, self._record_signal)
 
-    def _caught(self, number: int, _: object) -> None:
+    def _record_signal(self, number: int, _: object) -> None:
         self._signal = signal.Signals(number).name
 
-    def agree(self, group: Agrees, state: RunState) -> Decision:
-        """One small all-reduce: what any rank asks for, all do, and the fullest memory is everyone's."""
-        flags = self._asked(state)
-        *up, host, gpu = group.highest([*(float(flag in flags) for flag in Flag), *self._memory.measured()])
+    def agree(self, group: RankGroup, state: RunState) -> Decision:
+        """Return the decision of all ranks, by one small all-reduce: flags of any rank and the fullest memory count."""
+        flags = self._collect_flags(state)
+        *up, host, gpu = group.highest([*(float(flag in flags) for flag in Flag), *self._memory.measure()])
         stop = next((reason for flag, reason in REASONS.items() if up[flag]), None)
-        full = "" if stop else self._memory.too_full(host, gpu)
+        full = "" if stop else self._memory.describe_excess(host, gpu)
         if full:
             stop = TrainerStop.MEMORY
             self.detail = f"{full} ({', '.join(filter(None, group.gather(self._memory.name_if_full())))})"
         return Decision(stop=stop, save=bool(up[Flag.SAVE]), spike=bool(up[Flag.SPIKE]))
 
-    def _asked(self, state: RunState) -> set[Flag]:
-        asked = set()
+    def _collect_flags(self, state: RunState) -> set[Flag]:
+        flags = set()
         if not all(math.isfinite(value) for value in (state.loss, state.grad_norm) if value is not None):
             began = f"; began in {state.fault}" if state.fault else ""
             self.detail = f"loss {state.loss} and gradient norm {state.grad_norm} at step {state.step}{began}"
-            asked.add(Flag.NAN)
+            flags.add(Flag.NAN)
         if self._signal:
             self.detail = self.detail or f"signal {self._signal}"
-            asked.add(Flag.STOP_REQUEST)
+            flags.add(Flag.STOP_REQUEST)
         if state.spike:
-            asked.add(Flag.SPIKE)
-        return asked | self._polled(state) if self._polls else asked
+            flags.add(Flag.SPIKE)
+        return flags | self._poll_files(state) if self._polls else flags
 
-    def _polled(self, state: RunState) -> set[Flag]:
-        up = {flag for flag, path in self._files.items() if self._is_asked(flag, path, state)}
+    def _poll_files(self, state: RunState) -> set[Flag]:
+        up = {flag for flag, path in self._files.items() if self._is_requested(flag, path, state)}
         if up - {Flag.SAVE}:
             self.detail = self.detail or f"{self._files[min(up)]} exists"
         return up | {Flag.DEADLINE} if self._is_late(state) else up
 
-    def _is_asked(self, flag: Flag, path: Path, state: RunState) -> bool:
-        """Whether the file is there; a file system that does not answer asks for nothing, and is told of."""
+    def _is_requested(self, flag: Flag, path: Path, state: RunState) -> bool:
+        """Return whether the file requests its flag; an unreadable file requests nothing and is noted."""
         try:
-            seen = path.stat()
+            status = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            note(state, f"switch {path} cannot be looked at: {error.strerror}")
+            note(state, f"switch {path} cannot be read: {error.strerror}")
             return False
-        return flag is not Flag.SAVE or (seen.st_ino, seen.st_mtime_ns) != self._answered
+        return flag is not Flag.SAVE or (status.st_ino, status.st_mtime_ns) != self._answered
 
     def _is_late(self, state: RunState) -> bool:
-        """Whether what is left of the job is less than twice (slowest step + last save), and the margin."""
+        """Return whether the job ends in less than 2 x (slowest step + last save) + margin."""
         end = read_time(self._deadline) if self._deadline else None
         if end is None:
             return False
@@ -136,19 +136,19 @@ class Hooks:
         needed = self._margin_s + 2 * (state.slowest_step_s + state.save_s)
         if left < needed:
             self.detail = self.detail or (
-                f"{left:.0f} s are left of the job, and {needed:.0f} s are kept free: {self._margin_s:g} s + "
+                f"the job ends in {left:.0f} s, and stopping needs up to {needed:.0f} s: {self._margin_s:g} s + "
                 f"2 x (slowest step {state.slowest_step_s:.1f} s + save {state.save_s:.1f} s)"
             )
         return left < needed
 
-    def take_save(self) -> None:
-        """A save begins: it answers the save switch as it is now, and no other is begun until someone touches it."""
+    def start_save_request(self) -> None:
+        """Remember the save switch as it is now: this save answers it, until the file is touched again."""
         path = self._files.get(Flag.SAVE)
         if path is not None and self._polls:
             self._answered = self._taken = _identity(path)
 
-    def answer_save(self, *, saved: bool) -> None:
-        """That save has ended: take the switch away if it was obeyed, and not touched since."""
+    def finish_save_request(self, *, saved: bool) -> None:
+        """Remove the save switch if the save succeeded and the file has not been touched since."""
         path, taken = self._files.get(Flag.SAVE), self._taken
         self._taken = None
         if path is not None and taken is not None and saved and _identity(path) == taken:
@@ -160,7 +160,7 @@ class Hooks:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        seen = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return seen.st_ino, seen.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns

@@ -1,4 +1,4 @@
-"""Text to tokens: byte by byte, or by a `tokenizer.json` as Hugging Face's tokenizers library reads it."""
+"""Tokenizers: byte level, or a `tokenizer.json` of Hugging Face's tokenizers library."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import numpy.typing as npt
 from opsctl.trainer.errors import Refused
 
 END_OF_DOCUMENT = 256
-"""Of a byte-level corpus."""
+"""End-of-document token of a byte-level corpus."""
 _USUAL_ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 
 Encode = Callable[[bytes], npt.NDArray[Any]]
 
 
 def byte_level(text: bytes) -> npt.NDArray[Any]:
-    """The bytes of a document, and its end."""
+    """Return the bytes of a document and the end-of-document token."""
     return np.append(np.frombuffer(text, dtype=np.uint8).astype(np.uint16), np.uint16(END_OF_DOCUMENT))
 
 
 class Tokenizer:
-    """The tokens of a `tokenizer.json`, with one that ends a document. Raises Refused if it cannot be used."""
+    """A `tokenizer.json` and its end-of-document token. Raises Refused if the file or the token is unusable."""
 
     def __init__(self, path: Path, *, end: str | None = None) -> None:
         try:
             library = importlib.import_module("tokenizers")
         except ImportError as error:
-            raise Refused(f"{path}: the tokenizers library is not there (pip install tokenizers)") from error
+            raise Refused(f"{path}: the tokenizers library is not installed (pip install tokenizers)") from error
         try:
             self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
             self._tokenizer = library.Tokenizer.from_file(str(path))
@@ -40,12 +40,14 @@ class Tokenizer:
             raise Refused(f"tokenizer {path} cannot be read: {error}") from error
         self.vocabulary: int = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         ends = (end,) if end else _USUAL_ENDS
-        found = (self._tokenizer.token_to_id(token) for token in ends)
-        self.end = next((number for number in found if number is not None), None)
+        numbers = (self._tokenizer.token_to_id(token) for token in ends)
+        self.end = next((number for number in numbers if number is not None), None)
         if self.end is None:
-            raise Refused(f"tokenizer {path} has none of {', '.join(ends)}: name what ends a document with --end-token")
+            raise Refused(
+                f"tokenizer {path} has none of {', '.join(ends)}: specify the end-of-document token with --end-token"
+            )
 
     def __call__(self, text: bytes) -> npt.NDArray[Any]:
-        """The tokens of a document, and its end; bytes that are not UTF-8 become U+FFFD."""
+        """Return the tokens of a document and the end-of-document token; invalid UTF-8 becomes U+FFFD."""
         ids = self._tokenizer.encode(text.decode(errors="replace"), add_special_tokens=False).ids
         return np.array([*ids, self.end], dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Every call into chosen packages, one line each, in a file of this rank: what it did last before it hung."""
+"""A trace of calls into chosen packages, one line per call in a file per rank, to find the last call before a hang."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from opsctl.trainer.rank_process import RankProcess
 
 
 def trace_file(environ: Mapping[str, str], process: RankProcess) -> Path:
-    """Where this rank's calls go: into the attempt's directory, or where it was started."""
+    """Return the trace file of this rank: in the attempt's directory, else in the working directory."""
     run_dir = environ.get(Env.RUN_DIR)
     directory = Path(run_dir, "attempts", environ.get(Env.ATTEMPT, "")) if run_dir else Path()
     return directory / "trace" / f"{process.node}-{process.rank}.log"
 
 
 def trace(packages: Sequence[str], path: Path) -> None:
-    """From here on log each call into `packages`, from every thread. Raises Refused where `path` cannot be written."""
+    """Log calls into `packages` from every thread from now on. Raises Refused if `path` cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a", buffering=1)  # line by line: what is not written is not known after a hang
+        file = path.open("a", buffering=1)  # line-buffered: unwritten lines are lost after a hang
     except OSError as error:
         raise Refused(f"trace {path} cannot be written: {error}") from error
     profile = _Profile(tuple(packages), file)
@@ -36,7 +36,7 @@ def trace(packages: Sequence[str], path: Path) -> None:
 
 
 class _Profile:
-    """What the interpreter calls at each call and return."""
+    """The profile function, which the interpreter calls at every call and return."""
 
     def __init__(self, packages: tuple[str, ...], file: TextIO) -> None:
         self._packages, self._file = packages, file
@@ -59,5 +59,5 @@ class _Profile:
         if event == "call":
             where = f"{frame.f_code.co_filename}:{frame.f_code.co_firstlineno}"
             name = f"{module}.{frame.f_code.co_qualname}"
-            with contextlib.suppress(OSError):  # a full disk: what is traced must not notice
+            with contextlib.suppress(OSError):  # a full disk must not affect the traced program
                 self._file.write(f"{time.time():.6f} {threading.get_native_id()} {'  ' * (depth - 1)}{name} {where}\n")

@@ -43,9 +43,12 @@ class Contender:
         """What takes time and is not part of the race."""
         self.checkpoints.mkdir()
         script = SCRIPT.format(
-            python=sys.executable, trainer=TRAINER, place=self.place, checkpoints=self.checkpoints,
+            python=sys.executable,
+            trainer=TRAINER,
+            place=self.place,
+            checkpoints=self.checkpoints,
             exit_after=EXIT_AFTER_S,
-        )  # fmt: skip
+        )
         (self.place / "job.sh").write_text(script)
 
     def start(self) -> None:
@@ -130,7 +133,11 @@ class Submitit(Contender):
 
         executor = submitit.AutoExecutor(folder=self.place / "submitit", cluster="slurm", slurm_max_num_timeout=100)
         executor.update_parameters(
-            name="race", nodes=NODES, tasks_per_node=RANKS_A_NODE, timeout_min=MINUTES, slurm_signal_delay_s=20,
+            name="race",
+            nodes=NODES,
+            tasks_per_node=RANKS_A_NODE,
+            timeout_min=MINUTES,
+            slurm_signal_delay_s=20,
             slurm_additional_parameters={"requeue": True},
-        )  # fmt: skip
+        )
         executor.submit(Training(self.place, self.checkpoints))

@@ -75,9 +75,14 @@ class Account:
 
 
 def account(
-    events: Sequence[Event], samples: Sequence[Sample], *, begin: float, end: float,
-    faults: Sequence[tuple[float, str]] = (), noticed: Sequence[float] = (),
-) -> Account:  # fmt: skip
+    events: Sequence[Event],
+    samples: Sequence[Sample],
+    *,
+    begin: float,
+    end: float,
+    faults: Sequence[tuple[float, str]] = (),
+    noticed: Sequence[float] = (),
+) -> Account:
     """Go through a race from `begin` to `end`. Pure."""
     found, best = Account(begin=begin, end=end, faults=faults, noticed=noticed), 0
     began = [attempt for attempt in attempts(events) if attempt[0].at < end]

@@ -51,9 +51,13 @@ def main(name: str, place: Path, seconds: float, seed: int, faults: tuple[str, .
         samples.append(look())
         time.sleep(max(0.0, LOOK_S - (time.time() - now)))
     result = account(
-        heard(place), samples, begin=begin, end=begin + seconds,
-        faults=[(begin + at, what) for at, what in night.done], noticed=cancelled(place),
-    )  # fmt: skip
+        heard(place),
+        samples,
+        begin=begin,
+        end=begin + seconds,
+        faults=[(begin + at, what) for at, what in night.done],
+        noticed=cancelled(place),
+    )
     (place / "samples.json").write_text(json.dumps([asdict(sample) for sample in samples]))
     write(place, name, result, night)
 
@@ -92,9 +96,14 @@ def cancelled(place: Path) -> list[float]:
 def write(place: Path, name: str, result: Account, night: Night) -> None:
     left = [row for row in queue() if row.state == "PENDING"]
     fields = {
-        "contender": name, "share": result.share, "steps": result.steps, "attempts": result.attempts,
-        "queued": len(left), "lost": result.lost, "faults": night.done,
-    }  # fmt: skip
+        "contender": name,
+        "share": result.share,
+        "steps": result.steps,
+        "attempts": result.attempts,
+        "queued": len(left),
+        "lost": result.lost,
+        "faults": night.done,
+    }
     (place / "result.json").write_text(json.dumps(fields, indent=1))
 
 

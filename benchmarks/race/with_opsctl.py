@@ -58,8 +58,16 @@ class Opsctl(Contender):
         return self.run / "logs" / "main_log.txt"
 
     def prepare(self) -> None:
-        words = [sys.executable, str(TRAINER), "--place", str(self.place), "--checkpoints", "{{ checkpoint_dir }}",
-                 "--exit-after", str(EXIT_AFTER_S)]  # fmt: skip
+        words = [
+            sys.executable,
+            str(TRAINER),
+            "--place",
+            str(self.place),
+            "--checkpoints",
+            "{{ checkpoint_dir }}",
+            "--exit-after",
+            str(EXIT_AFTER_S),
+        ]
         (self.place / "site.toml").write_text(SITE.format(root=self.root))
         (self.place / "race.toml").write_text(
             TRAIN.format(command=json.dumps(words), nodes=NODES, ranks=RANKS_A_NODE, minutes=MINUTES, tasks=TASKS)

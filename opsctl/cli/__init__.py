@@ -1,4 +1,7 @@
-"""The command line: parse, call, print. Each verb lives in a file of its own, imported when it is called."""
+"""The command line: the table of commands, the groups of `opsctl --help`, and how errors are shown.
+
+The module of a command is imported when the command is called.
+"""
 
 from __future__ import annotations
 
@@ -9,54 +12,84 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from opsctl import __version__
 from opsctl.errors import OpsctlError
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "sandbox": ("opsctl.cli.sandbox:sandbox", "A private, real Slurm on this machine."),
-    "launch": ("opsctl.cli.launch:launch", "Check, render and submit a train."),
-    "preflight": ("opsctl.cli.preflight:preflight", "Every known mistake, before it costs a queue slot."),
-    "status": ("opsctl.cli.status:status", "What runs, what waits and why, step, loss, ETA."),
-    "logs": ("opsctl.cli.logs:logs", "Show and follow a train's log."),
-    "report": ("opsctl.cli.report:report", "Effective time, and where the rest of it went."),
-    "why": ("opsctl.cli.why:why", "What ended a task, on which node and rank, and what to do."),
-    "stacks": ("opsctl.cli.stacks:stacks", "Where every rank is: which are the odd ones."),
-    "nccl": ("opsctl.cli.nccl:nccl", "Who could not connect to whom, which rank is behind."),
-    "hold": ("opsctl.cli.queue:hold", "Keep what is queued from starting, and its place in the queue."),
-    "release": ("opsctl.cli.queue:release", "Let a held train go on."),
-    "cancel": ("opsctl.cli.queue:cancel", "Cancel a train, or one task of it."),
-    "edit": ("opsctl.cli.edit:edit", "Change what the next task will run."),
-    "kill-switch": ("opsctl.cli.switches:kill_switch", "Stop a train cleanly: save, leave, cancel what is queued."),
-    "save-switch": ("opsctl.cli.switches:save_switch", "Have a train save a checkpoint now and go on."),
-    "guard": ("opsctl.cli.guard:guard", "What a batch job becomes: runs the body, honours switches, finalizes."),
-    "watch": ("opsctl.cli.watch:watch", "Look at trains, nodes, disks and cron; tell people what has changed."),
-    "health": ("opsctl.cli.health:health", "How nodes are, with the evidence."),
-    "test-nodes": ("opsctl.cli.test_nodes:test_nodes", "Do nodes work together, and if not, which is it?"),
-    "nodes": ("opsctl.cli.nodes:nodes", "State, reason, whose drain, since when, which train, lemon score."),
-    "drain-bad-nodes": ("opsctl.cli.nodes:drain_bad_nodes", "Take bad nodes out of service, or keep trains from them."),
-    "undrain-good-nodes": ("opsctl.cli.nodes:undrain_good_nodes", "Put nodes back that are well again."),
-    "exec": ("opsctl.cli.exec:exec_", "Run a command on many nodes; equal answers are shown once."),
-    "cron": ("opsctl.cli.cron:cron", "What is done while nobody looks."),
-    "alerts": ("opsctl.cli.alerts:alerts", "What is open, who is told, what nobody wants to hear."),
-    "metrics": ("opsctl.cli.metrics:metrics", "The figures of all trains, for Prometheus."),
-    "publish": ("opsctl.cli.publish:publish", "Copy logs, curves and reports to where others see them."),
-    "config": ("opsctl.cli.config:config", "Starter files, checks, every key, JSON schemas."),
-    "plan": ("opsctl.cli.plan:plan", "Sizes, memory, topologies, time, cost, failures: worked out beforehand."),
-    "checkpoint": ("opsctl.cli.checkpoint:checkpoint", "List, verify, prune, shrink, export, offload checkpoints."),
-    "doctor": ("opsctl.cli.doctor:doctor", "Is everything here that opsctl needs?"),
-    "completion": ("opsctl.cli.completion:completion", "Shell completion."),
+GROUPS = ("Run", "Observe", "Diagnose", "Nodes", "Automation", "Set up")
+"""The sections of `opsctl --help`, in order."""
+INTERNAL = ""
+"""The group of commands that batch scripts call: hidden in help."""
+
+
+class CommandEntry(NamedTuple):
+    """Location of a command (`module:function` below opsctl.cli), section of `opsctl --help`, one-line help."""
+
+    location: str
+    group: str
+    summary: str
+
+
+COMMANDS: dict[str, CommandEntry] = {
+    "launch": CommandEntry("launch:launch", "Run", "Check, render and submit a train."),
+    "hold": CommandEntry("queue:hold", "Run", "Hold the queued tasks of a train."),
+    "release": CommandEntry("queue:release", "Run", "Release a held or paused train."),
+    "cancel": CommandEntry("queue:cancel", "Run", "Cancel a train, or one task of a train."),
+    "kill-switch": CommandEntry("switches:kill_switch", "Run", "Stop a train cleanly: save, exit, cancel the queue."),
+    "save-switch": CommandEntry("switches:save_switch", "Run", "Make a train save a checkpoint now and continue."),
+    "edit": CommandEntry("edit:edit", "Run", "Change what the next task of a train runs."),
+    "checkpoint": CommandEntry("checkpoint:checkpoint", "Run", "List, verify, prune, export and offload checkpoints."),
+    "status": CommandEntry("status:status", "Observe", "Show the state, progress and time left of trains."),
+    "logs": CommandEntry("logs:logs", "Observe", "Show and follow the log of a train."),
+    "metrics": CommandEntry("metrics:metrics", "Observe", "Export metrics of all trains to Prometheus."),
+    "publish": CommandEntry("publish:publish", "Observe", "Publish logs, curves and reports of trains."),
+    "why": CommandEntry("why:why", "Diagnose", "Diagnose why a task of a train ended."),
+    "stacks": CommandEntry("stacks:stacks", "Diagnose", "Show where every rank is, the odd ranks first."),
+    "nccl": CommandEntry("nccl:nccl", "Diagnose", "Read NCCL debug output for failed or late ranks."),
+    "report": CommandEntry("report:report", "Diagnose", "Account for every lost hour of a train by cause."),
+    "nodes": CommandEntry("nodes:nodes", "Nodes", "Show nodes, drain reasons and flaky-node scores."),
+    "health": CommandEntry("health:health", "Nodes", "Check the health of nodes and show the evidence."),
+    "test-nodes": CommandEntry("test_nodes:test_nodes", "Nodes", "Test that nodes compute and communicate together."),
+    "drain-bad-nodes": CommandEntry("nodes:drain_bad_nodes", "Nodes", "Take faulty and degraded nodes out of service."),
+    "undrain-good-nodes": CommandEntry("nodes:undrain_good_nodes", "Nodes", "Return healthy nodes to service."),
+    "exec": CommandEntry("exec:exec_", "Nodes", "Run a command on many nodes and group the output."),
+    "watch": CommandEntry("watch:watch", "Automation", "Run all watchdogs, finalize attempts, send alerts."),
+    "alerts": CommandEntry("alerts:alerts", "Automation", "List, acknowledge, silence and test alerts."),
+    "cron": CommandEntry("cron:cron", "Automation", "Run periodic jobs, with or without system cron."),
+    "init": CommandEntry("init:init", "Set up", "Write a starter train.toml and site.toml."),
+    "doctor": CommandEntry("doctor:doctor", "Set up", "Check that everything opsctl needs is installed."),
+    "preflight": CommandEntry("preflight:preflight", "Set up", "Check a train for known mistakes before launch."),
+    "plan": CommandEntry("plan:plan", "Set up", "Estimate sizes, memory, layouts, time and cost."),
+    "config": CommandEntry("config:config", "Set up", "Check settings files and explain every key."),
+    "sandbox": CommandEntry("sandbox:sandbox", "Set up", "Run a private, real Slurm on this machine."),
+    "completion": CommandEntry("completion:completion", "Set up", "Print a shell completion script."),
+    "help": CommandEntry("help:help_", "Set up", "Show the help of a command."),
+    "version": CommandEntry("help:version", "Set up", "Print the version of opsctl."),
+    "guard": CommandEntry("guard:guard", INTERNAL, "Supervise the body of a train inside its job."),
 }
-"""Every verb: where it attempts and what it is for. Adding one is one line here and one file."""
-NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE,
-                      errno.ENOTCONN, errno.ETIMEDOUT, errno.ENAMETOOLONG})  # fmt: skip
-"""What a file system may do to any verb: said in a line, and no bug in opsctl."""
+"""Every command. A new command is one line here and one file."""
+ENVIRONMENT_ERRNOS = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EIO,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.ESTALE,
+        errno.ENOTCONN,
+        errno.ETIMEDOUT,
+        errno.ENAMETOOLONG,
+    }
+)
+"""Errors of a file system that any command can meet: reported in one line, because they are no bug of opsctl."""
 
 
 class CommandGroup(click.Group):
-    """Knows every verb's name and purpose without importing any of them."""
+    """The commands of the table, imported only when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -64,14 +97,17 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module), name)
+        module, _, name = COMMANDS[cmd_name].location.partition(":")
+        command = getattr(importlib.import_module(f"opsctl.cli.{module}"), name)
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb, purpose) for verb, (_, purpose) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for group in GROUPS:
+            rows = [(name.ljust(width), entry.summary) for name, entry in COMMANDS.items() if entry.group == group]
+            with formatter.section(group):
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -81,32 +117,33 @@ class CommandGroup(click.Group):
         except click.UsageError:
             from difflib import get_close_matches  # noqa: PLC0415 (only for a typo)
 
-            near = get_close_matches(args[0], COMMANDS, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            matches = get_close_matches(args[0], COMMANDS, 1)
+            hint = f" Did you mean {matches[0]!r}?" if matches else ""
             ctx.fail(f"No such command {args[0]!r}.{hint}")
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--site", type=click.Path(path_type=Path), help="site.toml to use instead of the one that is found.")
-@click.version_option(__version__)
+@click.option("--site", type=click.Path(path_type=Path), help="Site file to use instead of the default site.toml.")
+@click.version_option(__version__, help="Print the version and exit.")
 @click.pass_context
 def cli(ctx: click.Context, site: Path | None) -> None:
-    """Keep a months-long training run alive on a Slurm cluster.
+    """Keep a months-long training run going on a Slurm cluster.
 
     \b
-    opsctl sandbox up --nodes 4      a private, real Slurm to try things on
-    opsctl config init               a commented TRAIN.toml and site.toml to start from
-    opsctl launch TRAIN.toml         check, render and submit it
-    opsctl status                    what runs, what waits and why
+    opsctl sandbox up --nodes 4      start a private, real Slurm to try opsctl on
+    opsctl init                      write a commented train.toml and site.toml
+    opsctl launch train.toml         check, render and submit the train
+    opsctl status                    show what runs and what waits
+    opsctl help launch               explain one command
     """
-    if os.environ.get("NO_COLOR"):  # which rich honours, and click does not
+    if os.environ.get("NO_COLOR"):  # rich honours NO_COLOR, click does not
         ctx.color = False
     if ctx.obj is None:
         ctx.obj = _LazyApp(site)
 
 
 class _LazyApp:
-    """Stands for the App until a verb wants something of it: `--help` should not read settings."""
+    """A stand-in that builds the App at its first use, so that `--help` reads no settings."""
 
     def __init__(self, site: Path | None) -> None:
         self._site = site
@@ -114,48 +151,52 @@ class _LazyApp:
 
     def __getattr__(self, name: str) -> object:
         if self._app is None:
-            from opsctl.app import build  # noqa: PLC0415 (pydantic and all, which --help can do without)
+            from opsctl.app import build  # noqa: PLC0415 (--help starts without pydantic)
 
             self._app = build(self._site)
         return getattr(self._app, name)
 
 
 def main() -> None:
-    """The console script: exit 0 done, 1 expected failure, 2 your input, 3 our bug, 75 try again, 130 Ctrl-C."""
+    """Run the command line and exit.
+
+    Exit codes: 0 done, 1 expected failure, 2 wrong input, 3 bug in opsctl, 75 try again, 130 Ctrl-C.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What this terminal cannot show, and half characters of names and logs, are no reason to end.
+        # Characters that the terminal cannot show, and broken characters of names and logs, must not end a command.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="opsctl", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
     except OpsctlError as error:
-        _complain(error.message)
-        if error.hint:
-            click.echo("".join(f"        {line}\n" for line in error.hint.splitlines()), nl=False, err=True)
+        _print_error(error.message, error.hint)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
-    except Exception as error:  # noqa: BLE001 (the outermost place: our bug, told as such)
-        if not (isinstance(error, OSError) and error.errno in NOT_OURS):
-            sys.exit(_our_bug(error))
-        _complain(": ".join(filter(None, (str(error.filename or ""), error.strerror))))
+    except Exception as error:  # noqa: BLE001 (the outermost place: a bug is reported, not shown as a stack trace)
+        if not (isinstance(error, OSError) and error.errno in ENVIRONMENT_ERRNOS):
+            sys.exit(_report_bug(error))
+        _print_error(": ".join(filter(None, (str(error.filename or ""), error.strerror))))
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _complain(message: str) -> None:
-    from opsctl.telemetry.logs.log_lines import for_terminal  # noqa: PLC0415 (only where something is wrong)
+def _print_error(message: str, hint: str | None = None) -> None:
+    """Print an error and its hint to stderr; on a terminal without control characters."""
+    from opsctl.telemetry.logs.log_lines import for_terminal  # noqa: PLC0415 (only for an error)
 
     lines = message.split("\n")
     if sys.stderr.isatty():
         lines = [for_terminal(line.encode(errors="replace")) for line in lines]
     click.echo("opsctl: " + "\n".join(lines), err=True)
+    for line in (hint or "").splitlines():
+        click.echo(f"        {line}", err=True)
 
 
-def _our_bug(error: Exception) -> int:
-    """Put the traceback where it can be sent from, and say where."""
+def _report_bug(error: Exception) -> int:
+    """Write the stack trace to a file, print where the file lies, and return the exit code."""
     import tempfile  # noqa: PLC0415 (only for a bug)
 
     handle, path = tempfile.mkstemp(prefix="opsctl-bug-", suffix=".log")

@@ -1,4 +1,4 @@
-"""`opsctl alerts`: what is open, whether people can be told, and what they do not want to hear."""
+"""`opsctl alerts`: list, acknowledge, silence and test alerts."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence
 from opsctl.alerts.outbox import OutboxItem
 from opsctl.app import App
 from opsctl.cli.options import Duration
-from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, say
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, print_text
 from opsctl.errors import InputError
 from opsctl.model import Level
 
 STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
 
-reason_option = click.option("--reason", required=True, help="For whoever wonders: it is shown wherever the alert is.")
+reason_option = click.option("--reason", required=True, help="Reason, recorded and shown with the alert.")
 
 
 @click.group()
 def alerts() -> None:
-    """What is open, who is told, and what nobody wants to hear.
+    """List, acknowledge, silence and test alerts.
 
     \b
-    opsctl alerts list                       what is open, silenced, not delivered
-    opsctl alerts test                       a message through every channel
+    opsctl alerts list                       list open, silenced and undelivered alerts
+    opsctl alerts test                       send a test message through every channel
     opsctl alerts silence 'hang/*' --for 4h --reason "maintenance"
     opsctl alerts ack hang/tiny-gpt --reason "on it"
     """
 
 
 @alerts.command("list")
-@click.option("--all", "show_all", is_flag=True, help="Also what is ok.")
+@click.option("--all", "show_all", is_flag=True, help="List keys that are ok as well.")
 @json_option
 @click.pass_obj
 def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
-    """What people were told that is not over, silences in force, and messages that are still to be delivered.
+    """List open alerts, silences and undelivered messages.
+
+    --all lists the keys that are ok as well.
 
     \b
     opsctl alerts list
@@ -49,29 +51,35 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
     now, state = app.clock.now(), alerting.ledger.read()
     entries = [entry for entry in state.entries.values() if show_all or {entry.level, entry.seen} != {Level.OK}]
     silences = state.in_force(now)
-    waiting, lost = dispatch.list_undelivered(alerting), dispatch.list_abandoned(alerting)
+    undelivered, abandoned = dispatch.list_undelivered(alerting), dispatch.list_abandoned(alerting)
     if as_json:
-        print_json({"open": [_as_data(state, entry, now) for entry in entries],
-                    "silences": [asdict(each) for each in silences],
-                    "undelivered": [_item_as_data(outbox_item) for outbox_item in waiting],
-                    "given_up": [_item_as_data(outbox_item) for outbox_item in lost]})  # fmt: skip
+        print_json(
+            {
+                "open": [_as_data(state, entry, now) for entry in entries],
+                "silences": [asdict(silence) for silence in silences],
+                "undelivered": [_item_as_data(outbox_item) for outbox_item in undelivered],
+                "given_up": [_item_as_data(outbox_item) for outbox_item in abandoned],
+            }
+        )
         return
-    print_table(_table(state, entries, now)) if entries else say("nothing is open")
+    print_table(_table(state, entries, now)) if entries else print_text("no open alerts")
     for silence in silences:
-        say(f"silenced until {silence.until:%Y-%m-%d %H:%M} UTC: {silence.pattern}, by {silence.by}: {silence.why}")
-    for item in waiting:
-        say(f"not delivered by {item.channel}: {item.message.subject}{_how_it_went(item, now)}")
-    for item in lost:
-        say(f"given up, nobody got it by {item.channel}: {item.message.subject}{_how_it_went(item, now)}")
+        print_text(
+            f"silenced until {silence.until:%Y-%m-%d %H:%M} UTC: {silence.pattern}, by {silence.by}: {silence.why}"
+        )
+    for item in undelivered:
+        print_text(f"not delivered yet by {item.channel}: {item.message.subject}{_describe_delivery(item, now)}")
+    for item in abandoned:
+        print_text(f"delivery by {item.channel} abandoned: {item.message.subject}{_describe_delivery(item, now)}")
 
 
 @alerts.command("test")
 @json_option
 @click.pass_obj
 def test_alerts(app: App, *, as_json: bool) -> int:
-    """Send a message through every channel, now, and say of each how it went. Exit 1 if any failed.
+    """Send a test message through every channel now.
 
-    A secret's file that others can read is told, too: it has been used all the same.
+    Prints the result of each channel, and warns of secret files that others can read. Exit 1 if a delivery failed.
 
     \b
     opsctl alerts test
@@ -80,7 +88,7 @@ def test_alerts(app: App, *, as_json: bool) -> int:
     for channel, error in dispatch.test(app.alerting):
         results.append({"channel": channel, "delivered": error is None, "error": error.message if error else ""})
         if not as_json:
-            say(f"{channel}: {f'not delivered: {error.message}' if error else 'delivered'}")
+            print_text(f"{channel}: {f'not delivered: {error.message}' if error else 'delivered'}")
     if as_json:
         print_json(results)
     for place, path in dispatch.find_exposed_secrets(app.alerting):
@@ -96,17 +104,18 @@ def test_alerts(app: App, *, as_json: bool) -> int:
     type=Duration(maximum=timedelta(days=366)),
     default="4h",
     show_default=True,
-    help="How long the silence lasts.",
+    help="Duration of the silence.",
 )
-@click.option("--end", is_flag=True, help="End the silence of KEY now.")
-@click.option("--reason", default="", help="For whoever wonders: it is shown with the silence.")
+@click.option("--end", is_flag=True, help="End the silence of KEY.")
+@click.option("--reason", default="", help="Reason, recorded and shown with the silence.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def silence(app: App, key: str, *, span: timedelta, end: bool, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Tell nobody of KEY, or of the keys that fit it as a pattern, for a while.
+    """Silence KEY, or all keys that match a pattern.
 
-    What changes meanwhile is told afterwards, if it is still so then.
+    A silenced alert is not sent. When the silence ends, opsctl sends the changes that still hold. --reason is required
+    unless --end is given; it is recorded with the silence.
 
     \b
     opsctl alerts silence 'hang/*' --for 4h --reason "maintenance"
@@ -115,17 +124,17 @@ def silence(app: App, key: str, *, span: timedelta, end: bool, reason: str, dry_
     if not end and not reason:
         raise InputError("--reason is required; it is recorded with the silence")
     now = app.clock.now()
-    if end and key not in (known := [each.pattern for each in app.alerting.ledger.read().in_force(now)]):
-        raise InputError(f"no silence of {key!r} is in force; there are: {', '.join(known) or 'none'}")
+    if end:
+        _check_silenced(app, key, now)
     until = now if end else now + span
-    given = Silence(pattern=key, until=until, why=reason, by="", at=now)
+    new_silence = Silence(pattern=key, until=until, why=reason, by="", at=now)
     if not dry_run:
-        given = app.alerting.ledger.silence(key, until, reason)
+        new_silence = app.alerting.ledger.silence(key, until, reason)
     would = "would be " if dry_run else ""
     if as_json:
-        print_json({**asdict(given), "dry_run": dry_run})
+        print_json({**asdict(new_silence), "dry_run": dry_run})
     else:
-        say(f"{key}: {would}{'no longer silenced' if end else f'silenced until {until:%Y-%m-%d %H:%M} UTC'}")
+        print_text(f"{key}: {would}{'no longer silenced' if end else f'silenced until {until:%Y-%m-%d %H:%M} UTC'}")
 
 
 @alerts.command()
@@ -135,7 +144,9 @@ def silence(app: App, key: str, *, span: timedelta, end: bool, reason: str, dry_
 @json_option
 @click.pass_obj
 def ack(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Say that somebody takes care of KEY: it is not repeated until it is worse, or over.
+    """Acknowledge the alert KEY.
+
+    An acknowledged alert is not repeated until it gets worse or is resolved.
 
     \b
     opsctl alerts ack hang/tiny-gpt --reason "on it"
@@ -145,7 +156,16 @@ def ack(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> Non
     if as_json:
         print_json({**_as_data(ledger.read(), entry, app.clock.now()), "dry_run": dry_run})
     else:
-        say(f"{key}: {'would be ' if dry_run else ''}acknowledged; you are told again when it gets worse, or is over")
+        print_text(
+            f"{key}: {'would be ' if dry_run else ''}acknowledged; opsctl alerts again if it gets worse or is resolved"
+        )
+
+
+def _check_silenced(app: App, key: str, now: datetime) -> None:
+    """Raise InputError if no silence of `key` is in force."""
+    patterns = [silence.pattern for silence in app.alerting.ledger.read().in_force(now)]
+    if key not in patterns:
+        raise InputError(f"no silence of {key!r} is in force; silences in force: {', '.join(patterns) or 'none'}")
 
 
 def _as_data(state: LedgerState, entry: LedgerEntry, now: datetime) -> dict[str, object]:
@@ -178,7 +198,7 @@ def _item_as_data(item: OutboxItem) -> dict[str, object]:
 
 
 def _table(state: LedgerState, entries: list[LedgerEntry], now: datetime) -> Table:
-    table = Table("key", "level", "since (UTC)", "now", "what", "", box=None, pad_edge=False, header_style="bold")
+    table = Table("key", "level", "since (UTC)", "now", "finding", "", box=None, pad_edge=False, header_style="bold")
     for ledger_entry in sorted(entries, key=lambda entry: entry.key):
         table.add_row(
             Text(ledger_entry.key),
@@ -198,7 +218,7 @@ def _marks(state: LedgerState, entry: LedgerEntry, now: datetime) -> str:
             *([f"acknowledged by {acknowledged.by}: {acknowledged.why}"] if acknowledged else []),
             *(["silenced"] if state.silenced(entry.key, now) else []),
             *(
-                [f"not looked at since {entry.checked_at:%Y-%m-%d %H:%M}"]
+                [f"not checked since {entry.checked_at:%Y-%m-%d %H:%M}"]
                 if now - entry.checked_at > timedelta(hours=2)
                 else []
             ),
@@ -206,9 +226,9 @@ def _marks(state: LedgerState, entry: LedgerEntry, now: datetime) -> str:
     )
 
 
-def _how_it_went(item: OutboxItem, now: datetime) -> str:
+def _describe_delivery(item: OutboxItem, now: datetime) -> str:
     if item.is_held_back(now):
-        return f" (waits until {item.not_before or now:%H:%M} UTC, the end of the quiet hours)"
-    by = f"; also given to {item.fallback}" if item.fallback else ""
+        return f" (held until the quiet hours end, {item.not_before or now:%H:%M} UTC)"
+    by = f"; also sent by {item.fallback}" if item.fallback else ""
     times = f"{item.attempts} attempt{'s' if item.attempts != 1 else ''}"
     return f" ({times}{f': {item.error}' if item.error else ''}{by})"

@@ -1,4 +1,4 @@
-"""`opsctl checkpoint`: what a train has saved."""
+"""`opsctl checkpoint`: list, verify, prune, shrink, export and offload checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from opsctl.app import App
 from opsctl.checkpoints import catalog, offload
 from opsctl.cli.checkpoint_offload import leased, offload_, ours, recheck, steps
-from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, say, train_argument
+from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, print_text, train_argument
 from opsctl.errors import InputError, OpsctlError
 from opsctl.host.system import run_attached
 from opsctl.settings.loader import read_toml
@@ -24,7 +24,7 @@ from opsctl.units import format_size
 
 @click.group()
 def checkpoint() -> None:
-    """What a train has saved: list, verify, prune, shrink, export, offload.
+    """List, verify, prune, export and offload checkpoints.
 
     \b
     opsctl checkpoint list tiny-gpt
@@ -38,8 +38,9 @@ def checkpoint() -> None:
 @json_option
 @click.pass_obj
 def list_(app: App, train: str, *, as_json: bool) -> int:
-    """Step, size, kind and place of each complete checkpoint of TRAIN. Reads no more than their manifests; exit 1 if
-    one of those cannot be read.
+    """List the complete checkpoints of TRAIN.
+
+    Shows step, size, samples, layout and copies, and reads only the manifests. Exit 1 if a manifest cannot be read.
 
     \b
     opsctl checkpoint list tiny-gpt --json
@@ -55,68 +56,86 @@ def list_(app: App, train: str, *, as_json: bool) -> int:
         last = row.problem or row.topology
         known = ("?", "?") if row.is_unread else (format_size(row.size), str(row.consumed_samples))
         table.add_row(*map(cell, (str(row.step), *known, last, row.kept, where)))
-    print_table(table) if rows else say(f"{train}: no checkpoints")
+    print_table(table) if rows else print_text(f"{train}: no checkpoints")
     return code
 
 
 @checkpoint.command()
 @train_argument
-@click.option("--step", type=int, help="Only the checkpoint of this step.")
+@click.option("--step", type=int, help="Verify only the checkpoint of this step.")
 @json_option
 @click.pass_context
 def verify(context: click.Context, train: str, *, step: int | None, as_json: bool) -> None:
-    """Hash every file of every checkpoint of TRAIN; exit 1 if one is not as it was written.
+    """Verify the hash of every file of every checkpoint.
+
+    Exit 1 if a checkpoint of TRAIN is damaged or cannot be read.
 
     \b
     opsctl checkpoint verify tiny-gpt --step 4000
     """
     app: App = context.obj
     verdicts = []
-    for each in _of_step(app.find(train), step):
+    for checkpoint in _of_step(app.find(train), step):
         try:
-            found = catalog.problems(each.path)
-            verdict = "damaged" if found else "verified"
+            problems = catalog.problems(checkpoint.path)
+            verdict = "damaged" if problems else "verified"
         except (OSError, ValueError) as error:
-            found, verdict = [str(error)], "unknown"
-        verdicts.append({"step": each.step, "path": str(each.path), "verdict": verdict, "problems": found})
+            problems, verdict = [str(error)], "unknown"
+        verdicts.append(
+            {"step": checkpoint.step, "path": str(checkpoint.path), "verdict": verdict, "problems": problems}
+        )
         if not as_json:
-            say(f"{each.path.name}: {verdict}" + "".join(f"\n  {problem}" for problem in found))
+            print_text(f"{checkpoint.path.name}: {verdict}" + "".join(f"\n  {problem}" for problem in problems))
     if as_json:
         print_json(verdicts)
     elif not verdicts:
-        say(f"{train}: no checkpoints")
-    context.exit(int(any(each["problems"] for each in verdicts)))
+        print_text(f"{train}: no checkpoints")
+    context.exit(int(any(row["problems"] for row in verdicts)))
 
 
 @checkpoint.command()
 @train_argument
-@click.option("--keep-last", type=click.IntRange(min=2), required=True, help="Newest checkpoints that stay.")
-@click.option("--keep-every", type=click.IntRange(min=0), default=0, help="Steps whose multiples stay as well.")
+@click.option("--keep-last", type=click.IntRange(min=2), required=True, help="Number of newest checkpoints to keep.")
+@click.option(
+    "--keep-every", type=click.IntRange(min=0), default=0, help="Keep multiples of this step as well (0: none)."
+)
 @dry_run_option
 @json_option
 @click.pass_obj
 def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: bool, as_json: bool) -> None:
-    """Remove old checkpoints of TRAIN; never the newest two that verify, nor what is kept for study.
+    """Remove old checkpoints of TRAIN.
 
-    One that is seen to be damaged, or that cannot be read, stops none of this: it is named, and the exit code is 1.
+    Always keeps the newest two checkpoints that verify, and checkpoints marked to be kept. A damaged or unreadable
+    checkpoint does not stop the command: it is listed, and the exit code is 1.
 
     \b
     opsctl checkpoint prune tiny-gpt --keep-last 5 --keep-every 10000 --dry-run
     """
     run = ours(app, train)
     with leased(run, app):
-        gone, failed = catalog.find_superfluous(run.checkpoints, keep_last=keep_last, keep_every=keep_every)
-        sizes = {each: offload.size(each) for each in gone}
+        superfluous, failed = catalog.find_superfluous(run.checkpoints, keep_last=keep_last, keep_every=keep_every)
+        sizes = {checkpoint: offload.size(checkpoint) for checkpoint in superfluous}
         if not dry_run:
             failed += catalog.sweep(run.checkpoints)
-            gone, stay = catalog.remove(gone)
-            failed += stay
-    freed = sum(sizes[each] for each in gone)
+            superfluous, not_removed = catalog.remove(superfluous)
+            failed += not_removed
+    freed = sum(sizes[checkpoint] for checkpoint in superfluous)
     if as_json:
-        print_json({"removed": [each.step for each in gone], "bytes": freed, "dry_run": dry_run, "failed": failed})
+        print_json(
+            {
+                "removed": [checkpoint.step for checkpoint in superfluous],
+                "bytes": freed,
+                "dry_run": dry_run,
+                "failed": failed,
+            }
+        )
     else:
-        literal = "would remove" if dry_run else "removed"
-        say(f"{run.name}: {literal} {steps(gone)}, {format_size(freed)}" if gone else f"{run.name}: nothing to remove")
+        action = "would remove" if dry_run else "removed"
+        print_text(
+            f"{run.name}: {action} {steps(superfluous)}, {format_size(freed)}"
+            if superfluous
+            else f"{run.name}: nothing to remove"
+        )
     if failed:
         raise OpsctlError("\n".join(failed), hint=recheck(run))
 
@@ -127,7 +146,9 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
 @json_option
 @click.pass_context
 def shrink(context: click.Context, train: str, *, dry_run: bool, as_json: bool) -> None:
-    """Write anew what the checkpoints of TRAIN store and do not show; runs the trainer's Python.
+    """Rewrite checkpoints without their unused storage.
+
+    Runs the Python of TRAIN, which has torch.
 
     \b
     opsctl checkpoint shrink tiny-gpt --dry-run
@@ -140,12 +161,14 @@ def shrink(context: click.Context, train: str, *, dry_run: bool, as_json: bool) 
 @checkpoint.command()
 @train_argument
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--step", type=int, help="The checkpoint of this step instead of the newest.")
-@click.option("--compare", is_flag=True, help="Load it in transformers and compare logits.")
+@click.option("--step", type=int, help="Step to export (default: the newest checkpoint).")
+@click.option("--compare", is_flag=True, help="Load the export in transformers and compare logits.")
 @json_option
 @click.pass_context
 def export(context: click.Context, train: str, target: Path, *, step: int | None, compare: bool, as_json: bool) -> None:
-    """Write a checkpoint of TRAIN to the directory TARGET as Hugging Face transformers reads it.
+    """Export a checkpoint of TRAIN for Hugging Face transformers.
+
+    Writes the newest checkpoint to the directory TARGET.
 
     \b
     opsctl checkpoint export tiny-gpt /tmp/tiny-gpt-hf --compare
@@ -160,9 +183,9 @@ def export(context: click.Context, train: str, target: Path, *, step: int | None
 
 
 def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:
-    """`python -m opsctl.trainer.checkpoint` by the train's own Python, which has torch; its exit code."""
+    """Run `python -m opsctl.trainer.checkpoint` with the Python of the train, which has torch; return the exit code."""
     python = sys.executable
-    if run.is_ours:  # what another user's train names is not ours to run
+    if run.is_ours:  # a program named by another user is never run
         check_trusted([run.config], root=app.root if app.site.trust_parents else None)
         python = str(read_toml(run.config).get("python") or python)
     argv = [python, "-P", "-m", "opsctl.trainer.checkpoint", *words, *(["--json"] * as_json)]
@@ -175,7 +198,7 @@ def _of_step(run: RunDir, step: int | None) -> list[Checkpoint]:
         return checkpoints
     if chosen := [checkpoint for checkpoint in checkpoints if checkpoint.step == step]:
         return chosen
-    raise InputError(f"{run.name}: no checkpoint of step {step}; there are: {steps(checkpoints)}")
+    raise InputError(f"{run.name}: no checkpoint of step {step}; existing checkpoints: {steps(checkpoints)}")
 
 
 checkpoint.add_command(offload_)

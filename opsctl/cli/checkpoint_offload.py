@@ -1,4 +1,4 @@
-"""`opsctl checkpoint offload`, and what its sister verbs have in common with it."""
+"""`opsctl checkpoint offload`, and helpers of the other checkpoint commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from opsctl.app import App
 from opsctl.checkpoints import catalog, offload
 from opsctl.cli.options import Duration
-from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
 from opsctl.errors import InputError, OpsctlError, RunDirError
 from opsctl.state.lease import HeldLease, lease
 from opsctl.state.run_dir import RunDir
@@ -26,12 +26,18 @@ _KEEP_LEASE_S = 30.0
 
 @click.command("offload")
 @train_argument
-@click.option("--to", type=click.Path(path_type=Path), help="A directory; copies go to TRAIN/ below it.")
-@click.option("--push", default="", help="A command that copies what {files} lists from {source}.")
-@click.option("--sums", default="", help="A command that prints SHA-256 and path of each file that --push has copied.")
-@click.option("--keep-local", type=click.IntRange(min=2), default=2, show_default=True, help="Newest that stay here.")
-@click.option("--copy-only", is_flag=True, help="Remove nothing here.")
-@click.option("--timeout", type=Duration(), default="12h", show_default=True, help="Time limit for one command.")
+@click.option("--to", type=click.Path(path_type=Path), help="Target directory; copies go to TRAIN/ in it.")
+@click.option("--push", default="", help="Command that copies the files in {files} from {source}.")
+@click.option("--sums", default="", help="Command that prints SHA-256 and path of every copied file.")
+@click.option(
+    "--keep-local",
+    type=click.IntRange(min=2),
+    default=2,
+    show_default=True,
+    help="Number of newest checkpoints to keep here.",
+)
+@click.option("--copy-only", is_flag=True, help="Copy only; remove nothing here.")
+@click.option("--timeout", type=Duration(), default="12h", show_default=True, help="Time limit of one command.")
 @dry_run_option
 @json_option
 @click.pass_obj
@@ -48,9 +54,10 @@ def offload_(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Copy what verifies of TRAIN's checkpoints elsewhere, verify the copies, and keep the newest two here.
+    """Copy checkpoints of TRAIN elsewhere and verify the copies.
 
-    Cut off at any moment, the next call goes on where it was; a copy is complete there, or is no checkpoint.
+    Copies only checkpoints that verify, and removes older ones here once their copies verify. An interrupted offload
+    continues at the next call; an incomplete copy is never counted as a checkpoint.
 
     \b
     opsctl checkpoint offload tiny-gpt --to /archive --dry-run
@@ -65,30 +72,33 @@ def offload_(
     destination = _destination(app, run, to, push=push, sums=sums, timeout=timeout)
     plan = offload.plan(run.checkpoints, destination.label, keep_local=keep_local)
     if dry_run:
-        _tell_plan(run, plan, copy_only=copy_only, as_json=as_json)
+        _print_plan(run, plan, copy_only=copy_only, as_json=as_json)
         return
     copied: list[Checkpoint] = []
     failed: list[OpsctlError] = []
-    with leased(run, app) as held, _progress(sum(offload.size(checkpoint) for checkpoint in plan.copies)) as told:
-        stay = catalog.sweep(run.checkpoints)
-        refreshed = _refreshing(held, app, told)
+    with (
+        leased(run, app) as held,
+        _progress(sum(offload.size(checkpoint) for checkpoint in plan.copies)) as report_bytes,
+    ):
+        leftovers = catalog.sweep(run.checkpoints)
+        report_and_refresh = _refreshing(held, app, report_bytes)
         for checkpoint in plan.copies:
             try:
-                offload.offload(checkpoint, destination, app.clock, refreshed)
+                offload.offload(checkpoint, destination, app.clock, report_and_refresh)
                 copied.append(checkpoint)
             except (offload.CopyFailed, catalog.Damaged) as error:
                 failed.append(error)
         planned = [] if copy_only else offload.removable(plan, destination.label)
-        gone, left = catalog.remove(planned)
-    failures = [*(error.message for error in failed), *stay, *left]
+        removed, not_removed = catalog.remove(planned)
+    failures = [*(error.message for error in failed), *leftovers, *not_removed]
     if as_json:
         done = {
             "copied": [checkpoint.step for checkpoint in copied],
-            "removed": [checkpoint.step for checkpoint in gone],
+            "removed": [checkpoint.step for checkpoint in removed],
         }
         print_json({**done, "to": destination.label, "failed": failures})
     else:
-        say(f"{run.name}: copied {steps(copied)} to {destination.label}; removed {steps(gone)} here")
+        print_text(f"{run.name}: copied {steps(copied)} to {destination.label}; removed {steps(removed)} here")
     if failures:
         raise OpsctlError("\n".join(failures), hint=(failed[0].hint if failed else None) or recheck(run))
 
@@ -109,7 +119,7 @@ def _destination(
     )
 
 
-def _tell_plan(run: RunDir, plan: offload.OffloadPlan, *, copy_only: bool, as_json: bool) -> None:
+def _print_plan(run: RunDir, plan: offload.OffloadPlan, *, copy_only: bool, as_json: bool) -> None:
     gone = () if copy_only else plan.removals
     total = sum(offload.size(checkpoint) for checkpoint in plan.copies)
     if as_json:
@@ -119,39 +129,44 @@ def _tell_plan(run: RunDir, plan: offload.OffloadPlan, *, copy_only: bool, as_js
         }
         print_json({**would, "bytes": total})
     else:
-        say(f"{run.name}: would copy {steps(plan.copies)}, {format_size(total)}; would remove {steps(gone)} here")
+        print_text(
+            f"{run.name}: would copy {steps(plan.copies)}, {format_size(total)}; would remove {steps(gone)} here"
+        )
 
 
 def ours(app: App, train: str) -> RunDir:
     run = app.find(train)
     if not run.is_ours:
-        raise RunDirError(f"{run.path}: is not yours; only its owner can change its checkpoints")
+        raise RunDirError(f"{run.path}: belongs to another user; only the owner can change its checkpoints")
     return run
 
 
 @contextlib.contextmanager
 def leased(run: RunDir, app: App) -> Iterator[HeldLease]:
-    """Nobody else removes or offloads there meanwhile. The trainer may: what it prunes is gone, and said to be."""
+    """Hold the lease of the checkpoints, so that no other command removes or offloads them meanwhile.
+
+    The trainer may still prune; pruned checkpoints are reported as gone.
+    """
     run.checkpoints.mkdir(exist_ok=True)
     with lease(run.checkpoints, app.clock) as held:
         yield held
 
 
 def recheck(run: RunDir) -> str:
-    """What to do about checkpoints that are not good."""
+    """Return the advice for damaged checkpoints."""
     return (
-        f"opsctl checkpoint verify {run.name} looks again;\n"
-        f"what stays bad is best moved out of {run.checkpoints}: no attempt starts while the newest cannot be read"
+        f"opsctl checkpoint verify {run.name} checks again;\n"
+        f"move damaged checkpoints out of {run.checkpoints}: no attempt starts while the newest cannot be read"
     )
 
 
-def _refreshing(held: HeldLease, app: App, told: offload.Told) -> offload.Told:
-    """Also keeps the lease from becoming stale."""
+def _refreshing(held: HeldLease, app: App, report_bytes: offload.Told) -> offload.Told:
+    """Return a progress callback that also refreshes the lease."""
     last = app.clock.monotonic()
 
     def refreshing(done: int) -> None:
         nonlocal last
-        told(done)
+        report_bytes(done)
         if app.clock.monotonic() - last > _KEEP_LEASE_S:
             last = app.clock.monotonic()
             held.refresh()
@@ -161,7 +176,7 @@ def _refreshing(held: HeldLease, app: App, told: offload.Told) -> offload.Told:
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, on stderr; elsewhere nothing."""
+    """Show a progress bar on stderr if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""`opsctl completion`: what a shell sources to complete verbs and options."""
+"""`opsctl completion`: the script that a shell sources to complete commands and options."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from opsctl.errors import OpsctlError
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script for SHELL.
+    """Print a shell completion script.
 
     \b
     opsctl completion bash > ~/.local/share/bash-completion/completions/opsctl
     opsctl completion zsh > "${fpath[1]}/_opsctl"
     opsctl completion fish > ~/.config/fish/completions/opsctl.fish
     """
-    found = get_completion_class(shell)
-    assert found is not None  # click has all three
+    completer = get_completion_class(shell)
+    assert completer is not None  # click has all three
     try:
-        click.echo(found(ctx.find_root().command, {}, "opsctl", "_OPSCTL_COMPLETE").source())
+        click.echo(completer(ctx.find_root().command, {}, "opsctl", "_OPSCTL_COMPLETE").source())
     except RuntimeError as error:
         raise OpsctlError(f"{shell}: {error}") from error

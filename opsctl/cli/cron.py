@@ -1,4 +1,4 @@
-"""`opsctl cron`: what is done while nobody looks."""
+"""`opsctl cron`: run periodic jobs, with or without system cron."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.cron_status import status
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cron.drivers import daemon as daemons
 from opsctl.cron.drivers import export as exported_lines
 from opsctl.cron.drivers.daemon import CronDaemon
@@ -28,13 +28,13 @@ DRIVERS = ("slurm", "daemon")
 
 @click.group()
 def cron() -> None:
-    """What is done while nobody looks.
+    """Run periodic jobs, with or without system cron.
 
     \b
-    opsctl cron start                a tick every 10 minutes, by the first driver that this site allows
-    opsctl cron status               what ran when, with what result, and when it runs next
-    opsctl cron tick                 run what is due, once
-    opsctl cron export crontab       a line for a scheduler that is here already
+    opsctl cron start                tick every 10 minutes, by the first allowed driver
+    opsctl cron status               show last runs, results and next runs
+    opsctl cron tick                 run the due entries once
+    opsctl cron export crontab       print a line for an existing crontab
     """
 
 
@@ -43,10 +43,12 @@ def cron() -> None:
 @json_option
 @click.pass_obj
 def start(app: App, driver: str | None, *, as_json: bool) -> None:
-    """Tick from now on. Without DRIVER: the first of `drivers` in site.toml that works. Safe to say twice.
+    """Start the cron of opsctl.
+
+    Without DRIVER: the first entry of `drivers` in site.toml that works. Starting twice is safe.
 
     \b
-    slurm      a small job that submits itself again
+    slurm      a small Slurm job that resubmits itself
     daemon     a process in the foreground, for tmux or systemd
 
     \b
@@ -57,24 +59,24 @@ def start(app: App, driver: str | None, *, as_json: bool) -> None:
     app.cron.place.create()
     named = [driver] if driver else [driver_name for driver_name in app.site.cron.drivers if driver_name in DRIVERS]
     refused: dict[str, str] = {}
-    for each in named[:-1]:
+    for name in named[:-1]:
         try:
-            _start(app, each, refused, as_json=as_json)
+            _start(app, name, refused, as_json=as_json)
         except Unreachable:
             raise
         except (SchedulerError, MissingProgram) as error:
-            refused[each] = error.message
+            refused[name] = error.message
             if not as_json:
-                say(f"not the {each} driver: {error.message}")
+                print_text(f"skipped the {name} driver: {error.message}")
         else:
             return
     if not named:
-        raise InputError("no driver is allowed here but export", hint="opsctl cron export crontab")
+        raise InputError("`drivers` in site.toml allows only export", hint="opsctl cron export crontab")
     _start(app, named[-1], refused, as_json=as_json)
 
 
 def _check_schedule(app: App) -> None:
-    """What a tick would only tell is refused to somebody who is there to read it."""
+    """Raise ConfigError for problems that otherwise only a tick would report, unattended."""
     schedule = app.cron.schedule()
     if schedule.problems:
         raise ConfigError(str(app.cron.directory), list(schedule.problems))
@@ -97,8 +99,8 @@ def _start(app: App, driver: str, refused: Mapping[str, str], *, as_json: bool) 
     if as_json:
         print_json({**begun, "job": job, "was_started": already})
         return
-    say(f"{'ticks already' if already else 'ticks'} every {app.site.cron.every} s, next as job {job}")
-    say("  opsctl cron status")
+    print_text(f"{'already ticks' if already else 'ticks'} every {app.site.cron.every} s, next as job {job}")
+    print_text("  opsctl cron status")
 
 
 def tick_argv(app: App) -> list[str]:
@@ -110,34 +112,38 @@ def tick_argv(app: App) -> list[str]:
 @json_option
 @click.pass_obj
 def stop(app: App, *, as_json: bool) -> None:
-    """Tick no more. A tick at work comes to its end.
+    """Stop the cron of opsctl.
+
+    A running tick finishes first.
 
     \b
     opsctl cron stop
     """
-    wanted = daemons.alive(app.cron)
+    running = daemons.alive(app.cron)
     cancelled: list[str] = []
-    if wanted and wanted.driver == daemons.NAME:
-        done = daemons.stop(app.cron, wanted)
-    elif wanted and wanted.driver == exported_lines.NAME:
+    if running and running.driver == daemons.NAME:
+        done = daemons.stop(app.cron, running)
+    elif running and running.driver == exported_lines.NAME:
         app.cron.place.wanted.unlink(missing_ok=True)
-        done = f"stopped expecting ticks; the line on {wanted.host} still ticks until somebody takes it out"
+        done = f"stopped expecting ticks; the line on {running.host} still ticks until it is removed"
     else:
         cancelled = app.slurm_cron.stop() if app.cron.place.exists else []
         done = f"stopped; cancelled job {', '.join(cancelled)}" if cancelled else "stopped; nothing was waiting"
     if as_json:
-        print_json({"driver": wanted.driver if wanted else None, "done": done, "cancelled": cancelled})
+        print_json({"driver": running.driver if running else None, "done": done, "cancelled": cancelled})
     else:
-        say(done)
+        print_text(done)
 
 
 @cron.command()
-@click.option("--slot", type=int, default=0, hidden=True, help="When this tick was due; the slurm driver says so.")
-@click.option(exported_lines.FLAG, "is_exported", is_flag=True, hidden=True, help="Said by lines of cron export.")
+@click.option("--slot", type=int, default=0, hidden=True, help="Due time of this tick, set by the slurm driver.")
+@click.option(exported_lines.FLAG, "is_exported", is_flag=True, hidden=True, help="Set by the lines of cron export.")
 @json_option
 @click.pass_obj
 def tick(app: App, *, slot: int, is_exported: bool, as_json: bool) -> int:
-    """Run what is due, each entry at most once, however long ago the last tick was. Exit 1 if something failed.
+    """Run the cron entries that are due.
+
+    Each entry runs at most once, however long ago the last tick was. Exit 1 if an entry failed.
 
     \b
     opsctl cron tick
@@ -148,18 +154,18 @@ def tick(app: App, *, slot: int, is_exported: bool, as_json: bool) -> int:
         _expect(app)
     if not slot:
         return _tick(app, None, as_json=as_json)
-    meant, began = datetime.fromtimestamp(slot, UTC), app.clock.monotonic()
+    due, began = datetime.fromtimestamp(slot, UTC), app.clock.monotonic()
     driver, own = app.slurm_cron, os.environ.get("SLURM_JOB_ID", "")
     try:
-        driver.ensure(after=meant, own=own)
+        driver.ensure(after=due, own=own)
     except OpsctlError as error:
         app.cron.say(f"the next tick: {error.message}")
     try:
-        return _tick(app, meant, as_json=as_json)
+        return _tick(app, due, as_json=as_json)
     finally:
         left = app.site.cron.limit_seconds - 60 - (app.clock.monotonic() - began)
-        if not driver.follow(meant, own, seconds=left):
-            app.cron.say("the next tick could not be submitted; the next verb or guard tries again")
+        if not driver.follow(due, own, seconds=left):
+            app.cron.say("the next tick could not be submitted; the next command or guard tries again")
 
 
 def _expect(app: App) -> None:
@@ -180,21 +186,24 @@ def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:
         print_json({id: asdict(entry_run) for id, entry_run in ran.items()})
     elif slot is None:
         for id, entry_run in ran.items():
-            say(f"{id}: {' '.join(filter(None, (entry_run.result, entry_run.detail)))}, {entry_run.seconds:.3g} s")
+            print_text(
+                f"{id}: {' '.join(filter(None, (entry_run.result, entry_run.detail)))}, {entry_run.seconds:.3g} s"
+            )
     return 1 if work.problems else 0
 
 
 @cron.command()
 @click.pass_obj
 def prune(app: App) -> None:
-    """Remove what entries printed longer ago than `keep_days`, and what killed writers left behind. A tick does the
-    first of these by itself.
+    """Remove old output of cron entries.
+
+    Removes output older than `keep_days`, and the leftovers of killed writers. A tick removes old output by itself.
 
     \b
     opsctl cron prune
     """
     removed = sweep(app.cron.place, app.clock.now(), app.site.cron)
-    say(f"removed {removed} file{'s' * (removed != 1)}")
+    print_text(f"removed {removed} file{'s' * (removed != 1)}")
 
 
 def _leave(number: int, _: object) -> None:
@@ -205,7 +214,9 @@ def _leave(number: int, _: object) -> None:
 @click.argument("form", type=click.Choice(list(FORMATS)), default="crontab")
 @click.pass_obj
 def export(app: App, form: str) -> None:
-    """Print lines for a scheduler that the site has already, which then ticks.
+    """Print lines for an existing scheduler to run ticks.
+
+    For sites that already run crontab, systemd or another scheduler.
 
     \b
     opsctl cron export crontab

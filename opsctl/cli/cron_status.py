@@ -1,4 +1,4 @@
-"""`opsctl cron status`: what ran when, with what result, and when it runs next."""
+"""`opsctl cron status`: last runs, results and next runs of cron entries."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ STYLES = {"ok": "green", "running": "cyan", "": "dim"}
 @json_option
 @click.pass_obj
 def status(app: App, *, as_json: bool) -> int:
-    """Who ticks, and for each entry: when it ran, for how long, with what result, and when it runs next. Exit 1 where
-    ticks should come and do not.
+    """Show the driver and the schedule of cron.
+
+    For each entry: last run, duration, result and next run. Exit 1 if ticks are overdue.
 
     \b
     opsctl cron status
@@ -34,15 +35,15 @@ def status(app: App, *, as_json: bool) -> int:
             console().print(line)
         print_table(_table(cron_status, app.cron.zone))
         if any(entry.output for entry in cron_status.entries):
-            console().print(f"what they printed: {app.cron.place.output}", style="dim")
+            console().print(f"output of entries: {app.cron.place.output}", style="dim")
     return int(cron_status.is_overdue)
 
 
 def _head(status: CronStatus, now: datetime) -> list[Text]:
-    lines = [Text(status.driver or "nobody ticks: opsctl cron start", style="" if status.driver else "yellow")]
+    lines = [Text(status.driver or "cron is not started: opsctl cron start", style="" if status.driver else "yellow")]
     if status.last_tick:
-        ago = max(0.0, (now - status.last_tick).total_seconds())  # written by a node, by its own clock
-        late = "; that is too long ago: opsctl cron start" if status.is_overdue else ""
+        ago = max(0.0, (now - status.last_tick).total_seconds())  # a node wrote the time, by its own clock
+        late = "; overdue: opsctl cron start" if status.is_overdue else ""
         lines.append(
             Text(f"last tick {ago:.0f} s ago, one is due every {status.every} s{late}", style="red" if late else "")
         )
@@ -61,10 +62,13 @@ def _table(status: CronStatus, zone: tzinfo) -> Table:
 def _row(entry: EntryStatus, zone: tzinfo) -> list[Text]:
     words = " ".join(filter(None, (entry.result, entry.detail, entry.output))) or "not yet"
     return [
-        Text(entry.id), Text(entry.when), Text(_time(entry.started, zone)),
-        Text(f"{entry.seconds:.3g} s" if entry.started else ""), Text(words, style=STYLES.get(entry.result, "red")),
+        Text(entry.id),
+        Text(entry.when),
+        Text(_time(entry.started, zone)),
+        Text(f"{entry.seconds:.3g} s" if entry.started else ""),
+        Text(words, style=STYLES.get(entry.result, "red")),
         Text(_time(entry.next, zone) or "never"),
-    ]  # fmt: skip
+    ]
 
 
 def _time(at: datetime | None, zone: tzinfo) -> str:

@@ -1,4 +1,4 @@
-"""`opsctl doctor`: is everything here that the verbs need, and if not, what to type."""
+"""`opsctl doctor`: check that everything opsctl needs is installed."""
 
 from __future__ import annotations
 
@@ -40,12 +40,16 @@ class DoctorRow:
 @json_option
 @click.pass_obj
 def doctor(app: App, *, as_json: bool) -> None:
-    """Say what is here, what is missing, and what to type. Exit 1 if anything is missing.
+    """Check that everything opsctl needs is installed.
+
+    Each row shows a check, the result, and the command that repairs it. Exit 1 if a required part is missing.
 
     \b
     opsctl doctor
     """
-    lines = [line for look in LOOKS for line in look(app)]
+    lines: list[DoctorRow] = []
+    for check in CHECKS:
+        lines += check(app)
     if as_json:
         print_json([asdict(line) for line in lines])
     else:
@@ -65,12 +69,14 @@ def _settings(app: App) -> Iterator[DoctorRow]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield DoctorRow("python", "ok", f"{version} at {sys.executable}")
     found = str(app.site_path) if app.site_path else "none: built-in settings"
-    yield DoctorRow(
-        "site file", "ok" if app.site_path else "optional", found, "" if app.site_path else "opsctl config init"
-    )
+    yield DoctorRow("site file", "ok" if app.site_path else "optional", found, "" if app.site_path else "opsctl init")
     if app.site_path and app.site_path.stat().st_mode & 0o022:
-        yield DoctorRow("site file", "missing", "others can write it, and it names programs that run as you",
-                   f"chmod go-w {app.site_path}")  # fmt: skip
+        yield DoctorRow(
+            "site file",
+            "missing",
+            "others can write the file, which names programs that run as you",
+            f"chmod go-w {app.site_path}",
+        )
     yield DoctorRow(
         "engine", "ok", app.site.engine + (f" {app.site.sandbox!r}" if app.site.engine == "sandbox" else "")
     )
@@ -78,22 +84,22 @@ def _settings(app: App) -> Iterator[DoctorRow]:
 
 def _root(app: App) -> Iterator[DoctorRow]:
     root = app.root
-    there = root if root.exists() else next(parent for parent in root.parents if parent.exists())
-    if not os.access(there, os.W_OK):
+    existing = root if root.exists() else next(parent for parent in root.parents if parent.exists())
+    if not os.access(existing, os.W_OK):
         yield DoctorRow(
-            "root", "missing", f"{root}: {there} is not writable by you", "choose another `root` in site.toml"
+            "root", "missing", f"{root}: {existing} is not writable by you", "choose another `root` in site.toml"
         )
         return
-    usage = shutil.disk_usage(there)
+    usage = shutil.disk_usage(existing)
     yield DoctorRow("root", "ok", f"{root}: {usage.free / 1e9:,.0f} GB free of {usage.total / 1e9:,.0f}")
     try:
-        check_trusted([there], root=there if app.site.trust_parents else None)
+        check_trusted([existing], root=existing if app.site.trust_parents else None)
     except OpsctlError as error:
         yield DoctorRow("root", "missing", error.message, error.hint or "")
 
 
 def _slurm(app: App) -> Iterator[DoctorRow]:
-    from opsctl.scheduler.pyslurm_reader import choose  # noqa: PLC0415 (doctor should start even where this is broken)
+    from opsctl.scheduler.pyslurm_reader import choose  # noqa: PLC0415 (doctor must start even if this module is broken)
 
     try:
         scheduler, why = choose(app.engine_runner)
@@ -111,7 +117,7 @@ def _slurm(app: App) -> Iterator[DoctorRow]:
     if limits.accounting:
         yield DoctorRow("accounting", "ok", "sacct answers")
     else:
-        yield DoctorRow("accounting", "optional", "none: what vanished from the queue is known only by its own files")
+        yield DoctorRow("accounting", "optional", "none: the end of a job is known only from its own files")
 
 
 def _sandbox(app: App) -> Iterator[DoctorRow]:
@@ -139,8 +145,12 @@ def _alerts(app: App) -> Iterator[DoctorRow]:
     from opsctl.alerts.dispatch import check, check_ping, list_abandoned  # noqa: PLC0415 (as above)
 
     if not app.site.alerts.channels:
-        yield DoctorRow("alerts", "optional", "no channel: they go to a file that nobody is told of",
-                   "[alerts.channels] in site.toml")  # fmt: skip
+        yield DoctorRow(
+            "alerts",
+            "optional",
+            "no channel: alerts go to a file only",
+            "[alerts.channels] in site.toml",
+        )
     for channel, error in check(app.alerting):
         do = "opsctl alerts test sends through it" if error is None else "[alerts.channels] in site.toml"
         yield DoctorRow(f"alerts {channel}", "missing" if error else "ok", error.message if error else "is set up", do)
@@ -149,11 +159,15 @@ def _alerts(app: App) -> Iterator[DoctorRow]:
             yield DoctorRow(f"alerts {channel}", "missing", f"{field}: others can read {path}", f"chmod 600 {path}")
     for channel, count in Counter(item.channel for item in list_abandoned(app.alerting)).items():
         place = SiteDir.of(app.root).alerts / "undelivered" / channel
-        yield DoctorRow(f"alerts {channel}", "missing", f"messages given up after a month, which nobody got: {count}",
-                   f"opsctl alerts list shows them; remove {place} when they are read")  # fmt: skip
+        yield DoctorRow(
+            f"alerts {channel}",
+            "missing",
+            f"deliveries abandoned after 30 days: {count}",
+            f"opsctl alerts list; then remove {place}",
+        )
     try:
         if check_ping(app.alerting):
-            yield DoctorRow("alerts ping", "ok", "is set up: fetched after every complete cycle")
+            yield DoctorRow("alerts ping", "ok", "is set up: fetched after every complete watch cycle")
     except OpsctlError as error:
         yield DoctorRow("alerts ping", "missing", error.message, "[alerts] in site.toml")
 
@@ -168,13 +182,11 @@ def _cron(app: App) -> Iterator[DoctorRow]:
         return
     last = f"last tick {status.last_tick:%Y-%m-%d %H:%M} UTC" if status.last_tick else "no tick yet"
     if status.is_overdue:
-        yield DoctorRow(
-            "cron", "missing", f"{status.driver or 'nobody ticks'}; {last}: too long ago", "opsctl cron start"
-        )
+        yield DoctorRow("cron", "missing", f"{status.driver or 'no driver'}; {last}: overdue", "opsctl cron start")
     elif not status.driver and status.last_tick is None:
-        yield DoctorRow("cron", "optional", "nobody ticks: while you sleep, nobody looks", "opsctl cron start")
+        yield DoctorRow("cron", "optional", "not started: nothing watches trains unattended", "opsctl cron start")
     else:
-        yield DoctorRow("cron", "ok", f"{status.driver or 'ticks from outside'}; {last}")
+        yield DoctorRow("cron", "ok", f"{status.driver or 'external ticks'}; {last}")
     for problem in status.problems:
         yield DoctorRow("cron", "missing", problem, "see docs/how-to/periodic-jobs.md")
 
@@ -195,7 +207,14 @@ def _programs(_: App) -> Iterator[DoctorRow]:
         yield DoctorRow(name, "ok" if path else "optional", path or purpose)
 
 
-LOOKS: tuple[Callable[[App], Iterator[DoctorRow]], ...] = (
-    _settings, _root, _slurm, _sandbox, _alerts, _cron, _extras, _programs
-)  # fmt: skip
-"""What is looked at, in this order."""
+CHECKS: tuple[Callable[[App], Iterator[DoctorRow]], ...] = (
+    _settings,
+    _root,
+    _slurm,
+    _sandbox,
+    _alerts,
+    _cron,
+    _extras,
+    _programs,
+)
+"""The checks, in this order."""

@@ -1,4 +1,4 @@
-"""`opsctl edit`: what the next task will run."""
+"""`opsctl edit`: change what the next task of a train runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import dry_run_option, json_option, print_json, say, train_argument
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
 from opsctl.cli.owner_tasks import reconcile_as_owner
 from opsctl.errors import ConfigError, RunDirError
 from opsctl.launch import launch_plan as planning
@@ -27,10 +27,12 @@ from opsctl.state.run_dir import RunDir
 @json_option
 @click.pass_obj
 def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -> None:
-    """Have the next task of TRAIN run what the file CHANGED says. The task that runs now is left alone.
+    """Change what the next task of a train runs.
 
-    What sbatch froze when the tasks were queued, all of [slurm], cannot be changed so. Every earlier set of files is
-    kept in the run directory's revisions/; to go back, edit with the train.toml that lies there.
+    The next task of TRAIN runs the settings in the file CHANGED. The running task is not affected. The table [slurm]
+    cannot be changed, because sbatch fixed it when the tasks were queued.
+
+    Every earlier version is kept in revisions/ of the run directory. To go back, edit with the train.toml in there.
 
     \b
     opsctl edit tiny-gpt lower-lr.toml --dry-run
@@ -38,16 +40,16 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
     """
     run = app.find(train)
     if not run.is_ours:
-        raise RunDirError(f"{run.path}: is not yours; only its owner can edit what it runs")
+        raise RunDirError(f"{run.path}: belongs to another user; only the owner can edit the train")
     new = _checked(app, run, changed)
     now = read_files(run)
-    assert now is not None  # it was found by its train.toml
+    assert now is not None  # app.find() found train.toml
     difference = diff(now, new)
     if dry_run:
         if as_json:
             print_json({"train": run.name, "would_change": bool(difference), "diff": difference})
         else:
-            say(difference or f"{run.name}: nothing would change")
+            print_text(difference or f"{run.name}: nothing would change")
         return
     reconcile_as_owner(app, run)
     with lease(run.path, app.clock):
@@ -56,33 +58,35 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
     if as_json:
         print_json({"train": run.name, "changed": bool(revision), "revision": revision, "diff": difference})
     elif revision:
-        say(f"{run.name}: the next task runs the changed files; the earlier ones are in revisions/{revision}")
+        print_text(f"{run.name}: the next task runs the changed files; the earlier ones are in revisions/{revision}")
     else:
-        say(f"{run.name}: nothing has changed")
+        print_text(f"{run.name}: nothing has changed")
 
 
 def _checked(app: App, run: RunDir, changed: Path) -> Files:
-    """The files that `changed` makes. Raises ConfigError with all that is wrong."""
+    """Return the files rendered from `changed`. Raises ConfigError with every problem."""
     before, after = load_train(run.config), load_train(changed)
-    found = [f"name: {after.name!r}, and the train is {run.name!r}"] if after.name != run.name else []
-    found += frozen_changes(before, after)
-    found += [
-        f"[environment] {name}: would stand in body.sh for all to read; put it in a file and `source` that in [setup]"
+    problems = [f"name: {after.name!r}, but the train is {run.name!r}"] if after.name != run.name else []
+    problems += frozen_changes(before, after)
+    problems += [
+        f"[environment] {name}: would be readable by all in body.sh; put the value in a file and `source` it in [setup]"
         for name in after.environment
         if SECRET.search(name)
     ]
     body = planning.render_body(after, run, python=sys.executable)
-    found += syntax_problems(body, app.runner)
-    if found:
+    problems += syntax_problems(body, app.runner)
+    if problems:
         raise ConfigError(
-            str(changed), found, hint=f"for another [slurm]: opsctl cancel {run.name} --queued-only, then launch again"
+            str(changed),
+            problems,
+            hint=f"for another [slurm]: opsctl cancel {run.name} --queued-only, then launch again",
         )
     trainer = planning.trainer_json(_with_corpus_of(run, before, after), Path.cwd())
     return Files(config=changed.read_text(encoding="utf-8"), trainer=trainer, body=body)
 
 
 def _with_corpus_of(run: RunDir, before: TrainSettings, after: TrainSettings) -> TrainSettings:
-    """A relative path means what it meant at launch, wherever the edit is typed."""
+    """Return `after` with the data path of the launch, so that a relative path keeps its meaning."""
     if after.trainer is None or before.trainer is None or after.trainer.get("data") != before.trainer.get("data"):
         return after
     launched = json.loads(run.trainer_config.read_text(encoding="utf-8"))

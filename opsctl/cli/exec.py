@@ -1,4 +1,4 @@
-"""`opsctl exec`: one command on many nodes, the same answers shown once."""
+"""`opsctl exec`: run a command on many nodes; equal answers are shown once."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import click
 from opsctl.app import App
 from opsctl.cli.node_view import NodeView
 from opsctl.cli.options import INTERVAL
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.nodes.remote.fanout import AnswerGroup, grouped
 from opsctl.nodesets import fold
 from opsctl.ports import Answer
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
-@click.option("-w", "--nodes", required=True, help="Such as node[001-064].")
-@click.option("--timeout", type=INTERVAL, default="60s", show_default=True, help="Time limit for one node.")
+@click.option("-w", "--nodes", required=True, help="Nodes to run on, such as node[001-064].")
+@click.option("--timeout", type=INTERVAL, default="60s", show_default=True, help="Time limit of one node.")
 @json_option
 @click.argument("command", nargs=-1, required=True)
 @click.pass_obj
 def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...], as_json: bool) -> None:
-    """Run COMMAND on nodes, through our own jobs, short jobs or ssh, as remote.ways says; group what they answer.
+    """Run a command on many nodes and group the output.
 
-    One word is given to a shell there; several are given to the program as they are. It is never run twice. Exit 1 if
-    it failed anywhere, or if a node gave no answer.
+    Reaches nodes through running jobs, short jobs or ssh, as `remote.ways` allows. A single word is run by a shell on
+    the node; several words are run as a program with arguments. The command is never run twice on a node. Exit 1 if
+    the command failed on a node, or if a node did not answer.
 
     \b
     opsctl exec -w node[001-064] -- uptime
@@ -40,23 +41,23 @@ def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...],
     else:
         for group in grouped(answers.values()):
             _show(group)
-        _sum(list(answers.values()))
+        _print_exit_codes(list(answers.values()))
     if any(answer.code != 0 for answer in answers.values()):
         click.get_current_context().exit(1)
 
 
 def _show(group: AnswerGroup) -> None:
     answer = group.answer
-    said = f"exit {answer.code}" if answer.code is not None else f"no answer: {answer.problem}"
-    say(f"--- {group.folded} ({len(group.nodes)})" + ("" if answer.code == 0 else f": {said}"))
+    outcome = f"exit {answer.code}" if answer.code is not None else f"no answer: {answer.problem}"
+    print_text(f"--- {group.folded} ({len(group.nodes)})" + ("" if answer.code == 0 else f": {outcome}"))
     for text in (answer.out, answer.err):
         if text:
-            say(text.rstrip("\n"))
+            print_text(text.rstrip("\n"))
 
 
-def _sum(answers: list[Answer]) -> None:
-    """How often each exit code came."""
+def _print_exit_codes(answers: list[Answer]) -> None:
+    """Print the nodes of each exit code."""
     codes = sorted({answer.code for answer in answers}, key=lambda code: (code is None, code))
     for code in codes:
         names = [answer.node for answer in answers if answer.code == code]
-        say(f"{'no answer' if code is None else f'exit {code}'}: {len(names)} {fold(names)}")
+        print_text(f"{'no answer' if code is None else f'exit {code}'}: {len(names)} {fold(names)}")

@@ -1,4 +1,4 @@
-"""`opsctl guard run`: what a batch job becomes. Batch scripts call it; people have no need to."""
+"""`opsctl guard run`: supervise the body inside the job. Called by batch scripts only."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.state import run_dir as rundir
 from opsctl.state.run_dir import RunDir
 
-TELL_SECONDS = 20.0
-"""What telling people may take. What is not told by then is told by the next cycle of `opsctl watch`."""
+NOTIFY_TIMEOUT_S = 20.0
+"""Time limit of sending alerts. The next watch cycle sends the rest."""
 
 
 @click.group()
 def guard() -> None:
-    """What a batch job becomes: it runs the body, honours the switches, and finalizes.
+    """Supervise the body of a train inside its job.
+
+    Batch scripts call this command. It runs the body, honours the switches and finalizes attempts.
 
     \b
-    opsctl guard run RUN_DIR         in a batch script that `opsctl launch` made
+    opsctl guard run RUN_DIR         called by the wrapper that launch submits
     """
 
 
@@ -40,7 +42,9 @@ def guard() -> None:
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.pass_obj
 def run(app: App, run_dir: Path) -> int:
-    """Run the body of the train in RUN_DIR as this batch job. Exits as the body does.
+    """Run the body of the train in RUN_DIR.
+
+    The exit code is that of the body.
 
     \b
     opsctl guard run RUN_DIR
@@ -50,29 +54,37 @@ def run(app: App, run_dir: Path) -> int:
     supervisor = None
     try:
         supervisor = Supervisor(
-            chain=app.chain(train), rules=rules_of(train), runner=app.runner, env=env, say=say,
-            check_trusted=lambda: check_body(app, train), keep_cron=lambda: keep_cron(app),
-            care=care_of(app, env), notify=lambda: tell(app, train),
-        )  # fmt: skip
+            chain=app.chain(train),
+            rules=rules_of(train),
+            runner=app.runner,
+            env=env,
+            say=log_line,
+            check_trusted=lambda: check_body(app, train),
+            keep_cron=lambda: keep_cron(app),
+            care=care_of(app, env),
+            notify=lambda: notify(app, train),
+        )
         return supervisor.supervise()
     except Exception:
         if supervisor and supervisor.has_begun:
             raise
-        say(f"cannot start:\n{traceback.format_exc()}")
+        log_line(f"cannot start:\n{traceback.format_exc()}")
         replace_process(["bash", str(train.wrapper)], env={"OPSCTL_GUARD_FAILED": "yes"})
         raise
 
 
 def care_of(app: App, env: Mapping[str, str]) -> NodeCare:
-    """With the nodes of this job reached through it."""
+    """Return the node care that reaches the nodes of this job through the job."""
     own = dict.fromkeys(nodes_of(env), env["SLURM_JOB_ID"])
     return replace(app.node_care, jobs=own)
 
 
-def tell(app: App, train: RunDir) -> None:
-    """Tell people of failures at once, where the site's alerts are ours; if not, whoever keeps them does. Raises
-    OpsctlError."""
-    from opsctl.alerts import dispatch  # noqa: PLC0415 (templates and more, for an attempt that has ended)
+def notify(app: App, train: RunDir) -> None:
+    """Send alerts of failures at once. Raises OpsctlError.
+
+    Does nothing if the alert ledger belongs to another user, whose watch sends the alerts.
+    """
+    from opsctl.alerts import dispatch  # noqa: PLC0415 (only after an attempt has ended)
     from opsctl.watchdogs.failures import failures  # noqa: PLC0415 (as above)
 
     site = app.alerting.site.path
@@ -84,17 +96,17 @@ def tell(app: App, train: RunDir) -> None:
         app.alerting.ledger.record(findings)
         dispatch.send_alerts(app.alerting)
 
-    failed = Isolation[str, None](app.clock, TELL_SECONDS).run({"tell": record})["tell"]
+    failed = Isolation[str, None](app.clock, NOTIFY_TIMEOUT_S).run({"notify": record})["notify"]
     if isinstance(failed, Failed):
-        say(f"telling people: {failed.why}")
+        log_line(f"sending alerts: {failed.why}")
 
 
 def rules_of(train: RunDir) -> GuardSettings:
-    """The [guard] table, and nothing else of TRAIN.toml; the defaults if it cannot be read."""
+    """Return the [guard] table of train.toml; the defaults if the file cannot be read."""
     try:
         return parse(GuardSettings, read_toml(train.config).get("guard", {}), str(train.config))
     except ConfigError as error:
-        say(error.message)
+        log_line(error.message)
         return GuardSettings()
 
 
@@ -102,6 +114,6 @@ def check_body(app: App, train: RunDir) -> None:
     rundir.check_trusted((train.body,), root=app.root if app.site.trust_parents else None)
 
 
-def say(text: str) -> None:
-    """Into the batch log."""
+def log_line(text: str) -> None:
+    """Print to the batch log."""
     click.echo(f"opsctl guard: {text}", err=True)

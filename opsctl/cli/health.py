@@ -1,9 +1,10 @@
-"""`opsctl health`: how nodes are, with the evidence."""
+"""`opsctl health`: check the health of nodes and show the evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from operator import attrgetter
 
 import click
 from rich.table import Table
@@ -11,15 +12,15 @@ from rich.text import Text
 
 from opsctl.app import App
 from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
-from opsctl.cli.output import cell, json_option, print_json, print_table, say
+from opsctl.cli.output import cell, json_option, print_json, print_table, print_text
 from opsctl.nodes.health.node_checker import CheckedNodes
 from opsctl.nodes.health.node_state import CheckResult, Health, Severity, Verdict
 from opsctl.nodes.history import node_score
 from opsctl.nodesets import fold
 
 STYLES = {Health.HEALTHY: "green", Health.DEGRADED: "yellow", Health.FAULTY: "red", Health.UNKNOWN: "magenta"}
-ASKED = frozenset({"dcgm", "fio"})
-"""Checks that only run where they are asked for: what they say is wanted."""
+ON_REQUEST = frozenset({"dcgm", "fio"})
+"""Checks that run on request only; their results are always shown."""
 ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
 
 
@@ -32,24 +33,33 @@ ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
     "--dcgm",
     type=click.IntRange(1, 4),
     default=None,
-    help="Also dcgmi diag, at this level.",
+    help="Run dcgmi diag at this level as well.",
 )
-@click.option(
-    "--fio", default="", metavar="PATH", help="Also measure this directory with fio: a file is written, read, removed."
-)
-@click.option("--new-baseline", is_flag=True, help="Forget what the nodes had before: what they have now is right.")
-@click.option("--record", is_flag=True, help="For cron: nodes of trains that run, if any; exit 0 whatever is found.")
-@click.option("-v", "--verbose", is_flag=True, help="Notes and unknowns of healthy nodes too.")
+@click.option("--fio", default="", metavar="PATH", help="Measure this directory with fio as well.")
+@click.option("--new-baseline", is_flag=True, help="Take the current hardware of the nodes as their baseline.")
+@click.option("--record", is_flag=True, help="For cron: exit 0 whatever the verdicts are.")
+@click.option("-v", "--verbose", is_flag=True, help="Show notes and unknown checks of healthy nodes as well.")
 @json_option
 @click.pass_obj
 def health(
-    app: App, nodes: str, *, train: str, partition: str, every: bool, dcgm: int | None, fio: str,
-    new_baseline: bool, record: bool, verbose: bool, as_json: bool,
-) -> None:  # fmt: skip
-    """Look at NODES, or at those of the trains that run: GPUs, memory, links, kernel log, mounts, network, clock.
+    app: App,
+    nodes: str,
+    *,
+    train: str,
+    partition: str,
+    every: bool,
+    dcgm: int | None,
+    fio: str,
+    new_baseline: bool,
+    record: bool,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Check the health of nodes and show the evidence.
 
-    Nothing on a node is changed, but for the file of --fio, which is removed. Exit 1 if a node is faulty or degraded.
-    What could not be looked at is unknown: never healthy, and never held against a node.
+    Checks GPUs, memory, links, kernel log, mounts, network and clock of NODES, or of the nodes of running trains.
+    Changes nothing on a node; --fio writes one file and removes it. A check that could not run is unknown: never
+    healthy, never counted against the node. Exit 1 if a node is faulty or degraded.
 
     \b
     opsctl health node[001-004]
@@ -58,30 +68,30 @@ def health(
     opsctl health node001 --fio /scratch
     """
     if fio and not fio.startswith("/"):
-        raise click.UsageError(f"--fio {fio}: needs an absolute path, for nodes have no working directory of ours.")
+        raise click.UsageError(f"--fio {fio}: must be an absolute path.")
     view = NodeView(app)
     if record and not (view.trains_on or nodes or train or partition or every):
         return
     chosen = view.chosen(nodes, train=train, partition=partition, every=every)
     if new_baseline:
         app.history.forget_baseline(chosen)
-    looked = view.check(chosen, dcgm=dcgm or 0, fio=fio, train=train)
+    checked = view.check(chosen, dcgm=dcgm or 0, fio=fio, train=train)
     if as_json:
-        print_json([_row(app, looked, verdict) for verdict in looked.verdicts])
+        print_json([_row(app, checked, verdict) for verdict in checked.verdicts])
     else:
-        show(looked.verdicts, verbose=verbose)
-        for problem in looked.problems:
+        show(checked.verdicts, verbose=verbose)
+        for problem in checked.problems:
             click.echo(f"opsctl: {problem}", err=True)
-    if not record and any(verdict.is_bad for verdict in looked.verdicts):
+    if not record and any(verdict.is_bad for verdict in checked.verdicts):
         click.get_current_context().exit(1)
 
 
 def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
-    """A table with the worst first, and one line for all that are well."""
+    """Print a table with the worst nodes first, and a line per verdict."""
     table = Table.grid(padding=(0, 2))
     for health in ORDER:
-        group = [each for each in verdicts if each.health is health]
-        for verdict in sorted(group, key=lambda each: each.node):
+        group = [verdict for verdict in verdicts if verdict.health is health]
+        for verdict in sorted(group, key=attrgetter("node")):
             rows = [result for result in _worst_first(verdict.results) if verbose or _matters(result, verdict)]
             if health is Health.HEALTHY and not (rows or verbose):
                 continue
@@ -91,14 +101,14 @@ def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
     if table.row_count:
         print_table(table)
     for health in reversed(ORDER):
-        names = [each.node for each in verdicts if each.health is health]
+        names = [verdict.node for verdict in verdicts if verdict.health is health]
         if names:
-            say(f"{len(names)} {health.value}: {fold(names)}")
+            print_text(f"{len(names)} {health.value}: {fold(names)}")
 
 
 def _matters(result: CheckResult, verdict: Verdict) -> bool:
     is_bad = result.severity in {Severity.FAULTY, Severity.DEGRADED}
-    return is_bad or verdict.health is Health.UNKNOWN or result.check in ASKED
+    return is_bad or verdict.health is Health.UNKNOWN or result.check in ON_REQUEST
 
 
 def _worst_first(results: Sequence[CheckResult]) -> list[CheckResult]:
@@ -108,14 +118,14 @@ def _worst_first(results: Sequence[CheckResult]) -> list[CheckResult]:
 def _words(result: CheckResult | None) -> tuple[Text, Text]:
     if result is None:
         return Text(""), Text("")
-    what = f"{result.check}: {result.gpu + ': ' if result.gpu else ''}{result.evidence}"
-    return cell(what), cell(result.remedy, "dim")
+    evidence = f"{result.check}: {result.gpu + ': ' if result.gpu else ''}{result.evidence}"
+    return cell(evidence), cell(result.remedy, "dim")
 
 
-def _row(app: App, looked: CheckedNodes, verdict: Verdict) -> dict[str, object]:
-    record, site = looked.records.get(verdict.node), app.site.health
+def _row(app: App, checked: CheckedNodes, verdict: Verdict) -> dict[str, object]:
+    record, site = checked.records.get(verdict.node), app.site.health
     score = node_score(record, app.history.cards(), app.clock.now(), site.lemon_days) if record else 0.0
-    snapshot = looked.snapshots[verdict.node]
+    snapshot = checked.snapshots[verdict.node]
     cards = [
         {"uuid": gpu.uuid, "serial": gpu.serial, "bus": gpu.bus} for gpu in (snapshot.smi.gpus if snapshot.smi else ())
     ]

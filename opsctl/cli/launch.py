@@ -1,4 +1,4 @@
-"""`opsctl launch`: check, render, submit."""
+"""`opsctl launch`: check, render and submit a train."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import dry_run_option, json_option, print_json, say
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
 from opsctl.cli.owner_tasks import reconcile_as_owner
 from opsctl.cli.preflight import findings
 from opsctl.errors import ConfigError
@@ -27,34 +27,33 @@ from opsctl.state.run_dir import RunDir
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--after", metavar="JOB", default="", help="Start when JOB has ended; an array of the same train appends."
-)
-@click.option("--tasks", type=click.IntRange(min=1), help="Array tasks to queue, instead of the file's number.")
-@click.option("--exclude", metavar="NODES", default="", help="Nodes that the train must not get, besides the file's.")
-@click.option("--nice", type=int, help="Lower the priority by this much.")
+@click.option("--after", metavar="JOB", default="", help="Start after JOB; an array of the same train is extended.")
+@click.option("--tasks", type=click.IntRange(min=1), help="Number of array tasks to queue, instead of the one in FILE.")
+@click.option("--exclude", metavar="NODES", default="", help="Nodes to exclude, besides those in FILE.")
+@click.option("--nice", type=int, help="Lower the priority of the job by this much.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def launch(
     app: App, file: Path, *, after: str, tasks: int | None, exclude: str, nice: int | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Check the train in FILE, render it, and submit it as one array job whose tasks run one after the other.
+    """Check, render and submit a train.
+
+    Submits the train in FILE as one job array whose tasks run one after the other. After an interruption, launch
+    again: the command looks in the queue before it submits.
 
     \b
     opsctl launch tiny-gpt.toml --dry-run
     opsctl launch tiny-gpt.toml --tasks 20 --exclude node[003-004]
     opsctl launch tiny-gpt.toml --after 1234
-
-    Run it again after it was cut off: it looks in the queue before it submits.
     """
     train = load_train(file, layout=False)
     exclusions = app.exclusions.now()
     bad = [exclusion.node for exclusion in exclusions]
     if bad:
-        click.echo(f"{train.name}: leaves out {fold(bad)}, which opsctl has found bad; opsctl nodes", err=True)
-    kept_from = ",".join(each for each in (exclude, *bad) if each)
-    spec = planning.job_spec(train, app.site, tasks=tasks, after=after, exclude=kept_from, nice=nice)
+        click.echo(f"{train.name}: excludes {fold(bad)}, which opsctl judged bad; see opsctl nodes", err=True)
+    excluded = ",".join(filter(None, (exclude, *bad)))
+    spec = planning.job_spec(train, app.site, tasks=tasks, after=after, exclude=excluded, nice=nice)
     named = nodeset(f"{train.slurm.exclude},{exclude}".strip(","))
     ends = [
         (exclusion.node, datetime.fromtimestamp(exclusion.until, UTC))
@@ -71,11 +70,11 @@ def launch(
     if as_json:
         print_json({"train": train.name, "run_dir": str(order.run.path), **asdict(done)})
         return
-    _tell(train.name, order.run, done)
+    _print_submitted(train.name, order.run, done)
 
 
 def _prepare(app: App, file: Path, train: TrainSettings, spec: JobSpec) -> Launch:
-    """Everything but the deed, warnings told. Raises ConfigError with all that is wrong."""
+    """Prepare the launch and print warnings. Raises ConfigError with every problem."""
     run = RunDir(app.root / train.name)
     check_owner(run)
     _check_place(app, run)
@@ -83,46 +82,50 @@ def _prepare(app: App, file: Path, train: TrainSettings, spec: JobSpec) -> Launc
         train, spec, run, nonce=new_nonce(), python=sys.executable, site_file=app.site_path and app.site_path.absolute()
     )
     problems = findings(app, train, spec, needs_slurm=True)
-    wrong = [_told(problem) for problem in problems if problem.level is ProblemLevel.ERROR] + syntax_problems(
+    errors = [_describe(problem) for problem in problems if problem.level is ProblemLevel.ERROR] + syntax_problems(
         plan.body, app.runner
     )
-    if wrong:
-        raise ConfigError(str(file), wrong, hint=f"opsctl preflight {file} says where each is known from")
+    if errors:
+        raise ConfigError(str(file), errors, hint=f"opsctl preflight {file} shows the source of each check")
     for problem in problems:
         if problem.level is ProblemLevel.WARNING:
-            click.echo(f"{train.name}: warning: {_told(problem)}", err=True)
+            click.echo(f"{train.name}: warning: {_describe(problem)}", err=True)
     files = Files(
         config=file.read_text(encoding="utf-8"), trainer=planning.trainer_json(train, Path.cwd()), body=plan.body
     )
     return Launch(
-        plan=plan, files=files, chain=app.chain(run), clock=app.clock, group=app.site.group,
+        plan=plan,
+        files=files,
+        chain=app.chain(run),
+        clock=app.clock,
+        group=app.site.group,
         check_trusted=lambda: app.check_trusted(run),
-    )  # fmt: skip
+    )
 
 
-def _told(finding: Problem) -> str:
+def _describe(finding: Problem) -> str:
     return f"{finding.what}\n    -> {finding.remedy}"
 
 
 def _check_place(app: App, run: RunDir) -> None:
-    """Refuse before anything is written where others could write what would be run. Raises RunDirError."""
-    there = next(path for path in (run.path, *run.path.parents) if path.exists())
-    if app.site.trust_parents and there not in (run.path, app.root):
+    """Raise RunDirError, before any file is written, if others can write the run directory."""
+    existing = next(path for path in (run.path, *run.path.parents) if path.exists())
+    if app.site.trust_parents and existing not in (run.path, app.root):
         return
-    run_dir.check_trusted([there], root=app.root if app.site.trust_parents else None)
+    run_dir.check_trusted([existing], root=app.root if app.site.trust_parents else None)
 
 
 def _show(plan: LaunchPlan, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(plan))
         return
-    say(f"# would submit {plan.spec.tasks} tasks of {plan.spec.nodes} nodes as train {plan.train}")
-    say(f"# --- wrapper.slurm\n{plan.wrapper}\n# --- body.sh\n{plan.body}")
+    print_text(f"# would submit {plan.spec.tasks} tasks of {plan.spec.nodes} nodes as train {plan.train}")
+    print_text(f"# --- wrapper.slurm\n{plan.wrapper}\n# --- body.sh\n{plan.body}")
 
 
-def _tell(train: str, run: RunDir, done: SubmittedArray) -> None:
-    word = "was already submitted" if done.already else "submitted"
-    say(f"{train}: {word} as array {done.array}, {done.tasks} tasks; its run directory is {run.path}")
+def _print_submitted(train: str, run: RunDir, done: SubmittedArray) -> None:
+    action = "was already submitted" if done.already else "submitted"
+    print_text(f"{train}: {action} as array {done.array}, {done.tasks} tasks; its run directory is {run.path}")
     for note in done.notes:
-        say(f"  {note}")
-    say(f"  opsctl status {train}")
+        print_text(f"  {note}")
+    print_text(f"  opsctl status {train}")

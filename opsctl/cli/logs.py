@@ -1,4 +1,4 @@
-"""`opsctl logs`: what a train says, from its run directory or from a web server."""
+"""`opsctl logs`: the log of a train, from its run directory or from a web server."""
 
 from __future__ import annotations
 
@@ -21,26 +21,34 @@ if TYPE_CHECKING:
 
 @click.command()
 @optional_train
-@click.option("-f", "--follow", is_flag=True, help="Follow the log as it grows, from attempt to attempt, until Ctrl-C.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="How many lines.")
-@click.option("--all", "whole", is_flag=True, help="Show everything, not only the last lines.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log across attempts until Ctrl-C.")
 @click.option(
-    "--task", type=click.IntRange(min=0), help="What the ranks of this array task said, in its newest attempt."
+    "-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="Number of last lines to show."
 )
-@click.option(
-    "--rank", type=click.IntRange(min=0), help="What this rank said, in the newest attempt or that of --task."
-)
-@click.option("--node", help="What the ranks on this node said, in the newest attempt or that of --task.")
-@click.option("--from", "url", metavar="URL", help="Read a log that a web server shows, instead of TRAIN's.")
+@click.option("--all", "whole", is_flag=True, help="Show all lines.")
+@click.option("--task", type=click.IntRange(min=0), help="Array task to show (its most recent attempt).")
+@click.option("--rank", type=click.IntRange(min=0), help="Rank to show (most recent attempt, or --task).")
+@click.option("--node", help="Node to show (most recent attempt, or --task).")
+@click.option("--from", "url", metavar="URL", help="Read a log from a web server instead of TRAIN.")
 @json_option
 @click.pass_obj
 def logs(
-    app: App, train: str | None, *, follow: bool, lines: int, whole: bool, task: int | None, rank: int | None,
-    node: str | None, url: str | None, as_json: bool,
-) -> None:  # fmt: skip
-    """Show the last lines of TRAIN's main log and of the watchdogs' pulse.log, or of single ranks.
+    app: App,
+    train: str | None,
+    *,
+    follow: bool,
+    lines: int,
+    whole: bool,
+    task: int | None,
+    rank: int | None,
+    node: str | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Show and follow the log of a train.
 
-    With --json, each line is an object with node, rank and text.
+    Shows the last lines of the main log of TRAIN and of pulse.log, or the logs of single ranks. With --json, each line
+    is an object with node, rank and text.
 
     \b
     opsctl logs tiny-gpt -f
@@ -73,7 +81,7 @@ def logs(
 
 
 def _follow(source: LogSource, printer: _Printer, clock: Clock) -> NoReturn:
-    """Go on until Ctrl-C. A server that was there and does not answer is told of once, and waited for."""
+    """Follow until Ctrl-C. A server that stops answering is reported once and tried again."""
     complaint = ""
     while True:
         clock.sleep(source.poll_seconds)
@@ -89,7 +97,7 @@ def _follow(source: LogSource, printer: _Printer, clock: Clock) -> NoReturn:
 
 
 class _Printer:
-    """Writes lines: as they are into a pipe, harmless to a terminal, or as JSON."""
+    """Writes lines: unchanged to a pipe, harmless to a terminal, or as JSON."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.out = sys.stdout.buffer

@@ -1,4 +1,4 @@
-"""`opsctl metrics`: the figures of all trains, for Prometheus."""
+"""`opsctl metrics`: metrics of all trains, for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import complete_trains, json_option, print_json, say
+from opsctl.cli.output import complete_trains, json_option, print_json, print_text
 from opsctl.errors import InputError, cannot_write
 from opsctl.metrics.collect import effective, gather
 from opsctl.metrics.families import FAMILIES, exposition
@@ -18,16 +18,16 @@ from opsctl.metrics.serve import EFFECTIVE_EVERY_S, Fresh, listen, parse_address
 from opsctl.state.files import write_atomic
 from opsctl.state.run_dir import RunDir
 
-ENDS_IN = ".prom"
-"""node_exporter reads no other names."""
+TEXTFILE_SUFFIX = ".prom"
+"""Suffix of the files that node_exporter reads."""
 
 
 @click.command()
 @click.argument("trains", nargs=-1, metavar="[TRAIN]...", shell_complete=complete_trains)
-@click.option("--textfile", type=click.Path(path_type=Path), help="Write them there, all at once, for node_exporter.")
-@click.option("--listen", "address", metavar="127.0.0.1:PORT", help="Serve them over HTTP until Ctrl-C.")
-@click.option("--quick", is_flag=True, help="Leave out the effective time, for which whole logs are read.")
-@click.option("--list", "lists", is_flag=True, help="Only say what each metric is.")
+@click.option("--textfile", type=click.Path(path_type=Path), help="Write to this file atomically, for node_exporter.")
+@click.option("--listen", "address", metavar="127.0.0.1:PORT", help="Serve over HTTP until Ctrl-C.")
+@click.option("--quick", is_flag=True, help="Skip the effective time, which needs whole logs.")
+@click.option("--list", "lists", is_flag=True, help="List the metrics with their descriptions.")
 @json_option
 @click.pass_obj
 def metrics(
@@ -40,7 +40,10 @@ def metrics(
     lists: bool,
     as_json: bool,
 ) -> None:
-    """Step, loss, speed, effective time, queue, ends, alerts, cron of TRAINs, or of all, as Prometheus reads them.
+    """Export metrics of all trains to Prometheus.
+
+    Prints step, loss, speed, effective time, queue, outcomes, alerts and cron state of TRAINs, or of every train, in
+    the Prometheus text format.
 
     \b
     opsctl metrics
@@ -49,8 +52,8 @@ def metrics(
     """
     if textfile and address:
         raise InputError("--textfile or --listen, not both")
-    if textfile and not textfile.name.endswith(ENDS_IN):
-        raise InputError(f"--textfile {textfile}: node_exporter reads only names that end in {ENDS_IN}")
+    if textfile and not textfile.name.endswith(TEXTFILE_SUFFIX):
+        raise InputError(f"--textfile {textfile}: node_exporter reads only names that end in {TEXTFILE_SUFFIX}")
     place = parse_address(address) if address else None
     if lists:
         _list(as_json=as_json)
@@ -70,7 +73,7 @@ def metrics(
 def _serve(app: App, runs: Sequence[RunDir], place: tuple[str, int], *, quick: bool) -> NoReturn:
     registry = Fresh(lambda: gather(app, runs), app.clock)
     _, url = listen(place, registry)
-    say(f"serving {url} until Ctrl-C")
+    print_text(f"serving {url} until Ctrl-C")
     while True:
         registry.effective = () if quick else effective(app, runs)
         app.clock.sleep(EFFECTIVE_EVERY_S)
@@ -82,7 +85,7 @@ def _list(*, as_json: bool) -> None:
         return
     for name, family in FAMILIES.items():
         labels = f"{{{','.join(family.labels)}}}" if family.labels else ""
-        say(f"{name + labels:64} {family.help}")
+        print_text(f"{name + labels:64} {family.help}")
 
 
 def _write(path: Path, text: str) -> None:

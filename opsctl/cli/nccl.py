@@ -1,4 +1,4 @@
-"""`opsctl nccl`: what NCCL's debug output tells."""
+"""`opsctl nccl`: failed connections and late ranks, from NCCL debug output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.diagnosis.nccl_debug import read_nccl_debug, render_nccl
 
 
@@ -15,8 +15,10 @@ from opsctl.diagnosis.nccl_debug import read_nccl_debug, render_nccl
 @click.argument("logs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @json_option
 def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
-    """Read LOGS, or all files of directories, written under NCCL_DEBUG=INFO: who could not connect to whom, which
-    collectives each rank began, and which rank is behind or began another one.
+    """Read NCCL debug output for failed or late ranks.
+
+    LOGS are files or directories written with NCCL_DEBUG=INFO. Shows failed connections, the collectives that each
+    rank started, and ranks that are behind or started another collective.
 
     \b
     opsctl nccl main_log.txt
@@ -24,28 +26,30 @@ def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
     """
     summary = read_nccl_debug(_lines(logs))
     if not as_json:
-        say("\n".join(render_nccl(summary)))
+        print_text("\n".join(render_nccl(summary)))
         return
     print_json(
         {
             "failures": [{"host": f.host, "peer": f.peer, "why": f.why, "times": f.times} for f in summary.failures],
             "groups": [
                 {
-                    "name": group.name, "ranks": group.size, "absent": group.absent(),
-                    "calls": {str(who): dict(calls) for who, calls in group.calls.items()},
-                    "behind": {str(who): str(call) for who, call in group.behind().items()},
-                    "odd": {str(who): str(call) for who, call in group.odd().items()},
+                    "name": group.name,
+                    "ranks": group.size,
+                    "absent": group.absent(),
+                    "calls": {str(rank): dict(calls) for rank, calls in group.calls.items()},
+                    "behind": {str(rank): str(call) for rank, call in group.behind().items()},
+                    "odd": {str(rank): str(call) for rank, call in group.odd().items()},
                 }
                 for group in summary.groups
             ],
             "warnings": summary.warnings,
         }
-    )  # fmt: skip
+    )
 
 
 def _lines(logs: tuple[Path, ...]) -> Iterator[bytes]:
     for path in logs:
-        for each in sorted(path.iterdir()) if path.is_dir() else [path]:
-            if each.is_file():
-                with each.open("rb") as file:
-                    yield from file
+        for log in sorted(path.iterdir()) if path.is_dir() else [path]:
+            if log.is_file():
+                with log.open("rb") as lines:
+                    yield from lines

@@ -1,4 +1,4 @@
-"""What the verbs on nodes share: the queue and the nodes asked once, which nodes are meant, and a look at them."""
+"""The view of the cluster that node commands share: queue, nodes, selection and checks."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from opsctl.state.run_dir import all_trains, may_act
 
 F = TypeVar("F", bound=Callable[..., Any])
 train_option: Callable[[F], F] = click.option(
-    "--train", default="", shell_complete=complete_trains, help="The nodes that this train runs on."
+    "--train", default="", shell_complete=complete_trains, help="Select the nodes that this train runs on."
 )
-partition_option: Callable[[F], F] = click.option("--partition", default="", help="The nodes of this partition.")
-all_option: Callable[[F], F] = click.option("--all", "every", is_flag=True, help="Every node that Slurm has.")
+partition_option: Callable[[F], F] = click.option("--partition", default="", help="Select the nodes of this partition.")
+all_option: Callable[[F], F] = click.option("--all", "every", is_flag=True, help="Select every node of the cluster.")
 FREE = frozenset({"IDLE", "CLOUD", "DYNAMIC_NORM"})
-"""The words of a node that a short job may have."""
+"""State words of a node that is free for a short job."""
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """The cluster as it was when this verb first asked."""
+    """The cluster as Slurm reported it at the first query of this command."""
 
     app: App
 
@@ -50,62 +50,65 @@ class NodeView:
 
     @cached_property
     def chains(self) -> list[TrainArrays]:
-        """Those of our own trains."""
+        """Return the arrays of the trains that this user may act on."""
         return [self.app.chain(run) for run in all_trains(self.app.root) if may_act(run)]
 
     @cached_property
     def trains_on(self) -> dict[str, list[str]]:
-        """For each node that has any, the trains that run there: several, where jobs share nodes."""
-        found: dict[str, set[str]] = defaultdict(set)
+        """Return the names of the trains on each node. Shared nodes have several."""
+        names: dict[str, set[str]] = defaultdict(set)
         for job in self.jobs:
             if job.state.is_active and job.comment.startswith("opsctl:"):
                 for node in expand(job.nodes):
-                    found[node].add(job.comment.split(":")[1])
-        return {node: sorted(trains) for node, trains in found.items()}
+                    names[node].add(job.comment.split(":")[1])
+        return {node: sorted(trains) for node, trains in names.items()}
 
     def fanout(self) -> Fanout:
-        """Through our own running jobs, short jobs on idle nodes, and whatever else the site allows."""
-        me, mine = actor(), {}
+        """Return a fan-out through our running jobs, short jobs on idle nodes, and other ways of the site."""
+        user, job_ids = actor(), {}
         for job in self.jobs:
-            if job.user == me and job.state is JobState.RUNNING:
-                mine.update(dict.fromkeys(expand(job.nodes), job.id))
+            if job.user == user and job.state is JobState.RUNNING:
+                job_ids.update(dict.fromkeys(expand(job.nodes), job.id))
         idle = [node.name for node in self.nodes if words(node) <= FREE and "IDLE" in words(node)]
-        return self.app.fanout(jobs=mine, idle=idle)
+        return self.app.fanout(jobs=job_ids, idle=idle)
 
     def chosen(self, nodes: str, *, train: str = "", partition: str = "", every: bool = False) -> list[str]:
-        """The nodes that are meant; without a word those of the trains that run. Raises InputError."""
+        """Return the selected nodes (default: the nodes of running trains). Raises InputError."""
         if nodes:
             names, known = expand(nodes), {node.name for node in self.nodes}
             if unknown := [name for name in names if name not in known]:
                 raise InputError(f"no such nodes: {', '.join(unknown[:5])}", hint="opsctl nodes lists them")
             return names
         if partition:
-            return self._some(self.app.scheduler.members(partition), f"partition {partition} has no nodes")
+            return self._require(self.app.scheduler.members(partition), f"partition {partition} has no nodes")
         if every:
             return [node.name for node in self.nodes]
         if train:
             name = self.app.find(train).name
-            found = [node for node, trains in self.trains_on.items() if name in trains]
-            return self._some(found, f"{name} does not run on any node now")
-        return self._some(list(self.trains_on), "no train runs, so no nodes are meant by themselves")
+            train_nodes = [node for node, trains in self.trains_on.items() if name in trains]
+            return self._require(train_nodes, f"{name} does not run on any node now")
+        return self._require(list(self.trains_on), "no train is running, so there is no default selection of nodes")
 
-    def _some(self, found: list[str], none: str) -> list[str]:
-        if not found:
-            raise InputError(none, hint="name them: opsctl health node[001-004], or --partition, or --all")
-        return sorted(found)
+    def _require(self, nodes: list[str], problem: str) -> list[str]:
+        if not nodes:
+            raise InputError(problem, hint="select nodes: opsctl health node[001-004], or --partition, or --all")
+        return sorted(nodes)
 
     def check(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "", train: str = "") -> CheckedNodes:
-        """Look at these nodes. Raises ConfigError where the site names checks that there are not."""
+        """Check the nodes. Raises ConfigError if the site names an unknown check."""
         unknown = sorted(set(self.app.site.health.may_be_unknown) - set(CHECKS))
         if unknown:
             where = str(self.app.site_path or "site.toml")
             problem = f"[health] may_be_unknown: no such check: {', '.join(unknown)}; there are: {', '.join(CHECKS)}"
             raise ConfigError(where, [problem])
-        looker = NodeChecker(
-            fanout=self.fanout(), history=self.app.history, site=self.app.site.health, clock=self.app.clock,
+        checker = NodeChecker(
+            fanout=self.fanout(),
+            history=self.app.history,
+            site=self.app.site.health,
+            clock=self.app.clock,
             busy=busy(self.nodes),
-        )  # fmt: skip
-        return looker.check(nodes, dcgm=dcgm, fio=fio, gpus=self._gpus(train) if train else 0)
+        )
+        return checker.check(nodes, dcgm=dcgm, fio=fio, gpus=self._gpus(train) if train else 0)
 
     def _gpus(self, train: str) -> int:
         run = self.app.find(train)
@@ -116,6 +119,6 @@ class NodeView:
 
     @property
     def reachable(self) -> frozenset[str]:
-        """The nodes that can be expected to answer: in service, or only drained."""
+        """Return the nodes that should answer: in service, or only drained."""
         down = {"DOWN", "FAIL", "POWERED_DOWN", "POWER_DOWN", "REBOOT"}
         return frozenset(node.name for node in self.nodes if not words(node) & down)

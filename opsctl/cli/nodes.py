@@ -1,4 +1,4 @@
-"""`opsctl nodes`, `drain-bad-nodes`, `undrain-good-nodes`: who is in service, and changing that with care."""
+"""`opsctl nodes`, `drain-bad-nodes`, `undrain-good-nodes`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opsctl.app import App
 from opsctl.cli.health import show
 from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
 from opsctl.cli.nodes_reboot import reboot
-from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, say
+from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, print_text
 from opsctl.errors import OpsctlError
 from opsctl.nodes.drain import NodeAction, Quarantine, keep_report, node_demand, report
 from opsctl.nodes.drain_plan import PREFIX, NodeDemand, NodePlan, is_listed, is_ours, is_out, plan_drain, plan_undrain
@@ -20,21 +20,21 @@ from opsctl.nodes.health import end_orphans
 from opsctl.nodes.health.node_checker import CheckedNodes
 from opsctl.nodes.history import node_score
 
-MOST_NAMED = 3
-"""Trains of one node that a table names; JSON has them all."""
+MAX_TRAINS_SHOWN = 3
+"""Trains per node in the table. JSON lists all."""
 
 
-class _ListsByItself(click.Group):
-    """`opsctl nodes [NODES]` is `opsctl nodes list [NODES]`."""
+class _DefaultsToList(click.Group):
+    """Group in which `opsctl nodes [NODES]` means `opsctl nodes list [NODES]`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_asked = args and (args[0] in self.commands or args[0] in self.get_help_option_names(ctx))
-        return super().parse_args(ctx, args if is_asked else ["list", *args])
+        names_command = args and (args[0] in self.commands or args[0] in self.get_help_option_names(ctx))
+        return super().parse_args(ctx, args if names_command else ["list", *args])
 
 
-@click.group(cls=_ListsByItself)
+@click.group(cls=_DefaultsToList)
 def nodes() -> None:
-    """Who is in service and who is not; nodes booted anew.
+    """Show nodes, drain reasons and flaky-node scores.
 
     \b
     opsctl nodes
@@ -48,11 +48,13 @@ nodes.add_command(reboot)
 
 @nodes.command("list")
 @click.argument("nodes", required=False, default="")
-@click.option("--bad", is_flag=True, help="Only those that are out of service, or lemons.")
+@click.option("--bad", is_flag=True, help="Show only nodes out of service, excluded or flaky.")
 @json_option
 @click.pass_obj
 def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
-    """Each node: state, why it is out, by whom and since when, which trains are there, and its lemon score.
+    """Show nodes, drain reasons and flaky-node scores.
+
+    For each node: state, trains, health, score, and since when, by whom and why the node is out of service.
 
     \b
     opsctl nodes list --bad
@@ -68,36 +70,49 @@ def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
     for title in ("node", "state", "train", "health", "lemon", "out since", "by", "why"):
         table.add_column(title)
     for row in rows:
-        shown = {**row, "trains": shortly(view.trains_on.get(str(row["node"]), []))}
-        table.add_row(*(cell(str(shown[key] or "")) for key in
-                        ("node", "state", "trains", "health", "lemon", "since", "by", "reason")))  # fmt: skip
+        shown = {**row, "trains": shorten(view.trains_on.get(str(row["node"]), []))}
+        table.add_row(
+            *(
+                cell(str(shown[key] or ""))
+                for key in ("node", "state", "trains", "health", "lemon", "since", "by", "reason")
+            )
+        )
     print_table(table)
 
 
-def shortly(trains: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = len(trains) - MOST_NAMED
-    return ", ".join(trains[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+def shorten(trains: Sequence[str]) -> str:
+    """Return the first few names, and the number of the others."""
+    more = len(trains) - MAX_TRAINS_SHOWN
+    return ", ".join(trains[:MAX_TRAINS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _rows(app: App, view: NodeView) -> list[dict[str, object]]:
     reasons = {reason.node: reason for reason in app.scheduler.reasons()}
     records = {node_record.node: node_record for node_record in app.history.all()}
     cards, now, site = app.history.cards(), app.clock.now(), app.site.health
-    excluded = {each.node: each for each in app.exclusions.now()}
+    excluded = {exclusion.node: exclusion for exclusion in app.exclusions.now()}
     rows: list[dict[str, object]] = []
     for node in view.nodes:
         record, why = records.get(node.name), reasons.get(node.name)
         points = node_score(record, cards, now, site.lemon_days) if record else 0.0
         exclusion = excluded.get(node.name)
         text = node.reason or (f"excluded from our trains: {exclusion.reason}" if exclusion else "")
-        rows.append({
-            "node": node.name, "state": node.state, "trains": view.trains_on.get(node.name, []),
-            "health": record.health if record else "", "lemon": f"{points:g}" if points else "",
-            "is_lemon": points >= site.lemon_score, "is_out": is_out(node), "is_ours": is_ours(node),
-            "excluded": exclusion is not None, "since": f"{why.at:%Y-%m-%d %H:%M}" if why and why.at else "",
-            "by": why.by if why else "", "reason": text,
-        })  # fmt: skip
+        rows.append(
+            {
+                "node": node.name,
+                "state": node.state,
+                "trains": view.trains_on.get(node.name, []),
+                "health": record.health if record else "",
+                "lemon": f"{points:g}" if points else "",
+                "is_lemon": points >= site.lemon_score,
+                "is_out": is_out(node),
+                "is_ours": is_ours(node),
+                "excluded": exclusion is not None,
+                "since": f"{why.at:%Y-%m-%d %H:%M}" if why and why.at else "",
+                "by": why.by if why else "",
+                "reason": text,
+            }
+        )
     return rows
 
 
@@ -110,75 +125,85 @@ def _is_bad(row: dict[str, object]) -> bool:
 @train_option
 @partition_option
 @all_option
-@click.option("--max", "most", metavar="N|%", default="", help="Lower than the site's own limits.")
+@click.option("--max", "most", metavar="N|%", default="", help="Limit on nodes, below the limits of the site.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def drain_bad_nodes(
     app: App, nodes: str, *, train: str, partition: str, every: bool, most: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Look at NODES, or at those of the trains that run, and drain the faulty and degraded: no new job starts there.
+    """Take faulty and degraded nodes out of service.
 
-    The plan is shown first. Never more nodes than health.drain_max and drain_percent allow, never one that somebody
-    else took out, never one that could not be looked at. Where we may not drain, our trains are kept from the nodes
-    instead, and a report for the administrators is written.
+    Checks NODES, or the nodes of running trains, shows the plan, then drains: no new job starts there. Drains no more
+    nodes than health.drain_max and health.drain_percent allow, no node that was drained by others, and no node that
+    could not be checked.
+
+    Without the right to drain, opsctl excludes the nodes from its own trains and writes a report for the
+    administrators.
 
     \b
     opsctl drain-bad-nodes --dry-run
     opsctl drain-bad-nodes --partition gpu --max 2
     """
     view = NodeView(app)
-    looked = view.check(view.chosen(nodes, train=train, partition=partition, every=every), train=train)
+    checked = view.check(view.chosen(nodes, train=train, partition=partition, every=every), train=train)
     cards, now, days = app.history.cards(), app.clock.now(), app.site.health.lemon_days
-    scores = {name: node_score(record, cards, now, days) for name, record in looked.records.items()}
+    scores = {name: node_score(record, cards, now, days) for name, record in checked.records.items()}
     excluded = frozenset(exclusion.node for exclusion in app.exclusions.now())
-    plan = plan_drain(looked.verdicts, view.nodes, app.site.health, scores=scores, wants=_wants(view),
-                      excluded=excluded, most=most)  # fmt: skip
+    plan = plan_drain(
+        checked.verdicts,
+        view.nodes,
+        app.site.health,
+        scores=scores,
+        wants=_node_demands(view),
+        excluded=excluded,
+        most=most,
+    )
     done: list[NodeAction] = []
     if not as_json:
-        show(looked.verdicts)
-        _tell(plan, "drain")
+        show(checked.verdicts)
+        _print_plan(plan, "drain")
     if (plan.steps or plan.left) and not dry_run:
         done = _quarantine(app, view).drain(plan)
     text = (
-        report(plan, looked.records.values(), now)
+        report(plan, checked.records.values(), now)
         if any(node_action.action == "excluded" for node_action in done)
         else ""
     )
-    _finish(plan, done, looked, as_json=as_json, dry_run=dry_run, text=text)
+    _finish(plan, done, checked, as_json=as_json, dry_run=dry_run, text=text)
     if text:
         _keep_report(app, text, quiet=as_json)
 
 
-def _wants(view: NodeView) -> list[NodeDemand]:
-    """What our trains that are queued or run need."""
-    found = []
+def _node_demands(view: NodeView) -> list[NodeDemand]:
+    """Return the node demand of our queued and running trains."""
+    demands = []
     for chain in view.chains:
         try:
             if chain.check(view.jobs).is_queued:
-                found.append(node_demand(chain))
+                demands.append(node_demand(chain))
         except (OpsctlError, OSError):
             continue
-    return found
+    return demands
 
 
 def _keep_report(app: App, text: str, *, quiet: bool) -> None:
     path = keep_report(app.history.site, text)
     if not quiet:
-        say(f"for the administrators, also in {path}:\n\n{text}")
+        print_text(f"report for the administrators, also written to {path}:\n\n{text}")
 
 
 @click.command("undrain-good-nodes")
 @click.argument("nodes", required=False, default="")
-@click.option(
-    "--kill-orphans", is_flag=True, help="First end, by id, users' processes that hold a GPU of an idle node."
-)
+@click.option("--kill-orphans", is_flag=True, help="End orphan processes that hold a GPU of an idle node first.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: bool, as_json: bool) -> None:
-    """Put nodes back into service: those that we drained and that are healthy at two looks, and those that Slurm took
-    out for a reason that health.undrain_reasons lists, once no process of a user is left there.
+    """Return healthy nodes to service.
+
+    Returns nodes that opsctl drained and that passed two checks in a row, and nodes that Slurm drained for a reason in
+    health.undrain_reasons once no user process is left on them.
 
     \b
     opsctl undrain-good-nodes --dry-run
@@ -188,73 +213,83 @@ def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: boo
     chosen = set(view.chosen(nodes, every=True))
     out = [node for node in view.nodes if node.name in chosen and (is_ours(node) or is_listed(node, app.site.health))]
     names = [node.name for node in out if node.name in view.reachable]
-    looked = view.check(names)
-    if kill_orphans and not dry_run and _end_orphans(app, view, looked, quiet=as_json):
-        looked = view.check(names)
+    checked = view.check(names)
+    if kill_orphans and not dry_run and _end_orphans(app, view, checked, quiet=as_json):
+        checked = view.check(names)
     reasons = [reason for reason in app.scheduler.reasons() if reason.at and reason.text.startswith(PREFIX)]
     since = {reason.node: reason.at.timestamp() for reason in reasons if reason.at}
-    plan = plan_undrain(looked.verdicts, out, app.site.health, records=looked.records, snapshots=looked.snapshots,
-                        since=since)  # fmt: skip
+    plan = plan_undrain(
+        checked.verdicts, out, app.site.health, records=checked.records, snapshots=checked.snapshots, since=since
+    )
     if not as_json:
-        _tell(plan, "undrain")
+        _print_plan(plan, "undrain")
     done = [] if dry_run or not plan.steps else _quarantine(app, view).undrain(plan)
-    _finish(plan, done, looked, as_json=as_json, dry_run=dry_run)
+    _finish(plan, done, checked, as_json=as_json, dry_run=dry_run)
 
 
-def _end_orphans(app: App, view: NodeView, looked: CheckedNodes, *, quiet: bool) -> bool:
+def _end_orphans(app: App, view: NodeView, checked: CheckedNodes, *, quiet: bool) -> bool:
     ended = False
     idle = {node.name for node in view.nodes if node.name not in view.trains_on and "DRAINING" not in node.state}
-    for name, snapshot in looked.snapshots.items():
+    for name, snapshot in checked.snapshots.items():
         node_processes = end_orphans.find_orphans(snapshot, app.site.health)
         if name in idle and node_processes:
             answer = end_orphans.end_orphans(view.fanout(), snapshot, node_processes)
             ended = ended or bool(answer.out.split())
             if not quiet:
                 which = ", ".join(answer.out.split()) or "nothing"
-                say(f"{name}: ended {which}{f' ({answer.problem})' if answer.problem else ''}")
+                print_text(f"{name}: ended {which}{f' ({answer.problem})' if answer.problem else ''}")
     return ended
 
 
 def _quarantine(app: App, view: NodeView) -> Quarantine:
     return Quarantine(
-        scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health,
+        scheduler=app.scheduler,
+        history=app.history,
+        exclusions=app.exclusions,
+        site=app.site.health,
         chains=view.chains,
-    )  # fmt: skip
+    )
 
 
 def carry_out(app: App, view: NodeView, plan: NodePlan, *, quiet: bool, dry_run: bool) -> None:
-    """Show a plan of drains, and do it unless this is a dry run."""
+    """Print a drain plan, and carry it out unless this is a dry run."""
     if not quiet:
-        _tell(plan, "drain")
+        _print_plan(plan, "drain")
     done = [] if dry_run or not plan.steps else _quarantine(app, view).drain(plan)
     for node_action in () if quiet else done:
-        say(f"{node_action.node}: {node_action.action}: {node_action.why}")
+        print_text(f"{node_action.node}: {node_action.action}: {node_action.why}")
 
 
-def _tell(plan: NodePlan, verb: str) -> None:
+def _print_plan(plan: NodePlan, action: str) -> None:
     for step in plan.steps:
-        say(f"{verb} {step.node}: {step.reason}")
+        print_text(f"{action} {step.node}: {step.reason}")
     for left in plan.left:
-        say(f"leave {left.node}: {left.why}")
+        print_text(f"leave {left.node}: {left.why}")
     for note in plan.notes:
-        say(f"note: with these drained {note}")
+        print_text(f"note: after this drain {note}")
     if not plan.steps:
-        say(f"nothing to {verb}")
+        print_text(f"nothing to {action}")
 
 
 def _finish(
-    plan: NodePlan, done: Sequence[NodeAction], looked: CheckedNodes, *, as_json: bool, dry_run: bool, text: str = ""
+    plan: NodePlan, done: Sequence[NodeAction], checked: CheckedNodes, *, as_json: bool, dry_run: bool, text: str = ""
 ) -> None:
     if as_json:
-        print_json({"plan": asdict(plan), "done": [asdict(node_action) for node_action in done], "report": text,
-                    "problems": list(looked.problems)})  # fmt: skip
+        print_json(
+            {
+                "plan": asdict(plan),
+                "done": [asdict(node_action) for node_action in done],
+                "report": text,
+                "problems": list(checked.problems),
+            }
+        )
         return
-    for problem in looked.problems:
+    for problem in checked.problems:
         click.echo(f"opsctl: {problem}", err=True)
     if dry_run and plan.steps:
-        say("a dry run: nothing was done")
+        print_text("a dry run: nothing was done")
     for node_action in done:
-        say(
+        print_text(
             f"{node_action.node}: {node_action.action}"
             + (f": {node_action.why}" if node_action.action != "undrained" else "")
         )

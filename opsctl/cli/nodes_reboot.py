@@ -1,4 +1,4 @@
-"""`opsctl nodes reboot`: boot nodes anew once their jobs have ended."""
+"""`opsctl nodes reboot`: reboot nodes once their jobs have ended."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.node_view import NodeView
-from opsctl.cli.output import dry_run_option, json_option, print_json, say
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
 from opsctl.errors import SchedulerError, Unreachable
 from opsctl.nodes.drain_plan import has_changed, plan_reboot
 
 
 @click.command()
 @click.argument("nodes")
-@click.option("--reason", default="asked for by hand", show_default=True, help="Becomes the reason that Slurm shows.")
-@click.option("--max", "most", metavar="N|%", default="", help="Lower than the site's own limits.")
+@click.option("--reason", default="requested manually", show_default=True, help="Reason that Slurm shows.")
+@click.option("--max", "most", metavar="N|%", default="", help="Limit on nodes, below the limits of the site.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool, as_json: bool) -> None:
-    """Boot NODES anew as soon as their jobs have ended, and put them back into service then: scontrol reboot ASAP.
+    """Reboot nodes once their jobs have ended.
 
-    Until then they get no new job. Never more than health.drain_max and drain_percent allow, and never one that
-    somebody else took out of service. Needs a RebootProgram in slurm.conf, and an operator's rights. Exit 1 if one was
-    refused.
+    Runs `scontrol reboot ASAP`: NODES get no new job, reboot after their last job, and return to service. Reboots no
+    more nodes than health.drain_max and health.drain_percent allow, and no node that was drained by others.
+
+    Needs a RebootProgram in slurm.conf and operator rights. Exit 1 if a reboot was refused.
 
     \b
     opsctl nodes reboot node[003-004] --reason "Xid 79" --dry-run
@@ -42,10 +43,12 @@ def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool, as_js
     else:
         for step in plan.steps:
             error = done.get(step.node, "")
-            word = "would boot" if dry_run else "left alone" if error else "boots when its jobs have ended"
-            say(f"{step.node}: {word}: {error or step.reason}")
+            outcome = "not rebooted" if error else "reboots when its jobs have ended"
+            if dry_run:
+                outcome = "would reboot"
+            print_text(f"{step.node}: {outcome}: {error or step.reason}")
         for left in plan.left:
-            say(f"leave {left.node}: {left.why}")
+            print_text(f"leave {left.node}: {left.why}")
     if any(done.values()) or (plan.left and not plan.steps):
         click.get_current_context().exit(1)
 

@@ -1,4 +1,4 @@
-"""How verbs print: tables for people, JSON for programs, colours only on a terminal."""
+"""Output of commands: tables for people, JSON for programs, colours only on a terminal."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 BLANKS = re.compile(r" +$", re.MULTILINE)
 
 json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-dry_run_option: Callable[[F], F] = click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
+dry_run_option: Callable[[F], F] = click.option(
+    "--dry-run", is_flag=True, help="Show what would be done, and change nothing."
+)
 
 
 def complete_trains(ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
-    """For the shell: the trains whose names begin so; none where the settings do not hold."""
-    from opsctl.app import build  # noqa: PLC0415 (pydantic and all, which --help can do without)
+    """Return the trains whose names start with `begun`; none if the settings are invalid."""
+    from opsctl.app import build  # noqa: PLC0415 (--help starts without pydantic)
     from opsctl.state.run_dir import all_trains  # noqa: PLC0415 (as above)
 
     try:
@@ -47,36 +49,39 @@ def print_json(data: object) -> None:
 
 
 def in_json(value: object) -> str:
-    """What JSON has no word for: times as ISO 8601 has them."""
+    """Return a value that JSON has no type for as text; times in ISO 8601."""
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def finite(data: Any) -> Any:
-    """The same without nan and infinity, which JSON does not know: null."""
+    """Return `data` with null for nan and infinity, which JSON does not have."""
     if isinstance(data, dict):
-        return {key: finite(each) for key, each in data.items()}
+        return {key: finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [finite(each) for each in data]
+        return [finite(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
-def say(text: str) -> None:
+def print_text(text: str) -> None:
     click.echo(harmless(text) if sys.stdout.isatty() else text)
 
 
 def harmless(text: str) -> str:
-    """For a terminal: what logs, nodes and team-mates say may colour it, and do nothing else to it."""
+    """Return text of logs, nodes or other users without control characters, except colours."""
     return "\n".join(for_terminal(line.encode(errors="replace")) for line in text.split("\n"))
 
 
 def cell(text: str, style: str = "") -> Text:
-    """The same for a table, which has colours of its own."""
+    """Return harmless text without colours, for a table cell."""
     return Text(re.sub(r"\x1b\[[0-?]*m", "", harmless(text)), style)
 
 
 def console() -> Console:
-    """Where tables go. Elsewhere than on a terminal a line is as long as it needs to be and no longer, for grep's
-    sake. Brackets and colons are what they are: names and paths may hold them."""
+    """Return the console for tables.
+
+    Off a terminal, lines are not wrapped and not padded, so that grep finds whole rows. Markup and emoji are off,
+    because names and paths may contain brackets and colons.
+    """
     plain = Console(highlight=False, markup=False, emoji=False)
     if plain.is_terminal:
         return plain
@@ -84,14 +89,14 @@ def console() -> Console:
 
 
 def print_table(table: Table) -> None:
-    """Nothing of a cell is cut off, however narrow the terminal: what stands there may have to be typed."""
+    """Print a table. Cells are folded, never cut off: people copy commands from them."""
     for column in table.columns:
         column.overflow = "fold"
     console().print(table)
 
 
 class _UnpaddedStream(io.StringIO):
-    """Standard output without the blanks by which a table's last column is filled up."""
+    """Standard output without the trailing blanks that pad the last column of a table."""
 
     def write(self, text: str) -> int:
         click.echo(BLANKS.sub("", text), nl=False)

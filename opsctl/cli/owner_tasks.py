@@ -1,4 +1,4 @@
-"""What the owner of a train does first with any verb: finalize what has ended, carry out what team-mates asked for."""
+"""Tasks that every command of the owner of a train does first: finalize attempts, carry out requests, keep cron."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from opsctl.state.site_dir import SiteDir
 
 
 def reconcile_as_owner(app: App, run: RunDir, *, dry_run: bool = False) -> None:
-    """Catch up with `run`, where it is ours. Raises Unreachable; whatever else stands in the way is only said, for the
-    verb that was typed comes first."""
+    """Reconcile `run` if it is ours. Raises Unreachable; prints other problems, so that the command goes on."""
     if dry_run or not run.exists or not run.is_ours:
         return
     keep_cron(app)
-    from opsctl.monitor import reconcile  # noqa: PLC0415 (the guard and all, which a dry run can do without)
+    from opsctl.monitor import reconcile  # noqa: PLC0415 (a dry run starts without the guard)
 
     try:
         for line in reconcile.reconcile(app.chain(run), care=app.node_care):
@@ -25,16 +24,18 @@ def reconcile_as_owner(app: App, run: RunDir, *, dry_run: bool = False) -> None:
     except Unreachable:
         raise
     except (OpsctlError, OSError) as error:
-        click.echo(f"{run.name}: catching up failed: {error}", err=True)
+        click.echo(f"{run.name}: reconcile failed: {error}", err=True)
 
 
 def keep_cron(app: App) -> None:
-    """Where ticks of cron should come and stay away, have the next one submitted. Costs two looks at files where they
-    come. Whatever stands in the way is only said."""
+    """Submit the next tick if ticks of cron are overdue. Problems are printed only.
+
+    Reads two files if cron is not overdue.
+    """
     try:
         if not CronDir(SiteDir.of(app.root)).is_overdue(app.site.cron.every, app.clock.now()):
             return
-        from opsctl.cron.drivers import revive  # noqa: PLC0415 (APScheduler and all, when it is needed)
+        from opsctl.cron.drivers import revive  # noqa: PLC0415 (imports APScheduler)
 
         if text := revive(app.slurm_cron):
             click.echo(text, err=True)

@@ -1,4 +1,4 @@
-"""`opsctl preflight`: everything that is known to go wrong, looked for before it does."""
+"""`opsctl preflight`: check a train for known mistakes before launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
-from opsctl.cli.output import json_option, print_json, print_table, say
+from opsctl.cli.output import json_option, print_json, print_table, print_text
 from opsctl.errors import ConfigError, OpsctlError
 from opsctl.launch.launch_plan import job_spec, render_body
 from opsctl.launch.revisions import syntax_problems
@@ -30,13 +30,14 @@ STYLES = {ProblemLevel.ERROR: "red", ProblemLevel.WARNING: "yellow", ProblemLeve
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--strict", is_flag=True, help="Warnings fail as well.")
+@click.option("--strict", is_flag=True, help="Fail on warnings as well.")
 @json_option
 @click.pass_obj
 def preflight(app: App, file: Path, *, strict: bool, as_json: bool) -> None:
-    """Look for every known mistake in the train in FILE: settings, layout, memory, deadlines, disks, data, nodes.
+    """Check a train for known mistakes before launch.
 
-    Nothing is changed. Exit 2 if there is an error, which launch would refuse; with --strict, a warning too.
+    Checks settings, layout, memory, deadlines, disks, data and nodes of the train in FILE. Changes nothing. Exit 2 if
+    there is an error, which `opsctl launch` would refuse; with --strict also for a warning.
 
     \b
     opsctl preflight tiny-gpt.toml
@@ -55,7 +56,10 @@ def preflight(app: App, file: Path, *, strict: bool, as_json: bool) -> None:
 
 
 def findings(app: App, train: TrainSettings, spec: JobSpec, *, needs_slurm: bool = False) -> list[Problem]:
-    """All that checks say. Without `needs_slurm`, a Slurm that does not answer is only unknown. Raises OpsctlError."""
+    """Return the problems of all checks. Raises OpsctlError.
+
+    Without `needs_slurm`, checks are unknown while Slurm does not answer; with it, that is an error.
+    """
     request, user, unknown = LaunchRequest(train=train, spec=spec, recipe=recipe(train)), actor(), {}
     try:
         slurm = cluster(app.scheduler, spec, user)
@@ -68,7 +72,7 @@ def findings(app: App, train: TrainSettings, spec: JobSpec, *, needs_slurm: bool
 
 
 def _syntax(app: App, train: TrainSettings) -> list[Problem]:
-    """What launch would find as it renders."""
+    """Return the problems of the rendered body."""
     try:
         text = render_body(train, RunDir(app.root / train.name), python="python3")
     except ConfigError as refusal:
@@ -89,4 +93,4 @@ def _show(train: str, problems: Sequence[Problem], counts: Counter[ProblemLevel]
             table.add_row("", "", Text(f"{problem.remedy} [{problem.source}]", style="dim"))
         print_table(table)
     text = ", ".join(f"{counts[level]} {level}{'s' * (counts[level] != 1)}" for level in ProblemLevel if counts[level])
-    say(f"{train}: {text or 'nothing stands against it'}; {len(CHECKS)} checks")
+    print_text(f"{train}: {text or 'nothing stands against it'}; {len(CHECKS)} checks")

@@ -1,4 +1,4 @@
-"""How far a train is, in lines for a terminal."""
+"""The progress of a train as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from opsctl.telemetry.progress.sparkline import sparkline
 from opsctl.units import format_count, format_duration
 
 CURVE_WIDTH = 32
-TOLD = 0.02
-"""A pace that is closer to the run's median is the usual one."""
+USUAL_PACE_SHARE = 0.02
+"""A pace within this share of the median of the run is shown as usual."""
 
 
 def progress_lines(progress: Progress, now: datetime, *, is_running: bool, ramp: str) -> list[tuple[str, str]]:
-    """Labels and texts. What only a running trainer does is said only of such."""
+    """Return labels and texts. Facts of a running trainer are left out for others."""
     lines = [
         ("progress", _step(progress, now, is_running=is_running)),
         ("loss", _loss(progress, ramp)),
@@ -35,7 +35,7 @@ def _step(progress: Progress, now: datetime, *, is_running: bool) -> str:
     if is_running and progress.phase not in ("", "train"):
         parts.append(f"in {progress.phase}")
     if is_running and progress.at and (now - progress.at).total_seconds() > 60:
-        parts.append(f"last sign of life {format_duration((now - progress.at).total_seconds())} ago")
+        parts.append(f"last heartbeat {format_duration((now - progress.at).total_seconds())} ago")
     return " · ".join(parts)
 
 
@@ -48,23 +48,26 @@ def _loss(progress: Progress, ramp: str) -> str:
 
 
 def _speed(progress: Progress) -> str:
-    """TFLOPs against the run's own, for they alone do not change with the batch; else the time of a step."""
+    """Compare TFLOPs with the median of the run; without TFLOPs, the step time.
+
+    TFLOPs do not change with the batch size.
+    """
     parts = []
     if progress.step_s:
         parts.append(
             f"{progress.step_s:.3g} s a"
-            f" step{'' if progress.tflops else _against(progress.step_s, progress.usual_step_s)}"
+            f" step{'' if progress.tflops else _compare(progress.step_s, progress.usual_step_s)}"
         )
     if progress.tflops:
-        parts.append(f"{progress.tflops:.3g} TFLOPs{_against(progress.tflops, progress.usual_tflops)}")
+        parts.append(f"{progress.tflops:.3g} TFLOPs{_compare(progress.tflops, progress.usual_tflops)}")
     return " · ".join(parts)
 
 
-def _against(lately: float, usual: float | None) -> str:
+def _compare(recent: float, usual: float | None) -> str:
     if not usual:
         return ""
-    share = lately / usual - 1
-    if abs(share) < TOLD:
+    share = recent / usual - 1
+    if abs(share) < USUAL_PACE_SHARE:
         return " (as usual)"
     return f" ({100 * abs(share):.0f} % {'above' if share > 0 else 'below'} the run's median of {usual:.3g})"
 
@@ -87,7 +90,7 @@ def _left(progress: Progress, now: datetime) -> str:
     if left.late - left.early >= 60:
         text += f" ({_at(now, left.early)} to {_at(now, left.late)} in 8 of 10 cases)"
     if left.attempts:
-        waits = "" if left.late > left.training else ", whose waits are not known yet"
+        waits = "" if left.late > left.training else ", queue waits unknown"
         text += f"; {left.attempts} more task{'s' * (left.attempts != 1)}{waits}"
     return text
 

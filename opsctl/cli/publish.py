@@ -1,4 +1,4 @@
-"""`opsctl publish`: copies of logs, curves and reports, for others to see."""
+"""`opsctl publish`: copy logs, curves and reports of trains to where others can read them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import dry_run_option, json_option, optional_train, print_json, say
+from opsctl.cli.output import dry_run_option, json_option, optional_train, print_json, print_text
 from opsctl.errors import InputError, OpsctlError
 from opsctl.publish import redaction
 from opsctl.publish.publisher import REPORTS, Published, Publisher
@@ -28,10 +28,11 @@ from opsctl.units import format_size
 @json_option
 @click.pass_obj
 def publish(app: App, train: str | None, *, dry_run: bool, as_json: bool) -> int:
-    """Copy logs, TensorBoard's events and the report of TRAIN, or of every train of yours, to where [publish] says.
+    """Publish logs, curves and reports of trains.
 
-    Never a checkpoint, never a secret. Only what has changed; cut off at any moment, the next call goes on. Without
-    [publish] in site.toml or train.toml it does nothing.
+    Copies logs, TensorBoard events and the report of TRAIN, or of all your trains, to the target in [publish]. Only
+    changed files are copied; an interrupted copy continues at the next call. Checkpoints and secrets are never
+    copied. Without [publish] in site.toml or train.toml the command does nothing.
 
     \b
     opsctl publish tiny-gpt --dry-run
@@ -47,18 +48,22 @@ def publish(app: App, train: str | None, *, dry_run: bool, as_json: bool) -> int
         except OpsctlError as error:
             failed[run.name] = error
     if as_json:
-        print_json({"published": [asdict(published) for published in done],
-                    "failed": {name: error.message for name, error in failed.items()}})  # fmt: skip
+        print_json(
+            {
+                "published": [asdict(published) for published in done],
+                "failed": {name: error.message for name, error in failed.items()},
+            }
+        )
     elif not done and not failed:
-        say("nothing is published: there is no [publish] in site.toml or train.toml")
+        print_text("nothing is published: there is no [publish] in site.toml or train.toml")
     else:
         for line in _lines(done, failed, dry_run=dry_run):
-            say(line)
+            print_text(line)
     return max((error.exit_code for error in failed.values()), default=0)
 
 
 def _runs(app: App, train: str | None) -> list[RunDir]:
-    """Those that were not published for longest come first, so that none is always out of time."""
+    """Return the trains, least recently published first, so that the time limit starves no train."""
     if train:
         return [app.find(train)]
     return sorted(filter(may_act, all_trains(app.root)), key=_published_at)
@@ -72,29 +77,35 @@ def _published_at(run: RunDir) -> float:
 
 
 def _publisher(app: App, run: RunDir, deadline: TimeLimit) -> Publisher | None:
-    """None where nothing is to be published. Raises InputError for a train of somebody else's."""
+    """Return the publisher, or None without [publish]. Raises InputError for a train of another user."""
     config = parse(TrainSettings, read_toml(run.config), str(run.config))
     table = config.publish or app.site.publish
     if not table.to:
         return None
     if not run.is_ours:
-        raise InputError(f"{run.path}: is not yours; only its owner can publish it")
-    app.check_trusted(run)  # its [publish] may name a command
+        raise InputError(f"{run.path}: belongs to another user; only the owner can publish the train")
+    app.check_trusted(run)  # [publish] may name a command
     if config.publish:
         deadline = TimeLimit.within(app.clock, table.timeout_seconds)
-    known = redaction.gather(app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ)
+    secrets = redaction.gather(app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ)
     return Publisher(
-        run=run, table=table, root=app.root, secrets=known, reports=lambda: _reports(app, run), runner=app.runner,
-        clock=app.clock, deadline=deadline,
-    )  # fmt: skip
+        run=run,
+        table=table,
+        root=app.root,
+        secrets=secrets,
+        reports=lambda: _reports(app, run),
+        runner=app.runner,
+        clock=app.clock,
+        deadline=deadline,
+    )
 
 
 def _reports(app: App, run: RunDir) -> Mapping[str, str]:
     try:
-        made = report_train(run, app.journal(run).events(), app.clock.now())
+        report = report_train(run, app.journal(run).events(), app.clock.now())
     except OpsctlError:
         return {}
-    return {"report.md": formats.markdown(made), "report.html": render_page(made)}
+    return {"report.md": formats.markdown(report), "report.html": render_page(report)}
 
 
 def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run: bool) -> Iterator[str]:
@@ -102,10 +113,10 @@ def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run:
         changed = [item for item in published.items if item.action in ("copied", "would copy")]
         unchanged = sum(item.action == "unchanged" for item in published.items)
         size = format_size(sum(item.size for item in changed))
-        word = "would copy" if dry_run else "copied"
+        action = "would copy" if dry_run else "copied"
         detail = f"; {published.detail}" if published.detail else ""
         files = f"{len(changed)} file{'s' * (len(changed) != 1)}"
-        yield f"{published.train}: {word} {files}, {size}, to {published.to}; {unchanged} unchanged{detail}"
+        yield f"{published.train}: {action} {files}, {size}, to {published.to}; {unchanged} unchanged{detail}"
         yield from (f"  {item.name}: {_about(item)}" for item in published.items if _about(item))
     for name, error in failed.items():
         yield f"{name}: not published: {error.message}" + (f" ({error.hint})" if error.hint else "")
@@ -114,7 +125,7 @@ def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run:
 def _about(item: StagedFile) -> str:
     if item.action == "refused":
         return f"not published: {item.why}"
-    size = "made as it is copied" if item.action == "would copy" and item.name in REPORTS else format_size(item.size)
+    size = "rendered when copied" if item.action == "would copy" and item.name in REPORTS else format_size(item.size)
     parts = [size] if item.action != "unchanged" else []
     if item.left_out and parts:
         parts.append(f"the first {format_size(item.left_out)} left out")

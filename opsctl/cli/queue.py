@@ -1,13 +1,13 @@
-"""`opsctl hold`, `release`, `cancel`: every array of a train at once, by its owner or on behalf of the group."""
+"""`opsctl hold`, `release` and `cancel`: act on every array of a train."""
 
 from __future__ import annotations
 
 import click
 
 from opsctl.app import App
-from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, say, train_argument
+from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, print_text, train_argument
 from opsctl.cli.owner_tasks import reconcile_as_owner
-from opsctl.cli.switches import looked_at, take_away
+from opsctl.cli.switches import disarm_switch, read_switch
 from opsctl.errors import InputError, NotAllowed
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.nodesets import nodeset
@@ -17,15 +17,15 @@ from opsctl.state.switches import RequestKind, Switch, arm, request
 
 @click.command()
 @train_argument
-@click.option("--reason", default="", help="Why, for the journal and for whoever looks.")
+@click.option("--reason", default="", help="Reason, recorded in the journal.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Keep what is queued of TRAIN from starting. What runs goes on.
+    """Hold the queued tasks of a train.
 
-    If the job is not yours to hold, the pause switch is armed instead, where you may write to the run directory: the
-    running task then saves and stops, and holds what is queued.
+    The running task of TRAIN continues. If you may not hold the job but may write to the run directory, the command
+    arms the pause switch: the running task saves and stops, and the queued tasks are held.
 
     \b
     opsctl hold tiny-gpt --reason "bad loss since step 4000"
@@ -43,7 +43,7 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
     try:
         held = chain.hold(reason or "opsctl hold")
     except NotAllowed:
-        arm(run, Switch.PAUSE, why=reason or "opsctl hold by somebody who does not own the job")
+        arm(run, Switch.PAUSE, why=reason or "opsctl hold by a user who does not own the job")
         text = (
             "the job is not yours to hold, so the pause switch is armed instead: the running task, or else the next"
             f" one, saves, stops and holds the rest; opsctl release {run.name} takes it back"
@@ -56,14 +56,15 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
 
 @click.command()
 @train_argument
-@click.option("--exclude", metavar="NODES", default="", help="Keep these nodes, besides earlier ones, from the train.")
+@click.option("--exclude", metavar="NODES", default="", help="Exclude these nodes from the train as well.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool) -> None:
-    """Let what is queued of TRAIN start again, and take back the pause switch if it is armed.
+    """Release a held or paused train.
 
-    If the job is not yours to release, a request is left, which the owner's next `opsctl watch` or verb carries out.
+    Lets the queued tasks of TRAIN start, and disarms the pause switch. If you may not release the job, the command
+    leaves a request: the next `opsctl watch` or opsctl command of the owner carries it out.
 
     \b
     opsctl release tiny-gpt
@@ -74,8 +75,8 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
     nodeset(exclude)
     chain = app.chain(run)
     snapshot = chain.check()
-    paused = looked_at(run, Switch.PAUSE)
-    # One that is held by the journal alone was released by somebody who was cut off before they could say so.
+    paused = read_switch(run, Switch.PAUSE)
+    # Held in the journal only: an earlier release was interrupted before it was recorded.
     if not (snapshot.waiting or paused or snapshot.history.held):
         raise InputError(
             f"{run.name}: nothing is queued, so there is nothing to release", hint=_suggestion(run, snapshot)
@@ -90,15 +91,17 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
         return
     parts = []
     if paused:
-        take_away(app, run, Switch.PAUSE)
+        disarm_switch(app, run, Switch.PAUSE)
         parts.append("the pause switch is disarmed")
     try:
         excluded = _exclude(chain, snapshot, exclude)
         released = chain.release()
     except NotAllowed:
         request(run, RequestKind.RELEASE, exclude=exclude)
-        parts.append("the job is not yours to release, so a request is left: the owner's next `opsctl watch`, or"
-                     f" any opsctl verb of theirs for {run.name}, carries it out")  # fmt: skip
+        parts.append(
+            "the job is not yours to release, so a request is left: the next `opsctl watch` of the owner, or"
+            f" any opsctl command of the owner for {run.name}, carries it out"
+        )
         _report(run, {"done": "request", "arrays": []}, "; ".join(parts), as_json=as_json)
         return
     parts += [f"excluded now: {excluded}"] if excluded else []
@@ -108,15 +111,16 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
 
 @click.command()
 @click.argument("train", metavar="TRAIN[_TASK]", shell_complete=complete_trains)
-@click.option("--queued-only", is_flag=True, help="Leave alone what runs.")
-@click.option("--reason", default="opsctl cancel", help="Why, for the journal.")
+@click.option("--queued-only", is_flag=True, help="Cancel only queued tasks.")
+@click.option("--reason", default="opsctl cancel", help="Reason, recorded in the journal.")
 @dry_run_option
 @json_option
 @click.pass_obj
 def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Cancel TRAIN, all its arrays, or with _TASK one task of it. Its place in the queue is lost: see `opsctl hold`.
+    """Cancel a train, or one task of a train.
 
-    What runs is ended by Slurm, without the time to save that the kill switch gives.
+    Cancels every array of TRAIN, or the task _TASK. The place in the queue is lost; `opsctl hold` keeps it. Slurm ends
+    the running task without time to save; `opsctl kill-switch` gives the trainer that time.
 
     \b
     opsctl cancel tiny-gpt
@@ -145,7 +149,7 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
 
 
 def _train_and_task(app: App, text: str) -> tuple[RunDir, int | None]:
-    """A train may be called `gpt_3` itself; that one is meant, where there is one."""
+    """Return the train and the task of `TRAIN_TASK`. A train that is itself named `gpt_3` comes first."""
     name, _, task = text.rpartition("_")
     try:
         return app.find(text), None
@@ -176,14 +180,14 @@ def _suggestion(run: RunDir, snapshot: TrainSnapshot) -> str:
 
 
 def _age(app: App) -> str:
-    """What a hold costs, which depends on how this Slurm makes its queue."""
+    """Return the effect of a hold on the queue position, which depends on the priority plugin of Slurm."""
     if app.scheduler.limits().priority == "priority/multifactor":
         return "its age in the queue is kept"
-    return "this Slurm keeps no age, so once released it starts from the back of the queue"
+    return "this Slurm keeps no age, so after release the train starts at the back of the queue"
 
 
 def _report(run: RunDir, data: dict[str, object], text: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"train": run.name, **data})
     else:
-        say(f"{run.name}: {text}")
+        print_text(f"{run.name}: {text}")

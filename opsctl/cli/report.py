@@ -1,4 +1,4 @@
-"""`opsctl report`: how much of the wall-clock was training, and where did the rest go?"""
+"""`opsctl report`: effective time, and every lost hour by cause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.cli.options import Since
-from opsctl.cli.output import console, json_option, optional_train, print_json, say
+from opsctl.cli.output import console, json_option, optional_train, print_json, print_text
 from opsctl.errors import InputError, OpsctlError, cannot_write
 from opsctl.report import formats
 from opsctl.report.contents import Report
@@ -34,10 +34,10 @@ BAR = 40
 
 @click.command()
 @optional_train
-@click.option("--log", type=click.Path(path_type=Path), help="Of any Megatron-style log instead, such as main_log.txt.")
-@click.option("--sacct", type=click.Path(path_type=Path), help="When its jobs ran, as sacct printed it.")
-@click.option("--since", type=Since(), help="Start of the report: 2026-03-01, '2026-03-01 12:00', 3d or 12h ago.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write one page of HTML that needs nothing else.")
+@click.option("--log", type=click.Path(path_type=Path), help="Report on a Megatron-style log instead of TRAIN.")
+@click.option("--sacct", type=click.Path(path_type=Path), help="File with sacct output that says when the jobs ran.")
+@click.option("--since", type=Since(), help="Start of the report: 2026-03-01, '2026-03-01 12:00', 3d.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write one self-contained HTML page.")
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @json_option
 @click.pass_obj
@@ -52,8 +52,10 @@ def report(
     markdown: bool,
     as_json: bool,
 ) -> None:
-    """Say how much of TRAIN's wall-clock was training for the first time (ETTR), and where every lost hour went: the
-    buckets always add up to the wall-clock.
+    """Account for every lost hour of a train by cause.
+
+    Shows the effective time of TRAIN: the share of the wall-clock spent on first-time training (ETTR). The causes of
+    the rest always add up to the wall-clock.
 
     \b
     opsctl report tiny-gpt
@@ -66,39 +68,43 @@ def report(
     if bool(train) == bool(log):
         raise click.UsageError("Name a TRAIN, or a log with --log, not both.")
     with reading():
-        found = foreign(app, log, sacct, since) if log else made(app, train or "", sacct, since)
+        report_ = (
+            build_log_report(app, log, sacct, since) if log else build_train_report(app, train or "", sacct, since)
+        )
     if html:
-        write(found, html)
+        write(report_, html)
     if as_json:
-        print_json(formats.to_json(found))
+        print_json(formats.to_json(report_))
     elif markdown:
-        say(formats.markdown(found))
+        print_text(formats.markdown(report_))
     elif html:
-        say(f"{html}: {formats.render_headline(found)}")
+        print_text(f"{html}: {formats.render_headline(report_)}")
     else:
-        console().print(page(found))
+        console().print(page(report_))
 
 
-def made(app: App, train: str, sacct: Path | None, since: datetime | None) -> Report:
-    """The report that was asked for. Raises InputError."""
+def build_train_report(app: App, train: str, sacct: Path | None, since: datetime | None) -> Report:
+    """Build the report of a train. Raises InputError."""
     now = app.clock.now()
     run = app.find(train)
     events = app.journal(run).events()
     arrays = list(replay(events).arrays)
-    jobs = jobs_of(read_sacct(sacct), arrays, train) if sacct else remembered_jobs(app, arrays)
+    jobs = select_jobs(read_sacct(sacct), arrays, train) if sacct else find_past_jobs(app, arrays)
     return report_train(run, events, now, since=since, jobs=jobs)
 
 
-def jobs_of(jobs: list[JobRun], arrays: list[str], train: str) -> list[JobRun]:
-    """Of all that a user ran, those of the train. Raises InputError if there are none."""
+def select_jobs(jobs: list[JobRun], arrays: list[str], train: str) -> list[JobRun]:
+    """Return the jobs of the train among all jobs of a user. Raises InputError if there are none."""
     job_runs = [job for job in jobs if job.job.partition("_")[0] in arrays]
     if not job_runs:
-        raise InputError(f"--sacct: none of its {len(jobs)} jobs is of {train}, whose arrays are {', '.join(arrays)}")
+        raise InputError(
+            f"--sacct: none of the {len(jobs)} jobs belongs to {train}, whose arrays are {', '.join(arrays)}"
+        )
     return job_runs
 
 
-def remembered_jobs(app: App, arrays: list[str]) -> list[JobRun]:
-    """What accounting knows, where there is one and it answers: it adds to the journal, which is enough alone."""
+def find_past_jobs(app: App, arrays: list[str]) -> list[JobRun]:
+    """Return the jobs that accounting records; empty without accounting, because the journal suffices."""
     try:
         return ran(app.scheduler.past(arrays)) if arrays else []
     except OpsctlError:
@@ -106,20 +112,20 @@ def remembered_jobs(app: App, arrays: list[str]) -> list[JobRun]:
 
 
 def reading() -> AbstractContextManager[object]:
-    """Something moves on a terminal while a long log is read."""
+    """Show a spinner on a terminal while a long log is read."""
     terminal = Console(stderr=True)
     return terminal.status("reading the log …") if terminal.is_terminal else nullcontext()
 
 
-def foreign(app: App, log: Path, sacct: Path | None, since: datetime | None) -> Report:
-    """The report on somebody's log. Raises InputError."""
+def build_log_report(app: App, log: Path, sacct: Path | None, since: datetime | None) -> Report:
+    """Build the report of any Megatron-style log. Raises InputError."""
     now = app.clock.now()
     return report_log(log, read_sacct(sacct) if sacct else None, now, since=since)
 
 
 def write(report: Report, path: Path) -> None:
-    """Raises RunDirError where that cannot be."""
-    from opsctl.report.html_page import render_page  # noqa: PLC0415 (jinja2, for those who want a page)
+    """Write the HTML page. Raises RunDirError."""
+    from opsctl.report.html_page import render_page  # noqa: PLC0415 (jinja2, only for --html)
 
     try:
         write_atomic(path, render_page(report))
@@ -148,7 +154,7 @@ def _facts(report: Report) -> Table:
 def _shares(report: Report) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name, justify in (("  where it went", "left"), ("time", "right"), ("share", "right"), ("", "left")):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # rich's own words for it
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # rich accepts these literals
     for bucket, spent, share in formats.shares(report):
         style = "green" if bucket is Bucket.EFFECTIVE else "red"
         bar = Text("█" * round(BAR * share) or "▏", style=style)

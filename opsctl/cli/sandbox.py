@@ -1,4 +1,4 @@
-"""opsctl sandbox: a private, real Slurm on this machine."""
+"""`opsctl sandbox`: a private, real Slurm on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.ports import Clock, Runner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
@@ -25,39 +25,41 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class HasSeams(Protocol):
-    """What these verbs want of the App."""
+    """The parts of the App that these commands use."""
 
     clock: Clock
     runner: Runner
 
 
 def size_options(command: F) -> F:
-    """What a new sandbox is like."""
+    """Add the options that size a new sandbox."""
     for option in (
-        click.option("--fast", is_flag=True, help="Short timers: a dead node is down in seconds, not minutes."),
-        click.option("--accounting", is_flag=True, help="With slurmdbd and MariaDB, so that sacct works."),
+        click.option("--fast", is_flag=True, help="Short timers: a dead node is down within seconds."),
+        click.option("--accounting", is_flag=True, help="Start slurmdbd and MariaDB, so that sacct works."),
         click.option(
-            "--gpus-per-node", default=2, show_default=True, help="GPUs that Slurm counts; none need be there."
+            "--gpus-per-node", default=2, show_default=True, help="GPUs that Slurm counts; no real GPU is needed."
         ),
-        click.option("--nodes", default=4, show_default=True, help="How many nodes (real slurmds)."),
+        click.option("--nodes", default=4, show_default=True, help="Number of nodes (real slurmds)."),
     ):
         command = option(command)
     return command
 
 
-name_option = click.option("--name", default="default", show_default=True, help="Which sandbox; several may be up.")
+name_option = click.option(
+    "--name", default="default", show_default=True, help="Name of the sandbox; several can be up."
+)
 
 
 @click.group()
 def sandbox() -> None:
-    """A private, real Slurm on this machine: no root, no services, nothing of the site's own Slurm touched.
+    """Run a private, real Slurm on this machine.
 
     \b
-    opsctl sandbox up --nodes 8            in the background, until `down`
-    eval "$(opsctl sandbox env)"; sinfo    use it from this shell
-    opsctl sandbox fault node003 kill      a bad night, on purpose
-    opsctl sandbox down                    ends all of it
-    opsctl sandbox shell                   one just for a shell, gone when it ends
+    opsctl sandbox up --nodes 8            start in the background
+    eval "$(opsctl sandbox env)"; sinfo    use the sandbox from this shell
+    opsctl sandbox fault node003 kill      inject a fault
+    opsctl sandbox down                    stop and remove the sandbox
+    opsctl sandbox shell                   open a shell on a temporary sandbox
     opsctl sandbox run -- srun -N4 hostname
     """
 
@@ -68,24 +70,26 @@ def sandbox() -> None:
 @json_option
 @click.pass_obj
 def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
-    """Bring a sandbox up in the background. If it is up already, nothing is done.
+    """Start a sandbox in the background.
+
+    A sandbox that is up already is left as it is.
 
     \b
     opsctl sandbox up --nodes 8 --fast
     opsctl sandbox up --name night-1 --accounting
     """
     begun = app.clock.monotonic()
-    made = Sandbox.up(SandboxSpec(name=name, **size), clock=app.clock, runner=app.runner)
-    about = f"sandbox {name!r}: {made.record.spec.describe()}"
+    cluster = Sandbox.up(SandboxSpec(name=name, **size), clock=app.clock, runner=app.runner)
+    description = f"sandbox {name!r}: {cluster.record.spec.describe()}"
     took = app.clock.monotonic() - begun
     if as_json:
-        facts = {"was_up": made.was_up, "seconds": took, "env": made.env(), "shared": made.record.site.shared}
-        print_json({**asdict(made.record.spec), **facts})
+        facts = {"was_up": cluster.was_up, "seconds": took, "env": cluster.env(), "shared": cluster.record.site.shared}
+        print_json({**asdict(cluster.record.spec), **facts})
         return
-    say(f"{about}; it was up already" if made.was_up else f"{about}; up in {took:.1f} s")
-    say(f'to use it from this shell:  eval "$(opsctl sandbox env{for_name(name)})"')
-    if made.record.site.shared:
-        say(f"other users of this machine may submit jobs to it:  export SLURM_CONF={made.conf}")
+    print_text(f"{description}; it was up already" if cluster.was_up else f"{description}; up in {took:.1f} s")
+    print_text(f'to use it from this shell:  eval "$(opsctl sandbox env{for_name(name)})"')
+    if cluster.record.site.shared:
+        print_text(f"other users of this machine may submit jobs to it:  export SLURM_CONF={cluster.conf}")
 
 
 @sandbox.command()
@@ -93,7 +97,9 @@ def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
 @json_option
 @click.pass_obj
 def down(app: HasSeams, *, name: str, as_json: bool) -> None:
-    """End every process of a sandbox, jobs included, and remove its files.
+    """Stop a sandbox and remove its files.
+
+    Ends every process of the sandbox, jobs included.
 
     \b
     opsctl sandbox down
@@ -103,31 +109,35 @@ def down(app: HasSeams, *, name: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "ended": ended.count})
     elif ended.count:
-        say(f"sandbox {name!r} is down: {ended.count} processes ended, none left")
+        print_text(f"sandbox {name!r} is down: {ended.count} processes ended, none left")
     else:
-        say(f"sandbox {name!r} was not up; nothing of it is left")
+        print_text(f"sandbox {name!r} was not up; no files are left")
 
 
 @sandbox.command()
-@click.option("--name", help="Only this one.")
+@click.option("--name", help="Show only this sandbox.")
 @json_option
 @click.pass_obj
 def status(app: HasSeams, *, name: str | None, as_json: bool) -> None:
-    """The sandboxes that are up: nodes, processes, memory, uptime.
+    """Show the sandboxes that are up.
+
+    For each sandbox: nodes, processes, memory and uptime.
 
     \b
     opsctl sandbox status
     """
     names = [name] if name else Places.default().names()
-    statuses = [Sandbox.open(each, clock=app.clock, runner=app.runner).status() for each in names]
+    statuses = [Sandbox.open(sandbox_name, clock=app.clock, runner=app.runner).status() for sandbox_name in names]
     if as_json:
         print_json([asdict(sandbox_status) for sandbox_status in statuses])
     else:
-        say("\n".join(describe(sandbox_status) for sandbox_status in statuses) or "no sandbox is up; opsctl sandbox up")
+        print_text(
+            "\n".join(describe(sandbox_status) for sandbox_status in statuses) or "no sandbox is up; opsctl sandbox up"
+        )
 
 
 def describe(status: SandboxStatus) -> str:
-    """One sandbox in a few lines."""
+    """Return a few lines about a sandbox."""
     states = sorted(set(status.nodes.values()))
     counts = ", ".join(f"{list(status.nodes.values()).count(state)} {state}" for state in states)
     hours, minutes = divmod(int(status.uptime_s) // 60, 60)
@@ -146,24 +156,26 @@ def describe(status: SandboxStatus) -> str:
 @name_option
 @click.pass_obj
 def env(app: HasSeams, name: str) -> None:
-    """Print what a shell needs to use a sandbox.
+    """Print the environment variables of a sandbox.
 
     \b
     eval "$(opsctl sandbox env)"
     """
     for key, value in Sandbox.open(name, clock=app.clock, runner=app.runner).env().items():
-        say(f"export {key}={shlex.quote(value)}")
+        print_text(f"export {key}={shlex.quote(value)}")
 
 
 @sandbox.command(context_settings={"allow_interspersed_args": False})
 @size_options
 @click.option(
-    "--inside", type=click.Path(path_type=Path), hidden=True, help="Where the namespaces are entered already."
+    "--inside", type=click.Path(path_type=Path), hidden=True, help="Directory of the sandbox, inside the namespaces."
 )
 @click.argument("command", nargs=-1, required=True)
 @click.pass_context
 def run(ctx: click.Context, /, inside: Path | None, command: tuple[str, ...], **size: Any) -> None:
-    """Run COMMAND on a sandbox of its own, which ends with it and leaves nothing. Its exit code is COMMAND's.
+    """Run COMMAND on a temporary sandbox.
+
+    The sandbox ends with COMMAND and leaves no files. The exit code is that of COMMAND.
 
     \b
     opsctl sandbox run --nodes 8 -- srun -N8 hostname
@@ -179,14 +191,16 @@ def run(ctx: click.Context, /, inside: Path | None, command: tuple[str, ...], **
 @size_options
 @click.pass_context
 def shell(ctx: click.Context, /, **size: Any) -> None:
-    """Your shell on a sandbox of its own, which ends with it and leaves nothing.
+    """Open your shell on a temporary sandbox.
+
+    The sandbox ends with the shell and leaves no files.
 
     \b
     opsctl sandbox shell --nodes 2
     """
     app, spec = ctx.obj, SandboxSpec(name="run", **size)
     if sys.stdin.isatty():
-        warn(f"a private Slurm of {spec.describe()}; `exit` ends all of it")
+        warn(f"a private Slurm of {spec.describe()}; `exit` ends the sandbox")
     command = [os.environ.get("SHELL") or "/bin/sh"]
     ctx.exit(run_private(spec, command, clock=app.clock, runner=app.runner, warn=warn))
 
@@ -198,17 +212,19 @@ def shell(ctx: click.Context, /, **size: Any) -> None:
 @json_option
 @click.pass_obj
 def fault(app: HasSeams, target: str, action: str, name: str, *, as_json: bool) -> None:
-    """Hurt a sandbox on purpose.
+    """Inject a fault into a sandbox.
 
     \b
-    opsctl sandbox fault node003 kill       SIGKILL its slurmd; what runs there goes on
-    opsctl sandbox fault node003 crash      the node loses power: slurmd and all that runs there
-    opsctl sandbox fault node003 stop       SIGSTOP its slurmd, until `resume`
-    opsctl sandbox fault node003 restart    start it again
-    opsctl sandbox fault controller kill    the same for slurmctld
+    opsctl sandbox fault node003 kill       SIGKILL the slurmd; running steps continue
+    opsctl sandbox fault node003 crash      simulate power loss: end slurmd and all steps
+    opsctl sandbox fault node003 stop       SIGSTOP the slurmd, until `resume`
+    opsctl sandbox fault node003 restart    start the slurmd again
+    opsctl sandbox fault controller kill    SIGKILL slurmctld
     """
     Sandbox.open(name, clock=app.clock, runner=app.runner).fault(target, FaultKind(action))
-    print_json({"name": name, "target": target, "action": action}) if as_json else say(f"{target}: {action} done")
+    print_json({"name": name, "target": target, "action": action}) if as_json else print_text(
+        f"{target}: {action} done"
+    )
 
 
 def for_name(name: str) -> str:

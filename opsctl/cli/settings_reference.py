@@ -1,4 +1,4 @@
-"""Every key of a settings file as Markdown, from the JSON schema that the file is checked against."""
+"""The reference of a settings file as Markdown, from its JSON schema."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiv
 
 
 def markdown(schema: Schema) -> str:
-    """A heading and a table for each table of the file, the top level first."""
+    """Return a heading and a Markdown table for each table of the file, the top level first."""
     return "\n\n".join(_tables(schema, schema, "")).strip() + "\n"
 
 
 def _tables(whole: Schema, table: Schema, name: str, brackets: str = "[]") -> Iterator[str]:
-    """This table and then those in it, in the order in which they are declared."""
+    """Yield the Markdown of a table and of the tables inside, in the order of their declaration."""
     inner: list[tuple[Schema, str, str]] = []
     rows: list[str] = []
     for key, field in table.get("properties", {}).items():
         path = f"{name}.{key}" if name else key
-        if found := list(_inside(whole, field, path)):
-            inner += found
-        else:
+        tables = list(_inside(whole, field, path))
+        inner += tables
+        if not tables:
             default = "**required**" if key in table.get("required", ()) else _default(field)
             rows.append(f"| `{key}` | {_kind(field)} | {default} | {_cell(field.get('description', ''))} |")
     text = " ".join(str(table.get("description", "")).split())
@@ -36,13 +36,13 @@ def _tables(whole: Schema, table: Schema, name: str, brackets: str = "[]") -> It
 
 
 def _inside(whole: Schema, field: Schema, path: str) -> Iterator[tuple[Schema, str, str]]:
-    """The tables that stand under this key: one, a list of them, or one for each name that the user chooses."""
+    """Yield the tables of a key: a single table, a list of tables, or tables with names chosen by the user."""
     if "$ref" in field:
         table = whole["$defs"][field["$ref"].rpartition("/")[2]]
         if table.get("type") == "object":
             yield table, path, "[]"
-    for each in (*field.get("anyOf", ()), *field.get("oneOf", ())):
-        yield from _inside(whole, each, path)
+    for variant in (*field.get("anyOf", ()), *field.get("oneOf", ())):
+        yield from _inside(whole, variant, path)
     if field.get("type") == "array":
         yield from ((table, name, "[[]]") for table, name, _ in _inside(whole, field["items"], path))
     if isinstance(more := field.get("additionalProperties"), dict):
@@ -50,8 +50,8 @@ def _inside(whole: Schema, field: Schema, path: str) -> Iterator[tuple[Schema, s
 
 
 def _kind(field: Schema) -> str:
-    """`whole number ≥ 1`, `"a" or "b"`, `list of text`."""
-    if options := [each for each in field.get("anyOf", ()) if each.get("type") != "null"]:
+    """Return the type of a key: `whole number ≥ 1`, `"a" or "b"`, `list of text`."""
+    if options := [variant for variant in field.get("anyOf", ()) if variant.get("type") != "null"]:
         return " or ".join(dict.fromkeys(map(_kind, options)))
     if words := field.get("enum") or ([field["const"]] if "const" in field else []):
         return " or ".join(f"`{json.dumps(word)}`" for word in words)

@@ -1,4 +1,4 @@
-"""`opsctl stacks`: where every rank is, the odd ones first."""
+"""`opsctl stacks`: the stack of every rank, the odd ranks first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opsctl.cli.node_view import NodeView
-from opsctl.cli.output import json_option, optional_train, print_json, say
+from opsctl.cli.output import json_option, optional_train, print_json, print_text
 from opsctl.diagnosis import request_stacks
 from opsctl.diagnosis.py_spy import dump_stacks
 from opsctl.diagnosis.speakers import speaker_of_file
@@ -29,28 +29,42 @@ if TYPE_CHECKING:
 @click.command()
 @optional_train
 @click.option(
-    "--seconds", type=click.FloatRange(0, 600), default=10, show_default=True, help="How long to wait for the ranks."
+    "--seconds", type=click.FloatRange(0, 600), default=10, show_default=True, help="Seconds to wait for the ranks."
 )
-@click.option("--signal", is_flag=True, help="Send USR2 too; what does not handle it is ended by it.")
+@click.option("--signal", is_flag=True, help="Send USR2 as well; it ends processes that do not handle it.")
 @click.option(
-    "--py-spy", is_flag=False, flag_value="py-spy", default="", metavar="[PROGRAM]",
-    help="Have py-spy, or that program, look on every node: through srun beside the steps that run, or ssh.",
-)  # fmt: skip
-@click.option("--native", is_flag=True, help="With --py-spy: frames of C and C++ too; stops a rank for a moment.")
+    "--py-spy",
+    is_flag=False,
+    flag_value="py-spy",
+    default="",
+    metavar="[PROGRAM]",
+    help="Run py-spy (or PROGRAM) on every node of the task.",
+)
+@click.option("--native", is_flag=True, help="With --py-spy: show C and C++ frames; pauses ranks briefly.")
 @click.option(
-    "--from", "files", multiple=True, type=click.Path(exists=True, path_type=Path),
-    help="Group what these files or directories hold, of py-spy or faulthandler, instead of asking TRAIN.",
-)  # fmt: skip
+    "--from",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="Group saved py-spy or faulthandler output instead.",
+)
 @json_option
 @click.pass_obj
 def stacks(
-    app: App, train: str | None, *, seconds: float, signal: bool, py_spy: str, native: bool, files: tuple[Path, ...],
+    app: App,
+    train: str | None,
+    *,
+    seconds: float,
+    signal: bool,
+    py_spy: str,
+    native: bool,
+    files: tuple[Path, ...],
     as_json: bool,
-) -> None:  # fmt: skip
-    """Ask every rank of TRAIN's running task for its stack, and show which ranks are where, the odd ones first.
+) -> None:
+    """Show where every rank is, the odd ranks first.
 
-    A trainer that comes with opsctl answers by itself; any other needs --py-spy, which goes through the job itself, or
-    by ssh where that is not possible, as remote.ways says.
+    Asks every rank of the running task of TRAIN for its stack and groups equal stacks. The trainer of opsctl answers
+    by itself. Other trainers need --py-spy, which runs through the job, or by ssh as `remote.ways` allows.
 
     \b
     opsctl stacks tiny-gpt
@@ -79,12 +93,12 @@ def stacks(
     except OSError as error:
         if not py_spy:
             raise cannot_write(target, error) from error
-        notes.append(f"the ranks themselves could not be asked: {error}")
+        notes.append(f"the ranks could not be asked: {error}")
     if py_spy:
-        looked = dump_stacks(py_spy, attempt.name, expand(job.nodes), NodeView(app).fanout(), native=native)
-        text, notes = looked.text, [*notes, *looked.problems]
-        with suppress(OSError):  # what is somebody else's is shown, and not kept
-            looked.keep(target)
+        dump = dump_stacks(py_spy, attempt.name, expand(job.nodes), NodeView(app).fanout(), native=native)
+        text, notes = dump.text, [*notes, *dump.problems]
+        with suppress(OSError):  # a run directory of another user is not written to
+            dump.keep(target)
     notes += [f"all of them: {target}"] if target.exists() else []
     _show(request_stacks.collect_answers(target, text), ranks=ranks, as_json=as_json, notes=[*filter(None, notes)])
 
@@ -101,15 +115,17 @@ def _running(app: App, run: RunDir) -> tuple[Job, Attempt]:
 
 
 def _read(files: tuple[Path, ...]) -> list[Stack]:
-    paths = [each for path in files for each in (sorted(path.iterdir()) if path.is_dir() else [path])]
-    found = []
+    paths: list[Path] = []
+    for file in files:
+        paths += sorted(file.iterdir()) if file.is_dir() else [file]
+    stacks: list[Stack] = []
     for path in paths:
         if path.is_file():
-            known = speaker_of_file(path.name if path.suffix != ".txt" else f"{path.stem}.log")
-            found += parse_stacks(path.read_bytes(), known)
-    if not found:
-        raise OpsctlError("no stacks there", hint="what py-spy dump, or faulthandler, printed")
-    return found
+            speaker = speaker_of_file(path.name if path.suffix != ".txt" else f"{path.stem}.log")
+            stacks += parse_stacks(path.read_bytes(), speaker)
+    if not stacks:
+        raise OpsctlError("the files contain no stacks", hint="--from reads the output of py-spy dump or faulthandler")
+    return stacks
 
 
 def _show(stacks: list[Stack], *, as_json: bool, ranks: int | None = None, notes: list[str] | None = None) -> None:
@@ -126,4 +142,4 @@ def _show(stacks: list[Stack], *, as_json: bool, ranks: int | None = None, notes
         print_json({"groups": groups, "answered": len(stacks), "ranks": ranks, "notes": notes or []})
         return
     for line in [*render_stacks(stacks, ranks=ranks), *(notes or [])]:
-        say(line)
+        print_text(line)

@@ -1,4 +1,4 @@
-"""`opsctl status`: one question to Slurm for all trains together."""
+"""`opsctl status`: the state of all trains, from one query of Slurm."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from opsctl.cli.owner_tasks import keep_cron
 from opsctl.cli.progress_lines import progress_lines
 from opsctl.errors import Unreachable
 from opsctl.model import Job
-from opsctl.monitor.status import TrainStatus
-from opsctl.monitor.status import read_status as look
+from opsctl.monitor.status import TrainStatus, read_status
 from opsctl.state.run_dir import all_trains
 from opsctl.state.site_dir import SiteDir
 from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
 from opsctl.units import format_duration
 
 SLURM = "slurm/site"
-"""What the watch finds when Slurm does not answer."""
+"""Key of the alert that Slurm does not answer."""
 STYLES = {
     "running": "green",
     "finished": "green",
@@ -44,14 +43,15 @@ STYLES = {
 
 @click.command()
 @optional_train
-@click.option("--watch", is_flag=True, help="Look again every --every seconds until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option("--every", type=INTERVAL, default="10s", show_default=True, help="Time between two refreshes.")
 @json_option
 @click.pass_obj
 def status(app: App, train: str | None, *, watch: bool, every: timedelta, as_json: bool) -> int:
-    """What runs, what waits and why, step, loss, speed, next checkpoint, time left; of TRAIN, or of every train.
+    """Show the state, progress and time left of trains.
 
-    While Slurm does not answer: what the run directories know, and exit 75.
+    For TRAIN, or every train: running and queued tasks, pending reason, step, loss, speed, next checkpoint and time
+    left. If Slurm does not answer, shows what the run directories record; exit 75.
 
     \b
     opsctl status
@@ -74,7 +74,7 @@ def status(app: App, train: str | None, *, watch: bool, every: timedelta, as_jso
 
 
 def _watch(app: App, train: str | None, terminal: Console, every: float, *, as_json: bool) -> None:
-    """Until Ctrl-C: on a terminal one page that changes, elsewhere one page or one JSON line after the other."""
+    """Refresh until Ctrl-C: in place on a terminal, otherwise page after page or one JSON line after the other."""
     with Live(console=terminal, auto_refresh=False) if terminal.is_terminal and not as_json else nullcontext() as live:
         while True:
             statuses = _statuses(app, train)
@@ -102,11 +102,11 @@ def _statuses(app: App, train: str | None) -> list[TrainStatus]:
     jobs, away = _queue(app, alerts) if runs else ([], "")
     if not away:
         keep_cron(app)
-    return [look(run, app.journal(run), jobs, app.clock.now(), alerts, away=away) for run in runs]
+    return [read_status(run, app.journal(run), jobs, app.clock.now(), alerts, away=away) for run in runs]
 
 
 def _queue(app: App, alerts: Sequence[OpenAlert]) -> tuple[list[Job] | None, str]:
-    """The whole queue, or why there is none; since when, if people were told."""
+    """Return the queue, or the reason why Slurm does not answer, with the start of the outage if an alert has it."""
     try:
         return app.scheduler.jobs(), ""
     except Unreachable as error:
@@ -121,7 +121,7 @@ def _page(statuses: list[TrainStatus], app: App, terminal: Console) -> Renderabl
         return Text(f"no trains below {app.root}; opsctl launch TRAIN.toml starts one")
     now, ramp = app.clock.now(), ASCII if terminal.options.ascii_only else BLOCKS
     away = [
-        Text(f"{text}; this is what the run directories know", "yellow")
+        Text(f"{text}; showing what the run directories record", "yellow")
         for text in {status.slurm for status in statuses}
         if text
     ]
@@ -164,7 +164,9 @@ def _lines(status: TrainStatus, now: datetime, ramp: str) -> list[tuple[str, str
         (f"{armed.switch} switch", f"armed by {armed.by} {_for(armed.since, now)} ago{_because(armed.why)}")
         for armed in status.switches
     ]
-    lines += [("request", f"{ask.verb} by {ask.by}: `opsctl watch` carries it out") for ask in status.requests]
+    lines += [
+        ("request", f"{request.verb} by {request.by}: `opsctl watch` carries it out") for request in status.requests
+    ]
     lines += [(alert.level, f"{alert.summary}{' (acknowledged)' * alert.acknowledged}") for alert in status.alerts]
     return lines + [("note", note) for note in status.notes]
 

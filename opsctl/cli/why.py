@@ -1,4 +1,4 @@
-"""`opsctl why`: what ended a task, on which node and rank, and what to do."""
+"""`opsctl why`: the cause, node and rank of a failed attempt, and the advice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.output import json_option, optional_train, print_json, say
+from opsctl.cli.output import json_option, optional_train, print_json, print_text
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt, diagnose_logs
 from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_slurm, explain_by_trainer
@@ -34,18 +34,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @optional_train
+@click.option("--task", type=click.IntRange(min=0), help="Array task to diagnose (default: the most recent attempt).")
 @click.option(
-    "--task", type=click.IntRange(min=0), help="Of this array task, in its newest attempt; else of the newest."
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="Log file or directory to read instead of TRAIN; repeatable.",
 )
-@click.option(
-    "--log", "logs", multiple=True, type=click.Path(exists=True, path_type=Path),
-    help="Read this log, or all of a directory's, instead of TRAIN's; may be given again.",
-)  # fmt: skip
 @json_option
 @click.pass_obj
 def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...], as_json: bool) -> None:
-    """Say what ended a task of TRAIN: the first cause and not its echo, where, when, the lines that prove it, and what
-    to do.
+    """Diagnose why a task of a train ended.
+
+    Shows the first cause, the node and rank, the time, the log lines that prove it, and what to do.
 
     \b
     opsctl why tiny-gpt
@@ -61,65 +63,70 @@ def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...]
     if as_json:
         print_json({**asdict(diagnosis), "suspects": diagnosis.suspects, "done": done})
     else:
-        say("\n".join(render_diagnosis(diagnosis, train or "", done)))
+        print_text("\n".join(render_diagnosis(diagnosis, train or "", done)))
 
 
 def _files(paths: tuple[Path, ...]) -> list[Path]:
-    found = [each for path in paths for each in (sorted(path.iterdir()) if path.is_dir() else [path])]
-    return [path for path in found if path.is_file()]
+    """Return the files of `paths`, and those inside its directories."""
+    files: list[Path] = []
+    for path in paths:
+        files += sorted(path.iterdir()) if path.is_dir() else [path]
+    return [file for file in files if file.is_file()]
 
 
 def diagnose(app: App, run: RunDir, task: int | None) -> Diagnosis:
-    """Why the newest attempt that has ended, of this task or of all, ended. Raises InputError if there is none."""
+    """Diagnose the most recent ended attempt, of `task` or of any task. Raises InputError if no attempt has ended."""
     started = list(replay(app.journal(run).events()).started)
-    mine = [attempt for attempt in started if task is None or run.attempt(attempt).task == task]
-    over = [attempt for attempt in mine if _is_over(app, run.attempt(attempt))] if mine else []
-    if not over:
+    attempts = [attempt for attempt in started if task is None or run.attempt(attempt).task == task]
+    ended = [attempt for attempt in attempts if _is_over(app, run.attempt(attempt))] if attempts else []
+    if not ended:
         of = f"{run.name}: no attempt" + ("" if task is None else f" of task {task}")
-        raise InputError(f"{of} has ended", hint=f"opsctl status {run.name}; opsctl stacks {run.name} where it hangs")
-    attempt = over[-1]
+        raise InputError(f"{of} has ended", hint=f"opsctl status {run.name}; if a task hangs: opsctl stacks {run.name}")
+    attempt = ended[-1]
     earlier = started[: started.index(attempt)]
-    before = diagnose_attempt(run, _lived(app, run, earlier[-1], started)) if earlier else None
-    ask = diagnose_hang if _hung(run.attempt(attempt)) else diagnose_attempt
-    diagnosis = ask(run, _lived(app, run, attempt, started), before=before)
+    before = diagnose_attempt(run, _load_logs(app, run, earlier[-1], started)) if earlier else None
+    diagnose_ended = diagnose_hang if _is_hung(run.attempt(attempt)) else diagnose_attempt
+    diagnosis = diagnose_ended(run, _load_logs(app, run, attempt, started), before=before)
     return _with_past(app, run, run.attempt(attempt), _with_lost_node(run.attempt(attempt), diagnosis))
 
 
 def _with_lost_node(attempt: Attempt, diagnosis: Diagnosis) -> Diagnosis:
-    """With the node that was down when the attempt was finalized, where its logs name none: Slurm forgets such
-    states."""
+    """Add the node that was down when the attempt was finalized, unless the logs name a node.
+
+    Slurm does not remember such states.
+    """
     done = read_end(attempt)
     if diagnosis.node or done is None or len(done.suspects) != 1:
         return diagnosis
     return replace(diagnosis, node=done.suspects[0])
 
 
-def _hung(attempt: Attempt) -> bool:
+def _is_hung(attempt: Attempt) -> bool:
     done, stop_request = read_end(attempt), read_stop_request(attempt)
     return done.outcome is Outcome.HUNG if done else bool(stop_request and stop_request.reason is StopKind.HUNG)
 
 
 def _with_past(app: App, run: RunDir, attempt: Attempt, diagnosis: Diagnosis) -> Diagnosis:
-    """With what health knows of the nodes, as far as it is known which they were and when it ended."""
+    """Add the health history of the nodes of the attempt."""
     began, done = read_start(attempt), read_end(attempt)
     at = done.ended if done else gather_evidence(run, attempt, None)[1] or app.clock.now()
     allocated = began.nodes if began else ""
     return add_node_history(diagnosis, app.history, allocated, at=at, days=app.site.health.lemon_days)
 
 
-def _lived(app: App, run: RunDir, attempt: str, started: list[str]) -> FinishedAttemptLogs:
-    return load_attempt_logs(run, attempt, started, _said(app, run.attempt(attempt)))
+def _load_logs(app: App, run: RunDir, attempt: str, started: list[str]) -> FinishedAttemptLogs:
+    return load_attempt_logs(run, attempt, started, _find_exit_reason(app, run.attempt(attempt)))
 
 
 def _is_over(app: App, attempt: Attempt) -> bool:
-    """Settled, or its body has exited, or Slurm says so."""
+    """Return whether the attempt is finalized, its body has exited, or Slurm reports the job as ended."""
     if read_end(attempt) or attempt.body_exit.exists():
         return True
     return _state(app, attempt).is_final
 
 
 def _state(app: App, attempt: Attempt) -> JobState:
-    """Slurm's word for an attempt's job, or UNKNOWN where it has none or does not answer."""
+    """Return the state of the job of an attempt; UNKNOWN if Slurm has no record or does not answer."""
     if (done := read_end(attempt)) and (state := SLURM_SAID.get(done.outcome)):
         return state
     try:
@@ -131,21 +138,21 @@ def _state(app: App, attempt: Attempt) -> JobState:
     )
 
 
-def _said(app: App, attempt: Attempt) -> ExitReason | None:
-    """What the trainer, the guard or Slurm say."""
-    word = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_words(attempt))
+def _find_exit_reason(app: App, attempt: Attempt) -> ExitReason | None:
+    """Return the reason that the trainer, the guard or Slurm gives for the exit."""
+    reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_words(attempt))
     if (
-        word is None
+        reason is None
         and (done := read_end(attempt))
         and done.outcome.value in {"finished", "killed", "paused", "stopped"}
     ):
         kind = CauseKind.NONE if done.outcome.value == "finished" else CauseKind.SWITCH
         return ExitReason(kind=kind, says=done.why, is_final=True)
-    return word or explain_by_slurm(_state(app, attempt))
+    return reason or explain_by_slurm(_state(app, attempt))
 
 
 def render_diagnosis(diagnosis: Diagnosis, train: str, done: Sequence[str] = ()) -> list[str]:
-    """For people: what, where, when, the proof, what was done, what to do."""
+    """Return lines for a terminal: cause, place, time, proof, actions and advice."""
     where = ", ".join(
         part
         for part in (
@@ -164,7 +171,7 @@ def render_diagnosis(diagnosis: Diagnosis, train: str, done: Sequence[str] = ())
     ]
     rows = [("where", where), ("when", _when(diagnosis))]
     rows += [("proof", line) for line in diagnosis.evidence] + [("also", line) for line in diagnosis.also]
-    rows += [("log", diagnosis.log), *(("done", each) for each in done), ("do", diagnosis.advice)]
+    rows += [("log", diagnosis.log), *(("done", action) for action in done), ("do", diagnosis.advice)]
     if train and diagnosis.suspects and not done:
         rows.append(("", f"opsctl release {train} --exclude {','.join(diagnosis.suspects)}"))
     last = ""

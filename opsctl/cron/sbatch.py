@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from opsctl.errors import Unreachable
 from opsctl.ports import Runner, TimedOut
-from opsctl.scheduler.slurm import NO_FILTER, TIMEOUT
+from opsctl.scheduler.slurm import NO_FILTER, TIMEOUT_S
 from opsctl.scheduler.slurm_errors import HINT, raise_for_error
 
 
@@ -25,7 +25,7 @@ def sbatch(runner: Runner, env: Mapping[str, str], script: str, *, options: Sequ
     argv = ("sbatch", "--parsable", *options)
     try:
         out = raise_for_error(
-            runner.run(argv, timeout=TIMEOUT, stdin=script, env=NO_FILTER["sbatch"] | foreign_to_us(env))
+            runner.run(argv, timeout=TIMEOUT_S, stdin=script, env=NO_FILTER["sbatch"] | foreign_to_us(env))
         ).out
     except TimedOut as error:
         raise Unreachable(str(error), hint=HINT) from error

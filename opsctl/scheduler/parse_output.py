@@ -1,7 +1,6 @@
-"""From the words of Slurm's programs to our nouns. Pure, and whatever it is fed, nothing is raised: a row that makes no
-sense is left out and does not hide the others.
+"""Parse the output of Slurm's programs. Pure; a malformed row is skipped and does not hide the other rows.
 
-The programs are asked to end every field in a mark of our own making, so that no job's name can look like one.
+The programs end every field with a random mark, so that no job name can imitate a field's end.
 """
 
 from __future__ import annotations
@@ -17,174 +16,240 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from opsctl.model import DrainReason, Job, Limits, Node, Partition, Reservation
 from opsctl.scheduler.field_values import (
-    count_of,
-    exit_code_of,
-    limit_of,
-    listed,
-    number_of,
-    tasks_of,
-    text_of,
-    time_of,
+    parse_count,
+    parse_exit_code,
+    parse_job_number,
+    parse_limit,
+    parse_tasks,
+    parse_text,
+    parse_time,
+    split_list,
 )
-from opsctl.scheduler.states import parse_state
+from opsctl.scheduler.states import parse_node_reason, parse_state
 from opsctl.units import parse_slurm_minutes
 
 T = TypeVar("T")
 
-SQUEUE_FIELDS = ("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "NodeList", "NumNodes", "UserName",
-                 "Partition", "StartTime", "EndTime", "SubmitTime", "AccrueTime", "exit_code", "RestartCnt",
-                 "Comment", "Name")  # fmt: skip
-SACCT_FIELDS = ("JobIDRaw", "JobID", "State", "Reason", "NodeList", "NNodes", "User", "Partition", "Start", "End",
-                "Submit", "ExitCode", "Comment", "JobName")  # fmt: skip
+SQUEUE_FIELDS = (
+    "JobID",
+    "ArrayJobID",
+    "ArrayTaskID",
+    "State",
+    "Reason",
+    "NodeList",
+    "NumNodes",
+    "UserName",
+    "Partition",
+    "StartTime",
+    "EndTime",
+    "SubmitTime",
+    "AccrueTime",
+    "exit_code",
+    "RestartCnt",
+    "Comment",
+    "Name",
+)
+SACCT_FIELDS = (
+    "JobIDRaw",
+    "JobID",
+    "State",
+    "Reason",
+    "NodeList",
+    "NNodes",
+    "User",
+    "Partition",
+    "Start",
+    "End",
+    "Submit",
+    "ExitCode",
+    "Comment",
+    "JobName",
+)
 SINFO_FIELDS = ("NodeList", "StateComplete", "NodeAddr", "Reason")
 REASON_FIELDS = ("NodeList", "User", "Timestamp", "Reason")
 END_FIELDS = ("State", "EndTime")
 
 
 def long_format(fields: Sequence[str], mark: str) -> str:
-    """What squeue and sinfo take as `--Format`: every field in its full length (`:0`), followed by the mark."""
+    """Return the `--Format` of squeue and sinfo: every field in full length (`:0`), followed by the mark."""
     return ",".join(f"{field}:0{mark}" for field in fields)
 
 
-def rows(text: str, mark: str, width: int) -> Iterator[list[str]]:
-    """Rows of `width` fields that each end in the mark. Lines before a row's first word are the program's own, such as
-    the line feed after the row before or `CLUSTER: name`."""
+def split_rows(text: str, mark: str, width: int) -> Iterator[list[str]]:
+    """Split into rows of `width` fields, each field ended by the mark.
+
+    Lines before the first word of a row come from the program (`CLUSTER: name`, line feeds) and are dropped.
+    """
     parts = text.split(mark)
     for start in range(0, len(parts) - width, width):
         yield [parts[start].rpartition("\n")[2].strip(), *parts[start + 1 : start + width]]
 
 
-def parse_each(parse: Callable[[list[str]], T], found: Iterable[list[str]]) -> list[T]:
-    """What could be made of the rows."""
-    made: list[T] = []
-    for row in found:
+def parse_rows(parse: Callable[[dict[str, str]], T], text: str, mark: str, fields: Sequence[str]) -> list[T]:
+    """Parse every row, given as field name → word; skip the rows for which `parse` raises ValueError."""
+    records: list[T] = []
+    for row in split_rows(text, mark, len(fields)):
         with suppress(ValueError):
-            made.append(parse(row))
-    return made
+            records.append(parse(dict(zip(fields, row, strict=True))))
+    return records
 
 
 def parse_jobs(text: str, mark: str) -> list[Job]:
-    """`squeue --Format` with SQUEUE_FIELDS."""
-    return parse_each(_queued, rows(text, mark, len(SQUEUE_FIELDS)))
+    """Parse `squeue --Format` with SQUEUE_FIELDS."""
+    return parse_rows(_parse_queued_job, text, mark, SQUEUE_FIELDS)
 
 
-def _queued(row: list[str]) -> Job:
-    (number, array, tasks, state, reason, nodes, count, user, partition, start, end, submitted, accrued, code,
-     restarts, comment, name) = row  # fmt: skip
+def _parse_queued_job(row: dict[str, str]) -> Job:
     return Job(
-        id=number_of(number), array=number_of(array), tasks=tasks_of(tasks), name=name, user=user,
-        state=parse_state(state), reason=text_of(reason), nodes=text_of(nodes), node_count=count_of(count),
-        partition=partition, comment=text_of(comment), start=time_of(start), end=time_of(end),
-        submitted=time_of(submitted), accrued=time_of(accrued), exit_code=exit_code_of(code),
-        restarts=count_of(restarts),
-    )  # fmt: skip
+        id=parse_job_number(row["JobID"]),
+        array=parse_job_number(row["ArrayJobID"]),
+        tasks=parse_tasks(row["ArrayTaskID"]),
+        name=row["Name"],
+        user=row["UserName"],
+        state=parse_state(row["State"]),
+        reason=parse_text(row["Reason"]),
+        nodes=parse_text(row["NodeList"]),
+        node_count=parse_count(row["NumNodes"]),
+        partition=row["Partition"],
+        comment=parse_text(row["Comment"]),
+        start=parse_time(row["StartTime"]),
+        end=parse_time(row["EndTime"]),
+        submitted=parse_time(row["SubmitTime"]),
+        accrued=parse_time(row["AccrueTime"]),
+        exit_code=parse_exit_code(row["exit_code"]),
+        restarts=parse_count(row["RestartCnt"]),
+    )
 
 
 def parse_past(text: str, mark: str) -> list[Job]:
-    """`sacct --duplicates --parsable` with SACCT_FIELDS: every attempt, in sacct's order, numbered by it."""
-    attempts: dict[str, int] = {}
-    made = []
-    for job in parse_each(_past, rows(text, mark, len(SACCT_FIELDS))):
-        attempts[job.id] = attempts.get(job.id, -1) + 1
-        made.append(replace(job, restarts=attempts[job.id]))
-    return made
+    """Parse `sacct --duplicates --parsable` with SACCT_FIELDS: every attempt, in sacct's order.
+
+    sacct does not print the restart count, so the attempts of a job are numbered in that order.
+    """
+    last_restart: dict[str, int] = {}
+    attempts = []
+    for job in parse_rows(_parse_past_job, text, mark, SACCT_FIELDS):
+        last_restart[job.id] = last_restart.get(job.id, -1) + 1
+        attempts.append(replace(job, restarts=last_restart[job.id]))
+    return attempts
 
 
-def _past(row: list[str]) -> Job:
-    number, shown, state, reason, nodes, count, user, partition, start, end, submitted, code, comment, name = row
-    array, _, tasks = shown.partition("_")
+def _parse_past_job(row: dict[str, str]) -> Job:
+    array, _, tasks = row["JobID"].partition("_")
     return Job(
-        id=number_of(number), array=number_of(array), tasks=tasks_of(tasks), name=name, user=user,
-        state=parse_state(state), reason=text_of(reason), nodes=text_of(nodes), node_count=count_of(count),
-        partition=partition, comment=text_of(comment), start=time_of(start), end=time_of(end),
-        submitted=time_of(submitted), exit_code=code,
-    )  # fmt: skip
+        id=parse_job_number(row["JobIDRaw"]),
+        array=parse_job_number(array),
+        tasks=parse_tasks(tasks),
+        name=row["JobName"],
+        user=row["User"],
+        state=parse_state(row["State"]),
+        reason=parse_text(row["Reason"]),
+        nodes=parse_text(row["NodeList"]),
+        node_count=parse_count(row["NNodes"]),
+        partition=row["Partition"],
+        comment=parse_text(row["Comment"]),
+        start=parse_time(row["Start"]),
+        end=parse_time(row["End"]),
+        submitted=parse_time(row["Submit"]),
+        exit_code=row["ExitCode"],
+    )
 
 
 def parse_nodes(text: str, mark: str) -> list[Node]:
-    """`sinfo -N --Format` with SINFO_FIELDS, which has a row for each node in each of its partitions."""
-    nodes = parse_each(_node, rows(text, mark, len(SINFO_FIELDS)))
+    """Parse `sinfo -N --Format` with SINFO_FIELDS, which prints a node once for each of its partitions."""
+    nodes = parse_rows(_parse_node, text, mark, SINFO_FIELDS)
     return list({node.name: node for node in nodes}.values())
 
 
-def _node(row: list[str]) -> Node:
-    name, state, address, reason = row
-    if not name:
+def _parse_node(row: dict[str, str]) -> Node:
+    if not row["NodeList"]:
         raise ValueError("a node without a name")
-    return Node(name=name, state=state.upper(), address=address, reason=text_of(reason))
+    state = row["StateComplete"].upper()
+    reason = parse_node_reason(state, parse_text(row["Reason"]))
+    return Node(name=row["NodeList"], state=state, address=row["NodeAddr"], reason=reason)
 
 
 def parse_reasons(text: str, mark: str) -> list[DrainReason]:
-    """`sinfo -N --Format` with REASON_FIELDS: only nodes that have a reason."""
-    drain_reasons = [
-        DrainReason(node=node, text=text_of(said), by=text_of(by), at=time_of(at))
-        for node, by, at, said in rows(text, mark, len(REASON_FIELDS))
-        if node and text_of(said)
-    ]
-    return list({reason.node: reason for reason in drain_reasons}.values())
+    """Parse `sinfo -N --Format` with REASON_FIELDS: the nodes that have a reason, in service or not."""
+    reasons = parse_rows(_parse_reason, text, mark, REASON_FIELDS)
+    return list({reason.node: reason for reason in reasons}.values())
+
+
+def _parse_reason(row: dict[str, str]) -> DrainReason:
+    text = parse_text(row["Reason"])
+    if not row["NodeList"] or not text:
+        raise ValueError("no node or no reason")
+    return DrainReason(node=row["NodeList"], text=text, by=parse_text(row["User"]), at=parse_time(row["Timestamp"]))
 
 
 def parse_excluded(text: str, mark: str) -> str:
-    """`squeue` rows of state and excluded nodes: all that some waiting task must not get, folded."""
-    waiting = [nodes for state, nodes in rows(text, mark, 2) if parse_state(state).is_waiting and text_of(nodes)]
+    """Parse `squeue` rows of state and excluded nodes: the union over the waiting tasks, folded."""
+    node_lists: dict[str, None] = {}
+    for state, nodes in split_rows(text, mark, 2):
+        if parse_state(state).is_waiting and parse_text(nodes):
+            node_lists[nodes] = None
     union = NodeSet(resolver=RESOLVER_NOGROUP)
-    for nodes in dict.fromkeys(waiting):
+    for nodes in node_lists:
         with suppress(NodeSetException):
             union.update(NodeSet(nodes, resolver=RESOLVER_NOGROUP))
     return str(union)
 
 
 def parse_end(text: str, mark: str) -> datetime | None:
-    """`squeue` rows with END_FIELDS: when what runs will be ended; None where nothing runs or nothing will end it."""
-    ends = [end for state, end in rows(text, mark, len(END_FIELDS)) if parse_state(state).is_active]
-    return time_of(ends[0]) if ends else None
+    """Parse `squeue` rows with END_FIELDS: the end of the running job; None without a running job or a limit."""
+    ends = [end for state, end in split_rows(text, mark, len(END_FIELDS)) if parse_state(state).is_active]
+    return parse_time(ends[0]) if ends else None
 
 
 def parse_partitions(text: str) -> list[Partition]:
-    """`scontrol --oneliner show partition`, which holds no free text."""
-    lines = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in text.splitlines()]
+    """Parse `scontrol --oneliner show partition`, which prints no free text."""
     return [
         Partition(
-            name=line["PartitionName"],
-            is_default=line.get("Default") == "YES",
-            is_up=line.get("State") == "UP",
-            nodes=count_of(line.get("TotalNodes", "")),
-            max_nodes=limit_of(line.get("MaxNodes", "")),
-            max_minutes=parse_slurm_minutes(line.get("MaxTime", "")),
-            qos=text_of(line.get("QoS", "")),
+            name=pairs["PartitionName"],
+            is_default=pairs.get("Default") == "YES",
+            is_up=pairs.get("State") == "UP",
+            nodes=parse_count(pairs.get("TotalNodes", "")),
+            max_nodes=parse_limit(pairs.get("MaxNodes", "")),
+            max_minutes=parse_slurm_minutes(pairs.get("MaxTime", "")),
+            qos=parse_text(pairs.get("QoS", "")),
         )
-        for line in lines
-        if "PartitionName" in line
+        for pairs in _split_pairs(text.splitlines())
+        if "PartitionName" in pairs
     ]
 
 
 def parse_reservations(text: str) -> list[Reservation]:
-    """`scontrol --oneliner show reservation`: one a line; a sentence where there is none."""
-    lines = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in text.splitlines()]
+    """Parse `scontrol --oneliner show reservation`: one line a reservation, or a sentence without any."""
     return [
         Reservation(
-            name=line["ReservationName"],
-            start=time_of(line.get("StartTime", "")),
-            end=time_of(line.get("EndTime", "")),
-            nodes=text_of(line.get("Nodes", "")),
-            node_count=count_of(line.get("NodeCnt", "")),
-            users=listed(line.get("Users", "")),
-            accounts=listed(line.get("Accounts", "")),
-            flags=listed(line.get("Flags", "")),
+            name=pairs["ReservationName"],
+            start=parse_time(pairs.get("StartTime", "")),
+            end=parse_time(pairs.get("EndTime", "")),
+            nodes=parse_text(pairs.get("Nodes", "")),
+            node_count=parse_count(pairs.get("NodeCnt", "")),
+            users=split_list(pairs.get("Users", "")),
+            accounts=split_list(pairs.get("Accounts", "")),
+            flags=split_list(pairs.get("Flags", "")),
         )
-        for line in lines
-        if "ReservationName" in line
+        for pairs in _split_pairs(text.splitlines())
+        if "ReservationName" in pairs
     ]
 
 
+def _split_pairs(lines: Iterable[str]) -> Iterator[dict[str, str]]:
+    """Split each line of `key=value` words into a mapping."""
+    for line in lines:
+        yield dict(word.split("=", 1) for word in line.split() if "=" in word)
+
+
 def parse_limits(text: str) -> Limits:
-    """`scontrol show config`."""
-    said = dict(re.findall(r"^(\w+)\s*=\s?(.*?)\s*$", text, re.MULTILINE))
+    """Parse `scontrol show config`."""
+    config = dict(re.findall(r"^(\w+)\s*=\s?(.*?)\s*$", text, re.MULTILINE))
     return Limits(
-        version=said.get("SLURM_VERSION", ""),
-        cluster=said.get("ClusterName", ""),
-        max_array_size=count_of(said.get("MaxArraySize", "")),
-        priority=said.get("PriorityType", ""),
-        accounting=said.get("AccountingStorageType", "").endswith("slurmdbd"),
-        enforced=listed(said.get("AccountingStorageEnforce", "")),
+        version=config.get("SLURM_VERSION", ""),
+        cluster=config.get("ClusterName", ""),
+        max_array_size=parse_count(config.get("MaxArraySize", "")),
+        priority=config.get("PriorityType", ""),
+        accounting=config.get("AccountingStorageType", "").endswith("slurmdbd"),
+        enforced=split_list(config.get("AccountingStorageEnforce", "")),
     )

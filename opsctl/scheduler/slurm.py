@@ -32,89 +32,111 @@ from opsctl.scheduler.parse_output import (
 )
 from opsctl.scheduler.slurm_errors import GONE, HINT, NOT_PENDING, UNKNOWN_ID, raise_for_error
 
-TIMEOUT = 10.0
-"""Seconds for one command. With slurmctld down, Slurm's own programs give up after nine."""
-NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+TIMEOUT_S = 10.0
+"""For one command. Slurm's programs give up on a slurmctld that is down after nine seconds."""
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 JOB_ID = re.compile(r"\d+(_(\d+|\[[\d,:-]+\]))?(\+\d+)?", re.ASCII)
 
-PLAIN: dict[str, str | None] = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
-"""Times in seconds since the epoch, which need no time zone; lists of array tasks in their full length."""
-NO_FILTER = {
-    program: {f"{program.upper()}_{name}": None for name in names.split()}
-    for program, names in {
-        "squeue": "ACCOUNT ARRAY FEDERATION LICENSES NAMES PARTITION PRIORITY QOS SIBLING SORT USERS",
-        "sinfo": "FEDERATION PARTITION SORT",
-        "scancel": "ACCOUNT BATCH FULL HURRY INTERACTIVE NAME PARTITION QOS STATE USER WCKEY",
-        "sbatch": "ARRAY_INX CLUSTERS JOB_NAME NO_REQUEUE OPEN_MODE OUTPUT REQUEUE TIMELIMIT WAIT",
-    }.items()
+FULL_LENGTH: dict[str, str | None] = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+"""Print times in seconds since the epoch, which need no time zone, and lists of array tasks in full."""
+FILTER_VARIABLES = {
+    "squeue": "ACCOUNT ARRAY FEDERATION LICENSES NAMES PARTITION PRIORITY QOS SIBLING SORT USERS",
+    "sinfo": "FEDERATION PARTITION SORT",
+    "scancel": "ACCOUNT BATCH FULL HURRY INTERACTIVE NAME PARTITION QOS STATE USER WCKEY",
+    "sbatch": "ARRAY_INX CLUSTERS JOB_NAME NO_REQUEUE OPEN_MODE OUTPUT REQUEUE TIMELIMIT WAIT",
 }
-"""What a user may have set for commands typed by hand: even empty, SQUEUE_USERS hides every job from us."""
-SPOKEN_FOR = {"partition": "PARTITION", "account": "ACCOUNT", "qos": "QOS", "reservation": "RESERVATION",
-              "constraint": "CONSTRAINT", "memory_per_node": "MEM_PER_NODE"}  # fmt: skip
-"""What sbatch takes from its environment (SBATCH_...) before the script's directives, so not where the plan has one."""
+
+
+def _unset_variables(program: str, names: str) -> dict[str, str | None]:
+    return {f"{program.upper()}_{name}": None for name in names.split()}
+
+
+NO_FILTER = {program: _unset_variables(program, names) for program, names in FILTER_VARIABLES.items()}
+"""Variables that a user may have set for typing commands by hand. Even empty, SQUEUE_USERS hides every job."""
+SBATCH_VARIABLES = {
+    "partition": "PARTITION",
+    "account": "ACCOUNT",
+    "qos": "QOS",
+    "reservation": "RESERVATION",
+    "constraint": "CONSTRAINT",
+    "memory_per_node": "MEM_PER_NODE",
+}
+"""Fields of a JobSpec and their SBATCH_... variables. sbatch prefers the variable to the directive in the script, so
+the variable is removed where the plan has a value."""
 
 
 def new_mark() -> str:
-    """What ends each field of an answer. Random, so that nobody can give a job a name that holds it."""
+    """Return a random field separator, so that no job name can contain it."""
     return "\x1f" + secrets.token_hex(4)
 
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """The Scheduler port, by Slurm's commands."""
+    """The Scheduler port, implemented with Slurm's commands."""
 
     runner: Runner
     mark: str = field(default_factory=new_mark)
 
     def jobs(self) -> list[Job]:
-        """Also what has ended and is still remembered (MinJobAge), and jobs in hidden partitions."""
+        """Return the whole queue, with ended jobs that Slurm still remembers (MinJobAge) and hidden partitions."""
         argv = ("squeue", "--noheader", "--all", "--states=all", f"--Format={long_format(SQUEUE_FIELDS, self.mark)}")
-        return parse_jobs(whole(raise_for_error(self._run(*argv)), self.mark, len(SQUEUE_FIELDS)), self.mark)
+        return parse_jobs(whole(self._run_checked(*argv), self.mark, len(SQUEUE_FIELDS)), self.mark)
 
     def past(self, ids: Sequence[str]) -> list[Job]:
         if not ids:
             return []
         done = self._run(
-            "sacct", "--noheader", "--duplicates", "--allocations", "--parsable", f"--delimiter={self.mark}",
-            f"--jobs={','.join(map(checked, ids))}", f"--format={','.join(SACCT_FIELDS)}",
-        )  # fmt: skip
+            "sacct",
+            "--noheader",
+            "--duplicates",
+            "--allocations",
+            "--parsable",
+            f"--delimiter={self.mark}",
+            f"--jobs={','.join(map(checked, ids))}",
+            f"--format={','.join(SACCT_FIELDS)}",
+        )
         if "accounting storage is disabled" in done.err:
             return []
         return parse_past(raise_for_error(done).out, self.mark)
 
     def nodes(self) -> list[Node]:
         argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(SINFO_FIELDS, self.mark)}")
-        return parse_nodes(whole(raise_for_error(self._run(*argv)), self.mark, len(SINFO_FIELDS)), self.mark)
+        return parse_nodes(whole(self._run_checked(*argv), self.mark, len(SINFO_FIELDS)), self.mark)
 
     def partitions(self) -> list[Partition]:
-        return parse_partitions(raise_for_error(self._run("scontrol", "--all", "--oneliner", "show", "partition")).out)
+        return parse_partitions(self._run_checked("scontrol", "--all", "--oneliner", "show", "partition").out)
 
     def reservations(self) -> list[Reservation]:
-        return parse_reservations(
-            raise_for_error(self._run("scontrol", "--all", "--oneliner", "show", "reservation")).out
-        )
+        return parse_reservations(self._run_checked("scontrol", "--all", "--oneliner", "show", "reservation").out)
 
     def limits(self) -> Limits:
-        return parse_limits(raise_for_error(self._run("scontrol", "show", "config")).out)
+        return parse_limits(self._run_checked("scontrol", "show", "config").out)
 
     def accounting(self, user: str, cluster: str) -> Accounting | None:
-        answers = {}
-        for name, argv in accounting.questions(user, cluster).items():
+        outputs = {}
+        for table, argv in accounting.build_queries(user, cluster).items():
             done = self._run(*argv)
             if "not running a supported accounting_storage plugin" in done.err:
                 return None
-            answers[name] = raise_for_error(done).out
-        return accounting.read(user, answers)
+            outputs[table] = raise_for_error(done).out
+        return accounting.parse_accounting(user, outputs)
 
     def submit(self, plan: LaunchPlan, *, script: str, output: str) -> str:
-        spoken = {f"SBATCH_{name}": None for key, name in SPOKEN_FOR.items() if getattr(plan.spec, key)}
-        argv = ("sbatch", "--parsable", f"--comment={plan.comment}", f"--output={output}", "--open-mode=append",
-                f"--chdir={Path(script).parent}", script)  # fmt: skip
+        unset = {f"SBATCH_{name}": None for key, name in SBATCH_VARIABLES.items() if getattr(plan.spec, key)}
+        argv = (
+            "sbatch",
+            "--parsable",
+            f"--comment={plan.comment}",
+            f"--output={output}",
+            "--open-mode=append",
+            f"--chdir={Path(script).parent}",
+            script,
+        )
         try:
-            out = raise_for_error(self._run(*argv, unset=spoken)).out
+            out = raise_for_error(self._run(*argv, unset=unset)).out
         except Unreachable as error:
             raise unknown_submission(error.message) from error
-        number = out.strip().partition(";")[0]  # `12;cluster` where there are several clusters
+        number = out.strip().partition(";")[0]  # `12;cluster` on a site with several clusters
         if not number.isdigit():
             raise unknown_submission(f"sbatch answered {out.strip()[:80]!r}")
         return number
@@ -134,69 +156,74 @@ class Slurm:
         raise_for_error(done, fine=(GONE, NOT_PENDING))
 
     def excluded(self, job: str) -> str:
-        # One row for each task (--array), for a row for many shows the list of one of them only.
-        ask = f"--format=%T{self.mark}%x{self.mark}"
-        return parse_excluded(self._rows_of(job, "--array", ask), self.mark)
+        # --array prints one row a task. A row for several tasks shows the node list of only one of them.
+        columns = f"--format=%T{self.mark}%x{self.mark}"
+        return parse_excluded(self._list_job(job, "--array", columns), self.mark)
 
     def members(self, partition: str) -> list[str]:
-        argv = ("sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N")
-        return sorted(set(raise_for_error(self._run(*argv)).out.split()))
+        done = self._run_checked("sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N")
+        return sorted(set(done.out.split()))
 
     def reasons(self) -> list[DrainReason]:
         argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(REASON_FIELDS, self.mark)}")
-        return parse_reasons(raise_for_error(self._run(*argv)).out, self.mark)
+        reasons = parse_reasons(self._run_checked(*argv).out, self.mark)
+        # Slurm 24.11 and newer also print the old reasons of nodes that are back in service.
+        out_of_service = {node.name for node in self.nodes() if node.reason}
+        return [reason for reason in reasons if reason.node in out_of_service]
 
     def drain(self, node: str, reason: str) -> None:
-        argv = ("scontrol", "update", f"NodeName={one_node(node)}", "State=DRAIN", f"Reason={reason}")
-        raise_for_error(self._run(*argv))
+        self._run_checked("scontrol", "update", f"NodeName={one_node(node)}", "State=DRAIN", f"Reason={reason}")
 
     def resume(self, node: str) -> None:
-        raise_for_error(self._run("scontrol", "update", f"NodeName={one_node(node)}", "State=RESUME"))
+        self._run_checked("scontrol", "update", f"NodeName={one_node(node)}", "State=RESUME")
 
     def reboot(self, node: str, reason: str) -> None:
-        raise_for_error(self._run("scontrol", "reboot", "ASAP", "nextstate=RESUME", f"reason={reason}", one_node(node)))
+        self._run_checked("scontrol", "reboot", "ASAP", "nextstate=RESUME", f"reason={reason}", one_node(node))
 
     def end_time(self, job: str) -> datetime | None:
-        return parse_end(self._rows_of(job, f"--Format={long_format(END_FIELDS, self.mark)}"), self.mark)
+        return parse_end(self._list_job(job, f"--Format={long_format(END_FIELDS, self.mark)}"), self.mark)
 
-    def _rows_of(self, job: str, *ask: str) -> str:
-        argv = ("squeue", "--noheader", "--all", "--states=all", f"--jobs={checked(job)}", *ask)
+    def _list_job(self, job: str, *options: str) -> str:
+        argv = ("squeue", "--noheader", "--all", "--states=all", f"--jobs={checked(job)}", *options)
         return raise_for_error(self._run(*argv), fine=(UNKNOWN_ID,)).out
 
+    def _run_checked(self, *argv: str) -> Completed:
+        return raise_for_error(self._run(*argv))
+
     def _run(self, *argv: str, unset: dict[str, None] | None = None) -> Completed:
-        env = PLAIN | NO_FILTER.get(argv[0], {}) | (unset or {})
+        env = FULL_LENGTH | NO_FILTER.get(argv[0], {}) | (unset or {})
         try:
-            return self.runner.run(argv, timeout=TIMEOUT, env=env)
+            return self.runner.run(argv, timeout=TIMEOUT_S, env=env)
         except TimedOut as error:
             raise Unreachable(str(error), hint=HINT) from error
 
 
 def whole(done: Completed, mark: str, width: int) -> str:
-    """What was printed, if it is rows to their end. Else nothing is known: rubbish is not an empty queue."""
+    """Return the output if it consists of complete rows. Raises Unreachable: a broken list is not an empty queue."""
     lines = [line for line in done.out.splitlines() if line.strip() and not line.startswith("CLUSTER:")]
     marks = done.out.count(mark)
     if (lines and not marks) or marks % width:
-        raise Unreachable(f"{done.argv[0]} printed no list, or half of one: {lines[-1][:80]!r}", hint=HINT)
+        raise Unreachable(f"{done.argv[0]} printed an incomplete list: {lines[-1][:80]!r}", hint=HINT)
     return done.out
 
 
 def checked(job: str) -> str:
-    """The id, if it can be one of a job: it comes after a program's name. Raises InputError."""
+    """Return the job id if it is well-formed, since it becomes a program's argument. Raises InputError."""
     if not JOB_ID.fullmatch(job):
         raise InputError(f"{job!r} is not a job id", hint="such as 1234, or 1234_5 for a task of an array")
     return job
 
 
 def one_node(name: str) -> str:
-    """The name, if it can be one of a single node. Raises InputError."""
-    if not NODE.fullmatch(name):
-        raise InputError(f"{name!r} is not a node's name", hint="such as node001")
+    """Return the name if it can be the name of a single node. Raises InputError."""
+    if not NODE_NAME.fullmatch(name):
+        raise InputError(f"{name!r} is not a node name", hint="such as node001")
     return name
 
 
 def unknown_submission(text: str) -> Unreachable:
-    """Nobody knows whether the array is in the queue now."""
+    """Return the error for a submission that Slurm may or may not have accepted."""
     return Unreachable(
         f"{text}: it is unknown whether the train was submitted",
-        hint="launch it again: it looks in the queue for this submission first",
+        hint="launch again: opsctl first searches the queue for this submission",
     )

@@ -1,21 +1,21 @@
-"""What Slurm's programs say when they do not do it, and which of our errors that is."""
+"""Translate the error messages of Slurm's programs into opsctl's errors."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-from opsctl.capabilities import OLDEST, name_of
+from opsctl.capabilities import OLDEST, format_version
 from opsctl.errors import NotAllowed, SchedulerError, Unreachable
 from opsctl.ports import Completed
 
-HINT = "is slurmctld up?  opsctl doctor"
+HINT = "check that slurmctld is running: opsctl doctor"
 
 NO_ANSWER = re.compile(
     "|".join(
         (
             "Unable to contact slurm controller",
-            "Unexpected message received",  # what scontrol makes of a controller that is down
+            "Unexpected message received",  # printed by scontrol when the controller is down
             "Socket timed out",
             "Zero Bytes were transmitted",
             "Communication connection failure",
@@ -40,26 +40,29 @@ PREFIX = re.compile(r"^\w+: (error|fatal): ")
 
 
 def raise_for_error(done: Completed, *, fine: Iterable[re.Pattern[str]] = ()) -> Completed:
-    """The same, if it did what it should. Otherwise raises what its words mean.
+    """Return the completed command, or raise Unreachable, NotAllowed or SchedulerError.
 
-    On an array Slurm says one line for each group of tasks and fails if one of them failed, so a line that is `fine`
-    is no failure.
+    For an array Slurm prints one line for each group of tasks and fails if one group failed. Lines that match a
+    pattern in `fine` are not errors.
     """
-    name = done.argv[0]
+    program = done.argv[0]
     if done.code == 0:
-        unknown = UNKNOWN_FIELD.search(done.err)
-        if unknown:
+        unknown_field = UNKNOWN_FIELD.search(done.err)
+        if unknown_field:
             raise SchedulerError(
-                f"{name} does not know the field {unknown[2]}", hint=f"opsctl needs Slurm {name_of(OLDEST)} or newer"
+                f"{program} does not know the field {unknown_field[2]}",
+                hint=f"opsctl needs Slurm {format_version(OLDEST)} or newer",
             )
         return done
     lines = [PREFIX.sub("", line.strip()) for line in done.err.splitlines() if line.strip()]
-    bad = [line for line in lines if not any(pattern.search(line) for pattern in fine)]
-    if lines and not bad:
+    errors = [line for line in lines if not any(pattern.search(line) for pattern in fine)]
+    if lines and not errors:
         return done
-    text = "; ".join(dict.fromkeys(bad)) or f"exit code {done.code} and no message"
+    text = "; ".join(dict.fromkeys(errors)) or f"exit code {done.code} and no message"
     if NO_ANSWER.search(done.err):
-        raise Unreachable(f"{name} got no answer: {text}", hint=HINT)
+        raise Unreachable(f"{program} got no answer: {text}", hint=HINT)
     if REFUSED.search(text):
-        raise NotAllowed(f"{name} may not: {text}", hint="only the job's owner and Slurm's operators may do that")
-    raise SchedulerError(f"{name} refused: {text}")
+        raise NotAllowed(
+            f"{program} was denied permission: {text}", hint="only the job's owner and Slurm operators may do this"
+        )
+    raise SchedulerError(f"{program} refused: {text}")

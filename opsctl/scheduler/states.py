@@ -1,10 +1,10 @@
-"""Slurm's words for the states of a job: closed, and never an ending where the word is not known."""
+"""Slurm's words for the states of jobs and nodes. A word that is not known is never an end, nor a node in service."""
 
 from __future__ import annotations
 
 from opsctl.model import JobState
 
-COMPACT = {
+COMPACT_STATES = {
     "BF": JobState.BOOT_FAIL,
     "CA": JobState.CANCELLED,
     "CD": JobState.COMPLETED,
@@ -30,12 +30,35 @@ COMPACT = {
     "ST": JobState.STOPPED,
     "TO": JobState.TIMEOUT,
 }
-"""The 24 states of squeue(1), as its `%t` writes them."""
+"""The 24 job states of squeue(1), keyed by the short form that `%t` prints."""
 
-SLURM_STATES = {state.value: state for state in COMPACT.values()} | COMPACT
+SLURM_STATES = {state.value: state for state in COMPACT_STATES.values()} | COMPACT_STATES
+
+IN_SERVICE_WORDS = frozenset(
+    {
+        "IDLE",
+        "ALLOCATED",
+        "MIXED",
+        "COMPLETING",
+        "PLANNED",
+        "RESERVED",
+        "CLOUD",
+        "DYNAMIC_NORM",
+        "DYNAMIC_FUTURE",
+    }
+)
+"""States and flags of a node that runs jobs or waits for jobs."""
 
 
 def parse_state(text: str) -> JobState:
-    """The state that a word of squeue or sacct means: `CANCELLED by 1001` and `RUNNING+` both occur in real output."""
+    """Return the job state that squeue or sacct printed, in forms such as `CANCELLED by 1001` and `RUNNING+`."""
     word = text.split(maxsplit=1)[0].rstrip("+") if text.strip() else ""
     return SLURM_STATES.get(word, JobState.UNKNOWN)
+
+
+def parse_node_reason(state: str, reason: str) -> str:
+    """Return why a node is out of service; empty for a node in service.
+
+    Since 24.11 Slurm stores the reason of a drain until the next drain, so RESUME leaves an old reason behind.
+    """
+    return "" if set(state.upper().split("+")) <= IN_SERVICE_WORDS else reason

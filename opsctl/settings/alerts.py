@@ -1,13 +1,14 @@
-"""Who is told what, and by which way: `[alerts]` of site.toml.
+"""Alert channels, routes and timing: `[alerts]` of site.toml.
 
-A secret is named by file (`password_file = "..."`) or by variable (`password = "$SMTP_PASSWORD"`). In clear it is taken
-only from a file that nobody else can read.
+A secret is given by file (`password_file = "..."`) or by variable (`password = "$SMTP_PASSWORD"`). A secret in clear is
+accepted only from a site.toml that other users cannot read.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import time
 from typing import Annotated, Literal
 
@@ -20,9 +21,9 @@ _HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)", re.ASCII)
 
 
 def _check_secret(value: object) -> object:
-    # Here, so that pydantic never gets to print what it was given.
+    # Checked before pydantic, whose own message would print the value.
     if not isinstance(value, str | SecretStr):
-        raise ValueError("needs to be text")
+        raise ValueError("must be text")
     return value
 
 
@@ -33,43 +34,42 @@ def _check_hours(text: str) -> str:
 
 
 def _check_mail(text: str) -> str:
-    if "@" not in text or any(c.isspace() or not c.isprintable() for c in text):
+    if "@" not in text or any(char.isspace() or not char.isprintable() for char in text):
         raise ValueError(f"{text!r:.80} is not a mail address")
     return text
 
 
 def parse_hours(text: str) -> tuple[time, time]:
-    """`22:00-07:00` as its two times. Raises ValueError."""
+    """Parse `22:00-07:00` into two different times. Raises ValueError."""
     match = _HOURS.fullmatch(text)
-    try:
-        begin, end = (time.fromisoformat(group) for group in match.groups()) if match else (time(), time())
-    except ValueError:
-        begin = end = time()
-    if begin == end:
-        raise ValueError(f"{text!r:.40} is not a span of hours, such as 22:00-07:00")
-    return begin, end
+    with suppress(ValueError):
+        if match and match[1] != match[2]:
+            return time.fromisoformat(match[1]), time.fromisoformat(match[2])
+    raise ValueError(f"{text!r:.40} is not a span of hours, such as 22:00-07:00")
 
 
-IN_CLEAR = "as $VARIABLE; in clear only where nobody else can read site.toml"
+IN_CLEAR = "$VARIABLE, or the secret in clear if only you can read site.toml"
 Secret = Annotated[SecretStr, BeforeValidator(_check_secret)]
 Hours = Annotated[str, AfterValidator(_check_hours)]
 Address = Annotated[str, AfterValidator(_check_mail)]
 
 
 class EmailTable(SettingsTable):
-    """`kind = "email"`: by SMTP, or by the machine's own sendmail."""
+    """`kind = "email"`: sent by SMTP, or by the machine's sendmail."""
 
-    kind: Literal["email"] = Field(description="which way")
-    to: tuple[Address, ...] = Field(min_length=1, description="mail addresses")
-    sender: Address = Field(description="whom it is from")
-    server: str = Field("localhost", description="the SMTP server that takes the mail")
-    port: int | None = Field(None, ge=1, le=65535, description="unset: 25, with starttls 587, with tls 465")
-    tls: Literal["none", "starttls", "tls"] = Field("none", description="how the connection to the server is encrypted")
-    ca_file: str = Field("", description="certificates to trust instead of the machine's own")
-    user: str = Field("", description="to log in as; empty: no login")
+    kind: Literal["email"] = Field(description="kind of the channel")
+    to: tuple[Address, ...] = Field(min_length=1, description="mail addresses of the recipients")
+    sender: Address = Field(description="mail address of the sender")
+    server: str = Field("localhost", description="SMTP server")
+    port: int | None = Field(
+        None, ge=1, le=65535, description="port of the SMTP server; unset: 25, with starttls 587, with tls 465"
+    )
+    tls: Literal["none", "starttls", "tls"] = Field("none", description="encryption of the connection to the server")
+    ca_file: str = Field("", description="file of CA certificates; empty: the machine's")
+    user: str = Field("", description="login name at the SMTP server; empty: no login")
     password: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    password_file: str = Field("", description="a file with the password")
-    sendmail: str = Field("", description="a program to hand the mail to instead, such as /usr/sbin/sendmail")
+    password_file: str = Field("", description="file that contains the password")
+    sendmail: str = Field("", description="program that sends the mail instead of SMTP, such as /usr/sbin/sendmail")
 
     @model_validator(mode="after")
     def _no_password_in_clear(self) -> EmailTable:
@@ -79,15 +79,15 @@ class EmailTable(SettingsTable):
 
 
 class SlackTable(SettingsTable):
-    """`kind = "slack"`: by an incoming webhook, or by a bot's token, which can answer in threads."""
+    """`kind = "slack"`: sent by an incoming webhook, or by a bot, which can reply in threads."""
 
-    kind: Literal["slack"] = Field(description="which way")
+    kind: Literal["slack"] = Field(description="kind of the channel")
     webhook: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    webhook_file: str = Field("", description="a file with the URL of an incoming webhook")
+    webhook_file: str = Field("", description="file that contains the URL of an incoming webhook")
     token: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    token_file: str = Field("", description="a file with a bot's token, which can answer in threads")
-    channel: str = Field("", description="where a bot writes to, such as #oncall or C0123456")
-    api_url: str = Field("https://slack.com/api/", description="to be changed where a proxy is used")
+    token_file: str = Field("", description="file that contains a bot's token; a bot can reply in threads")
+    channel: str = Field("", description="channel to which the bot writes, such as #oncall or C0123456")
+    api_url: str = Field("https://slack.com/api/", description="base URL of the Slack API; change for a proxy")
 
     @model_validator(mode="after")
     def _one_way(self) -> SlackTable:
@@ -101,11 +101,11 @@ class SlackTable(SettingsTable):
 
 
 class AppriseTable(SettingsTable):
-    """`kind = "apprise"`: Teams, PagerDuty, SMS and some hundred others, by one URL each (apprise's own list)."""
+    """`kind = "apprise"`: Teams, PagerDuty, SMS and about a hundred other services, by one apprise URL."""
 
-    kind: Literal["apprise"] = Field(description="which way")
+    kind: Literal["apprise"] = Field(description="kind of the channel")
     url: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    url_file: str = Field("", description="a file with one URL, as apprise writes it")
+    url_file: str = Field("", description="file that contains one apprise URL")
 
     @model_validator(mode="after")
     def _has_url(self) -> AppriseTable:
@@ -115,70 +115,83 @@ class AppriseTable(SettingsTable):
 
 
 class FileTable(SettingsTable):
-    """`kind = "file"`: appended to a file."""
+    """`kind = "file"`: append the alerts to a file."""
 
-    kind: Literal["file"] = Field(description="which way")
-    path: str = Field(description="of the file")
+    kind: Literal["file"] = Field(description="kind of the channel")
+    path: str = Field(description="path of the file")
 
 
 class StdoutTable(SettingsTable):
-    """`kind = "stdout"`: printed by whoever delivers, such as the watch in a terminal."""
+    """`kind = "stdout"`: printed by the delivering process, such as `opsctl watch` in a terminal."""
 
-    kind: Literal["stdout"] = Field(description="which way")
+    kind: Literal["stdout"] = Field(description="kind of the channel")
 
 
 ChannelTable = Annotated[EmailTable | SlackTable | AppriseTable | FileTable | StdoutTable, Field(discriminator="kind")]
 
 
 class RouteTable(SettingsTable):
-    """Who is told of what. A message goes by every route that it fits."""
+    """Which alerts are sent to which channels. An alert is sent to every matching route."""
 
     channels: tuple[str, ...] = Field(min_length=1, description="names of channels")
-    level: Literal["warning", "critical"] = Field("warning", description="takes what is at least this bad")
-    trains: tuple[str, ...] = Field(("*",), description="patterns of trains' names")
-    keys: tuple[str, ...] = Field(("*",), description="patterns of findings' keys, such as hang/*")
-    quiet: Hours = Field("", description="hours in which only what is critical is sent; the rest waits for their end")
+    level: Literal["warning", "critical"] = Field("warning", description="lowest severity that the route accepts")
+    trains: tuple[str, ...] = Field(("*",), description="patterns of train names")
+    keys: tuple[str, ...] = Field(("*",), description="patterns of finding keys, such as hang/*")
+    quiet: Hours = Field(
+        "", description="quiet hours, such as 22:00-07:00: only critical alerts are sent, the others after the end"
+    )
 
 
 class AlertSettings(SettingsTable):
     """`[alerts]` of site.toml."""
 
-    channels: dict[Name, ChannelTable] = Field({}, description="without any, a file in the site's directory")
-    routes: tuple[RouteTable, ...] = Field((), description="without any, everything goes to every channel")
-    time_zone: TimeZone = Field("", description="of the quiet hours; empty: the machine's")
-    fallback: str = Field("", description="the channel to try where another fails; empty: the next one of the list")
-    fallback_hours: float = Field(1, gt=0, description="after this long without delivery, the fallback is tried")
-    storm: int = Field(10, ge=2, description="this many changes in one look, or more, become one message")
-    warning_looks: int = Field(
-        2, ge=1, description="how many looks in a row must find a warning before people are told"
+    channels: dict[Name, ChannelTable] = Field(
+        {}, description="channels by name; without any, alerts go to a file in the site directory"
     )
-    critical_looks: int = Field(1, ge=1, description="the same for what is critical")
-    hold_seconds: float = Field(0, ge=0, description="and how long a warning must last before people are told")
-    unknown_minutes: float = Field(60, ge=0, description="people are told of what could not be looked at for this long")
+    routes: tuple[RouteTable, ...] = Field((), description="routes; without any, every alert goes to every channel")
+    time_zone: TimeZone = Field("", description="time zone of the quiet hours; empty: the machine's")
+    fallback: str = Field("", description="channel to use when another fails; empty: the next channel in the list")
+    fallback_hours: float = Field(1, gt=0, description="hours without delivery after which the fallback is used")
+    storm: int = Field(
+        10, ge=2, description="from this many transitions in one watch cycle on, send a single combined alert"
+    )
+    warning_looks: int = Field(
+        2, ge=1, description="consecutive watch cycles that must find a warning before an alert is sent"
+    )
+    critical_looks: int = Field(
+        1, ge=1, description="consecutive watch cycles that must find a critical problem before an alert is sent"
+    )
+    hold_seconds: float = Field(0, ge=0, description="seconds that a warning must last before an alert is sent")
+    unknown_minutes: float = Field(60, ge=0, description="minutes of unknown state after which an alert is sent")
     repeat_hours: tuple[float, ...] = Field(
-        (1, 4, 12, 24), description="people are told again of what stays critical, after these"
+        (1, 4, 12, 24), description="hours after which the alert of a problem that stays critical is repeated"
     )
     flap_minutes: float = Field(
-        60, ge=0, description="what comes back within this needs more and more good looks to be over"
+        60,
+        ge=0,
+        description="a problem that returns within this many minutes needs more good watch cycles to be resolved",
     )
     ping_url: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    ping_url_file: str = Field("", description="a file with the URL that is fetched after every complete cycle")
+    ping_url_file: str = Field("", description="file that contains the URL to fetch after every complete watch cycle")
 
     @model_validator(mode="after")
     def _channels_exist(self) -> AlertSettings:
-        named = [*(name for route in self.routes for name in route.channels), *filter(None, [self.fallback])]
+        named = {self.fallback} - {""}
+        for route in self.routes:
+            named.update(route.channels)
         problems = []
-        if unknown := sorted(set(named) - set(self.channels)):
+        unknown = sorted(named - set(self.channels))
+        if unknown:
             known = ", ".join(self.channels) or "none"
             problems.append(f"no channel {', '.join(map(repr, unknown))} in [alerts.channels]; there are: {known}")
         if any(hours <= 0 for hours in self.repeat_hours):
-            problems.append("repeat_hours: each needs to be more than 0")
+            problems.append("repeat_hours: every number must be more than 0")
         if problems:
             raise ValueError("; ".join(problems))
         return self
 
     def in_clear(self) -> Iterator[str]:
-        """Where a secret stands in the file itself, such as `alerts.channels.mail.password`."""
+        """Yield the keys whose secret is in the file itself, such as `alerts.channels.mail.password`."""
         tables: dict[str, SettingsTable] = {f"alerts.channels.{name}": table for name, table in self.channels.items()}
         for place, table in ({"alerts": self} | tables).items():
             for field in type(table).model_fields:

@@ -1,4 +1,4 @@
-"""What is done while nobody looks, and by whom: `[cron]` of site.toml."""
+"""Periodic jobs and the drivers that run them: `[cron]` of site.toml."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DriverName = Literal["slurm", "daemon", "export"]
 
 def _check_minutes(minutes: int) -> int:
     if 60 % minutes:
-        raise ValueError(f"{minutes} does not divide an hour: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30 or 60")
+        raise ValueError(f"{minutes} does not divide an hour; allowed: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30 or 60")
     return minutes
 
 
@@ -29,39 +29,45 @@ def _check_limit(text: str) -> str:
 class CronSettings(SettingsTable):
     """`[cron]` of site.toml."""
 
-    directory: str = Field("", description="your own crontab and cron.daily/ and so on, instead of what is shipped")
+    directory: str = Field(
+        "", description="directory with your own crontab, cron.daily/ and so on; empty: the shipped ones"
+    )
     drivers: tuple[DriverName, ...] = Field(
-        ("slurm", "daemon"), min_length=1, description="what this site allows; `cron start` takes the first that works"
+        ("slurm", "daemon"), min_length=1, description="allowed drivers; `opsctl cron start` uses the first that works"
     )
     tick_minutes: Annotated[int, AfterValidator(_check_minutes)] = Field(
-        10, ge=1, le=60, description="how often there is a tick; an entry runs at the first tick at or after its time"
+        10, ge=1, le=60, description="minutes between ticks; an entry runs at the first tick at or after its time"
     )
     tick_seconds: int = Field(
-        0, ge=0, le=3600, description="for drills: the time between two ticks, instead of tick_minutes"
+        0, ge=0, le=3600, description="for drills: seconds between ticks, instead of tick_minutes"
     )
-    time_zone: TimeZone = Field("", description="of the crontab's hours; empty: the machine's, and nodes may differ")
-    timeout_seconds: float = Field(300, gt=0, description="an entry that runs for longer is ended")
-    keep_days: float = Field(7, gt=0, description="how long what entries printed is kept")
-    keep_files: int = Field(2000, ge=1, description="and at most this many files of it, the newest")
-    partition: Word = Field("", description="of the slurm driver, one without GPUs; empty: that of [slurm]")
-    account: Word = Field("", description="empty: that of [slurm]")
-    qos: Word = Field("", description="empty: that of [slurm]")
-    memory: Word = Field("1G", description="what a tick may use, all entries together")
+    time_zone: TimeZone = Field(
+        "", description="time zone of the crontab; empty: the machine's, which may differ between nodes"
+    )
+    timeout_seconds: float = Field(300, gt=0, description="seconds after which an entry is ended")
+    keep_days: float = Field(7, gt=0, description="days for which the output of entries is kept")
+    keep_files: int = Field(2000, ge=1, description="number of output files that are kept, the newest")
+    partition: Word = Field(
+        "", description="partition of the slurm driver, preferably without GPUs; empty: that of [slurm]"
+    )
+    account: Word = Field("", description="account of the slurm driver; empty: that of [slurm]")
+    qos: Word = Field("", description="QOS of the slurm driver; empty: that of [slurm]")
+    memory: Word = Field("1G", description="memory of a tick, all entries together")
     time_limit: Annotated[str, AfterValidator(_check_limit)] = Field(
-        "30", description="of one tick, as Slurm writes it"
+        "30", description="time limit of a tick: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS"
     )
-    extra: tuple[SbatchOption, ...] = Field((), description="further sbatch options, word for word")
+    extra: tuple[SbatchOption, ...] = Field((), description="more sbatch options, passed unchanged")
 
     @property
     def every(self) -> int:
-        """Seconds between two ticks."""
+        """Seconds between ticks."""
         return self.tick_seconds or self.tick_minutes * 60
 
     @property
     def limit_seconds(self) -> float:
-        """The longest that a tick may take."""
+        """The time limit of a tick, in seconds."""
         return (parse_slurm_minutes(self.time_limit) or 1) * 60.0
 
     def own_directory(self) -> Path | None:
-        """The user's own, if one is named."""
+        """Return the user's own directory of entries, if configured."""
         return Path(os.path.expandvars(self.directory)).expanduser().absolute() if self.directory else None

@@ -1,12 +1,14 @@
-"""What is wrong with the fields of a table together, told beside what is wrong with single ones.
+"""Report contradictions between fields together with the errors of single fields.
 
-pydantic asks a table's own validators only where each of its fields is fine, and those of the tables around it: the
-rest would be told at the second attempt. Here they are asked with what is fine; one that needs more says nothing.
+pydantic calls the validators of a table only if all its fields are valid, and the same for the tables around. Without
+this module a user would see contradictions only at the second attempt. Here the validators are called with the valid
+fields; a validator that needs an invalid field is skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, get_args, get_origin
 
@@ -14,99 +16,120 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 Place = tuple[Any, ...]
+"""Keys and indices from the outermost table to a value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidTable:
+    """A table below a field, in which pydantic has found errors."""
+
+    place: Place
+    """Relative to the field."""
+    model: type[BaseModel]
+    value: Any
+    errors: list[Place]
+    """Relative to the table."""
 
 
 def tables_of(annotation: Any) -> list[type[BaseModel]]:
-    """The tables that an annotation is made of: through optional, annotated, listed and named ones."""
+    """Return the tables in an annotation: plain, optional, annotated, in a list or in a mapping."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [each for part in get_args(annotation) for each in tables_of(part)]
+    tables: list[type[BaseModel]] = []
+    for part in get_args(annotation):
+        tables += tables_of(part)
+    return tables
 
 
-def find_contradictions(model: type[BaseModel], given: Any, told: Sequence[Place]) -> Iterator[tuple[Place, str]]:
-    """Where, and what; `told` has the places of what pydantic has found. A place that is a table was asked by it."""
-    if not isinstance(given, Mapping) or () in told:
+def find_contradictions(model: type[BaseModel], value: Any, errors: Sequence[Place]) -> Iterator[tuple[Place, str]]:
+    """Yield the place and the message of each contradiction.
+
+    `errors` are the places of pydantic's errors. The place () means that pydantic has called the table's validators.
+    """
+    if not isinstance(value, Mapping) or () in errors:
         return
-    below: dict[Any, list[Place]] = {}
-    for place in told:
-        below.setdefault(place[0], []).append(place[1:])
-    for text in _asked(_partly(model, given, below)):
+    by_key: dict[Any, list[Place]] = {}
+    for place in errors:
+        by_key.setdefault(place[0], []).append(place[1:])
+    for text in _call_validators(_construct_valid_part(model, value, by_key)):
         yield (), text
-    for key, places in below.items():
-        if key not in given or key not in model.model_fields:
+    for key, places in by_key.items():
+        if key not in value or key not in model.model_fields:
             continue
-        for at, table, value, deeper in _tables_in(model.model_fields[key].annotation, given[key], places):
-            yield from (((key, *at, *where), text) for where, text in find_contradictions(table, value, deeper))
+        for table in _tables_below(model.model_fields[key].annotation, value[key], places):
+            for place, text in find_contradictions(table.model, table.value, table.errors):
+                yield (key, *table.place, *place), text
 
 
-def _partly(model: type[BaseModel], mapping: Mapping[str, Any], below: Mapping[Any, list[Place]]) -> BaseModel:
-    """The table with the fields that are fine, and without the others."""
+def _construct_valid_part(
+    model: type[BaseModel], mapping: Mapping[str, Any], errors_by_key: Mapping[Any, list[Place]]
+) -> BaseModel:
+    """Return the table with its valid fields, without attributes for the invalid ones."""
     known = model.model_fields
-    typed = {near for key in below if key not in known for near in get_close_matches(str(key), known, 1)}
-    fine = {}
-    for key, field in known.items():
-        if key not in mapping:
-            continue
-        value = _fine_part(mapping[key], below[key]) if key in below else mapping[key]
-        if value is not None:
-            fine[key] = _made(field, value) if key not in below or isinstance(value, tuple) else value
-    partly = model.model_construct(**fine)
-    for key in known:
-        if (key in below and key not in fine) or key in typed:
-            partly.__dict__.pop(key, None)
-    return partly
+    valid = {key: _convert(known[key], mapping[key]) for key in known.keys() & mapping.keys() - errors_by_key.keys()}
+    invalid = set()
+    for key in known.keys() & mapping.keys() & errors_by_key.keys():
+        part = _valid_part(mapping[key], errors_by_key[key])
+        if part is None:
+            invalid.add(key)
+        else:
+            valid[key] = _convert(known[key], part) if isinstance(part, tuple) else part
+    for key in errors_by_key.keys() - known.keys():  # perhaps a misspelt field
+        invalid.update(get_close_matches(str(key), known, 1))
+    table = model.model_construct(**valid)
+    for key in invalid | (errors_by_key.keys() - mapping.keys()):
+        table.__dict__.pop(key, None)
+    return table
 
 
-def _fine_part(value: Any, places: Sequence[Place]) -> Any:
-    """Of a list what is fine of it, of named tables their names; None of anything else."""
-    if () in places:
+def _valid_part(value: Any, errors: Sequence[Place]) -> Any:
+    """Return the valid items of a list, the names of a mapping's tables, and None for other values."""
+    if () in errors:
         return None
-    bad = {place[0] for place in places}
     if isinstance(value, tuple):
-        return tuple(each for number, each in enumerate(value) if number not in bad) or None
-    return dict.fromkeys(value) if isinstance(value, Mapping) and () not in places else None
+        invalid = {place[0] for place in errors}
+        return tuple(item for index, item in enumerate(value) if index not in invalid) or None
+    return dict.fromkeys(value) if isinstance(value, Mapping) else None
 
 
-def _made(field: FieldInfo, value: Any) -> Any:
-    """The value as the table would hold it."""
-    wanted: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+def _convert(field: FieldInfo, value: Any) -> Any:
+    """Return the value as the table would store it."""
+    annotation: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
     try:
-        return TypeAdapter(wanted).validate_python(value)
+        return TypeAdapter(annotation).validate_python(value)
     except ValidationError:
         return value
 
 
-def _asked(partly: BaseModel) -> Iterator[str]:
-    for name in type(partly).__pydantic_decorators__.model_validators:
+def _call_validators(table: BaseModel) -> Iterator[str]:
+    for name in type(table).__pydantic_decorators__.model_validators:
         try:
-            getattr(partly, name)()
+            getattr(table, name)()
         except ValueError as error:
             yield str(error)
         except (AttributeError, TypeError, KeyError):
-            continue  # it needs what is wrong by itself
+            continue  # the validator needs an invalid field
 
 
-def _tables_in(
-    annotation: Any, value: Any, places: Sequence[Place]
-) -> Iterator[tuple[Place, type[BaseModel], Any, list[Place]]]:
-    """The tables below a field in which something was found: where each is, what it is, what was given, what was found
-    in it."""
+def _tables_below(annotation: Any, value: Any, errors: Sequence[Place]) -> Iterator[InvalidTable]:
     tables = tables_of(annotation)
     if isinstance(value, tuple) and len(tables) == 1:
-        for number in dict.fromkeys(place[0] for place in places if place):
-            yield (number,), tables[0], value[number], [p[1:] for p in places if p and p[0] == number]
+        for index in dict.fromkeys(place[0] for place in errors if place):
+            of_item = [place[1:] for place in errors if place and place[0] == index]
+            yield InvalidTable(place=(index,), model=tables[0], value=value[index], errors=of_item)
     elif isinstance(value, Mapping) and get_origin(annotation) is dict:
-        yield from _named(tables, value, places)
+        yield from _tables_by_kind(tables, value, errors)
     elif isinstance(value, Mapping) and len(tables) == 1:
-        yield (), tables[0], value, list(places)
+        yield InvalidTable(place=(), model=tables[0], value=value, errors=list(errors))
 
 
-def _named(
-    tables: Sequence[type[BaseModel]], value: Mapping[str, Any], places: Sequence[Place]
-) -> Iterator[tuple[Place, type[BaseModel], Any, list[Place]]]:
-    """Tables of several kinds, by name: pydantic names the kind after the name."""
-    for name, kind in dict.fromkeys(place[:2] for place in places if len(place) > 1):
+def _tables_by_kind(
+    tables: Sequence[type[BaseModel]], value: Mapping[str, Any], errors: Sequence[Place]
+) -> Iterator[InvalidTable]:
+    """Yield the invalid ones of named tables of several kinds. pydantic puts the kind behind the name."""
+    for name, kind in dict.fromkeys(place[:2] for place in errors if len(place) > 1):
+        of_table = [place[2:] for place in errors if place[:2] == (name, kind)]
         for table in tables:
             field = table.model_fields.get("kind")
             if field and get_args(field.annotation) == (kind,):
-                yield (name, kind), table, value[name], [p[2:] for p in places if p[:2] == (name, kind)]
+                yield InvalidTable(place=(name, kind), model=table, value=value[name], errors=of_table)

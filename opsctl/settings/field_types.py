@@ -1,4 +1,4 @@
-"""What every table of a settings file is made of."""
+"""Field types and the base class of settings tables."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class SettingsTable(BaseModel):
+    """Base of every table: unknown keys are refused, values are not converted."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-def _size(value: object) -> object:
+def _parse_size(value: object) -> object:
     return parse_size(value) if isinstance(value, str) else value
 
 
 def check_name(text: str) -> str:
-    """A name becomes a directory, a job name and part of a comment, so it may hold only what is plain in all three."""
+    """Return the name if it is valid as a directory, a job name and part of a comment. Raises ValueError."""
     if not NAME.fullmatch(text):
         raise ValueError(f"{text!r:.80} is not a name: 1 to 64 letters, digits, dots, dashes and underscores")
     return text
 
 
 def _check_word(text: str) -> str:
-    if not text.isprintable() or any(c.isspace() for c in text):
-        raise ValueError(f"{text!r} holds white space or control characters, which would break the #SBATCH line")
+    if not text.isprintable() or any(char.isspace() for char in text):
+        raise ValueError(f"{text!r} contains white space or control characters, which would break the #SBATCH line")
     return text
 
 
 def _check_option(text: str) -> str:
     if not text.startswith("--") or not text.isprintable():
-        raise ValueError(f"{text!r} is not an sbatch option: needs to be one line that starts with --")
+        raise ValueError(f"{text!r} is not an sbatch option: one line that starts with --")
     return text
 
 
@@ -59,7 +61,7 @@ def _check_zone(text: str) -> str:
 
 Size = Annotated[
     int,
-    BeforeValidator(_size),
+    BeforeValidator(_parse_size),
     WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string", "format": "size"}]}),
 ]
 Name = Annotated[str, AfterValidator(check_name)]

@@ -1,6 +1,6 @@
-"""site.toml and TRAIN.toml, read once: unknown keys refused, every problem reported at once.
+"""Load site.toml and TRAIN.toml: refuse unknown keys, report all problems together.
 
-Nothing below the composition root reads the environment or a settings file; what it needs comes from here.
+Below the composition root, no module reads a settings file or settings from the environment.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def _check_time(text: str) -> str:
 
 def _check_variable(name: str) -> str:
     if not VARIABLE.fullmatch(name):
-        raise ValueError(f"{name!r} is not a variable's name")
+        raise ValueError(f"{name!r} is not the name of a variable")
     return name
 
 
 def _check_text(text: str) -> str:
     if "\0" in text:
-        raise ValueError("holds a NUL byte, which no program can be given")
+        raise ValueError("contains a NUL byte, which cannot be passed to a program")
     return text
 
 
 def _check_directory(path: str) -> str:
     if path and not path.startswith("/"):
-        raise ValueError(f"{path!r} is not absolute: tasks start on other machines, weeks after this was typed")
+        raise ValueError(f"{path!r} is relative: an absolute path is needed, since tasks start on other machines")
     return path
 
 
@@ -59,24 +59,27 @@ TimeLimit = Annotated[str, AfterValidator(_check_time)]
 
 
 class SlurmDefaults(SettingsTable):
-    """What every train of the site gets unless it says otherwise."""
+    """`[slurm]` of site.toml: defaults for every train."""
 
-    partition: Word = Field("", description="empty: Slurm's default")
-    account: Word = Field("", description="empty: Slurm's default for you")
-    qos: Word = Field("", description="empty: that of the account")
-    constraint: Word = Field("", description="features that nodes must have, as sbatch --constraint has them")
-    conf: str = Field("", description="path of slurm.conf, if the commands do not find it by themselves")
+    partition: Word = Field("", description="default partition; empty: Slurm's default")
+    account: Word = Field("", description="default account; empty: your default account")
+    qos: Word = Field("", description="default QOS; empty: that of the account")
+    constraint: Word = Field("", description="features that nodes must have, as for sbatch --constraint")
+    conf: str = Field("", description="path of slurm.conf, if Slurm's commands do not find the file by themselves")
 
 
 class SiteSettings(SettingsTable):
-    """The cluster's facts: site.toml."""
+    """site.toml: the settings that all trains share."""
 
-    root: str = Field(description="the directory on the shared file system below which every train has its own")
-    engine: Literal["slurm", "sandbox"] = Field("slurm", description="the site's Slurm, or `opsctl sandbox up`")
-    sandbox: Name = Field("default", description="which sandbox, where the engine is one")
-    group: Word = Field("", description="the Unix group that may arm switches and make requests; empty: the owner")
+    root: str = Field(description="directory on the shared file system that contains the run directories")
+    engine: Literal["slurm", "sandbox"] = Field(
+        "slurm", description="slurm: the site's Slurm; sandbox: the one that `opsctl sandbox up` starts"
+    )
+    sandbox: Name = Field("default", description="name of the sandbox, with engine = sandbox")
+    group: Word = Field("", description="Unix group that may arm switches and make requests; empty: the owner only")
     trust_parents: bool = Field(
-        default=False, description="accept parents of `root` that others can write: they could then run code as you"
+        default=False,
+        description="accept parents of `root` that other users can write: those users could run code as you",
     )
     slurm: SlurmDefaults = SlurmDefaults()
     alerts: AlertSettings = AlertSettings()
@@ -89,98 +92,103 @@ class SiteSettings(SettingsTable):
 
     @property
     def root_path(self) -> Path:
+        """The absolute path of `root`, with ~ and variables expanded."""
         return Path(os.path.expandvars(self.root)).expanduser().absolute()
 
 
 class SlurmTable(SettingsTable):
-    """What sbatch freezes: it cannot change for tasks that are queued already."""
+    """`[slurm]` of TRAIN.toml: the resources, which cannot change for queued tasks."""
 
-    nodes: int = Field(ge=1, description="of each task")
-    processes_per_node: int = Field(1, ge=1, description="ranks on each node, as a rule one per GPU")
-    cpus_per_process: int = Field(1, ge=1, description="CPUs for each rank")
-    gpus_per_node: int = Field(0, ge=0, description="asked for on each node; 0: none")
-    time_limit: TimeLimit = Field(description="of one task: minutes, HH:MM:SS or D-HH:MM:SS")
-    tasks: int = Field(10, ge=1, description="array tasks to queue, one after the other")
-    partition: Word = Field("", description="empty: the site's")
-    account: Word = Field("", description="empty: the site's")
-    qos: Word = Field("", description="empty: the site's")
-    reservation: Word = Field("", description="the name of one that sets nodes aside")
-    constraint: Word = Field("", description="empty: the site's")
-    memory_per_node: Word = Field("", description="such as 500G; 0 for all of it")
-    exclusive: bool = Field(default=False, description="nobody else's jobs on the nodes")
-    nice: int | None = Field(None, description="lower the priority by this much")
-    exclude: Word = Field("", description="nodes that the train must not get, such as node[003-005]")
-    signal_seconds: int = Field(60, ge=0, le=65535, description="USR1 to the guard this long before the limit; 0: none")
-    extra: tuple[SbatchOption, ...] = Field((), description="further sbatch options, word for word")
+    nodes: int = Field(ge=1, description="nodes of a task")
+    processes_per_node: int = Field(1, ge=1, description="ranks on a node, usually one per GPU")
+    cpus_per_process: int = Field(1, ge=1, description="CPUs of a rank")
+    gpus_per_node: int = Field(0, ge=0, description="GPUs of a node; 0: none")
+    time_limit: TimeLimit = Field(description="time limit of a task: minutes, HH:MM:SS or D-HH:MM:SS")
+    tasks: int = Field(10, ge=1, description="array tasks to queue, which run one after the other")
+    partition: Word = Field("", description="partition; empty: the site's")
+    account: Word = Field("", description="account; empty: the site's")
+    qos: Word = Field("", description="QOS; empty: the site's")
+    reservation: Word = Field("", description="reservation to run in")
+    constraint: Word = Field("", description="features that nodes must have; empty: the site's")
+    memory_per_node: Word = Field("", description="memory of a node, such as 500G; 0: all memory")
+    exclusive: bool = Field(default=False, description="share the nodes with no other job")
+    nice: int | None = Field(None, description="number by which the priority is lowered")
+    exclude: Word = Field("", description="nodes that the train must not use, such as node[003-005]")
+    signal_seconds: int = Field(
+        60, ge=0, le=65535, description="seconds before the time limit at which the guard gets USR1; 0: no signal"
+    )
+    extra: tuple[SbatchOption, ...] = Field((), description="more sbatch options, passed unchanged")
 
 
 class ShellSetup(SettingsTable):
-    """What the body does before the trainer starts, on the first node of the allocation."""
+    """`[setup]` of TRAIN.toml: preparations on the first node, before the trainer starts."""
 
-    directory: Directory = Field(
-        "", description="where the trainer starts, and relative paths of its command with it; empty: its run directory"
-    )
-    modules: tuple[Word, ...] = Field((), description="for `module load`")
-    lines: tuple[Text, ...] = Field((), description="shell, as written")
+    directory: Directory = Field("", description="working directory of the trainer; empty: the run directory")
+    modules: tuple[Word, ...] = Field((), description="environment modules to load")
+    lines: tuple[Text, ...] = Field((), description="shell lines run verbatim before the trainer")
 
 
 class GuardSettings(SettingsTable):
-    """When the chain is stopped from burning itself."""
+    """`[guard]` of TRAIN.toml: limits of the guard and of crash loops."""
 
     short_attempt_minutes: float = Field(
-        20, gt=0, description="an attempt shorter than this, without a new checkpoint, is short"
+        20, gt=0, description="an attempt that is shorter and saved no new checkpoint counts as short"
     )
-    short_attempts: int = Field(3, ge=1, description="after this many short lives in a row, what is queued is held")
+    short_attempts: int = Field(3, ge=1, description="consecutive short attempts after which the queued tasks are held")
     fault_attempts: int = Field(
         2,
         ge=1,
-        description="the same after this many lives in a row, short or not, that one fault of code or storage ended",
+        description="consecutive attempts with the same code or storage fault after which the queued tasks are held",
     )
     diagnosis_seconds: float = Field(
         20,
         gt=0,
         le=100,
-        description="how long finding out why an attempt ended may take; after that the cause is unknown",
+        description="time limit of the diagnosis, after which the cause is unknown",
     )
     node_check: bool | None = Field(
-        None, description="look at the nodes before the trainer starts; unset: where the train asks for GPUs"
+        None, description="check the nodes before the trainer starts; unset: if the train uses GPUs"
     )
     node_check_seconds: float = Field(
-        10, gt=0, le=60, description="how long that may take; a node that is late is unknown"
+        10, gt=0, le=60, description="time limit of the node check; a late node is unknown"
     )
     stop_grace_seconds: float = Field(
-        120, gt=0, description="after TERM or preemption: the time to save and leave before the ranks are ended"
+        120, gt=0, description="time to save and exit after TERM or preemption, before the ranks are ended"
     )
     exit_grace_seconds: float = Field(
-        60, gt=0, description="after a rank has failed: the time until the others are ended, where srun does not do it"
+        60, gt=0, description="time after the failure of a rank until the guard ends the others, if srun does not"
     )
-    poll_seconds: float = Field(2, gt=0, le=60, description="how often the guard looks at switches and the job's end")
+    poll_seconds: float = Field(2, gt=0, le=60, description="time between two checks of switches and of the job's end")
 
 
 class TrainSettings(SettingsTable):
-    """One training run: TRAIN.toml."""
+    """TRAIN.toml: one training run."""
 
-    name: Name = Field(description="of its directory, of its jobs, and what you type")
+    name: Name = Field(description="name of the train, of its directory and of its jobs")
     slurm: SlurmTable
     command: tuple[Text, ...] = Field(
-        (), description="any trainer, word by word, run once per process; leave out to use the embedded one"
+        (),
+        description="any trainer: the program and its arguments, started once per process; unset: the embedded trainer",
     )
-    trainer: dict[str, Any] | None = Field(None, description="the embedded trainer's settings; not beside `command`")
-    python: Text = Field("", description="the interpreter for the embedded trainer; empty: the one that opsctl runs on")
-    environment: dict[Variable, Text] = Field({}, description="exported before the setup lines")
+    trainer: dict[str, Any] | None = Field(None, description="settings of the embedded trainer; excludes `command`")
+    python: Text = Field("", description="Python interpreter of the embedded trainer; empty: that of opsctl")
+    environment: dict[Variable, Text] = Field({}, description="environment variables, exported before the setup lines")
     setup: ShellSetup = ShellSetup()
     guard: GuardSettings = GuardSettings()
     watch: TrainWatchSettings = TrainWatchSettings()
-    publish: PublishTable | None = Field(None, description="instead of the site's")
+    publish: PublishTable | None = Field(None, description="replaces [publish] of the site")
 
     @model_validator(mode="after")
     def _one_trainer(self) -> TrainSettings:
         if bool(self.command) == (self.trainer is not None):
-            raise ValueError("needs either `command` (any trainer) or a [trainer] table (the embedded one), not both")
+            raise ValueError(
+                "either `command` (any trainer) or a [trainer] table (the embedded trainer) is needed, not both"
+            )
         return self
 
     @property
     def world_size(self) -> int:
+        """The number of processes of a task."""
         return self.slurm.nodes * self.slurm.processes_per_node
 
 
@@ -188,17 +196,17 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Raises ConfigError for a file that is missing, not text or not TOML."""
+    """Return the contents of a TOML file. Raises ConfigError for a file that is missing, not text or not TOML."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(str(path), ["no such file"], hint="opsctl config init writes a starter") from None
+        raise ConfigError(str(path), ["no such file"], hint="opsctl config init writes a first version") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(str(path), [str(error)]) from error
 
 
 def parse(model: type[Model], mapping: Mapping[str, Any], where: str, extra: Sequence[str] = ()) -> Model:
-    """Raises ConfigError with every problem in `given`, after the `extra` ones."""
+    """Validate `mapping`. Raises ConfigError with the `extra` problems and all problems of the mapping."""
     problems = list(extra)
     try:
         parsed = model.model_validate(_lists_to_tuples(mapping))
@@ -210,44 +218,49 @@ def parse(model: type[Model], mapping: Mapping[str, Any], where: str, extra: Seq
 
 
 def load_train(path: Path, *, layout: bool = True) -> TrainSettings:
-    """The train described by the file at `path`, its embedded trainer's settings checked too; without `layout`, not
-    whether they can be laid out over its processes."""
+    """Load a TRAIN.toml, with the settings of the embedded trainer. Raises ConfigError.
+
+    Without `layout`, the parallel layout is not checked against the number of processes.
+    """
     fields = read_toml(path)
     return parse(TrainSettings, fields, str(path), extra=find_trainer_problems(fields, layout=layout))
 
 
 def load_site(path: Path) -> SiteSettings:
-    """The site described by the file at `path`. Raises ConfigError, also for a secret that others can read there."""
+    """Load a site.toml. Raises ConfigError, also for a secret in clear in a file that other users can read."""
     site = parse(SiteSettings, read_toml(path), str(path))
     if path.stat().st_mode & 0o044:
-        problems = [f"{place}: a secret in clear, in a file that others can read" for place in site.alerts.in_clear()]
+        problems = [
+            f"{place}: a secret in clear, in a file that other users can read" for place in site.alerts.in_clear()
+        ]
         if problems:
             raise ConfigError(
-                str(path), problems, hint="name a file instead, as in password_file, or chmod 600 this one"
+                str(path), problems, hint="put the secret into a file, as with password_file, or chmod 600 this file"
             )
     return site
 
 
 def find_site() -> Path | None:
-    """The site file: $OPSCTL_SITE, else the user's, else the machine's; None where there is none."""
-    if named := os.environ.get("OPSCTL_SITE"):
-        return Path(named)
+    """Return the site file: $OPSCTL_SITE, else the user's, else the machine's; None without any."""
+    from_environment = os.environ.get("OPSCTL_SITE")
+    if from_environment:
+        return Path(from_environment)
     user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     places = (user / "opsctl" / "site.toml", Path("/etc/opsctl/site.toml"))
     return next((place for place in places if place.is_file()), None)
 
 
 def state_home() -> Path:
-    """Where opsctl keeps what belongs to this user on this machine alone."""
+    """Return the directory of opsctl's state of this user on this machine."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "opsctl"
 
 
 def find_trainer_problems(mapping: Mapping[str, Any], *, layout: bool = True) -> list[str]:
-    """What is wrong with the [trainer] table, alone and for the number of processes that [slurm] asks for."""
+    """Return the problems of the [trainer] table, alone and, with `layout`, for the number of processes in [slurm]."""
     table, slurm = mapping.get("trainer"), mapping.get("slurm", {})
     if not isinstance(table, dict):
         return []
-    from opsctl.trainer.config import TrainerConfig  # noqa: PLC0415 (only a train with the embedded trainer pays for it)
+    from opsctl.trainer.config import TrainerConfig  # noqa: PLC0415 (slow import: embedded trainer only)
     from opsctl.trainer.rank_layout import check_layout  # noqa: PLC0415 (as above)
 
     try:
@@ -259,62 +272,73 @@ def find_trainer_problems(mapping: Mapping[str, Any], *, layout: bool = True) ->
     try:
         world = int(slurm["nodes"]) * int(slurm.get("processes_per_node", 1))
     except (TypeError, ValueError, KeyError, AttributeError):
-        return []  # [slurm] is wrong itself, which its own check says
+        return []  # the check of [slurm] reports these errors
     return [f"[trainer] {problem}" for problem in check_layout(config, world)]
 
 
 def _lists_to_tuples(value: Any) -> Any:
-    """TOML has lists; a frozen record has tuples."""
+    """Return the value with every list replaced by a tuple, as frozen tables need."""
     if isinstance(value, dict):
-        return {key: _lists_to_tuples(each) for key, each in value.items()}
-    return tuple(_lists_to_tuples(each) for each in value) if isinstance(value, list) else value
+        return {key: _lists_to_tuples(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return tuple(_lists_to_tuples(item) for item in value)
+    return value
 
 
 def _is_echo(error: Any) -> bool:
-    """A list that is only too short because what stands in it is wrong, which is said already."""
+    """Whether a list is too short only because its items have errors of their own."""
     return bool(error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"])
 
 
-def _problems(model: type[BaseModel], given: Any, error: ValidationError, under: tuple[str, ...] = ()) -> list[str]:
-    """Of each field alone, and then of the fields together."""
+def _problems(model: type[BaseModel], value: Any, error: ValidationError, under: tuple[str, ...] = ()) -> list[str]:
+    """Return the problems of single fields, then those between fields."""
     errors = [error_details for error_details in error.errors() if not _is_echo(error_details)]
-    together = [
+    places = [error_details["loc"] for error_details in errors]
+    contradictions = [
         {"loc": place, "type": "value_error", "msg": text, "input": None}
-        for place, text in find_contradictions(model, given, [error_details["loc"] for error_details in errors])
+        for place, text in find_contradictions(model, value, places)
     ]
-    return [_problem(model, each, under=under) for each in (*errors, *together)]
+    return [_describe_problem(model, error_details, under=under) for error_details in (*errors, *contradictions)]
 
 
-def _problem(model: type[BaseModel], error: Any, under: tuple[str, ...] = ()) -> str:
-    # pydantic names the key of a dictionary, and then that it is one.
-    *tables, key = [*under, *(each for each in _walk(model, error["loc"])[1] if each != "[key]")] or [""]
+def _describe_problem(model: type[BaseModel], error: Any, under: tuple[str, ...] = ()) -> str:
+    # After the key of a dictionary, pydantic adds the word "[key]".
+    names = [name for name in _walk(model, error["loc"])[1] if name != "[key]"]
+    *tables, key = [*under, *names] or [""]
     place = f"[{'.'.join(tables)}] {key}" if tables else key
     if error["type"] == "extra_forbidden":
         models, _ = _walk(model, error["loc"][:-1])
-        known = sorted({name for each in models for name in each.model_fields})
+        known = sorted(set().union(*(table.model_fields for table in models)))
         near = get_close_matches(str(key), known, 1)
         advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
         return f"{place}: unknown key; {advice}"
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "missing":
         return f"{place}: missing"
-    # A whole table may hold a secret.
+    # A table is not shown, since a table may contain a secret.
     is_shown = error["type"] != "value_error" and not isinstance(error["input"], dict)
-    given = f", got {error['input']!r:.60}" if is_shown else ""
-    return f"{place}: {message}{given}" if place else f"{message}{given}"
+    shown = f", got {error['input']!r:.60}" if is_shown else ""
+    return f"{place}: {message}{shown}" if place else f"{message}{shown}"
 
 
 def _walk(model: type[BaseModel], loc: Sequence[Any]) -> tuple[list[type[BaseModel]], list[str]]:
-    """What may stand in the table at `loc`, and its name as it stands in the file: pydantic adds the kind that it took
-    a table of several kinds for."""
-    models, tables = [model], []
+    """Return the possible tables at `loc`, and the names on the way as in the file.
+
+    For a table of several kinds, pydantic adds the kind to `loc`; the kind is not part of the names.
+    """
+    models, names = [model], []
     for key in loc:
-        fields = [each.model_fields[str(key)] for each in models if str(key) in each.model_fields]
-        kinds = [
-            each
-            for each in models
-            if "kind" in each.model_fields and get_args(each.model_fields["kind"].annotation) == (key,)
-        ]
-        models = [each for field in fields for each in tables_of(field.annotation)] or kinds or models
-        tables += [] if kinds and not fields else [str(key)]
-    return models, tables
+        fields = [table.model_fields[str(key)] for table in models if str(key) in table.model_fields]
+        of_kind = [table for table in models if _is_of_kind(table, key)]
+        below: list[type[BaseModel]] = []
+        for field in fields:
+            below += tables_of(field.annotation)
+        models = below or of_kind or models
+        if fields or not of_kind:
+            names.append(str(key))
+    return models, names
+
+
+def _is_of_kind(table: type[BaseModel], kind: Any) -> bool:
+    field = table.model_fields.get("kind")
+    return field is not None and get_args(field.annotation) == (kind,)

@@ -1,4 +1,4 @@
-"""Where copies of logs, curves and reports go: `[publish]` of site.toml, or of TRAIN.toml instead of it."""
+"""Publishing of logs, curves and reports: `[publish]` of site.toml; `[publish]` of TRAIN.toml replaces the site's."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def _check_remote(text: str) -> str:
     if text.startswith("-") or not text.isprintable() or " " in text:
         raise ValueError(f"{text!r:.40} is not a git remote")
     if text and ":" not in text and text[0] not in "/~$":
-        raise ValueError(f"{text!r:.80} depends on where it is read from: needs to be a whole path, or host:path")
-    # What stands there is seen in the list of processes, and kept in git's own files.
+        raise ValueError(f"{text!r:.80} is relative: an absolute path or host:path is needed")
+    # A remote is visible in the process list and stored in git's own files.
     if "?" in text or re.match(r"https?://[^/]*@|\w+://[^/@]*:[^/@]*@", text):
-        raise ValueError("the remote says who you are: leave that to a key of ssh or to git's credential helper")
+        raise ValueError("the remote contains credentials: use an ssh key or git's credential helper instead")
     return text
 
 
 def _check_path(text: str) -> str:
     if text and text[0] not in "/~$":
-        raise ValueError(f"{text!r:.80} depends on where it is read from: needs to be a whole path")
+        raise ValueError(f"{text!r:.80} is relative: an absolute path is needed")
     return text
 
 
@@ -54,24 +54,29 @@ def _check_command(text: str) -> str:
         if unknown:
             raise ValueError(f"{{{unknown[0]}}} is not a placeholder; there are {{source}} and {{train}}")
         if "{source}" not in text:
-            raise ValueError("needs {source}, the directory that is to be copied")
+            raise ValueError("{source}, the directory to copy, is missing")
         _check_quotes(text)
     return text
 
 
 def _check_quotes(text: str) -> None:
-    """Values bring their own quotes; inside others these would end them, and the shell would run what a name says."""
+    """Check that no placeholder is inside quotes. Raises ValueError.
+
+    `fill` quotes the values; inside other quotes the shell would run parts of a value.
+    """
     odd = {name: f"a ';{name}" for name in PLACEHOLDERS}
     try:
         words = shlex.split(fill(text, odd))
     except ValueError:
         words = []
-    if not all(any(odd[name] in word for word in words) for name in PLACEHOLDERS if f"{{{name}}}" in text):
-        raise ValueError("{source} and {train} stand outside of quotes, for they bring their own")
+    used = [value for name, value in odd.items() if f"{{{name}}}" in text]
+    joined = "\0".join(words)
+    if not all(value in joined for value in used):
+        raise ValueError("{source} and {train} must stand outside of quotes: opsctl quotes the values")
 
 
 def fill(command: str, values: Mapping[str, str]) -> str:
-    """The command with each value quoted for the shell."""
+    """Return the command with its placeholders replaced by quoted values."""
     return _PLACEHOLDER.sub(lambda match: shlex.quote(values[match[1]]), command)
 
 
@@ -83,30 +88,31 @@ Command = Annotated[str, AfterValidator(_check_command)]
 
 
 class PublishTable(SettingsTable):
-    """Copies of logs, curves and the report, for others to see: `[publish]` of site.toml, or of TRAIN.toml instead."""
+    """Copies of logs, curves and the report for other people: `[publish]` of site.toml, or of TRAIN.toml instead."""
 
-    to: Literal["", "path", "git", "command"] = Field("", description="how; empty: nothing is published")
-    path: Place = Field("", description="a directory, in which each train gets one; with to = path")
-    remote: Remote = Field("", description="of git, without a password in it; with to = git")
-    branch: Branch = Field("main", description="of git: what is pushed to")
+    to: Literal["", "path", "git", "command"] = Field("", description="method; empty: nothing is published")
+    path: Place = Field("", description="with to = path: directory in which every train gets a subdirectory")
+    remote: Remote = Field("", description="with to = git: the git remote, without a password")
+    branch: Branch = Field("main", description="with to = git: the branch to push")
     command: Command = Field(
-        "", description="shell; {source} is the directory to copy, {train} the name; with to = command"
+        "", description="with to = command: shell command; {source} is the directory to copy, {train} the name"
     )
     files: tuple[FilePattern, ...] = Field(
-        ("logs/*.txt", "logs/*.log", "metrics/**/*"), description="patterns of files of the run directory"
+        ("logs/*.txt", "logs/*.log", "metrics/**/*"), description="patterns of files in the run directory"
     )
-    report: bool = Field(default=True, description="also what `opsctl report` says")
-    max_file: Size = Field(64 << 20, ge=1 << 10, description="of a larger log only the end is published")
-    timeout_seconds: float = Field(240, gt=0, description="how long one call may take, for all trains together")
+    report: bool = Field(default=True, description="publish the output of `opsctl report`, too")
+    max_file: Size = Field(64 << 20, ge=1 << 10, description="size above which only the end of a log is published")
+    timeout_seconds: float = Field(240, gt=0, description="time limit of one run, for all trains together")
     secret_files: tuple[str, ...] = Field(
-        (), description="each line of these is struck out, besides the secrets of [alerts] and those in the environment"
+        (), description="files whose lines are redacted, besides the secrets of [alerts] and of the environment"
     )
 
     @model_validator(mode="after")
     def _has_its_place(self) -> PublishTable:
         needed = {"path": self.path, "git": self.remote, "command": self.command}
-        if not self.to and (named := [how for how, place in needed.items() if place]):
-            raise ValueError(f"to is not given: {' or '.join(named)}, by what is set beside it")
+        methods = [method for method, place in needed.items() if place]
+        if not self.to and methods:
+            raise ValueError(f"to is missing; by the other keys: {' or '.join(methods)}")
         if self.to and not needed[self.to]:
             raise ValueError(f"to = {self.to} needs `{'remote' if self.to == 'git' else self.to}`")
         return self

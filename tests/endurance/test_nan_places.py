@@ -25,7 +25,7 @@ CUTS = {
         ({"precision": "bf16", "layer": 3, "what": "weight"}, "layer 3 (Block) already: its up.weight"),
         ({"precision": "bf16", "layer": 2, "what": "backward"}, "backward pass of layer 2 (Block)"),
         ({"precision": "fp32", "layer": 2, "what": "forward"}, "layer 2 (Block), out of up, from numbers up to "),
-        ({"precision": "bf16", "layer": 3, "what": "once"}, "no layer by itself"),
+        ({"precision": "bf16", "layer": 3, "what": "once"}, "no single layer"),
     ],
 )
 def test_each_cut_names_the_place_and_takes_no_step(corpus, tmp_path, cut, plant, words):

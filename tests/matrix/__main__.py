@@ -104,9 +104,19 @@ def use(root: Root, options: argparse.Namespace, logs: Path) -> Result:
 def test(root: Root, version: str, wanted: list[str], logs: Path) -> Result:
     began = time.monotonic()
     argv = [
-        f"{VENV}/bin/pytest", "-q", "-n", "2", "--dist", "loadfile", "-m", "not torch", "-p", "no:cacheprovider",
-        "--junitxml=/tmp/matrix.xml", *(wanted or TESTS),
-    ]  # fmt: skip
+        f"{VENV}/bin/pytest",
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        "-m",
+        "not torch",
+        "-p",
+        "no:cacheprovider",
+        "--junitxml=/tmp/matrix.xml",
+        *(wanted or TESTS),
+    ]
     code = root.run(argv, limit_s=TEST_LIMIT_S, directory=WORK, output=logs / f"{root.suite}.log", env={"CI": "true"})
     seconds = time.monotonic() - began
     report = root.path / "tmp/matrix.xml"
@@ -122,9 +132,15 @@ def test(root: Root, version: str, wanted: list[str], logs: Path) -> Result:
     python = next((root.path / VENV.lstrip("/") / "lib").glob("python3*")).name.removeprefix("python")
     problem = f"pytest: exit code {code}" if code not in (0, 1) else ""
     return Result(
-        suite=root.suite, slurm=version, python=python, passed=len(cases) - len(bad) - len(skipped), failed=len(bad),
-        skipped=len(skipped), seconds=seconds, problem=problem,
-    )  # fmt: skip
+        suite=root.suite,
+        slurm=version,
+        python=python,
+        passed=len(cases) - len(bad) - len(skipped),
+        failed=len(bad),
+        skipped=len(skipped),
+        seconds=seconds,
+        problem=problem,
+    )
 
 
 def record(root: Root, version: str, logs: Path) -> Result:

@@ -93,9 +93,17 @@ class Recorder:
     def do(self, *argv: str, user: int | None = None) -> str:
         """What a command prints; it must succeed, unless another user types it."""
         done = subprocess.run(
-            argv, env=self.env, capture_output=True, text=True, errors="replace", timeout=120, check=False, user=user,
-            group=user, extra_groups=[] if user else None,
-        )  # fmt: skip
+            argv,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=120,
+            check=False,
+            user=user,
+            group=user,
+            extra_groups=[] if user else None,
+        )
         if done.returncode and user is None:
             words = f"{done.stderr.strip()} {done.stdout.strip()}"
             raise SystemExit(f"{' '.join(argv)[:200]}: exit code {done.returncode}: {words}")
@@ -142,7 +150,7 @@ def queue(tape: Recorder) -> None:
 def bad_partition(tape: Recorder) -> None:
     spec = JobSpec(
         name="t", nodes=1, processes_per_node=1, cpus_per_process=1, time_limit="5", tasks=1, memory_per_node="10"
-    )  # fmt: skip
+    )
     script = tape.out / "bad.slurm"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text("#!/bin/bash\n#SBATCH --partition=nope\ntrue\n")
@@ -187,8 +195,16 @@ def nodes(tape: Recorder) -> None:
     tape.do("scontrol", "create", "PartitionName=off", "Nodes=node001", "State=DOWN")
     tape.keep("scontrol", "partitions", tape.slurm.partitions)
     tape.keep("scontrol", "config", tape.slurm.limits)
-    tape.do("scontrol", "create", "ReservationName=maint", "StartTime=now+7hours", "Duration=60", "Users=root",
-            "Nodes=node[001-002]", "Flags=MAINT,IGNORE_JOBS")  # fmt: skip
+    tape.do(
+        "scontrol",
+        "create",
+        "ReservationName=maint",
+        "StartTime=now+7hours",
+        "Duration=60",
+        "Users=root",
+        "Nodes=node[001-002]",
+        "Flags=MAINT,IGNORE_JOBS",
+    )
     tape.do("scontrol", "create", "ReservationName=mine", "StartTime=now", "Duration=30", "Users=root", "Nodes=node001")
     tape.keep("scontrol", "reservations", tape.slurm.reservations)
     for name in ("maint", "mine"):
@@ -254,9 +270,9 @@ def accounting(tape: Recorder) -> None:
 
 
 def tape_questions() -> list[tuple[str, tuple[str, ...]]]:
-    from opsctl.scheduler.accounting import questions  # noqa: PLC0415 - its module has this function's name
+    from opsctl.scheduler.accounting import build_queries  # noqa: PLC0415 - its module has this function's name
 
-    return list(questions("root", "sandbox").items())
+    return list(build_queries("root", "sandbox").items())
 
 
 SCENES: dict[str, tuple[dict[str, int], tuple[Callable[[Recorder], None], ...]]] = {

@@ -23,10 +23,25 @@ from tests.matrix import mirror
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = (
-    "adduser", "ca-certificates", "git", "iproute2", "mariadb-server", "munge", "openssh-client", "openssh-server",
-    "procps", "python3", "python3-venv", "slurm-client", "slurm-wlm-basic-plugins", "slurm-wlm-mysql-plugin",
-    "slurmctld", "slurmd", "slurmdbd", "util-linux",
-)  # fmt: skip
+    "adduser",
+    "ca-certificates",
+    "git",
+    "iproute2",
+    "mariadb-server",
+    "munge",
+    "openssh-client",
+    "openssh-server",
+    "procps",
+    "python3",
+    "python3-venv",
+    "slurm-client",
+    "slurm-wlm-basic-plugins",
+    "slurm-wlm-mysql-plugin",
+    "slurmctld",
+    "slurmd",
+    "slurmdbd",
+    "util-linux",
+)
 CHECKERS = ("import-linter", "mypy", "ruff", "types-")
 """Development packages that no test in a root needs."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -81,15 +96,31 @@ class Root:
     path: Path
 
     def run(
-        self, argv: Sequence[str], *, limit_s: float | None, network: bool = False, directory: str = "/",
-        output: Path | None = None, binds: Sequence[Path] = (), env: dict[str, str] | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        argv: Sequence[str],
+        *,
+        limit_s: float | None,
+        network: bool = False,
+        directory: str = "/",
+        output: Path | None = None,
+        binds: Sequence[Path] = (),
+        env: dict[str, str] | None = None,
+    ) -> int:
         """The exit code of `argv` inside. Its processes and mounts end with it; 124 if it took too long."""
         inside = {
-            "PATH": PATH, "HOME": "/root", "USER": "root", "LOGNAME": "root", "LANG": "C.UTF-8", "TZ": "UTC",
-            "TERM": os.environ.get("TERM", "dumb"), "DEBIAN_FRONTEND": "noninteractive", "DIRECTORY": directory,
-            "PRIVATE_NETWORK": "" if network else "1", "BINDS": " ".join(map(str, binds)), **(env or {}),
-        }  # fmt: skip
+            "PATH": PATH,
+            "HOME": "/root",
+            "USER": "root",
+            "LOGNAME": "root",
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            "TERM": os.environ.get("TERM", "dumb"),
+            "DEBIAN_FRONTEND": "noninteractive",
+            "DIRECTORY": directory,
+            "PRIVATE_NETWORK": "" if network else "1",
+            "BINDS": " ".join(map(str, binds)),
+            **(env or {}),
+        }
         enter = [*PRIVATE, *(() if network else ("--net",)), "sh", "-c", ENTER, "sh"]
         command = [*enter, str(self.path), f"matrix-{self.suite}", *argv]
         return bounded(command, env=inside, limit_s=limit_s, output=output)

@@ -30,9 +30,15 @@ class Installed:
     def run(self, *argv: str, cwd: Path, code: int | None = 0, **env: str) -> str:
         """What a program of the environment prints, stderr as well. `code` None: whatever its exit code is."""
         done = subprocess.run(
-            [str(self.bin / argv[0]), *argv[1:]], cwd=cwd, env=self.env(**env), stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            [str(self.bin / argv[0]), *argv[1:]],
+            cwd=cwd,
+            env=self.env(**env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert code is None or done.returncode == code, f"{argv}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 

@@ -34,8 +34,9 @@ def test_workflow_types_targets_that_exist():
     assert typed <= TARGETS
 
 
-@pytest.mark.parametrize("line", [step["run"] for job in WORKFLOW["jobs"].values() for step in job["steps"]
-                                  if "run" in step])  # fmt: skip
+@pytest.mark.parametrize(
+    "line", [step["run"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "run" in step]
+)
 def test_workflow_script_is_shell(line):
     subprocess.run(["bash", "-n"], input=line, text=True, check=True, timeout=10)
 

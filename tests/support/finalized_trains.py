@@ -83,9 +83,7 @@ class Queue:
 
     def cancel(self, job: str, *, queued_only: bool = False) -> None:
         self.call("cancel")
-        self.rows = [
-            row for row in self.rows if row.array != job or (queued_only and not row.state.is_waiting)
-        ]  # fmt: skip
+        self.rows = [row for row in self.rows if row.array != job or (queued_only and not row.state.is_waiting)]
 
     def exclude(self, job: str, nodes: str) -> None:
         self.call("exclude")
@@ -122,9 +120,15 @@ class World:
     def began(self, attempt: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Attempt:
         """An attempt that began now."""
         start = Start(
-            attempt=attempt, job="13", nodes=nodes, node_count=1, gpus="", node="node001", at=self.clock.now(),
+            attempt=attempt,
+            job="13",
+            nodes=nodes,
+            node_count=1,
+            gpus="",
+            node="node001",
+            at=self.clock.now(),
             checkpoint=checkpoint,
-        )  # fmt: skip
+        )
         write_start(self.run, self.run.attempt(attempt), start)
         self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=attempt, nodes=nodes)
         return self.run.attempt(attempt)
@@ -171,6 +175,9 @@ def care_of(world: World) -> NodeCare:
     """Nodes are looked after, but no way leads to any."""
     site = SiteDir(world.run.path.parent / ".site")
     return NodeCare(
-        site=HealthSettings(exclude_hours=72), history=NodeHistory(site=site, clock=world.clock), clock=world.clock,
-        exclusions=Exclusions(site=site, clock=world.clock), reach=lambda jobs, idle: Fanout(shells=()),
-    )  # fmt: skip
+        site=HealthSettings(exclude_hours=72),
+        history=NodeHistory(site=site, clock=world.clock),
+        clock=world.clock,
+        exclusions=Exclusions(site=site, clock=world.clock),
+        reach=lambda jobs, idle: Fanout(shells=()),
+    )

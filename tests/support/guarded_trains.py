@@ -55,13 +55,21 @@ class GuardedTrain:
         """Submit it as `opsctl launch` does; the array."""
         self.run.write(self.run.body, f"set -u\n{body}\n", mode=mode)
         spec = JobSpec(
-            name="gpt", nodes=1, processes_per_node=1, cpus_per_process=1, time_limit=limit, tasks=tasks,
+            name="gpt",
+            nodes=1,
+            processes_per_node=1,
+            cpus_per_process=1,
+            time_limit=limit,
+            tasks=tasks,
             memory_per_node="10",
-        )  # fmt: skip
+        )
         wrapper = render(
-            "slurm/wrapper.slurm.j2", directives=directives(spec), run_dir=str(self.run.path), python=python,
+            "slurm/wrapper.slurm.j2",
+            directives=directives(spec),
+            run_dir=str(self.run.path),
+            python=python,
             site_file=str(self.site),
-        )  # fmt: skip
+        )
         self.run.write(self.run.wrapper, wrapper)
         plan = LaunchPlan(train="gpt", spec=spec, wrapper=wrapper, body=body, nonce="n1")
         self.journal.append(EventKind.SUBMITTING, nonce="n1", tasks=tasks, after="")

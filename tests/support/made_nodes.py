@@ -16,11 +16,24 @@ MARK = "@@mark"
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 UPTIME = 1_000_000.0
 WELL = {
-    "persistence": "Enabled", "recovery": "None", "width": "16", "sw_power_cap": "Not Active",
-    "hw_thermal": "Not Active", "use": "0", "sram": "0", "dram_fixed": "177", "dram": "0", "sram_ever": "0",
-    "dram_ever": "3", "pending": "No", "failure": "No", "temperature": "31", "margin": "55", "power": "700.00",
+    "persistence": "Enabled",
+    "recovery": "None",
+    "width": "16",
+    "sw_power_cap": "Not Active",
+    "hw_thermal": "Not Active",
+    "use": "0",
+    "sram": "0",
+    "dram_fixed": "177",
+    "dram": "0",
+    "sram_ever": "0",
+    "dram_ever": "3",
+    "pending": "No",
+    "failure": "No",
+    "temperature": "31",
+    "margin": "55",
+    "power": "700.00",
     "processes": "",
-}  # fmt: skip
+}
 
 
 def corpus(path: str) -> str:
@@ -59,12 +72,17 @@ def printed(**sections: str | tuple[int | str, str] | None) -> str:
     """What the script prints; a section is its output, or its exit code and output; None leaves it out."""
     given: dict[str, str | tuple[int | str, str] | None] = {
         "host": f"kernel=5.14\nboot=b1\nuptime={UPTIME}\nnow={NOW.timestamp()}\nuid=0\njob=\nmemory=2113652736\n",
-        "smi": smi(), "nvlink": (1, "Not supported"), "nvlink_errors": (1, ""),
-        "pci": "".join(f"0000:{bus(number)}:00.0\n" for number in range(8)), "kernel": "source=dmesg\n",
+        "smi": smi(),
+        "nvlink": (1, "Not supported"),
+        "nvlink_errors": (1, ""),
+        "pci": "".join(f"0000:{bus(number)}:00.0\n" for number in range(8)),
+        "kernel": "source=dmesg\n",
         "shm": "Filesystem 1024-blocks Used Available Capacity Mounted on\ntmpfs 1056826368 9 1056826359 1% /dev/shm\n",
-        "processes": "1 0\n--\n" + stat(1, "systemd") + "--\n100\n", "infiniband": "",
-        "clock": "System time     : 0.000000123 seconds fast of NTP time\n", **sections,
-    }  # fmt: skip
+        "processes": "1 0\n--\n" + stat(1, "systemd") + "--\n100\n",
+        "infiniband": "",
+        "clock": "System time     : 0.000000123 seconds fast of NTP time\n",
+        **sections,
+    }
     text = ""
     for name, section in given.items():
         if section is not None:

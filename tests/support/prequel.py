@@ -54,19 +54,32 @@ def _row(each: dict[str, str]) -> Row:
         layers=number["layers"], hidden=number["hidden"], heads=number["heads"], vocabulary=250880, positions=True
     )
     topology = Topology(
-        tp=number["tp"], pp=number["pp"], dp=number["dp"], micro_batch=number["mbs"], zero=number["zero"],
+        tp=number["tp"],
+        pp=number["pp"],
+        dp=number["dp"],
+        micro_batch=number["mbs"],
+        zero=number["zero"],
         precision=each["optimizer"] if each["optimizer"] != "bf16" else "fp16",
         embedding_slots=each["slots"] == "layers+embedding",
-    )  # fmt: skip
+    )
     cluster = Cluster(
         nodes=number["nodes"], gpus_per_node=8, gpu=ACCELERATORS["A100"], host_tuned=each["date"] >= "2022-02-25"
     )
     return Row(
-        line=number["line"], table=number["table"], shape=shape, topology=topology, cluster=cluster,
-        batch=number["gbs"], memory_gb=_float(each["memory_gb"]), seconds=_float(each["seconds"]),
-        tflops=_float(each["tflops"]), formula=each["formula"], note=each["note"], printed=each["printed"],
+        line=number["line"],
+        table=number["table"],
+        shape=shape,
+        topology=topology,
+        cluster=cluster,
+        batch=number["gbs"],
+        memory_gb=_float(each["memory_gb"]),
+        seconds=_float(each["seconds"]),
+        tflops=_float(each["tflops"]),
+        formula=each["formula"],
+        note=each["note"],
+        printed=each["printed"],
         billions=int(each["size_b"]),
-    )  # fmt: skip
+    )
 
 
 def _float(text: str) -> float | None:

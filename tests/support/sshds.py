@@ -61,11 +61,18 @@ connect_seconds = 60.0
 
     def _daemon(self, path: str) -> Path:
         settings = [
-            f"HostKey {self.place}/host", f"AuthorizedKeysFile {self.place}/authorized", "PidFile none",
-            "ListenAddress 127.0.0.1", "StrictModes no", "UsePAM no", "PasswordAuthentication no",
-            "KbdInteractiveAuthentication no", "MaxStartups 200", "LogLevel ERROR",
+            f"HostKey {self.place}/host",
+            f"AuthorizedKeysFile {self.place}/authorized",
+            "PidFile none",
+            "ListenAddress 127.0.0.1",
+            "StrictModes no",
+            "UsePAM no",
+            "PasswordAuthentication no",
+            "KbdInteractiveAuthentication no",
+            "MaxStartups 200",
+            "LogLevel ERROR",
             *(f"Port {port}" for port in self.ports.values()),
-        ]  # fmt: skip
+        ]
         if knows("PerSourcePenalties=no"):  # since 9.8: whoever is refused once is not answered for a while
             settings.append("PerSourcePenalties no")
         for node, port in self.ports.items():

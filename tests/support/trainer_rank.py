@@ -48,7 +48,7 @@ def main(run_dir: Path) -> None:
         loss, norm = engine.step(batches.step(consumed, batch), batch=batch, rate=rate, consumed=consumed)
         if math.isnan(norm):
             after_step, again = digests(engine), batches.step(consumed, batch)
-            fields["fault"] = nan_search.where(engine, again, consumed=consumed, control=control)
+            fields["fault"] = nan_search.find_origin(engine, again, consumed=consumed, control=control)
             fields["untouched"] = before == after_step == digests(engine)
             fields["step"] = state.step + 1
             break

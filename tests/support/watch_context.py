@@ -59,10 +59,16 @@ class Stage:
     def scene(self) -> WatchContext:
         site = parse(SiteSettings, {"root": str(self.place), **self.site}, "s")
         return WatchContext(
-            site=site, now=self.clock.now(), clock=self.clock, runner=SystemRunner(), acts=self.acts,
-            memory=WatchdogMemory(self.place / ".site/watch"), site_dir=self.place / ".site", trains=(self.train(),),
+            site=site,
+            now=self.clock.now(),
+            clock=self.clock,
+            runner=SystemRunner(),
+            acts=self.acts,
+            memory=WatchdogMemory(self.place / ".site/watch"),
+            site_dir=self.place / ".site",
+            trains=(self.train(),),
             nodes=self.nodes,
-        )  # fmt: skip
+        )
 
     def look(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> Finding:
         """What a watchdog finds first, some time later."""
@@ -84,8 +90,18 @@ class Stage:
 
 def job(**changed: Any) -> Job:
     """A row of the train's array: its first task, running."""
-    known = {"id": "7", "array": "7", "tasks": (1,), "name": "gpt", "user": "me", "state": JobState.RUNNING,
-             "nodes": "n1", "node_count": 1, "partition": "gpu", "comment": "opsctl:gpt:n"}  # fmt: skip
+    known = {
+        "id": "7",
+        "array": "7",
+        "tasks": (1,),
+        "name": "gpt",
+        "user": "me",
+        "state": JobState.RUNNING,
+        "nodes": "n1",
+        "node_count": 1,
+        "partition": "gpu",
+        "comment": "opsctl:gpt:n",
+    }
     return Job(**{**known, **changed})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opsctl.capabilities import OLDEST, Capability, name_of, parse_version
+from opsctl.capabilities import OLDEST, Capability, format_version, parse_version
 from tests.versions import VERSIONS
 
 
@@ -25,7 +25,7 @@ def test_a_version_is_found_in_what_a_program_prints(text, version):
 
 
 def test_a_version_is_written_as_slurm_writes_it():
-    assert name_of(OLDEST) == "22.05"
+    assert format_version(OLDEST) == "22.05"
 
 
 @pytest.mark.parametrize("capability", Capability)

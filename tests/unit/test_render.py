@@ -55,7 +55,7 @@ def test_niceness_zero_is_said() -> None:
 
 @pytest.mark.parametrize("field", ["name", "partition", "constraint", "exclude", "after", "time_limit"])
 def test_a_newline_never_becomes_a_directive_of_its_own(field: str) -> None:
-    with pytest.raises(InputError, match="white space would make it another #SBATCH directive"):
+    with pytest.raises(InputError, match="contains white space, which would start another #SBATCH option"):
         JobSpec(**{**SMALL, field: "x\n#SBATCH --uid=0"})
 
 

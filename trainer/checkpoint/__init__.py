@@ -1,8 +1,8 @@
-"""Checkpoints, as the ranks together write and read them, and as one process works on them afterwards.
+"""Checkpoints: saved and resumed by all ranks together, and processed afterwards by one process.
 
-While training: saving (all ranks agree that one is complete), files (what is written, hashed), snapshot (the copy that
-is written in the background), space (is there enough), resuming.
+While training: save (all ranks agree that a checkpoint is complete), rank_files (files and their hashes), host_copy
+(the copy that a background save writes), disk_space (the check for free space), resume.
 `python -m opsctl.trainer.checkpoint`: rewrite (shrink, bf16), universal (another topology), weights and export
 (transformers).
-What a checkpoint is on disk, and what of that needs no torch, is in trainer/manifest.py.
+trainer/manifest.py defines a checkpoint on disk, and holds the functions that need no torch.
 """

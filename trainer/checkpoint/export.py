@@ -1,4 +1,4 @@
-"""A checkpoint as Hugging Face's `transformers` reads it: GPT-2 or BLOOM, one file of weights for each layer."""
+"""Export of a checkpoint to Hugging Face's `transformers`: GPT-2 or BLOOM, one file of weights per layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from opsctl.trainer.atomic_files import write_atomic
-from opsctl.trainer.checkpoint.rewrite import new_directory, verified
+from opsctl.trainer.checkpoint.rewrite import new_directory, read_verified
 from opsctl.trainer.checkpoint.weights import Weights
 from opsctl.trainer.config import ModelConfig
 
@@ -34,14 +34,14 @@ _BLOOM = {
 
 
 def export(checkpoint: Path, target: Path) -> Path:
-    """Write the weights of `checkpoint` into the directory `target`, complete or not at all.
+    """Write the weights of `checkpoint` into the directory `target`, completely or not at all; return `target`.
 
     Raises Refused, OSError.
     """
     from safetensors.torch import save_file  # noqa: PLC0415 - of the `export` extra
 
-    held = verified(checkpoint)
-    weights = Weights(checkpoint, held)
+    saved = read_verified(checkpoint)
+    weights = Weights(checkpoint, saved)
     with new_directory(target) as part:
         count = len(weights.layers)
         where: dict[str, str] = {}
@@ -53,7 +53,7 @@ def export(checkpoint: Path, target: Path) -> Path:
         size = sum(path.stat().st_size for path in part.iterdir())
         index = {"metadata": {"total_size": size}, "weight_map": where}
         write_atomic(part / "model.safetensors.index.json", json.dumps(index, indent=1))
-        config = _config(weights.config) | {"dtype": "bfloat16" if held.precision == "bf16" else "float32"}
+        config = _config(weights.config) | {"dtype": "bfloat16" if saved.precision == "bf16" else "float32"}
         write_atomic(part / "config.json", json.dumps(config, indent=1) + "\n")
     return target
 
@@ -76,7 +76,7 @@ def _renamed(weights: Weights, number: int) -> Iterator[tuple[str, Tensor]]:
 
 
 def _as_gpt2(part: str, tensor: Tensor, config: ModelConfig) -> Tensor:
-    """Its rows of queries, keys and values are [q k v, head, …], and its matrices are the other way round."""
+    """Convert a tensor to GPT-2's format: rows of `qkv` are [q k v, head, …]; matrices are transposed."""
     if part == "qkv":
         rows = tensor.unflatten(0, (config.heads, 3, config.hidden // config.heads))
         tensor = rows.transpose(0, 1).flatten(0, 2)
@@ -84,7 +84,7 @@ def _as_gpt2(part: str, tensor: Tensor, config: ModelConfig) -> Tensor:
 
 
 def _config(config: ModelConfig) -> dict[str, Any]:
-    """The `config.json` of transformers. Its tokens are whatever the corpus was made with."""
+    """Return the `config.json` of transformers. The tokenizer of the corpus is not part of a checkpoint."""
     common = {
         "vocab_size": config.vocabulary,
         "n_layer": config.layers,
@@ -117,12 +117,12 @@ def _config(config: ModelConfig) -> dict[str, Any]:
 
 
 def compare(checkpoint: Path, exported: Path, *, samples: int = 2) -> float:
-    """The largest difference between our logits and those of transformers, in fp32, over random samples of tokens."""
+    """Return the largest difference of fp32 logits between this trainer and transformers, over random tokens."""
     from transformers import AutoModelForCausalLM  # noqa: PLC0415 - of the `export` extra
 
-    from opsctl.trainer.checkpoint.single_process import logits  # noqa: PLC0415 - DeepSpeed, which exporting can do without
+    from opsctl.trainer.checkpoint.single_process import logits  # noqa: PLC0415 - imports DeepSpeed, which export does not need
 
-    weights = Weights(checkpoint, verified(checkpoint))
+    weights = Weights(checkpoint, read_verified(checkpoint))
     generator = torch.Generator().manual_seed(0)
     shape = (samples, weights.config.sequence)
     tokens = torch.randint(weights.config.vocabulary, shape, generator=generator)

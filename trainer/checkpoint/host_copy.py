@@ -1,4 +1,4 @@
-"""The copy in host memory from which a save is written while training goes on."""
+"""The copy of the state in host memory, which a background save writes while training goes on."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ import torch
 
 
 class HostCopies:
-    """Copies of nested containers of tensors, in memory that is kept from one save to the next.
+    """Copies of nested containers of tensors, in buffers that are reused by the next save.
 
-    So only the first save of an attempt waits for the system to hand out the pages. A copy is as large as what is
-    seen of a
-    tensor, however much lies behind it. The next copy under the same name overwrites the last one.
+    Reuse makes only the first save of an attempt wait for the allocation of pages. A copy has the size of the tensor,
+    not of its storage. The next copy under the same name overwrites the last copy.
     """
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, int], torch.Tensor] = {}
 
     def copy(self, name: str, state: Any) -> Any:
-        """`state` as it is now, whatever is done to it later."""
+        """Return a copy of `state` that later changes do not affect."""
         copies: dict[int, Any] = {}
         for number, tensor in enumerate(tensors_in(state)):
             if id(tensor) not in copies:
                 copies[id(tensor)] = self._copied((name, number), tensor)
         if any(tensor.is_cuda for tensor in tensors_in(state)):
             torch.cuda.synchronize()
-        return copy.deepcopy(state, copies)  # all else: small, and changed by training as well
+        return copy.deepcopy(state, copies)  # the other objects are small, and training changes them too
 
     def _copied(self, key: tuple[str, int], tensor: torch.Tensor) -> torch.Tensor:
         buffer = self._buffers.get(key)
@@ -39,7 +38,7 @@ class HostCopies:
 
 
 def tensors_in(state: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in nested containers, in their order, however often it is in them."""
+    """Yield every tensor in nested containers, in order and with repetitions."""
     if isinstance(state, torch.Tensor):
         yield state
     elif isinstance(state, Mapping):

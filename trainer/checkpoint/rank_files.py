@@ -1,4 +1,4 @@
-"""The files of one rank: written durably and hashed on the way; what fails is remembered and not raised."""
+"""The files of one rank: written durably and hashed while written; failures are recorded and not raised."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from opsctl.trainer.manifest import FileRecord
 
 
 class _Hashing:
-    """A file being written that hashes what passes through."""
+    """A file that hashes its data while torch writes."""
 
     def __init__(self, file: RawIOBase) -> None:
         self._file, self._digest, self.size = file, hashlib.sha256(), 0
         self.error: OSError | None = None
-        """What the file system said; torch raises something else in its place."""
+        """The error of the file system; torch raises another error in its place."""
 
     def write(self, data: Any) -> int:
-        left = memoryview(data).cast("B")
-        length = len(left)
-        self._digest.update(left)
+        rest = memoryview(data).cast("B")
+        length = len(rest)
+        self._digest.update(rest)
         try:
-            while left:  # one call writes 2 GiB at most, and less where the disk is nearly full
-                left = left[self._file.write(left) :]
+            while rest:  # a call writes at most 2 GiB, and less on a nearly full disk
+                rest = rest[self._file.write(rest) :]
         except OSError as error:
             self.error = error
             raise
@@ -37,16 +37,16 @@ class _Hashing:
         return length
 
     def flush(self) -> None:
-        """Nothing is held back; torch calls it."""
+        """Do nothing: the file is unbuffered. torch calls this method."""
 
     def record(self) -> FileRecord:
         return FileRecord(size=self.size, sha256=self._digest.hexdigest())
 
 
 def write_durably(content: Any, target: Path) -> FileRecord:
-    """Have torch save `content`, under its name only when all of it is on disk. Raises OSError, RuntimeError."""
+    """Save `content` with torch; rename the file to `target` when it is on disk. Raises OSError, RuntimeError."""
     part = target.with_name(target.name + ".part")
-    with part.open("wb", buffering=0) as file:  # buffered, an error would come again when the file is closed
+    with part.open("wb", buffering=0) as file:  # a buffered file would raise the error again at close
         hashing = _Hashing(file)
         try:
             torch.save(content, hashing)
@@ -58,10 +58,10 @@ def write_durably(content: Any, target: Path) -> FileRecord:
 
 
 class RecordingEngine(TorchCheckpointEngine):  # type: ignore[misc]  # DeepSpeed has no types
-    """Writes files durably and remembers their hashes; a failure is remembered, not raised.
+    """Writes files durably and records their hashes; a failure is recorded, not raised.
 
-    Raised, it would leave this rank out of the barriers that the others are waiting in. After `start(copying=True)`
-    what is saved is only copied, and `write_copies` writes it, which another thread may do.
+    A raised error would keep this rank out of the barriers in which the other ranks wait. After `start(copying=True)`,
+    `save` only copies the state; `write_copies`, which another thread may call, writes the copies.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class RecordingEngine(TorchCheckpointEngine):  # type: ignore[misc]  # DeepSpeed
         self._unwritten: list[tuple[Any, Path]] = []
 
     def start(self, *, copying: bool = False) -> None:
-        """Forget the save before."""
+        """Forget the previous save."""
         self.files, self.errors, self._unwritten, self._copying = {}, [], [], copying
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - DeepSpeed's signature
@@ -83,7 +83,7 @@ class RecordingEngine(TorchCheckpointEngine):  # type: ignore[misc]  # DeepSpeed
             self.errors.append(f"{path}: {error}")
 
     def preserves_storage_sharing(self) -> bool:
-        """Whether DeepSpeed should clone each layer, lest a view be written with all of its storage; copying does."""
+        """Return whether DeepSpeed must clone layers to write views without their storage; copies need no clone."""
         return not self._copying
 
     def save(self, state_dict: Any, path: str) -> None:
@@ -93,11 +93,11 @@ class RecordingEngine(TorchCheckpointEngine):  # type: ignore[misc]  # DeepSpeed
             return
         try:
             self._unwritten.append((self._copies.copy(target.name, state_dict), target))
-        except (MemoryError, RuntimeError) as error:  # no memory for the copies: said as a disk that is full would be
+        except (MemoryError, RuntimeError) as error:  # no memory for the copies: reported like a full disk
             self.errors.append(f"{target.name}: {error}")
 
     def write_copies(self) -> None:
-        """Write what was copied since `start`."""
+        """Write the copies made since `start`."""
         for content, target in self._unwritten:
             self._write(content, target)
         self._unwritten = []

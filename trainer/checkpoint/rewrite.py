@@ -1,4 +1,4 @@
-"""New checkpoints from old ones: complete and verified, or not there, as those that training saves."""
+"""Write new checkpoints from old ones: shrunk, or in bf16. A new checkpoint is complete or does not exist."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import FileRecord, Manifest
 
 _REWRITTEN = ("config.json", "model.safetensors.index.json")
-"""What an exported directory says of its weights. A tokenizer's files are not touched."""
+"""Files of an export that describe the weights. Files of a tokenizer are copied."""
 _SHRUNK = "shrunk-"
 _BEFORE = "before-shrinking-"
 
 
-def verified(checkpoint: Path) -> Manifest:
-    """The manifest of a checkpoint that is what was written. Raises Refused."""
+def read_verified(checkpoint: Path) -> Manifest:
+    """Verify a checkpoint and return its manifest. Raises Refused."""
     try:
         problems = manifest.verify(checkpoint)
         if problems:
@@ -39,8 +39,10 @@ def verified(checkpoint: Path) -> Manifest:
 
 @contextlib.contextmanager
 def new_directory(target: Path) -> Iterator[Path]:
-    """A directory to write into, which becomes `target` when the block ends well, and else is gone. Raises Refused,
-    OSError."""
+    """Yield a directory that becomes `target` at the end of the block, or is removed on an error.
+
+    Raises Refused, OSError.
+    """
     if target.exists():
         raise Refused(f"{target} exists already")
     part = target.with_name(f".making-{target.name}")
@@ -57,14 +59,14 @@ def new_directory(target: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def new_checkpoint(target: Path, held: Manifest) -> Iterator[Path]:
-    """As `new_directory`, with the manifest that makes it a checkpoint."""
+def new_checkpoint(target: Path, source: Manifest) -> Iterator[Path]:
+    """Like `new_directory`, and write the manifest that makes the directory a checkpoint."""
     with new_directory(target) as part:
         yield part
-        manifest.write_manifest(part, replace(held, files=_hashed(part)))
+        manifest.write_manifest(part, replace(source, files=_hash_files(part)))
 
 
-def _hashed(directory: Path) -> dict[str, FileRecord]:
+def _hash_files(directory: Path) -> dict[str, FileRecord]:
     files = {}
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
         with path.open("rb") as file:
@@ -75,36 +77,37 @@ def _hashed(directory: Path) -> dict[str, FileRecord]:
 
 
 def load(path: Path) -> Any:
-    """What torch saved at `path`, read as it is needed. Only for files of ours: they may hold any Python object."""
+    """Load a file of torch, memory-mapped. Only for files of this trainer: loading runs any pickled code."""
     return torch.load(path, map_location="cpu", weights_only=False, mmap=True)
 
 
 def excess(path: Path) -> int:
-    """Bytes that the file at `path` holds behind its tensors and that none of them shows."""
-    shown: dict[int, int] = {}
+    """Return the bytes of storage in the file `path` that no tensor uses."""
+    used: dict[int, int] = {}
     stored: dict[int, int] = {}
     for tensor in {id(tensor): tensor for tensor in tensors_in(load(path))}.values():
         storage = tensor.untyped_storage()
         stored[storage.data_ptr()] = storage.nbytes()
-        shown[storage.data_ptr()] = shown.get(storage.data_ptr(), 0) + tensor.nbytes
-    return sum(max(0, size - shown[where]) for where, size in stored.items())
+        used[storage.data_ptr()] = used.get(storage.data_ptr(), 0) + tensor.nbytes
+    return sum(max(0, size - used[pointer]) for pointer, size in stored.items())
 
 
 def shrink(checkpoint: Path, *, dry_run: bool = False) -> dict[str, int]:
-    """Write anew, in its place, each file whose tensors are seen in part only. Returns what each file was relieved of.
+    """Rewrite in place the files that store more than their tensors use; return the freed bytes by file.
 
-    Cut off at any moment, the checkpoint is there as it was or as it should be, if need be under the name that
-    `finish_cut` puts right. Raises Refused if it is damaged.
+    An interruption at any moment leaves the old or the new checkpoint, possibly under another name, which
+    `finish_interrupted_shrink` corrects. Raises Refused if the checkpoint is damaged.
     """
     _finish_swap(checkpoint)
-    held = verified(checkpoint)
-    relieved = {name: more for name in held.files if name.endswith(".pt") and (more := excess(checkpoint / name))}
-    if dry_run or not relieved:
-        return relieved
-    with new_checkpoint(checkpoint.with_name(_SHRUNK + checkpoint.name), held) as part:
-        for name in held.files:
+    saved = read_verified(checkpoint)
+    by_file = {name: excess(checkpoint / name) for name in saved.files if name.endswith(".pt")}
+    excess_bytes = {name: size for name, size in by_file.items() if size}
+    if dry_run or not excess_bytes:
+        return excess_bytes
+    with new_checkpoint(checkpoint.with_name(_SHRUNK + checkpoint.name), saved) as part:
+        for name in saved.files:
             (part / name).parent.mkdir(parents=True, exist_ok=True)
-            if name in relieved:
+            if name in excess_bytes:
                 torch.save(HostCopies().copy(name, load(checkpoint / name)), part / name)
             else:
                 os.link(checkpoint / name, part / name)
@@ -113,13 +116,13 @@ def shrink(checkpoint: Path, *, dry_run: bool = False) -> dict[str, int]:
                 shutil.copy2(checkpoint / extra, part)
     checkpoint.rename(checkpoint.with_name(_BEFORE + checkpoint.name))
     _finish_swap(checkpoint)
-    return relieved
+    return excess_bytes
 
 
-def finish_cut(path: Path) -> None:
-    """Put right the checkpoint at `path`, or those in it, that shrinking left between two names. Raises OSError."""
-    for left in (*path.parent.glob(_BEFORE + path.name), *path.glob(_BEFORE + "*")):
-        _finish_swap(left.with_name(left.name.removeprefix(_BEFORE)))
+def finish_interrupted_shrink(path: Path) -> None:
+    """Finish interrupted shrinks of the checkpoint at `path`, or of the checkpoints in it. Raises OSError."""
+    for leftover in (*path.parent.glob(_BEFORE + path.name), *path.glob(_BEFORE + "*")):
+        _finish_swap(leftover.with_name(leftover.name.removeprefix(_BEFORE)))
 
 
 def _finish_swap(checkpoint: Path) -> None:
@@ -127,25 +130,25 @@ def _finish_swap(checkpoint: Path) -> None:
     if before.exists() and not checkpoint.exists():
         (shrunk if (shrunk / manifest.COMPLETE).exists() else before).rename(checkpoint)
         fsync_directory(checkpoint.parent)
-    for left in (shrunk, before):
-        if left.exists():
-            manifest.remove(left)
+    for leftover in (shrunk, before):
+        if leftover.exists():
+            manifest.remove(leftover)
 
 
 def to_bf16(source: Path, target: Path) -> None:
-    """Write the weights of `source` in bf16 to `target`, without what the optimizer knows.
+    """Write the weights of `source` in bf16 to `target`, without the optimizer's state.
 
-    `source` is a checkpoint, and `target` then one of kind WEIGHTS; or a directory of `.safetensors`, as `export`
-    writes them, and the rest of its files is copied. Raises Refused, OSError.
+    A checkpoint becomes a checkpoint of kind WEIGHTS. A directory of `.safetensors`, such as an export, becomes one in
+    bf16; its other files are copied. Raises Refused, OSError.
     """
     if (source / manifest.COMPLETE).exists():
-        held = verified(source)
-        names = [name for name in held.files if name.startswith("layer_")]
-        if held.kind == manifest.UNIVERSAL or not names:
-            raise Refused(f"{source} holds no layers, as the checkpoints that training saves do")
-        with new_checkpoint(target, replace(held, kind=manifest.WEIGHTS, precision="bf16")) as part:
+        saved = read_verified(source)
+        names = [name for name in saved.files if name.startswith("layer_")]
+        if saved.kind == manifest.UNIVERSAL or not names:
+            raise Refused(f"{source} holds no layer files; use a checkpoint that the trainer saved")
+        with new_checkpoint(target, replace(saved, kind=manifest.WEIGHTS, precision="bf16")) as part:
             for name in names:
-                torch.save(_halved(load(source / name)), part / name)
+                torch.save(_convert_weights(load(source / name)), part / name)
     elif any(source.glob("*.safetensors")):
         _halve_safetensors(source, target)
     else:
@@ -158,24 +161,24 @@ def _halve_safetensors(source: Path, target: Path) -> None:
     with new_directory(target) as part:
         for path in sorted(path for path in source.iterdir() if path.is_file()):
             if path.suffix == ".safetensors":
-                save_file(_halved(load_file(path)), part / path.name, metadata={"format": "pt"})
+                save_file(_convert_weights(load_file(path)), part / path.name, metadata={"format": "pt"})
             elif path.name not in _REWRITTEN:
                 shutil.copy2(path, part)
         size = sum(path.stat().st_size for path in part.glob("*.safetensors"))
         for name in _REWRITTEN:
             if (source / name).exists():
-                fields = _as_bf16(json.loads((source / name).read_text()), size=size)
+                fields = _describe_bf16(json.loads((source / name).read_text()), size=size)
                 (part / name).write_text(json.dumps(fields, indent=1) + "\n")
 
 
-def _as_bf16(fields: dict[str, Any], *, size: int) -> dict[str, Any]:
-    """The config of transformers says what the weights are loaded as; it had another name for it before. The index says
-    how many bytes they take."""
+def _describe_bf16(fields: dict[str, Any], *, size: int) -> dict[str, Any]:
+    """Return the JSON of an export for bf16 weights: `dtype` (older: `torch_dtype`) in the config, `total_size` in the
+    index."""
     fields = {key: "bfloat16" if key in ("dtype", "torch_dtype") else value for key, value in fields.items()}
     return fields | ({"metadata": fields["metadata"] | {"total_size": size}} if "metadata" in fields else {})
 
 
-def _halved(state: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_weights(state: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value.to(torch.bfloat16) if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
         for key, value in state.items()

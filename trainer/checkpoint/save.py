@@ -1,9 +1,9 @@
-"""Saving so that a checkpoint is complete or not there, while training goes on.
+"""Save checkpoints atomically, in the background of training.
 
-DeepSpeed's own save is not atomic: rank 0 says "latest" without knowing whether the others managed. Here each rank
-copies its state to host memory, which is all that training waits for; then, beside training, it writes and hashes what
-it copied and remembers what failed; all hear of it; and only then rank 0 writes the manifest and COMPLETE and gives the
-directory its name, or takes it away.
+DeepSpeed's own save is not atomic: rank 0 writes "latest" before the other ranks have succeeded. Here every rank copies
+its state to host memory, and training waits only for the copy. A thread then writes and hashes the copy and records
+failures, and all ranks exchange their results. Finally rank 0 writes the manifest and COMPLETE and renames the
+directory, or removes the directory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from opsctl.trainer.checkpoint.rank_files import RecordingEngine
 from opsctl.trainer.checkpoint.resume import Resuming, random_file, random_state
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.engine import Engine
-from opsctl.trainer.heartbeats import say
+from opsctl.trainer.heartbeats import print_line
 from opsctl.trainer.manifest import FileRecord, Manifest
 from opsctl.trainer.process_groups import Control
 from opsctl.trainer.rank_layout import Layout
@@ -32,18 +32,18 @@ from opsctl.trainer.run_state import RunState
 
 @dataclass(slots=True, kw_only=True)
 class _Save:
-    """One save, and what became of it. Written by the thread that finishes it, read when that has ended."""
+    """One save and its result. The thread of the save writes the result; it is read after the thread has ended."""
 
     state: RunState
-    """As it was when it was copied."""
+    """The state at the time of the copy."""
     part: Path
     keep: str
     started: float
     stall_s: float = 0.0
-    """How long training stood still for it."""
+    """Seconds that training stood still."""
     seconds: float = 0.0
     failure: str = ""
-    said: list[str] = field(default_factory=list)
+    log_lines: list[str] = field(default_factory=list)
     thread: threading.Thread | None = None
 
     @property
@@ -52,7 +52,7 @@ class _Save:
 
 
 class Checkpoints:
-    """The checkpoints of this run, as all ranks together write them. One save at a time."""
+    """The checkpoints of this run, which all ranks write together. One save at a time."""
 
     def __init__(self, resuming: Resuming, writers: Control, recorder: RecordingEngine, parameters: int) -> None:
         self._config, self._engine, self._control = resuming.config, resuming.engine, resuming.control
@@ -62,10 +62,10 @@ class Checkpoints:
         self.resume = resuming.resume
 
     def save(self, state: RunState, *, background: bool, keep: str = "") -> None:
-        """Save the state after `state.step`; `settle` tells what became of it. `keep` says why never to prune it.
+        """Start to save the state after `state.step`. `keep` is a reason never to prune the checkpoint.
 
-        All ranks call it, and only when no save is in flight. In the background the state is copied, and the rest is
-        done while training goes on.
+        All ranks call this method, and only when no save is in flight. With `background`, the call returns after the
+        copy of the state. `collect_save` returns the result.
         """
         assert self._save is None
         save = _Save(state=replace(state), part=self._part(state), keep=keep, started=time.monotonic())
@@ -85,10 +85,10 @@ class Checkpoints:
             self._finish(save)
             save.stall_s = save.seconds
 
-    def settle(self, state: RunState, *, wait: bool = False) -> bool | None:
-        """Whether the save that has ended since the last call is now a checkpoint; None if none has.
+    def collect_save(self, state: RunState, *, wait: bool = False) -> bool | None:
+        """Return whether the save that has ended since the last call succeeded; None if no save has ended.
 
-        A failure is noted, and nothing is lost. All ranks hear the same, though not at the same step unless they
+        A failure is noted, and training goes on. All ranks get the same result, but not at the same step unless they
         `wait` for a save in flight.
         """
         save = self._save
@@ -102,25 +102,25 @@ class Checkpoints:
             state.notes.append(f"checkpoint {save.name} was not saved: {save.failure}")
         elif save.seconds:
             state.checkpoint_step, state.save_s = save.state.step, save.seconds
-        self._tell(save, state, waited=time.monotonic() - started)
+        self._log_result(save, state, waited=time.monotonic() - started)
         return not save.failure
 
-    def _tell(self, save: _Save, state: RunState, *, waited: float) -> None:
+    def _log_result(self, save: _Save, state: RunState, *, waited: float) -> None:
         if not self._control.process.is_first:
             return
         if save.failure:
-            say(state.notes[-1])
+            print_line(state.notes[-1])
         elif save.seconds:
             stall = save.stall_s + (waited if save.thread else 0.0)
-            say(f"saved checkpoint {save.name} in {save.seconds:.2f} s; training stood still for {stall:.3f} s")
-        for line in save.said:
-            say(line)
+            print_line(f"saved checkpoint {save.name} in {save.seconds:.2f} s; training stood still for {stall:.3f} s")
+        for line in save.log_lines:
+            print_line(line)
 
     def _part(self, state: RunState) -> Path:
         return self._directory / f".saving-{manifest.directory_name(state.step)}"
 
     def _prepare(self, part: Path) -> str:
-        """Take away what earlier saves left, see whether there is room, and begin; on rank 0. What is in the way."""
+        """Remove leftovers of earlier saves, check the space and make the directory, on rank 0; return the problem."""
         if not self._control.process.is_first:
             return ""
         try:
@@ -141,22 +141,27 @@ class Checkpoints:
             return str(error)
 
     def _finish(self, save: _Save) -> None:
-        """Write what was copied, hear of all ranks' errors, and commit. In a thread of its own it uses a group of its
-        own, so that its small messages and those of training cannot be taken for each other."""
+        """Write the copies, gather the errors of all ranks, and commit.
+
+        Runs in its own thread and uses its own process group, so that its messages do not mix with those of training.
+        """
         self._recorder.write_copies()
         gathered = self._writers.gather((self._recorder.files, self._recorder.errors))
-        files = {name: record for file_records, _ in gathered for name, record in file_records.items()}
-        errors = [f"rank {rank}: {error}" for rank, (_, errors) in enumerate(gathered) for error in errors]
+        files: dict[str, FileRecord] = {}
+        errors: list[str] = []
+        for rank, (rank_files, rank_errors) in enumerate(gathered):
+            files |= rank_files
+            errors += [f"rank {rank}: {error}" for error in rank_errors]
         save.failure = "; ".join(errors) or self._writers.from_first(self._commit(save, files))
         if self._writers.process.is_first:
             if save.failure:
                 shutil.rmtree(save.part, ignore_errors=True)
-            save.said = self._prune()
+            save.log_lines = self._prune()
         self._writers.barrier()
         save.seconds = time.monotonic() - save.started
 
     def _commit(self, save: _Save, files: dict[str, FileRecord]) -> str:
-        """Make the written files a checkpoint; on rank 0. Returns what failed."""
+        """Turn the written files into a checkpoint, on rank 0; return the failure, or an empty text."""
         if not self._writers.process.is_first:
             return ""
         part, final = save.part, save.part.with_name(save.name)
@@ -192,33 +197,33 @@ class Checkpoints:
     def _prune(self) -> list[str]:
         checkpoint_config = self._config.checkpoint
         checkpoints = manifest.list_checkpoints(self._directory)
-        said = []
+        log_lines = []
         try:
-            manifest.let_go(checkpoints, loss_spikes.NAME, newest=self._config.spike.keep)
+            manifest.unprotect(checkpoints, loss_spikes.NAME, newest=self._config.spike.keep)
         except OSError as error:
-            said.append(f"checkpoints of old loss spikes are kept on: {error}")
+            log_lines.append(f"checkpoints of old loss spikes stay protected: {error}")
         try:
             manifest.sweep(self._directory)
         except OSError as error:
-            said.append(f"what is left of a removed checkpoint stays: {error}")
+            log_lines.append(f"remains of a removed checkpoint cannot be deleted: {error}")
         for old in manifest.find_superfluous(
             checkpoints, keep_last=checkpoint_config.keep_last, keep_every=checkpoint_config.keep_every
         ):
             try:
                 manifest.remove(old.path)
-                said.append(f"removed checkpoint {old.path.name}")
+                log_lines.append(f"removed checkpoint {old.path.name}")
             except OSError as error:
-                said.append(f"checkpoint {old.path.name} cannot be removed: {error}")
-        return said
+                log_lines.append(f"checkpoint {old.path.name} cannot be removed: {error}")
+        return log_lines
 
 
 def _guarded(finish: Callable[[_Save], None]) -> Callable[[_Save], None]:
-    """What goes wrong in a thread would only be printed: it is the save's failure, for the others too when they ask."""
+    """Return `finish` with every exception recorded as the failure of the save; a thread would only print it."""
 
     def guarded(save: _Save) -> None:
         try:
             finish(save)
-        except Exception as error:  # noqa: BLE001 - whatever it was, training goes on without this checkpoint
+        except Exception as error:  # noqa: BLE001 - any failure only costs this checkpoint
             save.failure = save.failure or f"{type(error).__name__}: {error}"
 
     return guarded
@@ -227,7 +232,7 @@ def _guarded(finish: Callable[[_Save], None]) -> Callable[[_Save], None]:
 def open_checkpoints(
     directory: Path, config: TrainerConfig, layout: Layout, engine: Engine, control: Control, *, parameters: int
 ) -> Checkpoints:
-    """Have `engine` write its checkpoints in our way, below `directory`. All ranks together."""
+    """Return the checkpoints in `directory`, and make `engine` write through them. All ranks together."""
     recorder = RecordingEngine()
     engine.write_with(recorder)
     writers = Control(control.process, timeout=timedelta(seconds=config.limits.save_s))

@@ -1,4 +1,4 @@
-"""The model of a checkpoint in one process, for what is compared with it."""
+"""The model of a checkpoint in one process, for comparisons."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from opsctl.trainer.tensor_parallel import Slice
 
 
 def logits(weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
-    """Scores of each next token [b, s, vocabulary] in fp32, without dropout; one layer in memory at a time."""
+    """Return fp32 logits of the next tokens, [b, s, vocabulary], without dropout; one layer in memory at a time."""
     *layers, output = gpt.layers(weights.config, seed=0, part=Slice())
     x = tokens
     with torch.no_grad():
         for number, layer in enumerate(layers):
-            x = _built(layer, weights.layer(number))(x)
-        return gpt.logits(_built(output, weights.layer(0)), x)
+            x = _build(layer, weights.layer(number))(x)
+        return gpt.logits(_build(output, weights.layer(0)), x)
 
 
-def _built(layer: Any, weights: dict[str, torch.Tensor]) -> Any:
+def _build(layer: Any, weights: dict[str, torch.Tensor]) -> Any:
     module = layer.build().float()
     module.load_state_dict(weights)
     return module.train(mode=False)

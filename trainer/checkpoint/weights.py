@@ -1,4 +1,4 @@
-"""The weights of a checkpoint, layer by layer, as one process has them: slices of tensor ranks put together."""
+"""The weights of a checkpoint, layer by layer, with the slices of tensor ranks merged."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FILE = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
 
 
 class Weights:
-    """Reads one layer at a time, so that the largest model needs the memory of its largest layer."""
+    """Reads one layer at a time, so that the largest layer determines the memory."""
 
-    def __init__(self, checkpoint: Path, held: Manifest) -> None:
-        if held.kind == manifest.UNIVERSAL:
-            raise Refused(f"{checkpoint} was written for any topology; take the one that training saved")
-        self.config = ModelConfig(**held.model)
+    def __init__(self, checkpoint: Path, saved: Manifest) -> None:
+        if saved.kind == manifest.UNIVERSAL:
+            raise Refused(f"{checkpoint} is of kind universal; use the checkpoint that the trainer saved")
+        self.config = ModelConfig(**saved.model)
         self._files: dict[int, list[Path]] = {}
-        for name in sorted(held.files):
+        for name in sorted(saved.files):
             if match := _FILE.fullmatch(name):
                 self._files.setdefault(int(match[1]), []).append(checkpoint / name)
         if sorted(self._files) != list(range(self.config.layers + 3)):
@@ -32,20 +32,20 @@ class Weights:
 
     @property
     def layers(self) -> range:
-        """Embedding, what lies behind it, the blocks, the last norm. The output is the embedding, and has no file."""
+        """Numbers of the layers: embedding, position or norm, blocks, final norm. The output is the embedding."""
         return range(len(self._files))
 
     def layer(self, number: int) -> dict[str, torch.Tensor]:
-        """The parameters of one layer by name."""
+        """Return the parameters of one layer by name."""
         parts = [load(path) for path in self._files[number]]
-        return {name: self._whole(f"{number}.{name}", [part[name] for part in parts]) for name in parts[0]}
+        return {name: self._merge(f"{number}.{name}", [part[name] for part in parts]) for name in parts[0]}
 
-    def _whole(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
+    def _merge(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
         info = gpt.universal_info(self.config)
-        if len(parts) == 1 or _named(name, info["tp_replicated_parameter_patterns"]):
+        if len(parts) == 1 or _matches(name, info["tp_replicated_parameter_patterns"]):
             return parts[0]
-        return torch.cat(parts, dim=1 if _named(name, info["parameter_with_row_parallelism_patterns"]) else 0)
+        return torch.cat(parts, dim=1 if _matches(name, info["parameter_with_row_parallelism_patterns"]) else 0)
 
 
-def _named(name: str, patterns: list[str]) -> bool:
+def _matches(name: str, patterns: list[str]) -> bool:
     return any(re.match(pattern, name) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""`opsctl plan`: sizes, memory, topologies, time, cost, failures, before and while a run uses them."""
+"""`opsctl plan`: estimate sizes, memory, layouts, time, cost and failures of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opsctl.cli.plan.training_time import network, throughput
 
 @click.group()
 def plan() -> None:
-    """Work out what a run will need, take and cost.
+    """Estimate sizes, memory, layouts, time and cost.
 
     \b
     opsctl plan model --model bloom

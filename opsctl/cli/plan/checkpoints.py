@@ -11,7 +11,7 @@ from opsctl.calc import checkpoint_space as stores
 from opsctl.calc import save_interval as calc
 from opsctl.calc.argument_checks import given, negative, not_positive, not_share, refuse
 from opsctl.calc.spares import mtbf_hours
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import failures_option, plot_option, size_options
 from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
 from opsctl.units import format_duration, format_percent
@@ -19,33 +19,50 @@ from opsctl.units import format_duration, format_percent
 
 @click.command()
 @size_options
-@click.option("--save", type=float, help="Seconds that a save takes.")
-@click.option("--gb-s", type=float, help="GB/s at which all ranks write together, instead of --save.")
-@click.option("--nodes", type=int, default=1, show_default=True, help="Nodes of the train.")
+@click.option("--save", type=float, help="Duration of a save, in seconds.")
+@click.option("--gb-s", type=float, help="Write speed of all ranks in GB/s, instead of --save.")
+@click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes of the train.")
 @failures_option
-@click.option("--mtbf", type=float, help="Hours between failures, instead of --nodes and --failures.")
+@click.option("--mtbf", type=float, help="Hours between failures, instead of --nodes, --failures.")
 @click.option("--restart", type=float, default=5.0, show_default=True, help="Minutes from a failure to new steps.")
 @click.option("--detect", type=float, default=0.0, show_default=True, help="Minutes until a failure is noticed.")
-@click.option("--interval", type=float, help="Minutes between the saves that you have in mind.")
-@click.option("--step", type=float, help="Seconds of a step, for intervals in steps.")
+@click.option("--interval", type=float, help="Minutes between saves, to compare.")
+@click.option("--step", type=float, help="Seconds per step, to show intervals in steps.")
 @plot_option
 @json_option
 def checkpoint(
-    *, billions: float, save: float | None, gb_s: float | None, nodes: int, failures: float, mtbf: float | None,
-    restart: float, detect: float, interval: float | None, step: float | None, plot: str | None, as_json: bool,
-) -> None:  # fmt: skip
-    """How large a checkpoint is, how often to save, what that costs and what a failure costs.
+    *,
+    billions: float,
+    save: float | None,
+    gb_s: float | None,
+    nodes: int,
+    failures: float,
+    mtbf: float | None,
+    restart: float,
+    detect: float,
+    interval: float | None,
+    step: float | None,
+    plot: str | None,
+    as_json: bool,
+) -> None:
+    """Find the best interval between checkpoints.
+
+    Shows checkpoint size, proposed intervals, and the cost of saves and failures.
 
     \b
     opsctl plan checkpoint --model bloom --save 40 --nodes 48 --interval 180
     """
     size = calc.size_bytes(round(billions * 1e9))
     between = {"nodes": nodes, "failures": failures} if mtbf is None else {"mtbf": mtbf}
-    refuse("checkpoints", [
-        *([] if (save is None) != (gb_s is None) else ["give either --save or --gb-s"]),
-        *not_positive(**given(save=save, gb_s=gb_s, interval=interval, step=step)),
-        *negative(restart=restart, detect=detect), *not_positive(**between),
-    ])  # fmt: skip
+    refuse(
+        "checkpoints",
+        [
+            *([] if (save is None) != (gb_s is None) else ["give either --save or --gb-s"]),
+            *not_positive(**given(save=save, gb_s=gb_s, interval=interval, step=step)),
+            *negative(restart=restart, detect=detect),
+            *not_positive(**between),
+        ],
+    )
     save_s = size / 1e9 / gb_s if gb_s else save
     assert save_s is not None
     mtbf_s = 3600 * (mtbf_hours(nodes, failures) if mtbf is None else mtbf)
@@ -58,22 +75,26 @@ def checkpoint(
     def costs(seconds: float) -> calc.Cost:
         return calc.cost(interval_s=seconds, save_s=save_s, mtbf_s=mtbf_s, restart_s=restart * 60, detect_s=detect * 60)
 
-    found = {name: costs(seconds) for name, seconds in intervals.items()}
+    cost_of = {name: costs(seconds) for name, seconds in intervals.items()}
     if plot:
         longest = max(intervals.values())
         minutes = [longest / 60 * k / 40 for k in range(2, 121)]
         points = [(minute, 100 * costs(minute * 60).total) for minute in minutes]
-        best = [(cost.interval_s / 60, 100 * cost.total) for cost in found.values()]
+        best = [(cost.interval_s / 60, 100 * cost.total) for cost in cost_of.values()]
         curves = [PlotLine(name="lost", points=points), PlotLine(name="proposed", points=best, as_dots=True)]
         draw(plot, title=f"{save_s:.0f} s a save", x="minutes between saves", y="% of the time", curves=curves)
     if as_json:
-        print_json({
-            "size_bytes": size, "save_s": save_s, "mtbf_s": mtbf_s,
-            "intervals": {name: asdict(cost) | {"total": cost.total} for name, cost in found.items()},
-        })  # fmt: skip
+        print_json(
+            {
+                "size_bytes": size,
+                "save_s": save_s,
+                "mtbf_s": mtbf_s,
+                "intervals": {name: asdict(cost) | {"total": cost.total} for name, cost in cost_of.items()},
+            }
+        )
         return
-    say(f"{size / 1e12:.2f} TB, saved in {format_duration(save_s)}; a failure every {format_duration(mtbf_s)}\n")
-    _show(found, size, step)
+    print_text(f"{size / 1e12:.2f} TB, saved in {format_duration(save_s)}; a failure every {format_duration(mtbf_s)}\n")
+    _show(cost_of, size, step)
 
 
 def _show(costs: dict[str, calc.Cost], size: float, step: float | None) -> None:
@@ -91,18 +112,20 @@ def _show(costs: dict[str, calc.Cost], size: float, step: float | None) -> None:
         ]
 
     columns = ("", "every", "steps", "saving", "a failure costs", "lost in all", "TB a day")
-    listing(columns, [row(*each) for each in costs.items()], left=("",))
+    listing(columns, [row(name, cost) for name, cost in costs.items()], left=("",))
 
 
 @click.command()
-@click.option("--size", type=float, required=True, help="TB of a checkpoint.")
+@click.option("--size", type=float, required=True, help="Size of a checkpoint, in TB.")
 @click.option("--interval", type=float, required=True, help="Minutes between saves.")
-@click.option("--free", type=float, required=True, help="TB that are free, or left of the quota.")
-@click.option("--reliable", type=float, default=1.0, show_default=True, help="Share of it that can be counted on.")
+@click.option("--free", type=float, required=True, help="Free space or remaining quota, in TB.")
+@click.option("--reliable", type=float, default=1.0, show_default=True, help="Share of the free space that is usable.")
 @plot_option
 @json_option
 def storage(*, size: float, interval: float, free: float, reliable: float, plot: str | None, as_json: bool) -> None:
-    """How fast checkpoints fill a filesystem if nobody deletes any.
+    """Estimate how soon checkpoints fill a file system.
+
+    Assumes that no checkpoint is deleted.
 
     \b
     opsctl plan storage --size 2.3 --interval 180 --free 500 --reliable 0.8
@@ -118,14 +141,16 @@ def storage(*, size: float, interval: float, free: float, reliable: float, plot:
         days = figures["days_until_full"]
         curves = [
             PlotLine(name="checkpoints", points=[(0, 0), (days, daily * days)]),
-            PlotLine(name="can be counted on", points=[(0, free * reliable), (days, free * reliable)]),
+            PlotLine(name="usable", points=[(0, free * reliable), (days, free * reliable)]),
         ]
         draw(plot, title=f"{size:g} TB every {interval:g} min", x="days", y="TB", curves=curves)
     if as_json:
         print_json(figures)
         return
-    facts({
-        "written": f"{daily:.1f} TB a day",
-        "full": f"in {figures['days_until_full']:.1f} days",
-        "room for": f"{figures['checkpoints_that_fit']} checkpoints, one of them being written",
-    })  # fmt: skip
+    facts(
+        {
+            "written": f"{daily:.1f} TB a day",
+            "full": f"in {figures['days_until_full']:.1f} days",
+            "room for": f"{figures['checkpoints_that_fit']} checkpoints, including one that is being written",
+        }
+    )

@@ -1,4 +1,4 @@
-"""When a running train will be done, from what it has written."""
+"""Estimate when a running train will finish, from its log and journal."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ from opsctl.telemetry.progress.iteration_lines import recent_iterations
 if TYPE_CHECKING:
     from opsctl.app import App
 
-RECENT = 200
+RECENT_ITERATIONS = 200
 
 
 def eta_of(
-    app: App, *, train: str | None, log: Path | None, task_h: float | None, start_up_min: float,
+    app: App,
+    *,
+    train: str | None,
+    log: Path | None,
+    task_h: float | None,
+    start_up_min: float,
     waits_h: Sequence[float],
-) -> dict[str, Any]:  # fmt: skip
-    """What the newest iterations of a log and the waits so far say of the time that is left, in seconds."""
+) -> dict[str, Any]:
+    """Return the time left in seconds, from the newest iterations of a log and the queue waits so far."""
     waits = [hours * 3600 for hours in waits_h]
     if train:
         run = app.find(train)
@@ -33,10 +38,10 @@ def eta_of(
     assert log is not None
     if not log.is_file():
         raise InputError(f"{log}: {'no file' if log.exists() else 'no such file'}")
-    recent = recent_iterations(log, RECENT)
+    recent = recent_iterations(log, RECENT_ITERATIONS)
     step_s = median_step_s(recent)
     if not recent or step_s is None or not recent[-1].last:
-        raise OpsctlError(f"{log}: no iteration line that tells its time and the last step")
+        raise OpsctlError(f"{log}: no iteration line has a step time and the last step")
     newest, last = recent[-1], recent[-1].last
     attempt_s = math.inf if task_h is None else task_h * 3600
     left = time_left(
@@ -47,7 +52,14 @@ def eta_of(
         waits_s=waits,
     )
     return {
-        "step": newest.step, "last_step": last, "step_s": step_s, "batch": newest.global_batch,
-        "training_left": left.training, "tasks_to_come": left.attempts, "mean_wait": fmean(waits) if waits else None,
-        "likely": left.likely, "earliest": left.early, "latest": left.late,
-    }  # fmt: skip
+        "step": newest.step,
+        "last_step": last,
+        "step_s": step_s,
+        "batch": newest.global_batch,
+        "training_left": left.training,
+        "tasks_to_come": left.attempts,
+        "mean_wait": fmean(waits) if waits else None,
+        "likely": left.likely,
+        "earliest": left.early,
+        "latest": left.late,
+    }

@@ -13,111 +13,176 @@ from opsctl.calc import spares as counts
 from opsctl.calc.argument_checks import negative, not_positive, refuse
 from opsctl.calc.closed_form import renewal
 from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import failures_option, plot_option
 from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
 from opsctl.units import format_duration, format_percent
 
 
 @click.command()
-@click.option("--nodes", type=int, required=True, help="Nodes that train.")
+@click.option("--nodes", type=int, required=True, help="Number of nodes that train.")
 @failures_option
-@click.option("--repair", type=float, default=3.0, show_default=True, help="Days until a node is back.")
-@click.option("--confidence", type=float, default=0.99, show_default=True, help="That the spares are enough.")
+@click.option("--repair", type=float, default=3.0, show_default=True, help="Days until a failed node is repaired.")
+@click.option(
+    "--confidence", type=float, default=0.99, show_default=True, help="Probability that the spares are enough."
+)
 @plot_option
 @json_option
 def spares(*, nodes: int, failures: float, repair: float, confidence: float, plot: str | None, as_json: bool) -> None:
-    """Failures a week, and how many nodes to keep in reserve.
+    """Estimate failures per week and spare nodes needed.
 
     \b
     opsctl plan spares --nodes 48 --failures 3 --confidence 0.99
     """
-    refuse("spares", [
-        *not_positive(nodes=nodes, failures=failures), *counts.not_a_confidence(confidence), *negative(repair=repair)
-    ])  # fmt: skip
+    refuse(
+        "spares",
+        [*not_positive(nodes=nodes, failures=failures), *counts.not_a_confidence(confidence), *negative(repair=repair)],
+    )
     expected = counts.out_at_once(nodes, failures, repair)
-    wanted = counts.spares(expected, confidence)
+    spare_nodes = counts.spares(expected, confidence)
     figures = {
         "failures_per_week": counts.failures_per_week(nodes, failures),
         "mtbf_hours": counts.mtbf_hours(nodes, failures),
         "out_at_once": expected,
-        "spares": wanted,
+        "spares": spare_nodes,
     }
     if plot:
-        points = [(float(n), p) for n, p in enumerate(islice(counts.enough(expected), 2 * wanted + 4))]
-        draw(plot, title=f"{nodes} nodes", x="spare nodes", y="probability that they are enough",
-             curves=[PlotLine(name=f"{expected:.1f} out on average", points=points)])  # fmt: skip
+        points = [(float(n), p) for n, p in enumerate(islice(counts.enough(expected), 2 * spare_nodes + 4))]
+        draw(
+            plot,
+            title=f"{nodes} nodes",
+            x="spare nodes",
+            y="probability that they are enough",
+            curves=[PlotLine(name=f"{expected:.1f} out on average", points=points)],
+        )
     if as_json:
         print_json(figures)
         return
-    facts({
-        "failures a week": f"{figures['failures_per_week']:.1f}",
-        "one every": format_duration(figures["mtbf_hours"] * 3600),
-        "in repair": f"{expected:.1f} nodes on average",
-        "spares": f"{wanted} ({wanted / nodes:.1%}), enough at any moment with {confidence:.4g}",
-    })  # fmt: skip
+    facts(
+        {
+            "failures a week": f"{figures['failures_per_week']:.1f}",
+            "one every": format_duration(figures["mtbf_hours"] * 3600),
+            "in repair": f"{expected:.1f} nodes on average",
+            "spares": f"{spare_nodes} ({spare_nodes / nodes:.1%}), enough at any moment with {confidence:.4g}",
+        }
+    )
 
 
 @click.command()
-@click.option("--nodes", type=int, required=True, help="Nodes that train.")
-@click.option("--days", type=float, default=90.0, show_default=True, help="How long.")
+@click.option("--nodes", type=int, required=True, help="Number of nodes that train.")
+@click.option("--days", type=float, default=90.0, show_default=True, help="Length of the run, in days.")
 @failures_option
 @click.option("--interval", type=float, default=60.0, show_default=True, help="Minutes of work between saves.")
-@click.option("--save", type=float, default=40.0, show_default=True, help="Seconds of a save.")
+@click.option("--save", type=float, default=40.0, show_default=True, help="Duration of a save, in seconds.")
 @click.option("--start-up", type=float, default=5.0, show_default=True, help="Minutes until a task trains.")
-@click.option("--queue", type=float, default=0.0, show_default=True, help="Hours that a task waits, on average.")
-@click.option("--task", type=float, help="Hours that a task may run.")
-@click.option("--tasks", type=int, default=10, show_default=True, help="Array tasks that are queued.")
+@click.option("--queue", type=float, default=0.0, show_default=True, help="Mean hours that a task waits in the queue.")
+@click.option("--task", type=float, help="Time limit of a task, in hours (default: none).")
+@click.option("--tasks", type=int, default=10, show_default=True, help="Number of queued array tasks.")
 @click.option("--hangs", type=float, default=0.1, show_default=True, help="Share of failures that hang.")
 @click.option("--notice", type=float, default=30.0, show_default=True, help="Minutes until a hang is noticed.")
 @click.option("--broken", type=float, default=0.1, show_default=True, help="Share of failures that break a node.")
-@click.option("--lemons", type=int, default=0, show_default=True, help="Nodes that fail far more often.")
-@click.option("--lemon-factor", type=float, default=30.0, show_default=True, help="How many times as often.")
-@click.option("--spares", type=int, default=4, show_default=True, help="Nodes in reserve.")
-@click.option("--repair", type=float, default=3.0, show_default=True, help="Days until a node is back.")
-@click.option("--person", type=float, default=8.0, show_default=True, help="Hours until a person takes a node out.")
-@click.option("--guard/--no-guard", default=True, show_default=True, help="With the chain guard.")
-@click.option("--seeds", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many trains.")
-@click.option("--knobs/--no-knobs", "with_knobs", default=True, show_default=True, help="Try what would help.")
+@click.option("--lemons", type=int, default=0, show_default=True, help="Number of flaky nodes.")
+@click.option(
+    "--lemon-factor",
+    type=float,
+    default=30.0,
+    show_default=True,
+    help="Failure rate of a flaky node, relative to others.",
+)
+@click.option("--spares", type=int, default=4, show_default=True, help="Number of spare nodes.")
+@click.option("--repair", type=float, default=3.0, show_default=True, help="Days until a failed node is repaired.")
+@click.option(
+    "--person", type=float, default=8.0, show_default=True, help="Hours until a person removes a broken node."
+)
+@click.option("--guard/--no-guard", default=True, show_default=True, help="Simulate with the guard of opsctl.")
+@click.option(
+    "--seeds", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Number of simulated trains."
+)
+@click.option(
+    "--knobs/--no-knobs",
+    "with_knobs",
+    default=True,
+    show_default=True,
+    help="Simulate changes that could help as well.",
+)
 @plot_option
 @json_option
 def simulate(
-    *, nodes: int, days: float, failures: float, interval: float, save: float, start_up: float, queue: float,
-    task: float | None, tasks: int, hangs: float, notice: float, broken: float, lemons: int, lemon_factor: float,
-    spares: int, repair: float, person: float, guard: bool, seeds: int, with_knobs: bool, plot: str | None,
+    *,
+    nodes: int,
+    days: float,
+    failures: float,
+    interval: float,
+    save: float,
+    start_up: float,
+    queue: float,
+    task: float | None,
+    tasks: int,
+    hangs: float,
+    notice: float,
+    broken: float,
+    lemons: int,
+    lemon_factor: float,
+    spares: int,
+    repair: float,
+    person: float,
+    guard: bool,
+    seeds: int,
+    with_knobs: bool,
+    plot: str | None,
     as_json: bool,
-) -> None:  # fmt: skip
-    """Months of a train in virtual time: how much of them is training, where the rest goes, what would help most.
+) -> None:
+    """Simulate months of a train in virtual time.
+
+    Shows the effective time, the causes of lost time, and the changes that would help most.
 
     \b
     opsctl plan simulate --nodes 48 --queue 2 --task 20 --no-guard
     """
     setup = SimulationSetup(
-        nodes=nodes, days=days, per_1000_node_days=failures, interval_h=interval / 60, save_h=save / 3600,
-        start_up_h=start_up / 60, queue_h=queue, task_h=math.inf if task is None else task, tasks=tasks,
-        hangs=hangs, notice_h=notice / 60, broken=broken, lemons=lemons, lemon_factor=lemon_factor, spares=spares,
-        repair_days=repair, person_h=person, guard=guard,
-    )  # fmt: skip
+        nodes=nodes,
+        days=days,
+        per_1000_node_days=failures,
+        interval_h=interval / 60,
+        save_h=save / 3600,
+        start_up_h=start_up / 60,
+        queue_h=queue,
+        task_h=math.inf if task is None else task,
+        tasks=tasks,
+        hangs=hangs,
+        notice_h=notice / 60,
+        broken=broken,
+        lemons=lemons,
+        lemon_factor=lemon_factor,
+        spares=spares,
+        repair_days=repair,
+        person_h=person,
+        guard=guard,
+    )
     outcomes = calc.run(setup, seeds)
     summary = calc.summary(outcomes)
     knobs = calc.knobs(setup, outcomes) if with_knobs else []
     if plot:
         _draw(plot, outcomes)
     if as_json:
-        print_json({
-            "setup": asdict(setup), "summary": asdict(summary), "knobs": [asdict(knob) for knob in knobs],
-            "closed_form": closed_form(setup),
-        })  # fmt: skip
+        print_json(
+            {
+                "setup": asdict(setup),
+                "summary": asdict(summary),
+                "knobs": [asdict(knob) for knob in knobs],
+                "closed_form": closed_form(setup),
+            }
+        )
         return
     _show(setup, summary)
     if knobs:
-        say("")
+        print_text("")
         rows = [[knob.change, f"{100 * knob.gain:+.2f}", f"± {100 * knob.error:.2f}"] for knob in knobs]
         listing(("what would help", "points", ""), rows, left=("what would help",))
 
 
 def closed_form(setup: SimulationSetup) -> float | None:
-    """What the exact form says, for a train without time limit, broken nodes and lemons; None for others."""
+    """Return the closed form for a train without time limit, broken nodes and flaky nodes; None for others."""
     if math.isfinite(setup.task_h) or setup.broken or setup.lemons or not math.isfinite(setup.mtbf_h):
         return None
     down = setup.hangs * setup.notice_h + setup.queue_h
@@ -129,18 +194,25 @@ def closed_form(setup: SimulationSetup) -> float | None:
 def _draw(path: str, outcomes: list[SimulatedRun]) -> None:
     shares = sorted(100 * outcome.share for outcome in outcomes)
     points = [(share, 100 * (k + 1) / len(shares)) for k, share in enumerate(shares)]
-    draw(path, title=f"{len(shares)} trains", x="effective time in %", y="% of the trains that do no better",
-         curves=[PlotLine(name="trains", points=points)])  # fmt: skip
+    draw(
+        path,
+        title=f"{len(shares)} trains",
+        x="effective time in %",
+        y="% of the trains that do no better",
+        curves=[PlotLine(name="trains", points=points)],
+    )
 
 
 def _show(setup: SimulationSetup, summary: calc.Summary) -> None:
     exact = closed_form(setup)
-    facts({
-        "effective time": f"{summary.mean:.1%}, {summary.low:.1%} to {summary.high:.1%} in 8 of 10 trains",
-        **({} if exact is None else {"closed form": f"{exact:.1%}"}),
-        "without the queue": f"{summary.without_queue:.1%}",
-        **{f"  {cause}": format_percent(summary.lost[cause]) for cause in CAUSES},
-        "failures": f"{summary.failures:.1f}, one every {format_duration(setup.mtbf_h * 3600)} of running",
-        "tasks": f"{summary.attempts:.1f}",
-        "nodes taken out": f"{summary.removed:.1f}",
-    })  # fmt: skip
+    facts(
+        {
+            "effective time": f"{summary.mean:.1%}, {summary.low:.1%} to {summary.high:.1%} in 8 of 10 trains",
+            **({} if exact is None else {"closed form": f"{exact:.1%}"}),
+            "without the queue": f"{summary.without_queue:.1%}",
+            **{f"  {cause}": format_percent(summary.lost[cause]) for cause in CAUSES},
+            "failures": f"{summary.failures:.1f}, one every {format_duration(setup.mtbf_h * 3600)} of running",
+            "tasks": f"{summary.attempts:.1f}",
+            "nodes taken out": f"{summary.removed:.1f}",
+        }
+    )

@@ -13,7 +13,7 @@ from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Topology
 from opsctl.calc.save_interval import size_bytes
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import (
     batch_option,
     gpu_option,
@@ -32,7 +32,7 @@ from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
 @takes_shape
 @json_option
 def model(shape: ModelShape | None, *, as_json: bool) -> None:
-    """Parameters of a model, from its shape.
+    """Count the parameters of a model from its shape.
 
     \b
     opsctl plan model --layers 96 --hidden 13312 --vocabulary 150257
@@ -50,49 +50,76 @@ def model(shape: ModelShape | None, *, as_json: bool) -> None:
     if as_json:
         print_json({"shape": asdict(shape), **figures})
         return
-    facts({
-        "parameters": f"{count:,} ({count / 1e9:.1f}B)",
-        "approximately": f"{figures['approximate']:,}  without the final norm",
-        "one layer": f"{figures['block']:,}",
-        "embedding": f"{figures['embedding']:,}",
-        "hidden / layers": f"{shape.ratio:.0f}",
-        "checkpoint": f"{figures['checkpoint_bytes'] / 1e12:.2f} TB",
-    })  # fmt: skip
+    facts(
+        {
+            "parameters": f"{count:,} ({count / 1e9:.1f}B)",
+            "approximately": f"{figures['approximate']:,}  without the final norm",
+            "one layer": f"{figures['block']:,}",
+            "embedding": f"{figures['embedding']:,}",
+            "hidden / layers": f"{shape.ratio:.0f}",
+            "checkpoint": f"{figures['checkpoint_bytes'] / 1e12:.2f} TB",
+        }
+    )
 
 
 @click.command()
 @takes_shape
 @click.option("--tp", type=int, default=1, show_default=True, help="Tensor parallel size.")
 @click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
-@click.option("--dp", type=int, default=1, show_default=True, help="Replicas.")
-@click.option("--micro-batch", type=int, default=1, show_default=True, help="Samples that a GPU takes at once.")
+@click.option("--dp", type=int, default=1, show_default=True, help="Data parallel size.")
+@click.option("--micro-batch", type=int, default=1, show_default=True, help="Samples per micro batch.")
 @batch_option
 @zero_option
 @precision_option
 @recompute_option
-@click.option("--embedding-slots", is_flag=True, help="Share out the embedding and the output as a layer each.")
+@click.option("--embedding-slots", is_flag=True, help="Count embedding and output as one layer each.")
 @gpu_option
 @plot_option
 @json_option
 def memory(
-    shape: ModelShape | None, *, tp: int, pp: int, dp: int, micro_batch: int, batch: int, zero: int, precision: str,
-    recompute: bool, embedding_slots: bool, gpu: str, plot: str | None, as_json: bool,
-) -> None:  # fmt: skip
-    """Memory of one GPU of every stage of a topology, in GiB.
+    shape: ModelShape | None,
+    *,
+    tp: int,
+    pp: int,
+    dp: int,
+    micro_batch: int,
+    batch: int,
+    zero: int,
+    precision: str,
+    recompute: bool,
+    embedding_slots: bool,
+    gpu: str,
+    plot: str | None,
+    as_json: bool,
+) -> None:
+    """Estimate the GPU memory of every pipeline stage.
+
+    All sizes are in GiB for one GPU.
 
     \b
     opsctl plan memory --model bloom --tp 4 --pp 12 --dp 8 --micro-batch 2 --batch 2048 --embedding-slots
     """
     shape = needed(shape)
-    refuse("memory", [
-        *unknown(gpu), *one_head(shape), *not_positive(tp=tp, pp=pp, dp=dp, micro_batch=micro_batch, batch=batch),
-        *([f"{pp} stages for {shape.layers} layers"] if pp > shape.layers else []),
-    ])  # fmt: skip
+    refuse(
+        "memory",
+        [
+            *unknown(gpu),
+            *one_head(shape),
+            *not_positive(tp=tp, pp=pp, dp=dp, micro_batch=micro_batch, batch=batch),
+            *([f"{pp} stages for {shape.layers} layers"] if pp > shape.layers else []),
+        ],
+    )
     device = accelerator(gpu)
     topology = Topology(
-        tp=tp, pp=pp, dp=dp, micro_batch=micro_batch, zero=zero, precision=precision,
-        embedding_slots=embedding_slots, recompute=recompute,
-    )  # fmt: skip
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        micro_batch=micro_batch,
+        zero=zero,
+        precision=precision,
+        embedding_slots=embedding_slots,
+        recompute=recompute,
+    )
     stages = calc.stages(shape, topology, batch=batch)
     fullest = max(stages, key=lambda stage: stage.total)
     least = calc.least_gpus(billions=models.parameters(shape) / 1e9, gpu_gb=device.memory_gb)
@@ -103,22 +130,30 @@ def memory(
         ]
         draw(plot, title=f"TP {tp}, PP {pp}, DP {dp}", x="stage", y="GiB of one GPU", curves=curves)
     if as_json:
-        print_json({
-            "stages": [asdict(stage) | {"gib": stage.gib} for stage in stages], "fullest": fullest.stage,
-            "fits": fullest.gib <= device.memory_gb, "least_gpus": least,
-        })  # fmt: skip
+        print_json(
+            {
+                "stages": [asdict(stage) | {"gib": stage.gib} for stage in stages],
+                "fullest": fullest.stage,
+                "fits": fullest.gib <= device.memory_gb,
+                "least_gpus": least,
+            }
+        )
         return
     _show(stages)
     verdict = "fits" if fullest.gib <= device.memory_gb else "does not fit"
-    say(f"\nStage {fullest.stage} is the fullest: {fullest.gib:.1f} GiB {verdict} {gpu} ({device.memory_gb:g}).")
-    say(f"At 18 bytes a parameter and a quarter more for activations, {least} GPUs are the least.")
+    print_text(f"\nStage {fullest.stage} is the fullest: {fullest.gib:.1f} GiB {verdict} {gpu} ({device.memory_gb:g}).")
+    print_text(f"At 18 bytes a parameter and a quarter more for activations, {least} GPUs are the least.")
 
 
 def _show(stages: list[calc.StageMemory]) -> None:
     names = ("weights", "gradients", "optimizer", "activations", "output", "overhead", "context")
     rows = [
-        [str(stage.stage), str(stage.layers), *(f"{getattr(stage, name) / calc.GIB:.1f}" for name in names),
-         f"{stage.gib:.1f}"]
+        [
+            str(stage.stage),
+            str(stage.layers),
+            *(f"{getattr(stage, name) / calc.GIB:.1f}" for name in names),
+            f"{stage.gib:.1f}",
+        ]
         for stage in stages
-    ]  # fmt: skip
+    ]
     listing(("stage", "layers", *names, "all"), rows)

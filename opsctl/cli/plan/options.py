@@ -1,4 +1,4 @@
-"""Options that several of the verbs share."""
+"""Options that several plan commands share."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from typing import Any, TypeVar
 
 import click
 
-from opsctl.calc.accelerators import ACCELERATORS
 from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape, parameters
 from opsctl.calc.gpu_memory import PRECISIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
-WIDEST_HEAD = 512
-"""Columns: models have heads of 64 to 256."""
+MAX_HEAD_COLUMNS = 512
+"""Models have heads of 64 to 256 columns."""
 
 plot_option: Callable[[F], F] = click.option(
-    "--plot", metavar="FILE", help="Draw it as well, into FILE.png or FILE.svg (needs matplotlib)."
+    "--plot", metavar="FILE", help="Draw a plot into FILE.png or FILE.svg (needs matplotlib)."
 )
 gpu_option: Callable[[F], F] = click.option(
-    "--gpu", default="A100", show_default=True, help=f"One of {', '.join(ACCELERATORS)}."
+    "--gpu", default="A100", show_default=True, help="GPU model, such as A100 or H100."
 )
 batch_option: Callable[[F], F] = click.option(
-    "--batch", type=int, required=True, help="Global batch: samples in a step."
+    "--batch", type=int, required=True, help="Global batch size, in samples per step."
 )
 precision_option: Callable[[F], F] = click.option(
-    "--precision", default="bf16", show_default=True, type=click.Choice(list(PRECISIONS)),
-    help="What is kept for each parameter.",
-)  # fmt: skip
+    "--precision",
+    default="bf16",
+    show_default=True,
+    type=click.Choice(list(PRECISIONS)),
+    help="Number format of weights and optimizer state.",
+)
 zero_option: Callable[[F], F] = click.option(
     "--zero", type=click.IntRange(0, 3), default=1, show_default=True, help="ZeRO stage."
 )
@@ -42,25 +44,25 @@ failures_option: Callable[[F], F] = click.option(
 )
 _SHAPE = (
     click.option("--model", "known", type=click.Choice(list(PUBLISHED)), help="Start from a published shape."),
-    click.option("--layers", type=int, help="Transformer layers."),
+    click.option("--layers", type=int, help="Number of transformer layers."),
     click.option("--hidden", type=int, help="Hidden size."),
-    click.option("--heads", type=int, help="Attention heads."),
-    click.option("--vocabulary", type=int, help="Rows of the embedding, padding included."),
-    click.option("--sequence", type=int, help="Tokens in a sample; 2048 if not given."),
+    click.option("--heads", type=int, help="Number of attention heads."),
+    click.option("--vocabulary", type=int, help="Vocabulary size, padding included."),
+    click.option("--sequence", type=int, help="Tokens per sample (default: 2048)."),
 )
 _SIZE = (
-    click.option("--billions", type=float, help="Billions of parameters."),
-    click.option("--model", "known", type=click.Choice(list(PUBLISHED)), help="Of a published model."),
+    click.option("--billions", type=float, help="Number of parameters, in billions."),
+    click.option("--model", "known", type=click.Choice(list(PUBLISHED)), help="Published model to take the size of."),
 )
 
 
 def takes_shape(function: F) -> F:
-    """Options that make a Shape, which `function` gets as `shape`; None if none of them is given."""
+    """Add the options of a model shape; `function` gets `shape`, which is None without any of the options."""
 
     @functools.wraps(function)
-    def call(*args: Any, known: str | None, **given: Any) -> Any:
-        fields = {name: given.pop(name) for name in ("layers", "hidden", "heads", "vocabulary", "sequence")}
-        return function(*args, shape=_shape(known, {k: v for k, v in fields.items() if v is not None}), **given)
+    def call(*args: Any, known: str | None, **options: Any) -> Any:
+        fields = {name: options.pop(name) for name in ("layers", "hidden", "heads", "vocabulary", "sequence")}
+        return function(*args, shape=_shape(known, {k: v for k, v in fields.items() if v is not None}), **options)
 
     for option in reversed(_SHAPE):
         call = option(call)
@@ -81,7 +83,7 @@ def _shape(known: str | None, fields: dict[str, Any]) -> ModelShape | None:
 def needed(shape: ModelShape | None) -> ModelShape:
     refuse(
         "model",
-        [] if shape else ["its shape is not given"],
+        [] if shape else ["the shape is not given"],
         hint="--model NAME, or --layers, --hidden, --heads and --vocabulary",
     )
     assert shape is not None
@@ -89,22 +91,22 @@ def needed(shape: ModelShape | None) -> ModelShape:
 
 
 def one_head(shape: ModelShape) -> Iterator[str]:
-    """A line that says so where the heads were not given and a verb needs them."""
-    if shape.heads == 1 and shape.hidden > WIDEST_HEAD:
-        yield f"1 head of {shape.hidden} columns: --heads says how many there are"
+    """Yield a problem if --heads was not given and the command needs the heads."""
+    if shape.heads == 1 and shape.hidden > MAX_HEAD_COLUMNS:
+        yield f"1 head of {shape.hidden} columns: give the number of heads with --heads"
 
 
 def size_options(function: F) -> F:
-    """A model's size: `billions`, given or of a published shape."""
+    """Add the options of a model size; `function` gets `billions`."""
 
     @functools.wraps(function)
-    def call(*args: Any, known: str | None, billions: float | None, **given: Any) -> Any:
+    def call(*args: Any, known: str | None, billions: float | None, **options: Any) -> Any:
         if known and billions is None:
             billions = parameters(PUBLISHED[known]) / 1e9
         refuse(
             "size", ["neither --model nor --billions is given"] if billions is None else not_positive(billions=billions)
         )
-        return function(*args, billions=billions, **given)
+        return function(*args, billions=billions, **options)
 
     for option in _SIZE:
         call = option(call)

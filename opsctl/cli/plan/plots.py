@@ -21,7 +21,7 @@ class PlotLine:
 
 
 def facts(rows: Mapping[str, str]) -> None:
-    """Names and values, one in a line."""
+    """Print names and values, a pair per line."""
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         table.add_row(name, value)
@@ -29,7 +29,7 @@ def facts(rows: Mapping[str, str]) -> None:
 
 
 def listing(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str] = ()) -> None:
-    """A table with a head; numbers to the right, the columns of `left` to the left."""
+    """Print a table with a header; columns are right-aligned, except those in `left`."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in columns:
         is_left = column in left
@@ -40,7 +40,7 @@ def listing(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequ
 
 
 def draw(path: str, *, title: str, x: str, y: str, curves: Sequence[PlotLine]) -> None:
-    """Write a picture. Raises MissingPackage where matplotlib is missing."""
+    """Write a plot. Raises MissingPackage without matplotlib, InputError for another suffix."""
     if Path(path).suffix not in (".png", ".svg"):
         raise InputError(f"--plot {path}: needs to end in .png or .svg")
     with required("plot"):

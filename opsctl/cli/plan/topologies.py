@@ -14,7 +14,7 @@ from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Cluster, not_a_cluster, not_a_ramp, ramp_sizes
-from opsctl.cli.output import json_option, print_json, say
+from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import (
     batch_option,
     gpu_option,
@@ -32,48 +32,77 @@ from opsctl.units import format_percent
 
 @click.command()
 @takes_shape
-@click.option("--nodes", type=int, required=True, help="Nodes to use.")
-@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="GPUs in each.")
+@click.option("--nodes", type=int, required=True, help="Number of nodes.")
+@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="Number of GPUs per node.")
 @gpu_option
-@click.option("--network", type=float, default=50.0, show_default=True, help="GB/s of a node's network, one way.")
+@click.option(
+    "--network", type=float, default=50.0, show_default=True, help="Network bandwidth of a node, one way, in GB/s."
+)
 @batch_option
-@click.option("--ramp", metavar="START:INCREMENT", help="The global batch grows from START by INCREMENT.")
-@click.option("--micro-batch", type=int, multiple=True, help="Samples at once; 1, 2, 4 and 8 if not given.")
+@click.option("--ramp", metavar="START:INCREMENT", help="Grow the global batch from START by INCREMENT.")
+@click.option(
+    "--micro-batch", type=int, multiple=True, help="Samples per micro batch (default: 1, 2, 4, 8); repeatable."
+)
 @zero_option
 @precision_option
 @recompute_option
-@click.option("--show", type=click.IntRange(min=1), default=10, show_default=True, help="How many to show.")
-@click.option("--all", "everything", is_flag=True, help="Show what is ruled out too, and why.")
+@click.option("--show", type=click.IntRange(min=1), default=10, show_default=True, help="Number of layouts to show.")
+@click.option("--all", "everything", is_flag=True, help="Show layouts that cannot run as well, with reasons.")
 @plot_option
 @json_option
 def topology(
-    shape: ModelShape | None, *, nodes: int, gpus_per_node: int, gpu: str, network: float, batch: int, ramp: str | None,
-    micro_batch: tuple[int, ...], zero: int, precision: str, recompute: bool, show: int, everything: bool,
-    plot: str | None, as_json: bool,
-) -> None:  # fmt: skip
-    """Every TP x PP x DP x micro batch for the GPUs that there are, the fastest first.
+    shape: ModelShape | None,
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    gpu: str,
+    network: float,
+    batch: int,
+    ramp: str | None,
+    micro_batch: tuple[int, ...],
+    zero: int,
+    precision: str,
+    recompute: bool,
+    show: int,
+    everything: bool,
+    plot: str | None,
+    as_json: bool,
+) -> None:
+    """List parallel layouts for a cluster, fastest first.
 
-    Times are predicted, not measured: try the first few.
+    Tries every TP x PP x DP x micro batch that uses all GPUs. Times are predicted, not measured: benchmark the first
+    few.
 
     \b
     opsctl plan topology --model bloom --nodes 48 --batch 2048 --ramp 192:16
     """
     shape = needed(shape)
-    refuse("topology", [
-        *unknown(gpu), *one_head(shape),
-        *not_a_cluster(nodes=nodes, gpus_per_node=gpus_per_node, network=network), *not_positive(batch=batch),
-        *_ramp_problems(ramp, batch),
-        *(["micro batches: each needs to be above 0"] if min(micro_batch, default=1) < 1 else []),
-    ])  # fmt: skip
+    refuse(
+        "topology",
+        [
+            *unknown(gpu),
+            *one_head(shape),
+            *not_a_cluster(nodes=nodes, gpus_per_node=gpus_per_node, network=network),
+            *not_positive(batch=batch),
+            *_ramp_problems(ramp, batch),
+            *(["micro batches: each needs to be above 0"] if min(micro_batch, default=1) < 1 else []),
+        ],
+    )
     cluster = Cluster(nodes=nodes, gpus_per_node=gpus_per_node, gpu=accelerator(gpu), node_gb_s=network)
     candidates = calc.candidates(
-        shape, cluster, batch=batch, ramp=_ramp(ramp, batch), zero=zero, precision=precision,
-        micro_batches=micro_batch or calc.MICRO_BATCHES, recompute=recompute,
-    )  # fmt: skip
+        shape,
+        cluster,
+        batch=batch,
+        ramp=_ramp(ramp, batch),
+        zero=zero,
+        precision=precision,
+        micro_batches=micro_batch or calc.MICRO_BATCHES,
+        recompute=recompute,
+    )
     good = [candidate for candidate in candidates if not candidate.problems]
     if plot:
         points = [(candidate.memory_gib, candidate.seconds) for candidate in good]
-        curves = [PlotLine(name="what can run", points=points, as_dots=True)]
+        curves = [PlotLine(name="layouts that can run", points=points, as_dots=True)]
         draw(plot, title=f"{cluster.gpus} {gpu}", x="GiB of the fullest GPU", y="seconds a step", curves=curves)
     if as_json:
         print_json([asdict(candidate) for candidate in (candidates if everything else good[:show])])
@@ -100,19 +129,27 @@ def _ramp_problems(text: str | None, batch: int) -> Iterator[str]:
 
 def _show(shown: list[calc.Candidate]) -> None:
     def row(candidate: calc.Candidate) -> list[str]:
-        laid = candidate.topology
+        layout = candidate.topology
         return [
-            str(laid.tp), str(laid.pp), str(laid.dp), str(laid.micro_batch), f"{candidate.seconds:.1f}",
-            f"{candidate.tflops:.0f}", format_percent(candidate.bubble), f"{candidate.memory_gib:.0f}",
+            str(layout.tp),
+            str(layout.pp),
+            str(layout.dp),
+            str(layout.micro_batch),
+            f"{candidate.seconds:.1f}",
+            f"{candidate.tflops:.0f}",
+            format_percent(candidate.bubble),
+            f"{candidate.memory_gib:.0f}",
             "; ".join([f"NO: {problem}" for problem in candidate.problems] or candidate.notes),
-        ]  # fmt: skip
+        ]
 
     columns = ("TP", "PP", "DP", "micro", "s/step", "TFLOP/s", "bubble", "GiB", "remarks")
     listing(columns, map(row, shown), left=("remarks",))
 
 
 def _count(candidates: list[calc.Candidate], good: list[calc.Candidate]) -> None:
-    """How many there are, and what rules out the others: the first reason of each."""
+    """Print the number of layouts that can run, and count the first problem of each other layout."""
     why = Counter(candidate.problems[0].partition(":")[0] for candidate in candidates if candidate.problems)
     text = ", ".join(f"{count} by {rule}" for rule, count in why.most_common())
-    say(f"\n{len(good)} of {len(candidates)} can run." + (f" Ruled out: {text}. --all shows why." if text else ""))
+    print_text(
+        f"\n{len(good)} of {len(candidates)} can run." + (f" Ruled out: {text}. --all shows why." if text else "")
+    )

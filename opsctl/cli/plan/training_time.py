@@ -31,52 +31,78 @@ if TYPE_CHECKING:
     from opsctl.app import App
 
 LABELS = {
-    "step_s": "time of a step", "tflops": "TFLOP/s", "estimated_tflops": "estimated TFLOP/s", "mfu": "MFU",
-    "hfu": "HFU", "tokens_per_s": "tokens/s", "gpu_hours": "GPU-hours",
-}  # fmt: skip
-"""Figures that people call otherwise than JSON does."""
+    "step_s": "time of a step",
+    "tflops": "TFLOP/s",
+    "estimated_tflops": "estimated TFLOP/s",
+    "mfu": "MFU",
+    "hfu": "HFU",
+    "tokens_per_s": "tokens/s",
+    "gpu_hours": "GPU-hours",
+}
+"""Labels of figures whose JSON key is not readable."""
 
 
 @click.command()
 @takes_shape
-@click.option("--gpus", type=int, help="GPUs that train.")
+@click.option("--gpus", type=int, help="Number of GPUs that train.")
 @gpu_option
-@click.option("--batch", type=int, help="Global batch: samples in a step.")
-@click.option("--seconds", type=float, help="Time of a step, for its TFLOP/s.")
-@click.option("--tflops", type=float, help="TFLOP/s of each GPU, for the time of a step.")
+@click.option("--batch", type=int, help="Global batch size, in samples per step.")
+@click.option("--seconds", type=float, help="Seconds per step; gives TFLOP/s.")
+@click.option("--tflops", type=float, help="TFLOP/s per GPU; gives seconds per step.")
 @recompute_option
-@click.option("--tokens", type=float, help="Billions of tokens to train on.")
-@click.option("--price", type=float, help="Of one GPU for an hour.")
+@click.option("--tokens", type=float, help="Number of training tokens, in billions.")
+@click.option("--price", type=float, help="Price of one GPU-hour.")
 @click.option(
     "--train",
     shell_complete=complete_trains,
-    help="When this train will be done, from its log and the waits it has had.",
+    help="Estimate when this train will finish.",
 )
-@click.option("--log", type=click.Path(path_type=Path), help="The same for a log of its own.")
-@click.option("--task", type=float, help="Hours that a task may run, for --train and --log.")
+@click.option("--log", type=click.Path(path_type=Path), help="Estimate from this log instead of --train.")
+@click.option("--task", type=float, help="Time limit of a task in hours, for --train and --log.")
 @click.option("--start-up", type=float, default=5.0, show_default=True, help="Minutes until a task trains.")
-@click.option("--wait", type=float, multiple=True, help="Hours that a task waited in the queue; give it several times.")
+@click.option("--wait", type=float, multiple=True, help="Hours that a task waited in the queue; repeatable.")
 @plot_option
 @json_option
 @click.pass_obj
 def throughput(
-    app: App, shape: ModelShape | None, *, gpus: int | None, gpu: str, batch: int | None, seconds: float | None,
-    tflops: float | None, recompute: bool, tokens: float | None, price: float | None, train: str | None,
-    log: Path | None, task: float | None, start_up: float, wait: tuple[float, ...], plot: str | None, as_json: bool,
-) -> None:  # fmt: skip
-    """TFLOP/s from the time of a step and back; days, GPU-hours and cost; when a running train will be done.
+    app: App,
+    shape: ModelShape | None,
+    *,
+    gpus: int | None,
+    gpu: str,
+    batch: int | None,
+    seconds: float | None,
+    tflops: float | None,
+    recompute: bool,
+    tokens: float | None,
+    price: float | None,
+    train: str | None,
+    log: Path | None,
+    task: float | None,
+    start_up: float,
+    wait: tuple[float, ...],
+    plot: str | None,
+    as_json: bool,
+) -> None:
+    """Estimate TFLOP/s, days, GPU-hours and cost.
+
+    Converts between step time and TFLOP/s. With --train or --log: estimates when a running train will finish.
 
     \b
     opsctl plan throughput --model bloom --gpus 384 --batch 2048 --seconds 105 --tokens 366
     opsctl plan throughput --train tr11 --task 20
     """
-    refuse("throughput", [
-        *(["give either --train or --log"] if train and log else []), *unknown(gpu),
-        *not_positive(**given(gpus=gpus, batch=batch, seconds=seconds, tflops=tflops, tokens=tokens, task=task)),
-        *negative(**given(price=price), start_up=start_up, wait=min(wait, default=0)),
-        *(f"--{name} needs --tokens" for name, value in (("price", price), ("plot", plot)) if value and not tokens),
-        *([] if train or log else _missing(seconds, tflops, gpus, batch)),
-    ])  # fmt: skip
+    refuse(
+        "throughput",
+        [
+            *(["give either --train or --log"] if train and log else []),
+            *unknown(gpu),
+            *not_positive(**given(gpus=gpus, batch=batch, seconds=seconds, tflops=tflops, tokens=tokens, task=task)),
+            *negative(**given(price=price), start_up=start_up, wait=min(wait, default=0)),
+            *(f"--{name} needs --tokens" for name, value in (("price", price), ("plot", plot)) if value and not tokens),
+            *([] if train or log else _missing(seconds, tflops, gpus, batch)),
+        ],
+    )
     figures: dict[str, Any] = {}
     if train or log:
         figures |= eta_of(app, train=train, log=log, task_h=task, start_up_min=start_up, waits_h=wait)
@@ -86,9 +112,14 @@ def throughput(
         assert gpus is not None
         assert batch is not None
         figures |= _speed(
-            needed(shape), gpus=gpus, batch=batch, seconds=seconds, tflops=tflops, peak=accelerator(gpu).tflops,
+            needed(shape),
+            gpus=gpus,
+            batch=batch,
+            seconds=seconds,
+            tflops=tflops,
+            peak=accelerator(gpu).tflops,
             recompute=recompute,
-        )  # fmt: skip
+        )
         if tokens:
             figures |= _training(
                 needed(shape), gpus=gpus, tflops=figures["tflops"], tokens=tokens, price=price, recompute=recompute
@@ -98,7 +129,7 @@ def throughput(
     if as_json:
         print_json(figures)
     else:
-        facts({_label(name): _say(name, value) for name, value in figures.items() if value is not None})
+        facts({_label(name): _format(name, value) for name, value in figures.items() if value is not None})
 
 
 def _missing(seconds: float | None, tflops: float | None, gpus: int | None, batch: int | None) -> Iterator[str]:
@@ -123,14 +154,22 @@ def _speed(
     reached = calc.tflops(shape, batch=batch, seconds=seconds, gpus=gpus, recompute=recompute)
     used = calc.utilisation(shape, batch=batch, seconds=seconds, gpus=gpus, peak=peak, recompute=recompute)
     estimate = calc.estimated_tflops(
-        billions=parameters(shape) / 1e9, sequence=shape.sequence, batch=batch, seconds=seconds, gpus=gpus,
+        billions=parameters(shape) / 1e9,
+        sequence=shape.sequence,
+        batch=batch,
+        seconds=seconds,
+        gpus=gpus,
         recompute=recompute,
-    )  # fmt: skip
+    )
     tokens_s = batch * shape.sequence / seconds
     return {
-        "step_s": seconds, "tflops": reached, "estimated_tflops": estimate, "mfu": used.mfu, "hfu": used.hfu,
+        "step_s": seconds,
+        "tflops": reached,
+        "estimated_tflops": estimate,
+        "mfu": used.mfu,
+        "hfu": used.hfu,
         "tokens_per_s": tokens_s,
-    }  # fmt: skip
+    }
 
 
 def _training(
@@ -145,20 +184,23 @@ def _draw_days(path: str, shape: ModelShape, gpus: int, tokens: float, *, recomp
     size = parameters(shape) / 1e9
 
     def days(tflops: float) -> float:
-        return calc.training_days(
-            billions=size, tokens_billions=tokens, gpus=gpus, tflops=tflops, recompute=recompute
-        )  # fmt: skip
+        return calc.training_days(billions=size, tokens_billions=tokens, gpus=gpus, tflops=tflops, recompute=recompute)
 
     points = [(float(reached), days(reached)) for reached in range(20, 620, 10)]
-    draw(path, title=f"{size:.0f}B, {tokens:g}B tokens, {gpus} GPUs", x="TFLOP/s of each GPU", y="days",
-         curves=[PlotLine(name="without pauses", points=points)])  # fmt: skip
+    draw(
+        path,
+        title=f"{size:.0f}B, {tokens:g}B tokens, {gpus} GPUs",
+        x="TFLOP/s of each GPU",
+        y="days",
+        curves=[PlotLine(name="without pauses", points=points)],
+    )
 
 
 def _label(name: str) -> str:
     return LABELS.get(name, name.replace("_", " "))
 
 
-def _say(name: str, value: Any) -> str:
+def _format(name: str, value: Any) -> str:
     if name in ("mfu", "hfu"):
         return format_percent(value)
     if name.endswith("_left") or name in ("step_s", "earliest", "latest", "likely", "mean_wait"):
@@ -168,47 +210,79 @@ def _say(name: str, value: Any) -> str:
 
 @click.command()
 @size_options
-@click.option("--gpus", type=int, required=True, help="GPUs that train.")
+@click.option("--gpus", type=int, required=True, help="Number of GPUs that train.")
 @gpu_option
-@click.option("--batch", type=int, required=True, help="Global batch: samples in a step.")
-@click.option("--sequence", type=int, default=2048, show_default=True, help="Tokens in a sample.")
-@click.option("--gb-s", type=float, required=True, help="GB/s of a node's network, as a benchmark shows it.")
-@click.option("--bytes", "bytes_each", type=float, default=2.0, show_default=True, help="Of each parameter sent.")
+@click.option("--batch", type=int, required=True, help="Global batch size, in samples per step.")
+@click.option("--sequence", type=int, default=2048, show_default=True, help="Tokens per sample.")
+@click.option("--gb-s", type=float, required=True, help="Measured network bandwidth of a node, in GB/s.")
+@click.option("--bytes", "bytes_each", type=float, default=2.0, show_default=True, help="Bytes sent per parameter.")
 @click.option("--accumulation", type=int, default=1, show_default=True, help="Gradient accumulation steps.")
-@click.option("--tflops", type=float, help="Of a GPU that does not wait; three quarters of its peak if not given.")
+@click.option("--tflops", type=float, help="TFLOP/s of a GPU without waits (default: 75 % of peak).")
 @recompute_option
 @plot_option
 @json_option
 def network(
-    *, billions: float, gpus: int, gpu: str, batch: int, sequence: int, gb_s: float, bytes_each: float,
-    accumulation: int, tflops: float | None, recompute: bool, plot: str | None, as_json: bool,
-) -> None:  # fmt: skip
-    """Communication of DDP and ZeRO-1, -2, -3 against compute, and the bandwidth that a run needs.
+    *,
+    billions: float,
+    gpus: int,
+    gpu: str,
+    batch: int,
+    sequence: int,
+    gb_s: float,
+    bytes_each: float,
+    accumulation: int,
+    tflops: float | None,
+    recompute: bool,
+    plot: str | None,
+    as_json: bool,
+) -> None:
+    """Estimate the network bandwidth that a run needs.
+
+    Compares the communication time of DDP and ZeRO-1, -2 and -3 with the compute time.
 
     \b
     opsctl plan network --billions 80 --gpus 512 --batch 3584 --sequence 1024 --gb-s 42.5 --tflops 250
     """
-    refuse("network", [
-        *unknown(gpu),
-        *not_positive(**given(
-            gpus=gpus, batch=batch, sequence=sequence, gb_s=gb_s, bytes=bytes_each, accumulation=accumulation,
-            tflops=tflops,
-        )),
-    ])  # fmt: skip
+    refuse(
+        "network",
+        [
+            *unknown(gpu),
+            *not_positive(
+                **given(
+                    gpus=gpus,
+                    batch=batch,
+                    sequence=sequence,
+                    gb_s=gb_s,
+                    bytes=bytes_each,
+                    accumulation=accumulation,
+                    tflops=tflops,
+                )
+            ),
+        ],
+    )
     alone = 0.75 * accelerator(gpu).tflops if tflops is None else tflops
     traffics = {
         zero: networks.traffic(
-            billions=billions, zero=zero, gb_s=gb_s, sequence=sequence, batch=batch, gpus=gpus, tflops=alone,
-            bytes_each=bytes_each, accumulation=accumulation, recompute=recompute,
+            billions=billions,
+            zero=zero,
+            gb_s=gb_s,
+            sequence=sequence,
+            batch=batch,
+            gpus=gpus,
+            tflops=alone,
+            bytes_each=bytes_each,
+            accumulation=accumulation,
+            recompute=recompute,
         )
         for zero in networks.TRANSMISSIONS
-    }  # fmt: skip
+    }
     if plot:
         widths = [gb_s * 2 ** (k / 4 - 3) for k in range(25)]
         curves = [
             PlotLine(name=f"ZeRO-{zero}", points=[(w, traffic.sent_gb / w) for w in widths])
-            for zero, traffic in traffics.items() if zero in (1, 3)
-        ]  # fmt: skip
+            for zero, traffic in traffics.items()
+            if zero in (1, 3)
+        ]
         curves.append(PlotLine(name="compute", points=[(w, traffics[0].compute_s) for w in widths]))
         draw(plot, title=f"{billions:.0f}B on {gpus} GPUs", x="GB/s", y="seconds a step", curves=curves)
     if as_json:
@@ -220,8 +294,14 @@ def network(
         )
         return
     rows = [
-        [f"ZeRO-{zero}" if zero else "DDP", f"{traffic.sent_gb:.0f}", f"{traffic.communication_s:.1f}",
-         f"{traffic.compute_s:.1f}", f"{traffic.balance_gb_s:.1f}", "network" if traffic.network_bound else "compute"]
+        [
+            f"ZeRO-{zero}" if zero else "DDP",
+            f"{traffic.sent_gb:.0f}",
+            f"{traffic.communication_s:.1f}",
+            f"{traffic.compute_s:.1f}",
+            f"{traffic.balance_gb_s:.1f}",
+            "network" if traffic.network_bound else "compute",
+        ]
         for zero, traffic in traffics.items()
-    ]  # fmt: skip
+    ]
     listing(("", "GB sent", "communication s", "compute s", "GB/s needed", "bound by"), rows, left=("", "bound by"))

@@ -148,19 +148,27 @@ api_url = "{self.slack.url}"
     def arrived(self, place: Place) -> State:
         """What is new to people, what still waits, what the journal of alerts says of it, and what came twice without a
         word of that."""
-        journal = [json.loads(row) for path in place.trains.glob(".site/alerts/journal-*.jsonl")
-                   for row in path.read_text().splitlines()]  # fmt: skip
+        journal = [
+            json.loads(row)
+            for path in place.trains.glob(".site/alerts/journal-*.jsonl")
+            for row in path.read_text().splitlines()
+        ]
         said = {kind: [row["id"] for row in journal if row["kind"] == kind] for kind in ("ambiguous", "delivered")}
         inboxes: dict[str, Inbox] = {"mail": self.mail, "slack": self.slack}
         return {
             "waiting": [item.channel for item in list_undelivered(build(place.site).alerting)],
             "transitions": sorted({row["key"] for row in journal if row["kind"] == "transition"}),
             "told": {name: sorted(map(str, set(inbox.told))) for name, inbox in inboxes.items()},
-            "delivered and not said": [each for inbox in inboxes.values() for each in set(inbox.taken)
-                                       if said["delivered"].count(each) < 1],
-            "doubled and not said": [each for inbox in inboxes.values() for each, times in inbox.taken.items()
-                                     if times > 1 and each not in said["ambiguous"]],
-        }  # fmt: skip
+            "delivered and not said": [
+                each for inbox in inboxes.values() for each in set(inbox.taken) if said["delivered"].count(each) < 1
+            ],
+            "doubled and not said": [
+                each
+                for inbox in inboxes.values()
+                for each, times in inbox.taken.items()
+                if times > 1 and each not in said["ambiguous"]
+            ],
+        }
 
     def close(self) -> None:
         self.mail.close()
@@ -183,8 +191,9 @@ def save(directory: Path, step: int) -> None:
         content = f"{step} {name} ".encode() * 100
         (path / name).write_bytes(content)
         files[name] = FileRecord(size=len(content), sha256=hashlib.sha256(content).hexdigest())
-    held = Manifest(step=step, consumed_samples=16 * step, topology={"data": 2}, model={}, precision="bf16",
-                    files=files)  # fmt: skip
+    held = Manifest(
+        step=step, consumed_samples=16 * step, topology={"data": 2}, model={}, precision="bf16", files=files
+    )
     manifest.write_manifest(path, held)
 
 
@@ -194,8 +203,11 @@ def save(directory: Path, step: int) -> None:
 def written(place: Place) -> None:
     for path in (place.run.body, place.run.wrapper):
         path.write_text("true\n")
-    for name, text in (("logs/main_log.txt", "iteration 1/ 9 |\niteration 2/ 9 |\n"), ("logs/pulse.log", "well\n"),
-                       ("metrics/metrics.jsonl", '{"step": 1}\n')):  # fmt: skip
+    for name, text in (
+        ("logs/main_log.txt", "iteration 1/ 9 |\niteration 2/ 9 |\n"),
+        ("logs/pulse.log", "well\n"),
+        ("metrics/metrics.jsonl", '{"step": 1}\n'),
+    ):
         path = place.run.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -205,10 +217,12 @@ def written(place: Place) -> None:
 def pushed(place: Place) -> State:
     """What the branch has, and in how many commits."""
     git = ("git", f"--git-dir={place.root}/remote.git")
-    shown = subprocess.run((*git, "ls-tree", "-r", "--name-only", "main"), capture_output=True, text=True, timeout=100,
-                           check=False).stdout  # fmt: skip
-    count = subprocess.run((*git, "rev-list", "--count", "main"), capture_output=True, text=True, timeout=100,
-                           check=False).stdout  # fmt: skip
+    shown = subprocess.run(
+        (*git, "ls-tree", "-r", "--name-only", "main"), capture_output=True, text=True, timeout=100, check=False
+    ).stdout
+    count = subprocess.run(
+        (*git, "rev-list", "--count", "main"), capture_output=True, text=True, timeout=100, check=False
+    ).stdout
     return {"branch": shown, "commits": count}
 
 

@@ -25,8 +25,18 @@ from typing import Any
 ROOT = Path(__file__).parents[3]
 OURS = tuple(str(ROOT / name) + os.sep for name in ("opsctl",))
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-FILES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.chown",
-         "os.truncate", "os.utime"}  # fmt: skip
+FILES = {
+    "os.rename",
+    "os.remove",
+    "os.mkdir",
+    "os.rmdir",
+    "os.link",
+    "os.symlink",
+    "os.chmod",
+    "os.chown",
+    "os.truncate",
+    "os.utime",
+}
 OTHERS = {"os.kill", "os.killpg", "os.exec", "os.fork", "socket.connect", "socket.bind"}
 ASKS = {"squeue", "sinfo", "sacct", "sacctmgr", "sdiag", "sprio"}
 """Programs that change nothing."""

@@ -43,9 +43,13 @@ class Runs:
 
     def __post_init__(self) -> None:
         self.process = subprocess.Popen(
-            (sys.executable, kill_points.__file__), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            cwd=kill_points.ROOT, env={**os.environ, "PYTHONPATH": str(kill_points.ROOT)},
-        )  # fmt: skip
+            (sys.executable, kill_points.__file__),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=kill_points.ROOT,
+            env={**os.environ, "PYTHONPATH": str(kill_points.ROOT)},
+        )
         assert self._answer() == "ready"
 
     def _answer(self) -> str:
@@ -58,8 +62,16 @@ class Runs:
         """The exit code, the effects, if it came to its end, and what it printed."""
         number = next(self._numbers)
         log, path = self.place / f"{number}.log", self.place / f"{number}.effects"
-        order = {"argv": list(argv), "env": world.env, "cwd": str(world.root), "at": at, "after": after,
-                 "lines": list(lines), "log": str(log), "told": str(path)}  # fmt: skip
+        order = {
+            "argv": list(argv),
+            "env": world.env,
+            "cwd": str(world.root),
+            "at": at,
+            "after": after,
+            "lines": list(lines),
+            "log": str(log),
+            "told": str(path),
+        }
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
@@ -89,8 +101,7 @@ class Verdict:
     failures: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return (f"| {self.verb} | {self.effects} | {self.cuts} | {self.cuts - len(self.failures)} |"
-                f" {self.seconds:.0f} s")  # fmt: skip
+        return f"| {self.verb} | {self.effects} | {self.cuts} | {self.cuts - len(self.failures)} | {self.seconds:.0f} s"
 
 
 @dataclass(kw_only=True)

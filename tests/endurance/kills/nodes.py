@@ -92,5 +92,12 @@ class Node(Train):
 def on_nodes(verb: str, slurm: Sandbox, runs: Runs, made: Cards, launch: tuple[str, ...]) -> Node:
     is_drained = verb.startswith("undrain")
     later = "extra = ['--hold', '--begin=now+1hour']"
-    return Node(words=(verb,) if is_drained else (verb, BAD), sandbox=slurm, runs=runs, cards=made, before=(launch,),
-                slurm=later, is_drained=is_drained)  # fmt: skip
+    return Node(
+        words=(verb,) if is_drained else (verb, BAD),
+        sandbox=slurm,
+        runs=runs,
+        cards=made,
+        before=(launch,),
+        slurm=later,
+        is_drained=is_drained,
+    )

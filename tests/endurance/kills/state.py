@@ -13,8 +13,27 @@ from opsctl.ports import Scheduler
 State = dict[str, Any]
 LEFTOVER = re.compile(r"\.lease(\.[0-9a-f]{32}(\.broken)?)?|\..+\.[a-z0-9_]{8}|\.[0-9a-f]{32}")
 """What a killed writer may leave, and every reader passes over."""
-VOLATILE = {"at", "n", "actor", "since", "started", "seconds", "until", "pid", "looked", "opened", "told_at", "last",
-            "submitted", "created", "mark", "passed", "boot", "count", "ticks"}  # fmt: skip
+VOLATILE = {
+    "at",
+    "n",
+    "actor",
+    "since",
+    "started",
+    "seconds",
+    "until",
+    "pid",
+    "looked",
+    "opened",
+    "told_at",
+    "last",
+    "submitted",
+    "created",
+    "mark",
+    "passed",
+    "boot",
+    "count",
+    "ticks",
+}
 """Keys whose values are times, processes, or how often something was seen."""
 PLAIN = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?([+-]\d\d:\d\d|Z)?( UTC)?"), "<time>"),
@@ -63,8 +82,9 @@ def _rows(text: str, names: Mapping[str, str]) -> Iterator[Any]:
 
 def quiet(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        return {plain(key, names): "~" if key in VOLATILE and each else quiet(each, names)
-                for key, each in value.items()}  # fmt: skip
+        return {
+            plain(key, names): "~" if key in VOLATILE and each else quiet(each, names) for key, each in value.items()
+        }
     if isinstance(value, list):
         return [quiet(each, names) for each in value]
     if isinstance(value, float):

@@ -27,22 +27,32 @@ FILES: dict[str, Callable[[], Any]] = {
         Place, words=("checkpoint", "offload", "t", "--to", "{root}/archive"), prepare=files.saved
     ),
     "publish to a path": partial(
-        Place, words=("publish", "t"), prepare=files.written, settings='[publish]\nto = "path"\npath = "{root}/out"\n',
+        Place,
+        words=("publish", "t"),
+        prepare=files.written,
+        settings='[publish]\nto = "path"\npath = "{root}/out"\n',
         skip=("report.", "state.json"),
     ),
     "publish by git": partial(
-        Place, words=("publish", "t"), prepare=files.written, also=files.pushed,
+        Place,
+        words=("publish", "t"),
+        prepare=files.written,
+        also=files.pushed,
         settings='[publish]\nto = "git"\nremote = "{root}/remote.git"\n',
-        skip=("report.", "state.json", ".git/"), without=("/objects/",),
+        skip=("report.", "state.json", ".git/"),
+        without=("/objects/",),
     ),
     "publish by a command": partial(
-        Place, words=("publish", "t"), prepare=files.written, skip=("report.", "state.json"),
+        Place,
+        words=("publish", "t"),
+        prepare=files.written,
+        skip=("report.", "state.json"),
         settings='[publish]\nto = "command"\ncommand = "mkdir -p $HOME/there && cp -r {source} $HOME/there"\n',
     ),
     "config init": partial(Place, words=("config", "init", "--dir", "{root}/fresh")),
     "cron tick": partial(Place, words=("cron", "tick"), prepare=files.due, settings=files.CRON),
     "cron prune": partial(Place, words=("cron", "prune"), prepare=files.littered, settings=files.CRON),
-}  # fmt: skip
+}
 """Those that need no Slurm."""
 
 CHANNELS: Sequence[str] = ("alerts/channels/", "alerts/outbox.py")
@@ -52,8 +62,14 @@ CHANNELS: Sequence[str] = ("alerts/channels/", "alerts/outbox.py")
 def watching(ends: Ends) -> Callable[[], Place]:
     """`opsctl watch --once` where there is something to tell."""
     without = ("/watch/", "/delivered/", "/outbox/", "/alerts/journal")
-    return partial(Place, words=("watch", "--once"), settings=ends.settings, prepare=ends.forget, also=ends.arrived,
-                   without=without)  # fmt: skip
+    return partial(
+        Place,
+        words=("watch", "--once"),
+        settings=ends.settings,
+        prepare=ends.forget,
+        also=ends.arrived,
+        without=without,
+    )
 
 
 LAUNCH = ("launch", "{root}/first.toml")
@@ -85,35 +101,56 @@ SLURM: dict[str, dict[str, Any]] = {
     "hold": {"words": ("hold", "{t}", "--reason", "x"), "before": (LAUNCH,), "slurm": LATER},
     "release": {"words": ("release", "{t}"), "before": (LAUNCH, ("hold", "{t}")), "slurm": LATER},
     "release --exclude": {
-        "words": ("release", "{t}", "--exclude", "node003"), "slurm": LATER,
+        "words": ("release", "{t}", "--exclude", "node003"),
+        "slurm": LATER,
         "before": (LAUNCH, ("hold", "{t}"), ("kill-switch", "arm", "{t}", "--pause", "--reason", "x")),
     },
     "release of what starts at once": {
-        "words": ("release", "{t}"), "before": (LAUNCH, ("hold", "{t}")), "tasks": 1, "command": "['sleep', '60']",
-        "then": Train.runs_on, "without": (*RUNS, "/journal"), "also": Train.kinds,
+        "words": ("release", "{t}"),
+        "before": (LAUNCH, ("hold", "{t}")),
+        "tasks": 1,
+        "command": "['sleep', '60']",
+        "then": Train.runs_on,
+        "without": (*RUNS, "/journal"),
+        "also": Train.kinds,
     },
     "cancel": {"words": CANCEL, "before": (LAUNCH, (*LAUNCH, "--after", "{array}"))},
     "cancel of one task": {"words": ("cancel", "{t}_2"), "before": (LAUNCH,)},
     "watch: an attempt that the kill switch ended": {
-        "words": ("watch", "failures", "--once"), "before": (LAUNCH,), "without": SITE,
+        "words": ("watch", "failures", "--once"),
+        "before": (LAUNCH,),
+        "without": SITE,
         "happened": partial(Train.lived, code=0, stop=TrainerStop.KILL),
     },
     "watch: an attempt that a bug ended": {
-        "words": ("watch", "failures", "--once"), "before": (LAUNCH,), "without": SITE, "slurm": LATER,
+        "words": ("watch", "failures", "--once"),
+        "before": (LAUNCH,),
+        "without": SITE,
+        "slurm": LATER,
         "happened": partial(Train.lived, code=1, log="NameError: name 'x' is not defined"),
     },
     "watch: an attempt that a GPU ended": {
-        "words": ("watch", "failures", "--once"), "before": (LAUNCH,), "without": SITE,
+        "words": ("watch", "failures", "--once"),
+        "before": (LAUNCH,),
+        "without": SITE,
         "happened": partial(Train.lived, code=1, log=ECC),
     },
     "cron start": {
-        "words": ("cron", "start"), "settings": CRON, "also": ticks, "without": ("/output/",), "ending": CRON_STOP,
+        "words": ("cron", "start"),
+        "settings": CRON,
+        "also": ticks,
+        "without": ("/output/",),
+        "ending": CRON_STOP,
     },
     "cron stop": {
-        "words": CRON_STOP, "settings": CRON, "also": ticks, "without": ("/output/",), "before": (("cron", "start"),),
+        "words": CRON_STOP,
+        "settings": CRON,
+        "also": ticks,
+        "without": ("/output/",),
+        "before": (("cron", "start"),),
     },
     "edit": {"words": ("edit", "{t}", "{root}/changed.toml"), "before": (LAUNCH,)},
-}  # fmt: skip
+}
 
 
 def on_slurm(verb: str, slurm: Sandbox, runs: Runs) -> Callable[[], Train]:

@@ -177,14 +177,21 @@ class Weather:
     def faults(self) -> dict[str, tuple[Callable[[], Undo], int]]:
         """By name: how it begins, and how often for one of the rarest."""
         given = {
-            "mail": (self.mail_fails, 14), "slack": (self.slack_fails, 14),
-            "slurm refuses": (self.slurm_refuses, 5), "slurm babbles": (self.slurm_babbles, 3),
-            "slurm hangs": (self.slurm_hangs, 1), "controller stopped": (self.controller_stopped, 1),
-            "controller killed": (self.controller_killed, 1), "controller restarted": (self.controller_restarted, 3),
-            "log: rubbish": (self.rubbish, 4), "log: last line cut": (self.last_line_cut, 4),
-            "log: rotated": (self.rotated, 4), "log: emptied": (self.emptied, 2),
-            "log: a million lines": (self.million_lines, 1), "memory lost": (self.memory_lost, 3),
-        }  # fmt: skip
+            "mail": (self.mail_fails, 14),
+            "slack": (self.slack_fails, 14),
+            "slurm refuses": (self.slurm_refuses, 5),
+            "slurm babbles": (self.slurm_babbles, 3),
+            "slurm hangs": (self.slurm_hangs, 1),
+            "controller stopped": (self.controller_stopped, 1),
+            "controller killed": (self.controller_killed, 1),
+            "controller restarted": (self.controller_restarted, 3),
+            "log: rubbish": (self.rubbish, 4),
+            "log: last line cut": (self.last_line_cut, 4),
+            "log: rotated": (self.rotated, 4),
+            "log: emptied": (self.emptied, 2),
+            "log: a million lines": (self.million_lines, 1),
+            "memory lost": (self.memory_lost, 3),
+        }
         if self.mounted:
             given |= {
                 "run directory read-only": (self.run_directory_read_only, 5),

@@ -51,40 +51,59 @@ class Open:
 def gone(field: Field, name: str) -> Trouble:
     """Nothing of the train is queued: the evening of the chronicles."""
     return Trouble(
-        key=f"slurm_status/{name}", word="CRITICAL", train=name,
-        begin=lambda: field.cancel(name), end=lambda: field.launch(name),
-    )  # fmt: skip
+        key=f"slurm_status/{name}",
+        word="CRITICAL",
+        train=name,
+        begin=lambda: field.cancel(name),
+        end=lambda: field.launch(name),
+    )
 
 
 def silent(field: Field, name: str) -> Trouble:
     """A hang while Slurm says RUNNING."""
     return Trouble(
-        key=f"hang/{name}", word="CRITICAL", train=name, looks=4,
-        begin=lambda: field.silent.add(name), end=lambda: field.silent.discard(name),
-    )  # fmt: skip
+        key=f"hang/{name}",
+        word="CRITICAL",
+        train=name,
+        looks=4,
+        begin=lambda: field.silent.add(name),
+        end=lambda: field.silent.discard(name),
+    )
 
 
 def no_number(field: Field, name: str) -> Trouble:
     return Trouble(
-        key=f"loss/{name}", word="CRITICAL", train=name, needs_slurm=False,
-        begin=lambda: field.nans.add(name), end=lambda: field.nans.discard(name),
-    )  # fmt: skip
+        key=f"loss/{name}",
+        word="CRITICAL",
+        train=name,
+        needs_slurm=False,
+        begin=lambda: field.nans.add(name),
+        end=lambda: field.nans.discard(name),
+    )
 
 
 def slow(field: Field, name: str) -> Trouble:
     return Trouble(
-        key=f"throughput/{name}", word="CRITICAL", train=name, needs_slurm=False,
-        begin=lambda: field.slow.add(name), end=lambda: field.slow.discard(name),
-    )  # fmt: skip
+        key=f"throughput/{name}",
+        word="CRITICAL",
+        train=name,
+        needs_slurm=False,
+        begin=lambda: field.slow.add(name),
+        end=lambda: field.slow.discard(name),
+    )
 
 
 def drained(field: Field, name: str) -> Trouble:
     node = field.node_of(name) or "none"
 
     return Trouble(
-        key=f"node_health/{name}/{node}", word="WARNING", train=name, looks=2,
-        begin=lambda: _update(field, node, "state=drain", "reason=soak"), end=resuming(field, node),
-    )  # fmt: skip
+        key=f"node_health/{name}/{node}",
+        word="WARNING",
+        train=name,
+        looks=2,
+        begin=lambda: _update(field, node, "state=drain", "reason=soak"),
+        end=resuming(field, node),
+    )
 
 
 def resuming(field: Field, node: str) -> Callable[[], None]:
@@ -113,25 +132,38 @@ def held(field: Field, name: str) -> Trouble:
         until(lambda: all(job.is_held is is_held for job in field.jobs(name)))
 
     return Trouble(
-        key=f"held/{name}", word="WARNING", train=name, after=18, looks=3,
-        begin=lambda: control("uhold", is_held=True), end=lambda: control("release", is_held=False),
-    )  # fmt: skip
+        key=f"held/{name}",
+        word="WARNING",
+        train=name,
+        after=18,
+        looks=3,
+        begin=lambda: control("uhold", is_held=True),
+        end=lambda: control("release", is_held=False),
+    )
 
 
 def unreadable(field: Field, name: str) -> Trouble:
     config, kept = field.run(name).config, field.run(name).config.read_text()
     return Trouble(
-        key=f"train/{name}", word="WARNING", train=name, needs_slurm=False, looks=2,
-        begin=lambda: config.write_text("name = ") and None, end=lambda: config.write_text(kept) and None,
-    )  # fmt: skip
+        key=f"train/{name}",
+        word="WARNING",
+        train=name,
+        needs_slurm=False,
+        looks=2,
+        begin=lambda: config.write_text("name = ") and None,
+        end=lambda: config.write_text(kept) and None,
+    )
 
 
 def full(disk: Path) -> Trouble:
     filler = disk / "filler"
     return Trouble(
-        key="fs_quota/scratch", word="CRITICAL", needs_slurm=False,
-        begin=lambda: filler.write_bytes(bytes(31 << 20)) and None, end=filler.unlink,
-    )  # fmt: skip
+        key="fs_quota/scratch",
+        word="CRITICAL",
+        needs_slurm=False,
+        begin=lambda: filler.write_bytes(bytes(31 << 20)) and None,
+        end=filler.unlink,
+    )
 
 
 OF_RUNNING = (gone, silent, no_number, slow, drained, unreadable)

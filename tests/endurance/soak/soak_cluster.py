@@ -133,9 +133,14 @@ class Field:
         attempts = sorted((run / "attempts").glob("*"), key=lambda attempt: attempt.stat().st_mtime)
         if attempts:
             heartbeat = Heartbeat(
-                attempt=attempts[-1].name, node="n", rank=0, phase=Phase.TRAIN, step=self.steps[name],
-                at=now + self.dice.choice((-90, 90)), limit_s=1500,
-            )  # fmt: skip
+                attempt=attempts[-1].name,
+                node="n",
+                rank=0,
+                phase=Phase.TRAIN,
+                step=self.steps[name],
+                at=now + self.dice.choice((-90, 90)),
+                limit_s=1500,
+            )
             write_atomic(run / "heartbeat/train.json", to_json(heartbeat))
 
     def append(self, name: str, data: bytes) -> None:

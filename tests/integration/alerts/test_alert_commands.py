@@ -52,7 +52,7 @@ def shell(tmp_path, monkeypatch):
 
 
 def test_nothing_is_open(shell):
-    assert shell.opsctl("alerts", "list") == "nothing is open\n"
+    assert shell.opsctl("alerts", "list") == "no open alerts\n"
     assert json.loads(shell.opsctl("alerts", "list", "--json")) == {
         "open": [],
         "silences": [],
@@ -108,7 +108,7 @@ def test_nobody_is_silenced_without_a_reason(shell):
 def test_a_silence_that_is_not_in_force_cannot_be_ended(shell):
     shell.opsctl("alerts", "silence", "hang/*", "--reason", "maintenance")
     said = shell.opsctl("alerts", "silence", "hagn/*", "--end", code=2)
-    assert said == "opsctl: no silence of 'hagn/*' is in force; there are: hang/*\n"
+    assert said == "opsctl: no silence of 'hagn/*' is in force; silences in force: hang/*\n"
 
 
 def test_what_is_not_open_cannot_be_acknowledged(shell):
@@ -132,7 +132,7 @@ def test_what_is_not_delivered_is_listed(shell):
     shell.see(Level.CRITICAL)
     dispatch.send_alerts(build(shell.site).alerting)
     assert (
-        "not delivered by mail: [opsctl] CRITICAL: hang/gpt: no step for 30 min "
+        "not delivered yet by mail: [opsctl] CRITICAL: hang/gpt: no step for 30 min "
         "(1 attempt: localhost:1: [Errno 111] Connection refused)\n"
     ) in shell.opsctl("alerts", "list")
 

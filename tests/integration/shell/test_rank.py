@@ -36,7 +36,8 @@ def start(logs: Path, *command: str, env: dict[str, str] | None = None, **option
 
 def start_with(change: str, logs: Path, *command: str) -> subprocess.Popen[bytes]:
     """With another constant of opsctl.guard.rank_output."""
-    changed = f"import sys; from opsctl.guard import output, rank; output.{change}; sys.exit(rank.main(sys.argv[1:]))"
+    imports = "import sys; from opsctl.guard import rank, rank_output"
+    changed = f"{imports}; rank_output.{change}; sys.exit(rank.main(sys.argv[1:]))"
     argv = [sys.executable, "-c", changed, "--logs", str(logs), "--", *command]
     pipe = subprocess.PIPE
     return subprocess.Popen(argv, env={**os.environ, **SLURM}, stdout=pipe, stderr=pipe, process_group=0)
@@ -354,4 +355,4 @@ def test_it_imports_nothing_of_ours_but_its_own_package():
         "print(sorted(name for name in sys.modules if name.split('.')[0] in ('opsctl', 'trainer')))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out == "['opsctl', 'opsctl.guard', 'opsctl.guard.rank_output', 'opsctl.guard.rank']\n"
+    assert out == "['opsctl', 'opsctl.guard', 'opsctl.guard.rank', 'opsctl.guard.rank_output', 'opsctl.search_path']\n"

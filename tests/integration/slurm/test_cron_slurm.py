@@ -123,7 +123,7 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
     starts = [site.opsctl("cron", "start") for _ in range(2)]
     lines = sorted(start.communicate(timeout=150)[0] for start in starts)
     assert [start.returncode for start in starts] == [0, 0]
-    assert [line.partition(" every")[0] for line in lines] == ["ticks already", "ticks"]
+    assert [line.partition(" every")[0] for line in lines] == ["already ticks", "ticks"]
     (job,) = {line.rpartition("next as job ")[2].split()[0] for line in lines}
     third = json.loads(site.opsctl("cron", "start", "--json").communicate(timeout=150)[0])
     assert (third["driver"], third["every"], third["was_started"]) == ("slurm", 2, True)
@@ -231,7 +231,7 @@ def test_a_python_that_is_broken_does_not_end_the_chain(
     broken.start()
     until(lambda: max([int(job.id) for job in site.driver.jobs()], default=0) >= 4)
     (log,) = site.place.output.iterdir()
-    assert "opsctl: cron does not start with /nowhere/it's python; only the next tick is submitted" in log.read_text()
+    assert "opsctl: cron does not start with /nowhere/it's python; only submitting the next tick" in log.read_text()
     assert site.ticks == ()
     site.driver.stop()
     until(lambda: not site.driver.jobs())

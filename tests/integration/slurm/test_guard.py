@@ -277,7 +277,7 @@ def test_a_guard_that_cannot_start_still_runs_the_body(train: GuardedTrain, tmp_
     assert train.wrote("told").splitlines() == [
         attempt.name, str(attempt.stop_request), str(train.run.attempt_logs(attempt.name)), node,
     ]  # fmt: skip
-    assert "going on without it" in train.log
+    assert "continuing without the guard" in train.log
 
 
 def test_a_guard_that_can_write_nothing_down_still_runs_the_body(train: GuardedTrain) -> None:

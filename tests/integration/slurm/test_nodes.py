@@ -242,7 +242,7 @@ def test_where_we_may_not_drain_our_trains_are_kept_away_and_the_administrators_
         (array,), (large,) = trains.arrays(), trains.arrays("large")
         nodes.logs("node002", "xid-79-154")
         text = trains.opsctl("drain-bad-nodes", "--all")
-        assert "note: with these drained large's 4 nodes no longer fit: 3 left\n" in text
+        assert "note: after this drain large's 4 nodes no longer fit: 3 left\n" in text
         assert "t's queued tasks leave it out" in text
         assert f"large keeps it: with node002 excluded 3 nodes are left, and array {large} needs 4" in text
         assert trains.app.scheduler.excluded(array) == "node002"
@@ -252,7 +252,7 @@ def test_where_we_may_not_drain_our_trains_are_kept_away_and_the_administrators_
         assert "node002 (IDLE)" in report
         assert "Xid 79" in report
         text = trains.opsctl("launch", trains.toml("later"))
-        assert text.startswith("later: leaves out node002, which opsctl has found bad; opsctl nodes\n")
+        assert text.startswith("later: excludes node002, which opsctl judged bad; see opsctl nodes\n")
         (later,) = trains.arrays("later")
         assert trains.app.scheduler.excluded(later) == "node002"
         assert list(excluded_until(Journal(trains.run("later"), trains.app.clock).events())) == ["node002"]
@@ -294,7 +294,7 @@ def test_exec_groups_what_nodes_answer_and_sums_exit_codes(world: tuple[Trains, 
 def test_without_a_word_and_without_a_train_no_node_is_meant(slurm: Sandbox) -> None:
     with trains_on(slurm) as trains:
         error = trains.refusal("health")
-        assert error.message == "no train runs, so no nodes are meant by themselves"
+        assert error.message == "no train is running, so there is no default selection of nodes"
         assert trains.refusal("health", "--partition", "nope").message == "partition nope has no nodes"
         assert trains.refusal("health", "node[").message.startswith("'node[' is not a node list")
 

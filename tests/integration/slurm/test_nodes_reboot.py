@@ -39,7 +39,7 @@ def state(sandbox: Sandbox, name: str) -> str:
 def test_where_slurm_cannot_boot_nodes_it_says_so_and_nothing_changes(opsctl) -> None:
     done = opsctl("reboot", "node001")
     assert done.exit_code == 1
-    assert done.output.startswith("node001: left alone: scontrol refused: RebootProgram isn't defined")
+    assert done.output.startswith("node001: not rebooted: scontrol refused: RebootProgram isn't defined")
     assert state(opsctl.sandbox, "node001") == "IDLE"
 
 
@@ -50,7 +50,7 @@ def test_a_busy_node_is_to_boot_when_its_job_has_ended_and_no_second_one_beyond_
     slurm_says(opsctl.sandbox, "sbatch", "--nodelist=node002", "--exclusive", "--wrap=sleep 1000", "--output=/dev/null")
     wait_until(lambda: state(opsctl.sandbox, "node002") == "ALLOCATED")
     assert (
-        "node002: would boot: opsctl: reboot: Xid 79"
+        "node002: would reboot: opsctl: reboot: Xid 79"
         in opsctl("reboot", "node002", "--reason", "Xid 79", "--dry-run").output
     )
     assert state(opsctl.sandbox, "node002") == "ALLOCATED"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from opsctl.cli.nodes import shortly
+from opsctl.cli.nodes import shorten
 from opsctl.errors import InputError
 from opsctl.sandbox.cluster import Sandbox
 from tests.support.slurms import slurm_says
@@ -38,8 +38,8 @@ def test_all_trains_of_a_node_are_named_and_each_is_found_there(slurm: Sandbox, 
 
 
 def test_of_many_trains_of_a_node_the_first_few_are_named() -> None:
-    assert shortly(["a", "b", "c"]) == "a, b, c"
-    assert shortly(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+    assert shorten(["a", "b", "c"]) == "a, b, c"
+    assert shorten(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
 
 
 def test_a_test_of_nodes_that_is_not_to_be_done_says_which_and_asks_none_of_them(trains: Trains) -> None:

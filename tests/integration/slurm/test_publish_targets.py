@@ -223,10 +223,10 @@ def test_values_are_quoted_for_the_shell(tmp_path: Path) -> None:
     [
         ("cp x y", "needs {source}"),
         ("cp {source} {where}", "{where} is not a placeholder"),
-        ("cp '{source}' y", "stand outside of quotes"),
-        ('cp "{source}" y', "stand outside of quotes"),
-        ("cp {source} '{train}'", "stand outside of quotes"),
-        ("cp {source} 'x", "stand outside of quotes"),
+        ("cp '{source}' y", "must stand outside of quotes"),
+        ('cp "{source}" y', "must stand outside of quotes"),
+        ("cp {source} '{train}'", "must stand outside of quotes"),
+        ("cp {source} 'x", "must stand outside of quotes"),
     ],
 )
 def test_a_command_that_would_break_out_of_its_quotes_is_refused(command: str, why: str) -> None:

@@ -178,7 +178,7 @@ def test_a_dry_edit_shows_the_difference(trains: Trains) -> None:
 
 def test_an_edit_for_another_train_is_refused(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
-    assert trains.refusal("edit", "t", trains.toml("u")).problems == ("name: 'u', and the train is 't'",)
+    assert trains.refusal("edit", "t", trains.toml("u")).problems == ("name: 'u', but the train is 't'",)
 
 
 def test_an_edit_without_a_change_keeps_no_revision(trains: Trains) -> None:

@@ -125,7 +125,7 @@ def test_up_twice_says_that_it_is_up_and_changes_nothing(mine: Places) -> None:
         hurt = json.loads(opsctl("fault", "node001", action, "--json").stdout)
         assert hurt == {"name": "default", "target": "node001", "action": action}
     assert opsctl("down").stdout == "sandbox 'default' is down: 4 processes ended, none left\n"
-    assert opsctl("down").stdout == "sandbox 'default' was not up; nothing of it is left\n"
+    assert opsctl("down").stdout == "sandbox 'default' was not up; no files are left\n"
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.03, 0.1])

@@ -44,7 +44,7 @@ def watch(trains: Trains, *words: str) -> list[str]:
         "status",
         "--watch",
         "--every",
-        "1",
+        "1s",
         *words,
     ]
 

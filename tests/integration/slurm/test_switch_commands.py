@@ -36,7 +36,7 @@ def shared(slurm: Sandbox) -> Iterator[Trains]:
 def test_a_switch_is_armed_shown_and_disarmed(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     text = trains.opsctl("kill-switch", "arm", "t", "--reason", 'bad "loss" $(id)')
-    assert text == "t: the kill switch is armed: the running task saves and stops; what is queued is cancelled\n"
+    assert text == "t: the kill switch is armed: the running task saves and stops; queued tasks are cancelled\n"
     (shown,) = json.loads(trains.opsctl("kill-switch", "show", "t", "--json"))
     assert (shown["switch"], shown["why"]) == ("kill", 'bad "loss" $(id)')
     assert trains.opsctl("kill-switch", "arm", "t", "--reason", "again").startswith("t: already armed: kill by ")
@@ -63,7 +63,7 @@ def test_a_dry_run_arms_nothing(trains: Trains, words: tuple[str, ...]) -> None:
 @root_only
 def test_a_team_mate_stops_a_train_by_its_kill_switch(shared: Trains) -> None:
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("kill-switch", "arm", "t", "--reason", "bad loss"))
-    assert text == "t: the kill switch is armed: the running task saves and stops; what is queued is cancelled\n"
+    assert text == "t: the kill switch is armed: the running task saves and stops; queued tasks are cancelled\n"
     (shown,) = json.loads(shared.opsctl("kill-switch", "show", "t", "--json"))
     assert (shown["by"], shown["why"]) == ("nobody", "bad loss")
     # The owner can take away what a team-mate made, and the other way round.
@@ -98,7 +98,9 @@ def test_who_may_not_look_is_told_that_nothing_is_known(shared: Trains) -> None:
     shared.run().switches.chmod(0o700)
     for words in (("kill-switch", "show", "t"), ("release", "t"), ("save-switch", "t")):
         text = as_user(NOBODY, NOGROUP, lambda words=words: shared.opsctl(*words))
-        assert text == (f"RunDirError: {shared.run().switches}: Permission denied: it is unknown what is armed | None")
+        assert text == (
+            f"RunDirError: {shared.run().switches}: Permission denied: unknown whether a switch is armed | None"
+        )
 
 
 @root_only
@@ -126,8 +128,8 @@ def test_a_release_by_a_team_mate_is_carried_out_by_the_owners_next_verb(shared:
     shared.opsctl("hold", "t")
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("release", "t", "--exclude", "node004"))
     assert text == (
-        "t: the job is not yours to release, so a request is left: the owner's next `opsctl watch`, or any opsctl"
-        " verb of theirs for t, carries it out\n"
+        "t: the job is not yours to release, so a request is left: the next `opsctl watch` of the owner, or any opsctl"
+        " command of the owner for t, carries it out\n"
     )
     assert shared.rows()[0].is_held
     text = shared.opsctl("hold", "t")  # any verb
@@ -151,7 +153,9 @@ def test_an_edit_by_a_team_mate_is_refused(shared: Trains) -> None:
     shared.opsctl("edit", "t", shared.toml(extra=("--begin=now+1hour",)), "--dry-run")
     path = shared.toml(extra=("--begin=now+1hour",), command=("false",))
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("edit", "t", path))
-    assert text == f"RunDirError: {shared.run().path}: is not yours; only its owner can edit what it runs | None"
+    assert (
+        text == f"RunDirError: {shared.run().path}: belongs to another user; only the owner can edit the train | None"
+    )
 
 
 @root_only

@@ -231,7 +231,8 @@ def test_a_cycle_that_was_not_told_how_nodes_are_pings_nobody(
     trains.opsctl("launch", trains.toml(command=SLEEP, extra=(), tasks=1))
     until(lambda: runs(trains))
     (problem,) = cycle(app).problems
-    assert problem.startswith("alerting: ping: ConnectError")
+    assert problem.startswith("alerting: ping: ")
+    assert "Connection refused" in problem
     app.counting.env["PATH"] = refusing(tmp_path / "bin/sinfo")
     report = cycle(app)
     assert found(report, "node_health/t").level is Level.UNKNOWN
@@ -361,13 +362,13 @@ def test_a_resident_watch_looks_again_until_it_is_interrupted(trains: Trains, sl
         watch.stdout.read()
     assert watch.wait() == 130
     assert sum("is neither running nor scheduled to run" in line for line in lines) >= 2
-    assert sum(line.startswith("told: ") for line in lines) == 1
+    assert sum(line.startswith("changed: ") for line in lines) == 1
 
 
-@pytest.mark.parametrize("span", ["0.5s", "soon", "5d"])
-def test_a_span_that_cannot_be_meant_is_refused(trains: Trains, span: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a time of at least a second, such as 10s, 5m or 1h"):
-        trains.opsctl("watch", "--every", span)
+@pytest.mark.parametrize(("interval", "problem"), [("0.5s", "is less than 1s"), ("soon", "is not a duration")])
+def test_bad_interval_is_refused(trains: Trains, interval: str, problem: str) -> None:
+    with pytest.raises(click.BadParameter, match=problem):
+        trains.opsctl("watch", "--every", interval)
 
 
 def test_nagios_gets_its_line_and_its_exit_code_and_nothing_is_done(
@@ -376,7 +377,7 @@ def test_nagios_gets_its_line_and_its_exit_code_and_nothing_is_done(
     trains.opsctl("launch", trains.toml())
     words = ("watch", "slurm_status", "--train", "t", "--nagios")
     (trains.run().switches / "pause").touch()
-    assert trains.opsctl(*words, app=app).splitlines()[0] == "OK - 2 looked at"
+    assert trains.opsctl(*words, app=app).splitlines()[0] == "OK - 2 findings"
     slurm_says(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     assert trains.opsctl(*words, app=app).splitlines()[0] == "CRITICAL - t is neither running nor scheduled to run"

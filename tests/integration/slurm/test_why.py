@@ -114,7 +114,7 @@ def test_ranks_are_seen_through_their_job_else_by_ssh_and_what_is_out_of_reach_i
         assert ask(PY_SPY, "--native")[0].startswith(f"1 rank (node {odd}: 1) in ")
         by_others = as_user(65534, 65534, lambda: "\n".join(ask())).splitlines()
         assert by_others[:2] == through_the_job[:2]
-        assert by_others[2].startswith("the ranks themselves could not be asked: ")
+        assert by_others[2].startswith("the ranks could not be asked: ")
 
         lines = ask(str(refused))
         assert re.fullmatch(rf"4 ranks \(.*\) {REFUSED}", lines[0])

@@ -47,7 +47,7 @@ def test_list_and_verify_name_each(uninterrupted, copy):
     damaged = copy / "rank-00001.pt"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     assert "rank-00001.pt has" in tool("verify", copy, code=1)
-    assert "is not a checkpoint and holds none" in tool("list", copy.parent / "nowhere", code=2)
+    assert "is neither a checkpoint nor a directory of checkpoints" in tool("list", copy.parent / "nowhere", code=2)
 
 
 def test_every_flipped_byte_is_detected(copy):
@@ -89,7 +89,7 @@ def test_shrink_keeps_what_is_seen_and_lets_go_what_is_not(copy):
     manifest.write_manifest(copy, replace(held, files=_hashed(copy)))
     before = (copy / name).stat().st_size
 
-    assert "799920 bytes in 1 files that no tensor shows (dry run)" in tool("shrink", copy, "--dry-run")
+    assert "799920 unused bytes in 1 files (dry run)" in tool("shrink", copy, "--dry-run")
     assert (copy / name).stat().st_size == before
     tool("shrink", copy)
     assert (copy / name).stat().st_size < 3000
@@ -165,7 +165,7 @@ def test_a_damaged_one_that_cannot_be_set_aside_is_refused(copy):
         ("native", {"model": {"dropout": 0.5}, "steps": 99, "seed": 5}, ""),
         ("universal", {"precision": "bf16", "parallel": {"pipeline": 1}}, ""),
         ("universal", {"model": {"layers": 4}}, "layers is 2 there and 4 here"),
-        ("weights", {}, "holds weights alone"),
+        ("weights", {}, "holds only weights"),
     ],
 )
 def test_what_a_checkpoint_must_have_in_common_with_the_run(tmp_path, kind, changes, told):
@@ -263,7 +263,7 @@ def test_weights_in_bf16_are_not_resumed_by_mistake(copy, train):
     assert "exists already" in tool("bf16", copy, target, code=2)
     attempt = run.start(world=1)
     assert attempt.finish() == [2]
-    assert "holds weights alone" in attempt.log
+    assert "holds only weights" in attempt.log
 
 
 @pytest.fixture(scope="session")
@@ -287,7 +287,7 @@ def test_reshaped_to_another_topology_the_run_goes_on_as_it_would_have(two_ranks
     assert sorted(attempt.losses) == list(range(11, 21))
     differences = [abs(float(loss) - float(whole[step])) for step, loss in attempt.losses.items()]
     assert max(differences) < 2e-6, differences
-    assert "only what training saved can be reshaped" in tool(
+    assert "only a checkpoint that the trainer saved can be reshaped" in tool(
         "reshape", run.checkpoints / "step-0000010", run.run_dir / "more", code=2
     )
 
@@ -311,4 +311,4 @@ def test_by_opsctl_it_is_exported_and_gives_the_same_logits(uninterrupted, tmp_p
     assert json.loads(done.stdout)[0]["difference"] < 1e-5
     assert json.loads((tmp_path / "gpt2" / "config.json").read_text())["model_type"] == "gpt2"
     assert verb("export", tmp_path / "gpt2").returncode == 2
-    assert "step-0000020: 0 bytes in 0 files that no tensor shows (dry run)" in verb("shrink", "--dry-run").stdout
+    assert "step-0000020: 0 unused bytes in 0 files (dry run)" in verb("shrink", "--dry-run").stdout

@@ -69,7 +69,7 @@ def test_every_key_is_documented():
         ({"optimizer": {"clip": float("nan")}}, "finite number"),
         ({"parallel": {"timeout_s": 1e13}}, "less than or equal to 100000000"),
         ({"seed": 1 << 32}, "less than 4294967296"),
-        ({"checkpoint": {"keep_last": 1}}, "leaves nothing to fall back on"),
+        ({"checkpoint": {"keep_last": 1}}, "leaves no other checkpoint"),
         ({"parallel": {"zero_stage": 0}}, "precision = bf16 with zero_stage = 0 cannot sum gradients in fp32"),
         (
             {"precision": "fp32", "parallel": {"zero_stage": 0}},
@@ -85,7 +85,7 @@ def test_every_problem_between_tables_is_told_at_once():
     found = refused(
         precision="fp32", parallel={"zero_stage": 0}, optimizer={"warmup_samples": 1600}, evaluation={"every": 1}
     )
-    for words in ("clips wrongly", "takes the whole run", "has nothing to read: data.held_out is 0"):
+    for words in ("clips wrongly", "takes the whole run", "has no data to evaluate: data.held_out is 0"):
         assert words in found
 
 

@@ -62,7 +62,7 @@ def test_a_corpus_that_is_not_whole_is_refused_and_an_absent_one_is_unknown(tmp_
     train.write_text(f"[trainer]\nsteps = 1\n[trainer.data]\nprefix = '{tmp_path}/x'\n")
     status, text = show(capsys, train)
     assert status == 0
-    assert f"data       {tmp_path}/x: not here, so not checked" in text
+    assert f"data       {tmp_path}/x: not on this machine, not checked" in text
     (tmp_path / "x.idx").write_bytes(b"MMIDIDX\x00\x00")
     status, text = show(capsys, train)
     assert status == 2

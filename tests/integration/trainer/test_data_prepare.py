@@ -66,7 +66,7 @@ def test_every_line_that_is_not_what_it_should_be_is_named_and_nothing_is_writte
 
 def test_nothing_to_prepare_is_said(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert "no text in what is to be" in refused(capsys, "--input", tmp_path / "empty", "--output", tmp_path / "x")
+    assert "the input has no text" in refused(capsys, "--input", tmp_path / "empty", "--output", tmp_path / "x")
     words = refused(capsys, "--input", tmp_path / "gone", tmp_path / "lost", "--output", tmp_path / "x")
     assert words == f"prepare: No such file or directory: {tmp_path}/gone, {tmp_path}/lost\n"
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
@@ -75,7 +75,7 @@ def test_nothing_to_prepare_is_said(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("--end-token", "</s>"), "--end-token is of a --tokenizer"),
+        (("--end-token", "</s>"), "--end-token needs --tokenizer"),
         (("--processes", 0), "'0' is not a whole number of at least 1"),
         (("--max-bytes", -5), "'-5' is not a whole number of at least 1"),
     ],
@@ -112,7 +112,7 @@ def test_a_tokenizer_is_used_and_its_vocabulary_written_beside(tmp_path, tokeniz
 def test_a_tokenizer_without_an_end_is_refused(tmp_path, tokenizer, capsys):
     (tmp_path / "x.txt").write_text("a")
     given = ("--input", tmp_path / "x.txt", "--output", tmp_path / "x", "--tokenizer", tokenizer)
-    assert "has none of <end>: name what ends a document" in refused(capsys, *given, "--end-token", "<end>")
+    assert "has none of <end>: specify the end-of-document token" in refused(capsys, *given, "--end-token", "<end>")
     tokenizer.write_text("{}")
     assert "cannot be read" in refused(capsys, *given)
 

@@ -75,7 +75,7 @@ def test_the_deadline_leaves_room_for_two_steps_and_two_saves(environ, tmp_path)
     for left, stop in ((70.0, None), (60.0, TrainerStop.DEADLINE)):  # 5 + 2 x (10 + 20) = 65
         (tmp_path / Env.DEADLINE).write_text(f"{time.time() + left}\n")
         assert asked.agree(Alone(), state).stop is stop
-    assert "65 s are kept free" in asked.detail
+    assert "stopping needs up to 65 s" in asked.detail
 
 
 def test_a_deadline_that_cannot_be_read_is_unknown(environ, tmp_path):
@@ -88,7 +88,7 @@ def test_a_switch_that_cannot_be_looked_at_asks_for_nothing_and_is_noted_once(ca
     for _ in range(2):
         assert asked.agree(Alone(), state) == Decision()
     (note,) = state.notes
-    assert note.endswith("cannot be looked at: File name too long")
+    assert note.endswith("cannot be read: File name too long")
     assert capsys.readouterr().out == note + "\n"
 
 
@@ -96,8 +96,8 @@ def test_a_save_switch_is_obeyed_once(environ, tmp_path):
     switch, asked = tmp_path / Env.SAVE_SWITCH, hooks(environ)
     switch.touch()
     assert asked.agree(Alone(), RunState()).save
-    asked.take_save()
-    asked.answer_save(saved=True)
+    asked.start_save_request()
+    asked.finish_save_request(saved=True)
     assert not switch.exists()
 
 
@@ -105,8 +105,8 @@ def test_a_save_that_failed_is_not_tried_at_every_step(environ, tmp_path):
     switch, asked = tmp_path / Env.SAVE_SWITCH, hooks(environ)
     switch.touch()
     assert asked.agree(Alone(), RunState()).save
-    asked.take_save()
-    asked.answer_save(saved=False)
+    asked.start_save_request()
+    asked.finish_save_request(saved=False)
     assert switch.exists()
     assert not asked.agree(Alone(), RunState()).save
     switch.unlink()

@@ -215,5 +215,5 @@ def test_of_those_kept_for_one_reason_only_the_newest_go_on_being_kept(tmp_path)
             manifest.keep(path, why)
         found.append(manifest.Checkpoint(step=step, path=path))
     for _ in range(2):
-        manifest.let_go(found, "loss spike", newest=2)
+        manifest.unprotect(found, "loss spike", newest=2)
         assert [each.step for each in found if (each.path / manifest.KEEP).exists()] == [2, 3, 4]

@@ -91,7 +91,7 @@ def test_percent_is_of_a_hundred():
 
 
 def test_without_a_limit_nothing_is_measured():
-    assert MemoryUsage().measured() == (0.0, 0.0)
+    assert MemoryUsage().measure() == (0.0, 0.0)
     assert hooks().agree(Ranks((100.0, 100.0)), RunState()).stop is None
 
 

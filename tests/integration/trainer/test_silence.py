@@ -7,7 +7,7 @@ import pytest
 
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.contract import Env, Phase
-from opsctl.trainer.heartbeats import Pulse, warn_of_silence
+from opsctl.trainer.heartbeats import Pulse, warn_of_silent_watcher
 from opsctl.trainer.rank_process import RankProcess
 from opsctl.trainer.run_state import RunState
 
@@ -16,15 +16,15 @@ def test_a_scheduler_that_has_been_silent_for_long_is_told_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tick, state = tmp_path / "last-tick", RunState(save_s=1.0)
-    warn_of_silence(tick, state)
+    warn_of_silent_watcher(tick, state)
     tick.write_text(f"{time.time() - 3600:.0f}\n")
-    warn_of_silence(tick, state)
+    warn_of_silent_watcher(tick, state)
     assert state.notes == []
     tick.write_text("4000\n")
     for _ in range(2):
-        warn_of_silence(tick, state)
+        warn_of_silent_watcher(tick, state)
     (text,) = capsys.readouterr().out.splitlines()
-    assert text == f"nobody watches this run: the last tick of cron was at {time.ctime(4000)} ({tick})"
+    assert text == f"the watchdogs do not run: cron last ticked at {time.ctime(4000)} ({tick})"
     assert state.notes == [text]
 
 

@@ -69,7 +69,7 @@ def test_a_deadline_that_moves_closer_is_kept(train):
     assert attempt.finish() == [0, 0]
     assert attempt.stop_reason.at < end
     assert_saved_and_left(run, attempt, TrainerStop.DEADLINE)
-    assert "s are left of the job" in attempt.stop_reason.detail
+    assert "the job ends in " in attempt.stop_reason.detail
 
     deadline.write_text(f"{time.time() + 2}\n")  # too late for a start and a save
     again = run.start(world=2)

@@ -105,7 +105,7 @@ def test_people_see_what_was_given_up(dead, tmp_path):
     shown = json.loads(CliRunner().invoke(cli, ["--site", str(site), "alerts", "list", "--json"]).output)
     assert [each["channel"] for each in shown["given_up"]] == ["log"]
     text = CliRunner().invoke(cli, ["--site", str(site), "alerts", "list"]).output
-    assert "given up, nobody got it by log: " in text
+    assert "delivery by log abandoned: " in text
     lines = json.loads(CliRunner().invoke(cli, ["--site", str(site), "doctor", "--json"]).output)
     found = [line for line in lines if line["what"] == "alerts log" and line["level"] == "missing"]
-    assert [line["found"] for line in found] == ["messages given up after a month, which nobody got: 1"]
+    assert [line["found"] for line in found] == ["deliveries abandoned after 30 days: 1"]

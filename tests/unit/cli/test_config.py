@@ -1,14 +1,15 @@
-"""`opsctl config` and `opsctl completion`, which ask Slurm nothing."""
+"""`opsctl init`, `opsctl config` and `opsctl completion`: none of them asks Slurm."""
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from opsctl.cli import cli
 from opsctl.errors import InputError
-from opsctl.settings.loader import load_site, load_train
+from opsctl.settings.loader import find_site, load_site, load_train
 
 
 def opsctl(*words: object) -> str:
@@ -18,20 +19,20 @@ def opsctl(*words: object) -> str:
     return done.output
 
 
-def test_the_starters_are_valid_as_they_are(tmp_path):
-    opsctl("config", "init", "--dir", tmp_path)
+def test_starters_are_valid(tmp_path):
+    opsctl("init", "--dir", tmp_path)
     assert load_train(tmp_path / "train.toml").name == "my-run"
     assert load_site(tmp_path / "site.toml").engine == "slurm"
 
 
 @pytest.mark.parametrize("name", ["train.toml", "site.toml"])
-def test_the_starters_are_valid_with_every_comment_taken_out(tmp_path, name):
-    """What is commented out shows the default, so it must be what could stand there."""
-    opsctl("config", "init", "--dir", tmp_path)
+def test_starters_are_valid_with_every_comment_removed(tmp_path, name):
+    """A commented line shows a default, so the line must be valid as well."""
+    opsctl("init", "--dir", tmp_path)
     text = (tmp_path / name).read_text()
     bare = "\n".join(line.removeprefix("# ") if _is_setting(line) else line for line in text.splitlines())
     (tmp_path / name).write_text(bare)
-    assert opsctl("config", "check", tmp_path / name).startswith(f"{tmp_path / name}: fine: ")
+    assert opsctl("config", "check", tmp_path / name).startswith(f"{tmp_path / name}: valid: ")
 
 
 def _is_setting(line: str) -> bool:
@@ -39,33 +40,33 @@ def _is_setting(line: str) -> bool:
     return line.startswith("# ") and (key.startswith("[") or (key.isidentifier() and "=" in line)) and key != "command"
 
 
-def test_starters_of_a_call_that_was_cut_off_are_completed(tmp_path):
-    opsctl("config", "init", "--dir", tmp_path)
+def test_interrupted_init_is_completed(tmp_path):
+    opsctl("init", "--dir", tmp_path)
     whole = (tmp_path / "site.toml").read_bytes()
     (tmp_path / "site.toml").unlink()
-    opsctl("config", "init", "--dir", tmp_path)
+    opsctl("init", "--dir", tmp_path)
     assert (tmp_path / "site.toml").read_bytes() == whole
 
 
-def test_starters_overwrite_nothing(tmp_path):
+def test_init_overwrites_nothing(tmp_path):
     (tmp_path / "site.toml").write_text("mine")
     with pytest.raises(InputError) as caught:
-        opsctl("config", "init", "--dir", tmp_path)
-    assert caught.value.message == f"{tmp_path / 'site.toml'} is there already"
+        opsctl("init", "--dir", tmp_path)
+    assert caught.value.message == f"{tmp_path / 'site.toml'} already exists"
     assert [path.name for path in tmp_path.iterdir()] == ["site.toml"]
 
 
-def test_files_that_are_fine_are_said_to_be(tmp_path):
+def test_valid_files_are_reported_as_valid(tmp_path):
     train = tmp_path / "t.toml"
     train.write_text('name = "t"\ncommand = ["x"]\n[slurm]\nnodes = 2\nprocesses_per_node = 4\ntime_limit = "9"\n')
     site = tmp_path / "s.toml"
     site.write_text('root = "/t"\n')
     assert opsctl("config", "check", train, site) == (
-        f"{train}: fine: train t, 8 processes\n{site}: fine: a site with its trains below /t\n"
+        f"{train}: valid: train t, 8 processes\n{site}: valid: a site with its trains in /t\n"
     )
 
 
-def test_the_problems_of_all_files_are_said_together(tmp_path):
+def test_problems_of_all_files_are_listed(tmp_path):
     (tmp_path / "a.toml").write_text('root = "/t"\nrooot = 1\n')
     (tmp_path / "b.toml").write_text('name = "t"\ncommand = ["{{ x }}"]\n[slurm]\nnodes = 2\ntime_limit = "9"\n')
     with pytest.raises(InputError) as caught:
@@ -74,7 +75,7 @@ def test_the_problems_of_all_files_are_said_together(tmp_path):
     assert "{{ x }}: unknown; known: " in caught.value.message
 
 
-def test_a_site_that_lacks_its_root_is_still_taken_for_a_site(tmp_path):
+def test_site_without_root_is_checked_as_a_site(tmp_path):
     (tmp_path / "s.toml").write_text(
         'rot = "/t"\nengine = "slurm"\n[cron]\ntime_zone = "Mars/Olympus"\ndrivers = ["x"]\n'
     )
@@ -88,16 +89,16 @@ def test_a_site_that_lacks_its_root_is_still_taken_for_a_site(tmp_path):
     ]
 
 
-def test_a_key_that_is_wrong_in_itself_is_named_where_it_stands(tmp_path):
+def test_invalid_variable_name_is_reported_with_its_table(tmp_path):
     (tmp_path / "t.toml").write_text(
         'name = "t"\ncommand = ["x"]\n[slurm]\nnodes = 1\ntime_limit = "9"\n[environment]\n"A B" = "x"\n'
     )
     with pytest.raises(InputError) as caught:
         opsctl("config", "check", tmp_path / "t.toml")
-    assert caught.value.message.splitlines()[1] == "  [environment] A B: 'A B' is not a variable's name"
+    assert caught.value.message.splitlines()[1] == "  [environment] A B: 'A B' is not the name of a variable"
 
 
-def test_the_schema_of_a_train_knows_the_embedded_trainers_settings():
+def test_train_schema_includes_the_embedded_trainer():
     schema = json.loads(opsctl("config", "schema", "train"))
     trainer = schema["$defs"][schema["properties"]["trainer"]["$ref"].rpartition("/")[2]]
     assert "steps" in trainer["properties"]
@@ -110,21 +111,68 @@ def _references(text: str) -> list[str]:
     return [part.partition('"')[0] for part in text.split("#/$defs/")[1:]]
 
 
-def test_the_schema_of_a_site_names_what_it_needs():
+def test_site_schema_lists_required_keys():
     assert json.loads(opsctl("config", "schema", "site"))["required"] == ["root"]
 
 
-def test_starters_are_written_into_a_directory_that_is_made(tmp_path):
-    opsctl("config", "init", "--dir", tmp_path / "new" / "run")
+def test_init_creates_the_directory(tmp_path):
+    opsctl("init", "--dir", tmp_path / "new" / "run")
     assert (tmp_path / "new" / "run" / "train.toml").is_file()
 
 
+@pytest.fixture
+def config_home(tmp_path, monkeypatch):
+    """An empty configuration directory, and a working directory beside it."""
+    monkeypatch.delenv("OPSCTL_SITE", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "config"
+
+
+@pytest.mark.skipif(Path("/etc/opsctl/site.toml").exists(), reason="this machine has a site file of its own")
+def test_init_writes_site_toml_where_it_is_read(config_home):
+    output = opsctl("init")
+    assert find_site() == config_home / "opsctl" / "site.toml"
+    assert load_train(Path("train.toml")).name == "my-run"
+    assert "opsctl launch train.toml --dry-run" in output
+
+
+def test_init_writes_the_site_file_of_the_environment(config_home, monkeypatch, tmp_path):
+    monkeypatch.setenv("OPSCTL_SITE", str(tmp_path / "our.toml"))
+    opsctl("init")
+    assert load_site(tmp_path / "our.toml").engine == "slurm"
+    assert not config_home.exists()
+
+
+def test_init_keeps_an_existing_site(config_home):
+    site = config_home / "opsctl" / "site.toml"
+    site.parent.mkdir(parents=True)
+    site.write_text('root = "/t"\n')
+    assert f"{site} already exists and is left as it is" in opsctl("init")
+    assert site.read_text() == 'root = "/t"\n'
+    assert Path("train.toml").exists()
+
+
+def test_init_keeps_an_existing_train(config_home):
+    Path("train.toml").write_text("mine")
+    with pytest.raises(InputError) as caught:
+        opsctl("init")
+    assert caught.value.message == "train.toml already exists"
+    assert not config_home.exists()
+
+
+def test_config_init_is_init(tmp_path):
+    opsctl("config", "init", "--dir", tmp_path)
+    assert (tmp_path / "site.toml").exists()
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_completion_script_asks_opsctl(shell):
+def test_completion_script_calls_opsctl(shell):
     assert "_OPSCTL_COMPLETE" in opsctl("completion", shell)
 
 
-def test_the_completion_script_is_readable_to_bash():
+def test_completion_script_is_valid_bash():
     assert (
         subprocess.run(
             ["bash", "-n"], input=opsctl("completion", "bash"), text=True, timeout=100, check=False

@@ -31,7 +31,7 @@ def test_a_secret_gets_into_no_body_by_an_edit_either(edit):
     said = edit('[environment]\nWANDB_API_KEY = "hunter2"\n')
     assert isinstance(said.exception, ConfigError)
     assert said.exception.problems == (
-        "[environment] WANDB_API_KEY: would stand in body.sh for all to read; put it in a file and `source` that in"
+        "[environment] WANDB_API_KEY: would be readable by all in body.sh; put the value in a file and `source` it in"
         " [setup]",
     )
     assert "hunter2" not in said.output + said.exception.message

@@ -117,7 +117,7 @@ def test_a_published_shape_can_be_changed() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["model"], "model: 1 problem\n  its shape is not given"),
+        (["model"], "model: 1 problem\n  the shape is not given"),
         (["model", "--layers", "3"], "model: 2 problems\n  --hidden is not given\n  --vocabulary is not given"),
         (
             ["throughput", "--model", "bloom"],
@@ -144,7 +144,7 @@ def test_a_published_shape_can_be_changed() -> None:
          "  71 stages for 70 layers"),
         (["topology", "--layers", "70", "--hidden", "14336", "--vocabulary", "250880", "--nodes", "0", "--batch", "0",
           "--ramp", "fast", "--micro-batch", "0"],
-         "topology: 5 problems\n  1 head of 14336 columns: --heads says how many there are\n"
+         "topology: 5 problems\n  1 head of 14336 columns: give the number of heads with --heads\n"
          "  nodes is 0, needs to be above 0\n  batch is 0, needs to be above 0\n"
          "  --ramp 'fast': needs to be START:INCREMENT, such as 192:16\n  micro batches: each needs to be above 0"),
         (["throughput", "--model", "bloom", "--gpus", "0", "--batch", "1", "--seconds", "nan", "--price", "-2"],
@@ -252,7 +252,7 @@ def test_a_log_without_iterations_is_told(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("nothing yet\n")
     error = plan("throughput", "--log", str(tmp_path / "log")).exception
     assert isinstance(error, OpsctlError)
-    assert "no iteration line that tells its time and the last step" in error.message
+    assert "no iteration line has a step time and the last step" in error.message
 
 
 def test_the_simulation_says_the_closed_form_where_there_is_one() -> None:

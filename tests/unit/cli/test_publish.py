@@ -61,7 +61,7 @@ def test_without_settings_nothing_is_published_and_nothing_is_wrong(place: Place
 
 def test_a_place_without_how_is_told_and_not_passed_over(place: Place) -> None:
     place.settings('[publish]\npath = "/somewhere"\n')
-    with pytest.raises(OpsctlError, match="to is not given: path, by what is set beside it"):
+    with pytest.raises(OpsctlError, match="to is missing; by the other keys: path"):
         place.opsctl()
 
 
@@ -109,7 +109,7 @@ def test_what_others_could_have_written_names_no_command(place: Place) -> None:
 def test_a_dry_run_and_json(place: Place) -> None:
     _, text = place.opsctl("one", "--dry-run")
     assert text.startswith("one: would copy 3 files")
-    assert "  report.html: made as it is copied\n" in text
+    assert "  report.html: rendered when copied\n" in text
     assert not place.out.exists()
     given = json.loads(place.opsctl("--json")[1])
     assert [(each["train"], each["shipped"]) for each in given["published"]] == [("one", True), ("two", True)]

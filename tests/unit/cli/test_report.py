@@ -221,7 +221,7 @@ def test_of_all_that_a_user_ran_only_the_jobs_of_the_train_count(tmp_path: Path)
     begin = BEGIN.timestamp()
     sacct = tmp_path / "sacct.txt"
     sacct.write_text(f"JobID|State|Start|End\n8_1|FAILED|{begin + 100:.0f}|{begin + 200:.0f}\n")
-    with pytest.raises(InputError, match="none of its 1 jobs is of gpt, whose arrays are 7"):
+    with pytest.raises(InputError, match="none of the 1 jobs belongs to gpt, whose arrays are 7"):
         typed(tmp_path, "gpt", "--sacct", sacct)
     sacct.write_text(sacct.read_text() + f"7_9|FAILED|{begin + 100:.0f}|{begin + 200:.0f}\n")
     attempts = [

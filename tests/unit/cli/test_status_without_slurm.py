@@ -80,7 +80,7 @@ def test_what_the_run_directory_knows_is_shown_and_one_line_says_that_slurm_does
     assert done.return_value == 75
     first, *lines = done.stdout.splitlines()
     assert first.startswith("Slurm does not answer: squeue got no answer: ")
-    assert first.endswith("; this is what the run directories know")
+    assert first.endswith("; showing what the run directories record")
     assert done.stdout.count("Slurm does not answer") == 1
     told = {line[2:14].strip(): line[14:].strip() for line in lines}
     assert lines[0].split() == ["gpt", "unknown"]

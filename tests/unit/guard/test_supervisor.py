@@ -121,5 +121,5 @@ def test_without_a_guard_a_body_of_somebody_else_is_not_run(tmp_path: Path, run:
     program(run.body, f'touch "{tmp_path}/begun"')
     os.chown(run.body, 1234, -1)
     done = execute(tmp_path, run.path, "/nowhere/python")
-    assert (done.returncode, "body.sh is not yours, so it is not run" in done.stderr) == (1, True)
+    assert (done.returncode, "body.sh belongs to another user and is not run" in done.stderr) == (1, True)
     assert not (tmp_path / "begun").exists()

@@ -226,7 +226,7 @@ def test_a_log_that_has_been_silent_for_long_is_told_without_a_heartbeat_too(run
     run.main_log.write_text(LINE.format(30) + "\n")
     ago = (NOW - timedelta(hours=2)).timestamp()
     os.utime(run.main_log, (ago, ago))
-    assert "step 30 of 150 · 20 % · last sign of life 2h ago" in said(seen(run, row(JobState.RUNNING, 1)))
+    assert "step 30 of 150 · 20 % · last heartbeat 2h ago" in said(seen(run, row(JobState.RUNNING, 1)))
 
 
 def test_a_train_that_never_ran_says_nothing_of_progress(run: RunDir) -> None:

@@ -136,7 +136,7 @@ def test_the_place_is_never_among_the_trains(site: Site) -> None:
         ({"to": "path"}, "to = path needs `path`"),
         ({"to": "git"}, "to = git needs `remote`"),
         ({"to": "command"}, "to = command needs `command`"),
-        ({"to": "path", "path": "out"}, "'out' depends on where it is read from"),
+        ({"to": "path", "path": "out"}, "'out' is relative: an absolute path is needed"),
         ({"to": "git", "remote": "/x", "branch": "a..b"}, "'a..b' is not a branch name"),
         ({"files": ("../x",)}, "is not a pattern of files of a run directory"),
         ({"files": ("/etc/*",)}, "is not a pattern of files of a run directory"),

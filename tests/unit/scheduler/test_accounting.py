@@ -17,7 +17,9 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def found(version):
-    return accounting.read("root", {name: recorded("sacctmgr", version, name) for name in ("user", "accounts", "qos")})
+    return accounting.parse_accounting(
+        "root", {name: recorded("sacctmgr", version, name) for name in ("user", "accounts", "qos")}
+    )
 
 
 def test_a_users_association_is_read_with_what_accounts_above_set_for_it(found):
@@ -66,7 +68,7 @@ def test_every_limit_of_a_qos_is_read_under_its_own_name(found):
 def test_rows_that_make_no_sense_do_not_hide_the_others(version, found):
     text = recorded("sacctmgr", version, "qos")
     qos = f"half|a row\n\n{text}short{'|' * (text.splitlines()[0].count('|') - 1)}\nsacctmgr: x\n"
-    broken = accounting.read("root", {"user": "", "accounts": "||\n", "qos": qos})
+    broken = accounting.parse_accounting("root", {"user": "", "accounts": "||\n", "qos": qos})
     assert (broken.associations, broken.default_account, broken.qos) == ((), "", found.qos)
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from opsctl.scheduler.field_values import exit_code_of, tasks_of, text_of, time_of
+from opsctl.scheduler.field_values import parse_exit_code, parse_tasks, parse_text, parse_time
 from opsctl.units import parse_slurm_minutes
 
 
@@ -24,21 +24,21 @@ from opsctl.units import parse_slurm_minutes
     ],
 )
 def test_array_indices_are_read(word, tasks):
-    assert tasks_of(word) == tasks
+    assert parse_tasks(word) == tasks
 
 
 @pytest.mark.parametrize("word", ["1,3,5,...", "1,3,5,x-y", "1,3,5,9-7", "1,3,5,6-4000001", "1,3,5,1-9:0"])
 def test_what_is_no_index_is_left_out(word):
-    assert tasks_of(word) == (1, 3, 5)
+    assert parse_tasks(word) == (1, 3, 5)
 
 
 def test_a_time_is_in_utc():
-    assert time_of("1795219708") == datetime(2026, 11, 21, 0, 8, 28, tzinfo=UTC)
+    assert parse_time("1795219708") == datetime(2026, 11, 21, 0, 8, 28, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("word", ["N/A", "Unknown", "None", "NONE", "", "2026-11-21T00:08:28", "-1", "²", "9" * 30])
 def test_what_is_no_time_is_none(word):
-    assert time_of(word) is None
+    assert parse_time(word) is None
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_a_time_limit_is_in_minutes(word, minutes):
 
 @pytest.mark.parametrize(("word", "code"), [("0", "0:0"), ("1792", "7:0"), ("15", "0:15"), ("7:0", "7:0"), ("", "")])
 def test_an_exit_code_is_code_and_signal(word, code):
-    assert exit_code_of(word) == code
+    assert parse_exit_code(word) == code
 
 
 @pytest.mark.parametrize("word", ["(null)", "N/A", "None assigned", "none", " "])
 def test_nothing_is_empty(word):
-    assert text_of(word) == ""
+    assert parse_text(word) == ""

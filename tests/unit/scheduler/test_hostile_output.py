@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsctl.scheduler import parse_output
-from opsctl.scheduler.field_values import exit_code_of, tasks_of, time_of
+from opsctl.scheduler.field_values import parse_exit_code, parse_tasks, parse_time
 from opsctl.units import parse_slurm_minutes
 
 MARK = "\x1fmark"
@@ -42,7 +42,7 @@ def test_no_listing_raises(text):
 @settings(deadline=None)  # as above
 @given(word=WORD)
 def test_no_word_raises(word):
-    for meaning in (tasks_of, time_of, parse_slurm_minutes, exit_code_of):
+    for meaning in (parse_tasks, parse_time, parse_slurm_minutes, parse_exit_code):
         meaning(word)
 
 
@@ -51,4 +51,4 @@ def test_a_name_cannot_change_the_row_it_is_in(name, comment):
     row = ["12", "12", "N/A", "PENDING", "None", "", "1", "me", "train", *["N/A"] * 4, "0", "0", comment, name]
     text = "".join(word + MARK for word in row) + "\n"
     (job,) = parse_output.parse_jobs(text * 2, MARK)[:1]
-    assert (job.id, job.name, job.comment) == ("12", name, parse_output.text_of(comment))
+    assert (job.id, job.name, job.comment) == ("12", name, parse_output.parse_text(comment))

@@ -11,7 +11,7 @@ import pytest
 from opsctl.errors import InputError, Unreachable
 from opsctl.model import JobSpec, LaunchPlan
 from opsctl.ports import Completed, TimedOut
-from opsctl.scheduler.slurm import TIMEOUT, Slurm
+from opsctl.scheduler.slurm import TIMEOUT_S, Slurm
 
 STDERR = Path(__file__).parents[2] / "corpus" / "stderr" / "22.05.8"
 SPEC = JobSpec(
@@ -32,7 +32,7 @@ class Scripted:
     env: dict[str, str | None] = field(default_factory=dict)
 
     def run(self, argv, *, timeout, stdin="", env=None):
-        assert timeout <= TIMEOUT
+        assert timeout <= TIMEOUT_S
         self.asked.append(tuple(argv))
         self.env = dict(env or {})
         if self.late:
@@ -53,7 +53,7 @@ def test_a_late_submission_may_have_happened():
     with pytest.raises(Unreachable) as caught:
         submit(Scripted(late=True))
     assert caught.value.message == ("sbatch did not answer within 10 s: it is unknown whether the train was submitted")
-    assert caught.value.hint == "launch it again: it looks in the queue for this submission first"
+    assert caught.value.hint == "launch again: opsctl first searches the queue for this submission"
 
 
 def test_a_submission_with_an_odd_answer_may_have_happened():
@@ -101,12 +101,12 @@ def test_what_is_no_job_id_never_reaches_a_command(verb, job):
 
 @pytest.mark.parametrize("ask", [Slurm.jobs, Slurm.nodes])
 def test_rubbish_is_not_an_empty_queue(ask):
-    with pytest.raises(Unreachable, match="printed no list, or half of one: 'no such luck'"):
+    with pytest.raises(Unreachable, match="printed an incomplete list: 'no such luck'"):
         ask(Slurm(Scripted(out="\x00\x01\nno such luck\n")))
 
 
 def test_a_list_that_is_cut_off_is_no_list():
-    with pytest.raises(Unreachable, match="squeue printed no list, or half of one"):
+    with pytest.raises(Unreachable, match="squeue printed an incomplete list"):
         Slurm(Scripted(out="12+12+3+RUNNING+"), mark="+").jobs()
 
 
@@ -130,3 +130,33 @@ def test_no_accounting_is_no_past_and_no_accounts():
     assert Slurm(disabled).past(["12"]) == []
     none = Scripted(err=(STDERR / "accounts-without-accounting.txt").read_text(), code=1)
     assert Slurm(none).accounting("me", "c") is None
+
+
+@dataclass
+class ResumedNode:
+    """Slurm 24.11 after RESUME: node001 is idle and Slurm still stores the reason of the drain."""
+
+    state: str = "idle"
+
+    def run(self, argv, *, timeout, stdin="", env=None):
+        [columns] = [word for word in argv if word.startswith("--Format=")]
+        values = {"NodeList": "node001", "StateComplete": self.state, "NodeAddr": "127.0.0.1", "User": "root"}
+        values |= {"Timestamp": "1795333163", "Reason": "opsctl: gpu: Xid 79"}
+        row = "".join(values[column.partition(":")[0]] + MARK for column in columns[len("--Format=") :].split(","))
+        return Completed(argv=tuple(argv), code=0, out=row + "\n", err="")
+
+
+MARK = "\x1fmark"
+
+
+def test_node_in_service_has_no_reason():
+    slurm = Slurm(ResumedNode(), mark=MARK)
+    assert slurm.reasons() == []
+    assert [node.reason for node in slurm.nodes()] == [""]
+
+
+@pytest.mark.parametrize("state", ["idle+drain", "down", "idle+not_responding", "mixed+drain", "idle+maint", "novel"])
+def test_node_out_of_service_keeps_its_reason(state):
+    slurm = Slurm(ResumedNode(state), mark=MARK)
+    assert [reason.text for reason in slurm.reasons()] == ["opsctl: gpu: Xid 79"]
+    assert [node.reason for node in slurm.nodes()] == ["opsctl: gpu: Xid 79"]

@@ -28,7 +28,7 @@ def test_no_answer_is_unreachable(version, case):
     with pytest.raises(Unreachable) as caught:
         raise_for_error(said(version, case), fine=(GONE, NOT_PENDING, UNKNOWN_ID))
     assert caught.value.exit_code == 75
-    assert caught.value.hint == "is slurmctld up?  opsctl doctor"
+    assert caught.value.hint == "check that slurmctld is running: opsctl doctor"
 
 
 @pytest.mark.parametrize("case", ["hold-not-owner", "cancel-not-owner"])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.model import JobState
-from opsctl.scheduler.states import COMPACT, SLURM_STATES, parse_state
+from opsctl.scheduler.states import COMPACT_STATES, SLURM_STATES, parse_state
 
 MANUAL = """
 BF BOOT_FAIL, CA CANCELLED, CD COMPLETED, CF CONFIGURING, CG COMPLETING, DL DEADLINE, F FAILED, NF NODE_FAIL,
@@ -18,7 +18,7 @@ TO TIMEOUT
 def test_the_table_is_that_of_the_manual():
     """JOB STATE CODES in squeue(1) of 22.05."""
     pairs = dict(entry.split() for entry in MANUAL.split(","))
-    assert {compact: state.value for compact, state in COMPACT.items()} == pairs
+    assert {compact: state.value for compact, state in COMPACT_STATES.items()} == pairs
 
 
 def test_every_state_but_unknown_has_a_word():

@@ -34,7 +34,7 @@ def test_a_channel_of_no_kind_is_refused_without_showing_it():
 
 def test_a_secret_of_a_wrong_type_is_not_shown():
     assert problems(channels={"mail": {**MAIL, "password": ["hunter2"]}}) == [
-        "[alerts.channels.mail] password: needs to be text"
+        "[alerts.channels.mail] password: must be text"
     ]
 
 
@@ -90,9 +90,9 @@ def test_a_secret_in_clear_is_refused_where_others_can_read_it(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_site(path)
     assert caught.value.problems == (
-        "alerts.channels.mail.password: a secret in clear, in a file that others can read",
+        "alerts.channels.mail.password: a secret in clear, in a file that other users can read",
     )
-    assert caught.value.hint == "name a file instead, as in password_file, or chmod 600 this one"
+    assert caught.value.hint == "put the secret into a file, as with password_file, or chmod 600 this file"
     path.chmod(0o600)
     assert load_site(path)
 

@@ -42,7 +42,7 @@ def test_every_problem_is_reported_at_once():
     ]
 
 
-EITHER = "needs either `command` (any trainer) or a [trainer] table (the embedded one), not both"
+EITHER = "either `command` (any trainer) or a [trainer] table (the embedded trainer) is needed, not both"
 
 
 def test_what_is_wrong_with_fields_together_is_told_beside_what_is_wrong_with_single_ones():
@@ -74,10 +74,10 @@ def test_all_tables_of_a_site_are_asked_what_is_wrong_with_them_at_once():
     assert len(single) == 5
     assert [problem for problem in caught.value.problems if problem not in single] == [
         "alerts: no channel 'gone', 'pager' in [alerts.channels]; there are: m, s; "
-        "repeat_hours: each needs to be more than 0",
+        "repeat_hours: every number must be more than 0",
         '[alerts.channels] m: the password would go to far in clear: set tls = "starttls" or "tls"',
         "[alerts.channels] s: needs either a webhook_file, or a token_file and a channel",
-        "[filesystem] 0: by = du needs `limit` or `inode_limit`: du knows what is used, not what may be; "
+        "[filesystem] 0: by = du needs `limit` or `inode_limit`: du does not report a limit; "
         "critical_percent is below warning_percent",
     ]
 
@@ -109,7 +109,7 @@ def test_what_is_a_name_is_taken(name):
 @pytest.mark.parametrize("field", ["partition", "account", "qos", "constraint", "reservation", "exclude"])
 def test_white_space_in_what_becomes_a_directive_is_refused(field):
     assert problems(slurm={**SLURM, field: "a\n#SBATCH --uid=0"}) == [
-        f"[slurm] {field}: 'a\\n#SBATCH --uid=0' holds white space or control characters, which would break the"
+        f"[slurm] {field}: 'a\\n#SBATCH --uid=0' contains white space or control characters, which would break the"
         " #SBATCH line"
     ]
 
@@ -124,28 +124,28 @@ def test_what_is_no_time_limit_is_refused(limit):
 @pytest.mark.parametrize("path", ["code", "~/code", "$HOME/code"])
 def test_a_directory_to_start_in_is_absolute(path):
     assert problems(setup={"directory": path}, slurm=SLURM) == [
-        f"[setup] directory: {path!r} is not absolute: tasks start on other machines, weeks after this was typed"
+        f"[setup] directory: {path!r} is relative: an absolute path is needed, since tasks start on other machines"
     ]
 
 
 def test_an_sbatch_option_is_one_line_with_two_dashes():
     assert problems(slurm={**SLURM, "extra": ["-x"]}) == [
-        "[slurm.extra] 0: '-x' is not an sbatch option: needs to be one line that starts with --"
+        "[slurm.extra] 0: '-x' is not an sbatch option: one line that starts with --"
     ]
 
 
 def test_a_train_has_one_trainer():
-    literal = "needs either `command` (any trainer) or a [trainer] table (the embedded one), not both"
+    literal = "either `command` (any trainer) or a [trainer] table (the embedded trainer) is needed, not both"
     assert problems(trainer={}) == [literal]
     assert problems(command=[]) == [literal]
 
 
 def test_a_variable_has_a_name_that_a_shell_knows():
-    assert problems(environment={"A B": "x"})[0].endswith("'A B' is not a variable's name")
+    assert problems(environment={"A B": "x"})[0].endswith("'A B' is not the name of a variable")
 
 
 def test_a_nul_byte_is_refused():
-    assert problems(command=["a\0b"]) == ["[command] 0: holds a NUL byte, which no program can be given"]
+    assert problems(command=["a\0b"]) == ["[command] 0: contains a NUL byte, which cannot be passed to a program"]
 
 
 def test_a_number_in_quotes_is_no_number():
@@ -161,7 +161,7 @@ def test_a_file_that_is_not_there_says_how_to_get_one(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_train(tmp_path / "none.toml")
     assert caught.value.problems == ("no such file",)
-    assert caught.value.hint == "opsctl config init writes a starter"
+    assert caught.value.hint == "opsctl config init writes a first version"
 
 
 @pytest.mark.parametrize("content", [b"name = ", b"\xff\xfe", b"a = 1\na = 2\n"])

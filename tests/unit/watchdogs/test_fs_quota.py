@@ -279,9 +279,7 @@ def refused(**table: Any) -> list[str]:
 
 
 def test_settings_that_cannot_be_meant_are_refused() -> None:
-    assert refused(by="du") == [
-        "[filesystem] 0: by = du needs `limit` or `inode_limit`: du knows what is used, not what may be"
-    ]
+    assert refused(by="du") == ["[filesystem] 0: by = du needs `limit` or `inode_limit`: du does not report a limit"]
     assert refused(by="command") == ["[filesystem] 0: by = command needs `command` and `pattern`"]
     assert refused(pattern="(?P<usd>.)") == ["[filesystem] 0: pattern: no such group: usd"]
     assert refused(critical_percent=50) == ["[filesystem] 0: critical_percent is below warning_percent"]

@@ -1,19 +1,19 @@
 #!/bin/bash
-# The body of train tiny-gpt: what each of its tasks runs. `opsctl edit` changes it for the next one.
+# The body of train tiny-gpt, which every task runs. `opsctl edit` changes the body for the next task.
 set -euo pipefail
 trap 'echo "opsctl: body.sh line $LINENO ended with $?: $BASH_COMMAND" >&2' ERR
 
 export TRAIN_RUN_DIR=/scratch/trains/tiny-gpt
-# The guard names the attempt and its directory of logs; without it one is made up, so that the ranks still have one.
+# The guard exports the log directory of the attempt. Without the guard, the body derives the same path.
 attempt=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}.${SLURM_RESTART_COUNT:-0}
 export TRAIN_ATTEMPT_LOGS="${TRAIN_ATTEMPT_LOGS:-$TRAIN_RUN_DIR/logs/$attempt}"
 mkdir -p -- "$TRAIN_ATTEMPT_LOGS"
 
-# srun does not look at what sbatch was told about CPUs unless it is repeated.
+# srun ignores --cpus-per-task of sbatch unless this variable repeats the value.
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
 export NNODES="$SLURM_NNODES"
 
-# A node's address may be another than its name, and only Slurm knows it.
+# The address of a node may differ from its name; Slurm knows the address.
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 first=${nodes%%$'\n'*}
 facts=$(timeout 20 scontrol --oneliner show node "$first" || true)
@@ -29,6 +29,6 @@ rm -f -- "$TRAIN_ATTEMPT_LOGS/first-exit"
 code=0
 srun --kill-on-bad-exit=1 --wait=60 /opt/opsctl/bin/python -P -m opsctl.guard.rank --logs "$TRAIN_ATTEMPT_LOGS" -- \
     /opt/opsctl/bin/python -P -m opsctl.trainer /scratch/trains/tiny-gpt/trainer.json || code=$?
-# When one rank fails srun ends the others and says 143; the rank that failed first has left its own code.
+# When a rank fails, srun ends the others and returns 143; the exit code of the first failed rank is in first-exit.
 [[ $code -ne 0 && -s $TRAIN_ATTEMPT_LOGS/first-exit ]] && read -r code <"$TRAIN_ATTEMPT_LOGS/first-exit"
 exit "$code"

@@ -1,0 +1,41 @@
+"""`opsctl help` and `opsctl version`."""
+
+from __future__ import annotations
+
+import click
+
+from opsctl import __version__
+from opsctl.errors import InputError
+
+
+@click.command("help")
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def help_(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command.
+
+    `opsctl help X` prints the same text as `opsctl X --help`.
+
+    \b
+    opsctl help
+    opsctl help launch
+    opsctl help kill-switch arm
+    """
+    context = ctx.find_root()
+    for word in words:
+        group = context.command
+        command = group.get_command(context, word) if isinstance(group, click.Group) else None
+        if command is None:
+            raise InputError(f"no such command: {' '.join(words)}", hint="opsctl --help lists all commands")
+        context = command.context_class(command, info_name=word, parent=context)
+    click.echo(context.get_help(), color=context.color)
+
+
+@click.command()
+def version() -> None:
+    """Print the version of opsctl.
+
+    \b
+    opsctl version
+    """
+    click.echo(f"opsctl {__version__}")
