@@ -35,7 +35,8 @@ def search(nodes: Sequence[str], test: Test) -> SearchResult:
     passed, failed, split = _halves([whole], test)
     good = [node for group in passed for node in group]
     bad, unsure, apart = _with_good(failed, good, test)
-    good += [node for pair in failed for node in pair if node not in bad and node not in unsure]
+    paired = dict.fromkeys(node for pair in failed for node in pair)  # a node without a partner is paired with itself
+    good += [node for node in paired if node not in bad and node not in unsure]
     for left, right in split:
         sides = tuple(each for each in left if each in good), tuple(each for each in right if each in good)
         if all(sides) and not test([sides[0] + sides[1]])[0]:
