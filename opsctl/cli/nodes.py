@@ -132,7 +132,7 @@ def drain_bad_nodes(
     cards, now, days = app.history.cards(), app.clock.now(), app.site.health.lemon_days
     scores = {name: node_score(record, cards, now, days) for name, record in looked.records.items()}
     excluded = frozenset(exclusion.node for exclusion in app.exclusions.now())
-    plan = plan_drain(looked.verdicts, view.nodes, app.site.health, scores=scores, wants=_wants(view),
+    plan = plan_drain(looked.verdicts, view.nodes, app.site.health, scores=scores, demands=_wants(view),
                       excluded=excluded, most=most)  # fmt: skip
     done: list[NodeAction] = []
     if not as_json:

@@ -167,7 +167,7 @@ def report(plan: NodePlan, records: Iterable[NodeRecord], now: datetime) -> str:
     known = {record.node: record for record in records}
     lines = [f"Nodes that need a look, {now.astimezone(UTC):%Y-%m-%d %H:%M} UTC", ""]
     for step in plan.steps:
-        lines += [f"{step.node} ({step.seen.state})", f"  {step.reason}"]
+        lines += [f"{step.node} ({step.snapshot.state})", f"  {step.reason}"]
         record = known.get(step.node)
         for incident in record.incidents[-5:] if record else ():
             moment = datetime.fromtimestamp(incident.last, UTC)

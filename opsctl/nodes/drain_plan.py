@@ -28,7 +28,7 @@ class Step:
 
     node: str
     reason: str
-    seen: Node
+    snapshot: Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +56,14 @@ class NodeDemand:
     nodes: int
 
 
-def words(node: Node) -> frozenset[str]:
+def state_words(node: Node) -> frozenset[str]:
     """The words of its state."""
     return frozenset(re.findall(r"[A-Z_]+", node.state.upper()))
 
 
 def is_out(node: Node) -> bool:
     """Out of service, or on its way there."""
-    return bool(words(node) & OUT)
+    return bool(state_words(node) & OUT)
 
 
 def is_ours(node: Node) -> bool:
@@ -71,11 +71,11 @@ def is_ours(node: Node) -> bool:
     return is_out(node) and node.reason.startswith(PREFIX)
 
 
-def busy(nodes: Iterable[Node]) -> dict[str, bool]:
+def busy_by_node(nodes: Iterable[Node]) -> dict[str, bool]:
     """Whether each has a job, for those of which Slurm's word says so."""
     found: dict[str, bool] = {}
     for node in nodes:
-        state = words(node)
+        state = state_words(node)
         if state & BUSY or "DRAINING" in state:
             found[node.name] = True
         elif state & {"IDLE", "DRAINED"} and "NOT_RESPONDING" not in state and "*" not in node.state:
@@ -83,19 +83,19 @@ def busy(nodes: Iterable[Node]) -> dict[str, bool]:
     return found
 
 
-def reason_for(verdict: Verdict) -> str:
+def render_reason(verdict: Verdict) -> str:
     """`opsctl: <check>: <evidence>`, in plain characters on one line: Slurm eats quotes."""
     worst = verdict.evidence[0]
-    return as_reason(f"{worst.check}: {worst.gpu + ' ' if worst.gpu else ''}{worst.evidence}")
+    return format_reason(f"{worst.check}: {worst.gpu + ' ' if worst.gpu else ''}{worst.evidence}")
 
 
-def as_reason(text: str) -> str:
-    """A reason of ours, as `reason_for`."""
+def format_reason(text: str) -> str:
+    """A reason of ours, as `render_reason`."""
     plain = "".join(c if c.isascii() and c.isprintable() and c not in "\"'`\\" else " " for c in text)
     return (PREFIX + " ".join(plain.split()))[:LONGEST_REASON]
 
 
-def cap_of(site: HealthSettings, total: int, asked: str = "") -> int:
+def compute_cap(site: HealthSettings, total: int, asked: str = "") -> int:
     """How many nodes we may have out of service: the site's limits, and a lower one that was `asked` for."""
     limits = [site.drain_max, max(1, int(total * site.drain_percent / 100))]
     if asked:
@@ -108,11 +108,11 @@ def cap_of(site: HealthSettings, total: int, asked: str = "") -> int:
 
 def plan_drain(
     verdicts: Sequence[Verdict], nodes: Sequence[Node], site: HealthSettings, *, scores: Mapping[str, float],
-    wants: Sequence[NodeDemand] = (), excluded: frozenset[str] = frozenset(), most: str = "",
+    demands: Sequence[NodeDemand] = (), excluded: frozenset[str] = frozenset(), most: str = "",
 ) -> NodePlan:  # fmt: skip
     """What to drain, the worst first; what is `excluded` by us is out of service too. Raises InputError."""
     named = {node.name: node for node in nodes}
-    cap = cap_of(site, len(nodes), most)
+    cap = compute_cap(site, len(nodes), most)
     bad = {each.node for each in verdicts if each.is_bad}
     room = cap - len({node.name for node in nodes if is_ours(node)} | (excluded - bad))
     steps: list[Step] = []
@@ -131,8 +131,8 @@ def plan_drain(
             )
         else:
             assert node is not None, "left alone otherwise"
-            steps.append(Step(node=verdict.node, reason=reason_for(verdict), seen=node))
-    return NodePlan(steps=tuple(steps), left=tuple(left), cap=cap, notes=tuple(_spare(nodes, steps, wants)))
+            steps.append(Step(node=verdict.node, reason=render_reason(verdict), snapshot=node))
+    return NodePlan(steps=tuple(steps), left=tuple(left), cap=cap, notes=tuple(_spare(nodes, steps, demands)))
 
 
 def plan_reboot(
@@ -141,13 +141,13 @@ def plan_reboot(
 ) -> NodePlan:  # fmt: skip
     """Which of the `chosen` nodes to boot anew, within the limits of drains; what is `excluded` by us is out of service
     too. Raises InputError."""
-    named, cap = {node.name: node for node in nodes}, cap_of(site, len(nodes), most)
+    named, cap = {node.name: node for node in nodes}, compute_cap(site, len(nodes), most)
     out = {node.name for node in nodes if is_ours(node)} | excluded
     steps: list[Step] = []
     left: list[SkippedNode] = []
     for name in chosen:
         node = named.get(name)
-        state = words(node) if node else frozenset()
+        state = state_words(node) if node else frozenset()
         if node is None:
             left.append(SkippedNode(node=name, why="Slurm does not list it"))
         elif any(word.startswith("REBOOT") for word in state):
@@ -158,7 +158,7 @@ def plan_reboot(
             left.append(SkippedNode(node=name, why=f"beyond the cap of {cap} nodes that opsctl takes out at once"))
         else:
             out.add(name)
-            steps.append(Step(node=name, reason=as_reason(f"reboot: {why}"), seen=node))
+            steps.append(Step(node=name, reason=format_reason(f"reboot: {why}"), snapshot=node))
     return NodePlan(steps=tuple(steps), left=tuple(left), cap=cap)
 
 
@@ -170,10 +170,10 @@ def _left_alone(node: Node | None) -> str:
     return f"is {node.state} by somebody else: {node.reason or 'no reason given'}" if is_out(node) else ""
 
 
-def _spare(nodes: Sequence[Node], steps: Sequence[Step], wants: Sequence[NodeDemand]) -> Iterable[str]:
+def _spare(nodes: Sequence[Node], steps: Sequence[Step], demands: Sequence[NodeDemand]) -> Iterable[str]:
     """Which trains would no longer fit."""
     gone = {step.node for step in steps}
-    for want in wants:
+    for want in demands:
         left = sum(not is_out(node) and node.name not in gone for node in nodes)
         if left < want.nodes:
             yield f"{want.train}'s {want.nodes} nodes no longer fit: {left} left"
@@ -183,7 +183,7 @@ def has_changed(step: Step, now: Node | None) -> str:
     """Why a node is not to be touched any more; empty if it is as it was when the plan was made."""
     if now is None:
         return "Slurm does not list it any more"
-    if (is_out(now), now.reason) != (is_out(step.seen), step.seen.reason):
+    if (is_out(now), now.reason) != (is_out(step.snapshot), step.snapshot.reason):
         return f"has changed since: {now.state}, {now.reason or 'no reason'}"
     return ""
 
@@ -209,7 +209,7 @@ def plan_undrain(
         if why:
             left.append(SkippedNode(node=node.name, why=why))
         else:
-            steps.append(Step(node=node.name, reason=node.reason, seen=node))
+            steps.append(Step(node=node.name, reason=node.reason, snapshot=node))
     return NodePlan(steps=tuple(steps), left=tuple(left))
 
 

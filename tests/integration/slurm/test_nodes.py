@@ -136,7 +136,9 @@ def slurm_says_drain(trains: Trains, name: str, reason: str) -> None:
 def test_a_node_that_changed_after_the_plan_is_not_touched(world: tuple[Trains, GpuNodes]) -> None:
     trains, _ = world
     app = trains.app
-    steps = tuple(Step(node=name, reason="opsctl: x: y", seen=node(trains, name)) for name in ("node001", "node002"))
+    steps = tuple(
+        Step(node=name, reason="opsctl: x: y", snapshot=node(trains, name)) for name in ("node001", "node002")
+    )
     slurm_says_drain(trains, "node001", "bad fan")
     acts = Quarantine(scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health,
                       chains=())  # fmt: skip
@@ -147,7 +149,7 @@ def test_a_node_that_changed_after_the_plan_is_not_touched(world: tuple[Trains, 
     ]
     assert done[0].why == "has changed since: IDLE+DRAIN, bad fan"
     assert node(trains, "node001").reason == "bad fan"
-    back = NodePlan(steps=(Step(node="node002", reason="opsctl: x: y", seen=node(trains, "node002")),))
+    back = NodePlan(steps=(Step(node="node002", reason="opsctl: x: y", snapshot=node(trains, "node002")),))
     slurm_says_drain(trains, "node002", "bad fan too")
     assert [node_action.action for node_action in acts.undrain(back)] == ["left"]
     assert node(trains, "node002").reason == "bad fan too"
@@ -156,7 +158,7 @@ def test_a_node_that_changed_after_the_plan_is_not_touched(world: tuple[Trains, 
 def test_the_cap_holds_when_somebody_else_used_it_up_meanwhile(world: tuple[Trains, GpuNodes]) -> None:
     trains, _ = world
     app = trains.app
-    plan = NodePlan(steps=(Step(node="node001", reason="opsctl: x: y", seen=node(trains, "node001")),), cap=1)
+    plan = NodePlan(steps=(Step(node="node001", reason="opsctl: x: y", snapshot=node(trains, "node001")),), cap=1)
     app.scheduler.drain("node004", "opsctl: a: b")
     acts = Quarantine(scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health,
                       chains=())  # fmt: skip

@@ -41,7 +41,7 @@ def test_two_who_drain_together_take_out_no_more_than_the_cap(tmp_path):
     )  # fmt: skip
 
     def drain(name):
-        step = Step(node=name, reason="opsctl: xid: 79", seen=cluster.known[name])
+        step = Step(node=name, reason="opsctl: xid: 79", snapshot=cluster.known[name])
         return acts.drain(NodePlan(steps=(step,), cap=1))[0]
 
     with ThreadPoolExecutor(2) as pool:

@@ -8,7 +8,15 @@ import pytest
 
 from opsctl.errors import InputError
 from opsctl.model import Node
-from opsctl.nodes.drain_plan import NodeDemand, busy, cap_of, has_changed, plan_drain, plan_reboot, plan_undrain
+from opsctl.nodes.drain_plan import (
+    NodeDemand,
+    busy_by_node,
+    compute_cap,
+    has_changed,
+    plan_drain,
+    plan_reboot,
+    plan_undrain,
+)
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.nodes.history import NodeRecord
 from opsctl.settings.health import HealthSettings
@@ -73,7 +81,7 @@ def test_never_more_than_the_cap_those_that_are_out_already_included() -> None:
 @pytest.mark.parametrize("text", ["x", "-1", "5 %", "1.5", "٣"])
 def test_a_cap_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="is neither a number nor a share"):
-        cap_of(HealthSettings(), 10, text)
+        compute_cap(HealthSettings(), 10, text)
 
 
 def test_what_somebody_else_took_out_is_left_alone() -> None:
@@ -90,7 +98,7 @@ def test_what_somebody_else_took_out_is_left_alone() -> None:
 
 def test_spare_nodes_are_counted() -> None:
     wants = [NodeDemand(train="big", nodes=64), NodeDemand(train="small", nodes=62)]
-    node_plan = plan([bad("node001"), bad("node002")], cluster(64), wants=wants)
+    node_plan = plan([bad("node001"), bad("node002")], cluster(64), demands=wants)
     assert node_plan.notes == ("big's 64 nodes no longer fit: 62 left",)
 
 
@@ -108,7 +116,7 @@ def test_a_node_that_has_changed_since_is_not_touched() -> None:
     ("DOWN", None), ("UNKNOWN", None), ("IDLE+COMPLETING", True), ("ALLOCATED*", True),
 ])  # fmt: skip
 def test_whether_a_node_has_a_job_is_slurms_word(state, expected) -> None:
-    assert busy([node("n", state)]).get("n") is expected
+    assert busy_by_node([node("n", state)]).get("n") is expected
 
 
 def undrain(found: Verdict, snapshot, record: NodeRecord, *nodes: Node, since: float = 0.0, gap: float = 60):
