@@ -223,7 +223,7 @@ def test_a_node_that_is_the_odd_one_again_is_suspect_and_after_three_hangs_a_lem
     assert scores == [0, 4, 6]
     assert care.history.read("node001").hangs == {}
     last = events(world, EventKind.DIAGNOSED)[-1]
-    assert "node002 has been the odd one in 2 hangs in the 28 days before" in last.data["also"]
+    assert "node002 had the odd ranks in 2 hangs in the 28 days before" in last.data["also"]
     assert (world.queue.excludes, events(world, EventKind.QUARANTINED)) == ({}, [])
 
 
