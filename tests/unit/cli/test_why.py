@@ -87,10 +87,10 @@ def test_a_crash_is_told_with_place_proof_and_what_to_do(world: World) -> None:
     ]
     assert lines[6].endswith("cudaErrorECCUncorrectable: uncorrectable ECC error encountered")
     assert lines[8:10] == [
-        "  also   ranks lost their connection to another one (1 rank)",
+        "  also   ranks lost their connection to another rank (1 rank)",
         f"  log    {world.run.main_log}",
     ]
-    assert lines[10].startswith("  do     Exclude the node; have its GPU reset")
+    assert lines[10].startswith("  do     Exclude the node; reset the GPU")
     assert lines[11] == "         opsctl release gpt --exclude node002"
 
 
@@ -179,7 +179,7 @@ def test_a_task_that_opsctl_cancelled_because_it_hung_was_not_cancelled_by_someb
     world.row((1,), JobState.CANCELLED)
     assert ask(world, "gpt")["cause"] == "hang"
     finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1])
-    assert ask(world, "gpt")["says"] == "it hung"
+    assert ask(world, "gpt")["says"] == "the attempt hung"
 
 
 def test_where_slurm_does_not_answer_the_log_still_tells(world: World) -> None:
