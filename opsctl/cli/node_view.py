@@ -15,7 +15,7 @@ from opsctl.cli.output import complete_trains
 from opsctl.errors import ConfigError, InputError, OpsctlError
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Job, JobState, Node
-from opsctl.nodes.drain_plan import busy, words
+from opsctl.nodes.drain_plan import busy_by_node, state_words
 from opsctl.nodes.health.checks import CHECKS
 from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
 from opsctl.nodes.remote.fanout import Fanout
@@ -69,7 +69,7 @@ class NodeView:
         for job in self.jobs:
             if job.user == user and job.state is JobState.RUNNING:
                 job_ids.update(dict.fromkeys(expand(job.nodes), job.id))
-        idle = [node.name for node in self.nodes if words(node) <= FREE and "IDLE" in words(node)]
+        idle = [node.name for node in self.nodes if state_words(node) <= FREE and "IDLE" in state_words(node)]
         return self.app.fanout(jobs=job_ids, idle=idle)
 
     def chosen(self, nodes: str, *, train: str = "", partition: str = "", every: bool = False) -> list[str]:
@@ -106,7 +106,7 @@ class NodeView:
             history=self.app.history,
             site=self.app.site.health,
             clock=self.app.clock,
-            busy=busy(self.nodes),
+            busy=busy_by_node(self.nodes),
         )
         return checker.check(nodes, dcgm=dcgm, fio=fio, gpus=self._gpus(train) if train else 0)
 
@@ -121,4 +121,4 @@ class NodeView:
     def reachable(self) -> frozenset[str]:
         """Return the nodes that should answer: in service, or only drained."""
         down = {"DOWN", "FAIL", "POWERED_DOWN", "POWER_DOWN", "REBOOT"}
-        return frozenset(node.name for node in self.nodes if not words(node) & down)
+        return frozenset(node.name for node in self.nodes if not state_words(node) & down)

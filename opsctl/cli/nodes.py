@@ -155,7 +155,7 @@ def drain_bad_nodes(
         view.nodes,
         app.site.health,
         scores=scores,
-        wants=_node_demands(view),
+        demands=_node_demands(view),
         excluded=excluded,
         most=most,
     )

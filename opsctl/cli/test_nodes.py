@@ -89,13 +89,13 @@ def test_nodes(
         fanout=view.fanout(),
         clock=app.clock,
         addresses=addresses,
-        dice=random.SystemRandom(),
-        ask=TestOptions(python=python, seconds=seconds, megabytes=megabytes, interface=interface),
+        rng=random.SystemRandom(),
+        options=TestOptions(python=python, timeout_s=seconds, size_mib=megabytes, interface=interface),
         notify=(lambda _: None) if as_json else lambda line: click.echo(line, err=True),
     )
-    alone = test.alone(chosen)
+    alone = test.test_alone(chosen)
     result = test.search([node for node, verdict in alone.items() if verdict.health is Health.HEALTHY])
-    speeds = test.pairs(result.good, pairs) if pairs and len(result.good) > 1 else {}
+    speeds = test.measure_pairs(result.good, pairs) if pairs and len(result.good) > 1 else {}
     verdicts = judge_nodes(test, alone, result, speeds)
     excluded = frozenset(exclusion.node for exclusion in app.exclusions.now())
     plan = plan_drain(verdicts, view.nodes, app.site.health, scores={}, excluded=excluded) if drain else None

@@ -1,1 +1,1 @@
-"""What happened: the first cause in the logs of an attempt (first.py), where its ranks hang (stacks.py, nccl.py)."""
+"""Diagnosis: the root cause of an attempt's end, and where the ranks of a hung attempt wait."""

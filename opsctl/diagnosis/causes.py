@@ -1,4 +1,4 @@
-"""What single lines of logs mean: patterns that are data, in causes.toml beside this file."""
+"""Classify single log lines by the patterns of causes.toml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.resources import files
 
 
 class CauseKind(StrEnum):
-    """Whose fault an end was. NONE is for attempts that ended as they should."""
+    """The class of a cause. NONE: the attempt ended as planned."""
 
     NODE = "node"
     GPU = "gpu"
@@ -28,7 +28,7 @@ class CauseKind(StrEnum):
 
 
 class Scope(StrEnum):
-    """What is bad, or to be looked at."""
+    """The faulty part."""
 
     GPU = "gpu"
     NODE = "node"
@@ -38,7 +38,10 @@ class Scope(StrEnum):
 
 
 class Weight(IntEnum):
-    """How much a line explains. A later cause outweighs an earlier echo."""
+    """How much a line explains. A later cause outweighs an earlier echo.
+
+    DEATH: a rank ended for an unnamed reason. ECHO: a rank reports the end of another rank.
+    """
 
     ECHO = 0
     DEATH = 1
@@ -58,33 +61,44 @@ class Cause:
     advice: str
     source: str
     later: str = ""
-    """The row that it means instead, once steps were done."""
+    """Name of the row that applies instead once the train has done steps."""
 
 
 UNEXPLAINED = Cause(
-    name="traceback", pattern=re.compile(r"Traceback \(most recent call last\)|Fatal Python error"),
-    kind=CauseKind.UNKNOWN, scope=Scope.RANK, weight=Weight.DEATH, says="an error that is in no table",
-    advice="See the traceback. A pattern for it would be a row in opsctl/diagnosis/causes.toml.", source="",
-)  # fmt: skip
-"""What any traceback says, where no row knows better."""
+    name="traceback",
+    pattern=re.compile(r"Traceback \(most recent call last\)|Fatal Python error"),
+    kind=CauseKind.UNKNOWN,
+    scope=Scope.RANK,
+    weight=Weight.DEATH,
+    says="an error that no known pattern matches",
+    advice="Read the traceback. A new row in opsctl/diagnosis/causes.toml would name the error.",
+    source="",
+)
+"""The cause of a traceback that no row of the table matches."""
 
 
 @cache
 def causes() -> tuple[Cause, ...]:
-    """The table. The first row that matches a line is what the line says."""
+    """Return the rows of causes.toml. The first matching row classifies a line."""
     text = files("opsctl.diagnosis").joinpath("causes.toml").read_text()
     return tuple(_cause(row) for row in tomllib.loads(text)["cause"])
 
 
 def _cause(row: dict[str, str]) -> Cause:
     return Cause(
-        name=row["name"], pattern=re.compile(row["pattern"]), kind=CauseKind(row["class"]), scope=Scope(row["scope"]),
-        weight=Weight[row.get("weight", "cause").upper()], says=row["says"], advice=row["advice"],
-        source=row["source"], later=row.get("later", ""),
-    )  # fmt: skip
+        name=row["name"],
+        pattern=re.compile(row["pattern"]),
+        kind=CauseKind(row["class"]),
+        scope=Scope(row["scope"]),
+        weight=Weight[row.get("weight", "cause").upper()],
+        says=row["says"],
+        advice=row["advice"],
+        source=row["source"],
+        later=row.get("later", ""),
+    )
 
 
 def classify(text: str) -> Cause | None:
-    """What a line says, without its prefix; None for nothing that is known. Never raises."""
-    found = next((cause for cause in causes() if cause.pattern.search(text)), None)
-    return found or (UNEXPLAINED if UNEXPLAINED.pattern.search(text) else None)
+    """Classify a line without its prefix. Return None if no pattern matches. Never raises."""
+    rows = (*causes(), UNEXPLAINED)
+    return next((cause for cause in rows if cause.pattern.search(text)), None)

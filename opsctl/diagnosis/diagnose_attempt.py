@@ -1,4 +1,4 @@
-"""One attempt of a train: which logs it has, and what they and everybody else say of its end."""
+"""Diagnose an attempt from its logs and from the reported exit reason."""
 
 from __future__ import annotations
 
@@ -14,60 +14,66 @@ from opsctl.diagnosis.scan_logs import LogEvent, Scan, scan
 from opsctl.diagnosis.speakers import speaker_of_file
 from opsctl.state.run_dir import RunDir
 
-TAIL = 4 << 20
-"""Of a single rank's log, so much is read: a rank that died says nothing after it."""
+RANK_LOG_TAIL_BYTES = 4 << 20
+"""Bytes read from the end of a rank's own log. A rank that ended writes nothing afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedAttemptLogs:
-    """What is known of an attempt from outside its logs."""
+    """The range of main_log that belongs to an attempt, and facts from outside the logs."""
 
     attempt: str
     begin: int = 0
-    """How long main_log was when it began."""
+    """Offset in main_log where the attempt begins, in bytes."""
     end: int | None = None
-    """How long it was when the next attempt began."""
-    said: ExitReason | None = None
+    """Offset in main_log where the next attempt begins, in bytes."""
+    exit_reason: ExitReason | None = None
     ranks: int | None = None
-    """How many it had."""
+    """Number of ranks."""
 
 
-def diagnose_attempt(run: RunDir, lived: FinishedAttemptLogs, *, before: Diagnosis | None = None) -> Diagnosis:
-    """Why an attempt ended: from main_log, which has the order of all ranks, and where that explains nothing, from the
-    logs of the single ranks. Raises RunDirError for logs that may not be read."""
-    if lived.said and lived.said.is_final:
-        return replace(find_root_cause([], end=lived.said), attempt=lived.attempt)
-    main = scan(run.main_log, begin=lived.begin, end=lived.end)
+def diagnose_attempt(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: Diagnosis | None = None) -> Diagnosis:
+    """Return why an attempt ended, from main_log; if main_log explains nothing, from the logs of the single ranks.
+
+    Raises RunDirError for unreadable logs.
+    """
+    if attempt_logs.exit_reason and attempt_logs.exit_reason.is_final:
+        return replace(find_root_cause([], end=attempt_logs.exit_reason), attempt=attempt_logs.attempt)
+    main = scan(run.main_log, begin=attempt_logs.begin, end=attempt_logs.end)
     events = main.events
     if not any(event.cause.weight is Weight.CAUSE for event in events):
-        own = scan_ranks(sorted(run.attempt_logs(lived.attempt).glob("*.log")))
-        events = own if _heaviest(own) > _heaviest(events) else events
-    diagnosis = find_root_cause(events, end=lived.said, iteration=main.iteration, ranks=lived.ranks, before=before)
-    return replace(diagnosis, attempt=lived.attempt)
+        rank_events = scan_ranks(sorted(run.attempt_logs(attempt_logs.attempt).glob("*.log")))
+        if not events or _max_weight(rank_events) > _max_weight(events):
+            events = rank_events
+    diagnosis = find_root_cause(
+        events, end=attempt_logs.exit_reason, iteration=main.iteration, ranks=attempt_logs.ranks, before=before
+    )
+    return replace(diagnosis, attempt=attempt_logs.attempt)
 
 
 def diagnose_logs(paths: Sequence[Path], *, ranks: int | None = None) -> Diagnosis:
-    """Why it ended, from logs alone: one that all ranks write to, or one for each rank or node."""
+    """Return why an attempt ended from logs alone: one log of all ranks, or one log for each rank or node."""
     if len(paths) == 1:
-        seen = scan(paths[0], known=speaker_of_file(paths[0].name))
-        return find_root_cause(seen.events, iteration=seen.iteration, ranks=ranks)
-    seen_each = {path: scan(path, known=speaker_of_file(path.name)) for path in paths}
-    last = max((each.iteration for each in seen_each.values() if each.iteration is not None), default=None)
-    return find_root_cause(_together(seen_each), iteration=last, ranks=ranks)
+        only = scan(paths[0], known=speaker_of_file(paths[0].name))
+        return find_root_cause(only.events, iteration=only.iteration, ranks=ranks)
+    scans = {path: scan(path, known=speaker_of_file(path.name)) for path in paths}
+    iterations = [log_scan.iteration for log_scan in scans.values() if log_scan.iteration is not None]
+    return find_root_cause(_merge(scans), iteration=max(iterations, default=None), ranks=ranks)
 
 
 def scan_ranks(paths: Sequence[Path]) -> list[LogEvent]:
-    """What the logs of single ranks tell, in order of time."""
-    found = {}
+    """Return the events of the logs of single ranks, in order of time."""
+    scans = {}
     for path in paths:
         size = path.stat().st_size
-        found[path] = scan(path, begin=max(0, size - TAIL), known=speaker_of_file(path.name))
-    return _together(found)
+        scans[path] = scan(path, begin=max(0, size - RANK_LOG_TAIL_BYTES), known=speaker_of_file(path.name))
+    return _merge(scans)
 
 
-def _together(scans: dict[Path, Scan]) -> list[LogEvent]:
-    return merge_in_order([scan.events for scan in scans.values() if scan.events], list(scans))
+def _merge(scans: dict[Path, Scan]) -> list[LogEvent]:
+    events = [log_scan.events for log_scan in scans.values() if log_scan.events]
+    return merge_in_order(events, list(scans))
 
 
-def _heaviest(events: Sequence[LogEvent]) -> int:
-    return max((event.cause.weight for event in events), default=-1)
+def _max_weight(events: Sequence[LogEvent]) -> Weight:
+    return max((event.cause.weight for event in events), default=Weight.ECHO)

@@ -1,4 +1,4 @@
-"""What the trainer, the guard and Slurm say of an end, before any log is read."""
+"""Why an attempt ended, as the trainer, the guard or Slurm reports, without reading logs."""
 
 from __future__ import annotations
 
@@ -11,55 +11,57 @@ from opsctl.trainer.contract import StopReason, TrainerStop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitReason:
-    """How an attempt ended, in somebody's word."""
+    """The reported reason for the end of an attempt."""
 
     kind: CauseKind
     says: str
     is_final: bool
-    """Whether no log can know better: the trainer left by itself. Slurm's word only outweighs what explains nothing."""
+    """True for the trainer's own report, which overrules the logs. Slurm's report yields to a cause in the logs."""
     advice: str = ""
 
 
 _REASONS = {
     TrainerStop.FINISHED: (CauseKind.NONE, "the last step is done"),
-    TrainerStop.KILL: (CauseKind.SWITCH, "the kill switch stopped it"),
-    TrainerStop.PAUSE: (CauseKind.SWITCH, "the pause switch stopped it"),
-    TrainerStop.STOP_REQUEST: (CauseKind.SWITCH, "it was asked to stop"),
-    TrainerStop.DEADLINE: (CauseKind.TIME_LIMIT, "it saved and left before its time was up"),
-    TrainerStop.MEMORY: (CauseKind.MEMORY, "the trainer left because memory ran out"),
-    TrainerStop.NAN: (CauseKind.DATA, "the trainer left because the loss was not a number"),
+    TrainerStop.KILL: (CauseKind.SWITCH, "the kill switch ended the attempt"),
+    TrainerStop.PAUSE: (CauseKind.SWITCH, "the pause switch ended the attempt"),
+    TrainerStop.STOP_REQUEST: (CauseKind.SWITCH, "a stop request ended the attempt"),
+    TrainerStop.DEADLINE: (CauseKind.TIME_LIMIT, "the trainer saved and exited before the time limit"),
+    TrainerStop.MEMORY: (CauseKind.MEMORY, "the trainer exited because memory ran out"),
+    TrainerStop.NAN: (CauseKind.DATA, "the trainer exited because the loss was NaN"),
 }
 _STATES = {
-    JobState.TIMEOUT: (CauseKind.TIME_LIMIT, "Slurm ended it at its time limit"),
-    JobState.DEADLINE: (CauseKind.TIME_LIMIT, "Slurm ended it at its deadline"),
+    JobState.TIMEOUT: (CauseKind.TIME_LIMIT, "Slurm ended the job at its time limit"),
+    JobState.DEADLINE: (CauseKind.TIME_LIMIT, "Slurm ended the job at its deadline"),
     JobState.PREEMPTED: (CauseKind.PREEMPTED, "Slurm took the nodes for another job"),
     JobState.NODE_FAIL: (CauseKind.NODE, "Slurm lost a node"),
     JobState.BOOT_FAIL: (CauseKind.NODE, "a node did not boot"),
-    JobState.CANCELLED: (CauseKind.SWITCH, "somebody cancelled the job"),
+    JobState.CANCELLED: (CauseKind.SWITCH, "a user cancelled the job"),
     JobState.REVOKED: (CauseKind.SWITCH, "another cluster took the job"),
     JobState.OUT_OF_MEMORY: (CauseKind.MEMORY, "a node ran out of memory"),
 }
 _ADVICE = {
-    CauseKind.NODE: "See `sinfo -R` for which node, and exclude it until it has been seen well.",
-    CauseKind.MEMORY: "Ask for more memory, or use less: see the step of the trainer that was the last.",
-    CauseKind.DATA: "Look at the curve before; go back a checkpoint, skip the batches.",
-    CauseKind.TIME_LIMIT: "Nothing, if the next task goes on from a recent checkpoint.",
-    CauseKind.PREEMPTED: "Nothing: the next task goes on.",
+    CauseKind.NODE: "Find the node with `sinfo -R`; exclude the node until a health check passes.",
+    CauseKind.MEMORY: "Request more memory or use less; the last step in the log shows when memory ran out.",
+    CauseKind.DATA: "Check the loss curve; go back to an earlier checkpoint and skip the batches.",
+    CauseKind.TIME_LIMIT: "None if the next task resumes from a recent checkpoint.",
+    CauseKind.PREEMPTED: "None: the next task resumes.",
 }
 
 
-def explain_by_trainer(stop: StopReason | None, asked: str = "") -> ExitReason | None:
-    """The trainer's own word. `asked` is why the guard asked it to stop, if it did."""
+def explain_by_trainer(stop: StopReason | None, request_reason: str = "") -> ExitReason | None:
+    """Return the trainer's own reason. `request_reason` is why the guard sent a stop request, if it did."""
     if stop is None:
         return None
     kind, says = _REASONS[stop.reason]
-    detail = stop.detail or (asked if stop.reason is TrainerStop.STOP_REQUEST else "")
+    detail = stop.detail
+    if not detail and stop.reason is TrainerStop.STOP_REQUEST:
+        detail = request_reason
     says = f"{says}, at step {stop.step}" + (f": {detail}" if detail else "")
     return ExitReason(kind=kind, says=says, is_final=True, advice=_ADVICE.get(kind, ""))
 
 
 def explain_by_slurm(state: JobState) -> ExitReason | None:
-    """Slurm's word, where it is more than that the job failed."""
+    """Return Slurm's reason, None for a state that names none (such as FAILED)."""
     if state not in _STATES:
         return None
     kind, says = _STATES[state]

@@ -1,4 +1,4 @@
-"""Why an attempt hung, as far as the stacks tell that were kept of its ranks: who is where the others are not."""
+"""Diagnose a hung attempt from the stacks of its ranks: find the ranks that wait elsewhere than most ranks."""
 
 from __future__ import annotations
 
@@ -15,65 +15,77 @@ from opsctl.diagnosis.stack_dumps import NOWHERE, Stack, group_stacks, render_st
 from opsctl.state.run_dir import RunDir
 
 CAUSE = "hang"
-SHOWN, LINES = 3, 12
-"""So many groups are said to be odd, and so many are told of as proof."""
+MAX_NAMED_GROUPS = 3
+"""Groups of odd ranks that the summary names."""
+MAX_EVIDENCE_LINES = 12
 _EXPLAINS = frozenset({CauseKind.GPU, CauseKind.NODE, CauseKind.NETWORK, CauseKind.STORAGE})
-"""Other causes in a log come from its being cancelled, or would have ended it anyway."""
-_ODD = "Look at that node: opsctl health. Others wait for those ranks; a node that is the odd one again is suspect."
-_NONE = "Where all ranks wait in a collective, look at the network: opsctl test-nodes; opsctl nccl LOG."
+"""Only these causes in a log explain a hang. The cancellation of the hung attempt itself writes other causes."""
+_ODD = "Check that node: opsctl health. The other ranks wait for the odd ranks; a node with odd ranks again is suspect."
+_NONE = "If all ranks wait in a collective, test the network: opsctl test-nodes; opsctl nccl LOG."
 
 
-def diagnose_hang(run: RunDir, lived: FinishedAttemptLogs, *, before: Diagnosis | None = None) -> Diagnosis:
-    """Why an attempt hung that was ended for it: what a log says that explains it, else where the ranks were. Raises
-    OSError, RunDirError."""
-    if lived.said and lived.said.is_final:
-        return diagnose_attempt(run, lived, before=before)
-    paths = sorted((run.attempt(lived.attempt).path / "evidence").glob("hang-*"))
-    hung = judge_hang(
-        collect_answers(paths[-1]) if paths else [], ranks=lived.ranks, homes=_homes(run.attempt_logs(lived.attempt))
+def diagnose_hang(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: Diagnosis | None = None) -> Diagnosis:
+    """Return why an attempt hung: a cause in the logs that explains the hang, otherwise where the ranks were.
+
+    Raises OSError, RunDirError.
+    """
+    if attempt_logs.exit_reason and attempt_logs.exit_reason.is_final:
+        return diagnose_attempt(run, attempt_logs, before=before)
+    paths = sorted((run.attempt(attempt_logs.attempt).path / "evidence").glob("hang-*"))
+    hang = judge_hang(
+        collect_answers(paths[-1]) if paths else [],
+        ranks=attempt_logs.ranks,
+        homes=_homes(run.attempt_logs(attempt_logs.attempt)),
     )
-    diagnosis = diagnose_attempt(run, replace(lived, said=None), before=before)
+    diagnosis = diagnose_attempt(run, replace(attempt_logs, exit_reason=None), before=before)
     is_cause = any(cause.name == diagnosis.cause and cause.weight is Weight.CAUSE for cause in causes())
     if is_cause and diagnosis.kind in _EXPLAINS:
-        return replace(diagnosis, also=(*diagnosis.also, hung.says, *hung.evidence))
+        return replace(diagnosis, also=(*diagnosis.also, hang.says, *hang.evidence))
     log = str(paths[-1]) if paths else ""
-    return replace(hung, attempt=lived.attempt, iteration=diagnosis.iteration, log=log, also=diagnosis.also)
+    return replace(hang, attempt=attempt_logs.attempt, iteration=diagnosis.iteration, log=log, also=diagnosis.also)
 
 
 def judge_hang(stacks: Sequence[Stack], *, ranks: int | None, homes: Mapping[int, str]) -> Diagnosis:
-    """Where the ranks were. Odd are those that are elsewhere than most of all `ranks`, or do not answer while most do;
-    `homes` is which node each has. Pure."""
-    # A launcher of the trainer's own may start more ranks than the train's config knows of.
+    """Return where the ranks of a hung attempt were. Pure.
+
+    Odd ranks are elsewhere than most of all `ranks`, or do not answer while most ranks do. `homes` is the node by rank.
+    """
+    # A trainer's own launcher may start more ranks than the settings tell.
     odd = _odd(stacks, max(ranks or 0, len(stacks)), homes)
     nodes, numbers = {stack.node for stack in odd}, {stack.rank for stack in odd}
     node = nodes.pop() if len(nodes) == 1 else ""
     groups = [str(group).replace(NOWHERE, "not answering") for group in group_stacks(odd)]
-    says = "; ".join(groups[:SHOWN]) + (f"; and {len(groups) - SHOWN} more groups" if len(groups) > SHOWN else "")
+    says = "; ".join(groups[:MAX_NAMED_GROUPS]) + (
+        f"; and {len(groups) - MAX_NAMED_GROUPS} more groups" if len(groups) > MAX_NAMED_GROUPS else ""
+    )
     diagnosis = Diagnosis(
         kind=CauseKind.UNKNOWN,
         cause=CAUSE,
         scope=Scope.RANK,
         node=node,
         rank=numbers.pop() if len(numbers) == 1 else None,
-        evidence=tuple(render_stacks(stacks, ranks=ranks)[:LINES]),
-        says="it hung",
+        evidence=tuple(render_stacks(stacks, ranks=ranks)[:MAX_EVIDENCE_LINES]),
+        says="the attempt hung",
         advice=_ODD if odd else _NONE,
     )
-    return replace(diagnosis, says=f"it hung, the odd ones being {says}") if odd else diagnosis
+    return replace(diagnosis, says=f"the attempt hung, odd: {says}") if odd else diagnosis
 
 
 def _odd(stacks: Sequence[Stack], ranks: int, homes: Mapping[int, str]) -> list[Stack]:
-    """None unless more than half of all ranks are at one place: stages of a pipeline may each wait at their own."""
+    """Return the odd ranks' stacks; none unless more than half of all ranks are at one place.
+
+    Pipeline stages may wait at different places.
+    """
     known = [group for group in group_stacks(stacks) if group.is_known]
     if not known or 2 * len(known[-1].stacks) <= ranks:
         return []
     elsewhere = [stack for group in known[:-1] for stack in group.stacks]
-    told_of = {stack.rank for stack in stacks if stack.frames or stack.refused}
-    missing = [] if None in told_of else [rank for rank in range(ranks) if rank not in told_of]
+    answered = {stack.rank for stack in stacks if stack.frames or stack.refused}
+    missing = [] if None in answered else [rank for rank in range(ranks) if rank not in answered]
     return [*elsewhere, *(Stack(node=homes.get(rank, ""), rank=rank) for rank in missing)]
 
 
 def _homes(logs: Path) -> dict[int, str]:
-    """The node of each rank, as the names of the ranks' logs tell."""
+    """Return the node by rank, from the file names of the ranks' logs."""
     speakers = [speaker_of_file(path.name) for path in logs.glob("*.log")]
     return {speaker.rank: speaker.node for speaker in speakers if speaker.rank is not None}

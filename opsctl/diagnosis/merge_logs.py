@@ -1,7 +1,7 @@
-"""The order of what several logs tell, although the clocks of their nodes differ.
+"""Merge the events of several logs in order of time, although the clocks of the nodes differ.
 
-All ranks begin together and say many of the same lines at the same moment. By how much a node's clock is off is how
-much earlier or later than the others it says them.
+All ranks start together and write many equal lines at the same moment. The offset of a node's clock is therefore the
+difference between its times and the other nodes' times of these lines.
 """
 
 from __future__ import annotations
@@ -17,60 +17,61 @@ from opsctl.diagnosis.scan_logs import LogEvent
 from opsctl.diagnosis.speakers import speaker_of_file
 from opsctl.telemetry.logs.log_lines import time_of
 
-HEAD = 64 << 10
+HEAD_BYTES = 64 << 10
+"""Bytes at the start of a log from which clock offsets are estimated."""
 _VARIES = re.compile(rb"\d+")
 _FRACTION = re.compile(rb"\d\d:\d\d:\d\d[.,](\d{1,6})")
 
 
 def merge_in_order(logs: Sequence[Sequence[LogEvent]], paths: Sequence[Path]) -> list[LogEvent]:
-    """The events of several logs, each of which is in order. Those without any time stay behind those with one."""
+    """Merge the events of several ordered logs. Events without any time come last."""
     if len(logs) < 2:
         return [event for log in logs for event in log]
-    off = estimate_skews(paths)
+    skews = estimate_skews(paths)
     keyed = []
     for log in logs:
         latest = 0.0
         for event in log:
             seconds = _seconds(when(event).encode())
-            # A log's own order counts for more than its times.
-            latest = max(latest, (seconds or latest) - off.get(_clock(event.path), 0.0))
+            # The order within a log overrules its times.
+            latest = max(latest, (seconds or latest) - skews.get(_clock(event.path), 0.0))
             keyed.append((latest or float("inf"), event.offset, event))
-    return [event for _, _, event in sorted(keyed, key=lambda each: each[:2])]
+    return [event for _, _, event in sorted(keyed, key=lambda entry: entry[:2])]
 
 
 def estimate_skews(paths: Sequence[Path]) -> dict[str, float]:
-    """By how many seconds each node's clock is ahead of the middle of all."""
-    said: dict[bytes, dict[str, float]] = {}
+    """Return by node how many seconds its clock is ahead of the median clock."""
+    times_by_line: dict[bytes, dict[str, float]] = {}
     for path in paths:
-        for shape, seconds in _firsts(path).items():
-            said.setdefault(shape, {}).setdefault(_clock(path), seconds)
-    gaps: dict[str, list[float]] = {}
-    for times in said.values():
+        for shape, seconds in _first_times(path).items():
+            times_by_line.setdefault(shape, {}).setdefault(_clock(path), seconds)
+    offsets: dict[str, list[float]] = {}
+    for times in times_by_line.values():
         if len(times) < 2:
             continue
         middle = median(times.values())
         for clock, seconds in times.items():
-            gaps.setdefault(clock, []).append(seconds - middle)
-    return {clock: median(floats) for clock, floats in gaps.items()}
+            offsets.setdefault(clock, []).append(seconds - middle)
+    return {clock: median(seconds) for clock, seconds in offsets.items()}
 
 
 def _clock(path: Path) -> str:
-    """The node whose clock a log bears."""
+    """Return the node whose clock stamps a log."""
     return speaker_of_file(path.name).node or path.name
 
 
-def _firsts(path: Path) -> dict[bytes, float]:
-    """When each kind of line was first said, in the beginning of a log."""
+def _first_times(path: Path) -> dict[bytes, float]:
+    """Return the first time of each kind of line at the start of a log. Lines that differ in digits are one kind."""
     try:
         with path.open("rb") as file:
-            lines = file.read(HEAD).split(b"\n")
+            lines = file.read(HEAD_BYTES).split(b"\n")
     except OSError:
         return {}
-    floats: dict[bytes, float] = {}
+    first_times: dict[bytes, float] = {}
     for line in lines:
         if (seconds := _seconds(line)) is not None:
-            floats.setdefault(_VARIES.sub(b"#", line), seconds)
-    return floats
+            first_times.setdefault(_VARIES.sub(b"#", line), seconds)
+    return first_times
 
 
 def _seconds(line: bytes) -> float | None:

@@ -46,8 +46,8 @@ def dump_stacks(program: str, attempt: str, nodes: Sequence[str], ways: Fanout, 
     nothing."""
     # py-spy reads frames of C only of a process that it has stopped.
     how = "--native" if native else "--nonblocking"
-    answers = ways.ask_each(
-        nodes, lambda node: ways.one(node, ("sh", "-c", _SCRIPT, node, attempt, program, how), timeout=SECONDS)
+    answers = ways.map_nodes(
+        nodes, lambda node: ways.run_on(node, ("sh", "-c", _SCRIPT, node, attempt, program, how), timeout=SECONDS)
     )
     silent = [answer for answer in answers.values() if "== node" not in answer.out]
     return PySpyDump(

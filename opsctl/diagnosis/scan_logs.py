@@ -1,7 +1,7 @@
-"""Reads logs of any size for lines that may tell why an attempt ended, from the end backwards.
+"""Scan logs of any size, from the end backwards, for lines that may name the cause of an attempt's end.
 
-A training step needs every rank, so where two iterations were still reported after a line, it was no end. What is read
-is what comes after that, or everything where no iteration is reported.
+A training step needs every rank, so a line that two iterations follow did not end the attempt. The scan covers the
+lines after the last but one iteration, or the whole log without iterations.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from opsctl.diagnosis.speakers import NOBODY, Speaker, split
 from opsctl.errors import cannot_read
 from opsctl.telemetry.progress.iteration_lines import parse
 
-CHUNK = 4 << 20
+CHUNK_BYTES = 4 << 20
 LONGEST = 4000
-"""Of a line, so much is looked at: the rest of a longer one is a dump of something."""
-SHAPES = 20_000
-"""So many kinds of lines are remembered."""
+"""Bytes of a line that are evaluated. A longer line is a data dump."""
+MAX_CACHED_SHAPES = 20_000
+"""Kinds of lines whose classification is cached."""
 GATE = re.compile(
     rb"A(?:ddress already|ssertion)|B(?:us error|roken pipe)|C(?:UDA|ANCELLED|annot s|onnect|all to)"
     rb"|D(?:ataLoader|isk quota|etected|ist|UE TO)|E(?:rr(?:no|or)|RROR|xcept|ADDR|xited)|F(?:atal|loating)"
     rb"|I(?:llegal|nput/)|Kill|N(?:VRM|aN|CCL WARN|o (?:space|module)|ode fail|ET/IB)|O(?:ut [oO]f|OM)|Pytorch"
     rb"|Refused by|S(?:tale|egment|TEPD|ome NCCL|ocket)|T(?:raceback|CPStore|ransport|imed)|Unable|W(?:ARN|atchdog)|Xid"
 )
-"""Cheap, and true of every line that matters: it begins with few letters, all of them rare in a log of numbers."""
+"""A cheap filter that every known line passes. Its first letters are rare in a log of numbers."""
 
 _SHAPE = re.compile(rb"0x[0-9a-f]+|\d{4,}")
 _ITERATION = re.compile(rb"iteration\s+\d")
@@ -36,33 +36,33 @@ _ITERATION = re.compile(rb"iteration\s+\d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEvent:
-    """The first line with which one speaker told one thing."""
+    """The first line in which one speaker reports one cause."""
 
     cause: Cause
     speaker: Speaker
     text: str
     path: Path
     offset: int
-    """Of the line, in its log: within one log, this is the order."""
+    """Offset of the line in its log, in bytes: the order of the events of one log."""
     peer: str = ""
-    """Whom it is about, by name or address."""
+    """Host name or address of the peer that the line names."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Scan:
-    """What was found in one log, in order."""
+    """The events of one log, in order."""
 
     events: list[LogEvent] = field(default_factory=list)
     iteration: int | None = None
-    """The last one that was reported."""
+    """The last iteration in the log."""
 
 
 def scan(path: Path, *, begin: int = 0, end: int | None = None, known: Speaker = NOBODY) -> Scan:
-    """Read a log between two offsets. A missing one tells nothing. Raises RunDirError for one that may not be read."""
+    """Scan a log between two offsets. A missing log has no events. Raises RunDirError for an unreadable log."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            begin = begin if begin <= size else 0  # the log was replaced by another since
+            begin = begin if begin <= size else 0  # another log has replaced this log
             end = size if end is None or end > size or end < begin else end
             return _LogScanner(path, known).read(file.fileno(), begin, end)
     except FileNotFoundError:
@@ -76,23 +76,23 @@ class _LogScanner:
     path: Path
     known: Speaker
     iterations: list[int] = field(default_factory=list)
-    """Offsets, the last one first; no more than two are needed."""
+    """Offsets of at most two iteration lines, the last line first."""
     last: int | None = None
     kinds: dict[bytes, Cause | None] = field(default_factory=dict)
-    found: dict[tuple[str, Speaker], LogEvent] = field(default_factory=dict)
+    events: dict[tuple[str, Speaker], LogEvent] = field(default_factory=dict)
 
     def read(self, handle: int, begin: int, end: int) -> Scan:
         for at, chunk in _chunks_from_end(handle, begin, end):
             if len(self.iterations) < 2:
-                self._look_for_iterations(at, chunk)
-            self._look_for_events(at, chunk)
+                self._find_iterations(at, chunk)
+            self._find_events(at, chunk)
             if len(self.iterations) == 2 and at <= self.iterations[1]:
                 break
         healthy = self.iterations[-1] if self.iterations else begin
-        events = sorted(self.found.values(), key=lambda event: event.offset)
+        events = sorted(self.events.values(), key=lambda event: event.offset)
         return Scan(events=[event for event in events if event.offset >= healthy], iteration=self.last)
 
-    def _look_for_iterations(self, at: int, chunk: bytes) -> None:
+    def _find_iterations(self, at: int, chunk: bytes) -> None:
         end = len(chunk)
         while len(self.iterations) < 2 and (number := chunk.rfind(b"iteration", 0, end)) >= 0:
             end = number
@@ -104,9 +104,9 @@ class _LogScanner:
                 self.iterations.append(at + start)
                 end = start
 
-    def _look_for_events(self, at: int, chunk: bytes) -> None:
-        """In the order of the chunk; of what an earlier chunk tells again, the earlier one stays."""
-        here: dict[tuple[str, Speaker], LogEvent] = {}
+    def _find_events(self, at: int, chunk: bytes) -> None:
+        """Add the events of a chunk. An earlier event replaces a later event of the same cause and speaker."""
+        chunk_events: dict[tuple[str, Speaker], LogEvent] = {}
         position = 0
         while gate := GATE.search(chunk, position):
             start, stop = _line_around(chunk, gate.start())
@@ -116,29 +116,29 @@ class _LogScanner:
             if cause is None:
                 continue
             event = self._event(cause, line, at + start)
-            here.setdefault((cause.name, event.speaker), event)
-        self.found |= here
+            chunk_events.setdefault((cause.name, event.speaker), event)
+        self.events |= chunk_events
 
     def _classify(self, line: bytes) -> Cause | None:
-        """Lines that differ only in large numbers say the same, and most lines of a crash are said by every rank."""
+        """Classify a line, with a cache: lines of many ranks differ only in large numbers."""
         shape = _SHAPE.sub(b"#", line)
         if shape not in self.kinds:
-            if len(self.kinds) > SHAPES:
+            if len(self.kinds) > MAX_CACHED_SHAPES:
                 self.kinds.clear()
             self.kinds[shape] = classify(split(line)[1].decode(errors="replace"))
         return self.kinds[shape]
 
     def _event(self, cause: Cause, line: bytes, offset: int) -> LogEvent:
         speaker, text = split(line, self.known)
-        said = text.decode(errors="replace").rstrip()
-        match = cause.pattern.search(said)
+        decoded = text.decode(errors="replace").rstrip()
+        match = cause.pattern.search(decoded)
         groups = {name: value for name, value in (match.groupdict() if match else {}).items() if value}
         if "node" in groups:
             speaker = Speaker(node=groups["node"], rank=_first_rank(groups.get("ranks")))
         if "gpu" in groups:
             speaker = Speaker(node=speaker.node, rank=speaker.rank, gpu=groups["gpu"])
         return LogEvent(
-            cause=cause, speaker=speaker, text=said, path=self.path, offset=offset, peer=groups.get("peer", "")
+            cause=cause, speaker=speaker, text=decoded, path=self.path, offset=offset, peer=groups.get("peer", "")
         )
 
 
@@ -148,10 +148,10 @@ def _first_rank(ranks: str | None) -> int | None:
 
 
 def _chunks_from_end(handle: int, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Pieces of whole lines, the last one first, each with its offset. A line longer than a piece is cut."""
+    """Yield chunks of whole lines with their offsets, the last chunk first. A line longer than a chunk is cut."""
     rest = b""
     while end > begin:
-        at = max(begin, end - CHUNK)
+        at = max(begin, end - CHUNK_BYTES)
         data = os.pread(handle, end - at, at) + rest
         end, rest = at, b""
         if at > begin:

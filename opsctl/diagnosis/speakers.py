@@ -1,4 +1,4 @@
-"""Who says a line: the prefixes that launchers, torch and NCCL put before it, and what the names of logs tell."""
+"""Find the rank that wrote a log line, from the prefixes of launchers, torch and NCCL and from the log's file name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FILE = re.compile(r"(?P<node>.+)-(?P<rank>\d{1,7})\.log|.*-\d+(?:_\d+)?-(?P<hos
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speaker:
-    """A rank, as far as a line and its log tell; all empty where nobody can tell."""
+    """The rank that wrote a line. Unknown fields are empty."""
 
     node: str = ""
     rank: int | None = None
     gpu: str = ""
-    """Its number on the node, or its PCI address."""
+    """GPU number on the node, or PCI address."""
 
     @property
     def is_known(self) -> bool:
@@ -32,7 +32,7 @@ NOBODY = Speaker()
 
 
 def speaker_of_file(name: str) -> Speaker:
-    """`<node>-<rank>.log`, as opsctl writes them, or `%x-%j-%N.out`, a log for each node."""
+    """Parse a log's file name: `<node>-<rank>.log` (opsctl's) or `%x-%j-%N.out` (one log a node)."""
     match = _FILE.fullmatch(name)
     if match is None:
         return NOBODY
@@ -42,7 +42,7 @@ def speaker_of_file(name: str) -> Speaker:
 
 
 def split(line: bytes, known: Speaker = NOBODY) -> tuple[Speaker, bytes]:
-    """Who says it, and what, without the launcher's prefix. What is `known` of its log goes before what it claims."""
+    """Return the speaker of a line, and the line without the launcher's prefix. `known` facts take precedence."""
     log_line = read_line(line)
     speaker, text = known, log_line.text
     if log_line.rank is not None and log_line.node:

@@ -79,7 +79,7 @@ def load_attempt_logs(
     following = attempt_record.read_start(run.attempt(later[0])) if later else None
     return FinishedAttemptLogs(
         attempt=name, begin=began.main_log if began else 0, end=(following.main_log or None) if following else None,
-        said=exit_reason, ranks=_ranks(run),
+        exit_reason=exit_reason, ranks=_ranks(run),
     )  # fmt: skip
 
 

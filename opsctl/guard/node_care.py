@@ -15,7 +15,16 @@ from opsctl.host.isolation import Failed, Isolation
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Node
 from opsctl.nodes.drain import Quarantine, keep_report, node_demand, report
-from opsctl.nodes.drain_plan import NodePlan, Step, as_reason, busy, is_out, plan_drain, reason_for, words
+from opsctl.nodes.drain_plan import (
+    NodePlan,
+    Step,
+    busy_by_node,
+    format_reason,
+    is_out,
+    plan_drain,
+    render_reason,
+    state_words,
+)
 from opsctl.nodes.exclusions import Exclusions
 from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
 from opsctl.nodes.health.node_state import Verdict
@@ -69,9 +78,13 @@ class NodeCare:
     def _looker(self, scheduler: Scheduler, seconds: float) -> NodeChecker:
         site = self.site.model_copy(update={"section_seconds": min(seconds, self.site.section_seconds)})
         known = scheduler.nodes()
-        idle = [node.name for node in known if words(node) == {"IDLE"} and node.name not in self.jobs]
+        idle = [node.name for node in known if state_words(node) == {"IDLE"} and node.name not in self.jobs]
         return NodeChecker(
-            fanout=self.reach(self.jobs, idle), history=self.history, site=site, clock=self.clock, busy=busy(known)
+            fanout=self.reach(self.jobs, idle),
+            history=self.history,
+            site=site,
+            clock=self.clock,
+            busy=busy_by_node(known),
         )
 
     def remember(self, diagnosis: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
@@ -140,7 +153,7 @@ class NodeCare:
         return lines
 
     def _report(self, nodes: Sequence[Node], reasons: Mapping[str, str]) -> str:
-        steps = tuple(Step(node=node.name, reason=reasons[node.name], seen=node) for node in nodes)
+        steps = tuple(Step(node=node.name, reason=reasons[node.name], snapshot=node) for node in nodes)
         records = [self.history.read(node.name) for node in nodes]
         text = fold(node.name for node in nodes)
         try:
@@ -165,7 +178,7 @@ def suspects_of(diagnosis: Diagnosis, allocated: str, nodes: Sequence[Node]) -> 
     named = (called.get(suspect) or called.get(suspect.partition(".")[0], "") for suspect in diagnosis.suspects)
     if told := tuple(dict.fromkeys(name for name in named if name)):
         return told
-    down = [node.name for node in nodes if node.name in own and words(node) & {"DOWN", "NOT_RESPONDING"}]
+    down = [node.name for node in nodes if node.name in own and state_words(node) & {"DOWN", "NOT_RESPONDING"}]
     return tuple(down) if diagnosis.kind is CauseKind.NODE and not diagnosis.suspects and len(down) == 1 else ()
 
 
@@ -174,7 +187,7 @@ def _reason(diagnosis: Diagnosis, bad: Sequence[Verdict], node: str) -> str:
     verdict = next((each for each in bad if each.node == node and each.evidence), None)
     line = diagnosis.evidence[-1] if diagnosis.evidence else ""
     return (
-        reason_for(verdict)
+        render_reason(verdict)
         if verdict
-        else as_reason(f"{diagnosis.cause}: {diagnosis.says}{': ' if line else ''}{line}")
+        else format_reason(f"{diagnosis.cause}: {diagnosis.says}{': ' if line else ''}{line}")
     )

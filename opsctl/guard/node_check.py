@@ -12,7 +12,7 @@ from opsctl.errors import InputError
 from opsctl.guard.diagnose import describe_diagnosis, to_event
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.nodes.drain_plan import cap_of
+from opsctl.nodes.drain_plan import compute_cap
 from opsctl.nodes.health.node_state import Health, Verdict
 from opsctl.nodesets import fold
 from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_toml
@@ -68,7 +68,7 @@ def _as_cause(attempt: Attempt, faulty: Sequence[Verdict]) -> Diagnosis:
 def _cannot_spare(chain: TrainArrays, care: NodeCare, names: Sequence[str], *, needed: int) -> str:
     """Why the train must do with these nodes; empty if it can do without."""
     nodes = chain.scheduler.nodes()
-    cap = cap_of(care.site, len(nodes))
+    cap = compute_cap(care.site, len(nodes))
     if len(names) > cap:
         return f"{len(names)} nodes at once are more than the {cap} that opsctl takes out"
     if not chain.check().waiting:

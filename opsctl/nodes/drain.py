@@ -1,4 +1,4 @@
-"""Carrying out plans for nodes: drain and resume where we may; else keep our trains from them, and tell the admins."""
+"""Carry out node plans: drain, undrain, and exclude nodes that opsctl may not drain from this site's trains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opsctl.launch.train_arrays import TrainArrays, excluded_until
 from opsctl.model import Node
 from opsctl.nodes.drain_plan import PREFIX, NodeDemand, NodePlan, Step, has_changed, is_ours
 from opsctl.nodes.exclusions import Exclusions
-from opsctl.nodes.history import NodeHistory, NodeRecord
+from opsctl.nodes.history import Incident, NodeHistory, NodeRecord
 from opsctl.nodesets import fold
 from opsctl.ports import Scheduler
 from opsctl.settings.health import HealthSettings
@@ -21,10 +21,13 @@ from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.lease import LeaseBusy, lease
 from opsctl.state.site_dir import SiteDir
 
+MAX_REPORTED_INCIDENTS = 5
+"""Newest incidents of a node that the administrators' report shows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAction:
-    """What became of one step."""
+    """The result of one step."""
 
     node: str
     action: str
@@ -34,46 +37,52 @@ class NodeAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
+    """Takes nodes out of service and puts them back."""
+
     scheduler: Scheduler
     history: NodeHistory
     exclusions: Exclusions
     site: HealthSettings
     chains: Sequence[TrainArrays]
-    """Of our own trains."""
+    """The caller's own trains."""
 
     def drain(self, plan: NodePlan) -> list[NodeAction]:
-        """Drain each node that is still as the plan saw it. Raises Unreachable, and then nothing more is done."""
+        """Drain each node that is still as it was when the plan was made.
+
+        After the first drain that Slurm does not allow, the rest is excluded from the caller's trains instead. Raises
+        Unreachable; the remaining steps are then not carried out.
+        """
         if plan.steps or plan.left:
-            self._catch_up()
-        done: list[NodeAction] = []
-        forbidden: list[Step] = []
-        for step in plan.steps:
-            if forbidden or self.site.drain == "never":
-                forbidden.append(step)
-                continue
+            self._note_earlier_drains()
+        if self.site.drain == "never":
+            return self._exclude(plan.steps)
+        actions: list[NodeAction] = []
+        for index, step in enumerate(plan.steps):
             try:
-                with self._alone():
-                    done.append(self._drained(step, plan.cap))
+                with self._lock():
+                    action = self._drain_node(step, plan.cap)
             except NotAllowed:
-                forbidden.append(step)
-                continue
-            if done[-1].action == "drained":
-                with suppress(OpsctlError, OSError):  # what cannot be remembered is no reason to stop
+                return actions + self._exclude(plan.steps[index:])
+            actions.append(action)
+            if action.action == "drained":
+                with suppress(OpsctlError, OSError):  # an unwritable history must not stop the drains
                     self.history.note_drained(step.node, self.history.clock.now())
-        return done + self._exclude(forbidden)
+        return actions
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Of two who drain at the same time, the second counts what the first has taken out, as far as both can write
-        to the site's directory."""
+    def _lock(self) -> Iterator[None]:
+        """Serialize drains of several opsctl processes, so that together they keep to the cap.
+
+        A user who may not write to the site's directory drains without the lock.
+        """
         with ExitStack() as stack:
             with suppress(OpsctlError):
                 stack.enter_context(lease(self.history.site.nodes, self.history.clock))
             yield
 
-    def _drained(self, step: Step, cap: int) -> NodeAction:
-        """Raises NotAllowed, Unreachable."""
-        if why := self._too_late(step, self.scheduler.nodes(), cap):
+    def _drain_node(self, step: Step, cap: int) -> NodeAction:
+        """Re-read the node and drain it. Raises NotAllowed, Unreachable."""
+        if why := self._why_outdated(step, self.scheduler.nodes(), cap):
             return NodeAction(node=step.node, action="left", why=why)
         try:
             self.scheduler.drain(step.node, step.reason)
@@ -84,59 +93,63 @@ class Quarantine:
         return NodeAction(node=step.node, action="drained", why=step.reason)
 
     def undrain(self, plan: NodePlan) -> list[NodeAction]:
-        """Put each node back that is still as the plan saw it. Raises Unreachable."""
-        done: list[NodeAction] = []
-        for step in plan.steps:
-            named = {node.name: node for node in self.scheduler.nodes()}
-            if why := has_changed(step, named.get(step.node)):
-                done.append(NodeAction(node=step.node, action="left", why=why))
-                continue
-            # Before it is back: afterwards nobody would think of it again.
-            with suppress(OpsctlError, OSError):  # as above
-                self._forgive(step.node)
-            try:
-                self.scheduler.resume(step.node)
-            except Unreachable:
-                raise
-            except SchedulerError as error:
-                done.append(NodeAction(node=step.node, action="left", why=error.message))
-                continue
-            done.append(NodeAction(node=step.node, action="undrained", why=step.reason))
-        return done
+        """Put each node back that is still as it was when the plan was made. Raises Unreachable."""
+        return [self._undrain_node(step) for step in plan.steps]
 
-    def _forgive(self, node: str) -> None:
+    def _undrain_node(self, step: Step) -> NodeAction:
+        """Re-read the node and put the node back into service. Raises Unreachable."""
+        node = next((node for node in self.scheduler.nodes() if node.name == step.node), None)
+        if why := has_changed(step, node):
+            return NodeAction(node=step.node, action="left", why=why)
+        # Exclusions end first: once the node is back, no later command would end them.
+        with suppress(OpsctlError, OSError):  # an unwritable history must not stop the undrain
+            self._clear(step.node)
+        try:
+            self.scheduler.resume(step.node)
+        except Unreachable:
+            raise
+        except SchedulerError as error:
+            return NodeAction(node=step.node, action="left", why=error.message)
+        return NodeAction(node=step.node, action="undrained", why=step.reason)
+
+    def _clear(self, node: str) -> None:
+        """Record that a node is back, and end its exclusions."""
         self.history.note_cleared(node)
         self.exclusions.remove([node])
         for chain in self.chains:
             if node in excluded_until(chain.journal.events()):
                 chain.readmit(node)
 
-    def _catch_up(self) -> None:
-        """Note the drains of somebody who was cut off before they could note them."""
+    def _note_earlier_drains(self) -> None:
+        """Record drains of opsctl processes that were interrupted before they could record the drains."""
         with suppress(SchedulerError, RunDirError, LeaseBusy):
             for reason in self.scheduler.reasons():
                 is_drain = reason.text.startswith(PREFIX) and not reason.text.startswith(f"{PREFIX}reboot:")
                 if is_drain and reason.at:
                     self.history.note_drained(reason.node, reason.at)
 
-    def _too_late(self, step: Step, nodes: Sequence[Node], cap: int) -> str:
-        now = next((node for node in nodes if node.name == step.node), None)
-        if why := has_changed(step, now):
+    def _why_outdated(self, step: Step, nodes: Sequence[Node], cap: int) -> str:
+        node = next((node for node in nodes if node.name == step.node), None)
+        if why := has_changed(step, node):
             return why
-        return f"opsctl has {cap} nodes out of service already" if sum(map(is_ours, nodes)) >= cap else ""
+        out = sum(is_ours(node) for node in nodes)
+        if out < cap:
+            return ""
+        return f"opsctl has {out} node{'s' * (out != 1)} out of service already; the cap is {cap}"
 
     def _exclude(self, steps: Sequence[Step]) -> list[NodeAction]:
-        """Keep our trains from these nodes: what is queued, and what will be launched."""
+        """Exclude these nodes from the queued tasks of the caller's trains and from later launches."""
         if not steps:
             return []
         nodes = fold(step.node for step in steps)
         self.exclusions.add([(step.node, step.reason) for step in steps], hours=self.site.exclude_hours)
         until = self.exclusions.clock.now() + timedelta(hours=self.site.exclude_hours)
-        lines = [self._exclude_from(chain, nodes, until) for chain in self.chains]
-        why = "; ".join(["later launches leave it out", *(each for each in lines if each)])
+        notes = [self._exclude_from(chain, nodes, until) for chain in self.chains]
+        why = "; ".join(["from later launches", *(note for note in notes if note)])
         return [NodeAction(node=step.node, action="excluded", why=why) for step in steps]
 
     def _exclude_from(self, chain: TrainArrays, nodes: str, until: datetime) -> str:
+        """Exclude nodes from a train's queued tasks; return a note, empty without queued tasks. Raises Unreachable."""
         try:
             if not chain.check().waiting:
                 return ""
@@ -144,12 +157,12 @@ class Quarantine:
         except Unreachable:
             raise
         except (OpsctlError, OSError) as error:
-            return f"{chain.run.name} keeps it: {error}"
-        return f"{chain.run.name}'s queued tasks leave it out"
+            return f"not from {chain.run.name}: {error}"
+        return f"from {chain.run.name}'s queued tasks"
 
 
 def keep_report(site: SiteDir, text: str) -> Path:
-    """Lay it where the administrators' next mail is taken from. Raises RunDirError."""
+    """Write the report from which the next mail to the administrators is made. Raises RunDirError."""
     path = site.nodes / "report.txt"
     site.create()
     site.write(path, text)
@@ -157,23 +170,25 @@ def keep_report(site: SiteDir, text: str) -> Path:
 
 
 def node_demand(chain: TrainArrays) -> NodeDemand:
-    """What a train needs. Raises ConfigError."""
+    """Return how many nodes a train needs. Raises ConfigError."""
     config = parse(TrainSettings, read_toml(chain.run.config), str(chain.run.config))
     return NodeDemand(train=chain.run.name, nodes=config.slurm.nodes)
 
 
 def report(plan: NodePlan, records: Iterable[NodeRecord], now: datetime) -> str:
-    """What one sends to the administrators: which nodes, which cards, what proves it."""
-    known = {record.node: record for record in records}
-    lines = [f"Nodes that need a look, {now.astimezone(UTC):%Y-%m-%d %H:%M} UTC", ""]
+    """Render the administrators' report: the faulty nodes and GPUs, with the evidence. Times are UTC."""
+    record_by_node = {record.node: record for record in records}
+    lines = [f"Nodes that need attention, {now.astimezone(UTC):%Y-%m-%d %H:%M} UTC", ""]
     for step in plan.steps:
-        lines += [f"{step.node} ({step.seen.state})", f"  {step.reason}"]
-        record = known.get(step.node)
-        for incident in record.incidents[-5:] if record else ():
-            moment = datetime.fromtimestamp(incident.last, UTC)
-            card = f" on {incident.gpu} (serial {incident.serial or 'unknown'})" if incident.gpu else ""
-            lines.append(
-                f"  {moment:%Y-%m-%d %H:%M} {incident.check}{card}, seen {incident.count} x: {incident.evidence}"
-            )
+        lines += [f"{step.node} ({step.snapshot.state})", f"  {step.reason}"]
+        record = record_by_node.get(step.node)
+        if record is not None:
+            lines += [_render_incident(incident) for incident in record.incidents[-MAX_REPORTED_INCIDENTS:]]
         lines.append("")
     return "\n".join(lines)
+
+
+def _render_incident(incident: Incident) -> str:
+    at = datetime.fromtimestamp(incident.last, UTC)
+    gpu = f" on {incident.gpu} (serial {incident.serial or 'unknown'})" if incident.gpu else ""
+    return f"  {at:%Y-%m-%d %H:%M} {incident.check}{gpu}, {incident.count} x: {incident.evidence}"

@@ -1,6 +1,7 @@
-"""Which nodes to take out of service, and which to put back: frozen plans, made purely, with limits.
+"""Plans to drain, reboot and undrain nodes. Pure.
 
-Nothing is ever drained on ignorance, beyond the cap, or where the reason is somebody else's.
+A plan never drains a node of unknown health, never exceeds the cap, and never touches a node that others took out of
+service.
 """
 
 from __future__ import annotations
@@ -11,29 +12,34 @@ from dataclasses import dataclass
 
 from opsctl.errors import InputError
 from opsctl.model import Node
-from opsctl.nodes.health.node_state import Health, NodeSnapshot, Verdict
+from opsctl.nodes.health.node_state import Health, NodeProcess, NodeSnapshot, Verdict
 from opsctl.nodes.history import NodeRecord
 from opsctl.settings.health import HealthSettings
+from opsctl.units import format_duration
 
 PREFIX = "opsctl: "
-"""What our reasons begin with. A node whose reason does not is not ours to touch."""
-LONGEST_REASON = 200
+"""Start of every drain reason that opsctl writes. opsctl leaves nodes with other reasons alone."""
+MAX_REASON_CHARS = 200
+MAX_OWN_PROCESS_AGE_S = 120
+"""A younger process of the checking user belongs to the health check itself."""
+MAX_NAMED_PROCESSES = 4
 OUT = frozenset({"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING", "ERROR", "INVAL", "MAINT", "REBOOT"})
 BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One node to drain, or to put back. `seen` is how it was when that was decided."""
+    """One node to drain, reboot or undrain."""
 
     node: str
     reason: str
-    seen: Node
+    snapshot: Node
+    """The node as Slurm reported it when the plan was made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedNode:
-    """One node that is left alone though something is wrong with it, and why."""
+    """A node that the plan leaves alone, and the reason."""
 
     node: str
     why: str
@@ -45,202 +51,245 @@ class NodePlan:
     left: tuple[SkippedNode, ...] = ()
     notes: tuple[str, ...] = ()
     cap: int = 0
-    """So many nodes may be out of service by us at once, those that are already included."""
+    """Maximum number of nodes that opsctl has out of service at once, including earlier ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDemand:
-    """What a train needs."""
+    """The number of nodes that a train needs."""
 
     train: str
     nodes: int
 
 
-def words(node: Node) -> frozenset[str]:
-    """The words of its state."""
+def state_words(node: Node) -> frozenset[str]:
+    """Return the words of a node's state: `IDLE+DRAIN` is IDLE and DRAIN."""
     return frozenset(re.findall(r"[A-Z_]+", node.state.upper()))
 
 
 def is_out(node: Node) -> bool:
-    """Out of service, or on its way there."""
-    return bool(words(node) & OUT)
+    """Return whether a node is out of service, or draining."""
+    return bool(state_words(node) & OUT)
 
 
 def is_ours(node: Node) -> bool:
-    """Out of service by us."""
+    """Return whether opsctl took a node out of service."""
     return is_out(node) and node.reason.startswith(PREFIX)
 
 
-def busy(nodes: Iterable[Node]) -> dict[str, bool]:
-    """Whether each has a job, for those of which Slurm's word says so."""
-    found: dict[str, bool] = {}
+def busy_by_node(nodes: Iterable[Node]) -> dict[str, bool]:
+    """Return whether each node has a job. Nodes whose state does not tell are left out."""
+    has_job: dict[str, bool] = {}
     for node in nodes:
-        state = words(node)
+        state = state_words(node)
         if state & BUSY or "DRAINING" in state:
-            found[node.name] = True
+            has_job[node.name] = True
         elif state & {"IDLE", "DRAINED"} and "NOT_RESPONDING" not in state and "*" not in node.state:
-            found[node.name] = False
-    return found
+            has_job[node.name] = False
+    return has_job
 
 
-def reason_for(verdict: Verdict) -> str:
-    """`opsctl: <check>: <evidence>`, in plain characters on one line: Slurm eats quotes."""
+def render_reason(verdict: Verdict) -> str:
+    """Return the drain reason `opsctl: <check>: <evidence>` for a node's worst result."""
     worst = verdict.evidence[0]
-    return as_reason(f"{worst.check}: {worst.gpu + ' ' if worst.gpu else ''}{worst.evidence}")
+    gpu = f"{worst.gpu} " if worst.gpu else ""
+    return format_reason(f"{worst.check}: {gpu}{worst.evidence}")
 
 
-def as_reason(text: str) -> str:
-    """A reason of ours, as `reason_for`."""
+def format_reason(text: str) -> str:
+    """Return a drain reason of one line, in printable ASCII without quotes. Slurm drops quotes."""
     plain = "".join(c if c.isascii() and c.isprintable() and c not in "\"'`\\" else " " for c in text)
-    return (PREFIX + " ".join(plain.split()))[:LONGEST_REASON]
+    return (PREFIX + " ".join(plain.split()))[:MAX_REASON_CHARS]
 
 
-def cap_of(site: HealthSettings, total: int, asked: str = "") -> int:
-    """How many nodes we may have out of service: the site's limits, and a lower one that was `asked` for."""
-    limits = [site.drain_max, max(1, int(total * site.drain_percent / 100))]
-    if asked:
-        match = re.fullmatch(r"(\d{1,6})(%?)", asked, re.ASCII)
+def compute_cap(site: HealthSettings, total: int, limit: str = "") -> int:
+    """Return how many of `total` nodes opsctl may have out of service: the site's limits, lowered by `limit` (`--max`).
+
+    Raises InputError for a `limit` that is neither a number nor a percentage.
+    """
+    caps = [site.drain_max, max(1, int(total * site.drain_percent / 100))]
+    if limit:
+        match = re.fullmatch(r"(\d{1,6})(%?)", limit, re.ASCII)
         if match is None:
-            raise InputError(f"--max {asked!r} is neither a number nor a share", hint="such as 3 or 5%")
-        limits.append(int(total * int(match[1]) / 100) if match[2] else int(match[1]))
-    return min(limits)
+            raise InputError(f"--max {limit!r} is neither a number nor a percentage", hint="such as 3 or 5%")
+        number, is_percentage = int(match[1]), bool(match[2])
+        caps.append(int(total * number / 100) if is_percentage else number)
+    return min(caps)
 
 
 def plan_drain(
-    verdicts: Sequence[Verdict], nodes: Sequence[Node], site: HealthSettings, *, scores: Mapping[str, float],
-    wants: Sequence[NodeDemand] = (), excluded: frozenset[str] = frozenset(), most: str = "",
-) -> NodePlan:  # fmt: skip
-    """What to drain, the worst first; what is `excluded` by us is out of service too. Raises InputError."""
-    named = {node.name: node for node in nodes}
-    cap = cap_of(site, len(nodes), most)
-    bad = {each.node for each in verdicts if each.is_bad}
-    room = cap - len({node.name for node in nodes if is_ours(node)} | (excluded - bad))
+    verdicts: Sequence[Verdict],
+    nodes: Sequence[Node],
+    site: HealthSettings,
+    *,
+    scores: Mapping[str, float],
+    demands: Sequence[NodeDemand] = (),
+    excluded: frozenset[str] = frozenset(),
+    most: str = "",
+) -> NodePlan:
+    """Plan which nodes to drain: faulty before degraded, then the highest flaky-node score first.
+
+    `excluded` nodes count towards the cap. `most` lowers the cap, as `--max` does. Raises InputError.
+    """
+    node_by_name = {node.name: node for node in nodes}
+    cap = compute_cap(site, len(nodes), most)
+    bad = [verdict for verdict in verdicts if verdict.is_bad]
+    out = {node.name for node in nodes if is_ours(node)} | (excluded - {verdict.node for verdict in bad})
+    room = cap - len(out)
     steps: list[Step] = []
     left: list[SkippedNode] = []
-    order = sorted(
-        (each for each in verdicts if each.is_bad and each.evidence),
-        key=lambda each: (each.health is not Health.FAULTY, -scores.get(each.node, 0.0), each.node),
-    )
-    for verdict in order:
-        node = named.get(verdict.node)
-        if why := _left_alone(node):
-            left.append(SkippedNode(node=verdict.node, why=why))
+    for verdict in sorted(bad, key=lambda verdict: _urgency(verdict, scores)):
+        if not verdict.evidence:
+            continue
+        node = node_by_name.get(verdict.node)
+        if node is None or is_out(node):
+            left.append(SkippedNode(node=verdict.node, why=_why_left_alone(node)))
         elif len(steps) >= room:
-            left.append(
-                SkippedNode(node=verdict.node, why=f"beyond the cap of {cap} nodes that opsctl takes out at once")
-            )
+            left.append(SkippedNode(node=verdict.node, why=_why_capped(cap)))
         else:
-            assert node is not None, "left alone otherwise"
-            steps.append(Step(node=verdict.node, reason=reason_for(verdict), seen=node))
-    return NodePlan(steps=tuple(steps), left=tuple(left), cap=cap, notes=tuple(_spare(nodes, steps, wants)))
+            steps.append(Step(node=verdict.node, reason=render_reason(verdict), snapshot=node))
+    return NodePlan(
+        steps=tuple(steps), left=tuple(left), cap=cap, notes=tuple(_find_short_trains(nodes, steps, demands))
+    )
+
+
+def _urgency(verdict: Verdict, scores: Mapping[str, float]) -> tuple[bool, float, str]:
+    """Return the sort key of a bad node, the most urgent first."""
+    return verdict.health is not Health.FAULTY, -scores.get(verdict.node, 0.0), verdict.node
 
 
 def plan_reboot(
-    chosen: Sequence[str], nodes: Sequence[Node], site: HealthSettings, *, why: str,
-    excluded: frozenset[str] = frozenset(), most: str = "",
-) -> NodePlan:  # fmt: skip
-    """Which of the `chosen` nodes to boot anew, within the limits of drains; what is `excluded` by us is out of service
-    too. Raises InputError."""
-    named, cap = {node.name: node for node in nodes}, cap_of(site, len(nodes), most)
+    chosen: Sequence[str],
+    nodes: Sequence[Node],
+    site: HealthSettings,
+    *,
+    why: str,
+    excluded: frozenset[str] = frozenset(),
+    most: str = "",
+) -> NodePlan:
+    """Plan which of the `chosen` nodes to reboot, within the cap of drains.
+
+    `excluded` nodes count towards the cap. `most` lowers the cap, as `--max` does. Raises InputError.
+    """
+    node_by_name = {node.name: node for node in nodes}
+    cap = compute_cap(site, len(nodes), most)
     out = {node.name for node in nodes if is_ours(node)} | excluded
     steps: list[Step] = []
     left: list[SkippedNode] = []
     for name in chosen:
-        node = named.get(name)
-        state = words(node) if node else frozenset()
+        node = node_by_name.get(name)
         if node is None:
-            left.append(SkippedNode(node=name, why="Slurm does not list it"))
-        elif any(word.startswith("REBOOT") for word in state):
-            left.append(SkippedNode(node=name, why=f"is to be booted already: {node.state}"))
+            left.append(SkippedNode(node=name, why=_why_left_alone(node)))
+        elif any(word.startswith("REBOOT") for word in state_words(node)):
+            left.append(SkippedNode(node=name, why=f"reboot already requested: {node.state}"))
         elif is_out(node) and not is_ours(node):
-            left.append(SkippedNode(node=name, why=_left_alone(node)))
+            left.append(SkippedNode(node=name, why=_why_left_alone(node)))
         elif len(out | {name}) > cap:
-            left.append(SkippedNode(node=name, why=f"beyond the cap of {cap} nodes that opsctl takes out at once"))
+            left.append(SkippedNode(node=name, why=_why_capped(cap)))
         else:
             out.add(name)
-            steps.append(Step(node=name, reason=as_reason(f"reboot: {why}"), seen=node))
+            steps.append(Step(node=name, reason=format_reason(f"reboot: {why}"), snapshot=node))
     return NodePlan(steps=tuple(steps), left=tuple(left), cap=cap)
 
 
-def _left_alone(node: Node | None) -> str:
+def _why_capped(cap: int) -> str:
+    return f"beyond the cap of {cap} nodes that opsctl takes out at once"
+
+
+def _why_left_alone(node: Node | None) -> str:
+    """Return why opsctl does not touch a node that is missing or out of service."""
     if node is None:
         return "Slurm does not list it"
     if is_ours(node):
         return f"is drained already: {node.reason}"
-    return f"is {node.state} by somebody else: {node.reason or 'no reason given'}" if is_out(node) else ""
+    return f"is {node.state}, not by opsctl: {node.reason or 'no reason given'}"
 
 
-def _spare(nodes: Sequence[Node], steps: Sequence[Step], wants: Sequence[NodeDemand]) -> Iterable[str]:
-    """Which trains would no longer fit."""
-    gone = {step.node for step in steps}
-    for want in wants:
-        left = sum(not is_out(node) and node.name not in gone for node in nodes)
-        if left < want.nodes:
-            yield f"{want.train}'s {want.nodes} nodes no longer fit: {left} left"
+def _find_short_trains(nodes: Sequence[Node], steps: Sequence[Step], demands: Sequence[NodeDemand]) -> Iterable[str]:
+    """Yield a note for each train that no longer fits once the nodes of `steps` are drained."""
+    drained = {step.node for step in steps}
+    remaining = sum(not is_out(node) and node.name not in drained for node in nodes)
+    for demand in demands:
+        if remaining < demand.nodes:
+            yield f"{demand.train}'s {demand.nodes} nodes no longer fit: {remaining} left"
 
 
 def has_changed(step: Step, now: Node | None) -> str:
-    """Why a node is not to be touched any more; empty if it is as it was when the plan was made."""
+    """Return why a planned step no longer applies, an empty string if the node is as it was when the plan was made."""
     if now is None:
         return "Slurm does not list it any more"
-    if (is_out(now), now.reason) != (is_out(step.seen), step.seen.reason):
+    if (is_out(now), now.reason) != (is_out(step.snapshot), step.snapshot.reason):
         return f"has changed since: {now.state}, {now.reason or 'no reason'}"
     return ""
 
 
 def plan_undrain(
-    verdicts: Sequence[Verdict], nodes: Sequence[Node], site: HealthSettings, *, records: Mapping[str, NodeRecord],
-    snapshots: Mapping[str, NodeSnapshot], since: Mapping[str, float],
-) -> NodePlan:  # fmt: skip
-    """What to put back: ours that passed twice `since` they were taken out, and others' whose reason
-    the site lists and which are free again."""
-    looked = {each.node: each for each in verdicts}
-    steps, left = [], []
+    verdicts: Sequence[Verdict],
+    nodes: Sequence[Node],
+    site: HealthSettings,
+    *,
+    records: Mapping[str, NodeRecord],
+    snapshots: Mapping[str, NodeSnapshot],
+    since: Mapping[str, float],
+) -> NodePlan:
+    """Plan which nodes to put back into service.
+
+    A node that opsctl drained must have passed two health checks `since` the drain (Unix time by node). A node that
+    others drained must have a reason that the site lists, be healthy, and have no user process left.
+    """
+    verdict_by_node = {verdict.node: verdict for verdict in verdicts}
+    steps: list[Step] = []
+    left: list[SkippedNode] = []
     for node in nodes:
         if not (is_ours(node) or is_listed(node, site)):
             continue
-        verdict, snapshot = looked.get(node.name), snapshots.get(node.name)
+        verdict, snapshot = verdict_by_node.get(node.name), snapshots.get(node.name)
         if verdict is None or snapshot is None:
-            why = "was not looked at"
+            why = "was not checked"
         elif is_ours(node):
-            why = _not_passed(verdict, records.get(node.name), site, since.get(node.name, 0.0))
+            why = _why_not_passed(verdict, records.get(node.name), site, since.get(node.name, 0.0))
         else:
-            why = _not_free(verdict, snapshot, site)
+            why = _why_not_free(verdict, snapshot, site)
         if why:
             left.append(SkippedNode(node=node.name, why=why))
         else:
-            steps.append(Step(node=node.name, reason=node.reason, seen=node))
+            steps.append(Step(node=node.name, reason=node.reason, snapshot=node))
     return NodePlan(steps=tuple(steps), left=tuple(left))
 
 
 def is_listed(node: Node, site: HealthSettings) -> bool:
-    """Out for a reason that the site lets us take back."""
+    """Return whether a node is out of service for a reason that the site allows opsctl to undrain."""
     return is_out(node) and any(node.reason.startswith(undrain_reason) for undrain_reason in site.undrain_reasons)
 
 
-def _not_passed(verdict: Verdict, record: NodeRecord | None, site: HealthSettings, since: float) -> str:
+def _why_not_passed(verdict: Verdict, record: NodeRecord | None, site: HealthSettings, since: float) -> str:
     if verdict.health is not Health.HEALTHY:
-        return f"is {verdict.health.value}: {_first(verdict)}"
+        return f"is {verdict.health.value}: {_render_first_result(verdict)}"
     passed = [at for at in record.passed if at >= since] if record else []
     if len(passed) < 2 or passed[-1] - passed[0] < site.undrain_gap_seconds:
-        return f"has passed once: look again after {site.undrain_gap_seconds:g} s"
+        return f"has passed one health check; check again after {format_duration(site.undrain_gap_seconds)}"
     return ""
 
 
-def _not_free(verdict: Verdict, snapshot: NodeSnapshot, site: HealthSettings) -> str:
+def _why_not_free(verdict: Verdict, snapshot: NodeSnapshot, site: HealthSettings) -> str:
     if verdict.health is not Health.HEALTHY:
-        return f"is {verdict.health.value}: {_first(verdict)}"
+        return f"is {verdict.health.value}: {_render_first_result(verdict)}"
     if snapshot.processes is None:
-        return "its processes cannot be seen"
-    users = [
-        process for process in snapshot.processes if process.uid >= site.user_uid_min and process.state not in "ZX"
-    ]
-    # What we run there ourselves in order to look.
-    users = [user for user in users if not (user.uid == snapshot.uid and user.age < 120)]
-    some = ", ".join(f"{user.pid} ({user.name}, uid {user.uid})" for user in users[:4])
-    return f"{len(users)} processes of users: {some}" if users else ""
+        return "the list of processes could not be read"
+    blocking: list[NodeProcess] = []
+    for process in snapshot.processes:
+        is_user = process.uid >= site.user_uid_min and process.state not in "ZX"
+        is_health_check = process.uid == snapshot.uid and process.age < MAX_OWN_PROCESS_AGE_S
+        if is_user and not is_health_check:
+            blocking.append(process)
+    if not blocking:
+        return ""
+    names = ", ".join(
+        f"{process.pid} ({process.name}, uid {process.uid})" for process in blocking[:MAX_NAMED_PROCESSES]
+    )
+    return f"{len(blocking)} user process{'es' * (len(blocking) != 1)}: {names}"
 
 
-def _first(verdict: Verdict) -> str:
+def _render_first_result(verdict: Verdict) -> str:
     result = next(iter(verdict.evidence or verdict.results), None)
     return f"{result.check}: {result.evidence}" if result else "nothing is known"

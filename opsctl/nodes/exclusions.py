@@ -1,4 +1,4 @@
-"""Nodes that our trains are to be kept from where we may not drain them, until a time."""
+"""Nodes that this site's trains must not use, each until its exclusion expires."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from opsctl.state.site_dir import SiteDir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
+    """One excluded node. Times are Unix times."""
+
     node: str
     reason: str
     since: float
@@ -23,28 +25,30 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusions:
+    """The site's exclusions, stored in `.site/nodes/exclusions.json`."""
+
     site: SiteDir
     clock: Clock
 
     def now(self) -> list[Exclusion]:
-        """Those that hold still."""
+        """Return the exclusions that have not expired."""
         now = self.clock.now().timestamp()
         return [exclusion for exclusion in self._read() if exclusion.until > now]
 
-    def add(self, sequence: Sequence[tuple[str, str]], *, hours: float) -> None:
-        """Keep trains from these nodes, for these reasons, from now on. Raises RunDirError, Busy."""
+    def add(self, reasons: Sequence[tuple[str, str]], *, hours: float) -> None:
+        """Exclude nodes, as (node, reason) pairs, for `hours` from now. Raises RunDirError, Busy."""
         self.site.create()
         with lease(self.site.nodes, self.clock):
             now = self.clock.now()
             until = (now + timedelta(hours=hours)).timestamp()
             exclusions = {exclusion.node: exclusion for exclusion in self.now()}
-            for node, reason in sequence:
+            for node, reason in reasons:
                 since = exclusions[node].since if node in exclusions else now.timestamp()
                 exclusions[node] = Exclusion(node=node, reason=reason, since=since, until=until)
             self._write(list(exclusions.values()))
 
     def remove(self, nodes: Sequence[str]) -> None:
-        """Give these nodes back to later launches. Raises RunDirError, Busy."""
+        """End the exclusions of these nodes. Raises RunDirError, Busy."""
         if not any(exclusion.node in nodes for exclusion in self._read()):
             return
         with lease(self.site.nodes, self.clock):
@@ -56,7 +60,7 @@ class Exclusions:
 
     def _read(self) -> list[Exclusion]:
         try:
-            return [Exclusion(**load) for load in json.loads(self._path.read_text())]
+            return [Exclusion(**fields) for fields in json.loads(self._path.read_text())]
         except (OSError, ValueError, TypeError):
             return []
 

@@ -1,6 +1,7 @@
-"""What is remembered of each node, and of each card wherever it sits: `.site/nodes`.
+"""The history of every node and every GPU, stored in `.site/nodes`.
 
-Clouds give the same lemon back under a new name, so what is held against a card is kept by its UUID and serial.
+A cloud may return a faulty GPU under a new node name. Incidents are therefore also stored by GPU
+UUID and serial number.
 """
 
 from __future__ import annotations
@@ -13,21 +14,27 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from opsctl.nodes.health.node_state import NodeBaseline, NodeSnapshot, Port, Severity, Verdict
+from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Port, Severity, Verdict
 from opsctl.ports import Clock
 from opsctl.state.lease import lease
 from opsctl.state.site_dir import SiteDir
 
-KEEP = 200
-"""Incidents that are kept of one node, the newest."""
+MAX_ENTRIES = 200
+"""Newest incidents, drains and hangs that are stored for one node."""
+MAX_PASSED = 20
+"""Newest passed health checks that are stored for one node."""
+MAX_EVIDENCE_CHARS = 300
 
-SAME_DRAIN = 120.0
-"""Seconds by which Slurm's clock and ours may differ: drains that lie no further apart are one."""
+SAME_DRAIN_S = 120.0
+"""Drains no further apart are the same drain: Slurm's clock and this machine's clock may differ."""
+DRAIN_POINTS = 2.0
+HANG_POINTS = 2.0
+INCIDENT_POINTS = {Severity.FAULTY.value: 3.0, Severity.DEGRADED.value: 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """Something that was held against a node or a card; how often it was seen since then."""
+    """One fault of a node or a GPU since one boot. Times are Unix times: first seen, last seen."""
 
     at: float
     last: float
@@ -43,6 +50,8 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
+    """A GPU."""
+
     uuid: str
     serial: str
     bus: str
@@ -51,7 +60,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """All that is remembered of one node."""
+    """The stored history of one node. Times are Unix times."""
 
     node: str
     at: float | None = None
@@ -68,95 +77,111 @@ class NodeRecord:
     ports: dict[str, Port] = field(default_factory=dict)
     ports_at: float | None = None
     passed: tuple[float, ...] = ()
-    """The looks, one after the other, at which it was healthy."""
+    """Times of the health checks in a row that found the node healthy."""
     cleared: float | None = None
     drained: tuple[float, ...] = ()
     hangs: dict[str, float] = field(default_factory=dict)
-    """Lives that hung while its ranks were the odd ones, `train/attempt`, and when."""
+    """By `train/attempt`: when an attempt hung and the stacks of this node's ranks differed from all others."""
     incidents: tuple[Incident, ...] = ()
 
     @property
     def prior(self) -> NodeBaseline:
-        """What the next look is held against."""
+        """Return the baseline for the next health check."""
         return NodeBaseline(
-            at=_time(self.at), boot=self.boot, uuids=tuple(card.uuid for card in self.cards),
-            memory_kb=self.memory_kb, links=self.links, link_errors=self.link_errors, replays=self.replays,
-            ports=self.ports, ports_at=_time(self.ports_at), cleared=_time(self.cleared),
-        )  # fmt: skip
+            at=_to_datetime(self.at),
+            boot=self.boot,
+            uuids=tuple(card.uuid for card in self.cards),
+            memory_kb=self.memory_kb,
+            links=self.links,
+            link_errors=self.link_errors,
+            replays=self.replays,
+            ports=self.ports,
+            ports_at=_to_datetime(self.ports_at),
+            cleared=_to_datetime(self.cleared),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHistory:
+    """Reads and writes the histories of a site's nodes."""
+
     site: SiteDir
     clock: Clock
 
     def read(self, node: str) -> NodeRecord:
-        """Empty for a node that was never seen, or of which nothing can be read."""
+        """Return a node's record, an empty record if none can be read."""
         try:
-            return _record(json.loads(self._file("node", node).read_text()))
+            return _parse_record(json.loads(self._file("node", node).read_text()))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return NodeRecord(node=node)
 
     def all(self) -> list[NodeRecord]:
-        """Every node that was ever seen."""
+        """Return the records of all nodes."""
         paths = (self.site.nodes / "node").glob("*.json")
         return [record for path in sorted(paths) if (record := _read(path)) is not None]
 
     def cards(self) -> dict[str, tuple[Incident, ...]]:
-        """What is held against cards, by UUID; only of those against which there is anything."""
-        found: dict[str, tuple[Incident, ...]] = {}
+        """Return the incidents by GPU UUID, for every GPU that had an incident."""
+        incidents_by_uuid: dict[str, tuple[Incident, ...]] = {}
         for path in (self.site.nodes / "card").glob("*.json"):
             try:
-                given = json.loads(path.read_text())
-                found[given["uuid"]] = tuple(Incident(**each) for each in given["incidents"])
+                fields = json.loads(path.read_text())
+                incidents_by_uuid[fields["uuid"]] = tuple(Incident(**incident) for incident in fields["incidents"])
             except (OSError, ValueError, TypeError, KeyError, AttributeError):
                 continue
-        return found
+        return incidents_by_uuid
 
-    def save(self, looks: Iterable[tuple[NodeSnapshot, Verdict]], *, baseline_hours: float) -> list[NodeRecord]:
-        """Remember these looks. Raises RunDirError, Busy."""
+    def save(self, checks: Iterable[tuple[NodeSnapshot, Verdict]], *, baseline_hours: float) -> list[NodeRecord]:
+        """Store the results of health checks. Raises RunDirError, Busy."""
         self.site.create()
-        made = []
+        records = []
         with lease(self.site.nodes, self.clock):
-            for snapshot, verdict in looks:
+            for snapshot, verdict in checks:
                 before = self.read(snapshot.node)
                 record = update_record(before, snapshot, verdict, baseline_hours=baseline_hours)
                 self._write(record)
-                self._hold_against_cards(record, before)
-                made.append(record)
-        return made
+                self._write_cards(record, before)
+                records.append(record)
+        return records
 
     def note_drained(self, node: str, at: datetime) -> None:
-        """It was taken out then: it has to pass anew. Noting it again changes nothing. Raises RunDirError, Busy."""
+        """Store that opsctl drained a node at a time; earlier passed health checks no longer count.
+
+        Idempotent. Raises RunDirError, Busy.
+        """
         with lease(self.site.nodes, self.clock):
-            record, when = self.read(node), at.timestamp()
-            if all(when - value > SAME_DRAIN for value in record.drained):
-                self._write(replace(record, drained=(*record.drained, when)[-KEEP:], passed=()))
+            record, drained_at = self.read(node), at.timestamp()
+            if all(drained_at - earlier > SAME_DRAIN_S for earlier in record.drained):
+                self._write(replace(record, drained=(*record.drained, drained_at)[-MAX_ENTRIES:], passed=()))
 
     def note_hang(self, node: str, attempt: str, at: datetime, *, days: float) -> int:
-        """Its ranks were the odd ones when `attempt` hung; how many hangs that makes in `days`. Noting it again changes
-        nothing. Raises RunDirError, Busy."""
+        """Store that the stacks of a node's ranks differed when `attempt` hung. Return the hangs of the last `days`.
+
+        Idempotent. Raises RunDirError, Busy.
+        """
         self.site.create()
         with lease(self.site.nodes, self.clock):
             record = self.read(node)
-            hangs = dict(sorted({attempt: at.timestamp(), **record.hangs}.items(), key=lambda each: each[1])[-KEEP:])
+            in_order = sorted({attempt: at.timestamp(), **record.hangs}.items(), key=lambda hang: hang[1])
+            hangs = dict(in_order[-MAX_ENTRIES:])
             self._write(replace(record, hangs=hangs))
-            return _since(hangs.values(), at, days)
+            return _count_recent(hangs.values(), at, days)
 
     def note_cleared(self, node: str) -> None:
-        """It is put back into service. Raises RunDirError, Busy."""
+        """Store that a node is put back into service. Raises RunDirError, Busy."""
         with lease(self.site.nodes, self.clock):
             self._write(replace(self.read(node), cleared=self.clock.now().timestamp()))
 
     def forget_baseline(self, nodes: Sequence[str]) -> None:
-        """What it has from now on is what it should have; what was held against it stays."""
+        """Let the next health check set a new baseline. Incidents, drains and hangs stay. Raises RunDirError, Busy."""
         self.site.create()
         with lease(self.site.nodes, self.clock):
             for node in nodes:
                 old = self.read(node)
                 self._write(NodeRecord(node=node, drained=old.drained, hangs=old.hangs, incidents=old.incidents))
 
-    def _hold_against_cards(self, record: NodeRecord, before: NodeRecord) -> None:
+    def _write_cards(self, record: NodeRecord, before: NodeRecord) -> None:
+        """Store new and changed incidents of GPUs in the GPUs' own files."""
         old = {(incident.at, incident.gpu): incident for incident in before.incidents}
         changed = [
             incident
@@ -165,54 +190,79 @@ class NodeHistory:
         ]
         for uuid in {incident.gpu for incident in changed}:
             path = self._file("card", uuid)
-            known = {_key(incident): incident for incident in _incidents(path)}
-            known |= {_key(incident): incident for incident in changed if incident.gpu == uuid}
-            rows = [asdict(incident) for incident in list(known.values())[-KEEP:]]
-            self._put(path, {"uuid": uuid, "incidents": rows})
+            incidents = {_key(incident): incident for incident in _read_incidents(path)}
+            incidents |= {_key(incident): incident for incident in changed if incident.gpu == uuid}
+            rows = [asdict(incident) for incident in list(incidents.values())[-MAX_ENTRIES:]]
+            self._write_json(path, {"uuid": uuid, "incidents": rows})
 
     def _write(self, record: NodeRecord) -> None:
-        self._put(self._file("node", record.node), asdict(record))
+        self._write_json(self._file("node", record.node), asdict(record))
 
-    def _put(self, path: Path, mapping: Mapping[str, Any]) -> None:
+    def _write_json(self, path: Path, fields: Mapping[str, Any]) -> None:
         path.parent.mkdir(exist_ok=True, mode=0o755)
-        self.site.write(path, json.dumps(mapping, separators=(",", ":")))
+        self.site.write(path, json.dumps(fields, separators=(",", ":")))
 
     def _file(self, kind: str, name: str) -> Path:
         return self.site.nodes / kind / f"{quote(name, safe='').replace('.', '%2E')}.json"
 
 
 def update_record(before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict, *, baseline_hours: float) -> NodeRecord:
-    """The record with this look in it. What could not be seen leaves what is known as it was. Pure."""
+    """Return a node's record with one more health check. Values that the check could not read stay as stored. Pure."""
     at = snapshot.at.timestamp()
-    rebooted = bool(snapshot.boot and before.boot and snapshot.boot != before.boot)
-    is_old = before.ports_at is None or at - before.ports_at > baseline_hours * 3600
-    active = {name: port for name, port in snapshot.ports.items() if port.state == "ACTIVE"}
     gpus = snapshot.smi.gpus if snapshot.smi else ()
+    replays = {gpu.uuid: gpu.replays for gpu in gpus if gpu.uuid and gpu.replays is not None}
+    ports, ports_at = _merge_ports(before, snapshot, baseline_hours)
     return replace(
-        before, at=at, health=verdict.health.value, evidence=tuple(result.evidence for result in verdict.evidence),
-        boot=snapshot.boot or before.boot, cards=_cards(before, snapshot),
+        before,
+        at=at,
+        health=verdict.health.value,
+        evidence=tuple(result.evidence for result in verdict.evidence),
+        boot=snapshot.boot or before.boot,
+        cards=_merge_cards(before, snapshot),
         memory_kb=max(before.memory_kb or 0, snapshot.memory_kb or 0) or None,
         shm_kb=snapshot.shm_kb if snapshot.shm_kb is not None else before.shm_kb,
         driver=(snapshot.smi.driver if snapshot.smi else "") or before.driver,
-        links={**before.links, **{uuid: tuple(sorted({*before.links.get(uuid, ()), *up}))
-                                  for uuid, up in snapshot.links.items() if up}},
+        links=_merge_links(before, snapshot),
         link_errors={**before.link_errors, **snapshot.link_errors},
-        replays={**before.replays, **{gpu.uuid: gpu.replays for gpu in gpus if gpu.uuid and gpu.replays is not None}},
-        ports={**before.ports, **active} if is_old or rebooted else {**active, **before.ports},
-        ports_at=at if active and (is_old or rebooted) else before.ports_at,
-        passed=_passed(before, verdict, at), incidents=_with_incidents(before, snapshot, verdict),
-    )  # fmt: skip
+        replays={**before.replays, **replays},
+        ports=ports,
+        ports_at=ports_at,
+        passed=_append_passed(before, verdict, at),
+        incidents=_merge_incidents(before, snapshot, verdict),
+    )
 
 
-def _passed(before: NodeRecord, verdict: Verdict, at: float) -> tuple[float, ...]:
+def _merge_ports(
+    before: NodeRecord, snapshot: NodeSnapshot, baseline_hours: float
+) -> tuple[dict[str, Port], float | None]:
+    """Return the baseline of active ports, and its time. A reboot, or `baseline_hours`, starts a new baseline."""
+    at = snapshot.at.timestamp()
+    is_rebooted = bool(snapshot.boot and before.boot and snapshot.boot != before.boot)
+    is_old = before.ports_at is None or at - before.ports_at > baseline_hours * 3600
+    active = {name: port for name, port in snapshot.ports.items() if port.state == "ACTIVE"}
+    if is_old or is_rebooted:
+        return {**before.ports, **active}, at if active else before.ports_at
+    return {**active, **before.ports}, before.ports_at
+
+
+def _merge_links(before: NodeRecord, snapshot: NodeSnapshot) -> dict[str, tuple[int, ...]]:
+    """Return, by GPU UUID, the NVLinks that were ever up."""
+    links = dict(before.links)
+    for uuid, up in snapshot.links.items():
+        if up:
+            links[uuid] = tuple(sorted({*before.links.get(uuid, ()), *up}))
+    return links
+
+
+def _append_passed(before: NodeRecord, verdict: Verdict, at: float) -> tuple[float, ...]:
+    """Return the passed health checks in a row. A check of unknown result neither adds one nor ends the row."""
     if verdict.is_bad:
         return ()
-    # Unknown is no pass, and takes none away.
-    return (*before.passed, at)[-20:] if verdict.health.value == "healthy" else before.passed
+    return (*before.passed, at)[-MAX_PASSED:] if verdict.health is Health.HEALTHY else before.passed
 
 
-def _cards(before: NodeRecord, snapshot: NodeSnapshot) -> tuple[Card, ...]:
-    """Cards that went missing are expected on: only as many or more replace what is known."""
+def _merge_cards(before: NodeRecord, snapshot: NodeSnapshot) -> tuple[Card, ...]:
+    """Return the GPUs that the node should have. Fewer GPUs never replace the stored ones."""
     cards = tuple(
         Card(uuid=gpu.uuid, serial=gpu.serial, bus=gpu.bus, name=gpu.name)
         for gpu in (snapshot.smi.gpus if snapshot.smi else ())
@@ -221,19 +271,28 @@ def _cards(before: NodeRecord, snapshot: NodeSnapshot) -> tuple[Card, ...]:
     return cards if len(cards) >= len(before.cards) else before.cards
 
 
-def _with_incidents(before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict) -> tuple[Incident, ...]:
-    """The same thing on the same card since the same boot is one incident, however often it is seen."""
-    at, serials = snapshot.at.timestamp(), {gpu.uuid: gpu.serial for gpu in (snapshot.smi.gpus if snapshot.smi else ())}
-    serials = {card.uuid: card.serial for card in before.cards} | serials
-    found = {_key(incident): incident for incident in before.incidents}
+def _merge_incidents(before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict) -> tuple[Incident, ...]:
+    """Return the incidents with the new evidence. One check of one GPU since one boot is one incident."""
+    at = snapshot.at.timestamp()
+    serials = {card.uuid: card.serial for card in before.cards}
+    serials |= {gpu.uuid: gpu.serial for gpu in (snapshot.smi.gpus if snapshot.smi else ())}
+    incidents = {_key(incident): incident for incident in before.incidents}
     for result in verdict.evidence:
         new = Incident(
-            at=at, last=at, count=1, node=snapshot.node, check=result.check, severity=result.severity.value,
-            evidence=result.evidence[:300], gpu=result.gpu, serial=serials.get(result.gpu, ""), boot=snapshot.boot,
-        )  # fmt: skip
-        old = found.get(_key(new))
-        found[_key(new)] = replace(old, last=at, count=old.count + 1, evidence=new.evidence) if old else new
-    return tuple(found.values())[-KEEP:]
+            at=at,
+            last=at,
+            count=1,
+            node=snapshot.node,
+            check=result.check,
+            severity=result.severity.value,
+            evidence=result.evidence[:MAX_EVIDENCE_CHARS],
+            gpu=result.gpu,
+            serial=serials.get(result.gpu, ""),
+            boot=snapshot.boot,
+        )
+        old = incidents.get(_key(new))
+        incidents[_key(new)] = replace(old, last=at, count=old.count + 1, evidence=new.evidence) if old else new
+    return tuple(incidents.values())[-MAX_ENTRIES:]
 
 
 def _key(incident: Incident) -> tuple[str, str, str, str]:
@@ -241,69 +300,73 @@ def _key(incident: Incident) -> tuple[str, str, str, str]:
 
 
 def score(incidents: Iterable[Incident], drained: Iterable[float], now: datetime, days: float) -> float:
-    """How much of a lemon: each faulty incident of the last `days` counts 3, each degraded one 1, each drain 2."""
+    """Return the flaky-node score: 3 a faulty incident of the last `days`, 1 a degraded incident, 2 a drain."""
     since = (now - timedelta(days=days)).timestamp()
-    weights = {Severity.FAULTY.value: 3.0, Severity.DEGRADED.value: 1.0}
-    found = sum(weights.get(incident.severity, 0.0) for incident in incidents if incident.last >= since)
-    return found + 2.0 * _since(drained, now, days)
+    recent = [incident for incident in incidents if incident.last >= since]
+    points = sum(INCIDENT_POINTS.get(incident.severity, 0.0) for incident in recent)
+    return points + DRAIN_POINTS * _count_recent(drained, now, days)
 
 
-def _since(times: Iterable[float], now: datetime, days: float) -> int:
+def _count_recent(times: Iterable[float], now: datetime, days: float) -> int:
     since = (now - timedelta(days=days)).timestamp()
     return sum(at >= since for at in times)
 
 
 def node_score(record: NodeRecord, cards: Mapping[str, Sequence[Incident]], now: datetime, days: float) -> float:
-    """That of the node: its own incidents, and those that its cards had under other names. A hang of which it was the
-    odd one counts 2, once there are two: the first may have been the program."""
-    elsewhere = [
-        incident for card in record.cards for incident in cards.get(card.uuid, ()) if incident.node != record.node
-    ]  # fmt: skip
-    hangs = _since(record.hangs.values(), now, days)
-    return score([*record.incidents, *elsewhere], record.drained, now, days) + (2.0 * hangs if hangs > 1 else 0.0)
+    """Return a node's flaky-node score: its incidents, and those of its GPUs under other node names.
+
+    Each hang in which the node's ranks differed adds 2, from the second hang on: the program may have caused the first.
+    """
+    incidents = list(record.incidents)
+    for card in record.cards:
+        incidents += [incident for incident in cards.get(card.uuid, ()) if incident.node != record.node]
+    hangs = _count_recent(record.hangs.values(), now, days)
+    return score(incidents, record.drained, now, days) + (HANG_POINTS * hangs if hangs > 1 else 0.0)
 
 
 def find_lemons(cards: Mapping[str, Sequence[Incident]], now: datetime, *, days: float, limit: float) -> dict[str, str]:
-    """By UUID and by serial, what is held against the cards that are lemons."""
-    found: dict[str, str] = {}
+    """Return a summary by UUID and by serial number of each GPU whose score reaches `limit`."""
+    summaries: dict[str, str] = {}
     for uuid, incidents in cards.items():
-        if not incidents or (points := score(incidents, (), now, days)) < limit:
+        points = score(incidents, (), now, days)
+        if not incidents or points < limit:
             continue
-        last = max(incidents, key=lambda incident: incident.last)
-        when = datetime.fromtimestamp(last.last, UTC)
-        text = f"score {points:g}; last on {last.node}, {when:%Y-%m-%d}: {last.check}: {last.evidence[:80]}"
-        found[uuid] = text
-        found |= {incident.serial: text for incident in incidents if incident.serial}
-    return found
+        newest = max(incidents, key=lambda incident: incident.last)
+        day = datetime.fromtimestamp(newest.last, UTC)
+        text = f"score {points:g}; last on {newest.node}, {day:%Y-%m-%d}: {newest.check}: {newest.evidence[:80]}"
+        summaries[uuid] = text
+        summaries |= {incident.serial: text for incident in incidents if incident.serial}
+    return summaries
 
 
 def _read(path: Path) -> NodeRecord | None:
     try:
-        return _record(json.loads(path.read_text()))
+        return _parse_record(json.loads(path.read_text()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _incidents(path: Path) -> list[Incident]:
+def _read_incidents(path: Path) -> list[Incident]:
     try:
-        return [Incident(**load) for load in json.loads(path.read_text())["incidents"]]
+        return [Incident(**fields) for fields in json.loads(path.read_text())["incidents"]]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
 
 
-def _record(fields: dict[str, Any]) -> NodeRecord:
-    made: dict[str, Any] = {
+def _parse_record(fields: dict[str, Any]) -> NodeRecord:
+    """Parse a stored record. Raises TypeError, ValueError, AttributeError for other JSON."""
+    parsed: dict[str, Any] = {
         "evidence": tuple(fields.get("evidence", ())),
-        "cards": tuple(Card(**each) for each in fields.get("cards", ())),
+        "cards": tuple(Card(**card) for card in fields.get("cards", ())),
         "links": {uuid: tuple(up) for uuid, up in fields.get("links", {}).items()},
         "ports": {name: Port(**port) for name, port in fields.get("ports", {}).items()},
         "passed": tuple(fields.get("passed", ())),
         "drained": tuple(fields.get("drained", ())),
         "hangs": dict(fields.get("hangs", {})),
-        "incidents": tuple(Incident(**each) for each in fields.get("incidents", ())),
+        "incidents": tuple(Incident(**incident) for incident in fields.get("incidents", ())),
     }
-    return NodeRecord(**{**fields, **made})
+    return NodeRecord(**{**fields, **parsed})
 
 
-def _time(seconds: float | None) -> datetime | None:
+def _to_datetime(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -1,9 +1,9 @@
-"""What was known of nodes when something happened there: what `why` says beside what the logs tell. Pure."""
+"""Summaries of the stored history of nodes around the end of an attempt, for `opsctl why`. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from opsctl.nodes.health.node_state import Health, Severity
@@ -11,100 +11,122 @@ from opsctl.nodes.history import Incident, NodeRecord
 from opsctl.nodesets import fold
 from opsctl.units import format_duration
 
-SHOWN = 6
-"""Nodes, or cards, of which so many are told."""
-HOUR = 3600.0
+MAX_LINES = 6
+"""Nodes, or GPUs, that a summary describes."""
+MAX_EVIDENCE_CHARS = 120
+_HOUR_S = 3600.0
+_DAY_S = 24 * _HOUR_S
 
 
 def summarize_node(
     record: NodeRecord, cards: Mapping[str, Sequence[Incident]], *, at: datetime, days: float
 ) -> list[str]:
-    """What speaks against the node to which the first cause points, its cards under other names too."""
-    stamp = at.timestamp()
-    before = [
-        incident for incident in record.incidents if incident.at <= stamp and incident.last >= stamp - days * 24 * HOUR
-    ]
+    """Describe the evidence against the suspect node: its incidents, and those of its GPUs under other node names.
+
+    `at` is the end of the attempt; incidents of the `days` before count.
+    """
+    end, node = at.timestamp(), record.node
+    since = end - days * _DAY_S
     lines = []
+    before = [incident for incident in record.incidents if incident.at <= end and incident.last >= since]
     if before:
-        lines.append(f"{record.node} has had {_findings(before)} in the {days:g} days before")
-    if hangs := sum(stamp - days * 24 * HOUR <= hang < stamp for hang in record.hangs.values()):
-        lines.append(
-            f"{record.node} has been the odd one in {hangs} hang{'s' * (hangs != 1)} in the {days:g} days before"
-        )
-    lines += _standing(record, stamp)
-    if later := min(
-        (incident for incident in record.incidents if incident.at > stamp),
-        key=lambda incident: incident.at,
-        default=None,
-    ):
-        lines.append(f"{record.node}, {format_duration(later.at - stamp)} after: {_words(later)}")
-    return [*lines, *_elsewhere(record, cards, stamp - days * 24 * HOUR)]
+        lines.append(f"{node} has had {_count_findings(before)} in the {days:g} days before")
+    hangs = sum(since <= hang < end for hang in record.hangs.values())
+    if hangs:
+        lines.append(f"{node} had the odd ranks in {hangs} hang{'s' * (hangs != 1)} in the {days:g} days before")
+    standing = _describe_standing(record, end)
+    if standing:
+        lines.append(standing)
+    later = [incident for incident in record.incidents if incident.at > end]
+    if later:
+        first = min(later, key=lambda incident: incident.at)
+        lines.append(f"{node}, {format_duration(first.at - end)} after: {_render(first)}")
+    return lines + _describe_cards(record, cards, since)
 
 
 def summarize_nodes(records: Sequence[NodeRecord], *, at: datetime) -> list[str]:
-    """What was known of an attempt's nodes, where no log names a cause."""
-    stamp = at.timestamp()
-    bad = {record.node: found for record in records if (found := list(_standing(record, stamp)))}
-    unseen = [record.node for record in records if record.at is None]
-    well = [record for record in records if record.node not in {*bad, *unseen} and _was_well(record, stamp)]
-    lines = [line for each in list(bad.values())[:SHOWN] for line in each]
-    if len(bad) > SHOWN:
-        lines.append(f"so were {fold(list(bad)[SHOWN:])}")
-    if well:
-        lines.append(f"health had found nothing wrong with {fold(record.node for record in well)} then")
-    if unseen:
-        lines.append(f"nobody had looked at {fold(unseen)}; opsctl health {fold(unseen)}")
+    """Describe the health of an attempt's nodes at its end, for an attempt whose logs name no cause."""
+    end = at.timestamp()
+    bad: dict[str, str] = {}
+    healthy: list[str] = []
+    unchecked: list[str] = []
+    for record in records:
+        if standing := _describe_standing(record, end):
+            bad[record.node] = standing
+        elif record.at is None:
+            unchecked.append(record.node)
+        elif _was_healthy(record, end):
+            healthy.append(record.node)
+    lines = list(bad.values())[:MAX_LINES]
+    if len(bad) > MAX_LINES:
+        lines.append(f"also faulty or degraded: {fold(list(bad)[MAX_LINES:])}")
+    if healthy:
+        lines.append(f"healthy at the last check before: {fold(healthy)}")
+    if unchecked:
+        lines.append(f"no health check stored of {fold(unchecked)}; run opsctl health {fold(unchecked)}")
     return lines
 
 
-def _standing(record: NodeRecord, stamp: float) -> Iterator[str]:
-    """The worst that the last look before, or those before and after, had found; nothing of what it had passed since,
-    or of what is old while others have looked."""
+def _describe_standing(record: NodeRecord, end: float) -> str:
+    """Describe the worst fault that the node still had at `end`; return an empty string for none.
+
+    A fault that the node has since passed a health check without does not count, nor does a fault more than a day
+    older than `end`, unless no later health check exists.
+    """
     incidents = [
-        incident
-        for incident in record.incidents
-        if incident.at <= stamp
-        and not any(incident.last < look <= stamp for look in (*record.passed, record.cleared or 0.0))
+        incident for incident in record.incidents if incident.at <= end and not _is_cleared(incident, record, end)
     ]
-    newest = max((min(incident.last, stamp) for incident in incidents), default=0.0)
-    if not incidents or not (stamp - newest <= 24 * HOUR or record.at == newest):
-        return
-    last = [incident for incident in incidents if newest - min(incident.last, stamp) < HOUR]
-    worst = next((incident for incident in last if incident.severity == Severity.FAULTY.value), last[0])
-    lasts = worst.last >= stamp
-    when = f"since {_day(worst.at)}" if lasts else f"when looked at {format_duration(stamp - worst.last)} before"
-    yield f"{record.node} was already {worst.severity}, {when}: {_words(worst)}"
+    if not incidents:
+        return ""
+    newest = max(min(incident.last, end) for incident in incidents)
+    if end - newest > _DAY_S and record.at != newest:
+        return ""
+    latest = [incident for incident in incidents if newest - min(incident.last, end) < _HOUR_S]
+    worst = next((incident for incident in latest if incident.severity == Severity.FAULTY.value), latest[0])
+    if worst.last >= end:
+        since = f"since {_format_time(worst.at)}"
+    else:
+        since = f"at the check {format_duration(end - worst.last)} before"
+    return f"{record.node} was already {worst.severity}, {since}: {_render(worst)}"
 
 
-def _was_well(record: NodeRecord, stamp: float) -> bool:
-    """A look before says so."""
-    last = record.at is not None and record.at <= stamp and record.health == Health.HEALTHY.value
-    return last or any(look <= stamp for look in record.passed)
+def _is_cleared(incident: Incident, record: NodeRecord, end: float) -> bool:
+    """Return whether the node passed a check, or was put back into service, between the incident and `end`."""
+    return any(incident.last < passed <= end for passed in (*record.passed, record.cleared or 0.0))
 
 
-def _elsewhere(record: NodeRecord, cards: Mapping[str, Sequence[Incident]], since: float) -> list[str]:
+def _was_healthy(record: NodeRecord, end: float) -> bool:
+    """Return whether a health check before `end` found the node healthy."""
+    is_last_healthy = record.at is not None and record.at <= end and record.health == Health.HEALTHY.value
+    return is_last_healthy or any(passed <= end for passed in record.passed)
+
+
+def _describe_cards(record: NodeRecord, cards: Mapping[str, Sequence[Incident]], since: float) -> list[str]:
+    """Describe the incidents that the node's GPUs had in other nodes."""
     lines = []
     for card in record.cards:
-        there = [
+        elsewhere = [
             incident for incident in cards.get(card.uuid, ()) if incident.node != record.node and incident.last >= since
         ]
-        if there:
-            last = max(there, key=lambda incident: incident.last)
-            text = f"{card.uuid} of {record.node} has had {_findings(there)} as a card of {last.node}"
-            lines.append(f"{text}, the last on {_day(last.last)}: {_words(last)}")
-    return lines[:SHOWN]
+        if elsewhere:
+            newest = max(elsewhere, key=lambda incident: incident.last)
+            text = f"{card.uuid} of {record.node} has had {_count_findings(elsewhere)} in node {newest.node}"
+            lines.append(f"{text}, the last on {_format_time(newest.last)}: {_render(newest)}")
+    return lines[:MAX_LINES]
 
 
-def _findings(incidents: Sequence[Incident]) -> str:
-    """`3 findings (xid 2, ecc 1)`"""
-    each = ", ".join(f"{check} {count}" for check, count in Counter(one.check for one in incidents).most_common())
-    return f"{len(incidents)} finding{'s' * (len(incidents) != 1)} ({each})"
+def _count_findings(incidents: Sequence[Incident]) -> str:
+    """Return `3 findings (xid 2, ecc 1)`."""
+    by_check = Counter(incident.check for incident in incidents).most_common()
+    counts = ", ".join(f"{check} {count}" for check, count in by_check)
+    return f"{len(incidents)} finding{'s' * (len(incidents) != 1)} ({counts})"
 
 
-def _words(incident: Incident) -> str:
+def _render(incident: Incident) -> str:
     gpu = f"{incident.gpu} " if incident.gpu else ""
-    return f"{incident.check}: {gpu}{incident.evidence[:120]}"
+    return f"{incident.check}: {gpu}{incident.evidence[:MAX_EVIDENCE_CHARS]}"
 
 
-def _day(stamp: float) -> str:
-    return f"{datetime.fromtimestamp(stamp, UTC):%Y-%m-%d %H:%M}"
+def _format_time(seconds: float) -> str:
+    """Show a Unix time in UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"

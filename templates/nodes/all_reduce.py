@@ -1,14 +1,16 @@
-"""What `opsctl test-nodes` runs on a node: one process for each device, in Python 3.8 or later with torch.
+"""The program that `opsctl test-nodes` runs on a node: one process a device, Python 3.8 or later with torch.
 
-python - '{"seconds": 30, "megabytes": 64}'                         alone: allocate on every device, multiply there
-python - '{..., "rank": 0, "world": 4, "master": "node001", "port": 29555, "devices": 8}'     together: all-reduce
+Alone, allocate and multiply on every device:
+    python - '{"timeout_s": 30, "size_mib": 64}'
+Together, all-reduce over the ranks of a group:
+    python - '{..., "rank": 0, "world": 4, "master": "node001", "port": 29555, "devices": 8}'
 
-It prints JSON, one object a line: `begun` as soon as torch is there, then what it found or the `error`.
+The output is JSON, one object a line: `begun` once torch is imported, then the results or the `error`.
 """
 
 import sys
 
-sys.path[:] = [place for place in sys.path if place]  # nothing of the working directory; `-P` came with Python 3.11
+sys.path[:] = [path for path in sys.path if path]  # no imports from the working directory; `-P` needs Python 3.11
 
 import json
 import os
@@ -16,90 +18,104 @@ import signal
 import time
 from datetime import timedelta
 
-
-def say(**what):
-    print(json.dumps(what), flush=True)
-
-
-def device_of(torch, local):
-    return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+MAX_ERROR_CHARS = 300
+REPEATS = 4
 
 
-def alone(torch, asked):
-    """Every device holds a large tensor and multiplies it right."""
+def print_fields(**fields):
+    print(json.dumps(fields), flush=True)
+
+
+def get_device(torch, local_rank):
+    return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def test_alone(torch, options):
+    """Allocate a large tensor on every device and multiply matrices there. Raises ArithmeticError."""
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    for local in range(max(1, devices)):
-        device = device_of(torch, local)
-        held = torch.ones(asked["megabytes"] * 2**18, device=device)
-        side = torch.ones(512, 512, device=device)
-        if float(held.sum(dtype=torch.float64)) != held.numel() or float((side @ side)[0, 0]) != 512:
-            raise ArithmeticError(f"device {local} reckons wrong")
-    say(devices=devices, torch=torch.__version__)
+    for local_rank in range(max(1, devices)):
+        device = get_device(torch, local_rank)
+        tensor = torch.ones(options["size_mib"] * 2**18, device=device)
+        matrix = torch.ones(512, 512, device=device)
+        if float(tensor.sum(dtype=torch.float64)) != tensor.numel() or float((matrix @ matrix)[0, 0]) != 512:
+            raise ArithmeticError(f"device {local_rank} computes wrong results")
+    print_fields(devices=devices, torch=torch.__version__)
 
 
-def together(torch, asked, local):
-    """Sum a tensor over all ranks; the bandwidth is that of NCCL's tests: size / time x 2(n-1)/n."""
+def test_together(torch, options, local_rank):
+    """Sum a tensor over all ranks. Raises ArithmeticError.
+
+    Bandwidth as in NCCL's tests (busbw): size / time x 2(n-1)/n.
+    """
     import torch.distributed as dist
 
-    device, number = device_of(torch, local), max(1, asked["devices"])
-    ranks, rank = asked["world"] * number, asked["rank"] * number + local
+    device = get_device(torch, local_rank)
+    ranks_per_node = max(1, options["devices"])
+    ranks = options["world"] * ranks_per_node
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"tcp://{asked['master']}:{asked['port']}",
-        rank=rank,
+        init_method=f"tcp://{options['master']}:{options['port']}",
+        rank=options["rank"] * ranks_per_node + local_rank,
         world_size=ranks,
-        timeout=timedelta(seconds=asked["seconds"]),
+        timeout=timedelta(seconds=options["timeout_s"]),
     )
-    given = torch.ones(asked["megabytes"] * 2**18, device=device)
-    times = []
-    for _ in range(4):
-        given.fill_(1.0)
+    tensor = torch.ones(options["size_mib"] * 2**18, device=device)
+    times_s = []
+    for _ in range(REPEATS):
+        tensor.fill_(1.0)
         dist.barrier()
         started = time.perf_counter()
-        dist.all_reduce(given)
-        total = float(given[-1])  # waits for the device
-        times.append(time.perf_counter() - started)
+        dist.all_reduce(tensor)
+        total = float(tensor[-1])  # waits for the device
+        times_s.append(time.perf_counter() - started)
         if total != ranks:
-            raise ArithmeticError(f"the sum over {ranks} ranks came out as {total:g}")
+            raise ArithmeticError(f"the sum over {ranks} ranks is {total:g}")
     dist.barrier()
-    if local == 0:
-        say(seconds=min(times), gigabytes_per_s=given.numel() * 4 / min(times) * 2 * (ranks - 1) / ranks / 1e9)
+    if local_rank == 0:
+        size_bytes = tensor.numel() * 4
+        bandwidth = size_bytes / min(times_s) * 2 * (ranks - 1) / ranks / 1e9
+        print_fields(seconds=min(times_s), gigabytes_per_s=bandwidth)
 
 
-def run(asked, local):
+def run(options, local_rank):
+    """Run the test for one device. Return the exit code."""
     try:
         import torch
 
-        if local == 0:
-            say(begun=True)
-        if "rank" in asked:
-            together(torch, asked, local)
+        if local_rank == 0:
+            print_fields(begun=True)
+        if "rank" in options:
+            test_together(torch, options, local_rank)
         else:
-            alone(torch, asked)
+            test_alone(torch, options)
     except BaseException as error:
-        first = str(error).strip().split("\n")[0][:300]
-        say(error=f"{type(error).__name__}: {first}")
+        first_line = str(error).strip().split("\n")[0][:MAX_ERROR_CHARS]
+        print_fields(error=f"{type(error).__name__}: {first_line}")
         return 1
     return 0
 
 
+def set_alarm(options):
+    """End this process after its time limit. SIGALRM's default action also ends a process inside a driver call."""
+    signal.alarm(int(options["timeout_s"] + options.get("start_timeout_s", 60)))
+
+
 def main():
-    asked = json.loads(sys.argv[1])
-    # Whatever hangs: the default action of the signal ends it, also in the middle of a driver's call.
-    signal.alarm(int(asked["seconds"] + asked.get("start_seconds", 60)))
+    options = json.loads(sys.argv[1])
+    set_alarm(options)
     os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
-    if asked.get("interface"):
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = asked["interface"]
+    if options.get("interface"):
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = options["interface"]
     children = []
-    for local in range(1, asked.get("devices", 0)):
+    for local_rank in range(1, options.get("devices", 0)):
         child = os.fork()
         if child == 0:
-            signal.alarm(int(asked["seconds"] + asked.get("start_seconds", 60)))
-            os._exit(run(asked, local))
+            set_alarm(options)  # a forked process has no alarm
+            os._exit(run(options, local_rank))
         children.append(child)
-    code = run(asked, 0)
+    code = run(options, 0)
     for child in children:
         code |= 1 if os.waitpid(child, 0)[1] else 0
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The test itself: every node alone, then all of them together, then whatever part of them fails."""
+"""The collective test: every node alone, then an all-reduce over all nodes, then over ever smaller failing groups."""
 
 from __future__ import annotations
 
@@ -14,30 +14,37 @@ from opsctl.nodesets import fold
 from opsctl.ports import Answer, Clock
 from opsctl.render import templates_dir
 
-PORTS = range(10_000, 20_000)
-SLOW = 0.5
-"""A node whose bandwidth is less than this share of the median of all is degraded."""
+RENDEZVOUS_PORTS = range(10_000, 20_000)
+MIN_SHARE_OF_MEDIAN = 0.5
+"""A node whose bandwidth is below this share of the median bandwidth is degraded."""
+MAX_ERROR_CHARS = 300
+_LATE_ANSWER_S = 10
+"""Time for an answer to arrive after the program on the node has ended itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestOptions:
-    """How nodes are tested."""
+    """Settings of a collective test."""
 
     python: str
-    """The interpreter there, which has torch."""
-    seconds: float = 30.0
-    """What one all-reduce of all, with its rendezvous, may take."""
-    start_seconds: float = 90.0
-    """To get to a node, to import torch there, and to wake its devices."""
-    megabytes: int = 64
-    """What is summed, and allocated on every device."""
+    """Path of an interpreter with torch on the nodes."""
+    timeout_s: float = 30.0
+    """Time limit of one all-reduce with its rendezvous."""
+    start_timeout_s: float = 90.0
+    """Time limit to reach a node, import torch and initialize the devices."""
+    size_mib: int = 64
+    """Size of the tensor that is allocated on every device and summed."""
     interface: str = ""
-    """The network interface to use; torch's own choice if empty."""
+    """Network interface; empty for torch's default."""
+
+    @property
+    def program_timeout_s(self) -> float:
+        return self.timeout_s + self.start_timeout_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestRound:
-    """Groups that were tested at the same time."""
+    """Results of the groups that were tested at the same time."""
 
     groups: tuple[Group, ...]
     passed: tuple[bool, ...]
@@ -46,129 +53,167 @@ class TestRound:
 
 @dataclass(slots=True, kw_only=True)
 class CollectiveTest:
-    """Tests nodes; keeps what every round came to."""
+    """Runs tests on nodes and records every round."""
 
     fanout: Fanout
-    ask: TestOptions
+    options: TestOptions
     clock: Clock
     addresses: Mapping[str, str]
-    dice: random.Random
+    """Network address by node; the node's name where an address is missing."""
+    rng: random.Random
+    """Chooses the rendezvous ports."""
     notify: Callable[[str], None] = lambda _: None
+    """Receives one progress line for each round."""
     devices: dict[str, int] = field(default_factory=dict)
+    """Number of GPUs by node, as the test alone reported them."""
     rounds: list[TestRound] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
-    """By node, what it said last when a test failed."""
+    """Last error by node."""
 
-    def alone(self, nodes: Sequence[str]) -> dict[str, Verdict]:
-        """Each node by itself: is torch there, does every device hold and reckon. Raises nothing."""
+    def test_alone(self, nodes: Sequence[str]) -> dict[str, Verdict]:
+        """Test every node without the others: import torch, allocate and multiply on every device. Raises nothing."""
         self.notify(f"alone: {fold(nodes)}")
         answers = self._run({node: {} for node in nodes})
-        return {node: self._of_one(node, answer) for node, answer in answers.items()}
+        return {node: self._judge_alone(node, answer) for node, answer in answers.items()}
 
     def search(self, nodes: Sequence[str]) -> SearchResult:
-        """All together, and where that fails, which of them."""
-        return search(nodes, self.test)
+        """Test all nodes together; if the test fails, find the nodes that make it fail."""
+        return search(nodes, self.test_groups)
 
-    def pairs(self, nodes: Sequence[str], rounds: int) -> dict[str, float]:
-        """The median bandwidth of each node in `rounds` rounds of pairs, in GB/s; every round with other partners."""
-        found: dict[str, list[float]] = {node: [] for node in nodes}
-        for groups in tournament(nodes)[:rounds]:
-            self.test(groups)
-            for group, speed in zip(groups, self.rounds[-1].gigabytes_per_s, strict=True):
-                for node in group if speed is not None else ():
-                    found[node].append(speed or 0.0)
-        return {node: sorted(speeds)[len(speeds) // 2] for node, speeds in found.items() if speeds}
+    def measure_pairs(self, nodes: Sequence[str], rounds: int) -> dict[str, float]:
+        """Return the median bandwidth of each node in GB/s over `rounds` rounds of pairs, each with new partners."""
+        bandwidths: dict[str, list[float]] = {node: [] for node in nodes}
+        for pairs in tournament(nodes)[:rounds]:
+            self.test_groups(pairs)
+            for pair, bandwidth in zip(pairs, self.rounds[-1].gigabytes_per_s, strict=True):
+                if bandwidth is None:
+                    continue
+                for node in pair:
+                    bandwidths[node].append(bandwidth)
+        return {node: _median(values) for node, values in bandwidths.items() if values}
 
-    def test(self, groups: Sequence[Group]) -> list[bool]:
-        """An all-reduce over each group, all at the same time: whether each ended well."""
+    def test_groups(self, groups: Sequence[Group]) -> list[bool]:
+        """Run an all-reduce over every group at the same time. Return whether each group passed."""
         self.notify(" ".join(["together:", *(fold(group) for group in groups)]))
-        asked: dict[str, dict[str, object]] = {}
-        for group, port in zip(groups, self.dice.sample(PORTS, len(groups)), strict=True):
-            devices = min(self.devices.get(node, 0) for node in group)
-            for rank, node in enumerate(group):
-                asked[node] = {"rank": rank, "world": len(group), "port": port, "devices": devices,
-                               "master": self.addresses.get(group[0]) or group[0]}  # fmt: skip
-        answers = self._run(asked)
-        passed = tuple(all(answers[node].code == 0 for node in group) for group in groups)
-        speeds = tuple(_speed(answers[group[0]]) if fine else None for group, fine in zip(groups, passed, strict=True))
-        self.errors |= {node: why for node, answer in answers.items() if (why := _why(answer))}
-        self.rounds.append(TestRound(groups=tuple(groups), passed=passed, gigabytes_per_s=speeds))
-        return list(passed)
+        requests: dict[str, dict[str, object]] = {}
+        for group, port in zip(groups, self.rng.sample(RENDEZVOUS_PORTS, len(groups)), strict=True):
+            requests |= self._group_requests(group, port)
+        answers = self._run(requests)
+        passed: list[bool] = []
+        bandwidths: list[float | None] = []
+        for group in groups:
+            group_passed = all(answers[node].code == 0 for node in group)
+            passed.append(group_passed)
+            bandwidths.append(_bandwidth(answers[group[0]]) if group_passed else None)
+        for node, answer in answers.items():
+            if error := _error(answer):
+                self.errors[node] = error
+        self.rounds.append(
+            TestRound(groups=tuple(groups), passed=tuple(passed), gigabytes_per_s=tuple(bandwidths)),
+        )
+        return passed
 
-    def _run(self, mapping: Mapping[str, Mapping[str, object]]) -> dict[str, Answer]:
-        ask = self.ask
+    def _group_requests(self, group: Group, port: int) -> dict[str, dict[str, object]]:
+        """Return the program's argument for each node of a group. Every node uses the same number of devices."""
+        common: dict[str, object] = {
+            "world": len(group),
+            "port": port,
+            "devices": min(self.devices.get(node, 0) for node in group),
+            "master": self.addresses.get(group[0]) or group[0],
+        }
+        return {node: {"rank": rank, **common} for rank, node in enumerate(group)}
+
+    def _run(self, requests: Mapping[str, Mapping[str, object]]) -> dict[str, Answer]:
+        """Run the test program on every node at the same time. The ranks wait for one another."""
+        options = self.options
         program = (templates_dir() / "nodes" / "all_reduce.py").read_text()
-        common = {"seconds": ask.seconds, "start_seconds": ask.start_seconds, "megabytes": ask.megabytes,
-                  "interface": ask.interface}  # fmt: skip
-        # All at once, however many: they wait for one another.
-        everybody = replace(self.fanout, parallel=max(1, len(mapping)))
-        limit = ask.seconds + ask.start_seconds + 10
+        common = {
+            "timeout_s": options.timeout_s,
+            "start_timeout_s": options.start_timeout_s,
+            "size_mib": options.size_mib,
+            "interface": options.interface,
+        }
+        fanout = replace(self.fanout, parallel=max(1, len(requests)))
+        timeout = options.program_timeout_s + _LATE_ANSWER_S
 
-        def run(node: str) -> Answer:
-            argv = (ask.python, "-", json.dumps(common | dict(mapping[node])))
-            return everybody.one(node, argv, timeout=limit, stdin=program)
+        def run_on(node: str) -> Answer:
+            argv = (options.python, "-", json.dumps(common | dict(requests[node])))
+            return fanout.run_on(node, argv, timeout=timeout, stdin=program)
 
-        return everybody.ask_each(mapping, run)
+        return fanout.map_nodes(requests, run_on)
 
-    def _of_one(self, node: str, answer: Answer) -> Verdict:
-        fields = _said(answer)
+    def _judge_alone(self, node: str, answer: Answer) -> Verdict:
+        """Judge a node's test alone. A node that was not reached, or that has no torch, is unknown, not faulty."""
+        fields = _parse_output(answer)
         devices = fields.get("devices")
         self.devices[node] = devices if isinstance(devices, int) else 0
         if answer.code == 0:
             return self.verdict(node, Health.HEALTHY, by=answer.by)
         if not fields.get("begun"):
-            # Not reached, or no torch: that says nothing of the node's devices.
-            remedy = "give the node's interpreter with torch by --python" if answer.code is not None else ""
-            return self.verdict(node, Health.UNKNOWN, _why(answer), by=answer.by, remedy=remedy)
-        why = str(
-            fields.get("error") or f"a device did not answer in {self.ask.seconds + self.ask.start_seconds:.0f} s"
+            remedy = "--python PATH names an interpreter with torch on the node" if answer.code is not None else ""
+            return self.verdict(node, Health.UNKNOWN, _error(answer), by=answer.by, remedy=remedy)
+        error = fields.get("error") or f"a device did not answer within {self.options.program_timeout_s:.0f} s"
+        return self.verdict(
+            node, Health.FAULTY, f"alone: {error}", by=answer.by, remedy="opsctl health shows the node's GPUs"
         )
-        return self.verdict(node, Health.FAULTY, f"alone: {why}", by=answer.by, remedy="opsctl health shows its cards")
 
-    def verdict(self, node: str, health: Health, why: str = "", *, by: str = "", remedy: str = "") -> Verdict:
+    def verdict(self, node: str, health: Health, evidence: str = "", *, by: str = "", remedy: str = "") -> Verdict:
+        """Return a verdict of the check `test-nodes`, without a result where there is no evidence."""
         severities = {Health.FAULTY: Severity.FAULTY, Health.DEGRADED: Severity.DEGRADED}
         severity = severities.get(health, Severity.UNKNOWN)
-        results = (CheckResult(check="test-nodes", severity=severity, evidence=why, remedy=remedy),) if why else ()
-        return Verdict(node=node, health=health, results=results, at=self.clock.now(), by=by)
+        result = CheckResult(check="test-nodes", severity=severity, evidence=evidence, remedy=remedy)
+        return Verdict(node=node, health=health, results=(result,) if evidence else (), at=self.clock.now(), by=by)
 
 
 def judge_nodes(
     test: CollectiveTest, alone: Mapping[str, Verdict], result: SearchResult, speeds: Mapping[str, float]
 ) -> list[Verdict]:
-    """What all rounds say of each node. Who only fails together with somebody is no bad node."""
+    """Return one verdict a node, from all rounds. Nodes that fail only with some other node are not blamed."""
     verdicts = dict(alone)
-    median = sorted(speeds.values())[len(speeds) // 2] if speeds else 0.0
+    median = _median(list(speeds.values())) if speeds else 0.0
     for node, speed in speeds.items():
-        if speed < SLOW * median:
-            why = f"{speed:.2f} GB/s in pairs, the median of all is {median:.2f}"
-            verdicts[node] = test.verdict(node, Health.DEGRADED, why, by=alone[node].by)
+        if speed < MIN_SHARE_OF_MEDIAN * median:
+            evidence = f"{speed:.2f} GB/s in pairs; the median of all nodes is {median:.2f} GB/s"
+            verdicts[node] = test.verdict(node, Health.DEGRADED, evidence, by=alone[node].by)
     for node in result.bad:
-        why = f"all-reduce fails with every other node: {test.errors.get(node) or 'no answer'}"
-        verdicts[node] = test.verdict(node, Health.FAULTY, why, by=alone[node].by)
+        evidence = f"all-reduce fails with every other node: {test.errors.get(node) or 'no answer'}"
+        verdicts[node] = test.verdict(node, Health.FAULTY, evidence, by=alone[node].by)
     for node in result.unsure:
-        why = f"all-reduce of {fold(result.unsure)} fails, and no good node was there to tell which it is"
-        verdicts[node] = test.verdict(node, Health.UNKNOWN, why, by=alone[node].by, remedy="add a node to the test")
+        evidence = f"all-reduce of {fold(result.unsure)} fails; without a good node the bad node is not known"
+        verdicts[node] = test.verdict(
+            node, Health.UNKNOWN, evidence, by=alone[node].by, remedy="add a good node to the test"
+        )
     return list(verdicts.values())
 
 
-def _said(answer: Answer) -> dict[str, object]:
+def _parse_output(answer: Answer) -> dict[str, object]:
+    """Merge the JSON objects that the program printed. Other lines are ignored."""
     fields: dict[str, object] = {}
     for line in answer.out.splitlines():
         try:
-            given = json.loads(line)
+            value = json.loads(line)
         except ValueError:
             continue
-        fields |= given if isinstance(given, dict) else {}
+        if isinstance(value, dict):
+            fields |= value
     return fields
 
 
-def _speed(answer: Answer) -> float | None:
-    speed = _said(answer).get("gigabytes_per_s")
-    return float(speed) if isinstance(speed, int | float) else None
+def _bandwidth(answer: Answer) -> float | None:
+    """Return the bandwidth in GB/s, None if the program printed none."""
+    bandwidth = _parse_output(answer).get("gigabytes_per_s")
+    return float(bandwidth) if isinstance(bandwidth, int | float) else None
 
 
-def _why(answer: Answer) -> str:
+def _error(answer: Answer) -> str:
+    """Return why the test failed on a node, an empty string if it passed."""
     if answer.code == 0:
         return ""
-    last = answer.err.strip().splitlines()[-1:] or [f"exit code {answer.code}"]
-    return str(_said(answer).get("error") or answer.problem or last[0])[:300]
+    last_line = answer.err.strip().splitlines()[-1:] or [f"exit code {answer.code}"]
+    error = _parse_output(answer).get("error") or answer.problem or last_line[0]
+    return str(error)[:MAX_ERROR_CHARS]
+
+
+def _median(values: Sequence[float]) -> float:
+    """Return the upper median. Raises IndexError for no values."""
+    return sorted(values)[len(values) // 2]

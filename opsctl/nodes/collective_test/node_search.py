@@ -1,120 +1,163 @@
-"""Which of many nodes makes a test of all of them fail: halves, then halves of the half that fails.
+"""Search for the nodes that make a collective test fail: test halves, then the halves of every failing half.
 
-Pure: it is given a way to test groups. A group passes or it does not; which node it was, nobody says.
+Pure: the caller provides the function that tests groups. A test tells only whether a group passed, never which of its
+nodes failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 Group = tuple[str, ...]
 Test = Callable[[Sequence[Group]], Sequence[bool]]
-"""Tests groups that share no node, all at once: whether each passed."""
+"""Tests disjoint groups at the same time and returns whether each group passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
     bad: Group = ()
-    """Nodes that fail with whichever good node they are tested."""
+    """Nodes that fail with every good node."""
     apart: tuple[tuple[Group, Group], ...] = ()
-    """Sides that pass each by itself and fail together: a link, or a switch between them. Mostly a node on each."""
+    """Pairs of sides: each side passes alone, the two sides fail together. Usually one node a side. The cause is a link
+    or a switch between the sides."""
     good: Group = ()
     unsure: Group = ()
-    """Nodes that fail together, where there was no good node to test them with."""
+    """Nodes that fail together while no good node is left to test them with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Halving:
+    """The groups that halving ends with."""
+
+    passed: list[Group]
+    failed_pairs: list[Group]
+    """Pairs that fail. A suspect without a partner is paired with itself."""
+    split: list[tuple[Group, Group]]
+    """Halves that both pass while their union fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Suspects:
+    """The suspects, after a test of each suspect with a good node."""
+
+    bad: list[str]
+    unsure: list[str]
+    apart: list[tuple[Group, Group]]
 
 
 def search(nodes: Sequence[str], test: Test) -> SearchResult:
-    """Find what fails among `nodes`, of which each passes alone.
+    """Find the bad nodes and the broken links among `nodes`. Every node must have passed alone.
 
-    For one bad node among n it takes 2 + log2 n rounds. Raises whatever `test` raises.
+    One bad node among n takes 2 + log2(n) rounds. Raises whatever `test` raises.
     """
-    whole = tuple(nodes)
-    if len(whole) < 2 or test([whole])[0]:
-        return SearchResult(good=whole)
-    passed, failed, split = _halves([whole], test)
-    good = [node for group in passed for node in group]
-    bad, unsure, apart = _with_good(failed, good, test)
-    good += [node for pair in failed for node in pair if node not in bad and node not in unsure]
-    for left, right in split:
-        sides = tuple(each for each in left if each in good), tuple(each for each in right if each in good)
-        if all(sides) and not test([sides[0] + sides[1]])[0]:
-            apart.append(_narrow(*sides, test))
-    return SearchResult(bad=tuple(bad), apart=tuple(apart), good=tuple(good), unsure=tuple(unsure))
+    every_node = tuple(nodes)
+    if len(every_node) < 2 or test([every_node])[0]:
+        return SearchResult(good=every_node)
+    halving = _halve(every_node, test)
+    good = _unique_nodes(halving.passed)
+    suspects = _test_suspects(halving.failed_pairs, good, test)
+    good += [node for node in _unique_nodes(halving.failed_pairs) if node not in suspects.bad + suspects.unsure]
+    apart = list(suspects.apart)
+    for left, right in halving.split:
+        good_left = tuple(node for node in left if node in good)
+        good_right = tuple(node for node in right if node in good)
+        if good_left and good_right and not test([good_left + good_right])[0]:
+            apart.append(_narrow(good_left, good_right, test))
+    return SearchResult(bad=tuple(suspects.bad), apart=tuple(apart), good=tuple(good), unsure=tuple(suspects.unsure))
 
 
-def _halves(groups: list[Group], test: Test) -> tuple[list[Group], list[Group], list[tuple[Group, Group]]]:
-    """Groups that pass, pairs that fail, and halves that pass though their whole does not; all groups given fail."""
-    passed: list[Group] = []
-    failed: list[Group] = []
-    split: list[tuple[Group, Group]] = []
-    while groups:
-        failed += [group for group in groups if len(group) == 2]
-        cut = [(group[: len(group) // 2], group[len(group) // 2 :]) for group in groups if len(group) > 2]
-        parts = [part for halves in cut for part in halves]
-        asked = [part for part in parts if len(part) > 1]
-        went = dict(zip(asked, test(asked), strict=True)) if asked else {}
-        groups = []
-        for halves in cut:
-            lonely = [part for part in halves if len(part) == 1]
-            bad = [part for part in halves if not went.get(part, True)]
-            passed += [part for part in halves if went.get(part, False)]
-            groups += bad
-            failed += [
-                (part[0], part[0]) for part in lonely
-            ]  # of three the one that is left: to be tested with a good one
-            if not bad:
-                split.append(halves)
-    return passed, failed, split
+def _halve(failing_group: Group, test: Test) -> _Halving:
+    """Halve a failing group, then every failing half, down to pairs. Each round tests all halves at once."""
+    halving = _Halving(passed=[], failed_pairs=[], split=[])
+    failing = [failing_group]
+    while failing:
+        halving.failed_pairs.extend(group for group in failing if len(group) == 2)
+        cuts = [_cut(group) for group in failing if len(group) > 2]
+        failing = []
+        testable = [half for half in chain.from_iterable(cuts) if len(half) > 1]
+        results = dict(zip(testable, test(testable), strict=True)) if testable else {}
+        for left, right in cuts:
+            if len(left) == 1:
+                # Half of three nodes. The node has no partner, so a good node must test it later.
+                halving.failed_pairs.append((left[0], left[0]))
+            halving.passed.extend(half for half in (left, right) if results.get(half, False))
+            failing_halves = [half for half in (left, right) if not results.get(half, True)]
+            failing += failing_halves
+            if not failing_halves:
+                halving.split.append((left, right))
+    return halving
 
 
-def _with_good(
-    failed: Sequence[Group], good: Sequence[str], test: Test
-) -> tuple[list[str], list[str], list[tuple[Group, Group]]]:
-    """Each node of the pairs that fail, tested with a good one: who is bad, who is unsure, who fails only together."""
-    suspects = list(dict.fromkeys(node for pair in failed for node in pair if node not in good))
-    known = list(good) or _first_pair(suspects, test)
-    if not known:
-        return [], suspects, []
-    suspects = [node for node in suspects if node not in known]
-    went: dict[str, bool] = {}
-    while waiting := [node for node in suspects if node not in went]:
-        pairs = [(node, other) for node, other in zip(waiting, known, strict=False)]
-        went |= {pair[0]: fine for pair, fine in zip(pairs, test(pairs), strict=True)}
-    bad = [node for node in suspects if not went[node]]
-    fine = {*known, *good, *(node for node in suspects if went[node])}
-    apart: list[tuple[Group, Group]] = [((a,), (b,)) for a, b in failed if a != b and {a, b} <= fine]
-    return bad, [], apart
+def _test_suspects(failed_pairs: Sequence[Group], good: Sequence[str], test: Test) -> _Suspects:
+    """Test every node of the failed pairs with a good node. Both nodes of a pair may pass: then their link is bad."""
+    suspects = [node for node in _unique_nodes(failed_pairs) if node not in good]
+    partners = list(good) or _find_passing_pair(suspects, test)
+    if not partners:
+        return _Suspects(bad=[], unsure=suspects, apart=[])
+    results = _test_with_partners([node for node in suspects if node not in partners], partners, test)
+    bad = [node for node, passed in results.items() if not passed]
+    apart: list[tuple[Group, Group]] = []
+    for left, right in failed_pairs:
+        if left != right and left not in bad and right not in bad:
+            apart.append(((left,), (right,)))
+    return _Suspects(bad=bad, unsure=[], apart=apart)
 
 
-def _first_pair(nodes: Sequence[str], test: Test) -> list[str]:
-    """Two of these that pass together; empty if no two do."""
+def _test_with_partners(suspects: Sequence[str], partners: Sequence[str], test: Test) -> dict[str, bool]:
+    """Return whether each suspect passes with a partner. A partner is in one pair a round."""
+    results: dict[str, bool] = {}
+    for start in range(0, len(suspects), len(partners)):
+        pairs = list(zip(suspects[start:], partners, strict=False))
+        for (suspect, _), passed in zip(pairs, test(pairs), strict=True):
+            results[suspect] = passed
+    return results
+
+
+def _find_passing_pair(nodes: Sequence[str], test: Test) -> list[str]:
+    """Return two of `nodes` that pass together, or an empty list if every pair fails."""
     for pairs in tournament(nodes):
-        for pair, fine in zip(pairs, test(pairs), strict=True):
-            if fine:
+        for pair, passed in zip(pairs, test(pairs), strict=True):
+            if passed:
                 return list(pair)
     return []
 
 
 def tournament(nodes: Sequence[str]) -> list[list[Group]]:
-    """Rounds of pairs in which everybody meets everybody once: the circle method."""
-    ring: list[str | None] = [*nodes, *([None] * (len(nodes) % 2))]
+    """Return rounds of pairs in which every node meets every other node once (the circle method)."""
+    ring: list[str | None] = list(nodes)
+    if len(ring) % 2:
+        ring.append(None)  # the node that meets None rests for a round
     rounds: list[list[Group]] = []
     for _ in range(len(ring) - 1):
         half = len(ring) // 2
-        rounds.append([(a, b) for a, b in zip(ring[:half], reversed(ring[half:]), strict=True) if a and b])
+        opposite = zip(ring[:half], reversed(ring[half:]), strict=True)
+        rounds.append([(left, right) for left, right in opposite if left and right])
         ring = [ring[0], ring[-1], *ring[1:-1]]
     return rounds
 
 
 def _narrow(left: Group, right: Group, test: Test) -> tuple[Group, Group]:
-    """The smallest parts of two sides that still fail together, found by halving one and then the other."""
-    for first in (True, False):
-        while len(side := left if first else right) > 1:
-            halves = side[: len(side) // 2], side[len(side) // 2 :]
-            other = right if first else left
-            half = next((part for part in halves if not test([part + other])[0]), None)
-            if half is None:
-                break  # it takes both
-            left, right = (half, right) if first else (left, half)
-    return left, right
+    """Return the smallest parts of two sides that still fail together: narrow the left side, then the right side."""
+    left = _narrow_side(left, right, test)
+    return left, _narrow_side(right, left, test)
+
+
+def _narrow_side(side: Group, other: Group, test: Test) -> Group:
+    """Return the smallest part of `side` that halving finds and that still fails together with `other`."""
+    while len(side) > 1:
+        failing_half = next((half for half in _cut(side) if not test([half + other])[0]), None)
+        if failing_half is None:
+            break  # only the two halves together fail
+        side = failing_half
+    return side
+
+
+def _cut(group: Group) -> tuple[Group, Group]:
+    middle = len(group) // 2
+    return group[:middle], group[middle:]
+
+
+def _unique_nodes(groups: Iterable[Group]) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(groups)))

@@ -32,4 +32,4 @@ def find_orphans(snapshot: NodeSnapshot, site: HealthSettings) -> list[NodeProce
 def end_orphans(fanout: Fanout, snapshot: NodeSnapshot, orphans: list[NodeProcess]) -> Answer:
     """End them; the ids of those that were ended are what it prints."""
     which = [f"{orphan.pid}:{orphan.started}" for orphan in orphans]
-    return fanout.one(snapshot.node, ("sh", "-c", END, "end", *which), timeout=20)
+    return fanout.run_on(snapshot.node, ("sh", "-c", END, "end", *which), timeout=20)

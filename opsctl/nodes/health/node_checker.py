@@ -72,11 +72,11 @@ class NodeChecker:
 
         def ask(node: str) -> Answer:
             moment = self.clock.now()
-            answer = self.fanout.one(node, ("sh", "-s"), timeout=timeout, stdin=text)
+            answer = self.fanout.run_on(node, ("sh", "-s"), timeout=timeout, stdin=text)
             snapshots[node] = parse(replace(answer, node=node), mark, moment=moment, answered=self.clock.now())
             return answer
 
-        self.fanout.ask_each(nodes, ask)
+        self.fanout.map_nodes(nodes, ask)
         return {node: snapshots[node] for node in dict.fromkeys(nodes)}
 
 

@@ -1,4 +1,4 @@
-"""The nouns of health: what was seen of a node, what checks say of it, and what that makes of the node."""
+"""The data of a health check: what was gathered, what the checks found, and the verdict on the node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opsctl.settings.health import HealthSettings
 
 
 class Severity(StrEnum):
-    """What one check says. Only FAULTY and DEGRADED are evidence against a node."""
+    """The severity of a check result. Only FAULTY and DEGRADED are evidence against a node."""
 
     FAULTY = "faulty"
     DEGRADED = "degraded"
@@ -19,7 +19,7 @@ class Severity(StrEnum):
 
 
 class Health(StrEnum):
-    """What all checks together say. UNKNOWN is neither healthy nor evidence."""
+    """The health of a node, from all checks. UNKNOWN is neither healthy nor evidence."""
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"
@@ -29,14 +29,14 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Something that a check has to say. A check that has nothing to say found all well."""
+    """One result of a check. A check without results found no problem."""
 
     check: str
     severity: Severity
     evidence: str
     """One line, with the figures."""
     gpu: str = ""
-    """The UUID of the card, where it is one card's."""
+    """UUID of the affected GPU; empty for the whole node."""
     remedy: str = ""
 
 
@@ -47,11 +47,11 @@ class Verdict:
     results: tuple[CheckResult, ...]
     at: datetime
     by: str
-    """The way by which the node was reached."""
+    """The route by which the node was reached: `ssh`, `srun`, `job`, `local`."""
 
     @property
     def evidence(self) -> list[CheckResult]:
-        """What speaks against the node, the worst first."""
+        """Return the faulty and degraded results, the worst first."""
         bad = [result for result in self.results if result.severity in {Severity.FAULTY, Severity.DEGRADED}]
         return sorted(bad, key=lambda result: result.severity is not Severity.FAULTY)
 
@@ -62,27 +62,27 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What one question to the node came to."""
+    """How one section of the gathering script ended."""
 
     code: int | None
-    """None if it was late."""
+    """Exit code; None if the section exceeded its time limit."""
     out: str = ""
     err: str = ""
 
     @property
     def why(self) -> str:
-        """Why it says nothing; empty if it ended well."""
+        """Return why the section has no data; an empty string for success."""
         if self.code in {None, 124, 137}:
             return "did not answer in time"
         if self.code == 127:
-            return "is not there"
+            return "is not installed"
         text = " ".join((self.err.strip() or self.out.strip()).split())
         return "" if self.code == 0 else f"exit code {self.code}" + (f": {text[:160]}" if text else "")
 
 
 NONE = "none"
-"""The version of a library that a node has not."""
-NOT_ASKED = Section(code=1, err="was not asked")
+"""The version of a library that a node lacks."""
+NOT_GATHERED = Section(code=1, err="was not gathered")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One card, as nvidia-smi has it. None is whatever it did not say: `N/A`, a field that its driver does not know."""
+    """One GPU, as nvidia-smi or amd-smi reports. A value that the tool does not report is None."""
 
     uuid: str
     serial: str
@@ -102,7 +102,7 @@ class Gpu:
     """As in `0000:10:1c`."""
     name: str = ""
     maker: str = "nvidia"
-    """Or `amd`: what its tool never says is then not asked."""
+    """`nvidia` or `amd`. Values that amd-smi never reports are not checked."""
     persistence: bool | None = None
     mig: bool | None = None
     ecc: dict[str, int] = field(default_factory=dict)
@@ -115,11 +115,11 @@ class Gpu:
     reset_required: bool | None = None
     recovery: str | None = None
     clocks: frozenset[str] | None = None
-    """The reasons that hold the clocks down, such as `hw_thermal_slowdown`."""
+    """Active clock event reasons, such as `hw_thermal_slowdown`."""
     temperature: int | None = None
     slow_at: int | None = None
     margin: int | None = None
-    """Degrees left to the limit, which newer drivers say instead."""
+    """Degrees below the limit; newer drivers report the margin instead of the limit."""
     slow_margin: int | None = None
     power_limit: float | None = None
     default_power_limit: float | None = None
@@ -136,14 +136,14 @@ class Smi:
     driver: str
     attached: int | None
     gpus: tuple[Gpu, ...]
-    said: str = ""
-    """What nvidia-smi printed around it."""
+    messages: str = ""
+    """What nvidia-smi printed before and after the XML."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLine:
     age: float | None
-    """Seconds, or None where the line has no time."""
+    """Seconds; None for a line without a time."""
     text: str
 
 
@@ -154,7 +154,7 @@ class NodeProcess:
     state: str
     age: float
     started: int
-    """In the kernel's ticks since boot, which tells it from a later one with the same number."""
+    """Start time in kernel ticks since boot. A later process with the same PID has another start time."""
     name: str
 
 
@@ -171,80 +171,80 @@ class Mount:
     path: str
     section: Section
     options: str | None = None
-    """Of the mount itself; None where nothing is mounted at the path."""
+    """Mount options; None if nothing is mounted at the path."""
     percent: int | None = None
     inode_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fio:
-    """What fio measured of a file system: large blocks one after the other, then single small ones."""
+    """fio's measurement of a file system: sequential large blocks, then random small reads."""
 
     write_mib_s: float
     read_mib_s: float
     read_iops: float
     p99_ms: float | None
-    """Of a small read."""
+    """99th percentile of the latency of a small read."""
     is_direct: bool
-    """Past the page cache; where it could not be, reading says little."""
+    """True without the page cache. With the page cache, read speeds are no evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
-    """Everything that was gathered of a node, parsed. What could not be read is None, never a guess."""
+    """The parsed data of one node. Unreadable values are None."""
 
     node: str
     at: datetime
     by: str = ""
     problem: str = ""
-    """Why nothing, or only a part, was gathered."""
+    """Why data is missing; empty for complete data."""
     sections: dict[str, Section] = field(default_factory=dict)
-    """How each question ended; without what it printed, which is parsed."""
+    """How every section ended, without the parsed output."""
     boot: str = ""
     uid: int | None = None
-    """Who asked there."""
+    """User ID under which the script ran."""
     in_job: bool = False
-    """Gathered inside a job, which may see only its own GPUs."""
+    """True inside a job, which may see only its own GPUs."""
     skew: float | None = None
-    """How far the node's clock is ahead of ours, in seconds; within `skew_error`."""
+    """Seconds that the node's clock is ahead of this machine's clock, within `skew_error`."""
     skew_error: float = 0.0
     clock_offset: float | None = None
-    """What the node's own time service says that it is off."""
+    """Clock offset in seconds, as the node's time service reports."""
     kernel_version: str = ""
     libraries: dict[str, str] = field(default_factory=dict)
-    """Versions of those that the system's linker finds."""
+    """Versions of the libraries that the node's linker finds."""
     memory_kb: int | None = None
     smi: Smi | None = None
     on_bus: int | None = None
-    """GPUs on the PCI bus, which no job hides."""
+    """GPUs on the PCI bus, including GPUs hidden from the job."""
     links: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """By UUID: the NVLinks that are up."""
+    """NVLinks that are up, by GPU UUID."""
     links_down: dict[str, tuple[int, ...]] = field(default_factory=dict)
     link_errors: dict[str, int] = field(default_factory=dict)
     kernel: tuple[KernelLine, ...] | None = None
     shm_kb: int | None = None
     shm_percent: int | None = None
     processes: tuple[NodeProcess, ...] | None = None
-    """Those of users, and those that are stuck or zombies."""
+    """Processes of users, and stuck or zombie processes."""
     ports: dict[str, Port] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
     dcgm: tuple[tuple[str, str, str], ...] | None = None
-    """Test, result, what it says."""
+    """Test, result and message."""
     fio: Fio | None = None
 
     def section(self, name: str) -> Section:
-        return self.sections.get(name, NOT_ASKED)
+        return self.sections.get(name, NOT_GATHERED)
 
     @property
     def gpu_tool(self) -> tuple[str, Section]:
-        """What told of the cards, or should have."""
+        """Return the GPU tool of the node and its section; nvidia-smi if the node has none."""
         has_amd = self.section("smi").code == 127 and "amd" in self.sections and self.section("amd").code != 127
         return ("amd-smi", self.section("amd")) if has_amd else ("nvidia-smi", self.section("smi"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBaseline:
-    """What was known of a node before. Empty for one that was never seen."""
+    """Expected values of a node, from earlier checks. Empty for a new node."""
 
     at: datetime | None = None
     boot: str = ""
@@ -257,21 +257,21 @@ class NodeBaseline:
     """Ports that have been active, with their counters at `ports_at`."""
     ports_at: datetime | None = None
     cleared: datetime | None = None
-    """When it was put back into service: older lines of the kernel log are no evidence."""
+    """When the node was put back into service. Older lines of the kernel log are no evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckInput:
-    """What a node is held against."""
+    """The expected values against which a node is checked."""
 
     site: HealthSettings = field(default_factory=HealthSettings)
     prior: NodeBaseline = NodeBaseline()
     busy: bool | None = None
-    """Whether Slurm has a job there; None where nobody said."""
+    """Whether Slurm has a job on the node; None for unknown."""
     driver: str = ""
-    """The driver of most nodes that were looked at with it."""
+    """The most frequent driver of the nodes of this check."""
     kernel_version: str = ""
     libraries: dict[str, str] = field(default_factory=dict)
-    """As above."""
+    """The most frequent versions, as above."""
     lemons: dict[str, str] = field(default_factory=dict)
-    """By UUID and by serial: what is held against a card."""
+    """Summaries of flaky GPUs, by UUID and by serial number."""

@@ -1,7 +1,7 @@
-"""From nvidia-smi's words to cards. Pure; whatever it is fed, nothing is raised, and what is not said is None.
+"""Parse the output of nvidia-smi. Pure. Raises nothing for any input; unknown values are None.
 
-Versions differ in words (`Yes`, `1`, `Enabled`) and in fields; what a driver lacks reads `N/A`, `[N/A]`,
-`Requested functionality has been deprecated`, or is not there at all.
+Versions differ in words (`Yes`, `1`, `Enabled`) and in fields; a value that a driver lacks reads
+`N/A`, `[N/A]`, `Requested functionality has been deprecated`, or is missing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CARD = re.compile(r"^\s*GPU \d+:.*\(UUID: ([^)\s]{1,100})\)")
 
 
 def parse_smi(text: str) -> Smi | None:
-    """`nvidia-smi -q -x`; None if it makes no whole."""
+    """Parse the output of `nvidia-smi -q -x`. Return None for incomplete output."""
     start, end = text.find("<nvidia_smi_log"), text.rfind("</nvidia_smi_log>")
     if start < 0 or end < 0 or "<!ENTITY" in text:
         return None
@@ -32,47 +32,47 @@ def parse_smi(text: str) -> Smi | None:
     except (ET.ParseError, ValueError, RecursionError):
         return None
     around = re.sub(r"<[?!][^>]*>", "", text[:start] + text[end:])
-    attached = whole(said(root, "attached_gpus"))
-    if attached is None:  # every version says it: what lacks it was put together of pieces, and counts no cards
+    attached = whole(read_text(root, "attached_gpus"))
+    if attached is None:  # every version prints the number; output without it is incomplete
         return None
     gpus = tuple(_gpu(element) for element in root.findall("gpu"))
     return Smi(
-        driver=said(root, "driver_version") or "", attached=attached, gpus=gpus, said=" ".join(around.split())
+        driver=read_text(root, "driver_version") or "", attached=attached, gpus=gpus, messages=" ".join(around.split())
     )  # fmt: skip
 
 
 def _gpu(card: ET.Element) -> Gpu:
     return Gpu(
-        uuid=said(card, "uuid") or "",
-        serial=said(card, "serial") or "",
-        bus=bus_of(said(card, "pci/pci_bus_id") or card.get("id") or ""),
-        name=said(card, "product_name") or "",
-        persistence=truth(said(card, "persistence_mode")),
-        mig=truth(said(card, "mig_mode/current_mig")),
+        uuid=read_text(card, "uuid") or "",
+        serial=read_text(card, "serial") or "",
+        bus=bus_of(read_text(card, "pci/pci_bus_id") or card.get("id") or ""),
+        name=read_text(card, "product_name") or "",
+        persistence=truth(read_text(card, "persistence_mode")),
+        mig=truth(read_text(card, "mig_mode/current_mig")),
         ecc=dict(_ecc(card)),
-        sram_threshold=truth(said(card, "ecc_errors/aggregate/sram_threshold_exceeded")),
-        rows_pending=truth(said(card, "remapped_rows/remapped_row_pending")),
-        rows_failed=truth(said(card, "remapped_rows/remapped_row_failure")),
-        rows_used_up=whole(said(card, "remapped_rows/row_remapper_histogram/row_remapper_histogram_none")),
-        reset_required=truth(said(card, "gpu_reset_status/reset_required")),
-        recovery=said(card, "gpu_recovery_action"),
+        sram_threshold=truth(read_text(card, "ecc_errors/aggregate/sram_threshold_exceeded")),
+        rows_pending=truth(read_text(card, "remapped_rows/remapped_row_pending")),
+        rows_failed=truth(read_text(card, "remapped_rows/remapped_row_failure")),
+        rows_used_up=whole(read_text(card, "remapped_rows/row_remapper_histogram/row_remapper_histogram_none")),
+        reset_required=truth(read_text(card, "gpu_reset_status/reset_required")),
+        recovery=read_text(card, "gpu_recovery_action"),
         clocks=_clocks(card),
-        temperature=whole(said(card, "temperature/gpu_temp")),
-        slow_at=whole(said(card, "temperature/gpu_temp_slow_threshold")),
-        margin=whole(said(card, "temperature/gpu_temp_tlimit")),
-        slow_margin=whole(said(card, "temperature/gpu_temp_slow_tlimit_threshold")),
+        temperature=whole(read_text(card, "temperature/gpu_temp")),
+        slow_at=whole(read_text(card, "temperature/gpu_temp_slow_threshold")),
+        margin=whole(read_text(card, "temperature/gpu_temp_tlimit")),
+        slow_margin=whole(read_text(card, "temperature/gpu_temp_slow_tlimit_threshold")),
         power_limit=_power(card, "current_power_limit", "power_limit"),
         default_power_limit=_power(card, "default_power_limit", "default_power_limit"),
-        width=whole(said(card, "pci/pci_gpu_link_info/link_widths/current_link_width")),
-        max_width=whole(said(card, "pci/pci_gpu_link_info/link_widths/max_link_width")),
-        replays=whole(said(card, "pci/replay_counter")),
-        use=whole(said(card, "utilization/gpu_util")),
+        width=whole(read_text(card, "pci/pci_gpu_link_info/link_widths/current_link_width")),
+        max_width=whole(read_text(card, "pci/pci_gpu_link_info/link_widths/max_link_width")),
+        replays=whole(read_text(card, "pci/replay_counter")),
+        use=whole(read_text(card, "utilization/gpu_util")),
         processes=tuple(_processes(card)),
     )
 
 
-def said(card: ET.Element, path: str) -> str | None:
-    """The text there, or None where there is nothing, or where it says that there is nothing."""
+def read_text(card: ET.Element, path: str) -> str | None:
+    """Return the text at a path, None for missing text and for text such as `N/A`."""
     text = (card.findtext(path) or "").strip()
     lacks = text.strip("[]").lower() in {"", "n/a", "not supported", "unknown error", "unknown"}
     return None if lacks or "deprecated" in text or "not supported" in text.lower() else text
@@ -80,11 +80,13 @@ def said(card: ET.Element, path: str) -> str | None:
 
 def truth(text: str | None) -> bool | None:
     word = (text or "").lower()
-    return True if word in YES else False if word in NO else None
+    if word in YES:
+        return True
+    return False if word in NO else None
 
 
 def number(text: str | None) -> float | None:
-    """The number that it begins with: `500.00 W`, `16x`, `-2 C`."""
+    """Return the number at the start: `500.00 W`, `16x`, `-2 C`."""
     match = NUMBER.match(text or "")
     return float(match[0]) if match else None
 
@@ -95,7 +97,7 @@ def whole(text: str | None) -> int | None:
 
 
 def bus_of(text: str) -> str:
-    """`0000:10:1c` from `00000000:10:1C.0` and `PCI:0000:10:1c`; empty for what is no place on a bus."""
+    """Return `0000:10:1c` for `00000000:10:1C.0` or `PCI:0000:10:1c`; an empty string for other text."""
     match = BUS.fullmatch(text.strip().lower().removeprefix("pci:"))
     if match is None:
         return ""
@@ -106,16 +108,16 @@ def bus_of(text: str) -> str:
 def _ecc(card: ET.Element) -> Iterator[tuple[str, int]]:
     for span in ("volatile", "aggregate"):
         for name in ("sram_correctable", "dram_correctable", "dram_uncorrectable"):
-            if (count := whole(said(card, f"ecc_errors/{span}/{name}"))) is not None:
+            if (count := whole(read_text(card, f"ecc_errors/{span}/{name}"))) is not None:
                 yield f"{span}.{name}", count
-        parts = [whole(said(card, f"ecc_errors/{span}/{name}")) for name in UNCORRECTABLE]
+        parts = [whole(read_text(card, f"ecc_errors/{span}/{name}")) for name in UNCORRECTABLE]
         known = [part for part in parts if part is not None]
         if known:
             yield f"{span}.sram_uncorrectable", sum(known)
 
 
 def _clocks(card: ET.Element) -> frozenset[str] | None:
-    """By drivers before 535 called throttle reasons."""
+    """Return the active clock event reasons. Drivers before 535 call them throttle reasons."""
     for word in ("event", "throttle"):
         table = card.find(f"clocks_{word}_reasons")
         if table is not None:
@@ -125,19 +127,21 @@ def _clocks(card: ET.Element) -> frozenset[str] | None:
 
 
 def _power(card: ET.Element, new: str, old: str) -> float | None:
-    value = number(said(card, f"gpu_power_readings/{new}"))
-    return value if value is not None else number(said(card, f"power_readings/{old}"))
+    value = number(read_text(card, f"gpu_power_readings/{new}"))
+    return value if value is not None else number(read_text(card, f"power_readings/{old}"))
 
 
 def _processes(card: ET.Element) -> Iterator[GpuProcess]:
     for element in card.findall("processes/process_info"):
-        pid = whole(said(element, "pid"))
+        pid = whole(read_text(element, "pid"))
         if pid is not None and pid > 0:
-            yield GpuProcess(pid=pid, kind=said(element, "type") or "", name=said(element, "process_name") or "")
+            yield GpuProcess(
+                pid=pid, kind=read_text(element, "type") or "", name=read_text(element, "process_name") or ""
+            )
 
 
 def parse_links(text: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """`nvidia-smi nvlink --status`: by UUID the links that are up, and those that are not."""
+    """Parse `nvidia-smi nvlink --status`. Return the links that are up, and those that are down, by UUID."""
     up: dict[str, tuple[int, ...]] = {}
     down: dict[str, tuple[int, ...]] = {}
     card = ""
@@ -146,14 +150,15 @@ def parse_links(text: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[
             card = match[1]
             up[card], down[card] = (), ()
         elif card and (link := LINK.match(line)):
-            into = up if "GB/s" in link[2] else down if "inactive" in link[2].lower() else {}
-            if card in into:
-                into[card] = (*into[card], int(link[1]))
+            if "GB/s" in link[2]:
+                up[card] = (*up[card], int(link[1]))
+            elif "inactive" in link[2].lower():
+                down[card] = (*down[card], int(link[1]))
     return up, down
 
 
 def parse_link_errors(text: str) -> dict[str, int]:
-    """`nvidia-smi nvlink -e`: by UUID the sum of what has only been counted since the driver was loaded."""
+    """Parse `nvidia-smi nvlink -e`. Return the sum of the error counters since driver load, by UUID."""
     sums: dict[str, int] = {}
     card = ""
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""The gathering script, and what it prints made into a Snapshot. Whatever it is fed, nothing is raised."""
+"""Render the gathering script and parse its output into a NodeSnapshot. Parsing raises nothing."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def split(text: str, mark: str) -> tuple[dict[str, Section], bool]:
 
 
 def parse(answer: Answer, mark: str, *, moment: datetime, answered: datetime) -> NodeSnapshot:
-    """What the node said. `asked` and `answered` are by our clock."""
+    """Parse a node's answer. `moment` and `answered` are this machine's times of the request and of the answer."""
     if answer.code is None and mark not in answer.out:
         return NodeSnapshot(node=answer.node, at=answered, by=answer.by, problem=answer.problem or "no answer")
     sections, is_whole = split(answer.out, mark)
-    problem = "" if is_whole and sections else answer.problem or "the node answered half"
+    problem = "" if is_whole and sections else answer.problem or "the node's answer is incomplete"
     if not sections and answer.code is not None:
         text = " ".join((answer.err or answer.out).split())[:160]
-        problem = f"the node did not answer as asked (exit code {answer.code}): {text}"
+        problem = f"the node printed unexpected output (exit code {answer.code}): {text}"
     about = host_output.settings(_out(sections, "host"))
     uptime = host_output.decimal(about.get("uptime", ""))
     now = host_output.decimal(about.get("now", ""))

@@ -1,4 +1,4 @@
-"""What all checks together make of a node. Pure."""
+"""Combine the results of all checks into a verdict on a node. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opsctl.nodes.health.node_state import NONE, CheckInput, CheckResult, Health
 
 
 def judge(snapshot: NodeSnapshot, check_input: CheckInput) -> Verdict:
-    """Faulty or degraded by evidence alone; healthy only if every check that must know could look."""
+    """Judge a node: faulty or degraded by evidence only; healthy only if no required check is unknown."""
     results = tuple(_results(snapshot, check_input))
     return Verdict(
         node=snapshot.node,
@@ -51,16 +51,18 @@ def with_common(check_input: CheckInput, snapshots: Iterable[NodeSnapshot]) -> C
     """With the driver, the kernel and the libraries of most of these nodes; nothing where two are as frequent, for then
     none is odd."""
     node_snapshots = list(snapshots)
-    told = [snapshot.libraries for snapshot in node_snapshots if snapshot.libraries]
+    library_sets = [snapshot.libraries for snapshot in node_snapshots if snapshot.libraries]
+    names = sorted({*chain(*library_sets)})
     return replace(
-        check_input, driver=_most(snapshot.smi.driver for snapshot in node_snapshots if snapshot.smi),
+        check_input,
+        driver=_most(snapshot.smi.driver for snapshot in node_snapshots if snapshot.smi),
         kernel_version=_most(snapshot.kernel_version for snapshot in node_snapshots),
-        libraries={name: _most(each.get(name, NONE) for each in told) for name in sorted({*chain(*told)})},
-    )  # fmt: skip
+        libraries={name: _most(libraries.get(name, NONE) for libraries in library_sets) for name in names},
+    )
 
 
 def _most(words: Iterable[str]) -> str:
-    found = Counter(word for word in words if word).most_common(2)
-    if not found or (len(found) > 1 and found[0][1] == found[1][1]):
+    counts = Counter(word for word in words if word).most_common(2)
+    if not counts or (len(counts) > 1 and counts[0][1] == counts[1][1]):
         return ""
-    return found[0][0]
+    return counts[0][0]

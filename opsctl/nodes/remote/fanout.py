@@ -19,9 +19,9 @@ class Fanout:
 
     def run(self, nodes: Iterable[str], argv: Sequence[str], *, timeout: float, stdin: str = "") -> dict[str, Answer]:
         """Run `argv` on each of `nodes`; an answer for every one. Raises nothing."""
-        return self.ask_each(nodes, lambda node: self.one(node, argv, timeout=timeout, stdin=stdin))
+        return self.map_nodes(nodes, lambda node: self.run_on(node, argv, timeout=timeout, stdin=stdin))
 
-    def ask_each(self, nodes: Iterable[str], ask: Callable[[str], Answer]) -> dict[str, Answer]:
+    def map_nodes(self, nodes: Iterable[str], ask: Callable[[str], Answer]) -> dict[str, Answer]:
         """What `ask` says of each node, so many at once."""
         wanted = list(dict.fromkeys(nodes))
         if not wanted:
@@ -29,7 +29,7 @@ class Fanout:
         with ThreadPoolExecutor(min(self.parallel, len(wanted)), thread_name_prefix="node") as pool:
             return dict(zip(wanted, pool.map(ask, wanted), strict=True))
 
-    def one(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
+    def run_on(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
         """By the first way by which the command may have begun: it must not run twice."""
         tried: list[str] = []
         for shell in self.shells:

@@ -194,7 +194,8 @@ def test_a_bug_ends_held_with_its_age_kept_after_the_attempts_that_were_to_be_tr
         assert held.accrued == waiting.accrued
         mail = " ".join(it.one_mail().split())
         for words in (
-            "CRITICAL: failures/t/", "t is held: ", "code: an error in the program", "KeyError: 'learning_rate'",
+            "CRITICAL: failures/t/", "t is held: ", "code: an error in the training program",
+            "KeyError: 'learning_rate'",
             "held what is queued of t", "opsctl release t",
         ):  # fmt: skip
             assert words in mail, (words, mail)

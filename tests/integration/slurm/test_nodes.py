@@ -136,7 +136,9 @@ def slurm_says_drain(trains: Trains, name: str, reason: str) -> None:
 def test_a_node_that_changed_after_the_plan_is_not_touched(world: tuple[Trains, GpuNodes]) -> None:
     trains, _ = world
     app = trains.app
-    steps = tuple(Step(node=name, reason="opsctl: x: y", seen=node(trains, name)) for name in ("node001", "node002"))
+    steps = tuple(
+        Step(node=name, reason="opsctl: x: y", snapshot=node(trains, name)) for name in ("node001", "node002")
+    )
     slurm_says_drain(trains, "node001", "bad fan")
     acts = Quarantine(scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health,
                       chains=())  # fmt: skip
@@ -147,7 +149,7 @@ def test_a_node_that_changed_after_the_plan_is_not_touched(world: tuple[Trains, 
     ]
     assert done[0].why == "has changed since: IDLE+DRAIN, bad fan"
     assert node(trains, "node001").reason == "bad fan"
-    back = NodePlan(steps=(Step(node="node002", reason="opsctl: x: y", seen=node(trains, "node002")),))
+    back = NodePlan(steps=(Step(node="node002", reason="opsctl: x: y", snapshot=node(trains, "node002")),))
     slurm_says_drain(trains, "node002", "bad fan too")
     assert [node_action.action for node_action in acts.undrain(back)] == ["left"]
     assert node(trains, "node002").reason == "bad fan too"
@@ -156,11 +158,11 @@ def test_a_node_that_changed_after_the_plan_is_not_touched(world: tuple[Trains, 
 def test_the_cap_holds_when_somebody_else_used_it_up_meanwhile(world: tuple[Trains, GpuNodes]) -> None:
     trains, _ = world
     app = trains.app
-    plan = NodePlan(steps=(Step(node="node001", reason="opsctl: x: y", seen=node(trains, "node001")),), cap=1)
+    plan = NodePlan(steps=(Step(node="node001", reason="opsctl: x: y", snapshot=node(trains, "node001")),), cap=1)
     app.scheduler.drain("node004", "opsctl: a: b")
     acts = Quarantine(scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health,
                       chains=())  # fmt: skip
-    assert acts.drain(plan)[0].why == "opsctl has 1 nodes out of service already"
+    assert acts.drain(plan)[0].why == "opsctl has 1 node out of service already; the cap is 1"
     assert node(trains, "node001").state == "IDLE"
 
 
@@ -198,7 +200,7 @@ def test_what_we_drained_is_put_back_when_it_is_well_at_two_looks(ssh_world: tup
     assert trains.opsctl("undrain-good-nodes").splitlines()[0].startswith("leave node003: is faulty: remapped_rows")
     nodes.breaks("node003")
     text = trains.opsctl("undrain-good-nodes")
-    assert text == "leave node003: has passed once: look again after 0 s\nnothing to undrain\n"
+    assert text == "leave node003: has passed one health check; check again after 0s\nnothing to undrain\n"
     assert look(trains, "node003")["node003"]["by"] == "ssh"
     assert trains.opsctl("undrain-good-nodes", "--dry-run").endswith("a dry run: nothing was done\n")
     text = trains.opsctl("undrain-good-nodes")
@@ -243,8 +245,8 @@ def test_where_we_may_not_drain_our_trains_are_kept_away_and_the_administrators_
         nodes.logs("node002", "xid-79-154")
         text = trains.opsctl("drain-bad-nodes", "--all")
         assert "note: after this drain large's 4 nodes no longer fit: 3 left\n" in text
-        assert "t's queued tasks leave it out" in text
-        assert f"large keeps it: with node002 excluded 3 nodes are left, and array {large} needs 4" in text
+        assert "from t's queued tasks" in text
+        assert f"not from large: with node002 excluded 3 nodes are left, and array {large} needs 4" in text
         assert trains.app.scheduler.excluded(array) == "node002"
         assert node(trains, "node002").state == "IDLE"
         assert trains.kinds()[-1] is EventKind.EXCLUDED
@@ -267,7 +269,7 @@ def test_who_is_no_administrator_finds_out_and_excludes_instead(slurm: Sandbox) 
         os.chown(trains.place, 65534, 65534)
         nodes.logs("node003", "xid-79-154")
         text = as_user(65534, 65534, lambda: _launch_and_drain(trains))
-        assert "node003: excluded: later launches leave it out; t's queued tasks leave it out" in text
+        assert "node003: excluded: from later launches; from t's queued tasks" in text
         assert "for the administrators" in text
         assert node(trains, "node003").state == "IDLE"
 

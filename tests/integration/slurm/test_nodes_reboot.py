@@ -59,4 +59,4 @@ def test_a_busy_node_is_to_boot_when_its_job_has_ended_and_no_second_one_beyond_
     again = opsctl("reboot", "node[001-002]")
     assert again.exit_code == 1
     assert "leave node001: beyond the cap of 1 nodes" in again.output
-    assert "leave node002: is to be booted already" in again.output
+    assert "leave node002: reboot already requested" in again.output

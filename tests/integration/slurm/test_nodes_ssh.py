@@ -182,9 +182,9 @@ def test_a_way_that_did_not_begin_is_followed_by_the_next_and_one_that_may_have_
             return Answer(node=node, by="other", problem="no", may_have_run=self.may_have_run)
 
     ways = Fanout(shells=[Other(may_have_run=False), shell(daemon)])
-    assert ways.one("node001", ("true",), timeout=100).by == "ssh"
+    assert ways.run_on("node001", ("true",), timeout=100).by == "ssh"
     ways = Fanout(shells=[Other(may_have_run=True), shell(daemon)])
-    assert ways.one("node001", ("true",), timeout=100).problem == "no"
+    assert ways.run_on("node001", ("true",), timeout=100).problem == "no"
     assert tried == ["node001", "node001"]
 
 

@@ -118,7 +118,7 @@ def test_the_hang_that_cost_eighteen_hours_while_slurm_said_running(make, slurm,
     assert (end["outcome"], end["action"], end["cause"]) == ("hung", "continue", "hang")
     said, _, cause = end["why"].partition("; unknown: ")
     assert said == finding.summary
-    assert cause.startswith(f"it hung, the odd ones being 1 rank (node {node}: 1) in read_batch at ")
+    assert cause.startswith(f"the attempt hung, odd: 1 rank (node {node}: 1) in read_batch at ")
     assert end["done"] == [f"recorded {node} as the odd one of a hang, 1 in 28 days"]
     assert told(cycle(app)) == [("hang/gpt", Level.OK)]
 

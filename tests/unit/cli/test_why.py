@@ -87,10 +87,10 @@ def test_a_crash_is_told_with_place_proof_and_what_to_do(world: World) -> None:
     ]
     assert lines[6].endswith("cudaErrorECCUncorrectable: uncorrectable ECC error encountered")
     assert lines[8:10] == [
-        "  also   ranks lost their connection to another one (1 rank)",
+        "  also   ranks lost their connection to another rank (1 rank)",
         f"  log    {world.run.main_log}",
     ]
-    assert lines[10].startswith("  do     Exclude the node; have its GPU reset")
+    assert lines[10].startswith("  do     Exclude the node; reset the GPU")
     assert lines[11] == "         opsctl release gpt --exclude node002"
 
 
@@ -179,7 +179,7 @@ def test_a_task_that_opsctl_cancelled_because_it_hung_was_not_cancelled_by_someb
     world.row((1,), JobState.CANCELLED)
     assert ask(world, "gpt")["cause"] == "hang"
     finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1])
-    assert ask(world, "gpt")["says"] == "it hung"
+    assert ask(world, "gpt")["says"] == "the attempt hung"
 
 
 def test_where_slurm_does_not_answer_the_log_still_tells(world: World) -> None:
@@ -219,7 +219,7 @@ def test_what_health_knew_of_the_first_causes_node_is_told_beside_it(world: Worl
     world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1, after=3 * 3600)
     assert ask(world, "gpt")["also"] == [
         "node002 has had 1 finding (remapped_rows 1) in the 28 days before",
-        "node002 was already degraded, when looked at 3h before: remapped_rows: 1 row pending",
+        "node002 was already degraded, at the check 3h before: remapped_rows: 1 row pending",
     ]
     assert "  also   node002 has had 1 finding" in call(world, "gpt").stdout
 
@@ -233,9 +233,9 @@ def test_where_no_log_names_a_cause_the_nodes_of_that_attempt_are_told_of(world:
     fields = ask(world, "gpt")
     assert (fields["cause"], fields["suspects"]) == ("nothing", [])
     assert fields["also"] == [
-        "node003 was already degraded, when looked at 10m before: remapped_rows: 1 row pending",
-        "health had found nothing wrong with node001 then",
-        "nobody had looked at node002; opsctl health node002",
+        "node003 was already degraded, at the check 10m before: remapped_rows: 1 row pending",
+        "healthy at the last check before: node001",
+        "no health check stored of node002; run opsctl health node002",
     ]
 
 

@@ -25,7 +25,7 @@ def test_the_two_ranks_of_the_chronicles_are_the_odd_ones_and_so_is_their_node()
         "r10i1n5",
         None,
     )
-    assert diagnosis.says == "it hung, the odd ones being 2 ranks (node r10i1n5: 108-109) in broadcast at engine.py:540"
+    assert diagnosis.says == "the attempt hung, odd: 2 ranks (node r10i1n5: 108-109) in broadcast at engine.py:540"
     assert diagnosis.evidence[1].startswith("382 ranks ")
     assert diagnosis.suspects == ()
 
@@ -33,7 +33,7 @@ def test_the_two_ranks_of_the_chronicles_are_the_odd_ones_and_so_is_their_node()
 def test_a_rank_that_does_not_answer_while_most_do_is_the_odd_one() -> None:
     diagnosis = judge_hang(at("all_reduce", *range(5), *range(6, 16)), ranks=16, homes=HOMES)
     assert (diagnosis.node, diagnosis.rank) == ("n1", 5)
-    assert diagnosis.says == "it hung, the odd ones being 1 rank (node n1: 5) not answering"
+    assert diagnosis.says == "the attempt hung, odd: 1 rank (node n1: 5) not answering"
 
 
 def test_odd_ranks_on_several_nodes_name_no_node() -> None:
@@ -47,24 +47,24 @@ def test_where_no_place_has_more_than_half_of_all_ranks_none_is_odd() -> None:
     few = at("all_reduce", *range(8)) + at("read", 9)
     for stacks in (halves, few, []):
         diagnosis = judge_hang(stacks, ranks=16, homes=HOMES)
-        assert (diagnosis.says, diagnosis.node, diagnosis.rank) == ("it hung", "", None)
+        assert (diagnosis.says, diagnosis.node, diagnosis.rank) == ("the attempt hung", "", None)
 
 
 def test_ranks_that_py_spy_may_not_look_at_are_not_odd() -> None:
     stacks = at("all_reduce", *range(15)) + at("", 15, refused=True)
-    assert judge_hang(stacks, ranks=16, homes=HOMES).says == "it hung"
+    assert judge_hang(stacks, ranks=16, homes=HOMES).says == "the attempt hung"
 
 
 def test_more_ranks_than_the_config_knows_of_are_counted_as_they_are() -> None:
     halves = at("send", *range(8)) + at("recv", *range(8, 16))
-    assert judge_hang(halves, ranks=2, homes=HOMES).says == "it hung"
+    assert judge_hang(halves, ranks=2, homes=HOMES).says == "the attempt hung"
     diagnosis = judge_hang(at("send", *range(15)) + at("recv", 15), ranks=2, homes=HOMES)
     assert (diagnosis.node, diagnosis.rank) == ("n3", 15)
 
 
 def test_processes_without_a_rank_leave_nobody_silent() -> None:
     stacks = [Stack(node="n1", pid=pid, frames=(Frame("all_reduce", "a.py", 1),)) for pid in range(3)]
-    assert judge_hang(stacks, ranks=4, homes=HOMES).says == "it hung"
+    assert judge_hang(stacks, ranks=4, homes=HOMES).says == "the attempt hung"
 
 
 def test_many_odd_groups_are_cut_short() -> None:

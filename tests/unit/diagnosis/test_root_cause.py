@@ -14,7 +14,7 @@ from opsctl.diagnosis.root_cause import Diagnosis, find_root_cause
 from opsctl.diagnosis.scan_logs import scan
 from tests.unit.diagnosis.conftest import LOST, TIMEOUT, Log, real
 
-SLURM_TIMEOUT = ExitReason(kind=CauseKind.TIME_LIMIT, says="Slurm ended it at its time limit", is_final=False)
+SLURM_TIMEOUT = ExitReason(kind=CauseKind.TIME_LIMIT, says="Slurm ended the job at its time limit", is_final=False)
 
 
 def why(log: Log, **more: object) -> Diagnosis:
@@ -38,7 +38,7 @@ def test_the_ecc_crash_is_the_gpu_of_one_node_and_not_what_511_others_tell(log: 
         "RuntimeError: transform: failed to synchronize: cudaErrorECCUncorrectable: uncorrectable ECC error encountered"
         in diagnosis.evidence
     )
-    assert diagnosis.also == ("ranks lost their connection to another one (511 ranks)",)
+    assert diagnosis.also == ("ranks lost their connection to another rank (511 ranks)",)
 
 
 def test_an_echo_that_comes_first_is_still_an_echo(log: Log) -> None:
@@ -134,7 +134,7 @@ def test_the_one_traceback_that_nobody_explains_stands_out_among_those_of_lost_c
 
 def test_nothing_at_all_is_unknown(log: Log) -> None:
     diagnosis = why(log.steps(10, 20))
-    assert (diagnosis.kind, diagnosis.cause, diagnosis.says) == (CauseKind.UNKNOWN, "nothing", "no log tells why")
+    assert (diagnosis.kind, diagnosis.cause, diagnosis.says) == (CauseKind.UNKNOWN, "nothing", "no log names a cause")
 
 
 def test_where_all_only_wait_the_silent_rank_is_named(log: Log) -> None:
@@ -188,7 +188,7 @@ def test_memory_of_a_node_takes_node_and_rank_from_srun(log: Log) -> None:
 def test_the_size_of_what_is_read_at_once_does_not_matter(
     log: Log, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr("opsctl.diagnosis.scan_logs.CHUNK", chunk)
+    monkeypatch.setattr("opsctl.diagnosis.scan_logs.CHUNK_BYTES", chunk)
     log.ranks = 64
     log.steps(10, 20).say(41, real("tr1-13b-ecc.txt")).all_say(LOST, but=(41,))
     diagnosis = why(log)

@@ -201,7 +201,7 @@ def test_a_attempt_that_hung_says_so_with_the_odd_rank_which_takes_no_node_out(w
     odd = "1 rank (node node002: 3) in read_batch at train.py:7"
     assert ended.why == (
         "12_1.0 hangs: no sign of life for 20 min; "
-        f"unknown: it hung, the odd ones being {odd} (node002, rank 3)"
+        f"unknown: the attempt hung, odd: {odd} (node002, rank 3)"
     )  # fmt: skip
     assert ended.done == ("recorded node002 as the odd one of a hang, 1 in 28 days",)
     [cause] = events(world, EventKind.DIAGNOSED)
@@ -223,7 +223,7 @@ def test_a_node_that_is_the_odd_one_again_is_suspect_and_after_three_hangs_a_lem
     assert scores == [0, 4, 6]
     assert care.history.read("node001").hangs == {}
     last = events(world, EventKind.DIAGNOSED)[-1]
-    assert "node002 has been the odd one in 2 hangs in the 28 days before" in last.data["also"]
+    assert "node002 had the odd ranks in 2 hangs in the 28 days before" in last.data["also"]
     assert (world.queue.excludes, events(world, EventKind.QUARANTINED)) == ({}, [])
 
 
@@ -238,7 +238,7 @@ def test_a_attempt_that_hung_without_stacks_only_hung(world: World, care: NodeCa
     attempt = hung(world, 1, log=CANCELLED)
     shutil.rmtree(attempt.path / "evidence")
     ended = finalize(world.chain, world.rules, attempt, care=care)
-    assert (ended.cause, ended.why.partition("; ")[2], ended.done) == ("hang", "unknown: it hung", ())
+    assert (ended.cause, ended.why.partition("; ")[2], ended.done) == ("hang", "unknown: the attempt hung", ())
 
 
 def test_a_cause_that_nobody_can_find_leaves_all_as_it_was(

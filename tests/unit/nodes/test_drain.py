@@ -1,4 +1,4 @@
-"""Two who drain nodes at the same time, from two hosts or by cron and by hand, keep to the one cap."""
+"""Two opsctl processes that drain at the same time keep to one cap."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,39 +15,40 @@ from opsctl.state.site_dir import SiteDir
 
 
 class Cluster:
-    """Nodes; whoever asks for them has the answer some time before acting on it."""
+    """Nodes that are reported with a delay, so that a caller acts on an old answer."""
 
     def __init__(self, *names):
-        self.known = {name: Node(name=name, state="IDLE", address="") for name in names}
+        self.nodes_by_name = {name: Node(name=name, state="IDLE", address="") for name in names}
 
     def nodes(self):
-        seen = list(self.known.values())
+        nodes = list(self.nodes_by_name.values())
         time.sleep(0.3)
-        return seen
+        return nodes
 
     def reasons(self):
         return []
 
     def drain(self, node, reason):
-        self.known[node] = replace(self.known[node], state="IDLE+DRAIN", reason=reason)
+        self.nodes_by_name[node] = replace(self.nodes_by_name[node], state="IDLE+DRAIN", reason=reason)
 
 
-def test_two_who_drain_together_take_out_no_more_than_the_cap(tmp_path):
+def test_simultaneous_drains_keep_to_the_cap(tmp_path):
     site, clock, cluster = SiteDir(tmp_path), SystemClock(), Cluster("node001", "node002")
     site.create()
-    acts = Quarantine(
-        scheduler=cluster, history=NodeHistory(site=site, clock=clock), exclusions=Exclusions(site=site, clock=clock),
-        site=HealthSettings(), chains=(),
-    )  # fmt: skip
+    quarantine = Quarantine(
+        scheduler=cluster,
+        history=NodeHistory(site=site, clock=clock),
+        exclusions=Exclusions(site=site, clock=clock),
+        site=HealthSettings(),
+        chains=(),
+    )
 
     def drain(name):
-        step = Step(node=name, reason="opsctl: xid: 79", seen=cluster.known[name])
-        return acts.drain(NodePlan(steps=(step,), cap=1))[0]
+        step = Step(node=name, reason="opsctl: xid: 79", snapshot=cluster.nodes_by_name[name])
+        return quarantine.drain(NodePlan(steps=(step,), cap=1))[0]
 
     with ThreadPoolExecutor(2) as pool:
-        done = list(pool.map(drain, ("node001", "node002")))
-    assert sorted(node_action.action for node_action in done) == ["drained", "left"]
-    assert (
-        next(node_action.why for node_action in done if node_action.action == "left")
-        == "opsctl has 1 nodes out of service already"
-    )
+        actions = list(pool.map(drain, ("node001", "node002")))
+    drained, left = sorted(actions, key=lambda action: action.action)
+    assert (drained.action, left.action) == ("drained", "left")
+    assert left.why == "opsctl has 1 node out of service already; the cap is 1"

@@ -1,4 +1,4 @@
-"""Which nodes are drained and put back, and which are left alone."""
+"""Plans to drain, reboot and undrain nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import pytest
 
 from opsctl.errors import InputError
 from opsctl.model import Node
-from opsctl.nodes.drain_plan import NodeDemand, busy, cap_of, has_changed, plan_drain, plan_reboot, plan_undrain
+from opsctl.nodes.drain_plan import (
+    NodeDemand,
+    busy_by_node,
+    compute_cap,
+    has_changed,
+    plan_drain,
+    plan_reboot,
+    plan_undrain,
+)
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.nodes.history import NodeRecord
 from opsctl.settings.health import HealthSettings
@@ -30,34 +38,34 @@ def bad(name: str, **changes: str) -> Verdict:
     return verdict(seen(node=name, smi=smi(**(changes or {"failure": "Yes"}))))
 
 
-def plan(verdicts: list[Verdict], nodes: list[Node], **given):
-    return plan_drain(verdicts, nodes, HealthSettings(), scores=given.pop("scores", {}), **given)
+def plan(verdicts: list[Verdict], nodes: list[Node], **options):
+    return plan_drain(verdicts, nodes, HealthSettings(), scores=options.pop("scores", {}), **options)
 
 
-def test_a_reason_names_the_check_the_card_and_the_evidence() -> None:
+def test_reason_names_check_gpu_and_evidence() -> None:
     (step,) = plan([bad("node001")], cluster(100)).steps
     assert step.reason == "opsctl: remapped_rows: GPU-made-3 a row could not be remapped"
 
 
-def test_a_reason_is_one_line_without_quotes() -> None:
+def test_reason_is_one_line_without_quotes() -> None:
     line = "NVRM: Xid (PCI:0000:13:00): 79, pid=\"1\" name=`x`\t'é' GPU has fallen off the bus." + "x" * 300
     (step,) = plan([verdict(seen(node="node001", kernel=line))], cluster(100)).steps
     assert not set(step.reason) & set("\"'`\n\té")
     assert len(step.reason) <= 200
 
 
-def test_what_is_unknown_or_well_is_left_out() -> None:
+def test_unknown_and_healthy_nodes_are_not_drained() -> None:
     unknown = verdict(seen(node="node001", smi=(124, "")))
     assert plan([unknown, verdict(seen(node="node002"))], cluster(100)).steps == ()
 
 
-def test_faulty_goes_before_degraded_and_lemons_before_others() -> None:
+def test_worst_nodes_are_drained_first() -> None:
     verdicts = [bad("node001", pending="Yes"), bad("node002"), bad("node003"), verdict(seen(node="node004"))]
     steps = plan(verdicts, cluster(100), scores={"node003": 9.0}).steps
     assert [step.node for step in steps] == ["node003", "node002", "node001"]
 
 
-def test_never_more_than_the_cap_those_that_are_out_already_included() -> None:
+def test_cap_includes_nodes_that_are_already_out() -> None:
     verdicts = [bad(f"node{number:03}") for number in range(1, 8)]
     node_plan = plan(verdicts, cluster(100, node090=("IDLE+DRAIN", OURS), node091=("DRAINED", "bad fan")))
     assert len(node_plan.steps) == 3
@@ -71,30 +79,30 @@ def test_never_more_than_the_cap_those_that_are_out_already_included() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "5 %", "1.5", "٣"])
-def test_a_cap_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="is neither a number nor a share"):
-        cap_of(HealthSettings(), 10, text)
+def test_invalid_cap_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="is neither a number nor a percentage"):
+        compute_cap(HealthSettings(), 10, text)
 
 
-def test_what_somebody_else_took_out_is_left_alone() -> None:
+def test_node_that_others_drained_is_left_alone() -> None:
     nodes = cluster(100, node001=("IDLE+DRAIN", "bad fan"), node002=("DRAINED", OURS), node003=("DOWN*", ""))
     node_plan = plan([bad("node001"), bad("node002"), bad("node003"), bad("gone")], nodes)
     assert node_plan.steps == ()
-    assert {skipped_node.node: skipped_node.why for skipped_node in node_plan.left} == {
-        "node001": "is IDLE+DRAIN by somebody else: bad fan",
+    assert {skipped.node: skipped.why for skipped in node_plan.left} == {
+        "node001": "is IDLE+DRAIN, not by opsctl: bad fan",
         "node002": "is drained already: opsctl: xid: 79",
-        "node003": "is DOWN* by somebody else: no reason given",
+        "node003": "is DOWN*, not by opsctl: no reason given",
         "gone": "Slurm does not list it",
     }
 
 
-def test_spare_nodes_are_counted() -> None:
+def test_train_that_no_longer_fits_is_noted() -> None:
     wants = [NodeDemand(train="big", nodes=64), NodeDemand(train="small", nodes=62)]
-    node_plan = plan([bad("node001"), bad("node002")], cluster(64), wants=wants)
+    node_plan = plan([bad("node001"), bad("node002")], cluster(64), demands=wants)
     assert node_plan.notes == ("big's 64 nodes no longer fit: 62 left",)
 
 
-def test_a_node_that_has_changed_since_is_not_touched() -> None:
+def test_changed_node_is_not_touched() -> None:
     (step,) = plan([bad("node001")], cluster(100)).steps
     assert has_changed(step, node("node001")) == ""
     assert has_changed(step, node("node001", "ALLOCATED")) == ""
@@ -102,28 +110,44 @@ def test_a_node_that_has_changed_since_is_not_touched() -> None:
     assert has_changed(step, None) == "Slurm does not list it any more"
 
 
-@pytest.mark.parametrize(("state", "expected"), [
-    ("IDLE", False), ("IDLE+DRAIN", False), ("ALLOCATED", True), ("MIXED+DRAIN", True), ("IDLE*", None),
-    ("IDLE+NOT_RESPONDING", None),
-    ("DOWN", None), ("UNKNOWN", None), ("IDLE+COMPLETING", True), ("ALLOCATED*", True),
-])  # fmt: skip
-def test_whether_a_node_has_a_job_is_slurms_word(state, expected) -> None:
-    assert busy([node("n", state)]).get("n") is expected
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("IDLE", False),
+        ("IDLE+DRAIN", False),
+        ("ALLOCATED", True),
+        ("MIXED+DRAIN", True),
+        ("IDLE*", None),
+        ("IDLE+NOT_RESPONDING", None),
+        ("DOWN", None),
+        ("UNKNOWN", None),
+        ("IDLE+COMPLETING", True),
+        ("ALLOCATED*", True),
+    ],
+)
+def test_node_state_tells_whether_it_has_a_job(state, expected) -> None:
+    assert busy_by_node([node("n", state)]).get("n") is expected
 
 
-def undrain(found: Verdict, snapshot, record: NodeRecord, *nodes: Node, since: float = 0.0, gap: float = 60):
+def undrain(verdict: Verdict, snapshot, record: NodeRecord, *nodes: Node, since: float = 0.0, gap: float = 60):
     site = HealthSettings(undrain_gap_seconds=gap)
-    return plan_undrain([found], list(nodes), site, records={record.node: record},
-                        snapshots={snapshot.node: snapshot}, since={record.node: since})  # fmt: skip
+    return plan_undrain(
+        [verdict],
+        list(nodes),
+        site,
+        records={record.node: record},
+        snapshots={snapshot.node: snapshot},
+        since={record.node: since},
+    )
 
 
-def test_what_we_drained_is_put_back_when_it_passed_twice() -> None:
+def test_drained_node_is_undrained_after_two_checks() -> None:
     snapshot, at = seen(), NOW.timestamp()
     ours = node("node001", "IDLE+DRAIN", OURS)
     twice, once = NodeRecord(node="node001", passed=(at, at + 61)), NodeRecord(node="node001", passed=(at + 61,))
     assert [step.node for step in undrain(verdict(snapshot), snapshot, twice, ours).steps] == ["node001"]
     (left,) = undrain(verdict(snapshot), snapshot, once, ours).left
-    assert left.why == "has passed once: look again after 60 s"
+    assert left.why == "has passed one health check; check again after 1m"
     assert undrain(verdict(snapshot), snapshot, twice, ours, since=at + 30).steps == ()
     assert undrain(verdict(snapshot), snapshot, once, ours, gap=0).steps == ()
     sick = seen(smi=smi(failure="Yes"))
@@ -134,7 +158,7 @@ def test_what_we_drained_is_put_back_when_it_passed_twice() -> None:
     assert left.why == "is unknown: gpus: nvidia-smi did not answer in time"
 
 
-def test_what_others_drained_is_never_put_back_unless_its_reason_is_listed() -> None:
+def test_only_listed_reasons_of_others_are_undrained() -> None:
     snapshot = seen()
     record = NodeRecord(node="node001", passed=(0.0, 100.0))
     for reason in ("bad fan", "", "Opsctl: x", "opsctl"):
@@ -144,29 +168,31 @@ def test_what_others_drained_is_never_put_back_unless_its_reason_is_listed() -> 
     assert len(plan.steps) == 1
 
 
-def test_a_node_is_free_when_no_process_of_a_user_is_left_but_our_own() -> None:
+def test_node_with_a_user_process_is_not_undrained() -> None:
     text = "9 1001\n10 1002\n--\n" + stat(9, "python", seconds_ago=900) + stat(10, "sh", seconds_ago=5) + "--\n100\n"
     killed = node("node001", "IDLE+DRAIN", "Kill task failed")
     snapshot = replace(seen(processes=text), uid=1002)
     (left,) = undrain(verdict(snapshot), snapshot, NodeRecord(node="node001"), killed).left
-    assert left.why == "1 processes of users: 9 (python, uid 1001)"
+    assert left.why == "1 user process: 9 (python, uid 1001)"
     blind = seen(processes=(1, ""))
     (left,) = undrain(verdict(blind), blind, NodeRecord(node="node001"), killed).left
-    assert left.why == "its processes cannot be seen"
+    assert left.why == "the list of processes could not be read"
 
 
-def test_what_somebody_else_took_out_and_what_boots_already_is_not_booted() -> None:
+def test_node_of_others_or_already_booting_is_not_rebooted() -> None:
     nodes = cluster(
         100, node001=("DOWN", "bad fan"), node002=("IDLE+REBOOT_REQUESTED", OURS), node003=("DRAINED", OURS)
     )
     plan = plan_reboot(["node001", "node002", "node003", "node101"], nodes, HealthSettings(), why="Xid 79")
     assert [(step.node, step.reason) for step in plan.steps] == [("node003", "opsctl: reboot: Xid 79")]
-    assert [skipped_node.why for skipped_node in plan.left] == [
-        "is DOWN by somebody else: bad fan", "is to be booted already: IDLE+REBOOT_REQUESTED", "Slurm does not list it"
-    ]  # fmt: skip
+    assert [skipped.why for skipped in plan.left] == [
+        "is DOWN, not by opsctl: bad fan",
+        "reboot already requested: IDLE+REBOOT_REQUESTED",
+        "Slurm does not list it",
+    ]
 
 
-def test_no_more_nodes_are_booted_than_may_be_out_of_service() -> None:
+def test_reboots_count_towards_the_cap() -> None:
     names = [f"node{number:03}" for number in range(1, 8)]
     plan = plan_reboot(names, cluster(100, node090=("DRAINED", OURS)), HealthSettings(), why="")
     assert len(plan.steps) == 3
@@ -175,11 +201,9 @@ def test_no_more_nodes_are_booted_than_may_be_out_of_service() -> None:
     assert plan_reboot(names, on_their_way, HealthSettings(), why="").steps == ()
 
 
-def test_nodes_that_our_trains_are_kept_from_count_when_others_are_booted() -> None:
+def test_excluded_nodes_count_towards_the_cap_of_reboots() -> None:
     names = [f"node{number:03}" for number in range(1, 5)]
     away = frozenset({"node001", "node051", "node052"})
     plan = plan_reboot(names, cluster(100), HealthSettings(), why="", excluded=away)
     assert [step.node for step in plan.steps] == ["node001", "node002"]
-    assert {skipped_node.why for skipped_node in plan.left} == {
-        "beyond the cap of 4 nodes that opsctl takes out at once"
-    }
+    assert {skipped.why for skipped in plan.left} == {"beyond the cap of 4 nodes that opsctl takes out at once"}

@@ -26,25 +26,25 @@ def history(tmp_path: Path) -> NodeHistory:
 
 
 def save(history: NodeHistory, snapshot: NodeSnapshot) -> NodeRecord:
-    found = verdict(snapshot, prior=history.read(snapshot.node).prior)
-    (record,) = history.save([(snapshot, found)], baseline_hours=24)
+    judged = verdict(snapshot, prior=history.read(snapshot.node).prior)
+    (record,) = history.save([(snapshot, judged)], baseline_hours=24)
     return record
 
 
-def test_what_was_written_is_read_again(history: NodeHistory) -> None:
+def test_written_record_is_read_again(history: NodeHistory) -> None:
     record = save(history, seen(nvlink=corpus("nvlink/gb200.txt"), infiniband="a/ports/1/state:4: ACTIVE\n"))
     assert history.read("node001") == record
     assert len(record.cards) == 8
     assert [node_record.node for node_record in history.all()] == ["node001"]
 
 
-def test_a_node_that_was_never_seen_has_no_past(history: NodeHistory) -> None:
+def test_unknown_node_has_an_empty_record(history: NodeHistory) -> None:
     assert history.read("node999") == NodeRecord(node="node999")
     assert (history.all(), history.cards()) == ([], {})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"node": 1, "what": 2}', '{"cards": [{}]}', '{"links": 3}'])
-def test_a_broken_file_is_no_past(history: NodeHistory, text: str) -> None:
+def test_broken_file_is_an_empty_record(history: NodeHistory, text: str) -> None:
     save(history, seen())
     (history.site.nodes / "node" / "node001.json").write_text(text)
     (history.site.nodes / "card").mkdir()
@@ -53,13 +53,13 @@ def test_a_broken_file_is_no_past(history: NodeHistory, text: str) -> None:
     assert (history.all(), history.cards()) == ([], {})
 
 
-def test_a_name_cannot_lead_out_of_the_directory(history: NodeHistory) -> None:
+def test_node_name_cannot_leave_the_directory(history: NodeHistory) -> None:
     save(history, seen(node="../../x"))
     assert history.read("../../x").health == "healthy"
     assert [path.name for path in (history.site.nodes / "node").iterdir()] == ["%2E%2E%2F%2E%2E%2Fx.json"]
 
 
-def test_a_card_that_went_missing_is_expected_on(history: NodeHistory) -> None:
+def test_missing_gpu_stays_expected(history: NodeHistory) -> None:
     save(history, seen())
     for _ in range(2):
         record = save(history, seen(smi=smi(7), pci=""))
@@ -69,7 +69,7 @@ def test_a_card_that_went_missing_is_expected_on(history: NodeHistory) -> None:
     assert save(history, seen(smi=smi(7), pci="")).health == "healthy"
 
 
-def test_driver_and_shared_memory_are_remembered_over_looks_that_did_not_see_them(history: NodeHistory) -> None:
+def test_unread_driver_and_shm_stay_as_stored(history: NodeHistory) -> None:
     save(history, replace(seen(), shm_kb=98_566_144))
     record = save(history, replace(seen(smi=(124, "")), shm_kb=None))
     assert (record.driver, record.shm_kb) == ("570.86.15", 98_566_144)
@@ -77,7 +77,7 @@ def test_driver_and_shared_memory_are_remembered_over_looks_that_did_not_see_the
     assert history.read("node001").shm_kb == 65_536
 
 
-def test_the_same_thing_since_the_same_boot_is_one_incident(history: NodeHistory) -> None:
+def test_same_fault_since_one_boot_is_one_incident(history: NodeHistory) -> None:
     for _ in range(3):
         record = save(history, seen(smi=smi(failure="Yes")))
     (incident,) = record.incidents
@@ -85,20 +85,22 @@ def test_the_same_thing_since_the_same_boot_is_one_incident(history: NodeHistory
     assert history.cards()[uuid(3)] == (incident,)
 
 
-def test_a_card_is_known_again_under_another_nodes_name(history: NodeHistory) -> None:
+def test_gpu_is_recognized_under_another_node_name(history: NodeHistory) -> None:
     for boot in range(2):
         bad = replace(seen(node="cloud-7", smi=smi(failure="Yes")), boot=f"b{boot}")
         save(history, bad)
     cards = history.cards()
-    found = find_lemons(cards, NOW, days=28, limit=6)
-    assert set(found) == {uuid(3), "165052200003"}
-    assert found[uuid(3)].startswith("score 6; last on cloud-7, 2026-11-20: remapped_rows: a row could not be remapped")
+    lemons = find_lemons(cards, NOW, days=28, limit=6)
+    assert set(lemons) == {uuid(3), "165052200003"}
+    assert lemons[uuid(3)].startswith(
+        "score 6; last on cloud-7, 2026-11-20: remapped_rows: a row could not be remapped"
+    )
     record = save(history, seen(node="cloud-9"))
     assert node_score(record, cards, NOW, 28) == 6
     assert node_score(record, cards, NOW + timedelta(days=29), 28) == 0
 
 
-def test_passes_count_from_the_last_evidence_and_unknown_takes_none_away(history: NodeHistory) -> None:
+def test_unknown_check_keeps_earlier_passes(history: NodeHistory) -> None:
     well, unknown = seen(), seen(smi=(124, ""))
     record = NodeRecord(node="node001")
     for number, snapshot in enumerate((well, seen(smi=smi(failure="Yes")), well, unknown, well)):
@@ -107,7 +109,7 @@ def test_passes_count_from_the_last_evidence_and_unknown_takes_none_away(history
     assert record.passed == ((NOW + timedelta(minutes=2)).timestamp(), (NOW + timedelta(minutes=4)).timestamp())
 
 
-def test_a_counter_is_held_against_its_baseline_until_that_is_old(history: NodeHistory) -> None:
+def test_counter_baseline_expires(history: NodeHistory) -> None:
     def look(count: int, hours: float) -> str:
         text = f"mlx/ports/1/state:4: ACTIVE\nmlx/ports/1/counters/link_downed:{count}\n"
         return save(history, replace(seen(infiniband=text), at=NOW + timedelta(hours=hours))).health
@@ -116,7 +118,7 @@ def test_a_counter_is_held_against_its_baseline_until_that_is_old(history: NodeH
     assert looks == ["healthy", "degraded", "degraded", "degraded", "healthy"]
 
 
-def test_a_hang_that_is_noted_again_counts_once_and_a_new_baseline_forgets_none(history: NodeHistory) -> None:
+def test_repeated_hang_counts_once_and_survives_a_new_baseline(history: NodeHistory) -> None:
     for attempt in ("gpt/12_1.0", "gpt/12_1.0", "gpt/12_2.0"):
         count = history.note_hang("node001", attempt, NOW, days=28)
     assert count == 2
@@ -148,8 +150,8 @@ def test_five_thousand_nodes_are_judged_in_five_seconds() -> None:
     assert [verdict.health.value for verdict in verdicts[:4]] == ["faulty", "faulty", "healthy", "unknown"]
 
 
-def test_a_record_is_json_that_people_can_read(history: NodeHistory) -> None:
+def test_record_is_readable_json(history: NodeHistory) -> None:
     save(history, seen(smi=smi(failure="Yes")))
-    given = json.loads((history.site.nodes / "node" / "node001.json").read_text())
-    assert given["health"] == "faulty"
-    assert datetime.fromtimestamp(given["at"], UTC) == NOW + timedelta(seconds=2)
+    fields = json.loads((history.site.nodes / "node" / "node001.json").read_text())
+    assert fields["health"] == "faulty"
+    assert datetime.fromtimestamp(fields["at"], UTC) == NOW + timedelta(seconds=2)

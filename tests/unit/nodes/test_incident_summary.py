@@ -1,4 +1,4 @@
-"""What was known of a node when something happened there."""
+"""Summaries of a node's history around the end of an attempt."""
 
 from __future__ import annotations
 
@@ -18,83 +18,83 @@ HOUR, DAY = 3600.0, 86400.0
 
 
 def incident(at: float, last: float | None = None, *, check: str = "xid", node: str = "n1", **more: str) -> Incident:
-    """Seen so many seconds from the end; before it is negative."""
-    made = {"severity": "faulty", "evidence": "Xid 79", **more}
-    return Incident(at=END + at, last=END + (at if last is None else last), count=1, node=node, check=check, **made)
+    """An incident first and last seen `at` and `last` seconds after the end of the attempt."""
+    fields = {"severity": "faulty", "evidence": "Xid 79", **more}
+    return Incident(at=END + at, last=END + (at if last is None else last), count=1, node=node, check=check, **fields)
 
 
-def record(*incidents: Incident, looked: float = -HOUR, **more: object) -> NodeRecord:
-    return replace(NodeRecord(node="n1", at=END + looked, incidents=incidents), **more)  # type: ignore[arg-type]  # fields
+def record(*incidents: Incident, checked: float = -HOUR, **more: object) -> NodeRecord:
+    return replace(NodeRecord(node="n1", at=END + checked, incidents=incidents), **more)  # type: ignore[arg-type]  # fields
 
 
-def told(node: NodeRecord, cards: dict[str, Sequence[Incident]] | None = None) -> list[str]:
+def summarize(node: NodeRecord, cards: dict[str, Sequence[Incident]] | None = None) -> list[str]:
     return summarize_node(node, cards or {}, at=NOW, days=28)
 
 
-def test_findings_are_counted_by_check_within_the_days() -> None:
+def test_recent_findings_are_counted_by_check() -> None:
     incidents = [incident(-DAY), incident(-3 * DAY), incident(-9 * DAY, check="ecc"), incident(-29 * DAY, check="ecc")]
-    assert told(record(*incidents, passed=(END - HOUR,), health="healthy")) == [
+    assert summarize(record(*incidents, passed=(END - HOUR,), health="healthy")) == [
         "n1 has had 3 findings (xid 2, ecc 1) in the 28 days before"
     ]
 
 
-def test_a_node_that_was_degraded_at_the_last_look_was_so_already() -> None:
+def test_node_degraded_at_the_last_check_was_so_already() -> None:
     row = incident(-9 * HOUR, -3 * HOUR, check="remapped_rows", severity="degraded", evidence="1 pending", gpu="GPU-7")
-    assert told(record(row, looked=-3 * HOUR)) == [
+    assert summarize(record(row, checked=-3 * HOUR)) == [
         "n1 has had 1 finding (remapped_rows 1) in the 28 days before",
-        "n1 was already degraded, when looked at 3h before: remapped_rows: GPU-7 1 pending",
+        "n1 was already degraded, at the check 3h before: remapped_rows: GPU-7 1 pending",
     ]
 
 
-def test_what_was_found_before_and_after_was_there_at_the_end() -> None:
-    assert told(record(incident(-5 * HOUR, 2 * HOUR), looked=2 * HOUR))[1] == (
+def test_fault_found_before_and_after_was_there_at_the_end() -> None:
+    assert summarize(record(incident(-5 * HOUR, 2 * HOUR), checked=2 * HOUR))[1] == (
         "n1 was already faulty, since 2026-11-20 07:00: xid: Xid 79"
     )
 
 
-def test_what_was_passed_since_or_is_long_ago_while_others_have_looked_is_not_told_as_now() -> None:
-    assert told(record(incident(-5 * HOUR), passed=(END - HOUR,)))[1:] == []
-    assert told(record(incident(-5 * HOUR), cleared=END - HOUR))[1:] == []
-    assert told(record(incident(-50 * HOUR)))[1:] == []
-    assert len(told(record(incident(-50 * HOUR), looked=-50 * HOUR))) == 2
+def test_passed_or_outdated_fault_is_not_current() -> None:
+    assert summarize(record(incident(-5 * HOUR), passed=(END - HOUR,)))[1:] == []
+    assert summarize(record(incident(-5 * HOUR), cleared=END - HOUR))[1:] == []
+    assert summarize(record(incident(-50 * HOUR)))[1:] == []
+    assert len(summarize(record(incident(-50 * HOUR), checked=-50 * HOUR))) == 2
 
 
-def test_what_was_found_only_afterwards_says_so() -> None:
-    assert told(record(incident(120.0), incident(HOUR), looked=HOUR)) == ["n1, 2m after: xid: Xid 79"]
+def test_fault_found_after_the_end_says_so() -> None:
+    assert summarize(record(incident(120.0), incident(HOUR), checked=HOUR)) == ["n1, 2m after: xid: Xid 79"]
 
 
-def test_the_same_card_is_known_under_another_nodes_name() -> None:
+def test_gpu_is_recognized_under_another_node_name() -> None:
     card = Card(uuid="GPU-7", serial="s", bus="b", name="H100")
     there = [incident(-7 * DAY, node="cloud-3", gpu="GPU-7"), incident(-90 * DAY, node="cloud-3", gpu="GPU-7")]
-    assert told(record(cards=(card,)), {"GPU-7": there}) == [
-        "GPU-7 of n1 has had 1 finding (xid 1) as a card of cloud-3, the last on 2026-11-13 12:00: xid: GPU-7 Xid 79"
+    assert summarize(record(cards=(card,)), {"GPU-7": there}) == [
+        "GPU-7 of n1 has had 1 finding (xid 1) in node cloud-3, the last on 2026-11-13 12:00: xid: GPU-7 Xid 79"
     ]
-    assert told(record(cards=(card,)), {"GPU-7": [replace(each, node="n1") for each in there]}) == []
+    assert summarize(record(cards=(card,)), {"GPU-7": [replace(incident, node="n1") for incident in there]}) == []
 
 
-def test_without_a_cause_each_of_the_lifes_nodes_is_told_of() -> None:
-    bad = record(incident(-HOUR), looked=-HOUR)
+def test_without_a_cause_every_node_is_described() -> None:
+    bad = record(incident(-HOUR), checked=-HOUR)
     well = [replace(record(health="healthy"), node=node) for node in ("n2", "n3")]
-    since = replace(record(health="healthy", looked=HOUR), node="n5")
+    since = replace(record(health="healthy", checked=HOUR), node="n5")
     assert summarize_nodes([*well, bad, NodeRecord(node="n4"), since], at=NOW) == [
-        "n1 was already faulty, when looked at 1h before: xid: Xid 79",
-        "health had found nothing wrong with n[2-3] then",
-        "nobody had looked at n4; opsctl health n4",
+        "n1 was already faulty, at the check 1h before: xid: Xid 79",
+        "healthy at the last check before: n[2-3]",
+        "no health check stored of n4; run opsctl health n4",
     ]
 
 
-def test_many_bad_nodes_are_cut_short() -> None:
+def test_long_list_of_bad_nodes_is_cut() -> None:
     many = [replace(record(incident(-HOUR)), node=f"n{number}") for number in range(1, 10)]
     lines = summarize_nodes(many, at=NOW)
-    assert (len(lines), lines[-1]) == (7, "so were n[7-9]")
+    assert (len(lines), lines[-1]) == (7, "also faulty or degraded: n[7-9]")
 
 
 @given(
     st.lists(st.tuples(st.floats(-9e6, 9e6), st.floats(0, 9e6)), max_size=6), st.lists(st.floats(-9e6, 9e6), max_size=3)
 )
-def test_nothing_is_said_to_have_been_there_already_that_was_first_seen_later(spans, passed) -> None:
+def test_later_fault_is_never_called_earlier(spans, passed) -> None:
     incidents = [incident(at, at + more) for at, more in spans]
-    node = record(*incidents, passed=tuple(END + each for each in passed))
-    if not any(each.at <= END for each in incidents):
-        assert not [line for line in told(node) if "already" in line]
-        assert summarize_nodes([node], at=NOW + timedelta(0)) in ([], ["health had found nothing wrong with n1 then"])
+    node = record(*incidents, passed=tuple(END + seconds for seconds in passed))
+    if not any(incident.at <= END for incident in incidents):
+        assert not [line for line in summarize(node) if "already" in line]
+        assert summarize_nodes([node], at=NOW + timedelta(0)) in ([], ["healthy at the last check before: n1"])

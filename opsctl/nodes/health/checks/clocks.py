@@ -8,7 +8,9 @@ from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot
 
 
 def clocks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
-    for gpu in (each for each in (snapshot.smi.gpus if snapshot.smi else ()) if each.maker == "nvidia"):
+    for gpu in snapshot.smi.gpus if snapshot.smi else ():
+        if gpu.maker != "nvidia":
+            continue
         if gpu.clocks is None:
             yield CheckResult(check="clocks", severity=Severity.UNKNOWN, gpu=gpu.uuid, evidence="no reasons: N/A")
             continue

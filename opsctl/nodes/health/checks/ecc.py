@@ -1,4 +1,4 @@
-"""Errors of GPU memory: since the driver was loaded, and over the life of the card."""
+"""Check the ECC errors of GPU memory, since driver load and over the lifetime of the GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ecc(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult
 
 
 def _uncorrectable(gpu: Gpu, site: HealthSettings) -> Iterator[CheckResult]:
-    """Errors of DRAM over the card's attempt are history: their rows were replaced."""
+    """Yield uncorrectable errors. Lifetime DRAM errors are no evidence: their rows have been remapped."""
     if sram := gpu.ecc.get("volatile.sram_uncorrectable", 0):
         text = f"{sram} uncorrectable SRAM errors since the driver was loaded"
         yield _result(gpu, Severity.FAULTY, text, "reset the GPU")
@@ -29,7 +29,7 @@ def _uncorrectable(gpu: Gpu, site: HealthSettings) -> Iterator[CheckResult]:
         yield _result(gpu, Severity.DEGRADED, text, "reset the GPU when it is free")
     ever = gpu.ecc.get("aggregate.sram_uncorrectable", 0)
     if gpu.sram_threshold or ever > site.sram_uncorrected_ever:
-        text = f"{ever} uncorrectable SRAM errors over its attempt: beyond what is allowed"
+        text = f"{ever} uncorrectable SRAM errors over the GPU's lifetime: more than allowed"
         yield _result(gpu, Severity.FAULTY, text, "replace the card")
 
 

@@ -1,4 +1,4 @@
-"""How fast a file system is from this node, where that was asked for."""
+"""Check the speed of a file system from this node, if requested."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def fio(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult
 
 
 def _slow(fio: Fio, check_input: CheckInput) -> Iterator[str]:
-    """What the site expects and does not get. Where the page cache was in the way, reading is no evidence."""
+    """Yield speeds below the site's settings. Reads through the page cache are no evidence."""
     expected = {"write": (check_input.site.fio_write_mib_s, fio.write_mib_s)}
     if fio.is_direct:
         expected["read"] = (check_input.site.fio_read_mib_s, fio.read_mib_s)
-    for what, (least, figure) in expected.items():
+    for operation, (least, figure) in expected.items():
         if figure < least:
-            yield f"{what}s {figure:.0f} MiB/s, less than {least:g}"
+            yield f"{operation}s {figure:.0f} MiB/s, less than {least:g}"
 
 
 def _words(fio: Fio) -> str:
-    each = [f"write {fio.write_mib_s:.0f} MiB/s", f"read {fio.read_mib_s:.0f} MiB/s"]
-    each += [f"{fio.read_iops:.0f} small reads/s"]
-    each += [] if fio.p99_ms is None else [f"99 % within {fio.p99_ms:.2g} ms"]
-    each += [] if fio.is_direct else ["through the page cache"]
-    return ", ".join(each)
+    figures = [f"write {fio.write_mib_s:.0f} MiB/s", f"read {fio.read_mib_s:.0f} MiB/s"]
+    figures += [f"{fio.read_iops:.0f} small reads/s"]
+    figures += [] if fio.p99_ms is None else [f"99 % within {fio.p99_ms:.2g} ms"]
+    figures += [] if fio.is_direct else ["through the page cache"]
+    return ", ".join(figures)

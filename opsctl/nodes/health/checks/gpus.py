@@ -1,4 +1,4 @@
-"""Are all the cards there that the node had before, and does nvidia-smi or amd-smi answer?"""
+"""Check that nvidia-smi or amd-smi answers, and that all expected GPUs are present."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot
 
 EVIDENCE = {8: "a power cable is not attached", 10: "the kernel saw an interrupt problem", 14: "the infoROM is corrupt",
             15: "a GPU has fallen off the bus"}  # fmt: skip
-"""Exit codes of nvidia-smi that speak of the hardware. All others speak of drivers, rights and libraries."""
+"""Exit codes of nvidia-smi that name a hardware fault. Others name drivers, rights or libraries."""
 LOST = ("GPU is lost", "fallen off the bus")
 
 
 def gpus(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
     tool, section = snapshot.gpu_tool
     expected = check_input.site.gpus_per_node or len(check_input.prior.uuids)
-    code, words = section.code, f"{section.err} {snapshot.smi.said if snapshot.smi else ''}"
+    code, words = section.code, f"{section.err} {snapshot.smi.messages if snapshot.smi else ''}"
     if tool == "nvidia-smi" and (code in EVIDENCE or (code and any(lost in words for lost in LOST))):
         meaning = EVIDENCE.get(code or 0, "a GPU is lost")
         yield CheckResult(
@@ -35,27 +35,27 @@ def gpus(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResul
 
 
 def _count(snapshot: NodeSnapshot, check_input: CheckInput, expected: int) -> Iterator[CheckResult]:
-    assert snapshot.smi is not None, "asked for only then"
-    found = {gpu.uuid for gpu in snapshot.smi.gpus if gpu.uuid}
-    missing = [uuid for uuid in check_input.prior.uuids if uuid not in found]
+    assert snapshot.smi is not None, "the caller checks"
+    uuids = {gpu.uuid for gpu in snapshot.smi.gpus if gpu.uuid}
+    missing = [uuid for uuid in check_input.prior.uuids if uuid not in uuids]
     wanted = max(expected, snapshot.smi.attached or 0)
     if len(snapshot.smi.gpus) < wanted:
         where = f"; missing: {', '.join(missing[:4])}" if missing else ""
         text = f"{len(snapshot.smi.gpus)} of {wanted} GPUs answer{where}"
         if snapshot.in_job and (snapshot.on_bus is None or snapshot.on_bus >= wanted):
-            text += "; but this job may only see its own"
+            text += "; this job may see only its own GPUs"
             yield CheckResult(
-                check="gpus", severity=Severity.UNKNOWN, evidence=text, remedy="look when the node is idle"
+                check="gpus", severity=Severity.UNKNOWN, evidence=text, remedy="check again when the node is idle"
             )
         else:
             yield CheckResult(check="gpus", severity=Severity.FAULTY, evidence=text, remedy="reboot the node")
-    elif len(found) < len(snapshot.smi.gpus):
-        text = f"{len(snapshot.smi.gpus) - len(found)} cards do not say who they are"
-        yield CheckResult(check="gpus", severity=Severity.UNKNOWN, evidence=text, remedy="look at the kernel log")
+    elif len(uuids) < len(snapshot.smi.gpus):
+        text = f"{len(snapshot.smi.gpus) - len(uuids)} GPUs report no UUID"
+        yield CheckResult(check="gpus", severity=Severity.UNKNOWN, evidence=text, remedy="read the kernel log")
     elif missing:
-        yield CheckResult(check="gpus", severity=Severity.NOTE, evidence=f"{len(missing)} cards are others than before")
+        yield CheckResult(check="gpus", severity=Severity.NOTE, evidence=f"{len(missing)} GPUs differ from before")
     for gpu in snapshot.smi.gpus:
         text = check_input.lemons.get(gpu.uuid, "") or (check_input.lemons.get(gpu.serial, "") if gpu.serial else "")
         if text:
-            yield CheckResult(check="gpus", severity=Severity.NOTE, gpu=gpu.uuid, evidence=f"a known lemon: {text}",
-                         remedy="give the node back, and name the card")  # fmt: skip
+            yield CheckResult(check="gpus", severity=Severity.NOTE, gpu=gpu.uuid, evidence=f"a known flaky GPU: {text}",
+                         remedy="return the node and name the GPU")  # fmt: skip

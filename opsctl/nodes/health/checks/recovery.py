@@ -21,7 +21,9 @@ ACTIONS = {
 
 
 def recovery(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
-    for gpu in (each for each in (snapshot.smi.gpus if snapshot.smi else ()) if each.maker == "nvidia"):
+    for gpu in snapshot.smi.gpus if snapshot.smi else ():
+        if gpu.maker != "nvidia":
+            continue
         word = (gpu.recovery or "").lower()
         severity = ACTIONS.get(word)
         if severity is not None:

@@ -1,4 +1,4 @@
-"""Xid lines of the kernel log since boot, and what the table says of them."""
+"""Check the Xid lines of the kernel log since boot against xid.toml."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLE = Path(__file__).parent.parent / "xid.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidRow:
-    """What the table says of a code."""
+    """One code of xid.toml."""
 
     code: int
     meaning: str
@@ -42,10 +42,10 @@ class XidEvent:
 @cache
 def table() -> dict[int, XidRow]:
     """xid.toml, by code."""
-    given = tomllib.loads(TABLE.read_text(encoding="utf-8"))["xid"]
+    rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))["xid"]
     return {
         code: XidRow(code=code, meaning=row["meaning"], action=row["action"], drain=row["drain"], source=row["source"])
-        for row in given
+        for row in rows
         for code in row["codes"]
     }
 
@@ -55,7 +55,8 @@ def xid(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult
         yield from _unread(snapshot)
         return
     for bus, events in events_by_card(snapshot, check_input).items():
-        gpu = next((each for each in (snapshot.smi.gpus if snapshot.smi else ()) if bus and each.bus == bus), None)
+        gpus = snapshot.smi.gpus if snapshot.smi else ()
+        gpu = next((gpu for gpu in gpus if bus and gpu.bus == bus), None)
         for code in dict.fromkeys(event.code for event in events):
             same = [event for event in events if event.code == code]
             yield from _judge(same, gpu, bus, check_input)
@@ -72,15 +73,19 @@ def _unread(snapshot: NodeSnapshot) -> Iterator[CheckResult]:
     gpus = snapshot.smi.gpus if snapshot.smi else ()
     if (snapshot.on_bus == 0 and not gpus) or snapshot.gpu_tool[0] == "amd-smi":
         return  # Xids are NVIDIA's
-    # The driver's recovery action says the same, where there is one.
-    told = gpus and all(gpu.recovery is not None for gpu in gpus)
+    # The driver's recovery action covers the same faults.
+    is_covered = gpus and all(gpu.recovery is not None for gpu in gpus)
     why = snapshot.section("kernel").why or "cannot be read"
-    yield CheckResult(check="xid", severity=Severity.NOTE if told else Severity.UNKNOWN, evidence=f"kernel log: {why}",
-                 remedy="let users read it (kernel.dmesg_restrict=0), or run as one who may")  # fmt: skip
+    yield CheckResult(
+        check="xid",
+        severity=Severity.NOTE if is_covered else Severity.UNKNOWN,
+        evidence=f"kernel log: {why}",
+        remedy="allow users to read it (kernel.dmesg_restrict=0), or run as root",
+    )
 
 
 def recent(snapshot: NodeSnapshot, check_input: CheckInput) -> list[KernelLine]:
-    """The lines that count: young enough, and after the node was put back into service."""
+    """Return the lines within `xid_hours` and since the node was put back into service."""
     limit = check_input.site.xid_hours * 3600
     if check_input.prior.cleared is not None:
         limit = min(limit, (snapshot.at - check_input.prior.cleared).total_seconds())
@@ -88,8 +93,8 @@ def recent(snapshot: NodeSnapshot, check_input: CheckInput) -> list[KernelLine]:
 
 
 def events_by_card(snapshot: NodeSnapshot, check_input: CheckInput) -> dict[str, list[XidEvent]]:
-    """The Xid lines of each card. Those before the driver said that it needs no recovery any more do not count."""
-    found: dict[str, list[XidEvent]] = {}
+    """Return the Xid lines by GPU, without lines before the driver last reported that no recovery is needed."""
+    events: dict[str, list[XidEvent]] = {}
     for line in recent(snapshot, check_input):
         match = LINE.search(line.text)
         if match is None:
@@ -97,10 +102,10 @@ def events_by_card(snapshot: NodeSnapshot, check_input: CheckInput) -> dict[str,
         bus, code, text = bus_of(match[1]), int(match[2]), match[3].strip()
         changed = CHANGED.search(text) if code == 154 else None
         if changed and changed[1].lower() == "none":
-            found.pop(bus, None)
+            events.pop(bus, None)
             continue
-        found.setdefault(bus, []).append(XidEvent(bus=bus, code=code, text=text, line=" ".join(line.text.split())))
-    return found
+        events.setdefault(bus, []).append(XidEvent(bus=bus, code=code, text=text, line=" ".join(line.text.split())))
+    return events
 
 
 def _judge(events: list[XidEvent], gpu: Gpu | None, bus: str, check_input: CheckInput) -> Iterator[CheckResult]:
@@ -133,7 +138,7 @@ def _severity(row: XidRow | None, events: list[XidEvent], gpu: Gpu | None, check
 
 
 def _followed(text: str, *, needs_none: bool) -> Severity | None:
-    """What an Xid 154 itself asks for; nothing is assumed of words that are not known."""
+    """Return the severity of the action that an Xid 154 requests. An unknown action is a note."""
     changed = CHANGED.search(text)
     severity = ACTIONS.get(changed[1].lower()) if changed else None
     return Severity.NOTE if severity is None or needs_none else severity

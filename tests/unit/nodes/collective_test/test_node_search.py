@@ -40,6 +40,11 @@ def test_two_nodes_of_which_none_is_known_to_be_good_are_both_unsure():
     assert search(("a", "b"), Cluster(bad=["a"]).test) == SearchResult(unsure=("a", "b"))
 
 
+def test_node_without_partner_is_listed_once():
+    result = search(("a", "b", "c"), Cluster(bad=["c"]).test)
+    assert sorted(result.good) == ["a", "b"]
+
+
 def test_two_nodes_that_only_fail_together_are_no_bad_nodes():
     result = search(NODES, Cluster(apart=[("n003", "n060")]).test)
     assert (result.bad, result.apart) == ((), ((("n003",), ("n060",)),))

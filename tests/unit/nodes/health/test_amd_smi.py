@@ -90,7 +90,7 @@ def test_a_card_that_is_gone_is_missed() -> None:
     (("late", ""), "amd-smi did not answer in time"),
     ((0, "@list\n[]\n"), "amd-smi printed something that cannot be read"),
     ((15, ""), "amd-smi exit code 15"),
-    ((127, ""), "nvidia-smi is not there"),
+    ((127, ""), "nvidia-smi is not installed"),
 ])  # fmt: skip
 def test_an_amd_smi_that_does_not_tell_is_unknown(answer: tuple[int | str, str], evidence: str) -> None:
     verdict = judged(answer)

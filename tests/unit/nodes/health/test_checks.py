@@ -29,7 +29,7 @@ def test_a_node_that_is_well_is_healthy_and_nothing_is_said_of_it() -> None:
 @pytest.mark.parametrize(("changes", "check", "severity", "evidence"), [
     ({"sram": "2"}, "ecc", "faulty", "2 uncorrectable SRAM errors since the driver was loaded"),
     ({"dram": "1"}, "ecc", "degraded", "1 uncorrectable DRAM errors since the driver was loaded"),
-    ({"sram_ever": "5"}, "ecc", "faulty", "5 uncorrectable SRAM errors over its attempt: beyond what is allowed"),
+    ({"sram_ever": "5"}, "ecc", "faulty", "5 uncorrectable SRAM errors over the GPU's lifetime: more than allowed"),
     ({"dram_fixed": "20000001"}, "ecc", "degraded", "20000001 corrected DRAM errors, more than 20000000"),
     ({"pending": "Yes"}, "remapped_rows", "degraded", "a row waits to be remapped; what runs is safe"),
     ({"pending": "1"}, "remapped_rows", "degraded", "a row waits to be remapped; what runs is safe"),
@@ -55,8 +55,8 @@ def test_a_value_of_one_card_is_told_with_its_uuid(changes, check, severity, evi
 @pytest.mark.parametrize("changes", [
     {"width": "8"}, {"dram_ever": "100"}, {"sw_power_cap": "Active"}, {"sram_ever": "4"}
 ])  # fmt: skip
-def test_what_is_no_evidence_is_not_even_told(changes) -> None:
-    """An idle card narrows its link; errors of DRAM over its attempt are history; a power cap comes and goes."""
+def test_harmless_values_have_no_result(changes) -> None:
+    """An idle card narrows its link; lifetime DRAM errors are history; a power cap comes and goes."""
     assert verdict(seen(smi=smi(**changes))).results == ()
 
 
@@ -88,15 +88,15 @@ def test_a_card_that_is_missing_is_named() -> None:
     assert said(found, "gpus") == [("faulty", f"7 of 8 GPUs answer; missing: {uuid(7)}")]
 
 
-def test_a_job_that_sees_only_its_own_cards_is_no_evidence() -> None:
+def test_gpus_hidden_from_a_job_are_no_evidence() -> None:
     found = verdict(seen(smi=smi(2), by="srun"), prior=NodeBaseline(uuids=CARDS))
     assert found.health is Health.UNKNOWN
-    assert said(found, "gpus")[0][1].endswith("; but this job may only see its own")
+    assert said(found, "gpus")[0][1].endswith("; this job may see only its own GPUs")
 
 
 def test_a_card_that_was_a_lemon_elsewhere_is_known_again() -> None:
     found = verdict(seen(), lemons={"165052200002": "score 9; last on node907, 2026-11-01: xid: 79"})
-    assert said(found, "gpus") == [("note", "a known lemon: score 9; last on node907, 2026-11-01: xid: 79")]
+    assert said(found, "gpus") == [("note", "a known flaky GPU: score 9; last on node907, 2026-11-01: xid: 79")]
 
 
 def test_a_node_without_gpus_needs_no_nvidia_smi() -> None:
@@ -298,7 +298,7 @@ def test_a_diagnostic_that_fails_is_evidence_whatever_its_form(version) -> None:
     found = verdict(seen(dcgm=(226, corpus(f"dcgmi/made/fail-{version}.json"))))
     assert found.health is Health.FAULTY
     assert "row remappings are pending" in said(found, "dcgm")[0][1] or "cuCtxCreate" in said(found, "dcgm")[0][1]
-    assert said(verdict(seen(dcgm=(127, ""))), "dcgm") == [("unknown", "dcgmi diag is not there")]
+    assert said(verdict(seen(dcgm=(127, ""))), "dcgm") == [("unknown", "dcgmi diag is not installed")]
 
 
 def test_published_output_of_a_card_cut_by_mig_is_unknown_where_it_says_nothing() -> None:
@@ -322,7 +322,7 @@ def test_published_output_of_a_workstation_card_is_read() -> None:
 
 def test_a_node_that_answers_half_is_unknown() -> None:
     found = verdict(seen(printed()[:900]))
-    assert (found.health, said(found, "reach")) == (Health.UNKNOWN, [("unknown", "the node answered half")])
+    assert (found.health, said(found, "reach")) == (Health.UNKNOWN, [("unknown", "the node's answer is incomplete")])
 
 
 @pytest.mark.parametrize("length", [30, 900])
@@ -369,7 +369,7 @@ def test_what_was_read_through_the_page_cache_is_no_evidence() -> None:
 @pytest.mark.parametrize(
     ("section", "evidence"),
     [
-        ((127, ""), "fio is not there"),
+        ((127, ""), "fio is not installed"),
         (("late", ""), "fio did not answer in time"),
         ((1, "fio/3.33/cannot-open.json"), "fio exit code 1"),
         ((0, "fio/3.33/cannot-open.json"), "fio printed something that cannot be read"),
