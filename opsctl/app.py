@@ -96,7 +96,7 @@ class App:
             env["OPSCTL_SITE"] = str(self.site_path.absolute())
         return CronContext(
             place=CronDir(SiteDir.of(self.root)), settings=self.site.cron, clock=self.clock, env=env,
-            trust_parents=self.site.trust_parents, say=_say,
+            trust_parents=self.site.trust_parents, report=_say,
         )  # fmt: skip
 
     @cached_property

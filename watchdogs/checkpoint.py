@@ -72,10 +72,15 @@ class CheckpointAge:
         )
         earlier = [size for name, size in sizes.items() if newest and name != newest.path.name]
         return CheckpointObservation(
-            train=target.name, runs_since=job.start if job else None, newest=newest,
-            limit_s=_limit_s(target, intervals), size=sizes.get(newest.path.name) if newest else None,
-            usual=median(earlier) if earlier else None, problems=problems, damaged=_damaged(target.run.checkpoints),
-        )  # fmt: skip
+            train=target.name,
+            runs_since=job.start if job else None,
+            newest=newest,
+            limit_s=_limit_s(target, intervals),
+            size=sizes.get(newest.path.name) if newest else None,
+            usual=median(earlier) if earlier else None,
+            problems=problems,
+            damaged=_damaged(target.run.checkpoints),
+        )
 
     def judge(self, observation: CheckpointObservation, now: datetime) -> list[Finding]:
         key, newest = f"{self.name}/{observation.train}", observation.newest.path.name if observation.newest else "none"

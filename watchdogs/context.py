@@ -76,7 +76,7 @@ class WatchedTrain:
 
     run: RunDir
     config: TrainSettings
-    seen: TrainSnapshot | None
+    snapshot: TrainSnapshot | None
     """Its rows of the queue, and its history; None if Slurm did not answer."""
     also: tuple[Job, ...] = ()
     """Rows that count as this train's though opsctl did not launch them."""
@@ -89,7 +89,7 @@ class WatchedTrain:
     @property
     def running(self) -> Job | None:
         """The task that runs, as far as Slurm says so; none while it is being cleaned up or suspended."""
-        rows = self.seen.active if self.seen else []
+        rows = self.snapshot.active if self.snapshot else []
         return next((job for job in rows if job.state is JobState.RUNNING), None)
 
     @property
@@ -100,14 +100,16 @@ class WatchedTrain:
     @property
     def is_over(self) -> bool:
         """Nothing of it is in the queue, and nobody expects that."""
-        return self.seen is not None and not (self.seen.active or self.seen.waiting) and bool(self.why_ended)
+        return (
+            self.snapshot is not None and not (self.snapshot.active or self.snapshot.waiting) and bool(self.why_ended)
+        )
 
     @property
     def why_ended(self) -> str:
         """Somebody wanted it to be over, or it has reached its end; empty if neither, or if Slurm did not answer."""
-        if self.seen is None:
+        if self.snapshot is None:
             return ""
-        history = self.seen.history
+        history = self.snapshot.history
         finalized = list(history.finalized.values())
         outcome = str(finalized[-1].data["outcome"]) if finalized else ""
         decided = [event for event in self.events if event.kind is EventKind.SUBMITTED or _is_cancel(event)]

@@ -28,7 +28,9 @@ class CronAlive:
     def probe(self, context: WatchContext, target: None) -> TickObservation:
         place = CronDir(SiteDir(context.site_dir))
         minutes = max(context.site.watch.cron_minutes, 3 * context.site.cron.every / 60)
-        return TickObservation(is_selected=place.wanted.exists(), last=place.ticked(), limit=timedelta(minutes=minutes))
+        return TickObservation(
+            is_selected=place.selected.exists(), last=place.last_tick(), limit=timedelta(minutes=minutes)
+        )
 
     def judge(self, observation: TickObservation, now: datetime) -> list[Finding]:
         level, summary = Level.OK, "cron: nobody has started it here"

@@ -47,7 +47,7 @@ def measure_growth(thing: WatchedTrain, path: str, sizes: dict[str, Any]) -> Gro
     Sizes are measured once for each checkpoint, and kept in `sizes`. Raises OSError.
     """
     directory = thing.run.checkpoints
-    if thing.seen is None or not thing.seen.is_queued or not _is_on(directory, path):
+    if thing.snapshot is None or not thing.snapshot.is_queued or not _is_on(directory, path):
         return None
     saves = find_saves(directory, embedded=thing.run.trainer_config.exists())
     every_s = expected_s(thing) or _usual_s([save.at for save in saves])
@@ -63,9 +63,13 @@ def measure_growth(thing: WatchedTrain, path: str, sizes: dict[str, Any]) -> Gro
     size, inodes = sizes[key]
     keep = trainer_checkpoint(thing).get("keep_last", 0)
     return Growth(
-        train=thing.name, size=size, inodes=inodes, every_s=every_s, newest=saves[-1].at,
+        train=thing.name,
+        size=size,
+        inodes=inodes,
+        every_s=every_s,
+        newest=saves[-1].at,
         replaces=0 < keep <= len(saves),
-    )  # fmt: skip
+    )
 
 
 def _is_on(directory: os.PathLike[str], path: str) -> bool:

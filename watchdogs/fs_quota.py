@@ -62,9 +62,12 @@ class FsQuota:
         wrote = max((growth.newest for growth in on_it), default=None)
         moved = datetime.fromisoformat(fields["moved"])
         measured = FilesystemObservation(
-            filesystem=filesystem, space=space, trains=on_it, seen_rate=measure_observed(fields["samples"]),
+            filesystem=filesystem,
+            space=space,
+            trains=on_it,
+            seen_rate=measure_observed(fields["samples"]),
             unmoved_since=moved if wrote and wrote > moved else None,
-        )  # fmt: skip
+        )
         return self._with_users(context, measured)
 
     def _with_users(self, context: WatchContext, measured: FilesystemObservation) -> FilesystemObservation:
@@ -79,9 +82,13 @@ class FsQuota:
         while not (users := disk_usage.find_largest(path, filesystem.path)) and context.clock.monotonic() < until:
             context.clock.sleep(0.1)
         return FilesystemObservation(
-            filesystem=filesystem, space=measured.space, trains=measured.trains, seen_rate=measured.seen_rate,
-            unmoved_since=measured.unmoved_since, users=tuple(users),
-        )  # fmt: skip
+            filesystem=filesystem,
+            space=measured.space,
+            trains=measured.trains,
+            seen_rate=measured.seen_rate,
+            unmoved_since=measured.unmoved_since,
+            users=tuple(users),
+        )
 
     def _remember(self, fields: dict[str, Any], space: Space, now: datetime) -> dict[str, Any]:
         figures = [space.used, space.inodes_used, space.percent, space.inodes_percent]

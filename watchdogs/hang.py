@@ -233,8 +233,12 @@ def _recall(fields: dict[str, Any]) -> Rhythm | None:
 
 def _kept(rhythm: Rhythm) -> dict[str, Any]:
     fields = {
-        "step": rhythm.step, "saved": rhythm.saved, "since": rhythm.since.isoformat(),
-        "checked_at": rhythm.checked_at.isoformat(), "is_starting": rhythm.is_starting, "pauses": rhythm.pauses,
+        "step": rhythm.step,
+        "saved": rhythm.saved,
+        "since": rhythm.since.isoformat(),
+        "checked_at": rhythm.checked_at.isoformat(),
+        "is_starting": rhythm.is_starting,
+        "pauses": rhythm.pauses,
         "line_s": rhythm.line_s,
-    }  # fmt: skip
+    }
     return {"attempt": rhythm.attempt, "rhythm": fields}

@@ -28,14 +28,14 @@ class HeldTrain:
 
     def probe(self, context: WatchContext, target: WatchedTrain) -> HoldObservation:
         hours = context.site.watch.held_hours
-        assert target.seen is not None
-        waiting = target.seen.waiting
-        if target.seen.active or not waiting or not all(job.is_held for job in waiting):
+        assert target.snapshot is not None
+        waiting = target.snapshot.waiting
+        if target.snapshot.active or not waiting or not all(job.is_held for job in waiting):
             context.memory.write(self.name, target.name, {})
             return HoldObservation(train=target.name, hours=hours)
         since = context.memory.read(self.name, target.name).get("since") or context.now.isoformat()
         context.memory.write(self.name, target.name, {"since": since})
-        noted, paused = target.seen.history.held, switches.read(target.run, Switch.PAUSE)
+        noted, paused = target.snapshot.history.held, switches.read(target.run, Switch.PAUSE)
         known = [event.when for event in (noted,) if event] + [switch.since for switch in (paused,) if switch]
         why = paused.why if paused else str(noted.data["why"]) if noted else "somebody held it by hand"
         return HoldObservation(

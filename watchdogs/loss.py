@@ -37,10 +37,14 @@ class Loss:
         summary = f"{observation.train}: {say(observation.curve)}"
         return [
             Finding(
-                key=f"{self.name}/{observation.train}", level=level, summary=summary, train=observation.train,
-                evidence=_evidence(observation.curve), remedy=remedy,
+                key=f"{self.name}/{observation.train}",
+                level=level,
+                summary=summary,
+                train=observation.train,
+                evidence=_evidence(observation.curve),
+                remedy=remedy,
             )
-        ]  # fmt: skip
+        ]
 
 
 def _evidence(curve: LossState) -> tuple[str, ...]:

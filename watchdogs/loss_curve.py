@@ -136,9 +136,15 @@ def _one(curve: LossState, line: Iteration) -> LossState:
 def _rolled_back(curve: LossState, step: int) -> LossState:
     """An earlier checkpoint goes on: what came after it is not true any more."""
     return replace(
-        curve, points=tuple(point for point in curve.points if point[0] < step), recent=(), spike_step=None,
-        spike_lines=0, above=0, no_gradient=0, bad=0,
-    )  # fmt: skip
+        curve,
+        points=tuple(point for point in curve.points if point[0] < step),
+        recent=(),
+        spike_step=None,
+        spike_lines=0,
+        above=0,
+        no_gradient=0,
+        bad=0,
+    )
 
 
 def _gradient(curve: LossState, line: Iteration) -> LossState:
@@ -147,9 +153,11 @@ def _gradient(curve: LossState, line: Iteration) -> LossState:
         return curve
     is_zero = line.grad_norm == 0
     return replace(
-        curve, grad_norm=line.grad_norm, has_gradient=curve.has_gradient or not is_zero,
+        curve,
+        grad_norm=line.grad_norm,
+        has_gradient=curve.has_gradient or not is_zero,
         no_gradient=curve.no_gradient + 1 if is_zero else 0,
-    )  # fmt: skip
+    )
 
 
 def _judge_point(curve: LossState, loss: float) -> LossState:
@@ -174,9 +182,16 @@ def _in_spike(curve: LossState, loss: float, level: float) -> LossState:
     if lines > LOST and _is_flat(curve.recent):
         fresh = tuple((curve.step, value) for value in curve.recent)
         return replace(
-            curve, points=fresh, spike_step=None, spike_lines=0, above=0, settled_lines=WINDOW, before=level,
-            low=median(curve.recent), low_step=curve.step,
-        )  # fmt: skip
+            curve,
+            points=fresh,
+            spike_step=None,
+            spike_lines=0,
+            above=0,
+            settled_lines=WINDOW,
+            before=level,
+            low=median(curve.recent),
+            low_step=curve.step,
+        )
     return replace(curve, spike_lines=lines, peak=max(curve.peak, loss))
 
 

@@ -52,7 +52,7 @@ class NodeHealth:
     def probe(self, context: WatchContext, target: WatchedTrain) -> NodesObservation:
         if context.nodes is None:
             return NodesObservation(train=target.name, is_known=False)
-        mine = union(job.nodes for job in (target.seen.active if target.seen else ()))
+        mine = union(job.nodes for job in (target.snapshot.active if target.snapshot else ()))
         named = {node.name: node for node in context.nodes}
         history = NodeHistory(site=SiteDir(context.site_dir), clock=context.clock)
         return NodesObservation(
@@ -68,10 +68,12 @@ class NodeHealth:
         if not observation.is_known:
             return [
                 Finding(
-                    key=key, level=Level.UNKNOWN, summary=f"{observation.train}: Slurm did not say how its nodes are",
+                    key=key,
+                    level=Level.UNKNOWN,
+                    summary=f"{observation.train}: Slurm did not say how its nodes are",
                     train=observation.train,
                 )
-            ]  # fmt: skip
+            ]
         looked = {
             record.node: record for record in observation.records if _is_recent(record, now, observation.look_hours)
         }

@@ -55,9 +55,13 @@ class Throughput:
             self.name, target.name, {**position, "size": size, "unit": unit, "rates": rates, "step": step}
         )
         return SpeedObservation(
-            train=target.name, unit=unit, rates=tuple(rates), step=step, nodes=_nodes(target),
+            train=target.name,
+            unit=unit,
+            rates=tuple(rates),
+            step=step,
+            nodes=_nodes(target),
             slower_percent=target.config.watch.slower_percent,
-        )  # fmt: skip
+        )
 
     def judge(self, observation: SpeedObservation, now: datetime) -> list[Finding]:
         level, summary, slow = Level.OK, f"{observation.train}: too few steps to say", ""
@@ -73,12 +77,15 @@ class Throughput:
                 summary += f": {less:.0f} % slower" + (f"; {slow}" if slow else "")
         return [
             Finding(
-                key=f"{self.name}/{observation.train}", level=level, summary=summary, train=observation.train,
+                key=f"{self.name}/{observation.train}",
+                level=level,
+                summary=summary,
+                train=observation.train,
                 node=observation.nodes[0][0] if slow else "",
                 evidence=tuple(f"{node}: {seconds:.3g} s a step" for node, seconds in observation.nodes[:8] if slow),
                 remedy="" if level is Level.OK else "look for a slow node: opsctl health",
             )
-        ]  # fmt: skip
+        ]
 
 
 def _rates(fields: dict[str, Any], lines: Sequence[Iteration]) -> tuple[str, list[float]]:

@@ -61,7 +61,7 @@ def watch(
     if nagios:
         return _nagios(app, names, trains)
     known = [app.find(train).name for train in trains]
-    watching = Watch(world=app, names=names, trains=known, acts=not dry_run)
+    watching = Watch(services=app, names=names, trains=known, acts=not dry_run)
     noticed = float("-inf")
     while True:
         if not dry_run and app.clock.monotonic() - noticed >= NOTICE:
@@ -90,10 +90,10 @@ def _show(report: CycleReport, *, is_short: bool) -> None:
 
 
 def _say_what_failed(report: CycleReport) -> None:
-    for attempt in report.attempts:
-        if attempt.error:
-            again = "it will not work by itself" if attempt.error.is_permanent else "tried again later"
-            click.echo(f"opsctl: not delivered by {attempt.item.channel}, {again}: {attempt.error.message}", err=True)
+    for delivery in report.deliveries:
+        if delivery.error:
+            again = "it will not work by itself" if delivery.error.is_permanent else "tried again later"
+            click.echo(f"opsctl: not delivered by {delivery.item.channel}, {again}: {delivery.error.message}", err=True)
     for problem in report.problems:
         click.echo(f"opsctl: {problem}", err=True)
 
@@ -111,7 +111,7 @@ def _nagios(app: App, names: Sequence[str], trains: Sequence[str]) -> int:
     """One line that says it all, then the rest. Whatever goes wrong is UNKNOWN."""
     try:
         known = [app.find(train).name for train in trains]
-        findings = Watch(world=app, names=names, trains=known, acts=False).cycle().findings
+        findings = Watch(services=app, names=names, trains=known, acts=False).cycle().findings
     except OpsctlError as error:
         say(f"UNKNOWN - {error.message}")
         return NAGIOS[Level.UNKNOWN]

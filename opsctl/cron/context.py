@@ -14,7 +14,7 @@ from tzlocal import get_localzone
 
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.crontab import CronEntry, Schedule, read_schedule, shipped
-from opsctl.cron.sbatch import foreign_to_us
+from opsctl.cron.sbatch import unset_slurm_variables
 from opsctl.ports import Clock
 from opsctl.settings.cron import CronSettings
 from opsctl.state.run_dir import check_trusted
@@ -30,11 +30,11 @@ class CronContext:
     env: Mapping[str, str]
     """What entries get, besides what the crontab sets."""
     trust_parents: bool = False
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     @property
     def zone(self) -> tzinfo:
-        return zone_of(self.settings)
+        return find_zone(self.settings)
 
     @property
     def directory(self) -> Path:
@@ -53,13 +53,13 @@ class CronContext:
             check_trusted([entry.source.resolve()], root=entry.source.resolve().parent if self.trust_parents else None)
 
 
-def zone_of(settings: CronSettings) -> tzinfo:
+def find_zone(settings: CronSettings) -> tzinfo:
     """Whose hours the crontab's are."""
     return ZoneInfo(settings.time_zone) if settings.time_zone else get_localzone()
 
 
 def entry_env(env: Mapping[str, str], entry: CronEntry) -> dict[str, str]:
     """What the entry finds in its environment: this opsctl first on its path, nothing of a job we may be in."""
-    ours = {name: value for name, value in env.items() if name not in foreign_to_us(env)}
+    ours = {name: value for name, value in env.items() if name not in unset_slurm_variables(env)}
     path = entry.env.get("PATH") or env.get("PATH") or os.defpath
     return {**ours, **entry.env, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}"}

@@ -38,7 +38,7 @@ class CronDir:
         return self.path / "driver"
 
     @property
-    def wanted(self) -> Path:
+    def selected(self) -> Path:
         """Which driver is to run; without this file none is."""
         return self.driver / "wanted.json"
 
@@ -69,7 +69,7 @@ class CronDir:
         with contextlib.suppress(RunDirError):
             self.site.write(self.site.last_tick, f"{now.timestamp():.0f}\n")
 
-    def ticked(self) -> datetime | None:
+    def last_tick(self) -> datetime | None:
         """When a tick last gave a sign of life; None if never."""
         try:
             return datetime.fromtimestamp(float(self.site.last_tick.read_text()), UTC)
@@ -79,8 +79,8 @@ class CronDir:
     def is_overdue(self, every: int, now: datetime) -> bool:
         """Whether a driver is wanted, by us, and no tick came for two rounds and more: one look at two files."""
         try:
-            found = self.wanted.stat()
+            found = self.selected.stat()
         except OSError:
             return False
-        since = max(self.ticked() or datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(found.st_mtime, UTC))
+        since = max(self.last_tick() or datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(found.st_mtime, UTC))
         return found.st_uid == os.geteuid() and (now - since).total_seconds() > 2 * every + min(120, every)

@@ -49,7 +49,7 @@ class CronStatus:
 def read_cron_status(cron: CronContext) -> CronStatus:
     """Asks Slurm nothing."""
     now, ledger, schedule, wanted = cron.clock.now(), read_ledger(cron.place), cron.schedule(), alive(cron)
-    last = cron.place.ticked()
+    last = cron.place.last_tick()
     works = last is not None and (now - last).total_seconds() < AT_WORK
     return CronStatus(
         driver=describe(wanted) if wanted else "",
@@ -58,10 +58,11 @@ def read_cron_status(cron: CronContext) -> CronStatus:
         every=cron.settings.every,
         directory=str(cron.directory),
         ticks=len(ledger.ticks),
-        entries=tuple(_entry(entry, ledger.entries.get(entry.id, EntryRun(since=now)), works=works)
-                      for entry in schedule.entries),
+        entries=tuple(
+            _entry(entry, ledger.entries.get(entry.id, EntryRun(since=now)), works=works) for entry in schedule.entries
+        ),
         problems=(*schedule.problems, *_refused(cron, schedule.entries)),
-    )  # fmt: skip
+    )
 
 
 def _refused(cron: CronContext, entries: tuple[CronEntry, ...]) -> Iterator[str]:
@@ -79,6 +80,12 @@ def _refused(cron: CronContext, entries: tuple[CronEntry, ...]) -> Iterator[str]
 def _entry(entry: CronEntry, ran: EntryRun, *, works: bool) -> EntryStatus:
     result = "cut off" if ran.result is EntryResult.RUNNING and not works else str(ran.result or "")
     return EntryStatus(
-        id=entry.id, when=entry.when.text, started=ran.started, seconds=ran.seconds, result=result, detail=ran.detail,
-        output=ran.output, next=entry.when.after(ran.since),
-    )  # fmt: skip
+        id=entry.id,
+        when=entry.when.text,
+        started=ran.started,
+        seconds=ran.seconds,
+        result=result,
+        detail=ran.detail,
+        output=ran.output,
+        next=entry.when.after(ran.since),
+    )

@@ -119,9 +119,13 @@ def _drop_in(path: Path, when: When) -> CronEntry:
     refused = "" if is_batch or os.access(path, os.X_OK) else "not executable: chmod +x it"
     argv = ("sbatch", "--parsable", str(path)) if is_batch else (str(path),)
     return CronEntry(
-        id=printable(f"{path.parent.name}/{path.name}"), when=when, source=path, argv=argv, is_batch=is_batch,
+        id=printable(f"{path.parent.name}/{path.name}"),
+        when=when,
+        source=path,
+        argv=argv,
+        is_batch=is_batch,
         refused=refused,
-    )  # fmt: skip
+    )
 
 
 def printable(text: str) -> str:

@@ -109,8 +109,14 @@ def _ran(fields: dict[str, Any]) -> EntryRun:
 
 
 def _tick(fields: dict[str, Any]) -> TickRun:
-    return TickRun(**{**fields, "at": datetime.fromisoformat(fields["at"]), "slot": _time(fields["slot"]),
-                   "ran": tuple(fields["ran"])})  # fmt: skip
+    return TickRun(
+        **{
+            **fields,
+            "at": datetime.fromisoformat(fields["at"]),
+            "slot": _time(fields["slot"]),
+            "ran": tuple(fields["ran"]),
+        }
+    )
 
 
 def _time(given: object) -> datetime | None:

@@ -10,7 +10,7 @@ from opsctl.scheduler.slurm import NO_FILTER, TIMEOUT
 from opsctl.scheduler.slurm_errors import HINT, raise_for_error
 
 
-def foreign_to_us(env: Mapping[str, str]) -> dict[str, None]:
+def unset_slurm_variables(env: Mapping[str, str]) -> dict[str, None]:
     """What the job that we may be in says of itself, and what its user set for commands typed by hand: nothing that a
     script of its own should inherit."""
     ours = {name for name in env if name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_"))} - {"SLURM_CONF"}
@@ -25,7 +25,7 @@ def sbatch(runner: Runner, env: Mapping[str, str], script: str, *, options: Sequ
     argv = ("sbatch", "--parsable", *options)
     try:
         out = raise_for_error(
-            runner.run(argv, timeout=TIMEOUT, stdin=script, env=NO_FILTER["sbatch"] | foreign_to_us(env))
+            runner.run(argv, timeout=TIMEOUT, stdin=script, env=NO_FILTER["sbatch"] | unset_slurm_variables(env))
         ).out
     except TimedOut as error:
         raise Unreachable(str(error), hint=HINT) from error

@@ -81,8 +81,12 @@ class TickRunner:
         floor = datetime.min.replace(tzinfo=UTC) if self._kept else now - every
         cut_off = {id for id, ran in entries.items() if self.held and ran.was_cut_off}
         # Not what is submitted: it may well be in the queue.
-        return [cron_entry for cron_entry in schedule.entries if (cron_entry.id in cut_off and not cron_entry.is_batch)
-                or is_due(cron_entry, max(entries[cron_entry.id].since, floor), now)]  # fmt: skip
+        return [
+            cron_entry
+            for cron_entry in schedule.entries
+            if (cron_entry.id in cut_off and not cron_entry.is_batch)
+            or is_due(cron_entry, max(entries[cron_entry.id].since, floor), now)
+        ]
 
     def _run(self, entry: CronEntry, left: float) -> EntryRun:
         before, began = self.ledger.entries[entry.id], self.cron.clock.monotonic()
@@ -112,9 +116,13 @@ class TickRunner:
         home = Path(self.cron.env.get("HOME", "/"))
         try:
             done = run_bounded(
-                entry.argv, env=entry_env(self.cron.env, entry), timeout=min(most, left), keep=KEEP_BYTES,
-                cwd=place.output if entry.is_batch else home if home.is_dir() else Path("/"), pulse=self._pulse,
-            )  # fmt: skip
+                entry.argv,
+                env=entry_env(self.cron.env, entry),
+                timeout=min(most, left),
+                keep=KEEP_BYTES,
+                cwd=place.output if entry.is_batch else home if home.is_dir() else Path("/"),
+                pulse=self._pulse,
+            )
         except OSError as error:
             return replace(start, result=EntryResult.FAILED, detail=f"cannot be started: {error.strerror}")
         ran = judge_submission(done, before, start) if entry.is_batch else judge_result(done, start, min(most, left))
@@ -154,4 +162,4 @@ class TickRunner:
 
     def _problem(self, text: str) -> None:
         self.problems.append(text)
-        self.cron.say(text)
+        self.cron.report(text)

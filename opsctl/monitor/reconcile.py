@@ -69,9 +69,12 @@ def _reconcile_one(
 
 
 def reconcile(
-    chain: TrainArrays, jobs: Sequence[Job] | None = None, past: Sequence[Job] | None = None, *,
+    chain: TrainArrays,
+    jobs: Sequence[Job] | None = None,
+    past: Sequence[Job] | None = None,
+    *,
     care: NodeCare | None = None,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Settle what nobody finalized, note switches, carry out requests, give nodes back whose exclusion is over; what
     was
     done, in words. Only for the owner; without `care` nothing is done about nodes."""

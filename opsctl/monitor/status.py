@@ -92,9 +92,14 @@ class TrainStatus:
 
 
 def read_status(
-    run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datetime, alerts: Sequence[OpenAlert] = (), *,
+    run: RunDir,
+    journal: Journal,
+    jobs: Sequence[Job] | None,
+    now: datetime,
+    alerts: Sequence[OpenAlert] = (),
+    *,
     away: str = "",
-) -> TrainStatus:  # fmt: skip
+) -> TrainStatus:
     """The status of `run`, given the whole queue and what is open of all trains. Where there is no queue, `away` says
     why, and it is what the run's own files know."""
     snapshot = take_snapshot(run, journal, jobs or ())
@@ -176,7 +181,7 @@ def _pace(run: RunDir, snapshot: TrainSnapshot, active: Job | None, now: datetim
     running_s = (active.end - now).total_seconds() if active and active.end else math.inf if active else 0.0
     return TaskPace(
         task_s=_limit_s(run.config), running_s=max(0.0, running_s), waits_s=tuple(measure_waits(snapshot.history))
-    )  # fmt: skip
+    )
 
 
 def _limit_s(config: Path) -> float:

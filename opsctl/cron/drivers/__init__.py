@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opsctl.cron.drivers.export import NAME as EXPORT
-from opsctl.cron.drivers.selected_driver import read_wanted
+from opsctl.cron.drivers.selected_driver import read_selected
 from opsctl.cron.drivers.slurm_job import NAME as SLURM
 from opsctl.cron.drivers.slurm_job import SlurmDriver
 
@@ -17,10 +17,10 @@ def revive(driver: SlurmDriver) -> str:
     now = cron.clock.now()
     if not cron.place.is_overdue(cron.settings.every, now):
         return ""
-    last = cron.place.ticked()
+    last = cron.place.last_tick()
     since = f"no tick since {last:%Y-%m-%d %H:%M} UTC" if last else "no tick ever came"
     try:
-        wanted = read_wanted(cron.place)
+        wanted = read_selected(cron.place)
     except (OSError, ValueError):
         wanted = None
     if wanted and wanted.driver == EXPORT:

@@ -12,7 +12,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from opsctl.cron.context import CronContext
 from opsctl.cron.drivers.export import NAME as EXPORT
-from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.errors import InputError, OpsctlError
 from opsctl.host.processes import ProcessId, own_process
 from opsctl.host.system import hostname
@@ -41,30 +41,34 @@ class CronDaemon:
         scheduler = BlockingScheduler(timezone=UTC)
         every = self.cron.settings.every
         scheduler.add_job(
-            lambda: self._tick(scheduler), IntervalTrigger(seconds=every, start_date=GRID, timezone=UTC),
-            coalesce=True, max_instances=1, misfire_grace_time=None, next_run_time=self.cron.clock.now(),
-        )  # fmt: skip
-        self.cron.say(f"ticking every {every} s until Ctrl-C")
+            lambda: self._tick(scheduler),
+            IntervalTrigger(seconds=every, start_date=GRID, timezone=UTC),
+            coalesce=True,
+            max_instances=1,
+            misfire_grace_time=None,
+            next_run_time=self.cron.clock.now(),
+        )
+        self.cron.report(f"ticking every {every} s until Ctrl-C")
         try:
             scheduler.start()
         except (KeyboardInterrupt, SystemExit):
-            self.cron.say("leaving when the tick at work is over")
+            self.cron.report("leaving when the tick at work is over")
             scheduler.shutdown(wait=True)
         finally:
             if self._is_ours():
-                self.cron.place.wanted.unlink(missing_ok=True)
+                self.cron.place.selected.unlink(missing_ok=True)
 
     def _tick(self, scheduler: BlockingScheduler) -> None:
         if not self._is_ours():
-            self.cron.say("stopped by somebody else")
+            self.cron.report("stopped by somebody else")
             scheduler.shutdown(wait=False)
             return
         try:
             done = self.runner.run(self.tick, timeout=self.cron.settings.limit_seconds)
             for line in (done.out + done.err).splitlines():
-                self.cron.say(line)
+                self.cron.report(line)
         except (TimedOut, OpsctlError) as error:
-            self.cron.say(f"tick: {error}")
+            self.cron.report(f"tick: {error}")
 
     def _claim(self) -> None:
         place, me = self.cron.place, own_process()
@@ -73,14 +77,21 @@ class CronDaemon:
                 raise InputError(
                     f"cron is driven already, by {describe(other)}", hint="opsctl cron status; opsctl cron stop"
                 )
-            write_wanted(
-                place, SelectedDriver(driver=NAME, since=self.cron.clock.now(), by=actor(), host=hostname(), pid=me.pid,
-                              started=me.started),
-            )  # fmt: skip
+            write_selected(
+                place,
+                SelectedDriver(
+                    driver=NAME,
+                    since=self.cron.clock.now(),
+                    by=actor(),
+                    host=hostname(),
+                    pid=me.pid,
+                    started=me.started,
+                ),
+            )
 
     def _is_ours(self) -> bool:
         try:
-            wanted = read_wanted(self.cron.place)
+            wanted = read_selected(self.cron.place)
         except (OSError, ValueError):
             return True
         return wanted is not None and wanted.process == own_process()
@@ -89,7 +100,7 @@ class CronDaemon:
 def alive(cron: CronContext) -> SelectedDriver | None:
     """The driver that is to run, unless it is a daemon of which we know that it is gone."""
     try:
-        wanted = read_wanted(cron.place)
+        wanted = read_selected(cron.place)
     except (OSError, ValueError):
         return None
     if wanted is None or wanted.driver != NAME:
@@ -110,7 +121,7 @@ def describe(wanted: SelectedDriver) -> str:
 
 def stop(cron: CronContext, wanted: SelectedDriver) -> str:
     """Ask a daemon to leave; what was done, in words."""
-    cron.place.wanted.unlink(missing_ok=True)
+    cron.place.selected.unlink(missing_ok=True)
     process: ProcessId | None = wanted.process
     if process is None:
         return f"the daemon on {wanted.host} leaves at its next tick"

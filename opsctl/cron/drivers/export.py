@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Sequence
 
 from opsctl.cron.context import CronContext
-from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.host.system import hostname
 from opsctl.render import render
 from opsctl.settings.cron import CronSettings
@@ -26,8 +26,13 @@ def crontab(argv: Sequence[str], settings: CronSettings) -> str:
 
 def scrontab(argv: Sequence[str], settings: CronSettings) -> str:
     """For `scrontab -e`, on sites whose Slurm has it."""
-    options = {"--partition": settings.partition, "--account": settings.account, "--qos": settings.qos,
-               "--mem": settings.memory, "--time": settings.time_limit}  # fmt: skip
+    options = {
+        "--partition": settings.partition,
+        "--account": settings.account,
+        "--qos": settings.qos,
+        "--mem": settings.memory,
+        "--time": settings.time_limit,
+    }
     lines = [f"{key}={value}" for key, value in options.items() if value]
     return render("cron/scrontab.j2", minutes=_minutes(settings), command=_cron_line(argv), options=lines)
 
@@ -58,11 +63,11 @@ FORMATS: dict[str, Callable[[Sequence[str], CronSettings], str]] = {
 def expect(cron: CronContext) -> None:
     """Ticks are to come from outside, unless another driver was started. Raises RunDirError."""
     try:
-        is_known = read_wanted(cron.place) is not None
+        is_known = read_selected(cron.place) is not None
     except (OSError, ValueError):
         is_known = True
     if not is_known:
-        write_wanted(cron.place, SelectedDriver(driver=NAME, since=cron.clock.now(), by=actor(), host=hostname()))
+        write_selected(cron.place, SelectedDriver(driver=NAME, since=cron.clock.now(), by=actor(), host=hostname()))
 
 
 def _minutes(settings: CronSettings) -> str:

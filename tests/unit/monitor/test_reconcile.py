@@ -38,7 +38,7 @@ def test_a_round_finalizes_what_nobody_finalized(world: World, tmp_path: Path) -
     [reconciled] = reconcile_root(tmp_path, world.queue, lambda run: chain_of(world, run))
     assert reconciled.done == (
         "finalized 12_1.0: finished, cancel-queued: the trainer left at step 40 (finished)",
-    )  # fmt: skip
+    )
     assert reconcile_root(tmp_path, world.queue, lambda run: chain_of(world, run)) == []
 
 

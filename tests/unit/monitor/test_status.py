@@ -280,7 +280,7 @@ def test_the_last_end_is_told_with_its_cause_and_when_and_what_to_do(run: RunDir
     journal.append(
         EventKind.DIAGNOSED, **{"attempt": "12_1.0", "class": "gpu", "cause": "xid79", "says": "GPU fell off the bus",
         "node": "node001", "rank": 3, "suspects": [], "evidence": [], "also": [], "advice": "drain it"},
-    )  # fmt: skip
+    )
     journal.append(
         EventKind.ATTEMPT_FINALIZED, attempt="12_1.0", outcome="crashed", action="continue", why="GPU fell off the bus"
     )
@@ -310,7 +310,7 @@ def test_open_alerts_of_the_train_are_shown_the_worst_first(run: RunDir) -> None
         Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step for 2 h", train="gpt", is_certain=True),
         Finding(key="hang/other", level=Level.CRITICAL, summary="not this one", train="other", is_certain=True),
         Finding(key="held/gpt", level=Level.OK, summary="fine", train="gpt"),
-    ])  # fmt: skip
+    ])
     ledger.ack("loss/gpt", "on it")
     alerts = open_alerts(ledger.path)
     status = read_status(run, Journal(run, SystemClock()), [row(JobState.RUNNING, 1)], NOW, alerts)

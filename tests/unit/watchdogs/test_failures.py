@@ -42,7 +42,7 @@ def taken(stage: Stage, *, excluded: bool = True, hours: float = 72, attempt: st
         EventKind.QUARANTINED, attempt=attempt, nodes="node003", until=(T0 + timedelta(hours=hours)).isoformat(),
         excluded=excluded, done=["excluded node003"],
         why="gpu: uncorrectable memory error of a GPU (node003, rank 5)",
-    )  # fmt: skip
+    )
     finalized(stage, "exclude-nodes" if excluded else "continue", attempt=attempt)
 
 
@@ -107,7 +107,7 @@ def test_a_train_that_is_held_for_a_failure_is_told_until_somebody_decides(stage
     data = {
         EventKind.RELEASED: {"jobs": ["7"]}, EventKind.SUBMITTED: {"nonce": "n", "array": "7"},
         EventKind.CANCELLED: {"job": "7", "why": "x"},
-    }  # fmt: skip
+    }
     stage.journal.append(ends, **data[ends])
     assert [each.level for each in found(stage)] == [Level.OK]
 

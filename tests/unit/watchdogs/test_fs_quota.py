@@ -55,7 +55,7 @@ def test_bytes_and_inodes_are_held_against_the_same_limits(percent: float, level
 def test_it_says_the_figures_and_the_limit() -> None:
     assert judged(Space(used=int(1.75 * TIB), limit=2 * TIB)) == (
         Level.WARNING, "87.50% bytes usage, warning at 85% (1.75 TiB of 2 TiB)"
-    )  # fmt: skip
+    )
 
 
 def test_where_eighty_percent_are_reliable_eighty_is_full() -> None:
@@ -184,7 +184,7 @@ def measure(stage: Stage, filesystem: Filesystem) -> Finding:
     path = disk_usage.measure(
         filesystem.path, keep=stage.place / ".site/watch/fs_quota", name=filesystem.name, now=stage.clock.time,
         every=timedelta(days=1),
-    )  # fmt: skip
+    )
     until = time.monotonic() + 250  # it is nice: on a busy machine it comes last
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.05)
@@ -300,7 +300,7 @@ def test_sizes(text: str, size: int) -> None:
 def test_sizes_are_shown_short() -> None:
     assert [format_size(each) for each in (0, 1023, 1024, 2.3 * TIB, 5e18)] == [
         "0 B", "1023 B", "1 KiB", "2.3 TiB", "4.34 EiB"
-    ]  # fmt: skip
+    ]
 
 
 def test_a_directory_that_is_gone_is_said_in_words(stage: Stage) -> None:

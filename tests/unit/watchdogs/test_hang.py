@@ -30,7 +30,7 @@ def running(stage: Stage) -> Stage:
 
 def beat(stage: Stage, phase: Phase, *, limit_s: float, step: int = 5, attempt: str = "7_1.0") -> None:
     record = Heartbeat(attempt=attempt, node="n1", rank=0, phase=phase, step=step, at=stage.clock.time.timestamp(),
-                       limit_s=limit_s)  # fmt: skip
+                       limit_s=limit_s)
     write_atomic(stage.run.heartbeat / "train.json", to_json(record))
 
 
@@ -67,7 +67,7 @@ def test_each_phase_has_the_time_that_its_heartbeat_says(running: Stage, phase: 
     finding = running.look("hang", after=minutes(2))
     assert (finding.level, finding.summary) == (
         Level.CRITICAL, f"7_1.0 hangs: {phase}, step 9, no sign of life for 31m (limit 30m)"
-    )  # fmt: skip
+    )
     assert finding.remedy == "opsctl stacks gpt; opsctl cancel gpt_1"
 
 

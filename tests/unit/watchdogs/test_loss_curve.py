@@ -61,14 +61,14 @@ def test_a_spike_that_recovers_slowly_is_told_apart() -> None:
     noise = noisy()
     assert kinds(lambda step: (calm(step) + after(step, lambda n: 3 * math.exp(-n / 40))) * noise()) == [
         LossShape.SPIKE, LossShape.SLOW, LossShape.CALM
-    ]  # fmt: skip
+    ]
 
 
 def test_a_spike_that_does_not_recover_fully_becomes_another_level() -> None:
     noise = noisy()
     assert kinds(lambda step: (calm(step) + after(step, lambda n: 3 * math.exp(-n / 10) + 0.3)) * noise()) == [
         LossShape.SPIKE, LossShape.SLOW, LossShape.SETTLED, LossShape.CALM
-    ]  # fmt: skip
+    ]
 
 
 def test_a_spike_that_recovers_and_then_rises_diverges() -> None:
@@ -76,7 +76,7 @@ def test_a_spike_that_recovers_and_then_rises_diverges() -> None:
     rise = lambda n: 3 * math.exp(-n / 10) + 0.3 + 0.01 * max(0, n - 30)  # noqa: E731
     assert kinds(lambda step: (calm(step) + after(step, rise)) * noise(), 550)[:3] == [
         LossShape.SPIKE, LossShape.SLOW, LossShape.DIVERGING
-    ]  # fmt: skip
+    ]
 
 
 def test_a_divergence_without_a_spike_is_seen_before_it_is_far() -> None:
@@ -90,7 +90,7 @@ def test_a_loss_that_jumps_to_another_level_because_data_was_repeated_before_is_
     noise = noisy()
     assert kinds(lambda step: (calm(step) + after(step, lambda _: 0.25)) * noise()) == [
         LossShape.SPIKE, LossShape.SLOW, LossShape.SETTLED, LossShape.CALM
-    ]  # fmt: skip
+    ]
 
 
 def test_the_grokking_moment_is_no_alarm() -> None:
@@ -103,7 +103,7 @@ def test_a_loss_that_is_no_number_is_told_at_once(bad: float) -> None:
     noise = noisy()
     assert shapes(lambda step: bad if AT <= step < AT + 3 else calm(step) * noise()) == [
         (0, LossShape.NAN), (3, LossShape.CALM)
-    ]  # fmt: skip
+    ]
 
 
 def test_a_gradient_that_becomes_zero_is_told() -> None:

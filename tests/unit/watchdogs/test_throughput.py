@@ -28,7 +28,7 @@ def say(stage: Stage, first: int, count: int, tflops: float, *, noise: float = 0
 def node(stage: Stage, name: str, step_s: float, attempt: str = "7_1.0") -> None:
     heartbeat = Heartbeat(
         attempt=attempt, node=name, rank=0, phase=Phase.TRAIN, step=1, at=0.0, limit_s=9.0, step_s=step_s
-    )  # fmt: skip
+    )
     write_atomic(stage.run.heartbeat / f"{name}-0.json", to_json(heartbeat))
 
 
