@@ -1,4 +1,4 @@
-"""Is a task of the train running, or really on its way?"""
+"""The queue: whether a task of the train runs or will start."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from opsctl.watchdogs import pulse_log
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 CUT_OFF = timedelta(minutes=10)
-"""So long it may be unknown whether a submission arrived."""
+"""Time for which an interrupted submission counts as unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueObservation:
-    """The train's rows of the queue, and since when things are as they are."""
+    """The train's queue rows and the start of the current situation."""
 
     train: str
     snapshot: TrainSnapshot
     jobs: tuple[Job, ...] = ()
     ended: str = ""
-    """Why it is right that nothing is there; empty if it is not."""
+    """Why the train needs no task; empty if the train needs one."""
     idle_since: datetime | None = None
-    """Since when something waits and nothing runs."""
+    """Start of the time in which tasks wait and none runs."""
     stuck_since: datetime | None = None
-    """Since when all that waits is kept from starting by somebody else."""
+    """Start of the time in which every waiting task is blocked by a reason outside the train."""
     limits: WatchSettings
 
     @property
@@ -45,10 +45,10 @@ class QueueObservation:
 
     @property
     def kinds(self) -> dict[WaitKind, Job]:
-        """The kinds of waiting, each with the first row that waits so."""
+        """The kinds of waiting, with the first row of each kind."""
         kinds = {classify_wait(job): job for job in reversed(self.waiting)}
         if self.snapshot.history.held and (job := kinds.pop(WaitKind.ADMIN, None)):
-            kinds.setdefault(WaitKind.HELD, job)  # the administrator who held it is us
+            kinds.setdefault(WaitKind.HELD, job)  # the train's owner is the administrator who held the job
         return kinds
 
 
@@ -65,16 +65,16 @@ class SlurmStatus:
         )
         return self._remember(context, target, queue)
 
-    def _remember(self, context: WatchContext, thing: WatchedTrain, queue: QueueObservation) -> QueueObservation:
-        fields = context.memory.read(self.name, thing.name)
+    def _remember(self, context: WatchContext, train: WatchedTrain, queue: QueueObservation) -> QueueObservation:
+        fields = context.memory.read(self.name, train.name)
         is_idle = bool(queue.waiting) and not queue.active
         is_stuck = is_idle and set(queue.kinds) <= {WaitKind.BLOCKED, WaitKind.UNKNOWN}
         idle, stuck = (
             (fields.get(key) or context.now.isoformat()) if holds else None
             for key, holds in (("idle", is_idle), ("stuck", is_stuck))
         )
-        pulsed = self._pulse(context, thing, queue, fields)
-        context.memory.write(self.name, thing.name, {"idle": idle, "stuck": stuck, **pulsed})
+        pulsed = self._pulse(context, train, queue, fields)
+        context.memory.write(self.name, train.name, {"idle": idle, "stuck": stuck, **pulsed})
         return QueueObservation(
             train=queue.train,
             snapshot=queue.snapshot,
@@ -86,17 +86,17 @@ class SlurmStatus:
         )
 
     def _pulse(
-        self, context: WatchContext, thing: WatchedTrain, queue: QueueObservation, kept: dict[str, str]
+        self, context: WatchContext, train: WatchedTrain, queue: QueueObservation, fields: dict[str, str]
     ) -> dict[str, str]:
-        """Write the PULSE lines where something changed or the last ones are old; what to remember of it."""
+        """Write PULSE lines after a change or a long time; return the fields to remember."""
         state = " ".join(f"{job.id}:{job.state}:{job.reason}" for job in queue.jobs)
-        written: dict[str, str] = {key: kept[key] for key in ("pulse", "state") if key in kept}
+        written: dict[str, str] = {key: fields[key] for key in ("pulse", "state") if key in fields}
         last = datetime.fromisoformat(written.get("pulse", "1970-01-01T00:00:00+00:00"))
         is_due = state != written.get("state") or context.now - last >= timedelta(minutes=queue.limits.pulse_minutes)
-        if not (context.acts and is_due and thing.run.is_ours) or (queue.ended and not queue.jobs):
+        if not (context.acts and is_due and train.run.is_ours) or (queue.ended and not queue.jobs):
             return written
-        with contextlib.suppress(OSError):  # a full disk has a watchdog of its own
-            pulse_log.append(thing.run, pulse_log.lines(thing.name, queue.jobs, context.now))
+        with contextlib.suppress(OSError):  # the watchdog fs_quota reports a full disk
+            pulse_log.append(train.run, pulse_log.lines(train.name, queue.jobs, context.now))
         return {"pulse": context.now.isoformat(), "state": state}
 
     def judge(self, observation: QueueObservation, now: datetime) -> list[Finding]:
@@ -117,7 +117,7 @@ class SlurmStatus:
 def find_related_jobs(
     config_names: tuple[str, ...], jobs: tuple[Job, ...], owner: str, ours: set[str]
 ) -> tuple[Job, ...]:
-    """Jobs of `owner` whose whole name matches one of the patterns, besides `ours`."""
+    """Return the jobs of `owner` outside `ours` whose whole name matches one of the patterns."""
     patterns = [re.compile(name) for name in config_names]
     return tuple(
         job
@@ -147,7 +147,11 @@ def _runs(queue: QueueObservation, now: datetime) -> tuple[Level, str, str]:
         return Level.WARNING, text, f"scontrol resume {job.id}"
     blocked = _minutes(queue.limits.blocked_minutes)
     if job.state is JobState.COMPLETING and job.end and now - job.end > blocked:
-        return Level.WARNING, f"{text} for {format_duration(now - job.end)}: a node does not clean up", "opsctl nodes"
+        return (
+            Level.WARNING,
+            f"{text} for {format_duration(now - job.end)}: a node does not finish its cleanup",
+            "opsctl nodes",
+        )
     if never := queue.kinds.get(WaitKind.NEVER):
         return (
             Level.WARNING,
@@ -182,13 +186,13 @@ def _waits(queue: QueueObservation, now: datetime) -> tuple[Level, str, str]:
     exclusive = queue.limits.exclusive_allocation_minutes
     if exclusive is not None and queue.idle_since and now - queue.idle_since >= _minutes(exclusive):
         waited = format_duration(now - queue.idle_since)
-        return Level.CRITICAL, f"{text}, though the nodes are ours alone, for {waited}", status
+        return Level.CRITICAL, f"{text}, in an exclusive allocation, for {waited}", status
     starts = min((job.start for job in queue.waiting if job.start), default=None)
     if queue.stuck_since and starts is None and now - queue.stuck_since >= _minutes(queue.limits.blocked_minutes):
         level = Level.WARNING if WaitKind.BLOCKED in kinds else Level.UNKNOWN
         return (
             level,
-            f"{text}, for {format_duration(now - queue.stuck_since)}, and Slurm has no time for its start",
+            f"{text}, for {format_duration(now - queue.stuck_since)}, and Slurm estimates no start time",
             status,
         )
     return Level.OK, f"{text}, starts about {starts:%Y-%m-%d %H:%M} UTC" if starts else text, ""
@@ -201,7 +205,7 @@ def _is_nowhere(queue: QueueObservation, now: datetime) -> tuple[Level, str, str
     if begun and now - max(begun) < CUT_OFF:
         return (
             Level.UNKNOWN,
-            f"{queue.train}: a submission was cut off, and is not in the queue",
+            f"{queue.train}: an interrupted submission is not in the queue",
             "opsctl launch",
         )
     return (

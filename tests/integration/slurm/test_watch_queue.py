@@ -141,7 +141,7 @@ def test_on_an_exclusive_allocation_waiting_is_wrong(trains: Trains, clock: Forw
     assert status(cycle(app))[0] is Level.OK
     clock.ahead = timedelta(minutes=6)
     level, summary = status(cycle(app))
-    assert (level, "though the nodes are ours alone, for 6m" in summary) == (Level.CRITICAL, True)
+    assert (level, "in an exclusive allocation, for 6m" in summary) == (Level.CRITICAL, True)
 
 
 def test_a_train_that_somebody_cancelled_is_no_alarm(trains: Trains, app: CountedApp) -> None:

@@ -104,10 +104,10 @@ def test_on_other_nodes_it_begins_anew(stage: Stage) -> None:
     stage.look("throughput")
     stage.jobs = (job(node_count=2),)
     say(stage, 101, 20, 70)
-    assert stage.look("throughput").summary == "gpt: too few steps to say"
+    assert stage.look("throughput").summary == "gpt: too few steps to judge"
 
 
 @pytest.mark.parametrize("count", [0, 5, 29])
 def test_a_few_steps_say_nothing(stage: Stage, count: int) -> None:
     say(stage, 1, count, 149)
-    assert stage.look("throughput").summary == "gpt: too few steps to say"
+    assert stage.look("throughput").summary == "gpt: too few steps to judge"
