@@ -1,4 +1,4 @@
-"""The daemon driver: APScheduler in the foreground, for tmux or systemd. Each tick is a process of its own."""
+"""The daemon driver: APScheduler in the foreground, for tmux or systemd. Every tick is a separate process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from opsctl.state.lease import lease
 
 NAME = "daemon"
 GRID = datetime(2000, 1, 1, tzinfo=UTC)
-"""Ticks come at whole multiples of their distance from here on."""
+"""Ticks come at whole multiples of the interval after this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +30,16 @@ class CronDaemon:
     cron: CronContext
     runner: Runner
     tick: Sequence[str]
-    """What one tick is, as a program."""
+    """The command of one tick."""
 
     def run(self, begun: Callable[[], None] = lambda: None) -> None:
-        """Tick until Ctrl-C or TERM, or until another driver was started. Raises InputError where one is at work, else
-        says that it has `begun`."""
+        """Tick until Ctrl-C, SIGTERM or the start of another driver. Calls `begun` first.
+
+        Raises InputError if a driver runs already.
+        """
         self._claim()
         begun()
-        logging.getLogger("apscheduler").setLevel(logging.ERROR)  # a tick that is late is no news
+        logging.getLogger("apscheduler").setLevel(logging.ERROR)  # hides warnings about late ticks
         scheduler = BlockingScheduler(timezone=UTC)
         every = self.cron.settings.every
         scheduler.add_job(
@@ -52,7 +54,7 @@ class CronDaemon:
         try:
             scheduler.start()
         except (KeyboardInterrupt, SystemExit):
-            self.cron.report("leaving when the tick at work is over")
+            self.cron.report("leaving after the current tick")
             scheduler.shutdown(wait=True)
         finally:
             if self._is_ours():
@@ -60,7 +62,7 @@ class CronDaemon:
 
     def _tick(self, scheduler: BlockingScheduler) -> None:
         if not self._is_ours():
-            self.cron.report("stopped by somebody else")
+            self.cron.report("another driver was started: stopping")
             scheduler.shutdown(wait=False)
             return
         try:
@@ -98,7 +100,7 @@ class CronDaemon:
 
 
 def alive(cron: CronContext) -> SelectedDriver | None:
-    """The driver that is to run, unless it is a daemon of which we know that it is gone."""
+    """Return the selected driver; None if there is none or the driver is a dead daemon."""
     try:
         wanted = read_selected(cron.place)
     except (OSError, ValueError):
@@ -107,7 +109,7 @@ def alive(cron: CronContext) -> SelectedDriver | None:
         return wanted
     if wanted.process:
         return wanted if wanted.process.is_alive else None
-    # On another machine: nobody can see it from here, but its ticks.
+    # A daemon on another machine shows only by its ticks.
     return None if cron.place.is_overdue(cron.settings.every, cron.clock.now()) else wanted
 
 
@@ -120,7 +122,7 @@ def describe(wanted: SelectedDriver) -> str:
 
 
 def stop(cron: CronContext, wanted: SelectedDriver) -> str:
-    """Ask a daemon to leave; what was done, in words."""
+    """Ask a daemon to leave; return a sentence about the action."""
     cron.place.selected.unlink(missing_ok=True)
     process: ProcessId | None = wanted.process
     if process is None:

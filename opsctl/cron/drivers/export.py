@@ -1,6 +1,6 @@
-"""The export driver: lines for a scheduler that the site has already.
+"""The export driver: lines for the site's own scheduler.
 
-Their first tick says that ticks are to come from now on, so that it is noticed when they do not.
+The first exported tick selects this driver, so that missing ticks are noticed from then on.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ FLAG = "--exported"
 
 
 def crontab(argv: Sequence[str], settings: CronSettings) -> str:
-    """For `crontab -e` on a login node."""
+    """Return a line for `crontab -e` on a login node."""
     return render("cron/crontab.j2", minutes=_minutes(settings), command=_cron_line(argv))
 
 
 def scrontab(argv: Sequence[str], settings: CronSettings) -> str:
-    """For `scrontab -e`, on sites whose Slurm has it."""
+    """Return lines for `scrontab -e`, on sites whose Slurm supports scrontab."""
     options = {
         "--partition": settings.partition,
         "--account": settings.account,
@@ -38,7 +38,7 @@ def scrontab(argv: Sequence[str], settings: CronSettings) -> str:
 
 
 def systemd_timer(argv: Sequence[str], settings: CronSettings) -> str:
-    """A timer and the service that it starts."""
+    """Return a systemd timer and its service."""
     minutes = settings.every // 60 or 1
     when = "hourly" if minutes == 60 else f"*:0/{minutes}"
     return render(
@@ -47,7 +47,7 @@ def systemd_timer(argv: Sequence[str], settings: CronSettings) -> str:
 
 
 def systemd_service(argv: Sequence[str], _: CronSettings) -> str:
-    """A service that runs the daemon driver."""
+    """Return a systemd service that runs the daemon driver."""
     return render("cron/systemd-service.j2", command=_systemd_line([*argv[:-1], "start", "daemon"]))
 
 
@@ -57,11 +57,11 @@ FORMATS: dict[str, Callable[[Sequence[str], CronSettings], str]] = {
     "systemd-timer": systemd_timer,
     "systemd-service": systemd_service,
 }
-"""What `opsctl cron export` can print."""
+"""The formats of `opsctl cron export`."""
 
 
 def expect(cron: CronContext) -> None:
-    """Ticks are to come from outside, unless another driver was started. Raises RunDirError."""
+    """Select the export driver unless another driver is selected. Raises RunDirError."""
     try:
         is_known = read_selected(cron.place) is not None
     except (OSError, ValueError):
@@ -76,11 +76,11 @@ def _minutes(settings: CronSettings) -> str:
 
 
 def _cron_line(argv: Sequence[str]) -> str:
-    # A percent sign means a line feed to cron.
+    # cron reads a percent sign as a line feed.
     return shlex.join([*argv, FLAG]).replace("%", r"\%")
 
 
 def _systemd_line(argv: Sequence[str]) -> str:
-    """Quoted as systemd.service(5) wants it, which has its own percent and dollar signs."""
+    """Quote the command for systemd.service(5), where percent and dollar signs are special."""
     words = (word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") for word in argv)
     return " ".join(f'"{word}"' if any(c in word for c in " \t'\"\\;") else word for word in words)

@@ -164,7 +164,7 @@ def test_somebody_elses_cron_is_left_alone(site: Path) -> None:
         pytest.skip("needs to be root, to make something another user's")
     error = opsctl(site, "tick").exception
     assert isinstance(error, RunDirError)
-    assert error.message == f"{place.path}: belongs to 12345, who ticks for this site"
+    assert error.message == f"{place.path}: belongs to 12345, who runs cron for this site"
 
 
 def test_a_typed_tick_says_what_it_did(site: Path) -> None:

@@ -94,11 +94,11 @@ def test_a_day_that_never_comes_is_never() -> None:
         ("* * * *", "'* * * *' has 4 fields, needs 5: minute, hour, day of month, month, day of week"),
         (
             "@reboot",
-            "'@reboot' is not known; there are: @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually",
+            "'@reboot' is unknown; valid macros: @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually",
         ),
         ("* * * * 8", "'8' is not a day of the week: 0 to 7 or sun to sat, 1-5, */2"),
         ("* * * * foo", "'foo' is not a day of the week: sun, mon, tue, wed, thu, fri or sat"),
-        ("* * * * 5-1", "'5-1': the days of the week start with Sunday, so this goes backwards"),
+        ("* * * * 5-1", "'5-1': weeks start on Sunday, so the range goes backwards"),
         ("61 * * * *", "Error validating expression '61': the last value (61) is higher than the maximum value (59)"),
         ("* * * hi *", 'Invalid month name "hi"'),
     ],
