@@ -115,7 +115,7 @@ def cycle_price(place: Path, trains: int) -> list[float]:
         journal.append(EventKind.SUBMITTING, nonce="n", tasks=3, after="")
         journal.append(EventKind.SUBMITTED, nonce="n", array=str(n + 1))
         run.main_log.write_text("".join(line(step, dice) for step in range(2000)))
-    watching, times = Watch(world=app), []
+    watching, times = Watch(services=app), []
     for look in range(11):
         for name in names:
             with RunDir(place / name).main_log.open("a") as log:

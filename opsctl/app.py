@@ -105,7 +105,7 @@ class App:
             clock=self.clock,
             env=env,
             trust_parents=self.site.trust_parents,
-            say=_print_cron_message,
+            report=_print_cron_message,
         )
 
     @cached_property

@@ -1,6 +1,6 @@
-"""Watchdogs: one file each, which looks at one thing (`probe`) and judges it (`judge`).
+"""Watchdogs: one module each, with a read-only `probe` and a pure `judge`.
 
-To add one: a file with such a class, a line below, and a test that shows it the thing going wrong and being well again.
+A new watchdog needs a module with such a class, a line below, and a test of the fault and of the recovery.
 """
 
 from __future__ import annotations
@@ -32,4 +32,4 @@ WATCHDOGS: dict[str, Watchdog[WatchContext, Any, Any]] = {
     "fs_quota": FsQuota(),
     "cron_alive": CronAlive(),
 }
-"""By name, as `opsctl watch NAME` takes them."""
+"""The watchdogs by name, as in `opsctl watch NAME`."""

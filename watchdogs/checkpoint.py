@@ -1,4 +1,4 @@
-"""Checkpoints: none for too long, growing, damaged."""
+"""Checkpoints that are late, grow, or are damaged."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from opsctl.trainer.manifest import read_manifest, verify
 from opsctl.units import format_size
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
-LATE = 3.0
-"""So many intervals without a checkpoint are too many, and GRACE_S more for loading and saving."""
+LATE_INTERVALS = 3.0
+"""A checkpoint is late after this many intervals plus GRACE_S, which covers loading and saving."""
 GRACE_S = 1800.0
 UNKNOWN_S = 12 * 3600.0
-"""The limit while nobody knows the interval."""
-BLOATED = 1.5
-"""So many times the usual size: a save that stores whole buffers instead of views, say."""
+"""The limit while the interval is unknown."""
+LARGE_SIZE_RATIO = 1.5
+"""Ratio to the usual size that gives a warning: such as a save of whole buffers instead of views."""
 REMEMBERED = 20
 
 
@@ -37,13 +37,13 @@ class CheckpointObservation:
     newest: Save | None = None
     limit_s: float = UNKNOWN_S
     size: int | None = None
-    """Of the newest, in bytes."""
+    """Size of the newest checkpoint, in bytes."""
     usual: float | None = None
-    """The median of those before it."""
+    """Median size of the previous checkpoints, in bytes."""
     problems: tuple[str, ...] = ()
-    """What is not as it was written in the newest."""
+    """Differences between the newest checkpoint and its manifest."""
     damaged: tuple[str, ...] = ()
-    """What the trainer has set aside."""
+    """Names of the checkpoints that the trainer renamed as damaged."""
 
 
 class CheckpointAge:
@@ -72,24 +72,23 @@ class CheckpointAge:
         )
         earlier = [size for name, size in sizes.items() if newest and name != newest.path.name]
         return CheckpointObservation(
-            train=target.name, runs_since=job.start if job else None, newest=newest,
-            limit_s=_limit_s(target, intervals), size=sizes.get(newest.path.name) if newest else None,
-            usual=median(earlier) if earlier else None, problems=problems, damaged=_damaged(target.run.checkpoints),
-        )  # fmt: skip
+            train=target.name,
+            runs_since=job.start if job else None,
+            newest=newest,
+            limit_s=_limit_s(target, intervals),
+            size=sizes.get(newest.path.name) if newest else None,
+            usual=median(earlier) if earlier else None,
+            problems=problems,
+            damaged=_damaged(target.run.checkpoints),
+        )
 
     def judge(self, observation: CheckpointObservation, now: datetime) -> list[Finding]:
         key, newest = f"{self.name}/{observation.train}", observation.newest.path.name if observation.newest else "none"
         level, summary = Level.OK, f"{observation.train}: newest checkpoint: {newest}"
         if observation.runs_since:
             since = max(observation.runs_since, observation.newest.at) if observation.newest else observation.runs_since
-            age = max(0.0, (now - since).total_seconds())  # files are dated by another machine's clock
-            level = (
-                Level.OK
-                if age < observation.limit_s
-                else Level.WARNING
-                if age < 2 * observation.limit_s
-                else Level.CRITICAL
-            )
+            age = max(0.0, (now - since).total_seconds())  # file times come from another machine's clock
+            level = judge_age(age, observation.limit_s)
             limit = f"limit {observation.limit_s / 3600:.1f} h"
             summary = (
                 f"{observation.train}: no new checkpoint for {age / 3600:.1f} h of running ({limit}); newest: {newest}"
@@ -103,8 +102,14 @@ class CheckpointAge:
                 remedy=f"opsctl save-switch {observation.train}" if level is not Level.OK else "",
             )
         ]
-        if observation.size is not None and observation.usual and observation.size > BLOATED * observation.usual:
-            grown = f"{newest} has {format_size(observation.size)}, those before it {format_size(observation.usual)}"
+        if (
+            observation.size is not None
+            and observation.usual
+            and observation.size > LARGE_SIZE_RATIO * observation.usual
+        ):
+            percent = 100 * (observation.size / observation.usual - 1)
+            sizes = f"{format_size(observation.size)}, before {format_size(observation.usual)}"
+            grown = f"{newest} is {percent:.0f} % larger than the previous checkpoints ({sizes})"
             findings.append(
                 Finding(
                     key=f"{key}/size",
@@ -113,42 +118,50 @@ class CheckpointAge:
                     train=observation.train,
                 )
             )
-        if wrong_ones := (*observation.problems, *(f"{name} was set aside as damaged" for name in observation.damaged)):
+        faults = [*observation.problems, *(f"{name}: renamed as damaged" for name in observation.damaged)]
+        if faults:
             findings.append(
                 Finding(
                     key=f"{key}/verify",
                     level=Level.CRITICAL if observation.problems else Level.WARNING,
-                    summary=f"{observation.train}: {wrong_ones[0]}",
+                    summary=f"{observation.train}: {faults[0]}",
                     train=observation.train,
-                    evidence=tuple(wrong_ones),
+                    evidence=tuple(faults),
                     remedy=f"opsctl checkpoint verify {observation.train}",
                 )
             )
         return findings
 
 
+def judge_age(age_s: float, limit_s: float) -> Level:
+    """Return WARNING from the limit on, CRITICAL from twice the limit on."""
+    if age_s < limit_s:
+        return Level.OK
+    return Level.WARNING if age_s < 2 * limit_s else Level.CRITICAL
+
+
 def find_faults(checkpoint: Path) -> list[str]:
-    """What is wrong and can be seen without reading it all: marker, manifest, each file's size. Raises OSError."""
+    """Return the faults of marker, manifest and file sizes, without reading the files. Raises OSError."""
     if problems := verify(checkpoint, mine=lambda _: False):
         return problems
     try:
         files = read_manifest(checkpoint).files
     except ValueError as error:
         return [str(error)]
-    found = []
+    faults = []
     for name, record in sorted(files.items()):
         path = checkpoint / name
         size = path.stat().st_size if path.exists() else None
         if size is None:
-            found.append(f"{checkpoint.name}: {name} is missing")
+            faults.append(f"{checkpoint.name}: {name} is missing")
         elif size != record.size:
-            found.append(f"{checkpoint.name}: {name} has {size} bytes instead of {record.size}")
-    return found
+            faults.append(f"{checkpoint.name}: {name} has {size} bytes instead of {record.size}")
+    return faults
 
 
 def _intervals(fields: dict[str, Any], newest: Save | None, started: datetime | None) -> list[float]:
-    """Seconds of running between two checkpoints, the newest last; time spent in the queue is none of it."""
-    intervals = [float(each) for each in fields.get("intervals", [])]
+    """Return the seconds of running time between checkpoints, the newest last. Queue time does not count."""
+    intervals = [float(interval) for interval in fields.get("intervals", [])]
     if newest is None or not fields.get("at"):
         return intervals
     before = datetime.fromisoformat(fields["at"])
@@ -157,27 +170,27 @@ def _intervals(fields: dict[str, Any], newest: Save | None, started: datetime | 
     return [*intervals, seconds][-REMEMBERED:] if newest.at > before and seconds > 0 else intervals
 
 
-def _limit_s(thing: WatchedTrain, intervals: list[float]) -> float:
-    if thing.config.watch.checkpoint_hours:
-        return thing.config.watch.checkpoint_hours * 3600
-    known = [value for value in (expected_s(thing), median(intervals) if intervals else None) if value]
-    return LATE * max(known) + GRACE_S if known else UNKNOWN_S
+def _limit_s(train: WatchedTrain, intervals: list[float]) -> float:
+    if train.config.watch.checkpoint_hours:
+        return train.config.watch.checkpoint_hours * 3600
+    known = [value for value in (expected_s(train), median(intervals) if intervals else None) if value]
+    return LATE_INTERVALS * max(known) + GRACE_S if known else UNKNOWN_S
 
 
-def expected_s(thing: WatchedTrain) -> float | None:
-    """The embedded trainer says how many steps are between two checkpoints, and the log how long a step takes."""
-    every = trainer_checkpoint(thing).get("every")
-    step_s = median_step_s(recent_iterations(thing.run.main_log, 20)) if every else None
+def expected_s(train: WatchedTrain) -> float | None:
+    """Return the expected seconds between checkpoints, from the embedded trainer's setting and the log's step time."""
+    every = trainer_checkpoint(train).get("every")
+    step_s = median_step_s(recent_iterations(train.run.main_log, 20)) if every else None
     return every * step_s if every and step_s else None
 
 
-def trainer_checkpoint(thing: WatchedTrain) -> dict[str, int]:
-    """The [checkpoint] table of the embedded trainer as it was frozen; empty for a foreign one."""
+def trainer_checkpoint(train: WatchedTrain) -> dict[str, int]:
+    """Return the frozen [checkpoint] table of the embedded trainer; empty for another trainer."""
     try:
-        given = json.loads(thing.run.trainer_config.read_text())["checkpoint"]
+        table = json.loads(train.run.trainer_config.read_text())["checkpoint"]
     except (OSError, ValueError, KeyError, TypeError, OpsctlError):
         return {}
-    return {key: value for key, value in given.items() if isinstance(value, int)}
+    return {key: value for key, value in table.items() if isinstance(value, int)}
 
 
 def _damaged(directory: Path) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What watchdogs are given: the site, its trains, and what Slurm said, asked once for all of them."""
+"""The input of the watchdogs: the site, its trains and one snapshot of Slurm for all of them."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from opsctl.state.run_dir import Attempt, RunDir
 
 @dataclass(frozen=True, slots=True)
 class WatchdogMemory:
-    """What a watchdog keeps between two looks, as JSON. Whatever is lost is learnt again."""
+    """JSON files in which watchdogs remember facts between cycles. Lost files are rebuilt by later cycles."""
 
     directory: Path
     problems: list[str] = field(default_factory=list)
-    """Why something could not be kept."""
+    """Failed writes."""
     spare: Path | None = None
-    """Keeps what `directory` does not take, because the disk is full, say: a log would seem new at every look."""
+    """Directory used when `directory` cannot be written, such as on a full disk."""
 
     def read(self, watchdog: str, thing: str) -> dict[str, Any]:
-        """What was kept; empty if nothing was, or if it cannot be understood."""
-        found = map(_read, reversed(self._paths(watchdog, thing)))
-        return next((fields for fields in found if fields is not None), {})
+        """Return the stored fields; empty if there are none or the file is broken."""
+        contents = map(_read, reversed(self._paths(watchdog, thing)))
+        return next((fields for fields in contents if fields is not None), {})
 
     def write(self, watchdog: str, thing: str, fields: dict[str, Any]) -> None:
-        """Keep it. Where no directory takes it, it is only forgotten."""
+        """Store `fields`. A failure is only recorded in `problems`."""
         path, *spare = self._paths(watchdog, thing)
         text = json.dumps(fields)
         try:
@@ -43,12 +43,12 @@ class WatchdogMemory:
         except OSError as error:
             self.problems.append(f"{path}: {error.strerror or error}")
             with contextlib.suppress(OSError):
-                for each in spare:
-                    _write(each, text)
+                for spare_path in spare:
+                    _write(spare_path, text)
         else:
             with contextlib.suppress(OSError):
-                for each in spare:
-                    each.unlink(missing_ok=True)
+                for spare_path in spare:
+                    spare_path.unlink(missing_ok=True)
 
     def _paths(self, watchdog: str, thing: str) -> list[Path]:
         places = [self.directory, *([self.spare] if self.spare else [])]
@@ -57,10 +57,10 @@ class WatchdogMemory:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        kept = json.loads(path.read_text())
+        fields = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return kept if isinstance(kept, dict) else None
+    return fields if isinstance(fields, dict) else None
 
 
 def _write(path: Path, text: str) -> None:
@@ -72,14 +72,14 @@ def _write(path: Path, text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedTrain:
-    """One train as it is now."""
+    """The current state of one train."""
 
     run: RunDir
     config: TrainSettings
-    seen: TrainSnapshot | None
-    """Its rows of the queue, and its history; None if Slurm did not answer."""
+    snapshot: TrainSnapshot | None
+    """The train's queue rows and history; None if Slurm did not answer."""
     also: tuple[Job, ...] = ()
-    """Rows that count as this train's though opsctl did not launch them."""
+    """Queue rows that belong to the train although opsctl did not launch them."""
     events: tuple[Event, ...] = ()
 
     @property
@@ -88,26 +88,28 @@ class WatchedTrain:
 
     @property
     def running(self) -> Job | None:
-        """The task that runs, as far as Slurm says so; none while it is being cleaned up or suspended."""
-        rows = self.seen.active if self.seen else []
+        """The task in state RUNNING; None while a task completes or is suspended."""
+        rows = self.snapshot.active if self.snapshot else []
         return next((job for job in rows if job.state is JobState.RUNNING), None)
 
     @property
     def attempt(self) -> Attempt | None:
-        """The attempt of the task that runs."""
+        """The attempt of the running task."""
         return self.run.attempt(self.running.attempt) if self.running else None
 
     @property
     def is_over(self) -> bool:
-        """Nothing of it is in the queue, and nobody expects that."""
-        return self.seen is not None and not (self.seen.active or self.seen.waiting) and bool(self.why_ended)
+        """Whether the train has no task in the queue and needs none."""
+        return (
+            self.snapshot is not None and not (self.snapshot.active or self.snapshot.waiting) and bool(self.why_ended)
+        )
 
     @property
     def why_ended(self) -> str:
-        """Somebody wanted it to be over, or it has reached its end; empty if neither, or if Slurm did not answer."""
-        if self.seen is None:
+        """Why the train needs no task: cancelled, finished, killed or never launched; empty otherwise."""
+        if self.snapshot is None:
             return ""
-        history = self.seen.history
+        history = self.snapshot.history
         finalized = list(history.finalized.values())
         outcome = str(finalized[-1].data["outcome"]) if finalized else ""
         decided = [event for event in self.events if event.kind is EventKind.SUBMITTED or _is_cancel(event)]
@@ -125,7 +127,7 @@ class WatchedTrain:
 
 
 def _is_cancel(event: Event) -> bool:
-    """Of the whole train, not of one task, nor of the double of a submission."""
+    """Return whether the event cancels the whole train, not one task or a duplicate submission."""
     fields = event.data
     return (
         event.kind is EventKind.CANCELLED
@@ -136,17 +138,17 @@ def _is_cancel(event: Event) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchContext:
-    """All that is looked at in one cycle."""
+    """The input of one watch cycle."""
 
     site: SiteSettings
     now: datetime
     clock: Clock
     runner: Runner
-    """Runs programs that find the Slurm that is meant."""
+    """Runs programs with the environment of the site's Slurm."""
     memory: WatchdogMemory
     site_dir: Path
     trains: tuple[WatchedTrain, ...] = ()
     nodes: tuple[Node, ...] | None = None
     """Every node; None if Slurm did not answer."""
     acts: bool = True
-    """Whether to leave traces: lines in the pulse log, requests for stacks."""
+    """Whether watchdogs may write: lines in the pulse log, requests for stacks."""

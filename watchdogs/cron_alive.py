@@ -1,4 +1,4 @@
-"""A scheduler tick that did not come. Whoever looks: a person, another cron, a watcher in tmux."""
+"""Missing cron ticks, noticed by any other watch cycle: of a person, of another cron, of a watcher in tmux."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opsctl.watchdogs.context import WatchContext
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickObservation:
     is_selected: bool
-    """Somebody has started a driver, and nobody has stopped it."""
+    """Whether a driver was started and not stopped."""
     last: datetime | None
     limit: timedelta
 
@@ -28,18 +28,20 @@ class CronAlive:
     def probe(self, context: WatchContext, target: None) -> TickObservation:
         place = CronDir(SiteDir(context.site_dir))
         minutes = max(context.site.watch.cron_minutes, 3 * context.site.cron.every / 60)
-        return TickObservation(is_selected=place.wanted.exists(), last=place.ticked(), limit=timedelta(minutes=minutes))
+        return TickObservation(
+            is_selected=place.selected.exists(), last=place.last_tick(), limit=timedelta(minutes=minutes)
+        )
 
     def judge(self, observation: TickObservation, now: datetime) -> list[Finding]:
-        level, summary = Level.OK, "cron: nobody has started it here"
+        level, summary = Level.OK, "cron: not started"
         if observation.last is not None:
             minutes = (now - observation.last).total_seconds() / 60
             summary = f"cron: last tick {minutes:.0f} min ago"
-            # A tick within the limit ahead of us is another host's clock.
+            # A tick in the future comes from another host's clock.
             if observation.is_selected and now - observation.last > observation.limit:
                 level, limit = Level.CRITICAL, observation.limit.total_seconds() / 60
                 summary = f"cron: no tick for {minutes:.0f} min (limit {limit:.0f} min)"
         elif observation.is_selected:
-            level, summary = Level.WARNING, "cron: it was started, and has not ticked yet"
+            level, summary = Level.WARNING, "cron: started, but no tick yet"
         remedy = "opsctl cron status; opsctl cron start" if level is not Level.OK else ""
         return [Finding(key=f"{self.name}/site", level=level, summary=summary, remedy=remedy)]

@@ -1,5 +1,4 @@
-"""What ended a train's attempts, as its finalization found, and what was done: a node that it is kept from, a train
-held."""
+"""Failures recorded by finalize: held trains and excluded nodes, with their causes."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from opsctl.state.journal import Event, EventKind
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 OVER = frozenset({EventKind.SUBMITTED, EventKind.RELEASED})
-"""After these a hold is over: somebody has decided. So it is once everything is cancelled."""
+"""Events with which a person ends a hold. Cancelling the train ends a hold as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +35,7 @@ class Failures:
 
 
 def failures(train: str, events: Sequence[Event], now: datetime) -> list[Finding]:
-    """What the journal of a train says that people should know: one finding for each attempt that it was held for, or
-    whose nodes it is kept from. Pure."""
+    """Return one finding per attempt that led to a hold or an exclusion, from the journal's events. Pure."""
     held, taken = _held(events), _taken(events, now)
     attempts = dict.fromkeys([*taken, *([str(held.data["attempt"])] if held else [])])
     findings = [_of(train, attempt, events, held, taken.get(attempt)) for attempt in attempts]
@@ -46,7 +44,7 @@ def failures(train: str, events: Sequence[Event], now: datetime) -> list[Finding
 
 
 def _held(events: Sequence[Event]) -> Event | None:
-    """The finalization that holds what is queued, unless a person asked for that, or somebody has decided since."""
+    """Return the event that holds the queued tasks; None for a pause or after a person's decision."""
     finalized = [event for event in events if event.kind is EventKind.ATTEMPT_FINALIZED]
     if not finalized or finalized[-1].data["action"] != "hold-queued" or finalized[-1].data["outcome"] == "paused":
         return None
@@ -62,20 +60,19 @@ def _taken(events: Sequence[Event], now: datetime) -> dict[str, Event]:
     """By attempt, what was done about its nodes, for as long as the exclusion lasts. Nodes that end several attempts,
     because
     they cannot be spared, are told of under the first."""
-    found: dict[str, tuple[str, Event]] = {}
+    quarantines: dict[str, tuple[str, Event]] = {}
     for event in events:
         nodes = str(event.data.get("nodes", ""))
         if event.kind is EventKind.QUARANTINED and datetime.fromisoformat(event.data["until"]) > now:
-            first = found[nodes][0] if nodes in found else str(event.data["attempt"])
-            found[nodes] = (first, event)
+            first = quarantines[nodes][0] if nodes in quarantines else str(event.data["attempt"])
+            quarantines[nodes] = (first, event)
         elif event.kind is EventKind.READMITTED:
-            found = {each: taken for each, taken in found.items() if not _share(taken[1], event)}
-    return dict(found.values())
+            quarantines = {nodes: value for nodes, value in quarantines.items() if not _share_nodes(value[1], event)}
+    return dict(quarantines.values())
 
 
-def _share(one: Event, other: Event) -> bool:
-    first, second = (nodeset(str(event.data["nodes"])) for event in (one, other))
-    return bool(first & second)
+def _share_nodes(event: Event, other: Event) -> bool:
+    return bool(nodeset(str(event.data["nodes"])) & nodeset(str(other.data["nodes"])))
 
 
 def _of(train: str, attempt: str, events: Sequence[Event], held: Event | None, taken: Event | None) -> Finding:
@@ -88,11 +85,11 @@ def _of(train: str, attempt: str, events: Sequence[Event], held: Event | None, t
     if held is not None and holds:
         summary = f"{train} is held: {attempt} {held.data['outcome']}: {held.data['why']}"
     else:
-        goes_on = f"goes on without {nodes}" if is_kept else f"goes on with {nodes}, for want of others"
+        goes_on = f"goes on without {nodes}" if is_kept else f"goes on with {nodes}, too few other nodes"
         summary = f"{train} {goes_on}: {last}: {taken.data['why'] if taken else ''}"
     done = (*(taken.data["done"] if taken else ()), *([f"held what is queued of {train}"] if holds else []))
     todo = [f"opsctl why {train}", *([f"opsctl health {nodes}"] if taken else [])]
-    todo += [f"opsctl release {train} once it is put right"] if holds else []
+    todo += [f"opsctl release {train} after the repair"] if holds else []
     return Finding(
         key=f"failures/{train}/{attempt}",
         level=Level.WARNING if is_kept and not holds else Level.CRITICAL,

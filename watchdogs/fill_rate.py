@@ -1,4 +1,4 @@
-"""How fast a file system fills: by the checkpoints of the trains on it, and by what was seen."""
+"""How fast a file system fills: from the trains' checkpoints, and from the observed usage."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from opsctl.watchdogs.checkpoint import expected_s, trainer_checkpoint
 from opsctl.watchdogs.context import WatchedTrain
 
 WATCHED_S = 6 * 3600.0
-"""What was seen for less long is no rate: people copy things, and delete them."""
+"""Minimum observation for a rate: over a shorter time, copying and deleting files hides the trend."""
 REMEMBERED = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What one train's checkpoints add."""
+    """Growth by one train's checkpoints."""
 
     train: str
     size: int
     inodes: int
     every_s: float
     newest: datetime
-    """When the newest was written."""
+    """Time of the newest checkpoint."""
     replaces: bool
-    """For each that comes, an old one goes."""
+    """Whether every new checkpoint replaces an old one."""
 
     @property
     def bytes_s(self) -> float:
@@ -41,31 +41,36 @@ class Growth:
         return 0.0 if self.replaces else self.inodes / self.every_s
 
 
-def measure_growth(thing: WatchedTrain, path: str, sizes: dict[str, Any]) -> Growth | None:
-    """What the train adds to the file system at `path`; None if it is elsewhere, not queued, or has saved nothing yet.
+def measure_growth(train: WatchedTrain, path: str, sizes: dict[str, Any]) -> Growth | None:
+    """Return the train's growth on the file system at `path`.
 
-    Sizes are measured once for each checkpoint, and kept in `sizes`. Raises OSError.
+    None if the train stores checkpoints elsewhere, is not queued, or has no checkpoint yet. The size of a checkpoint is
+    measured once and stored in `sizes`. Raises OSError.
     """
-    directory = thing.run.checkpoints
-    if thing.seen is None or not thing.seen.is_queued or not _is_on(directory, path):
+    directory = train.run.checkpoints
+    if train.snapshot is None or not train.snapshot.is_queued or not _is_on(directory, path):
         return None
-    saves = find_saves(directory, embedded=thing.run.trainer_config.exists())
-    every_s = expected_s(thing) or _usual_s([save.at for save in saves])
+    saves = find_saves(directory, embedded=train.run.trainer_config.exists())
+    every_s = expected_s(train) or _usual_s([save.at for save in saves])
     if not saves or not every_s:
         return None
     # The newest of a foreign trainer may still be being written.
     whole = saves[-2] if len(saves) > 1 and not saves[-1].step else saves[-1]
-    key = f"{thing.name}/{whole.path.name}"
+    key = f"{train.name}/{whole.path.name}"
     if key not in sizes:
         sizes[key] = size_of(whole.path)
         for old in list(sizes)[:-REMEMBERED]:
             del sizes[old]
     size, inodes = sizes[key]
-    keep = trainer_checkpoint(thing).get("keep_last", 0)
+    keep = trainer_checkpoint(train).get("keep_last", 0)
     return Growth(
-        train=thing.name, size=size, inodes=inodes, every_s=every_s, newest=saves[-1].at,
+        train=train.name,
+        size=size,
+        inodes=inodes,
+        every_s=every_s,
+        newest=saves[-1].at,
         replaces=0 < keep <= len(saves),
-    )  # fmt: skip
+    )
 
 
 def _is_on(directory: os.PathLike[str], path: str) -> bool:

@@ -22,18 +22,18 @@ BAD = (Level.WARNING, Level.CRITICAL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesystemObservation:
-    """One file system: what was found, and what is known of its growth."""
+    """Usage and growth of one file system."""
 
     filesystem: Filesystem
     space: Space | None = None
     problem: str = ""
-    """Why there is no figure."""
+    """Why the usage is unknown."""
     trains: tuple[Growth, ...] = ()
-    """What the checkpoints of each train on it add."""
-    seen_rate: float | None = None
-    """Bytes a second that were added lately, by everybody; None if that was not watched for long enough."""
+    """Growth by the checkpoints of each train."""
+    observed_rate: float | None = None
+    """Growth by all users in bytes per second; None before the observation is long enough."""
     unmoved_since: datetime | None = None
-    """Since when the figures are the same, though something was written after that."""
+    """Start of unchanged figures, if checkpoints were written since."""
     users: tuple[User, ...] = ()
 
 
@@ -62,13 +62,16 @@ class FsQuota:
         wrote = max((growth.newest for growth in on_it), default=None)
         moved = datetime.fromisoformat(fields["moved"])
         measured = FilesystemObservation(
-            filesystem=filesystem, space=space, trains=on_it, seen_rate=measure_observed(fields["samples"]),
+            filesystem=filesystem,
+            space=space,
+            trains=on_it,
+            observed_rate=measure_observed(fields["samples"]),
             unmoved_since=moved if wrote and wrote > moved else None,
-        )  # fmt: skip
+        )
         return self._with_users(context, measured)
 
     def _with_users(self, context: WatchContext, measured: FilesystemObservation) -> FilesystemObservation:
-        """Once it is nearly full, measure who uses most, which takes long, and say it as soon as it is known."""
+        """Add the largest users once the file system is nearly full. The measurement runs in the background."""
         filesystem, keep = measured.filesystem, context.memory.directory / self.name
         if _judged(measured, context.now)[0] not in BAD or not context.acts:
             return measured
@@ -79,9 +82,13 @@ class FsQuota:
         while not (users := disk_usage.find_largest(path, filesystem.path)) and context.clock.monotonic() < until:
             context.clock.sleep(0.1)
         return FilesystemObservation(
-            filesystem=filesystem, space=measured.space, trains=measured.trains, seen_rate=measured.seen_rate,
-            unmoved_since=measured.unmoved_since, users=tuple(users),
-        )  # fmt: skip
+            filesystem=filesystem,
+            space=measured.space,
+            trains=measured.trains,
+            observed_rate=measured.observed_rate,
+            unmoved_since=measured.unmoved_since,
+            users=tuple(users),
+        )
 
     def _remember(self, fields: dict[str, Any], space: Space, now: datetime) -> dict[str, Any]:
         figures = [space.used, space.inodes_used, space.percent, space.inodes_percent]
@@ -104,19 +111,19 @@ class FsQuota:
         ]
 
 
-def _judged(filesystem_observation: FilesystemObservation, now: datetime) -> tuple[Level, str]:
-    filesystem, space = filesystem_observation.filesystem, filesystem_observation.space
+def _judged(observation: FilesystemObservation, now: datetime) -> tuple[Level, str]:
+    filesystem, space = observation.filesystem, observation.space
     if space is None:
-        return Level.UNKNOWN, f"{filesystem.name}: {filesystem_observation.problem}"
-    shares = [_bytes(filesystem, space), _inodes(filesystem, space), *_hours(filesystem_observation)]
+        return Level.UNKNOWN, f"{filesystem.name}: {observation.problem}"
+    shares = [_bytes(filesystem, space), _inodes(filesystem, space), *_hours(observation)]
     known = [share for share in shares if share]
     if not known:
-        return Level.UNKNOWN, f"{filesystem.name}: nothing says how much is used, or how much may be"
+        return Level.UNKNOWN, f"{filesystem.name}: neither usage nor limit is known"
     worst = max((level for level, _ in known), key=_SEVERITY.index)
-    said = [text for level, text in known if level is worst] if worst is not Level.OK else [text for _, text in known]
-    if worst is Level.OK and (stale := _stale(filesystem_observation, now)):
+    texts = [text for level, text in known if level is worst]
+    if worst is Level.OK and (stale := _stale(observation, now)):
         return Level.UNKNOWN, f"{filesystem.name}: {stale}"
-    return worst, f"{filesystem.name} ({filesystem.path}): {'; '.join(said)}"
+    return worst, f"{filesystem.name} ({filesystem.path}): {'; '.join(texts)}"
 
 
 _SEVERITY = [Level.OK, Level.UNKNOWN, Level.WARNING, Level.CRITICAL]
@@ -154,22 +161,22 @@ def _share(filesystem: Filesystem, percent: float, what: str) -> tuple[Level, st
     return Level.OK, f"{percent:.2f}% {what} usage"
 
 
-def _hours(filesystem_observation: FilesystemObservation) -> list[tuple[Level, str]]:
-    """When it will be full, at the rate of the trains, or at that of everybody if it is higher."""
-    filesystem, space = filesystem_observation.filesystem, filesystem_observation.space
+def _hours(observation: FilesystemObservation) -> list[tuple[Level, str]]:
+    """Forecast when the file system is full, at the higher of the trains' rate and the observed rate."""
+    filesystem, space = observation.filesystem, observation.space
     assert space is not None
     limit = space.limit if space.limit is not None else filesystem.limit
     inode_limit = space.inodes_limit if space.inodes_limit is not None else filesystem.inode_limit
-    rate = max(sum(train.bytes_s for train in filesystem_observation.trains), filesystem_observation.seen_rate or 0.0)
-    found = []
+    rate = max(sum(train.bytes_s for train in observation.trains), observation.observed_rate or 0.0)
+    forecasts = []
     if rate > 0 and limit and space.used is not None:
         left = limit * filesystem.reliable_percent / 100 - space.used
-        found.append(_forecast(filesystem, left / rate / 3600, "bytes", f"{format_size(rate * 86400)} a day"))
-    inode_rate = sum(train.inodes_s for train in filesystem_observation.trains)
+        forecasts.append(_forecast(filesystem, left / rate / 3600, "bytes", f"{format_size(rate * 86400)} a day"))
+    inode_rate = sum(train.inodes_s for train in observation.trains)
     if inode_rate > 0 and inode_limit and space.inodes_used is not None:
         left = inode_limit - space.inodes_used
-        found.append(_forecast(filesystem, left / inode_rate / 3600, "inodes", f"{inode_rate * 86400:,.0f} a day"))
-    return found
+        forecasts.append(_forecast(filesystem, left / inode_rate / 3600, "inodes", f"{inode_rate * 86400:,.0f} a day"))
+    return forecasts
 
 
 def _forecast(filesystem: Filesystem, hours: float, what: str, rate: str) -> tuple[Level, str]:
@@ -179,21 +186,17 @@ def _forecast(filesystem: Filesystem, hours: float, what: str, rate: str) -> tup
     return level, f"out of {what} in {max(0, hours):,.0f} h at {rate}"
 
 
-def _stale(filesystem_observation: FilesystemObservation, now: datetime) -> str:
-    """Figures that may say nothing of now: some systems bring theirs up to date every half hour, some forget to."""
-    limit = timedelta(minutes=filesystem_observation.filesystem.stale_minutes)
-    at = filesystem_observation.space.at if filesystem_observation.space else None
-    if filesystem_observation.filesystem.by == "du":
-        limit += timedelta(minutes=filesystem_observation.filesystem.every_minutes)
+def _stale(observation: FilesystemObservation, now: datetime) -> str:
+    """Return why the figures are too old; empty if they are current. Some systems update every half hour or never."""
+    limit = timedelta(minutes=observation.filesystem.stale_minutes)
+    at = observation.space.at if observation.space else None
+    if observation.filesystem.by == "du":
+        limit += timedelta(minutes=observation.filesystem.every_minutes)
     if at and now - at > limit:
         return f"the figures are of {at:%Y-%m-%d %H:%M} UTC, {_hours_of(now - at)} h ago"
-    if (
-        filesystem_observation.unmoved_since
-        and now - filesystem_observation.unmoved_since > limit
-        and filesystem_observation.filesystem.by != "du"
-    ):
+    if observation.unmoved_since and now - observation.unmoved_since > limit and observation.filesystem.by != "du":
         return (
-            f"the figures have not moved for {_hours_of(now - filesystem_observation.unmoved_since)} h,"
+            f"the figures have not moved for {_hours_of(now - observation.unmoved_since)} h,"
             " though checkpoints were written"
         )
     return ""
@@ -203,14 +206,14 @@ def _hours_of(span: timedelta) -> str:
     return f"{span.total_seconds() / 3600:.1f}"
 
 
-def _evidence(filesystem_observation: FilesystemObservation) -> tuple[str, ...]:
+def _evidence(observation: FilesystemObservation) -> tuple[str, ...]:
     trains = [
         f"{train.train}: {format_size(train.size)} in {train.inodes} inodes every {train.every_s / 3600:.1f} h"
-        for train in filesystem_observation.trains
+        for train in observation.trains
         if train.bytes_s
     ]
     users = [
         f"{user.name}: {format_size(user.size)}, {user.inodes:,} inodes, most in {user.places[0]}"
-        for user in filesystem_observation.users
+        for user in observation.users
     ]
     return (*trains, *users)

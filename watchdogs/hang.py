@@ -1,7 +1,7 @@
-"""A run that does nothing while Slurm says RUNNING.
+"""A hung train: no progress while Slurm reports RUNNING.
 
-Signs of attempt are the heartbeat, with the limit of its phase, and the iteration lines and checkpoints, with the run's
-own rhythm, which is learnt. Never the age of the log: a run that hangs may well go on talking.
+Signs of progress are the heartbeat, with the limit of its phase, and iteration lines and checkpoints, with a limit
+learnt from the train's own rhythm. The age of the log does not count: a hung train may continue to print.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from opsctl.watchdogs.context import WatchContext, WatchedTrain
 from opsctl.watchdogs.new_lines import new_iterations
 
 FLOOR_S = 900.0
-"""A rhythm that was learnt never makes the limit shorter than this."""
-LINES, GAPS = 20, 3
-"""The limit: as long as so many lines take, and so many times the longest pause that ended well."""
-REMEMBERED = 50
+"""Minimum of a learnt limit."""
+LIMIT_LINES, LIMIT_PAUSES = 20, 3
+"""A learnt limit covers the time of this many lines, and this multiple of the longest harmless pause."""
+MAX_PAUSES_REMEMBERED = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
-    """What a train's log and checkpoints tell, and what is kept of it."""
+    """The rhythm of a train's log lines and checkpoints, remembered between cycles."""
 
     attempt: str = ""
     step: int = 0
     saved: float = 0.0
     since: datetime
-    """The last sign of life, by the watcher's clock."""
+    """Time of the last sign of progress, by the watcher's clock."""
     checked_at: datetime
     is_starting: bool = True
-    """Nothing was seen of this attempt yet."""
+    """Whether the attempt has shown no progress yet."""
     pauses: tuple[float, ...] = ()
     line_s: float | None = None
 
     @property
     def limit_s(self) -> float:
-        return max(FLOOR_S, LINES * (self.line_s or 0), GAPS * max(self.pauses, default=0))
+        return max(FLOOR_S, LIMIT_LINES * (self.line_s or 0), LIMIT_PAUSES * max(self.pauses, default=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuietObservation:
-    """How long it has been quiet, and how long it may be."""
+    """How long the train has been quiet, and the limit."""
 
     train: str
     attempt: str = ""
-    """Empty if nothing runs."""
+    """Empty if no task runs."""
     phase: str = ""
     step: int = 0
     since: datetime | None = None
@@ -84,29 +84,29 @@ class Hang:
         if quiet.is_hang(context.now):
             data = self._evidence(context, target, quiet, data)
             quiet = replace(quiet, evidence=tuple(data.get("lines", ())))
-        context.memory.write(self.name, target.name, {**position, **_kept(rhythm), "evidence": data})
+        context.memory.write(self.name, target.name, {**position, **_rhythm_fields(rhythm), "evidence": data})
         return quiet
 
     def _evidence(
-        self, context: WatchContext, thing: WatchedTrain, quiet: QuietObservation, fields: dict[str, Any]
+        self, context: WatchContext, train: WatchedTrain, quiet: QuietObservation, fields: dict[str, Any]
     ) -> dict[str, Any]:
-        """Stacks are asked for once for each time that it fell silent, and before anybody acts."""
+        """Request stacks once per silence, before the task is cancelled."""
         since = f"{quiet.attempt} {quiet.since}"
-        job, attempt, watch = thing.running, thing.attempt, thing.config.watch
-        if fields.get("since") == since or not context.acts or not thing.run.is_ours or attempt is None or job is None:
+        job, attempt, watch = train.running, train.attempt, train.config.watch
+        if fields.get("since") == since or not context.acts or not train.run.is_ours or attempt is None or job is None:
             return fields
         target = attempt.path / "evidence" / f"hang-{context.now:%Y%m%dT%H%M%S}"
-        ranks, lines = thing.config.world_size, []
+        ranks, lines = train.config.world_size, []
         try:
             hang_stacks.request_by_file(attempt, target, ranks=ranks, seconds=watch.stacks_seconds, clock=context.clock)
             problems = hang_stacks.py_spy(watch.py_spy, job, attempt, target, context.runner) if watch.py_spy else ()
             lines = [*hang_stacks.summary(target, ranks=ranks), *problems]
         except OSError as error:
-            lines.append(f"stacks could not be kept: {error}")
+            lines.append(f"stacks could not be stored: {error}")
         return {"since": since, "lines": lines}
 
     def judge(self, observation: QuietObservation, now: datetime) -> list[Finding]:
-        level, summary, remedy = Level.OK, f"{observation.train}: nothing runs", ""
+        level, summary, remedy = Level.OK, f"{observation.train}: no task runs", ""
         if observation.since is not None:
             age, limit = (
                 format_duration(now - observation.since),
@@ -137,16 +137,18 @@ class Hang:
 
 
 def learn(
-    before: Rhythm | None, thing: WatchedTrain, job: Job, attempt: Attempt, lines: list[Iteration], *, now: datetime
+    before: Rhythm | None, train: WatchedTrain, job: Job, attempt: Attempt, lines: list[Iteration], *, now: datetime
 ) -> Rhythm:
-    """The rhythm after this look."""
-    saved = _newest_save(thing)
-    step = lines[-1].step if lines else before.step if before else 0
+    """Return the rhythm after this cycle."""
+    saved = _newest_save(train)
+    step = before.step if before else 0
+    if lines:
+        step = lines[-1].step
     line_s = _line_s(lines) or (before.line_s if before else None)
     pauses = before.pauses if before else ()
     if before is None or before.attempt != attempt.name:
-        # These lines may still be the last attempt's, so nothing is taken for a sign of life but the job's start.
-        since = max(filter(None, (job.start, _spoken(thing, now))), default=now)
+        # These lines may belong to the previous attempt: only the job's start and the log's time count.
+        since = max(filter(None, (job.start, _log_time(train, now))), default=now)
         return Rhythm(
             attempt=attempt.name,
             step=step,
@@ -159,9 +161,9 @@ def learn(
     if (step, saved) == (before.step, before.saved) and not lines:
         return replace(before, checked_at=now)
     if not before.is_starting:
-        # Only what was seen to be a pause: nobody may have looked for hours.
+        # The pause ends at the last check: no watch cycle may have run for hours since then.
         pause = (before.checked_at - before.since).total_seconds()
-        pauses = (*pauses, pause)[-REMEMBERED:] if pause > 0 else pauses
+        pauses = (*pauses, pause)[-MAX_PAUSES_REMEMBERED:] if pause > 0 else pauses
     return Rhythm(
         attempt=attempt.name,
         step=step,
@@ -174,35 +176,35 @@ def learn(
     )
 
 
-def _spoken(thing: WatchedTrain, now: datetime) -> datetime | None:
-    """When the log was last written: on a first look, no sign of life can be later."""
+def _log_time(train: WatchedTrain, now: datetime) -> datetime | None:
+    """Return when the log was last written: the latest possible progress at the first check."""
     try:
-        return min(now, datetime.fromtimestamp(thing.run.main_log.stat().st_mtime, UTC))
+        return min(now, datetime.fromtimestamp(train.run.main_log.stat().st_mtime, UTC))
     except OSError:
         return None
 
 
-def _newest_save(thing: WatchedTrain) -> float:
-    """When a checkpoint was last written to, also one that is being written."""
+def _newest_save(train: WatchedTrain) -> float:
+    """Return when a checkpoint was last written, as seconds since the epoch; includes unfinished checkpoints."""
     try:
-        saves = find_saves(thing.run.checkpoints, embedded=False)
+        saves = find_saves(train.run.checkpoints, embedded=False)
     except OSError:
         return 0.0
     return saves[-1].at.timestamp() if saves else 0.0
 
 
 def _line_s(lines: list[Iteration]) -> float | None:
-    """Seconds between two lines, as the lines themselves say."""
+    """Return the median seconds between two lines, from the step times in the lines."""
     known = [(b.step - a.step) * b.step_s for a, b in pairwise(lines) if b.step_s and b.step > a.step]
     return median(known) if known else None
 
 
-def _quiet(context: WatchContext, thing: WatchedTrain, rhythm: Rhythm, heartbeat: Heartbeat | None) -> QuietObservation:
-    """The later of the two signs of life: heartbeats end where their disk is full, lines where nobody prints any."""
-    watch = thing.config.watch
+def _quiet(context: WatchContext, train: WatchedTrain, rhythm: Rhythm, heartbeat: Heartbeat | None) -> QuietObservation:
+    """Use the later of heartbeat and log: a full disk stops heartbeats, some trainers print no lines."""
+    watch = train.config.watch
     limit_s = watch.init_minutes * 60 if rhythm.is_starting else rhythm.limit_s
     quiet = QuietObservation(
-        train=thing.name,
+        train=train.name,
         attempt=rhythm.attempt,
         phase="starting" if rhythm.is_starting else "training",
         step=rhythm.step,
@@ -216,7 +218,7 @@ def _quiet(context: WatchContext, thing: WatchedTrain, rhythm: Rhythm, heartbeat
             quiet, phase=heartbeat.phase.value, step=max(heartbeat.step, rhythm.step), limit_s=heartbeat.limit_s
         )
         quiet = replace(quiet, since=at if rhythm.is_starting else max(at, rhythm.since))
-    # What is said by hand is meant for steps: starting, saving and evaluating have limits of their own.
+    # hang_minutes applies to steps: starting, saving and evaluating have limits of their own.
     if watch.hang_minutes and quiet.phase in {"training", Phase.TRAIN}:
         quiet = replace(quiet, limit_s=watch.hang_minutes * 60)
     return quiet
@@ -224,17 +226,21 @@ def _quiet(context: WatchContext, thing: WatchedTrain, rhythm: Rhythm, heartbeat
 
 def _recall(fields: dict[str, Any]) -> Rhythm | None:
     try:
-        given = fields["rhythm"]
-        times = {key: datetime.fromisoformat(given[key]) for key in ("since", "checked_at")}
-        return Rhythm(**{**given, **times, "pauses": tuple(given["pauses"]), "attempt": fields["attempt"]})
+        stored = fields["rhythm"]
+        times = {key: datetime.fromisoformat(stored[key]) for key in ("since", "checked_at")}
+        return Rhythm(**{**stored, **times, "pauses": tuple(stored["pauses"]), "attempt": fields["attempt"]})
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _kept(rhythm: Rhythm) -> dict[str, Any]:
+def _rhythm_fields(rhythm: Rhythm) -> dict[str, Any]:
     fields = {
-        "step": rhythm.step, "saved": rhythm.saved, "since": rhythm.since.isoformat(),
-        "checked_at": rhythm.checked_at.isoformat(), "is_starting": rhythm.is_starting, "pauses": rhythm.pauses,
+        "step": rhythm.step,
+        "saved": rhythm.saved,
+        "since": rhythm.since.isoformat(),
+        "checked_at": rhythm.checked_at.isoformat(),
+        "is_starting": rhythm.is_starting,
+        "pauses": rhythm.pauses,
         "line_s": rhythm.line_s,
-    }  # fmt: skip
+    }
     return {"attempt": rhythm.attempt, "rhythm": fields}

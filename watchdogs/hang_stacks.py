@@ -1,4 +1,4 @@
-"""Evidence of a hang: the stacks of all ranks, kept in the attempt's directory and summed up in a few lines."""
+"""Evidence of a hang: the stacks of all ranks, stored in the attempt's directory and summarized in a few lines."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ __all__ = ["py_spy", "request_by_file", "summary"]
 
 
 def summary(target: Path, *, ranks: int) -> list[str]:
-    """Which ranks are where: the fewest first, for the odd ones out are what everybody else waits for."""
+    """Return the ranks by stack, the rarest stack first: the other ranks wait for those ranks."""
     return [*render_stacks(collect_answers(target), ranks=ranks), *([f"stacks: {target}"] if target.exists() else [])]
 
 
 def py_spy(program: str, job: Job, attempt: Attempt, target: Path, runner: Runner) -> tuple[str, ...]:
-    """Have py-spy (`program`) look at every rank, in steps beside those that run; what it could not see. Raises
-    OSError."""
+    """Dump every rank's stack with py-spy (`program`), in own steps of the job; return the failures. Raises OSError."""
     nodes = expand(job.nodes)
     ways = Fanout(shells=[InJob(runner=runner, jobs=dict.fromkeys(nodes, job.id))])
-    looked = dump_stacks(program, attempt.name, nodes, ways)
-    looked.keep(target)
-    return looked.problems
+    dump = dump_stacks(program, attempt.name, nodes, ways)
+    dump.keep(target)
+    return dump.problems

@@ -1,4 +1,4 @@
-"""A train that is held or paused, and that everybody has forgotten."""
+"""A train that stays held or paused for too long."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from opsctl.model import Finding, Level
 from opsctl.state import switches
 from opsctl.state.switches import Switch
+from opsctl.watchdogs.checkpoint import judge_age
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 
@@ -28,31 +29,29 @@ class HeldTrain:
 
     def probe(self, context: WatchContext, target: WatchedTrain) -> HoldObservation:
         hours = context.site.watch.held_hours
-        assert target.seen is not None
-        waiting = target.seen.waiting
-        if target.seen.active or not waiting or not all(job.is_held for job in waiting):
+        assert target.snapshot is not None
+        waiting = target.snapshot.waiting
+        if target.snapshot.active or not waiting or not all(job.is_held for job in waiting):
             context.memory.write(self.name, target.name, {})
             return HoldObservation(train=target.name, hours=hours)
         since = context.memory.read(self.name, target.name).get("since") or context.now.isoformat()
         context.memory.write(self.name, target.name, {"since": since})
-        noted, paused = target.seen.history.held, switches.read(target.run, Switch.PAUSE)
-        known = [event.when for event in (noted,) if event] + [switch.since for switch in (paused,) if switch]
-        why = paused.why if paused else str(noted.data["why"]) if noted else "somebody held it by hand"
-        return HoldObservation(
-            train=target.name, since=min([*known, datetime.fromisoformat(since)]), why=why, hours=hours
-        )
+        held, paused = target.snapshot.history.held, switches.read(target.run, Switch.PAUSE)
+        times = [datetime.fromisoformat(since)]
+        why = "held by hand"
+        if held:
+            times.append(held.when)
+            why = str(held.data["why"])
+        if paused:
+            times.append(paused.since)
+            why = paused.why
+        return HoldObservation(train=target.name, since=min(times), why=why, hours=hours)
 
     def judge(self, observation: HoldObservation, now: datetime) -> list[Finding]:
         level, summary = Level.OK, f"{observation.train} is not held"
         if observation.since is not None:
             hours = (now - observation.since).total_seconds() / 3600
-            level = (
-                Level.OK
-                if hours < observation.hours
-                else Level.WARNING
-                if hours < 2 * observation.hours
-                else Level.CRITICAL
-            )
+            level = judge_age(hours * 3600, observation.hours * 3600)
             summary = (
                 f"{observation.train} has been held for {hours:.1f} h (limit {observation.hours:g} h):"
                 f" {observation.why}"

@@ -1,4 +1,4 @@
-"""The loss: spikes, slow recoveries, divergence, NaN, a gradient that is gone. Of any trainer with Megatron's lines."""
+"""The loss: spikes, slow recoveries, divergence, NaN, zero gradients. For every trainer with Megatron's log lines."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ class Loss:
 
     def judge(self, observation: LossObservation, now: datetime) -> list[Finding]:
         loss_shape = shape(observation.curve)
-        level, say, remedy = SHAPES[loss_shape]
-        summary = f"{observation.train}: {say(observation.curve)}"
+        level, describe, remedy = SHAPES[loss_shape]
+        summary = f"{observation.train}: {describe(observation.curve)}"
         return [
             Finding(
-                key=f"{self.name}/{observation.train}", level=level, summary=summary, train=observation.train,
-                evidence=_evidence(observation.curve), remedy=remedy,
+                key=f"{self.name}/{observation.train}",
+                level=level,
+                summary=summary,
+                train=observation.train,
+                evidence=_evidence(observation.curve),
+                remedy=remedy,
             )
-        ]  # fmt: skip
+        ]
 
 
 def _evidence(curve: LossState) -> tuple[str, ...]:
@@ -67,7 +71,7 @@ def _diverges(curve: LossState) -> str:
     return f"{_now(curve)}, diverging: it was {curve.low:.4g} at step {curve.low_step}"
 
 
-_ROLL_BACK = "look at the data of these steps; roll back to a checkpoint before them, and skip them"
+_ROLL_BACK = "check the data of these steps; roll back to an earlier checkpoint and skip the steps"
 SHAPES: dict[LossShape, tuple[Level, Callable[[LossState], str], str]] = {
     LossShape.LEARNING: (Level.OK, _now, ""),
     LossShape.CALM: (Level.OK, _now, ""),
@@ -91,7 +95,7 @@ SHAPES: dict[LossShape, tuple[Level, Callable[[LossState], str], str]] = {
     LossShape.DEAD: (
         Level.CRITICAL,
         lambda curve: f"{_now(curve)}, and the gradient norm has been zero for {curve.no_gradient} lines",
-        "nothing is learnt: has the loss scale collapsed, or is the data empty?",
+        "the model does not learn: has the loss scale collapsed, or is the data empty?",
     ),
 }
-"""How bad each shape is, how to say it, and what to do."""
+"""Severity, description and remedy of each shape."""

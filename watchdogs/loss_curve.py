@@ -16,27 +16,27 @@ from typing import Any
 from opsctl.telemetry.progress.iteration_lines import Iteration
 
 WINDOW = 100
-"""Log lines that make the level and the noise."""
-ENOUGH = 8
-"""Fewer lines say nothing of what is normal."""
+"""Number of log lines that define the level and the noise."""
+MIN_LINES = 8
+"""Fewer lines define no level."""
 JUMP = 6.0
-"""So many deviations above the level twice in a row, or twice as many once, are a spike."""
+"""A spike is this many deviations above the level twice in a row, or twice as many once."""
 FLOOR = 0.01
-"""Noise is taken to be at least this share of the level: a window that is too smooth must not see spikes everywhere."""
+"""Minimum noise as a share of the level: a very smooth window must not turn every line into a spike."""
 SLOW = 20
 """Lines after which a spike is slow to recover."""
 LOST = 200
-"""Lines after which a loss that is still above is not expected back: that is the level now."""
+"""Lines after which a higher loss becomes the new level."""
 TREND = 20
-"""Lines whose median is held against the lowest level that there was, to see a divergence without a spike."""
+"""Number of newest lines whose median is compared with the lowest level, to detect divergence without a spike."""
 DRIFT, BACK = 4.0, 2.0
-"""So many deviations above it are a divergence, and so many are none any more."""
+"""Deviations above the lowest level at which a divergence starts, and at which the divergence ends."""
 DEVIATION = 1.4826
-"""From a median absolute deviation to the standard deviation of a bell curve."""
+"""Ratio of standard deviation to median absolute deviation of a normal distribution."""
 
 
 class LossShape(StrEnum):
-    """What the curve does now."""
+    """The current shape of the curve."""
 
     LEARNING = "too few lines"
     CALM = "calm"
@@ -50,49 +50,49 @@ class LossShape(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossState:
-    """All that is kept of a curve."""
+    """The remembered state of a loss curve."""
 
     points: tuple[tuple[int, float], ...] = ()
     """Steps and losses of the window."""
     recent: tuple[float, ...] = ()
-    """The last losses, whatever they were."""
+    """The last losses, also during a spike."""
     step: int = 0
     loss: float | None = None
     grad_norm: float | None = None
     low: float | None = None
-    """The lowest level that there was."""
+    """The lowest level so far."""
     low_step: int = 0
     drifts: bool = False
-    """Whether it rises from its lowest level, without a spike."""
+    """Whether the loss rises from the lowest level without a spike."""
     far: int = 0
-    """For how many lines it has been far above that."""
+    """Number of consecutive lines far above the lowest level."""
     spike_step: int | None = None
-    """Where the spike that lasts now began."""
+    """First step of the current spike."""
     spike_lines: int = 0
     peak: float = 0.0
     above: int = 0
-    """How many of the last lines in a row were above."""
+    """Number of consecutive newest lines above the spike threshold."""
     bad: int = 0
-    """How many of the last lines in a row were no number, or had a step that was not taken for that."""
+    """Number of consecutive newest lines with a loss that is not finite, or with a step skipped for that reason."""
     no_gradient: int = 0
     has_gradient: bool = False
     settled_lines: int = 0
-    """How many more lines to say that the level is another one."""
+    """Number of further lines for which the new level is reported."""
     before: float = 0.0
-    """The level that there was before that."""
+    """The level before the new level."""
 
     @property
     def level(self) -> float | None:
-        """What the loss should be about now."""
-        return median(loss for _, loss in self.points[-WINDOW // 2 :]) if len(self.points) >= ENOUGH else None
+        """The expected loss; None before MIN_LINES lines."""
+        return median(loss for _, loss in self.points[-WINDOW // 2 :]) if len(self.points) >= MIN_LINES else None
 
     @property
     def noise(self) -> float:
-        """How far it usually is from that."""
+        """The usual deviation from the level."""
         losses = [loss for _, loss in self.points]
         half = len(losses) // 2
         middle = median(losses)
-        # A window falls as a whole while the model learns: that is no noise.
+        # The window's own slope is learning, not noise.
         slope = (median(losses[half:]) - median(losses[:half])) / max(1, len(losses) - half)
         spread = median(abs(loss - middle - slope * (place - half)) for place, loss in enumerate(losses))
         return max(DEVIATION * spread, FLOOR * abs(middle))
@@ -101,32 +101,32 @@ class LossState:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, kept: object) -> LossState:
-        """What was kept, or a curve of which nothing is known."""
+    def from_json(cls, stored: object) -> LossState:
+        """Return the stored state, or an empty one if the stored state is broken."""
         try:
-            datas = dict(kept)  # type: ignore[call-overload]  # whatever is no mapping raises, and is caught
-            points = tuple((int(step), float(loss)) for step, loss in datas.pop("points"))
-            return cls(**{**datas, "points": points, "recent": tuple(datas.pop("recent"))})
+            fields = dict(stored)  # type: ignore[call-overload]  # a wrong type raises TypeError, which is caught
+            points = tuple((int(step), float(loss)) for step, loss in fields.pop("points"))
+            return cls(**{**fields, "points": points, "recent": tuple(fields.pop("recent"))})
         except (TypeError, ValueError, KeyError):
             return cls()
 
 
 def advance(curve: LossState, lines: Iterable[Iteration]) -> LossState:
-    """The curve after these lines."""
+    """Return the state after `lines`."""
     for line in lines:
-        curve = _one(curve, line)
+        curve = _advance_line(curve, line)
     return curve
 
 
-def _one(curve: LossState, line: Iteration) -> LossState:
+def _advance_line(curve: LossState, line: Iteration) -> LossState:
     if line.loss is None and not line.nans:
         return curve
     if line.step == curve.step:
-        return curve  # said twice
+        return curve  # the same line twice
     if line.step < curve.step:
         curve = _rolled_back(curve, line.step)
     curve = _gradient(replace(curve, step=line.step), line)
-    # A trainer prints no loss at all, or a stale one, for a step that was nan.
+    # For a NaN step a trainer prints no loss, or the previous one.
     if line.loss is None or not math.isfinite(line.loss) or line.nans:
         return replace(curve, bad=curve.bad + 1, loss=line.loss if line.loss is not None else math.nan)
     curve = replace(curve, bad=0, loss=line.loss, recent=(*curve.recent, line.loss)[-TREND:])
@@ -134,11 +134,17 @@ def _one(curve: LossState, line: Iteration) -> LossState:
 
 
 def _rolled_back(curve: LossState, step: int) -> LossState:
-    """An earlier checkpoint goes on: what came after it is not true any more."""
+    """Drop the points after `step`: the train resumed from an earlier checkpoint."""
     return replace(
-        curve, points=tuple(point for point in curve.points if point[0] < step), recent=(), spike_step=None,
-        spike_lines=0, above=0, no_gradient=0, bad=0,
-    )  # fmt: skip
+        curve,
+        points=tuple(point for point in curve.points if point[0] < step),
+        recent=(),
+        spike_step=None,
+        spike_lines=0,
+        above=0,
+        no_gradient=0,
+        bad=0,
+    )
 
 
 def _gradient(curve: LossState, line: Iteration) -> LossState:
@@ -147,9 +153,11 @@ def _gradient(curve: LossState, line: Iteration) -> LossState:
         return curve
     is_zero = line.grad_norm == 0
     return replace(
-        curve, grad_norm=line.grad_norm, has_gradient=curve.has_gradient or not is_zero,
+        curve,
+        grad_norm=line.grad_norm,
+        has_gradient=curve.has_gradient or not is_zero,
         no_gradient=curve.no_gradient + 1 if is_zero else 0,
-    )  # fmt: skip
+    )
 
 
 def _judge_point(curve: LossState, loss: float) -> LossState:
@@ -169,26 +177,33 @@ def _judge_point(curve: LossState, loss: float) -> LossState:
 def _in_spike(curve: LossState, loss: float, level: float) -> LossState:
     lines = curve.spike_lines + 1
     if median(curve.recent[-3:]) < level + JUMP / 2 * curve.noise:
-        # What was seen during the spike says nothing of what comes after it.
+        # Losses during the spike must not influence the judgement after the spike.
         return _take(replace(curve, spike_step=None, spike_lines=0, above=0, recent=()), loss)
     if lines > LOST and _is_flat(curve.recent):
         fresh = tuple((curve.step, value) for value in curve.recent)
         return replace(
-            curve, points=fresh, spike_step=None, spike_lines=0, above=0, settled_lines=WINDOW, before=level,
-            low=median(curve.recent), low_step=curve.step,
-        )  # fmt: skip
+            curve,
+            points=fresh,
+            spike_step=None,
+            spike_lines=0,
+            above=0,
+            settled_lines=WINDOW,
+            before=level,
+            low=median(curve.recent),
+            low_step=curve.step,
+        )
     return replace(curve, spike_lines=lines, peak=max(curve.peak, loss))
 
 
 def _is_flat(recent: Sequence[float]) -> bool:
-    """Neither rising nor falling any more."""
+    """Return whether the losses neither rise nor fall."""
     half = len(recent) // 2
     before, after = median(recent[:half]), median(recent[half:])
     return abs(after - before) < 2 * FLOOR * abs(before)
 
 
 def _take(curve: LossState, loss: float) -> LossState:
-    """A line that is as it should be: it belongs to the window."""
+    """Add a normal line to the window."""
     curve = replace(curve, points=(*curve.points, (curve.step, loss))[-WINDOW:], above=0)
     level = curve.level if len(curve.points) >= WINDOW // 2 else None
     if level is not None and (curve.low is None or level < curve.low):
@@ -197,7 +212,7 @@ def _take(curve: LossState, loss: float) -> LossState:
 
 
 def _drift(curve: LossState) -> LossState:
-    """A rise without a spike, too slow for the window to see it. It has to last: some losses wander."""
+    """Detect a lasting rise without a spike, too slow for the window. Short rises are normal."""
     if curve.low is None or len(curve.recent) < TREND:
         return replace(curve, drifts=False, far=0)
     limit = BACK if curve.drifts else DRIFT
@@ -206,7 +221,7 @@ def _drift(curve: LossState) -> LossState:
 
 
 def shape(curve: LossState) -> LossShape:
-    """What it does now."""
+    """Return the current shape of the curve."""
     for loss_shape, holds in (
         (LossShape.NAN, curve.bad > 0),
         (LossShape.DEAD, curve.has_gradient and curve.no_gradient >= 3),

@@ -1,4 +1,4 @@
-"""The iteration lines that are new since a watchdog last looked, at the price of what is new."""
+"""Read the iteration lines written since the last watch cycle, and only those bytes."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from opsctl.telemetry.logs.log_lines import LogLine, read_line
 from opsctl.telemetry.progress.iteration_lines import Iteration, parse
 
 FIRST_BYTES = 8 << 20
-"""How far from its end a log is read the first time: some thousands of iterations, whatever its size."""
+"""The first read starts this far from the log's end: some thousands of iterations."""
 
 
 def new_iterations(log: Path, fields: dict[str, Any]) -> tuple[list[Iteration], dict[str, Any]]:
-    """The iterations since what was `kept`, and what to keep now. Raises RunDirError.
+    """Return the iterations since the position in `fields`, and the new fields to store. Raises RunDirError.
 
-    A log that was cut off is read from its beginning. One that was moved aside is read on for as long as it lies beside
-    its successor: whoever writes it may never notice. Where every rank writes such lines, one is followed, until it
-    falls silent.
+    A truncated log is read from its beginning. A renamed log is read on while the file lies beside its successor: the
+    writer may still hold the old file open. If every rank prints lines, one rank is followed until that rank stops.
     """
     start = _start(log, fields)
     moved, before = _moved_aside(log, start, fields)
     log_lines, rest = _read(moved, before) if moved else ([], before)
     new, position = _read(log, Position() if moved and before == start else start)
     log_lines += new
-    found = [(line.rank, iteration) for line in log_lines if (iteration := parse(line.text.decode(errors="replace")))]
-    ranks = [rank for rank, _ in found]
+    ranked = [(line.rank, iteration) for line in log_lines if (iteration := parse(line.text.decode(errors="replace")))]
+    ranks = [rank for rank, _ in ranked]
     rank = fields.get("rank") if fields.get("rank") in ranks or not ranks else ranks[0]
-    lines = [iteration for speaker, iteration in found if speaker == rank]
-    before_it = {"moved": [rest.inode, rest.offset]} if moved else {}
-    return lines, {"inode": position.inode, "offset": position.offset, "rank": rank, **before_it}
+    lines = [iteration for writer, iteration in ranked if writer == rank]
+    moved_fields = {"moved": [rest.inode, rest.offset]} if moved else {}
+    return lines, {"inode": position.inode, "offset": position.offset, "rank": rank, **moved_fields}
 
 
 def _read(log: Path, start: Position) -> tuple[list[LogLine], Position]:
@@ -43,17 +42,17 @@ def _read(log: Path, start: Position) -> tuple[list[LogLine], Position]:
 
 
 def _moved_aside(log: Path, start: Position, fields: dict[str, Any]) -> tuple[Path | None, Position]:
-    """The file that was read before the one that is there now, under the name that it has now, and how far."""
+    """Return the current path of the previously read, renamed log, and the position in that file."""
     before = start
     if _inode(log) == start.inode:
-        given = fields.get("moved")
-        if not (isinstance(given, list) and len(given) == 2 and all(isinstance(each, int) for each in given)):
+        stored = fields.get("moved")
+        if not (isinstance(stored, list) and len(stored) == 2 and all(isinstance(number, int) for number in stored)):
             return None, Position()
-        before = Position(inode=given[0], offset=given[1])
+        before = Position(inode=stored[0], offset=stored[1])
     if before.inode == 0:
         return None, before
-    beside = (path for path in log.parent.glob(f"{glob.escape(log.name)}?*") if _inode(path) == before.inode)
-    return next(beside, None), before
+    renamed = (path for path in log.parent.glob(f"{glob.escape(log.name)}?*") if _inode(path) == before.inode)
+    return next(renamed, None), before
 
 
 def _inode(path: Path) -> int:

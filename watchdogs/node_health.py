@@ -1,5 +1,4 @@
-"""The nodes of running trains: down, drained, not responding, as far as Slurm knows; faulty or degraded, as the last
-`opsctl health` found."""
+"""The nodes of running trains: their states in Slurm, and the verdicts of the last `opsctl health`."""
 
 from __future__ import annotations
 
@@ -25,9 +24,8 @@ BAD = {
     "DRAINED": Level.WARNING,
     "DRAINING": Level.WARNING,
 }
-"""Slurm's words for a node that a train should not have. One that does not respond may only be busy; if not, it is
-DOWN soon."""
-LOOKED = {"faulty": Level.CRITICAL, "degraded": Level.WARNING}
+"""Slurm's states of unhealthy nodes. A node in NOT_RESPONDING may only be busy; a dead node soon becomes DOWN."""
+VERDICTS = {"faulty": Level.CRITICAL, "degraded": Level.WARNING}
 _SIGNS = {"*": "NOT_RESPONDING"}
 
 
@@ -39,9 +37,9 @@ class NodesObservation:
     """Nodes of the job that Slurm does not list."""
     is_known: bool = True
     records: tuple[NodeRecord, ...] = ()
-    """What the last looks at them found."""
-    look_hours: float = 24
-    """Older looks say nothing."""
+    """Results of the last health checks."""
+    record_hours: float = 24
+    """Older records are ignored."""
 
 
 class NodeHealth:
@@ -52,13 +50,13 @@ class NodeHealth:
     def probe(self, context: WatchContext, target: WatchedTrain) -> NodesObservation:
         if context.nodes is None:
             return NodesObservation(train=target.name, is_known=False)
-        mine = union(job.nodes for job in (target.seen.active if target.seen else ()))
+        mine = union(job.nodes for job in (target.snapshot.active if target.snapshot else ()))
         named = {node.name: node for node in context.nodes}
         history = NodeHistory(site=SiteDir(context.site_dir), clock=context.clock)
         return NodesObservation(
             train=target.name,
             records=tuple(history.read(name) for name in mine),
-            look_hours=context.site.health.xid_hours,
+            record_hours=context.site.health.xid_hours,
             found=tuple(named[name] for name in mine if name in named),
             missing=tuple(name for name in mine if name not in named),
         )
@@ -68,40 +66,43 @@ class NodeHealth:
         if not observation.is_known:
             return [
                 Finding(
-                    key=key, level=Level.UNKNOWN, summary=f"{observation.train}: Slurm did not say how its nodes are",
+                    key=key,
+                    level=Level.UNKNOWN,
+                    summary=f"{observation.train}: Slurm did not report the nodes",
                     train=observation.train,
                 )
-            ]  # fmt: skip
-        looked = {
-            record.node: record for record in observation.records if _is_recent(record, now, observation.look_hours)
+            ]
+        records = {
+            record.node: record for record in observation.records if _is_recent(record, now, observation.record_hours)
         }
         bad = [
             finding
             for node in observation.found
-            if (finding := self._of(observation.train, node, looked.get(node.name)))
+            if (finding := self._judge_node(observation.train, node, records.get(node.name)))
         ]
-        summary = f"{observation.train}: {len(observation.found)} nodes, {len(bad)} of them not well"
+        summary = f"{observation.train}: {len(observation.found)} nodes, {len(bad)} unhealthy"
         level = Level.UNKNOWN if observation.missing else Level.OK
         if observation.missing:
             summary = f"{observation.train}: Slurm does not list {','.join(observation.missing[:5])}, which the job has"
         return [Finding(key=key, level=level, summary=summary, train=observation.train), *bad]
 
-    def _of(self, train: str, node: Node, looked: NodeRecord | None) -> Finding | None:
-        level, found = worst_severity(node.state), LOOKED.get(looked.health, Level.OK) if looked else Level.OK
-        if level is Level.OK and found is Level.OK:
+    def _judge_node(self, train: str, node: Node, record: NodeRecord | None) -> Finding | None:
+        level = worst_severity(node.state)
+        verdict = VERDICTS.get(record.health, Level.OK) if record else Level.OK
+        if level is Level.OK and verdict is Level.OK:
             return None
         reason = f": {node.reason}" if node.reason else ""
         summary = f"{node.name} is {node.state} under {train}{reason}"
-        if looked and level is Level.OK:
-            first = f": {looked.evidence[0]}" if looked.evidence else ""
-            summary = f"{node.name} under {train} is {looked.health}{first}"
+        if record and level is Level.OK:
+            first = f": {record.evidence[0]}" if record.evidence else ""
+            summary = f"{node.name} under {train} is {record.health}{first}"
         return Finding(
             key=f"{self.name}/{train}/{node.name}",
-            level=Level.CRITICAL if Level.CRITICAL in {level, found} else Level.WARNING,
+            level=Level.CRITICAL if Level.CRITICAL in {level, verdict} else Level.WARNING,
             summary=summary,
             train=train,
             node=node.name,
-            evidence=looked.evidence if looked and found is not Level.OK else (),
+            evidence=record.evidence if record and verdict is not Level.OK else (),
             remedy=f"opsctl health {node.name}; opsctl release {train} --exclude {node.name}",
         )
 
@@ -111,7 +112,9 @@ def _is_recent(record: NodeRecord, now: datetime, hours: float) -> bool:
 
 
 def worst_severity(state: str) -> Level:
-    """How bad a state with its flags is, such as `MIXED+DRAIN` or `ALLOCATED*`."""
+    """Return the severity of a state with flags, such as `MIXED+DRAIN` or `ALLOCATED*`."""
     words = [_SIGNS.get(word, word) for word in re.findall(r"[A-Z_]+|\*", state.upper())]
     levels = [BAD[word] for word in words if word in BAD]
-    return Level.CRITICAL if Level.CRITICAL in levels else levels[0] if levels else Level.OK
+    if Level.CRITICAL in levels:
+        return Level.CRITICAL
+    return levels[0] if levels else Level.OK

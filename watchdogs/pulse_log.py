@@ -1,6 +1,6 @@
-"""The PULSE lines of the BigScience chronicles, word for word, so that whoever greps for them finds them.
+"""The PULSE lines of the BigScience chronicles, word for word, so that existing greps find the lines.
 
-They go to pulse.log: in the main log, they would make a run that hangs look alive.
+The lines go to pulse.log: in the main log, the lines would make a hung train look active.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from opsctl.units import format_duration
 
 
 def lines(train: str, jobs: Sequence[Job], now: datetime) -> list[str]:
-    """What its rows of the queue say; one line of alarm if there are none. Times are local, as in other logs."""
-    said = [_row(job, now) for job in jobs]
-    said = said or [f"***ALERT: {train} is not RUNNING or SCHEDULED! Alert someone at Eng WG***"]
-    return [f"[{now.astimezone():%Y-%m-%d %H:%M:%S}] PULSE: {line}" for line in said]
+    """Return one line per queue row, or one alert line without rows. Times are local, as in other logs."""
+    texts = [_row(job, now) for job in jobs]
+    texts = texts or [f"***ALERT: {train} is not RUNNING or SCHEDULED! Alert someone at Eng WG***"]
+    return [f"[{now.astimezone():%Y-%m-%d %H:%M:%S}] PULSE: {text}" for text in texts]
 
 
 def _row(job: Job, now: datetime) -> str:
@@ -50,7 +50,7 @@ def _waits(job: Job, now: datetime) -> str:
 
 
 def _elapsed(span: timedelta) -> str:
-    """As squeue writes it: `2-15:52:19`, `15:52:19`, `2:19`."""
+    """Format a duration as squeue does: `2-15:52:19`, `15:52:19`, `2:19`."""
     minutes, seconds = divmod(int(max(0, span.total_seconds())), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -63,10 +63,10 @@ def _time(at: datetime | None) -> str:
     return f"{at.astimezone():%Y-%m-%dT%H:%M:%S}" if at else "N/A"
 
 
-def append(run: RunDir, said: Sequence[str]) -> None:
-    """Write them into the train's pulse log. Raises OSError."""
+def append(run: RunDir, lines: Sequence[str]) -> None:
+    """Append `lines` to the train's pulse log. Raises OSError."""
     handle = os.open(run.logs / "pulse.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        os.write(handle, "".join(f"{line}\n" for line in said).encode(errors="replace"))
+        os.write(handle, "".join(f"{line}\n" for line in lines).encode(errors="replace"))
     finally:
         os.close(handle)

@@ -1,4 +1,4 @@
-"""Is a task of the train running, or really on its way?"""
+"""The queue: whether a task of the train runs or will start."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from opsctl.watchdogs import pulse_log
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 CUT_OFF = timedelta(minutes=10)
-"""So long it may be unknown whether a submission arrived."""
+"""Time for which an interrupted submission counts as unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueObservation:
-    """The train's rows of the queue, and since when things are as they are."""
+    """The train's queue rows and the start of the current situation."""
 
     train: str
-    seen: TrainSnapshot
+    snapshot: TrainSnapshot
     jobs: tuple[Job, ...] = ()
     ended: str = ""
-    """Why it is right that nothing is there; empty if it is not."""
+    """Why the train needs no task; empty if the train needs one."""
     idle_since: datetime | None = None
-    """Since when something waits and nothing runs."""
+    """Start of the time in which tasks wait and none runs."""
     stuck_since: datetime | None = None
-    """Since when all that waits is kept from starting by somebody else."""
+    """Start of the time in which every waiting task is blocked by a reason outside the train."""
     limits: WatchSettings
 
     @property
@@ -45,10 +45,10 @@ class QueueObservation:
 
     @property
     def kinds(self) -> dict[WaitKind, Job]:
-        """The kinds of waiting, each with the first row that waits so."""
+        """The kinds of waiting, with the first row of each kind."""
         kinds = {classify_wait(job): job for job in reversed(self.waiting)}
-        if self.seen.history.held and (job := kinds.pop(WaitKind.ADMIN, None)):
-            kinds.setdefault(WaitKind.HELD, job)  # the administrator who held it is us
+        if self.snapshot.history.held and (job := kinds.pop(WaitKind.ADMIN, None)):
+            kinds.setdefault(WaitKind.HELD, job)  # the train's owner is the administrator who held the job
         return kinds
 
 
@@ -58,41 +58,45 @@ class SlurmStatus:
     needs_slurm: ClassVar[bool] = True
 
     def probe(self, context: WatchContext, target: WatchedTrain) -> QueueObservation:
-        assert target.seen is not None
-        jobs = tuple(job for job in (*target.seen.jobs, *target.also) if not job.state.is_final)
+        assert target.snapshot is not None
+        jobs = tuple(job for job in (*target.snapshot.jobs, *target.also) if not job.state.is_final)
         queue = QueueObservation(
-            train=target.name, seen=target.seen, jobs=jobs, ended=target.why_ended, limits=context.site.watch
+            train=target.name, snapshot=target.snapshot, jobs=jobs, ended=target.why_ended, limits=context.site.watch
         )
         return self._remember(context, target, queue)
 
-    def _remember(self, context: WatchContext, thing: WatchedTrain, queue: QueueObservation) -> QueueObservation:
-        fields = context.memory.read(self.name, thing.name)
+    def _remember(self, context: WatchContext, train: WatchedTrain, queue: QueueObservation) -> QueueObservation:
+        fields = context.memory.read(self.name, train.name)
         is_idle = bool(queue.waiting) and not queue.active
         is_stuck = is_idle and set(queue.kinds) <= {WaitKind.BLOCKED, WaitKind.UNKNOWN}
         idle, stuck = (
             (fields.get(key) or context.now.isoformat()) if holds else None
             for key, holds in (("idle", is_idle), ("stuck", is_stuck))
         )
-        pulsed = self._pulse(context, thing, queue, fields)
-        context.memory.write(self.name, thing.name, {"idle": idle, "stuck": stuck, **pulsed})
+        pulsed = self._pulse(context, train, queue, fields)
+        context.memory.write(self.name, train.name, {"idle": idle, "stuck": stuck, **pulsed})
         return QueueObservation(
-            train=queue.train, seen=queue.seen, jobs=queue.jobs, ended=queue.ended, limits=queue.limits,
+            train=queue.train,
+            snapshot=queue.snapshot,
+            jobs=queue.jobs,
+            ended=queue.ended,
+            limits=queue.limits,
             idle_since=datetime.fromisoformat(idle) if idle else None,
             stuck_since=datetime.fromisoformat(stuck) if stuck else None,
-        )  # fmt: skip
+        )
 
     def _pulse(
-        self, context: WatchContext, thing: WatchedTrain, queue: QueueObservation, kept: dict[str, str]
+        self, context: WatchContext, train: WatchedTrain, queue: QueueObservation, fields: dict[str, str]
     ) -> dict[str, str]:
-        """Write the PULSE lines where something changed or the last ones are old; what to remember of it."""
+        """Write PULSE lines after a change or a long time; return the fields to remember."""
         state = " ".join(f"{job.id}:{job.state}:{job.reason}" for job in queue.jobs)
-        written: dict[str, str] = {key: kept[key] for key in ("pulse", "state") if key in kept}
+        written: dict[str, str] = {key: fields[key] for key in ("pulse", "state") if key in fields}
         last = datetime.fromisoformat(written.get("pulse", "1970-01-01T00:00:00+00:00"))
         is_due = state != written.get("state") or context.now - last >= timedelta(minutes=queue.limits.pulse_minutes)
-        if not (context.acts and is_due and thing.run.is_ours) or (queue.ended and not queue.jobs):
+        if not (context.acts and is_due and train.run.is_ours) or (queue.ended and not queue.jobs):
             return written
-        with contextlib.suppress(OSError):  # a full disk has a watchdog of its own
-            pulse_log.append(thing.run, pulse_log.lines(thing.name, queue.jobs, context.now))
+        with contextlib.suppress(OSError):  # the watchdog fs_quota reports a full disk
+            pulse_log.append(train.run, pulse_log.lines(train.name, queue.jobs, context.now))
         return {"pulse": context.now.isoformat(), "state": state}
 
     def judge(self, observation: QueueObservation, now: datetime) -> list[Finding]:
@@ -113,7 +117,7 @@ class SlurmStatus:
 def find_related_jobs(
     config_names: tuple[str, ...], jobs: tuple[Job, ...], owner: str, ours: set[str]
 ) -> tuple[Job, ...]:
-    """Jobs of `owner` whose whole name matches one of the patterns, besides `ours`."""
+    """Return the jobs of `owner` outside `ours` whose whole name matches one of the patterns."""
     patterns = [re.compile(name) for name in config_names]
     return tuple(
         job
@@ -122,39 +126,43 @@ def find_related_jobs(
     )
 
 
-def _judged(queue_observation: QueueObservation, now: datetime) -> tuple[Level, str, str]:
-    if queue_observation.active:
-        return _runs(queue_observation, now)
-    if queue_observation.waiting:
-        return _waits(queue_observation, now)
-    if queue_observation.jobs:
+def _judged(queue: QueueObservation, now: datetime) -> tuple[Level, str, str]:
+    if queue.active:
+        return _runs(queue, now)
+    if queue.waiting:
+        return _waits(queue, now)
+    if queue.jobs:
         return (
             Level.UNKNOWN,
-            f"{queue_observation.train} is {queue_observation.jobs[0].state.value}, a state that opsctl does not know",
+            f"{queue.train} is {queue.jobs[0].state.value}, a state that opsctl does not know",
             "squeue",
         )
-    return _is_nowhere(queue_observation, now)
+    return _is_nowhere(queue, now)
 
 
-def _runs(queue_observation: QueueObservation, now: datetime) -> tuple[Level, str, str]:
-    job = queue_observation.active[-1]
-    text = f"{queue_observation.train} is {job.state.value.lower()} on {job.nodes or '?'}"
+def _runs(queue: QueueObservation, now: datetime) -> tuple[Level, str, str]:
+    job = queue.active[-1]
+    text = f"{queue.train} is {job.state.value.lower()} on {job.nodes or '?'}"
     if job.state in {JobState.SUSPENDED, JobState.STOPPED}:
         return Level.WARNING, text, f"scontrol resume {job.id}"
-    blocked = _minutes(queue_observation.limits.blocked_minutes)
+    blocked = _minutes(queue.limits.blocked_minutes)
     if job.state is JobState.COMPLETING and job.end and now - job.end > blocked:
-        return Level.WARNING, f"{text} for {format_duration(now - job.end)}: a node does not clean up", "opsctl nodes"
-    if never := queue_observation.kinds.get(WaitKind.NEVER):
+        return (
+            Level.WARNING,
+            f"{text} for {format_duration(now - job.end)}: a node does not finish its cleanup",
+            "opsctl nodes",
+        )
+    if never := queue.kinds.get(WaitKind.NEVER):
         return (
             Level.WARNING,
             f"{text}, but {never.array} {explain_wait(never)}",
-            f"opsctl status {queue_observation.train}",
+            f"opsctl status {queue.train}",
         )
     return Level.OK, text, ""
 
 
-def _waits(queue_observation: QueueObservation, now: datetime) -> tuple[Level, str, str]:
-    kinds, status = queue_observation.kinds, f"opsctl status {queue_observation.train}"
+def _waits(queue: QueueObservation, now: datetime) -> tuple[Level, str, str]:
+    kinds, status = queue.kinds, f"opsctl status {queue.train}"
     for bad, level in (
         (WaitKind.NEVER, Level.CRITICAL),
         (WaitKind.FAILED, Level.CRITICAL),
@@ -168,50 +176,42 @@ def _waits(queue_observation: QueueObservation, now: datetime) -> tuple[Level, s
             )
             return (
                 Level.WARNING if WaitKind.FINE in kinds else level,
-                f"{queue_observation.train}: {job.array} {text}",
+                f"{queue.train}: {job.array} {text}",
                 status,
             )
     job = next(iter(kinds.values()))
-    text = f"{queue_observation.train}: {job.array} {explain_wait(job) or 'waits'}"
+    text = f"{queue.train}: {job.array} {explain_wait(job) or 'waits'}"
     if WaitKind.HELD in kinds and len(kinds) == 1:
-        return Level.OK, text, f"opsctl release {queue_observation.train}"
-    exclusive = queue_observation.limits.exclusive_allocation_minutes
-    if (
-        exclusive is not None
-        and queue_observation.idle_since
-        and now - queue_observation.idle_since >= _minutes(exclusive)
-    ):
-        waited = format_duration(now - queue_observation.idle_since)
-        return Level.CRITICAL, f"{text}, though the nodes are ours alone, for {waited}", status
-    starts = min((job.start for job in queue_observation.waiting if job.start), default=None)
-    if (
-        queue_observation.stuck_since
-        and starts is None
-        and now - queue_observation.stuck_since >= _minutes(queue_observation.limits.blocked_minutes)
-    ):
+        return Level.OK, text, f"opsctl release {queue.train}"
+    exclusive = queue.limits.exclusive_allocation_minutes
+    if exclusive is not None and queue.idle_since and now - queue.idle_since >= _minutes(exclusive):
+        waited = format_duration(now - queue.idle_since)
+        return Level.CRITICAL, f"{text}, in an exclusive allocation, for {waited}", status
+    starts = min((job.start for job in queue.waiting if job.start), default=None)
+    if queue.stuck_since and starts is None and now - queue.stuck_since >= _minutes(queue.limits.blocked_minutes):
         level = Level.WARNING if WaitKind.BLOCKED in kinds else Level.UNKNOWN
         return (
             level,
-            f"{text}, for {format_duration(now - queue_observation.stuck_since)}, and Slurm has no time for its start",
+            f"{text}, for {format_duration(now - queue.stuck_since)}, and Slurm estimates no start time",
             status,
         )
     return Level.OK, f"{text}, starts about {starts:%Y-%m-%d %H:%M} UTC" if starts else text, ""
 
 
-def _is_nowhere(queue_observation: QueueObservation, now: datetime) -> tuple[Level, str, str]:
-    if queue_observation.ended:
-        return Level.OK, f"{queue_observation.train}: {queue_observation.ended}", ""
-    begun = [event.when for event in queue_observation.seen.history.pending.values()]
+def _is_nowhere(queue: QueueObservation, now: datetime) -> tuple[Level, str, str]:
+    if queue.ended:
+        return Level.OK, f"{queue.train}: {queue.ended}", ""
+    begun = [event.when for event in queue.snapshot.history.pending.values()]
     if begun and now - max(begun) < CUT_OFF:
         return (
             Level.UNKNOWN,
-            f"{queue_observation.train}: a submission was cut off, and is not in the queue",
+            f"{queue.train}: an interrupted submission is not in the queue",
             "opsctl launch",
         )
     return (
         Level.CRITICAL,
-        f"{queue_observation.train} is neither running nor scheduled to run",
-        f"opsctl launch {queue_observation.train}.toml",
+        f"{queue.train} is neither running nor scheduled to run",
+        f"opsctl launch {queue.train}.toml",
     )
 
 

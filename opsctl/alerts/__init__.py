@@ -1,1 +1,1 @@
-"""From findings to people: the ledger knows what changed, the outbox delivers it, whatever fails on the way."""
+"""The alert path: Finding → Transition → Message → Delivery. The ledger finds transitions; the outbox delivers."""

@@ -1,4 +1,4 @@
-"""Secrets of channels: read where they are needed, and struck out of all that is said."""
+"""Secrets of channels: read them where needed, and mask them in every message and error."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from opsctl.alerts.outbox import Undelivered
 from opsctl.settings.alerts import VARIABLE
 from opsctl.settings.field_types import SettingsTable
 
-SHORTEST_PIECE = 5
-LONGEST = 200
+MIN_PIECE_CHARS = 5
+MAX_TEXT_CHARS = 200
 
 
 def reveal(table: SettingsTable, field: str) -> str:
-    """The secret `field` of `table`, from its file, its variable or itself; empty if there is none.
+    """Return the secret `field` of `table`, read from a file, an environment variable or the field itself.
 
-    Raises Undelivered where it is named and cannot be had.
+    Empty if the secret is not configured. Raises Undelivered if the file or variable cannot be read.
     """
     if file := getattr(table, f"{field}_file"):
         return _from_file(Path(os.path.expandvars(file)).expanduser(), f"{field}_file")
@@ -38,15 +38,15 @@ def _from_file(path: Path, field: str) -> str:
     try:
         text = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is not text"
+        why = error.strerror if isinstance(error, OSError) else "not text"
         raise Undelivered(f"{field}: {path}: {why}", is_permanent=True) from error
     if not text:
-        raise Undelivered(f"{field}: {path}: is empty", is_permanent=True)
+        raise Undelivered(f"{field}: {path}: empty", is_permanent=True)
     return text
 
 
 def find_exposed(table: SettingsTable) -> Iterator[tuple[str, Path]]:
-    """The files of secrets that others can read, each with the setting that names it."""
+    """Return the secret files that other users can read, as pairs of setting and path."""
     for field in type(table).model_fields:
         if isinstance(getattr(table, field), SecretStr) and (file := getattr(table, f"{field}_file", "")):
             path = Path(os.path.expandvars(file)).expanduser()
@@ -56,14 +56,14 @@ def find_exposed(table: SettingsTable) -> Iterator[tuple[str, Path]]:
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """`text` without the secrets, and without the pieces of those that are addresses: libraries quote half of one.
+    """Return `text` without the secrets, and without the parts of secret addresses, which libraries may quote.
 
-    Cut to a length that can be printed, and only then: half a secret would not be found.
+    The text is cut to MAX_TEXT_CHARS after masking: a cut secret would not be recognised.
     """
     pieces = {piece for secret in secrets if secret for piece in (secret, *_pieces(secret))}
     for piece in sorted(pieces, key=len, reverse=True):
         text = text.replace(piece, "***")
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
 
 
 def _pieces(secret: str) -> list[str]:
@@ -71,6 +71,6 @@ def _pieces(secret: str) -> list[str]:
     if not separator:
         return []
     if scheme in {"http", "https"}:
-        # Which server it is may be said, but not who we are there.
+        # The server's name may be shown; user, path and query may not.
         rest = rest.rpartition("@")[0] + "/" + rest.rpartition("@")[2].partition("/")[2]
-    return [piece for piece in re.split(r"[/?&=@:#]", rest) if len(piece) >= SHORTEST_PIECE]
+    return [piece for piece in re.split(r"[/?&=@:#]", rest) if len(piece) >= MIN_PIECE_CHARS]

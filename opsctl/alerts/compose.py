@@ -1,4 +1,4 @@
-"""From what one look changed to the items that go into the outbox."""
+"""Turn the transitions of a watch cycle into messages for the outbox."""
 
 from __future__ import annotations
 
@@ -11,52 +11,53 @@ from opsctl.alerts.message import Message, render_single, render_storm
 from opsctl.alerts.outbox import OutboxItem
 from opsctl.settings.alerts import AlertSettings, ChannelTable
 
-Row = tuple[AlertTransition, datetime | None]
-"""Something to tell, and not before when."""
+ScheduledChange = tuple[AlertTransition, datetime | None]
+"""A transition and the end of the quiet hours that delay its message; None: send now."""
 
 
 def compose_items(
     state: LedgerState, batch: Batch, rules: AlertSettings, channels: Mapping[str, ChannelTable]
 ) -> Iterator[OutboxItem]:
-    """One item for each change and channel; a channel that would get a storm of them gets one for all.
+    """Return one item per transition and channel; a channel with `rules.storm` transitions or more gets one item.
 
-    `state` remembers in which thread each incident is told. The same batch always makes the same messages.
+    `state.threads` records the thread of each incident. The same batch always makes the same messages.
     """
-    by_channel: dict[str, list[Row]] = {}
-    for noted in batch.noted:
-        for channel, when in routes.find_destinations(
-            noted, rules, channels, state.threads.get(noted.incident)
-        ).items():
-            by_channel.setdefault(channel, []).append((noted, when))
-    for channel, rows in by_channel.items():
-        if len(rows) >= rules.storm:
-            yield _together(state, batch, channel, rows)
+    by_channel: dict[str, list[ScheduledChange]] = {}
+    for change in batch.changes:
+        thread = state.threads.get(change.incident)
+        for channel, not_before in routes.find_destinations(change, rules, channels, thread).items():
+            by_channel.setdefault(channel, []).append((change, not_before))
+    for channel, scheduled in by_channel.items():
+        if len(scheduled) >= rules.storm:
+            yield _compose_storm(state, batch, channel, scheduled)
         else:
-            yield from (_alone(state, batch, channel, row) for row in rows)
+            for change, not_before in scheduled:
+                yield _compose_single(state, batch, channel, change, not_before)
 
 
-def _alone(state: LedgerState, batch: Batch, channel: str, row: Row) -> OutboxItem:
-    noted, when = row
-    message = render_single(noted, root=_root(state, noted, channel))
-    _remember(state, noted, channel, message)
-    return OutboxItem(message=message, channel=channel, number=batch.number, not_before=when)
+def _compose_single(
+    state: LedgerState, batch: Batch, channel: str, change: AlertTransition, not_before: datetime | None
+) -> OutboxItem:
+    message = render_single(change, root=_find_root(state, change, channel))
+    _record_thread(state, change, channel, message)
+    return OutboxItem(message=message, channel=channel, number=batch.number, not_before=not_before)
 
 
-def _together(state: LedgerState, batch: Batch, channel: str, rows: list[Row]) -> OutboxItem:
-    roots = {_root(state, noted, channel) for noted, _ in rows}
-    message = render_storm(batch, [noted for noted, _ in rows], root=roots.pop() if len(roots) == 1 else "")
-    for noted, _ in rows:
-        _remember(state, noted, channel, message)
-    return OutboxItem(
-        message=message, channel=channel, number=batch.number, not_before=routes.sooner(*(when for _, when in rows))
-    )
+def _compose_storm(state: LedgerState, batch: Batch, channel: str, scheduled: list[ScheduledChange]) -> OutboxItem:
+    changes = [change for change, _ in scheduled]
+    roots = {_find_root(state, change, channel) for change in changes}
+    message = render_storm(batch, changes, root=roots.pop() if len(roots) == 1 else "")
+    for change in changes:
+        _record_thread(state, change, channel, message)
+    not_before = routes.earliest(*(not_before for _, not_before in scheduled))
+    return OutboxItem(message=message, channel=channel, number=batch.number, not_before=not_before)
 
 
-def _root(state: LedgerState, noted: AlertTransition, channel: str) -> str:
-    thread = state.threads.get(noted.incident)
+def _find_root(state: LedgerState, change: AlertTransition, channel: str) -> str:
+    thread = state.threads.get(change.incident)
     return thread.roots.get(channel, "") if thread else ""
 
 
-def _remember(state: LedgerState, noted: AlertTransition, channel: str, message: Message) -> None:
-    thread = state.threads.get(noted.incident, Thread(at=message.at, roots={}))
-    state.threads[noted.incident] = Thread(at=message.at, roots={channel: message.root, **thread.roots})
+def _record_thread(state: LedgerState, change: AlertTransition, channel: str, message: Message) -> None:
+    thread = state.threads.get(change.incident, Thread(at=message.at, roots={}))
+    state.threads[change.incident] = Thread(at=message.at, roots={channel: message.root, **thread.roots})

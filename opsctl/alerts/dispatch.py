@@ -1,4 +1,4 @@
-"""From transitions to people: everything that a watch cycle, a cron tick and `opsctl alerts` need."""
+"""Send alerts: the operations of a watch cycle, a cron tick and `opsctl alerts`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from opsctl.alerts.channels import Channel, open_channel
 from opsctl.alerts.compose import compose_items
 from opsctl.alerts.ledger import AlertLedger, summarize
 from opsctl.alerts.message import Message
-from opsctl.alerts.outbox import GIVE_UP, Deliver, Delivery, GiveUp, Outbox, OutboxItem, Undelivered
+from opsctl.alerts.outbox import ABANDON_AFTER, ChooseFallback, Deliver, Delivery, Outbox, OutboxItem, Undelivered
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.model import Level
 from opsctl.ports import Clock, Runner
 from opsctl.settings.alerts import AlertSettings, ChannelTable
 from opsctl.state.site_dir import SiteDir
 
-LOST = "lost-"
-"""How the ids of messages begin that tell of messages which nobody got."""
-MOST_TOLD = 50
-"""So many of them are named."""
+ABANDONED_ID_PREFIX = "lost-"
+"""Start of the ids of messages that report abandoned deliveries."""
+MAX_SUBJECTS_LISTED = 50
+"""Such a message lists at most this many subjects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Alerting:
     rules: AlertSettings
     site: SiteDir
     spare: SiteDir
-    """Carries on while `site` cannot be written."""
+    """Takes over while `site` cannot be written."""
     clock: Clock
     runner: Runner
 
@@ -50,63 +50,63 @@ class Alerting:
 
     @property
     def ledgers(self) -> tuple[AlertLedger, AlertLedger]:
-        """That of the site, and the spare one."""
+        """The site's ledger and the spare ledger."""
         return AlertLedger(self.site, self.clock, self.rules), AlertLedger(self.spare, self.clock, self.rules)
 
     @property
     def outboxes(self) -> tuple[Outbox, Outbox]:
-        """That of the site, and the spare one."""
-        note = self.ledger.write_down
-        first, second = Outbox(self.site, self.clock, note), Outbox(self.spare, self.clock, note)
-        return replace(first, elsewhere=second), replace(second, elsewhere=first)
+        """The site's outbox and the spare outbox."""
+        journal = self.ledger.journal
+        main, spare = Outbox(self.site, self.clock, journal), Outbox(self.spare, self.clock, journal)
+        return replace(main, other=spare), replace(spare, other=main)
 
 
 def send_alerts(alerting: Alerting) -> list[Delivery]:
-    """Tell people what the ledger has recorded, also what others recorded and did not get to tell; try what waits.
+    """Send the pending transitions of the ledgers, also those recorded by other processes; retry due messages.
 
-    Call it after `alerting.ledger.record(findings)`, in every cycle, whether or not that returned something. Takes
-    some seconds for each channel that does not answer. Raises RunDirError if nothing can be written anywhere.
+    Call `send_alerts` after `alerting.ledger.record(findings)` in every cycle, with or without new transitions. Takes
+    some seconds per channel that does not answer. Raises RunDirError if neither directory can be written.
     """
-    failed: list[RunDirError] = []
+    errors: list[RunDirError] = []
     for ledger, outbox in zip(alerting.ledgers, alerting.outboxes, strict=True):
         try:
-            _hand_over(alerting, ledger, outbox)
+            _enqueue_pending(alerting, ledger, outbox)
         except RunDirError as error:
-            failed.append(error)
-    attempts = flush_outboxes(alerting)
-    if failed and not alerting.ledgers[1].path.exists():
-        raise failed[-1]
-    return attempts
+            errors.append(error)
+    deliveries = flush_outboxes(alerting)
+    if errors and not alerting.ledgers[1].path.exists():
+        raise errors[-1]
+    return deliveries
 
 
 def flush_outboxes(alerting: Alerting) -> list[Delivery]:
-    """Try again what waits and is due. Raises RunDirError if nothing can be noted anywhere."""
-    first, spare = alerting.outboxes
-    attempts = []
-    for channel in _queues(alerting, first):
+    """Retry the due messages of both outboxes. Raises RunDirError if neither outbox can be written."""
+    main, spare = alerting.outboxes
+    deliveries = []
+    for channel in _select_queues(alerting, main):
         try:
-            attempts += _flush(alerting, first, channel)
+            deliveries += _flush(alerting, main, channel)
         except RunDirError:
-            # Sent from there without a note of it, it would be sent again and again.
-            for item in first.waiting():
+            # A delivery that cannot be recorded would be repeated for ever: move the messages to the spare outbox.
+            for item in main.waiting():
                 if item.channel == channel:
                     spare.put(item)
-    for channel in _queues(alerting, spare):
-        attempts += _flush(alerting, spare, channel)
-    return attempts
+    for channel in _select_queues(alerting, spare):
+        deliveries += _flush(alerting, spare, channel)
+    return deliveries
 
 
 def ping(alerting: Alerting) -> None:
-    """Tell the dead-man's switch that a cycle was complete. Call it only then. Raises OpsctlError if it is not told."""
-    from opsctl.alerts.channels.heartbeat_url import fetch  # noqa: PLC0415 (for those who have one)
+    """Ping the dead-man's switch after a complete cycle. Raises OpsctlError if the ping fails."""
+    from opsctl.alerts.channels.heartbeat_url import fetch  # noqa: PLC0415 (only sites with a ping URL need it)
 
     if url := reveal(alerting.rules, "ping_url"):
         fetch(url)
 
 
 def check_ping(alerting: Alerting) -> bool:
-    """Whether there is a dead-man's switch. Raises Undelivered if its address cannot be had or is none."""
-    from opsctl.alerts.channels.heartbeat_url import check  # noqa: PLC0415 (for those who have one)
+    """Return whether a dead-man's switch is configured. Raises Undelivered for a missing or invalid address."""
+    from opsctl.alerts.channels.heartbeat_url import check  # noqa: PLC0415 (only sites with a ping URL need it)
 
     if not (url := reveal(alerting.rules, "ping_url")):
         return False
@@ -115,17 +115,17 @@ def check_ping(alerting: Alerting) -> bool:
 
 
 def list_undelivered(alerting: Alerting) -> list[OutboxItem]:
-    """What waits in the outboxes, the oldest first."""
+    """Return the waiting items of both outboxes, the oldest first."""
     return [item for outbox in alerting.outboxes for item in outbox.waiting()]
 
 
 def list_abandoned(alerting: Alerting) -> list[OutboxItem]:
-    """What was set aside undelivered, the oldest first."""
+    """Return the abandoned items of both outboxes, the oldest first."""
     return [item for outbox in alerting.outboxes for item in outbox.abandoned()]
 
 
 def check(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
-    """Whether each channel could be used, as far as that can be told without sending: its name, and what is wrong."""
+    """Open every channel without sending; return pairs of channel name and error, None if there is no error."""
     for name, table in alerting.channels.items():
         try:
             open_channel(table, alerting.runner)
@@ -136,25 +136,27 @@ def check(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
 
 
 def find_exposed_secrets(alerting: Alerting) -> Iterator[tuple[str, Path]]:
-    """The files of secrets that others can read, each once, with a setting that names it."""
-    tables = {"alerts": alerting.rules} | {
-        f"alerts.channels.{name}": channel_table for name, channel_table in alerting.channels.items()
-    }
-    found = {path: f"{place}.{field}" for place, table in tables.items() for field, path in find_exposed(table)}
-    return ((place, path) for path, place in found.items())
+    """Return the secret files that other users can read, each file once, as pairs of setting and path."""
+    settings: dict[Path, str] = {path: f"alerts.{field}" for field, path in find_exposed(alerting.rules)}
+    for name, table in alerting.channels.items():
+        settings |= {path: f"alerts.channels.{name}.{field}" for field, path in find_exposed(table)}
+    return ((setting, path) for path, setting in settings.items())
 
 
 def test(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
-    """Send a message through every channel, now: each channel's name and how it failed, if it did."""
+    """Send a test message through every channel; return pairs of channel name and error, None if delivered."""
     with contextlib.suppress(RunDirError):
-        alerting.site.create()  # the file that is there without any settings lies in it
+        alerting.site.create()  # the built-in channel writes to a file in this directory
     now = alerting.clock.now()
     for name, table in alerting.channels.items():
         message = Message(
-            id=f"test-{uuid.uuid4().hex[:12]}", root="", at=now, level=Level.OK,
-            subject=f"[opsctl] TEST: this is how alerts reach you by {name}",
-            body="Nothing is wrong. Somebody typed `opsctl alerts test`.\n",
-        )  # fmt: skip
+            id=f"test-{uuid.uuid4().hex[:12]}",
+            root="",
+            at=now,
+            level=Level.OK,
+            subject=f"[opsctl] TEST: alerts reach you by {name}",
+            body="Nothing is wrong. A person ran `opsctl alerts test`.\n",
+        )
         try:
             _send(partial(open_channel, table, alerting.runner), replace(message, root=message.id), "")
         except Undelivered as error:
@@ -163,22 +165,24 @@ def test(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
             yield name, None
 
 
-def _hand_over(alerting: Alerting, ledger: AlertLedger, outbox: Outbox) -> None:
-    """Put what is to be told into the outbox, then note that it is there. Done twice, it adds nothing."""
+def _enqueue_pending(alerting: Alerting, ledger: AlertLedger, outbox: Outbox) -> None:
+    """Move the ledger's pending transitions into the outbox. Idempotent."""
     if not ledger.read().pending:
         return
     with ledger.open() as state:
         for batch in state.pending:
-            for noted in batch.noted:
-                alerting.ledger.write_down("transition", **summarize(noted.transition))
+            for change in batch.changes:
+                alerting.ledger.journal("transition", **summarize(change.transition))
             for item in compose_items(state, batch, alerting.rules, alerting.channels):
                 outbox.put(item)
         state.pending = []
 
 
-def _queues(alerting: Alerting, outbox: Outbox) -> Iterator[str]:
-    """The channels that something waits for, also those that got it only as the fallback of an earlier one, and those
-    that are no longer in the settings."""
+def _select_queues(alerting: Alerting, outbox: Outbox) -> Iterator[str]:
+    """Return the channels with waiting items.
+
+    Includes channels that receive an item as a fallback during the flush, and channels removed from the settings.
+    """
     done: set[str] = set()
     while waiting := outbox.queues() - done:
         channel = next((name for name in alerting.channels if name in waiting), min(waiting))
@@ -187,26 +191,35 @@ def _queues(alerting: Alerting, outbox: Outbox) -> Iterator[str]:
 
 
 def _flush(alerting: Alerting, outbox: Outbox, channel: str) -> list[Delivery]:
-    attempts = outbox.flush(channel, _deliver(alerting, channel), _give_up(alerting, outbox))
-    gone = outbox.abandon(channel, attempts)
-    if lost := [item for item in gone if not item.message.id.startswith(LOST)]:
+    deliveries = outbox.flush(channel, _deliver(alerting, channel), _fallback_chooser(alerting, outbox))
+    expired = outbox.find_expired(channel, deliveries)
+    if lost := [item for item in expired if not item.message.id.startswith(ABANDONED_ID_PREFIX)]:
         _notify_of_loss(alerting, outbox, channel, lost)
-        outbox.set_aside(channel, gone)  # with what told of an earlier loss: the new message is there
-    return attempts
+        outbox.abandon(channel, expired)  # also earlier reports of abandoned deliveries: the new report replaces them
+    return deliveries
 
 
 def _notify_of_loss(alerting: Alerting, outbox: Outbox, channel: str, lost: Sequence[OutboxItem]) -> None:
-    """By every other channel, or where there is none by this one, should it ever work again; once in a month."""
-    now, days = alerting.clock.now(), GIVE_UP.days
-    subjects = "".join(f"{item.message.at:%Y-%m-%d %H:%M} UTC  {item.message.subject}\n" for item in lost[:MOST_TOLD])
-    more = f"and {len(lost) - MOST_TOLD} more\n" if len(lost) > MOST_TOLD else ""
+    """Report abandoned deliveries to every other channel, at most once a month.
+
+    Without another channel, the report waits for the dead channel itself.
+    """
+    now = alerting.clock.now()
+    messages = [item.message for item in lost]
+    subjects = [f"{message.at:%Y-%m-%d %H:%M} UTC  {message.subject}\n" for message in messages[:MAX_SUBJECTS_LISTED]]
+    if len(lost) > MAX_SUBJECTS_LISTED:
+        subjects.append(f"and {len(lost) - MAX_SUBJECTS_LISTED} more\n")
+    id = f"{ABANDONED_ID_PREFIX}{channel}-{now:%Y%m}"
     message = Message(
-        id=(id := f"{LOST}{channel}-{now:%Y%m}"), root=id, at=now, level=Level.WARNING,
-        subject=f"[opsctl] LOST: {channel} took no message for {days} days; what waited for so long is given up",
-        body=f"{channel}: {lost[-1].error or 'no answer'}\n\n{subjects}{more}\nThey lie in {outbox.site.alerts}"
-        f"/undelivered/{channel}, for a year. opsctl alerts test says whether {channel} works now.\n",
-    )  # fmt: skip
-    for name in [each for each in alerting.channels if each != channel] or [channel]:
+        id=id,
+        root=id,
+        at=now,
+        level=Level.WARNING,
+        subject=f"[opsctl] LOST: delivery to {channel} abandoned after {ABANDON_AFTER.days} days",
+        body=f"{channel}: {lost[-1].error or 'no answer'}\n\n{''.join(subjects)}\nThe messages are kept for a year in"
+        f" {outbox.site.alerts}/undelivered/{channel}. Test the channel: opsctl alerts test\n",
+    )
+    for name in [other for other in alerting.channels if other != channel] or [channel]:
         outbox.put(OutboxItem(message=message, channel=name, number=lost[-1].number))
 
 
@@ -217,14 +230,16 @@ def _deliver(alerting: Alerting, channel: str) -> Deliver:
         if not opened:
             table = alerting.channels.get(channel)
             if table is None:
-                raise Undelivered(f"there is no channel {channel!r} any more", is_permanent=True)
+                raise Undelivered(f"channel {channel!r} is no longer in the settings", is_permanent=True)
             opened.append(open_channel(table, alerting.runner))
         return opened[0]
 
     def deliver(item: OutboxItem) -> str:
-        root = item.message.root
-        names = (outbox.reference(channel, root) for outbox in alerting.outboxes)
-        return _send(connect, item.message, next(filter(None, names), "") if root != item.message.id else "")
+        root, reply_to = item.message.root, ""
+        if root != item.message.id:
+            references = (outbox.reference(channel, root) for outbox in alerting.outboxes)
+            reply_to = next(filter(None, references), "")
+        return _send(connect, item.message, reply_to)
 
     return deliver
 
@@ -237,24 +252,24 @@ def _send(connect: Callable[[], Channel], message: Message, reply_to: str) -> st
     except OpsctlError as error:
         raise Undelivered(error.message) from error
     except Exception as error:
-        # No reason to lose a message, nor to hold up the others. What it says might hold secrets.
-        why = f"a bug in this channel: {type(error).__name__}"
+        # A bug must not lose this message or delay the others. The error's text may contain secrets.
+        why = f"bug in this channel: {type(error).__name__}"
         raise Undelivered(why, is_permanent=True, is_ambiguous=True) from error
 
 
-def _give_up(alerting: Alerting, outbox: Outbox) -> GiveUp:
-    def give_up(item: OutboxItem) -> str:
+def _fallback_chooser(alerting: Alerting, outbox: Outbox) -> ChooseFallback:
+    def choose_fallback(item: OutboxItem) -> str:
         age = alerting.clock.now() - (item.not_before or item.message.at)
         if not item.is_refused and age < timedelta(hours=alerting.rules.fallback_hours):
             return ""
-        known = alerting.channels
-        has_it = [name for name in known if outbox.knows(replace(item, channel=name))]
-        instead = routes.find_fallback(alerting.rules, known, item.channel, has_it)
-        if instead is None:
+        channels = alerting.channels
+        tried = [name for name in channels if outbox.knows(replace(item, channel=name))]
+        fallback = routes.find_fallback(alerting.rules, channels, item.channel, tried)
+        if fallback is None:
             return ""
-        fresh = replace(item, attempts=0, next_attempt=None, asked_until=None, is_refused=False, error="")
-        outbox.put(replace(fresh, channel=instead))
-        alerting.ledger.write_down("fallback", channel=item.channel, id=item.message.id, by=instead, why=item.error)
-        return instead
+        fresh = replace(item, tries=0, next_try=None, retry_not_before=None, is_refused=False, error="")
+        outbox.put(replace(fresh, channel=fallback))
+        alerting.ledger.journal("fallback", channel=item.channel, id=item.message.id, by=fallback, why=item.error)
+        return fallback
 
-    return give_up
+    return choose_fallback

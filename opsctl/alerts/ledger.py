@@ -1,8 +1,8 @@
-"""Findings become transitions, once, however many look at the same time.
+"""Turn findings into transitions, each exactly once, however many watch cycles run at the same time.
 
-The new levels and the transitions that are still to be told are written in one file and in one step, so that whoever
-dies in between leaves something to be told by the next one. A ledger that cannot be written, because the disk is full,
-say, is carried on in the spare directory: that the disk is full needs to be told most of all.
+The new severities and the transitions without messages are written to one file in one step. A process that dies
+between recording and sending leaves the transitions for the next cycle. A ledger that cannot be written, such as on a
+full disk, continues in the spare directory: the full disk itself must be alerted.
 """
 
 from __future__ import annotations
@@ -39,96 +39,98 @@ from opsctl.state.lease import lease
 from opsctl.state.site_dir import SiteDir
 
 FORGET = timedelta(days=30)
-"""Nobody looked at it for so long: it is gone, as a train is that was removed."""
-MOST_LINES = 100
-LONGEST_LINE = 1000
+"""An entry without a check for this long is removed: its subject is gone, such as a deleted train."""
+MAX_EVIDENCE_LINES = 100
+MAX_LINE_CHARS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class AlertLedger:
-    """The ledger of a site. Every method raises RunDirError where it cannot be read or written, Busy where somebody
-    else writes for too long."""
+    """The ledger of a site.
+
+    Every method raises RunDirError if the ledger cannot be read or written, and LeaseBusy if another writer takes too
+    long.
+    """
 
     site: SiteDir
     clock: Clock
     rules: AlertSettings = field(default_factory=AlertSettings)
     spare: SiteDir | None = None
-    """Where it is carried on while it cannot be written."""
+    """Directory in which the ledger continues while `site` cannot be written."""
 
     def record(self, findings: Sequence[Finding]) -> list[Transition]:
-        """Compare with what people were told and write it down: what they are to be told now.
+        """Record `findings` and return the transitions that people must be notified of.
 
-        Of several that look at the same time, one gets the transition. A key that is not among `findings` keeps its
-        level. What is still critical comes again after the repeat time, with `before` the same as its level.
+        Of several concurrent watch cycles, only one gets a transition. A key without a finding keeps its severity. A
+        lasting critical alert is repeated after the repeat time; its `before` equals its severity.
         """
         try:
             with contextlib.ExitStack() as stack:
-                theirs = self._take_back(stack)
+                spare_state = self._take_back(stack)
                 with self.open() as state:
-                    _merge(state, theirs)
-                    noted = self._judge(state, findings)
+                    _merge(state, spare_state)
+                    changes = self._judge(state, findings)
         except RunDirError:
             if self.spare is None:
                 raise
             with self.open_spare() as state:
-                noted = self._judge(state, findings)
-        return [transition.transition for transition in noted]
+                changes = self._judge(state, findings)
+        return [change.transition for change in changes]
 
     def levels(self) -> dict[str, LedgerEntry]:
-        """Everything that was ever looked at, by key: what people were told of it, and what was seen since."""
+        """Return every entry by key."""
         return self.read().entries
 
     def silence(self, pattern: str, until: datetime, why: str) -> Silence:
-        """Tell nobody of keys that fit `pattern` until then; instead of an earlier one of the same pattern.
+        """Silence keys that match `pattern`; replaces an earlier silence of the same pattern.
 
-        What changes meanwhile is told afterwards, if it is still so. One that is over already ends the earlier one.
+        A severity that changes meanwhile and stays changed is sent after the silence. An `until` in the past only
+        removes the earlier silence.
         """
         now = self.clock.now()
-        given = Silence(pattern=pattern, until=until, why=_printable(why), by=actor(), at=now)
+        silence = Silence(pattern=pattern, until=until, why=_printable(why), by=actor(), at=now)
         with self.open() as state:
-            state.silences = [each for each in state.in_force(now) if each.pattern != pattern]
+            state.silences = [other for other in state.in_force(now) if other.pattern != pattern]
             if now < until:
-                state.silences.append(given)
-        self.write_down("silence", pattern=pattern, until=until, why=why)
-        return given
+                state.silences.append(silence)
+        self.journal("silence", pattern=pattern, until=until, why=why)
+        return silence
 
     def ack(self, key: str, why: str) -> LedgerEntry:
-        """Somebody takes care of it: no repeats until it is worse, or over. Raises InputError if nothing is open."""
+        """Acknowledge an alert: no repeats until it worsens or resolves. Raises InputError if the key is not open."""
         with self.open() as state:
-            entry = replace(
-                _open_entry(state, key),
-                acknowledged=Acknowledgement(by=actor(), at=self.clock.now(), why=_printable(why)),
-            )
+            acknowledged = Acknowledgement(by=actor(), at=self.clock.now(), why=_printable(why))
+            entry = replace(_find_open(state, key), acknowledged=acknowledged)
             state.entries[key] = entry
-        self.write_down("ack", key=key, why=why)
+        self.journal("ack", key=key, why=why)
         return entry
 
     def find(self, key: str) -> LedgerEntry:
-        """The open alert of that key. Raises InputError if there is none."""
-        return _open_entry(self.read(), key)
+        """Return the open entry of `key`. Raises InputError if the key is not open."""
+        return _find_open(self.read(), key)
 
     @property
     def path(self) -> Path:
         return self.site.alerts / "ledger.json"
 
     def read(self) -> LedgerState:
-        """As it is now, without writing anything."""
+        """Return the current state without writing anything."""
         if self.spare and (spare := replace(self, site=self.spare, spare=None)).path.exists():
             return _read(spare.path)
         return _read(self.path)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[LedgerState]:
-        """Change the state, all of it or nothing, with nobody else changing it."""
+        """Lock the ledger and yield its state; write the state on success, nothing on an error."""
         self.site.create()
         with lease(self.site.alerts, self.clock):
-            state = _read(self.path, set_aside=True)
+            state = _read(self.path, rename_broken=True)
             yield state
             self.site.write(self.path, dump(state))
 
     @contextlib.contextmanager
     def open_spare(self) -> Iterator[LedgerState]:
-        """As `open`, but the spare one, which begins as a copy."""
+        """Do what `open` does with the spare ledger, which starts as a copy of the site's ledger."""
         assert self.spare is not None
         spare = replace(self, site=self.spare, spare=None)
         with spare.open() as state:
@@ -140,59 +142,62 @@ class AlertLedger:
             yield state
 
     def _take_back(self, stack: contextlib.ExitStack) -> LedgerState:
-        """What was written in the spare one, once all of that is in an outbox. It is gone when `stack` ends well."""
+        """Return the state of the spare ledger once its batches are in an outbox.
+
+        `stack` removes the spare ledger when it closes without an error.
+        """
         with contextlib.suppress(OpsctlError):
             if self.spare and (spare := replace(self, site=self.spare, spare=None)).path.exists():
                 stack.enter_context(lease(spare.site.alerts, self.clock))
-                if not (theirs := spare.read()).pending:
+                state = spare.read()
+                if not state.pending:
                     stack.push(lambda failed, *_: None if failed else spare.path.unlink(missing_ok=True))
-                    return theirs
+                    return state
         return LedgerState()
 
     def _judge(self, state: LedgerState, findings: Sequence[Finding]) -> list[AlertTransition]:
         now = self.clock.now()
-        noted = []
-        for key, finding in _worst([_clean(each) for each in findings]).items():
+        changes = []
+        for key, finding in _select_worst([_clean(finding) for finding in findings]).items():
             is_silenced = state.silenced(key, now) is not None
             entry, change = next_entry(state.entries.get(key), finding, now, self.rules, is_silenced=is_silenced)
             state.entries[key] = entry
-            noted += [change] if change else []
-        if noted:
+            if change:
+                changes.append(change)
+        if changes:
             state.number += 1
-            state.pending.append(Batch(id=uuid.uuid4().hex[:12], number=state.number, noted=tuple(noted)))
-        state.entries = {
-            key: ledger_entry for key, ledger_entry in state.entries.items() if now - ledger_entry.checked_at < FORGET
-        }
+            state.pending.append(Batch(id=uuid.uuid4().hex[:12], number=state.number, changes=tuple(changes)))
+        state.entries = {key: entry for key, entry in state.entries.items() if now - entry.checked_at < FORGET}
         state.threads = {key: thread for key, thread in state.threads.items() if now - thread.at < 2 * FORGET}
-        return noted
+        return changes
 
-    def write_down(self, kind: str, **data: object) -> None:
-        """Into the journal of alerts, if that can be written: it is for people, and holds back nothing."""
+    def journal(self, kind: str, **data: object) -> None:
+        """Append a line to the journal of alerts. A failure is ignored: the journal is for people only."""
         record = {"at": self.clock.now().isoformat(timespec="milliseconds"), "actor": f"{actor()}@{hostname()}"}
         line = json.dumps(record | {"kind": kind} | data, ensure_ascii=False, default=str) + "\n"
         with contextlib.suppress(OSError):
             append_line(self.site.alerts / f"journal-{hostname()}-{os.geteuid()}.jsonl", line.encode(errors="replace"))
 
 
-def _open_entry(state: LedgerState, key: str) -> LedgerEntry:
+def _find_open(state: LedgerState, key: str) -> LedgerEntry:
     entry = state.entries.get(key)
     if entry is None:
         near = get_close_matches(key, state.entries, 1)
         advice = f"; did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"no alert {key!r}{advice}", hint="opsctl alerts list shows what is open")
+        raise InputError(f"no alert {key!r}{advice}", hint="list the open alerts: opsctl alerts list")
     if entry.level is Level.OK:
-        raise InputError(f"{key}: is ok, so there is nothing to acknowledge")
+        raise InputError(f"{key}: ok, nothing to acknowledge")
     return entry
 
 
-def _read(path: Path, *, set_aside: bool = False) -> LedgerState:
-    """What lies at `path`; nothing if that is no ledger, which makes everything that is bad be told again."""
+def _read(path: Path, *, rename_broken: bool = False) -> LedgerState:
+    """Return the ledger at `path`; an empty one if the file is broken, so every open alert is sent again."""
     try:
         return parse(path.read_bytes())
     except FileNotFoundError:
         return LedgerState()
     except ValueError:
-        if set_aside:
+        if rename_broken:
             with contextlib.suppress(OSError):
                 path.replace(path.with_suffix(".broken"))
         return LedgerState()
@@ -200,30 +205,29 @@ def _read(path: Path, *, set_aside: bool = False) -> LedgerState:
         raise cannot_read(path, error) from error
 
 
-def _merge(state: LedgerState, theirs: LedgerState) -> None:
-    """Take over what was looked at later."""
-    known = state.entries
-    state.entries = known | {
-        k: e for k, e in theirs.entries.items() if k not in known or e.checked_at > known[k].checked_at
-    }
-    state.threads |= theirs.threads
-    state.number = max(state.number, theirs.number)
+def _merge(state: LedgerState, other: LedgerState) -> None:
+    """Copy into `state` the entries of `other` with a later check."""
+    for key, entry in other.entries.items():
+        if key not in state.entries or entry.checked_at > state.entries[key].checked_at:
+            state.entries[key] = entry
+    state.threads |= other.threads
+    state.number = max(state.number, other.number)
 
 
-def _worst(findings: Sequence[Finding]) -> dict[str, Finding]:
-    """One finding for each key: the worst, where a look has several."""
-    found: dict[str, Finding] = {}
+def _select_worst(findings: Sequence[Finding]) -> dict[str, Finding]:
+    """Return the worst finding of each key."""
+    worst: dict[str, Finding] = {}
     for finding in findings:
-        if finding.key not in found or SEVERITY[finding.level] > SEVERITY[found[finding.key].level]:
-            found[finding.key] = finding
-    return found
+        if finding.key not in worst or SEVERITY[finding.level] > SEVERITY[worst[finding.key].level]:
+            worst[finding.key] = finding
+    return worst
 
 
 def _clean(finding: Finding) -> Finding:
-    """What can be written, read and mailed, whatever the log that it comes from held."""
-    lines = finding.evidence[:MOST_LINES]
+    """Return the finding with printable, bounded text, whatever the log contained."""
+    lines = finding.evidence[:MAX_EVIDENCE_LINES]
     if left := len(finding.evidence) - len(lines):
-        lines = (*lines, f"and {left} lines more")
+        lines = (*lines, f"and {left} more lines")
     return replace(
         finding,
         key=_printable(finding.key),
@@ -237,12 +241,23 @@ def _clean(finding: Finding) -> Finding:
 
 
 def _printable(text: str) -> str:
-    shown = "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return shown if len(shown) <= LONGEST_LINE else shown[: LONGEST_LINE - 1] + "…"
+    line = "".join(map(_printable_character, text))
+    return line if len(line) <= MAX_LINE_CHARS else line[: MAX_LINE_CHARS - 1] + "…"
+
+
+def _printable_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
 
 
 def summarize(transition: Transition) -> dict[str, object]:
-    """For the journal of alerts."""
+    """Return the fields of a transition for the journal of alerts."""
     finding = transition.finding
-    return {"id": transition.id, "key": finding.key, "before": transition.before, "after": finding.level,
-            "summary": finding.summary}  # fmt: skip
+    return {
+        "id": transition.id,
+        "key": finding.key,
+        "before": transition.before,
+        "after": finding.level,
+        "summary": finding.summary,
+    }

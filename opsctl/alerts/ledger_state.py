@@ -1,4 +1,4 @@
-"""What the ledger remembers, as it lies on the disk."""
+"""The ledger's data as stored on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """Nobody is told of what fits `pattern`. Afterwards they are told how it is then, if they do not know."""
+    """No alert is sent for keys that match `pattern`. A severity that changed meanwhile is sent after the silence."""
 
     pattern: str
     until: datetime
@@ -35,44 +35,44 @@ class Silence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """One key: what people were told of it, and what was seen since."""
+    """One key: the severity that people were notified of, and the observations since."""
 
     key: str
     level: Level = Level.OK
-    """What people were told."""
+    """The severity that people were notified of."""
     since: datetime
-    """Since when they know."""
+    """Start of `level`."""
     finding: Finding | None = None
-    """The last that was found at `level`."""
-    seen: Level
-    """What the last look found, be it told or not."""
+    """The latest finding at `level`."""
+    latest_level: Level
+    """The severity at the last check, notified or not."""
     checked_at: datetime
-    other_looks: int = 0
-    """So many looks in a row found it worse than `level`, or better. One that found nothing out does not count."""
-    other_since: datetime | None = None
-    other_is_worse: bool = False
+    unconfirmed_cycles: int = 0
+    """Consecutive checks that were worse than `level`, or better. An unknown result does not count."""
+    unconfirmed_since: datetime | None = None
+    unconfirmed_is_worse: bool = False
     incident: str = ""
-    """What all messages from the first bad one to the good one have in common."""
+    """The id that all messages from the first alert to RESOLVED share."""
     opened: datetime | None = None
     notified: int = 0
-    """So many messages of this incident."""
+    """Number of messages of this incident."""
     notified_at: datetime | None = None
     repeats: int = 0
     has_improved: bool = False
-    """Whether the last that was told was that it is better."""
+    """Whether the last message reported an improvement."""
     flaps: int = 0
-    """So often it came back soon after it was better."""
+    """How often the problem came back shortly after an improvement."""
     acknowledged: Acknowledgement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertTransition:
-    """A transition that was written down, and what a message needs to say beside it."""
+    """A recorded transition, with the further facts that its message needs."""
 
     transition: Transition
     opened: datetime
     was: str
-    """The summary of what was found at the level before."""
+    """Summary of the finding at the previous severity."""
 
     @property
     def incident(self) -> str:
@@ -81,16 +81,16 @@ class AlertTransition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one look changed. It is kept until it lies in the outbox."""
+    """The transitions of one watch cycle. A batch stays in the ledger until its messages are in the outbox."""
 
     id: str
     number: int
-    noted: tuple[AlertTransition, ...]
+    changes: tuple[AlertTransition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """Which channels were told of an incident, and by which message first."""
+    """The channels that were notified of an incident, and the id of the first message on each channel."""
 
     at: datetime
     roots: dict[str, str]
@@ -99,7 +99,7 @@ class Thread:
 @dataclass(slots=True, kw_only=True)
 class LedgerState:
     number: int = 0
-    """Of the last batch. What was noted later is delivered later, whatever the clocks of the hosts say."""
+    """Number of the last batch. Messages are delivered in this order, whatever the clocks of the hosts say."""
     entries: dict[str, LedgerEntry] = field(default_factory=dict)
     pending: list[Batch] = field(default_factory=list)
     silences: list[Silence] = field(default_factory=list)
@@ -116,11 +116,12 @@ _STATE = TypeAdapter(LedgerState)
 
 
 def parse(text: str | bytes) -> LedgerState:
-    """Raises ValueError."""
+    """Parse a ledger file. Raises ValueError."""
     return _STATE.validate_json(text)
 
 
 def dump(state: LedgerState) -> str:
+    """Return the text of a ledger file."""
     return json.dumps(_STATE.dump_python(state, mode="json"), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 

@@ -1,7 +1,8 @@
-"""What people read: one message for a transition, or for a storm of them."""
+"""The text of an alert: one message for a transition, or one for a storm of transitions."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,46 +11,47 @@ from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, Batch
 from opsctl.model import Level
 from opsctl.render import render
 
-LONGEST_SUBJECT = 160
-MOST_IN_STORM = 50
-"""So many are told of one by one; of the rest, how many there are."""
+MAX_SUBJECT_CHARS = 160
+MAX_LISTED_IN_STORM = 50
+"""A storm message lists this many transitions, and the number of the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """As every channel gets it."""
+    """One alert, the same for every channel."""
 
     id: str
-    """The same however often it is sent: Message-IDs and deduplication keys are made from it."""
+    """Constant over all tries; Message-IDs and deduplication keys are made from the id."""
     root: str
-    """The id of the first message of its thread; its own where it is that."""
+    """Id of the first message of the thread; equal to `id` for that first message."""
     at: datetime
     level: Level
-    """How bad it is that people are told of: for what is over, OK."""
+    """The severity that the message reports; OK for RESOLVED."""
     subject: str
     body: str
 
 
-def transition_word(noted: AlertTransition) -> str:
-    """What happened, in capitals."""
-    before, after = noted.transition.before, noted.transition.finding.level
+def transition_word(change: AlertTransition) -> str:
+    """Return the transition in capitals: RESOLVED, CRITICAL, STILL CRITICAL, BETTER: WARNING."""
+    before, after = change.transition.before, change.transition.finding.level
     if after is Level.OK:
         return "RESOLVED"
     if after is before:
         return f"STILL {after.upper()}"
-    better = SEVERITY[after] < SEVERITY[before]
-    return f"{'BETTER: ' if better else ''}{after.upper()}"
+    prefix = "BETTER: " if SEVERITY[after] < SEVERITY[before] else ""
+    return f"{prefix}{after.upper()}"
 
 
-def render_single(noted: AlertTransition, *, root: str = "") -> Message:
-    transition = noted.transition
+def render_single(change: AlertTransition, *, root: str = "") -> Message:
+    """Return the message for one transition. `root` is the id of the thread's first message, if there is a thread."""
+    transition = change.transition
     values = {
-        "noted": noted,
+        "change": change,
         "finding": transition.finding,
-        "word": transition_word(noted),
+        "word": transition_word(change),
         "before": transition.before,
         "at": transition.at,
-        "minutes": _minutes(noted),
+        "minutes": int((transition.at - change.opened).total_seconds() // 60),
         "remedy": transition.finding.remedy or f"opsctl status {transition.finding.train}".strip(),
     }
     return Message(
@@ -57,34 +59,34 @@ def render_single(noted: AlertTransition, *, root: str = "") -> Message:
         root=root or transition.id,
         at=transition.at,
         level=transition.finding.level,
-        subject=_one_line(render("alerts/subject.j2", **values)),
+        subject=_join_lines(render("alerts/subject.j2", **values)),
         body=render("alerts/body.j2", **values),
     )
 
 
-def render_storm(batch: Batch, noted: Sequence[AlertTransition], *, root: str = "") -> Message:
-    """One message for all of `noted`, the worst first."""
-    ordered = sorted(noted, key=lambda transition: -SEVERITY[transition.transition.finding.level])
-    counts: dict[str, int] = {}
-    for transition in ordered:
-        counts[transition_word(transition)] = counts.get(transition_word(transition), 0) + 1
-    shown = [(transition_word(transition), transition.transition.finding) for transition in ordered[:MOST_IN_STORM]]
-    values = {"counts": counts, "shown": shown, "left": len(ordered) - len(shown), "total": len(ordered),
-              "at": ordered[0].transition.at, "id": batch.id}  # fmt: skip
+def render_storm(batch: Batch, changes: Sequence[AlertTransition], *, root: str = "") -> Message:
+    """Return one message for all of `changes`, the worst first."""
+    ordered = sorted(changes, key=lambda change: -SEVERITY[change.transition.finding.level])
+    shown = [(transition_word(change), change.transition.finding) for change in ordered[:MAX_LISTED_IN_STORM]]
+    worst = ordered[0].transition
+    values = {
+        "counts": Counter(map(transition_word, ordered)),
+        "shown": shown,
+        "left": len(ordered) - len(shown),
+        "total": len(ordered),
+        "at": worst.at,
+        "id": batch.id,
+    }
     return Message(
         id=f"storm-{batch.id}",
         root=root or f"storm-{batch.id}",
-        at=ordered[0].transition.at,
-        level=ordered[0].transition.finding.level,
-        subject=_one_line(render("alerts/storm-subject.j2", **values)),
+        at=worst.at,
+        level=worst.finding.level,
+        subject=_join_lines(render("alerts/storm-subject.j2", **values)),
         body=render("alerts/storm-body.j2", **values),
     )
 
 
-def _minutes(noted: AlertTransition) -> int:
-    return int((noted.transition.at - noted.opened).total_seconds() // 60)
-
-
-def _one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= LONGEST_SUBJECT else line[: LONGEST_SUBJECT - 1] + "…"
+    return line if len(line) <= MAX_SUBJECT_CHARS else line[: MAX_SUBJECT_CHARS - 1] + "…"

@@ -1,4 +1,4 @@
-"""What is open, in short and quickly read: `opsctl status` has no time for all that the ledger is made of."""
+"""The open alerts, read quickly: `opsctl status` does not parse the whole ledger into its types."""
 
 from __future__ import annotations
 
@@ -11,39 +11,42 @@ from pathlib import Path
 from typing import Any
 
 OPEN = ("critical", "warning", "unknown")
-"""The worst first."""
+"""Severities of open alerts, the worst first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAlert:
-    """One alert that people were told and that is not over, or that they would have been told but for a silence."""
+    """One alert that was sent and is not resolved, or that a silence kept from being sent."""
 
     key: str
     level: str
     summary: str
     train: str
-    """Empty for what belongs to no train."""
+    """Empty for an alert that belongs to no train."""
     since: str
     acknowledged: bool
     silenced_until: str = ""
-    """Empty if it was not silenced when somebody last looked."""
+    """Empty if no silence covered the alert at its last check."""
 
 
 def open_alerts(ledger: Path) -> list[OpenAlert]:
-    """Those in the ledger at that path, the worst first; none if it cannot be read, for that is told elsewhere."""
+    """Return the open alerts of the ledger at `ledger`, the worst first.
+
+    An unreadable ledger gives an empty list; `opsctl doctor` reports the ledger.
+    """
     try:
         state = json.loads(ledger.read_bytes())
-        found = list(_briefs(state["entries"].values(), state["silences"]))
+        alerts = list(_select_open(state["entries"].values(), state["silences"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
-    return sorted(found, key=lambda brief: (OPEN.index(brief.level), brief.key))
+    return sorted(alerts, key=lambda alert: (OPEN.index(alert.level), alert.key))
 
 
-def _briefs(entries: Sequence[dict[str, Any]], silences: Sequence[dict[str, Any]]) -> Iterator[OpenAlert]:
+def _select_open(entries: Sequence[dict[str, Any]], silences: Sequence[dict[str, Any]]) -> Iterator[OpenAlert]:
     for entry in entries:
         silence = next((fields for fields in silences if _covers(fields, entry)), None)
-        if entry["level"] in OPEN or (silence and entry["seen"] in OPEN):
-            yield _brief(entry, silence)
+        if entry["level"] in OPEN or (silence and entry["latest_level"] in OPEN):
+            yield _parse_alert(entry, silence)
 
 
 def _covers(silence: dict[str, Any], entry: dict[str, Any]) -> bool:
@@ -51,15 +54,21 @@ def _covers(silence: dict[str, Any], entry: dict[str, Any]) -> bool:
     return in_force and fnmatchcase(entry["key"], silence["pattern"])
 
 
-def _brief(entry: dict[str, Any], silence: dict[str, Any] | None) -> OpenAlert:
+def _parse_alert(entry: dict[str, Any], silence: dict[str, Any] | None) -> OpenAlert:
     finding = entry.get("finding") or {}
-    is_told = entry["level"] in OPEN
-    summary = str(finding.get("summary", "")) if is_told else f"{entry['key']} is {entry['seen']}"
+    level, summary = entry["level"], str(finding.get("summary", ""))
+    if level not in OPEN:
+        level = entry["latest_level"]
+        summary = f"{entry['key']} is {level}"
     if silence:
         until = datetime.fromisoformat(silence["until"])
         summary += f" (silenced until {until:%Y-%m-%d %H:%M} UTC by {silence['by']}: {silence['why']})"
     return OpenAlert(
-        key=str(entry["key"]), level=entry["level"] if is_told else entry["seen"], summary=summary,
-        train=str(finding.get("train", "")), since=str(entry["since"]), acknowledged=bool(entry.get("acknowledged")),
+        key=str(entry["key"]),
+        level=level,
+        summary=summary,
+        train=str(finding.get("train", "")),
+        since=str(entry["since"]),
+        acknowledged=bool(entry.get("acknowledged")),
         silenced_until=str(silence["until"]) if silence else "",
-    )  # fmt: skip
+    )

@@ -1,8 +1,8 @@
-"""Messages on their way: one file for each message and channel, kept until it is delivered.
+"""The outbox: one file per message and channel, kept until the message is delivered.
 
-Each channel is a queue, emptied by one process at a time, oldest first. A channel that does not answer, or asks for
-time, holds up its own queue and nothing else; the first that gets through is followed by all that waits behind it.
-Delivered at least once: twice, under the same id, where the answer was cut off, and then the journal says so.
+Each channel has a queue, emptied by one process at a time, the oldest message first. A channel that does not answer,
+or asks for a delay, delays only its own queue; the first success is followed by all waiting messages. Delivery is at
+least once: after a lost answer the message is sent again under the same id, and the journal records the ambiguity.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -23,27 +24,26 @@ from opsctl.state.lease import HeldLease, LeaseBusy, lease
 from opsctl.state.site_dir import SiteDir
 
 FIRST_WAIT = timedelta(seconds=30)
-LONGEST_WAIT = timedelta(hours=1)
-MOST_ASKED = 2 * LONGEST_WAIT - FIRST_WAIT
-"""For so long the other side may make us wait."""
-KEEP = timedelta(days=30)
-GIVE_UP = timedelta(days=30)
-"""What nobody could be given for so long is set aside: who has not missed it by then is not helped by it, and a channel
-that is dead for ever would fill the disk."""
-LEAST_TRIES = 100
-"""But not before the channel has failed so often: a clock that is a month ahead is no month of trying."""
-KEEP_SET_ASIDE = timedelta(days=365)
-MOST_FAILURES = 2
-"""So many threads in a row may fail before the channel is left alone for now."""
-BUDGET = 40.0
-"""Seconds after which no further message is begun: a cycle has other things to do."""
+MAX_WAIT = timedelta(hours=1)
+MAX_RETRY_AFTER = 2 * MAX_WAIT - FIRST_WAIT
+"""The longest delay that a channel may ask for."""
+KEEP_DELIVERED = timedelta(days=30)
+ABANDON_AFTER = timedelta(days=30)
+"""Age at which a delivery is abandoned: the message no longer helps, and a dead channel would fill the disk."""
+MIN_TRIES_BEFORE_ABANDON = 100
+"""Failed tries before a delivery is abandoned: a clock that jumps a month ahead must not abandon messages."""
+KEEP_ABANDONED = timedelta(days=365)
+MAX_FAILED_THREADS = 2
+"""A flush stops after this many failing threads in a row."""
+FLUSH_BUDGET_S = 40.0
+"""A flush starts no further message after this time."""
 
 
 class Undelivered(OpsctlError):
-    """A channel did not take a message. What it says is without secrets.
+    """A channel did not take a message. The text contains no secrets.
 
-    `is_permanent`: the same would fail again, until somebody changes something. `is_ambiguous`: it may have been taken
-    all the same. `retry_after`: so many seconds the other side wants us to wait.
+    `is_permanent`: a retry fails until a person changes something. `is_ambiguous`: the channel may have taken the
+    message nevertheless. `retry_after`: seconds that the channel asks opsctl to wait.
     """
 
     def __init__(
@@ -62,59 +62,59 @@ class OutboxItem:
     message: Message
     channel: str
     number: int
-    """Of its batch: items are delivered in this order."""
+    """Number of the batch: items are delivered in this order."""
     not_before: datetime | None = None
-    """The end of the quiet hours that it waits for."""
-    attempts: int = 0
-    next_attempt: datetime | None = None
-    asked_until: datetime | None = None
-    """The channel wants nothing before then, neither this nor any other message."""
+    """End of the quiet hours that delay the item."""
+    tries: int = 0
+    next_try: datetime | None = None
+    retry_not_before: datetime | None = None
+    """The channel asked for no message at all before this time."""
     is_refused: bool = False
-    """It failed for good, as far as the channel says: it holds up no others."""
+    """The channel refused the message permanently; other messages do not wait for this one."""
     sending: datetime | None = None
-    """An attempt was begun then, and nothing is known of how it ended."""
+    """Start of a try with unknown result."""
     error: str = ""
     fallback: str = ""
-    """The channel that was tried instead."""
+    """The channel that received the message instead."""
     reference: str = ""
-    """What the channel calls the message, once it has it."""
+    """The channel's own name for the delivered message."""
     is_delivered: bool = False
-    """It was taken, as far as could be written down."""
+    """The channel took the message; the file may still lie in the queue."""
 
     @property
     def name(self) -> str:
         return f"{self.number:08d}~{self.message.id}.json"
 
     def is_held_back(self, now: datetime) -> bool:
-        """The quiet hours are not over. Where their end lies further ahead than a day, a clock was wrong."""
+        """Return whether quiet hours delay the item. An end more than a day ahead comes from a wrong clock."""
         return self.not_before is not None and now < self.not_before < now + timedelta(hours=25)
 
     def must_wait(self, now: datetime) -> bool:
-        """The other side has asked for time, and it is not over; for more than we ever give, a clock was wrong."""
-        return self.asked_until is not None and now < self.asked_until < now + 2 * LONGEST_WAIT
+        """Return whether the channel's requested delay lasts. A longer delay than allowed comes from a wrong clock."""
+        return self.retry_not_before is not None and now < self.retry_not_before < now + 2 * MAX_WAIT
 
     def is_due(self, now: datetime) -> bool:
-        """It is time to try, or the time that was set lies further ahead than any that we set: a clock was wrong."""
+        """Return whether to try now. A next try further ahead than any delay comes from a wrong clock."""
         if self.is_held_back(now):
             return False
-        return self.next_attempt is None or not now < self.next_attempt < now + 2 * LONGEST_WAIT
+        return self.next_try is None or not now < self.next_try < now + 2 * MAX_WAIT
 
 
 _ITEM = TypeAdapter(OutboxItem)
 
 Deliver = Callable[[OutboxItem], str]
-"""Sends one item: the channel's own name for it. Raises Undelivered."""
+"""Sends one item and returns the channel's own name for the message. Raises Undelivered."""
 
-GiveUp = Callable[[OutboxItem], str]
-"""Asked of what still waits: the channel by which it is sent instead, if it is time for that."""
+ChooseFallback = Callable[[OutboxItem], str]
+"""Returns the channel to use instead for a waiting item; empty while the item keeps waiting."""
 
-Note = Callable[..., None]
-"""Writes into the journal of alerts."""
+WriteJournal = Callable[..., None]
+"""Appends to the journal of alerts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What became of one item."""
+    """One try to deliver an item."""
 
     item: OutboxItem
     error: Undelivered | None = None
@@ -122,17 +122,17 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """The outbox of a site. Its methods raise RunDirError where it cannot be written."""
+    """The outbox of a site. Its methods raise RunDirError if the directory cannot be written."""
 
     site: SiteDir
     clock: Clock
-    note: Note
-    elsewhere: Outbox | None = None
-    """The spare one, or the one that it is the spare of: what was delivered there is not delivered again."""
+    journal: WriteJournal
+    other: Outbox | None = None
+    """The spare outbox, or the main outbox of a spare one: messages delivered there are not delivered again."""
 
     def put(self, item: OutboxItem) -> None:
-        """Have it delivered. One that is there already, or was delivered, is left as it is."""
-        if self.knows(item) or (self.elsewhere and self.elsewhere.has_delivered(item)):
+        """Enqueue `item`. An item already enqueued or delivered stays unchanged."""
+        if self.knows(item) or (self.other and self.other.has_delivered(item)):
             return
         queue = self.queue(item.channel)
         try:
@@ -149,105 +149,111 @@ class Outbox:
         return (self.delivered(channel or item.channel) / item.name).exists()
 
     def waiting(self) -> list[OutboxItem]:
-        """All that is not delivered, the oldest first."""
+        """Return all undelivered items, the oldest first."""
         queues = self.site.alerts.glob("outbox/*/")
-        return sorted((item for queue in queues for item in _items(queue)), key=lambda item: item.name)
+        return sorted(chain.from_iterable(map(_items, queues)), key=lambda item: item.name)
 
     def queues(self) -> set[str]:
-        """The channels that something waits for."""
+        """Return the channels with waiting items."""
         return {path.parent.name for path in self.site.alerts.glob("outbox/*/*.json")}
 
     def reference(self, channel: str, message: str) -> str:
-        """What `channel` calls the message of that id; empty where it was not delivered there, or has no names."""
+        """Return the channel's own name for the message with id `message`; empty if there is none."""
         paths = self.delivered(channel).glob(f"*~{message}.json")
         return next((item.reference for path in paths if (item := _read(path))), "")
 
-    def flush(self, channel: str, deliver: Deliver, give_up: GiveUp) -> list[Delivery]:
-        """Deliver what waits for `channel`, if any of it is due; nothing where somebody else is at it."""
+    def flush(self, channel: str, deliver: Deliver, choose_fallback: ChooseFallback) -> list[Delivery]:
+        """Deliver the waiting items of `channel` if any item is due.
+
+        Does nothing while another process flushes the channel.
+        """
         queue = self.queue(channel)
         if not queue.is_dir():
             return []
-        attempts: list[Delivery] = []
-        with contextlib.suppress(LeaseBusy), self._alone(channel) as held:
-            for attempt in self._tried(queue, deliver, held):
-                attempts.append(attempt)
+        deliveries: list[Delivery] = []
+        with contextlib.suppress(LeaseBusy), self._lock(channel) as leases:
+            # Appended one by one: an error in the middle keeps the deliveries so far.
+            for delivery in self._try_items(queue, deliver, leases):
+                deliveries.append(delivery)
             for item in _items(queue):
-                if not item.fallback and (fallback := give_up(item)):
+                if not item.fallback and (fallback := choose_fallback(item)):
                     self._try_to_write(queue / item.name, replace(item, fallback=fallback))
         self._prune(channel)
-        return attempts
+        return deliveries
 
-    def abandon(self, channel: str, attempts: Sequence[Delivery]) -> list[OutboxItem]:
-        """What is to be set aside, after a flush that tried and to which the channel gave no sign of life."""
-        if not attempts or any(attempt.error is None or attempt.item.asked_until for attempt in attempts):
+    def find_expired(self, channel: str, deliveries: Sequence[Delivery]) -> list[OutboxItem]:
+        """Return the items to abandon after a flush in which the channel showed no sign of life."""
+        if not deliveries or any(delivery.error is None or delivery.item.retry_not_before for delivery in deliveries):
             return []
         items, now = _items(self.queue(channel)), self.clock.now()
-        if max((item.attempts for item in items), default=0) < LEAST_TRIES:
+        if max((item.tries for item in items), default=0) < MIN_TRIES_BEFORE_ABANDON:
             return []
-        return [item for item in items if now - (item.not_before or item.message.at) > GIVE_UP]
+        return [item for item in items if now - (item.not_before or item.message.at) > ABANDON_AFTER]
 
-    def set_aside(self, channel: str, items: Sequence[OutboxItem]) -> None:
-        """Try these no more. They are kept for a year, for people to read."""
-        with contextlib.suppress(LeaseBusy), self._alone(channel):
+    def abandon(self, channel: str, items: Sequence[OutboxItem]) -> None:
+        """Stop trying `items`. The files are kept for a year, for people to read."""
+        with contextlib.suppress(LeaseBusy), self._lock(channel):
             for item in items:
                 place = self.lost(channel)
                 try:
                     place.mkdir(parents=True, exist_ok=True)
                     (self.queue(channel) / item.name).replace(place / item.name)
-                except FileNotFoundError:  # somebody else was faster
+                except FileNotFoundError:  # another process was faster
                     continue
                 except OSError as error:
                     raise cannot_write(place, error) from error
-                self.note("given-up", channel=channel, id=item.message.id, attempts=item.attempts, why=item.error)
+                self.journal("given-up", channel=channel, id=item.message.id, attempts=item.tries, why=item.error)
 
     def abandoned(self) -> list[OutboxItem]:
-        """What was set aside, the oldest first."""
-        outbox_items = (item for place in self.site.alerts.glob("undelivered/*/") for item in _items(place))
-        return sorted(outbox_items, key=lambda item: item.name)
+        """Return the abandoned items, the oldest first."""
+        directories = self.site.alerts.glob("undelivered/*/")
+        return sorted(chain.from_iterable(map(_items, directories)), key=lambda item: item.name)
 
     @contextlib.contextmanager
-    def _alone(self, channel: str) -> Iterator[list[HeldLease]]:
-        """With nobody else at this channel, here or in the other outbox, where the same may wait.
+    def _lock(self, channel: str) -> Iterator[list[HeldLease]]:
+        """Take the leases of the channel's queue, here and in the other outbox.
 
-        Always taken in the same order: of two who want both, one gets them. Raises Busy, RunDirError.
+        The order is always the same, so that two processes do not block each other. Raises LeaseBusy, RunDirError.
         """
         mine = self.queue(channel)
-        queues = {mine, self.elsewhere.queue(channel)} if self.elsewhere else {mine}
-        held: list[HeldLease] = []
+        queues = {mine, self.other.queue(channel)} if self.other else {mine}
+        leases: list[HeldLease] = []
         with contextlib.ExitStack() as stack:
             for queue in sorted(path for path in queues if path.is_dir()):
                 try:
-                    held.append(stack.enter_context(lease(queue, self.clock, wait=0)))
+                    leases.append(stack.enter_context(lease(queue, self.clock, wait=0)))
                 except RunDirError:
                     if queue == mine:
                         raise
-            yield held
+            yield leases
 
-    def _tried(self, queue: Path, deliver: Deliver, held: Sequence[HeldLease]) -> Iterator[Delivery]:
-        """Try one after the other, until the time is over or the channel seems to be down. What belongs to a thread
-        that is stuck waits behind it: the good news does not come before the bad.
+    def _try_items(self, queue: Path, deliver: Deliver, leases: Sequence[HeldLease]) -> Iterator[Delivery]:
+        """Try the due items in order until the time budget is used or the channel seems to be down.
+
+        An item waits behind a failed item of the same thread: RESOLVED never arrives before the alert.
         """
-        until = self.clock.monotonic() + BUDGET
-        stuck: set[str] = set()
-        failures = 0
+        deadline = self.clock.monotonic() + FLUSH_BUDGET_S
+        failed_threads: set[str] = set()
+        failures_in_a_row = 0
         for item in self._due(queue):
-            if failures >= MOST_FAILURES or self.clock.monotonic() >= until:
+            if failures_in_a_row >= MAX_FAILED_THREADS or self.clock.monotonic() >= deadline:
                 return
-            if item.message.root not in stuck:
-                for held_lease in held:
-                    held_lease.refresh()
-                attempt = self._attempt(queue / item.name, item, deliver)
-                if attempt.error is None:
-                    failures = 0
-                elif not attempt.error.is_permanent:
-                    stuck.add(item.message.root)
-                    failures += 1
-                yield attempt
-                if attempt.item.asked_until:
-                    return
+            if item.message.root in failed_threads:
+                continue
+            for held_lease in leases:
+                held_lease.refresh()
+            delivery = self._try(queue / item.name, item, deliver)
+            if delivery.error is None:
+                failures_in_a_row = 0
+            elif not delivery.error.is_permanent:
+                failed_threads.add(item.message.root)
+                failures_in_a_row += 1
+            yield delivery
+            if delivery.item.retry_not_before:
+                return
 
     def _due(self, queue: Path) -> list[OutboxItem]:
-        """All that may be sent now, if any is due: one that gets through shows that the others can."""
+        """Return all items that may be sent now if at least one is due: one success shows that the channel works."""
         now = self.clock.now()
         items = [item for item in _items(queue) if not self._is_done(queue / item.name, item)]
         if any(item.must_wait(now) for item in items) or not any(item.is_due(now) for item in items):
@@ -255,43 +261,46 @@ class Outbox:
         return [item for item in items if item.is_due(now) or not (item.is_refused or item.is_held_back(now))]
 
     def _is_done(self, path: Path, item: OutboxItem) -> bool:
-        """Whether it was delivered by another way; then it is put away."""
+        """Archive an item that is already delivered, also by another channel; return whether it is."""
         by_fallback = item.fallback and self.has_delivered(item, item.fallback)
-        is_done = bool(by_fallback or (self.elsewhere and self.elsewhere.has_delivered(item)))
+        is_done = bool(by_fallback or (self.other and self.other.has_delivered(item)))
         if item.is_delivered:
-            self._put_away(path, item, is_written=True)
+            self._archive_delivered(path, item, is_written=True)
         elif is_done:
             self._archive(path, replace(item, error=f"delivered by {item.fallback or 'the spare outbox'}"))
         return is_done or item.is_delivered
 
-    def _attempt(self, path: Path, item: OutboxItem, deliver: Deliver) -> Delivery:
+    def _try(self, path: Path, item: OutboxItem, deliver: Deliver) -> Delivery:
         now = self.clock.now()
         if item.sending:
-            self.note("ambiguous", channel=item.channel, id=item.message.id, why="an attempt ended without saying how")
-        item = replace(item, attempts=item.attempts + 1, sending=now)
+            self.journal("ambiguous", channel=item.channel, id=item.message.id, why="the last try has no result")
+        item = replace(item, tries=item.tries + 1, sending=now)
         self._try_to_write(path, item)
         try:
             reference = deliver(item)
         except Undelivered as error:
             if error.is_ambiguous:
-                self.note("ambiguous", channel=item.channel, id=item.message.id, why=error.message)
-            after = _next(item, error, now)
+                self.journal("ambiguous", channel=item.channel, id=item.message.id, why=error.message)
             item = replace(
-                item, sending=None, error=error.message, is_refused=error.is_permanent, next_attempt=after,
-                asked_until=_asked(error, now),
-            )  # fmt: skip
+                item,
+                sending=None,
+                error=error.message,
+                is_refused=error.is_permanent,
+                next_try=_next_try(item, error, now),
+                retry_not_before=_retry_not_before(error, now),
+            )
             self._try_to_write(path, item)
             return Delivery(item=item, error=error)
-        item = replace(item, sending=None, error="", asked_until=None, reference=reference, is_delivered=True)
-        self._put_away(path, item, is_written=self._try_to_write(path, item))
+        item = replace(item, sending=None, error="", retry_not_before=None, reference=reference, is_delivered=True)
+        self._archive_delivered(path, item, is_written=self._try_to_write(path, item))
         return Delivery(item=item)
 
-    def _put_away(self, path: Path, item: OutboxItem, *, is_written: bool) -> None:
-        self.note("delivered", channel=item.channel, id=item.message.id, attempts=item.attempts)
+    def _archive_delivered(self, path: Path, item: OutboxItem, *, is_written: bool) -> None:
+        self.journal("delivered", channel=item.channel, id=item.message.id, attempts=item.tries)
         self._archive(path, item, is_written=is_written)
 
     def _archive(self, path: Path, item: OutboxItem, *, is_written: bool = False) -> None:
-        # Moving needs no space on the disk: what was delivered is not to be sent again.
+        # A rename needs no disk space: a delivered message is not sent again, even on a full disk.
         place = self.delivered(item.channel)
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -299,22 +308,22 @@ class Outbox:
         except OSError as error:
             with contextlib.suppress(OSError):
                 path.unlink()
-            self.note("unfiled", channel=item.channel, id=item.message.id, why=str(error))
+            self.journal("unfiled", channel=item.channel, id=item.message.id, why=str(error))
             return
         if not is_written:
             self._try_to_write(place / path.name, item)
 
     def _prune(self, channel: str) -> None:
         now = self.clock.now()
-        for place, time in ((self.delivered(channel), KEEP), (self.lost(channel), KEEP_SET_ASIDE)):
-            oldest = (now - time).timestamp()
-            for path in place.glob("*.json"):
+        for directory, keep in ((self.delivered(channel), KEEP_DELIVERED), (self.lost(channel), KEEP_ABANDONED)):
+            oldest = (now - keep).timestamp()
+            for path in directory.glob("*.json"):
                 with contextlib.suppress(OSError):
                     if path.stat().st_mtime < oldest:
                         path.unlink()
 
     def _try_to_write(self, path: Path, item: OutboxItem) -> bool:
-        """What cannot be noted of an attempt does not hold it back."""
+        """Write `item`; return whether that worked. A failed write does not stop the delivery."""
         try:
             self._write(path, item)
         except RunDirError:
@@ -336,7 +345,7 @@ class Outbox:
 
 
 def _items(queue: Path) -> list[OutboxItem]:
-    """In order. A file that is no item is left where it is."""
+    """Return the items in order. Other files are ignored."""
     return [item for path in sorted(queue.glob("*.json")) if (item := _read(path)) and item.name == path.name]
 
 
@@ -347,13 +356,13 @@ def _read(path: Path) -> OutboxItem | None:
         return None
 
 
-def _next(item: OutboxItem, error: Undelivered, now: datetime) -> datetime:
-    """Ever later, and not before the other side wants it; what was refused is tried seldom."""
-    grown = LONGEST_WAIT if error.is_permanent else min(FIRST_WAIT * 2 ** min(item.attempts - 1, 10), LONGEST_WAIT)
-    return max(now + grown, _asked(error, now) or now)
+def _next_try(item: OutboxItem, error: Undelivered, now: datetime) -> datetime:
+    """Return the time of the next try: the wait doubles up to MAX_WAIT; a refused item waits MAX_WAIT."""
+    wait = MAX_WAIT if error.is_permanent else min(FIRST_WAIT * 2 ** min(item.tries - 1, 10), MAX_WAIT)
+    return max(now + wait, _retry_not_before(error, now) or now)
 
 
-def _asked(error: Undelivered, now: datetime) -> datetime | None:
-    """Until when the other side wants us to wait, within reason."""
-    seconds = min(error.retry_after, MOST_ASKED.total_seconds())
+def _retry_not_before(error: Undelivered, now: datetime) -> datetime | None:
+    """Return the end of the delay that the channel asked for, at most MAX_RETRY_AFTER ahead."""
+    seconds = min(error.retry_after, MAX_RETRY_AFTER.total_seconds())
     return now + timedelta(seconds=seconds) if seconds else None

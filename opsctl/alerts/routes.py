@@ -1,4 +1,4 @@
-"""Who is told of what, and when."""
+"""Routes: the channels that receive an alert, and when."""
 
 from __future__ import annotations
 
@@ -13,49 +13,55 @@ from opsctl.settings.alerts import AlertSettings, ChannelTable, FileTable, Route
 from opsctl.state.site_dir import SiteDir
 
 BUILT_IN = "log"
-"""The channel of a site that has none."""
+"""Name of the channel of a site that configures none."""
 
 
 def select_channels(rules: AlertSettings, site: SiteDir) -> dict[str, ChannelTable]:
-    """The site's channels, by name."""
+    """Return the site's channels by name."""
     return dict(rules.channels) or {BUILT_IN: FileTable(kind="file", path=str(site.alerts / "alerts.log"))}
 
 
 def severity(transition: Transition) -> Level:
-    """How bad it is or was: who was told that it is bad is told that it is over. Unknown for long is as a warning."""
+    """Return the worse severity of before and after; UNKNOWN counts as WARNING.
+
+    A RESOLVED message thus takes the same routes as the alert that it resolves.
+    """
     worst = max(transition.before, transition.finding.level, key=lambda level: SEVERITY[level])
     return Level.CRITICAL if worst is Level.CRITICAL else Level.WARNING
 
 
 def find_destinations(
-    noted: AlertTransition, rules: AlertSettings, known: Iterable[str], thread: Thread | None
+    change: AlertTransition, rules: AlertSettings, channels: Iterable[str], thread: Thread | None
 ) -> dict[str, datetime | None]:
-    """The channels that are to have it, each with the end of the quiet hours that it waits for, if it does.
+    """Return the channels that receive `change`, with the end of the quiet hours that delay the message.
 
-    A channel that was told of the incident is told how it goes on, whatever the routes say.
+    None means now. A channel that received the incident also receives its further messages, whatever the routes say.
     """
-    known = list(known)
-    moments: dict[str, datetime | None] = {}
+    names = list(channels)
+    followers = [name for name in thread.roots if name in names] if thread else []
+    if not rules.routes:
+        return dict.fromkeys([*followers, *names])
+    destinations: dict[str, datetime | None] = dict.fromkeys(followers)
+    routed: dict[str, datetime | None] = {}
     for route in rules.routes:
-        if _takes(route, noted.transition):
-            when = _when(route, noted.transition, rules.time_zone)
-            moments |= {name: sooner(when, moments.get(name, when)) for name in route.channels}
-    followed = dict.fromkeys((name for name in thread.roots if name in known) if thread else (), None)
-    return followed | (moments if rules.routes else dict.fromkeys(known, None))
+        if _matches(route, change.transition):
+            quiet_until = _find_quiet_end(route, change.transition, rules.time_zone)
+            routed |= {name: earliest(quiet_until, routed.get(name, quiet_until)) for name in route.channels}
+    return destinations | routed
 
 
-def find_fallback(rules: AlertSettings, known: Iterable[str], failed: str, tried: Iterable[str]) -> str | None:
-    """The channel to try instead of `failed`: the site's choice, else the next one that was not tried."""
-    candidates = [*filter(None, [rules.fallback]), *known]
+def find_fallback(rules: AlertSettings, channels: Iterable[str], failed: str, tried: Iterable[str]) -> str | None:
+    """Return the channel to use instead of `failed`: the site's fallback, else the next channel not in `tried`."""
+    candidates = [*filter(None, [rules.fallback]), *channels]
     return next((name for name in candidates if name not in {failed, *tried}), None)
 
 
-def sooner(*times: datetime | None) -> datetime | None:
-    """The earliest; None, which is now, before all."""
+def earliest(*times: datetime | None) -> datetime | None:
+    """Return the earliest time; None means now and precedes every time."""
     return None if None in times else min(time for time in times if time)
 
 
-def _takes(route: RouteTable, transition: Transition) -> bool:
+def _matches(route: RouteTable, transition: Transition) -> bool:
     finding = transition.finding
     return (
         SEVERITY[severity(transition)] >= SEVERITY[Level(route.level)]
@@ -64,16 +70,17 @@ def _takes(route: RouteTable, transition: Transition) -> bool:
     )
 
 
-def _when(route: RouteTable, transition: Transition, zone: str) -> datetime | None:
+def _find_quiet_end(route: RouteTable, transition: Transition, zone_name: str) -> datetime | None:
+    """Return the end of the route's quiet hours; None outside them and for critical transitions."""
     if not route.quiet or severity(transition) is Level.CRITICAL:
         return None
     begin, end = parse_hours(route.quiet)
-    where = ZoneInfo(zone) if zone else None
-    local = transition.at.astimezone(where)
+    zone = ZoneInfo(zone_name) if zone_name else None
+    local = transition.at.astimezone(zone)
     time = local.time()
     is_quiet = begin <= time < end if begin < end else time >= begin or time < end
     if not is_quiet:
         return None
     day = local.date() + timedelta(days=time >= end)
-    # Without a zone it is this machine's, which may be another one in the morning: the clocks are changed at night.
-    return datetime.combine(day, end, tzinfo=where).astimezone(transition.at.tzinfo)
+    # Without a zone, the machine's own zone applies; its offset may differ at the end: clocks change at night.
+    return datetime.combine(day, end, tzinfo=zone).astimezone(transition.at.tzinfo)

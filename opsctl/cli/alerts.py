@@ -49,7 +49,7 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
     """
     alerting = app.alerting
     now, state = app.clock.now(), alerting.ledger.read()
-    entries = [entry for entry in state.entries.values() if show_all or {entry.level, entry.seen} != {Level.OK}]
+    entries = [entry for entry in state.entries.values() if show_all or {entry.level, entry.latest_level} != {Level.OK}]
     silences = state.in_force(now)
     undelivered, abandoned = dispatch.list_undelivered(alerting), dispatch.list_abandoned(alerting)
     if as_json:
@@ -174,7 +174,7 @@ def _as_data(state: LedgerState, entry: LedgerEntry, now: datetime) -> dict[str,
         "key": entry.key,
         "level": entry.level,
         "since": entry.since,
-        "seen": entry.seen,
+        "seen": entry.latest_level,
         "checked_at": entry.checked_at,
         "incident": entry.incident,
         "finding": asdict(entry.finding) if entry.finding else None,
@@ -190,8 +190,8 @@ def _item_as_data(item: OutboxItem) -> dict[str, object]:
         "subject": item.message.subject,
         "at": item.message.at,
         "not_before": item.not_before,
-        "attempts": item.attempts,
-        "next_attempt": item.next_attempt,
+        "attempts": item.tries,
+        "next_attempt": item.next_try,
         "error": item.error,
         "fallback": item.fallback,
     }
@@ -204,7 +204,7 @@ def _table(state: LedgerState, entries: list[LedgerEntry], now: datetime) -> Tab
             Text(ledger_entry.key),
             Text(ledger_entry.level, STYLES[ledger_entry.level]),
             f"{ledger_entry.since:%Y-%m-%d %H:%M}",
-            Text(ledger_entry.seen, STYLES[ledger_entry.seen]),
+            Text(ledger_entry.latest_level, STYLES[ledger_entry.latest_level]),
             Text(ledger_entry.finding.summary if ledger_entry.finding else ""),
             Text(_marks(state, ledger_entry, now)),
         )
@@ -230,5 +230,5 @@ def _describe_delivery(item: OutboxItem, now: datetime) -> str:
     if item.is_held_back(now):
         return f" (held until the quiet hours end, {item.not_before or now:%H:%M} UTC)"
     by = f"; also sent by {item.fallback}" if item.fallback else ""
-    times = f"{item.attempts} attempt{'s' if item.attempts != 1 else ''}"
+    times = f"{item.tries} attempt{'s' if item.tries != 1 else ''}"
     return f" ({times}{f': {item.error}' if item.error else ''}{by})"

@@ -124,7 +124,7 @@ def stop(app: App, *, as_json: bool) -> None:
     if running and running.driver == daemons.NAME:
         done = daemons.stop(app.cron, running)
     elif running and running.driver == exported_lines.NAME:
-        app.cron.place.wanted.unlink(missing_ok=True)
+        app.cron.place.selected.unlink(missing_ok=True)
         done = f"stopped expecting ticks; the line on {running.host} still ticks until it is removed"
     else:
         cancelled = app.slurm_cron.stop() if app.cron.place.exists else []
@@ -159,20 +159,20 @@ def tick(app: App, *, slot: int, is_exported: bool, as_json: bool) -> int:
     try:
         driver.ensure(after=due, own=own)
     except OpsctlError as error:
-        app.cron.say(f"the next tick: {error.message}")
+        app.cron.report(f"the next tick: {error.message}")
     try:
         return _tick(app, due, as_json=as_json)
     finally:
         left = app.site.cron.limit_seconds - 60 - (app.clock.monotonic() - began)
         if not driver.follow(due, own, seconds=left):
-            app.cron.say("the next tick could not be submitted; the next command or guard tries again")
+            app.cron.report("the next tick could not be submitted; the next command or guard tries again")
 
 
 def _expect(app: App) -> None:
     try:
         exported_lines.expect(app.cron)
     except OpsctlError as error:
-        app.cron.say(error.message)  # a full disk is no reason not to tick
+        app.cron.report(error.message)  # a full disk is no reason not to tick
 
 
 def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:
@@ -180,7 +180,7 @@ def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:
     try:
         ran = work.run()
     except LeaseBusy as error:
-        app.cron.say(error.message)
+        app.cron.report(error.message)
         return 0
     if as_json:
         print_json({id: asdict(entry_run) for id, entry_run in ran.items()})

@@ -68,7 +68,7 @@ def watch(
     if nagios:
         return _nagios(app, names, trains)
     train_names = [app.find(train).name for train in trains]
-    watching = Watch(world=app, names=names, trains=train_names, acts=not dry_run)
+    watching = Watch(services=app, names=names, trains=train_names, acts=not dry_run)
     checked_at = float("-inf")
     while True:
         if not dry_run and app.clock.monotonic() - checked_at >= CRON_CHECK_INTERVAL_S:
@@ -97,10 +97,10 @@ def _show(report: CycleReport, *, is_short: bool) -> None:
 
 
 def _print_failures(report: CycleReport) -> None:
-    for attempt in report.attempts:
-        if attempt.error:
-            again = "not tried again" if attempt.error.is_permanent else "tried again later"
-            click.echo(f"opsctl: not delivered by {attempt.item.channel}, {again}: {attempt.error.message}", err=True)
+    for delivery in report.deliveries:
+        if delivery.error:
+            again = "not tried again" if delivery.error.is_permanent else "tried again later"
+            click.echo(f"opsctl: not delivered by {delivery.item.channel}, {again}: {delivery.error.message}", err=True)
     for problem in report.problems:
         click.echo(f"opsctl: {problem}", err=True)
 
@@ -118,7 +118,7 @@ def _nagios(app: App, names: Sequence[str], trains: Sequence[str]) -> int:
     """Print a Nagios status line, then the findings; return the exit code. An error is UNKNOWN."""
     try:
         known = [app.find(train).name for train in trains]
-        findings = Watch(world=app, names=names, trains=known, acts=False).cycle().findings
+        findings = Watch(services=app, names=names, trains=known, acts=False).cycle().findings
     except OpsctlError as error:
         print_text(f"UNKNOWN - {error.message}")
         return NAGIOS[Level.UNKNOWN]

@@ -1,1 +1,1 @@
-"""What is done while nobody looks: a crontab and drop-in directories, run by ticks that something drives."""
+"""Periodic jobs: a crontab and drop-in directories, run by the ticks of a driver."""

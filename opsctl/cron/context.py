@@ -1,4 +1,4 @@
-"""What ticks and drivers need of the world."""
+"""The input of ticks and drivers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tzlocal import get_localzone
 
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.crontab import CronEntry, Schedule, read_schedule, shipped
-from opsctl.cron.sbatch import foreign_to_us
+from opsctl.cron.sbatch import unset_slurm_variables
 from opsctl.ports import Clock
 from opsctl.settings.cron import CronSettings
 from opsctl.state.run_dir import check_trusted
@@ -22,19 +22,19 @@ from opsctl.state.run_dir import check_trusted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronContext:
-    """What ticks and drivers need of the world."""
+    """The input of ticks and drivers."""
 
     place: CronDir
     settings: CronSettings
     clock: Clock
     env: Mapping[str, str]
-    """What entries get, besides what the crontab sets."""
+    """Environment of the entries, before the crontab's own settings."""
     trust_parents: bool = False
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     @property
     def zone(self) -> tzinfo:
-        return zone_of(self.settings)
+        return find_zone(self.settings)
 
     @property
     def directory(self) -> Path:
@@ -44,7 +44,7 @@ class CronContext:
         return read_schedule(self.directory, self.zone)
 
     def check_trusted(self, entry: CronEntry) -> None:
-        """Refuse what others could have written. What is shipped is as good as this code. Raises RunDirError."""
+        """Refuse files that other users could have written; the shipped crontab is trusted. Raises RunDirError."""
         if self.settings.own_directory() is None:
             return
         root = self.directory if self.trust_parents else None
@@ -53,13 +53,13 @@ class CronContext:
             check_trusted([entry.source.resolve()], root=entry.source.resolve().parent if self.trust_parents else None)
 
 
-def zone_of(settings: CronSettings) -> tzinfo:
-    """Whose hours the crontab's are."""
+def find_zone(settings: CronSettings) -> tzinfo:
+    """Return the time zone of the crontab's hours."""
     return ZoneInfo(settings.time_zone) if settings.time_zone else get_localzone()
 
 
 def entry_env(env: Mapping[str, str], entry: CronEntry) -> dict[str, str]:
-    """What the entry finds in its environment: this opsctl first on its path, nothing of a job we may be in."""
-    ours = {name: value for name, value in env.items() if name not in foreign_to_us(env)}
+    """Return the entry's environment: this opsctl first on PATH, without the variables of a surrounding job."""
+    ours = {name: value for name, value in env.items() if name not in unset_slurm_variables(env)}
     path = entry.env.get("PATH") or env.get("PATH") or os.defpath
     return {**ours, **entry.env, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}"}

@@ -1,4 +1,4 @@
-"""Where cron keeps what it knows: `<root>/.site/cron`."""
+"""The directory of cron's files: `<root>/.site/cron`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from opsctl.state.site_dir import SiteDir
 
 @dataclass(frozen=True, slots=True)
 class CronDir:
-    """Properties are paths and touch nothing."""
+    """Properties are paths and read nothing."""
 
     site: SiteDir
 
     @property
     def path(self) -> Path:
-        """Whoever ticks holds its lease."""
+        """The directory itself; a tick holds the lease."""
         return self.site.cron
 
     @property
@@ -34,12 +34,12 @@ class CronDir:
 
     @property
     def driver(self) -> Path:
-        """Whoever starts, stops or revives the driver holds its lease."""
+        """The driver's directory; a process that starts, stops or revives the driver holds the lease."""
         return self.path / "driver"
 
     @property
-    def wanted(self) -> Path:
-        """Which driver is to run; without this file none is."""
+    def selected(self) -> Path:
+        """The file that names the selected driver; absent if no driver is selected."""
         return self.driver / "wanted.json"
 
     @property
@@ -51,10 +51,10 @@ class CronDir:
         return self.path.stat().st_uid == os.geteuid()
 
     def create(self) -> None:
-        """Make every directory of it. Raises RunDirError, also where it is somebody else's."""
+        """Create the directories. Raises RunDirError, also if another user owns the directory."""
         if self.exists and not self.is_ours:
             raise RunDirError(
-                f"{self.path}: belongs to {user_name(self.path.stat().st_uid)}, who ticks for this site",
+                f"{self.path}: belongs to {user_name(self.path.stat().st_uid)}, who runs cron for this site",
                 hint="ask them, or choose another `root` in site.toml",
             )
         self.site.create()
@@ -62,25 +62,28 @@ class CronDir:
             for path in (self.output, self.driver):
                 path.mkdir(exist_ok=True, mode=0o755)
         except OSError as error:
-            raise RunDirError(f"{self.path}: {error.strerror}", hint="is it yours, and is there space left?") from error
+            raise RunDirError(f"{self.path}: {error.strerror}", hint="check owner and free space") from error
 
     def touch(self, now: datetime) -> None:
-        """Say that the tick is alive. What stands in the way is seen by others, as a tick that did not come."""
+        """Record that the tick is alive. A failure shows up as a missing tick."""
         with contextlib.suppress(RunDirError):
             self.site.write(self.site.last_tick, f"{now.timestamp():.0f}\n")
 
-    def ticked(self) -> datetime | None:
-        """When a tick last gave a sign of life; None if never."""
+    def last_tick(self) -> datetime | None:
+        """Return when a tick last recorded a sign of life; None if never."""
         try:
             return datetime.fromtimestamp(float(self.site.last_tick.read_text()), UTC)
         except (OSError, ValueError, OverflowError):
             return None
 
     def is_overdue(self, every: int, now: datetime) -> bool:
-        """Whether a driver is wanted, by us, and no tick came for two rounds and more: one look at two files."""
+        """Return whether this user selected a driver and no tick came for more than two intervals.
+
+        Reads the state of two files only.
+        """
         try:
-            found = self.wanted.stat()
+            status = self.selected.stat()
         except OSError:
             return False
-        since = max(self.ticked() or datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(found.st_mtime, UTC))
-        return found.st_uid == os.geteuid() and (now - since).total_seconds() > 2 * every + min(120, every)
+        since = max(self.last_tick() or datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(status.st_mtime, UTC))
+        return status.st_uid == os.geteuid() and (now - since).total_seconds() > 2 * every + min(120, every)

@@ -1,4 +1,4 @@
-"""What cron did, does and will do, from its files."""
+"""The status of cron, from files only."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from opsctl.cron.drivers.daemon import alive, describe
 from opsctl.cron.run_history import EntryResult, EntryRun, read_ledger
 from opsctl.errors import OpsctlError
 
-AT_WORK = 60.0
-"""Seconds: a tick that works gives a sign of life more often."""
+ALIVE_S = 60.0
+"""A running tick records a sign of life more often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class EntryStatus:
     started: datetime | None
     seconds: float
     result: str
-    """Empty if it has not run yet; `cut off` if the tick that ran it was killed."""
+    """Empty if the entry has not run yet; `cut off` if the tick was killed during the entry."""
     detail: str
     output: str
     next: datetime | None
@@ -34,23 +34,23 @@ class EntryStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronStatus:
     driver: str
-    """Who ticks, in words; empty if nobody is to."""
+    """The selected driver in words; empty if no driver is selected."""
     last_tick: datetime | None
     is_overdue: bool
     every: int
     directory: str
     ticks: int
-    """How many the ledger remembers."""
+    """Number of ticks in the ledger."""
     entries: tuple[EntryStatus, ...]
     problems: tuple[str, ...]
-    """Lines that make no sense, entries that will not be run."""
+    """Invalid lines and refused entries."""
 
 
 def read_cron_status(cron: CronContext) -> CronStatus:
-    """Asks Slurm nothing."""
+    """Return the status of cron, without calling Slurm."""
     now, ledger, schedule, wanted = cron.clock.now(), read_ledger(cron.place), cron.schedule(), alive(cron)
-    last = cron.place.ticked()
-    works = last is not None and (now - last).total_seconds() < AT_WORK
+    last = cron.place.last_tick()
+    works = last is not None and (now - last).total_seconds() < ALIVE_S
     return CronStatus(
         driver=describe(wanted) if wanted else "",
         last_tick=last,
@@ -58,14 +58,15 @@ def read_cron_status(cron: CronContext) -> CronStatus:
         every=cron.settings.every,
         directory=str(cron.directory),
         ticks=len(ledger.ticks),
-        entries=tuple(_entry(entry, ledger.entries.get(entry.id, EntryRun(since=now)), works=works)
-                      for entry in schedule.entries),
+        entries=tuple(
+            _entry(entry, ledger.entries.get(entry.id, EntryRun(since=now)), works=works) for entry in schedule.entries
+        ),
         problems=(*schedule.problems, *_refused(cron, schedule.entries)),
-    )  # fmt: skip
+    )
 
 
 def _refused(cron: CronContext, entries: tuple[CronEntry, ...]) -> Iterator[str]:
-    """What a tick would not run, said before it is due."""
+    """Return one line per entry that a tick would refuse, before the entry is due."""
     for entry in entries:
         try:
             cron.check_trusted(entry)
@@ -79,6 +80,12 @@ def _refused(cron: CronContext, entries: tuple[CronEntry, ...]) -> Iterator[str]
 def _entry(entry: CronEntry, ran: EntryRun, *, works: bool) -> EntryStatus:
     result = "cut off" if ran.result is EntryResult.RUNNING and not works else str(ran.result or "")
     return EntryStatus(
-        id=entry.id, when=entry.when.text, started=ran.started, seconds=ran.seconds, result=result, detail=ran.detail,
-        output=ran.output, next=entry.when.after(ran.since),
-    )  # fmt: skip
+        id=entry.id,
+        when=entry.when.text,
+        started=ran.started,
+        seconds=ran.seconds,
+        result=result,
+        detail=ran.detail,
+        output=ran.output,
+        next=entry.when.after(ran.since),
+    )

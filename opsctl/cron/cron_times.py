@@ -1,4 +1,4 @@
-"""Five-field times, by APScheduler's triggers."""
+"""Five-field crontab times, evaluated by APScheduler's triggers."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ INSTANT = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """The times that one line of a crontab names."""
+    """The times of one crontab line."""
 
     text: str
     triggers: tuple[CronTrigger, ...]
-    """Each names some of the times."""
+    """The times are the union of the triggers."""
     is_daily: bool
-    """It names hours of the day, so in the night in which an hour comes twice it means one of them."""
+    """Whether hours are given: then a repeated hour at the end of summer time counts once."""
 
     def after(self, moment: datetime) -> datetime | None:
-        """The first of the times after `moment`; None if there is none, such as for 30 February."""
-        moments = [self._next(trigger, moment) for trigger in self.triggers]
-        return min((each for each in moments if each), default=None)
+        """Return the first time after `moment`; None if there is none, such as for 30 February."""
+        times = [self._next(trigger, moment) for trigger in self.triggers]
+        return min((time for time in times if time), default=None)
 
     def _next(self, trigger: CronTrigger, moment: datetime) -> datetime | None:
-        # In UTC, for adding to a local time forgets which of two equal hours it is in.
-        found: datetime | None = trigger.get_next_fire_time(None, moment.astimezone(UTC) + INSTANT)
-        while found and found.fold and self.is_daily:
-            found = trigger.get_next_fire_time(None, found.astimezone(UTC) + INSTANT)
-        return found
+        # In UTC: arithmetic on local times loses which of two equal hours is meant.
+        time: datetime | None = trigger.get_next_fire_time(None, moment.astimezone(UTC) + INSTANT)
+        while time and time.fold and self.is_daily:
+            time = trigger.get_next_fire_time(None, time.astimezone(UTC) + INSTANT)
+        return time
 
 
 def parse_when(text: str, zone: tzinfo) -> When:
-    """Five fields as crontab(5) has them, or a macro such as @daily. Raises ValueError.
+    """Parse five fields of crontab(5) or a macro such as @daily. Raises ValueError.
 
-    As there, if both day of month and day of week are restricted, a day is meant that fits one of them.
+    As in crontab(5), if both day of month and day of week are restricted, one matching field is enough.
     """
     if text.startswith("@") and text not in MACROS:
-        raise ValueError(f"{text!r} is not known; there are: {', '.join(MACROS)}")
+        raise ValueError(f"{text!r} is unknown; valid macros: {', '.join(MACROS)}")
     fields = MACROS.get(text, text).split()
     if len(fields) != 5:
         raise ValueError(f"{text!r} has {len(fields)} fields, needs 5: minute, hour, day of month, month, day of week")
@@ -65,7 +65,7 @@ def parse_when(text: str, zone: tzinfo) -> When:
 
 
 def weekdays(field: str) -> str:
-    """Crontab's days of the week as APScheduler's, which counts from Monday where crontab counts from Sunday."""
+    """Return crontab's days of the week as names: APScheduler counts from Monday, crontab from Sunday."""
     if field == "*":
         return field
     days: set[int] = set()
@@ -80,10 +80,11 @@ def _span(part: str) -> set[int]:
         raise ValueError(f"{part!r} is not a day of the week: 0 to 7 or sun to sat, 1-5, */2")
     first, last, step = match.groups()
     low = _number(first) if first else 0
-    high = _number(last) if last else 6 if (first is None or step) else low
-    high = 7 if last and high == 0 else high
+    high = 6 if first is None or step else low
+    if last:
+        high = _number(last) or 7
     if high < low:
-        raise ValueError(f"{part!r}: the days of the week start with Sunday, so this goes backwards")
+        raise ValueError(f"{part!r}: weeks start on Sunday, so the range goes backwards")
     return {number % 7 for number in range(low, high + 1, int(step or 1))}
 
 

@@ -1,4 +1,4 @@
-"""What is to be done and when: the lines of a crontab, and what lies in the drop-in directories beside it."""
+"""Read the schedule: the lines of a crontab and the files of the drop-in directories next to it."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from pathlib import Path
 from opsctl.cron.cron_times import When, parse_when
 
 DROP_INS = {"cron.hourly": "0 * * * *", "cron.daily": "0 5 * * *", "cron.weekly": "0 5 * * 1"}
-"""Directories, and when what lies in them is due."""
+"""Drop-in directories and their times."""
 NOT_SCRIPTS = re.compile(r"\..*|.*(~|\.bak|\.disabled|\.md|\.orig|\.swp|\.txt)", re.DOTALL)
-"""Names that people and editors leave lying about."""
+"""Names of files that are not scripts, such as editor backups."""
 SETTING = re.compile(r"([A-Za-z_]\w*)\s*=\s*(.*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronEntry:
-    """One thing to do, again and again."""
+    """One periodic job."""
 
     id: str
-    """The same at each tick, printable and without line feeds: the crontab's command, or `cron.daily/NAME`."""
+    """Constant over ticks, printable, without line feeds: the crontab's command, or `cron.daily/NAME`."""
     when: When
     source: Path
-    """The file that it comes from, which nobody else may write."""
+    """The file that defines the entry; other users must not be able to write this file."""
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
-    """What the crontab sets for it."""
+    """Variables that the crontab sets."""
     is_batch: bool = False
-    """A batch script, to be submitted."""
+    """Whether the entry is a batch script for sbatch."""
     refused: str = ""
-    """Why it cannot be run."""
+    """Why the entry cannot run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     entries: tuple[CronEntry, ...]
     problems: tuple[str, ...]
-    """Lines that make no sense, files that cannot be read: told, and no reason not to run the rest."""
+    """Invalid lines and unreadable files; the other entries run nevertheless."""
 
 
 def shipped() -> Path:
@@ -49,7 +49,7 @@ def shipped() -> Path:
 
 
 def read_schedule(directory: Path, zone: tzinfo) -> Schedule:
-    """The crontab in `directory`, then its drop-in directories. Any of them may be missing, but not all."""
+    """Read the crontab in `directory`, then the drop-in directories. Missing files are allowed."""
     entries: dict[str, CronEntry] = {}
     problems: list[str] = []
     if not directory.is_dir():
@@ -58,7 +58,7 @@ def read_schedule(directory: Path, zone: tzinfo) -> Schedule:
         if isinstance(entry, str):
             problems.append(entry)
         elif entry.id in entries:
-            problems.append(f"{entry.source}: {entry.id!r} is there twice; only the first is run")
+            problems.append(f"{entry.source}: {entry.id!r} is defined twice; only the first runs")
         else:
             entries[entry.id] = entry
     return Schedule(entries=tuple(entries.values()), problems=tuple(problems))
@@ -73,12 +73,12 @@ def _crontab(path: Path, zone: tzinfo) -> Iterator[CronEntry | str]:
         yield f"{path}: {error}"
         return
     env: dict[str, str] = {}
-    for number, line in enumerate((each.strip() for each in lines), 1):
+    for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
             continue
         if match := SETTING.fullmatch(line):
             if match[1] == "CRON_TZ":
-                yield f"{path}:{number}: CRON_TZ is not known; set `time_zone` in [cron] of site.toml"
+                yield f"{path}:{number}: CRON_TZ is not supported; set `time_zone` in [cron] of site.toml"
             env[match[1]] = match[2].strip("\"'") if match[2][:1] in ("'", '"') else match[2]
             continue
         try:
@@ -119,18 +119,22 @@ def _drop_in(path: Path, when: When) -> CronEntry:
     refused = "" if is_batch or os.access(path, os.X_OK) else "not executable: chmod +x it"
     argv = ("sbatch", "--parsable", str(path)) if is_batch else (str(path),)
     return CronEntry(
-        id=printable(f"{path.parent.name}/{path.name}"), when=when, source=path, argv=argv, is_batch=is_batch,
+        id=printable(f"{path.parent.name}/{path.name}"),
+        when=when,
+        source=path,
+        argv=argv,
+        is_batch=is_batch,
         refused=refused,
-    )  # fmt: skip
+    )
 
 
 def printable(text: str) -> str:
-    """The text for a terminal and for a ledger, whatever bytes a file's name is made of."""
+    """Return the text escaped for a terminal and a ledger: file names may hold any bytes."""
     text = os.fsencode(text).decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def is_due(entry: CronEntry, since: datetime, now: datetime) -> bool:
-    """Whether one of its times has come, however many did: a tick runs each entry at most once."""
+    """Return whether one or more of the entry's times have passed: a tick runs an entry at most once."""
     next_time = entry.when.after(since)
     return next_time is not None and next_time <= now

@@ -1,4 +1,4 @@
-"""What entries printed: kept for some days, bounded in bytes and in files."""
+"""Output of entries, stored for some days, bounded in bytes and files."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from opsctl.settings.cron import CronSettings
 from opsctl.state.run_dir import all_trains
 
 KEEP_BYTES = 1 << 20
-"""Of one run of one entry."""
+"""Limit for one run of one entry."""
 TOTAL_BYTES = 64 << 20
-"""Of all that is kept."""
-LEFT_BEHIND = 86_400.0
-"""Seconds after which a temporary file has no writer any more."""
+"""Limit for all output files."""
+ABANDONED_AFTER_S = 86_400.0
+"""Age at which a temporary file has lost its writer."""
 TEMPORARY = re.compile(r"\.lease\.[0-9a-f]{32}(\.broken)?|\..+\.[a-z0-9_]{8}")
-"""What a lease is made of, and what becomes a file when it is whole."""
+"""Names of lease files and of half-written files."""
 PLACES = ("", "switches/", "requests/", "heartbeat/", "attempts/*/", "revisions/.*/", "checkpoints/", "publish/")
 """Where opsctl writes in a run directory."""
 
 
 def keep_output(directory: Path, id: str, at: datetime, text: bytes) -> str:
-    """The name of the file that has it; none for nothing, for files are what parallel file systems run out of."""
+    """Store `text` and return the file's name; empty output makes no file, to save inodes."""
     if not text:
         return ""
     slug = re.sub(r"[^A-Za-z0-9]+", "-", id).strip("-")[:40] or "entry"
@@ -41,9 +41,9 @@ def keep_output(directory: Path, id: str, at: datetime, text: bytes) -> str:
 
 
 def prune(directory: Path, now: datetime, *, keep: timedelta, files: int, total: int = TOTAL_BYTES) -> int:
-    """Remove what is older than `keep`, and the oldest of what is more than `files` or `total` bytes; how many went.
+    """Remove files older than `keep` and the oldest files beyond `files` or `total` bytes; return the number removed.
 
-    Also what batch scripts wrote there. What cannot be removed stays.
+    Includes the output of batch scripts. Files that cannot be removed stay.
     """
     oldest, removed, room = (now - keep).timestamp(), 0, total
     for number, (mtime, size, path) in enumerate(sorted(_files(directory), reverse=True), 1):
@@ -56,10 +56,12 @@ def prune(directory: Path, now: datetime, *, keep: timedelta, files: int, total:
 
 
 def sweep(place: CronDir, now: datetime, settings: CronSettings) -> int:
-    """Prune, and remove the temporary files that killed writers left in the site's directory and in those of our
-    trains; how many files went."""
+    """Prune the output and remove temporary files of killed writers; return the number of files removed.
+
+    Covers the site's directory and this user's trains.
+    """
     removed = prune(place.output, now, keep=timedelta(days=settings.keep_days), files=settings.keep_files)
-    old = now.timestamp() - LEFT_BEHIND
+    old = now.timestamp() - ABANDONED_AFTER_S
     for path in (*place.site.path.rglob(".*.*"), *_temporary(place.site.path.parent)):
         with contextlib.suppress(OSError):
             if path.is_file() and not path.is_symlink() and path.stat().st_mtime < old:
@@ -69,7 +71,7 @@ def sweep(place: CronDir, now: datetime, settings: CronSettings) -> int:
 
 
 def _temporary(root: Path) -> Iterator[Path]:
-    """In our trains' directories, but in those of a checkpoint and in logs, which are not ours to tidy."""
+    """Return the temporary files of this user's trains, except in logs and inside checkpoints."""
     for run in all_trains(root):
         with contextlib.suppress(OSError):
             if run.is_ours:
@@ -83,7 +85,7 @@ def _files(directory: Path) -> Iterator[tuple[float, int, Path]]:
             for entry in scandir_iterator:
                 with contextlib.suppress(OSError):
                     if entry.is_file(follow_symlinks=False):
-                        seen = entry.stat(follow_symlinks=False)
-                        yield seen.st_mtime, seen.st_size, Path(entry.path)
+                        status = entry.stat(follow_symlinks=False)
+                        yield status.st_mtime, status.st_size, Path(entry.path)
     except OSError:
         return

@@ -1,4 +1,4 @@
-"""What became of an entry, from how its program ended."""
+"""Derive an entry's result from the exit of its program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def judge_submission(done: Bounded, before: EntryRun, start: EntryRun) -> EntryR
     if done.code == 0 and (match := JOB.fullmatch(done.output)):
         return replace(start, result=EntryResult.OK, detail=f"job {match[1].decode()}")
     if done.code and NOT_SUBMITTED.search(done.output):
-        # Still due: for the next tick.
+        # The entry stays due for the next tick.
         return replace(start, since=before.since, result=EntryResult.FAILED, detail="Slurm did not answer; tried again")
     if done.code is None:
         return replace(start, result=EntryResult.UNKNOWN, detail="sbatch did not end; it may have been submitted")

@@ -1,4 +1,4 @@
-"""What was run: when, how long, with what result. One file, replaced atomically by whoever holds the lease."""
+"""The run history: time, duration and result of entries and ticks. One file, replaced atomically under the lease."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 from opsctl.cron.cron_dir import CronDir
 
 FORGET = timedelta(days=30)
-"""An entry that was taken away is remembered for so long, should it come back."""
-TICKS = 50
-"""So many ticks are remembered."""
+"""Time for which a removed entry is remembered, in case the entry returns."""
+MAX_TICKS = 50
+"""Number of ticks remembered."""
 
 
 class EntryResult(StrEnum):
@@ -22,44 +22,44 @@ class EntryResult(StrEnum):
     FAILED = "failed"
     TIMEOUT = "timeout"
     REFUSED = "refused"
-    """It was not run: it is not executable, or others could have written it."""
+    """Not run: not executable, or writable by other users."""
     UNKNOWN = "unknown"
-    """Slurm did not answer, so it may or may not have been submitted."""
+    """Slurm did not answer: the script may or may not have been submitted."""
     RUNNING = "running"
-    """It has begun. If no tick is at work, the one that ran it was killed."""
+    """Started. Without a running tick, the tick was killed during the entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRun:
-    """What became of one entry, the last time."""
+    """The last run of one entry."""
 
     since: datetime
-    """It is due at its first time after this."""
+    """The entry is due at the first scheduled time after this."""
     started: datetime | None = None
     seconds: float = 0.0
     result: EntryResult | None = None
     detail: str = ""
     """Such as `exit 3`, or the job that was submitted."""
     output: str = ""
-    """The file that has what it printed, if anything."""
+    """Name of the output file, empty without output."""
     again: bool = False
-    """It was begun before, by a tick that was killed: it is not begun a third time."""
+    """Whether this run repeats one whose tick was killed; there is no third run."""
 
     @property
     def was_cut_off(self) -> bool:
-        """Its tick was killed, if no tick is at work, and it may be begun again."""
+        """Whether the tick was killed during the entry (unless a tick runs now) and the entry may run again."""
         return self.result is EntryResult.RUNNING and not self.again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickRun:
-    """One tick that came."""
+    """One tick."""
 
     at: datetime
     slot: datetime | None
-    """When it was to come, if a driver said so."""
+    """Scheduled time of the tick, if the driver passed one."""
     by: str
-    """The host and, under Slurm, the job."""
+    """Host and, under Slurm, job id."""
     seconds: float
     ran: tuple[str, ...]
 
@@ -74,33 +74,33 @@ class RunHistory:
         return replace(self, entries={**self.entries, id: ran})
 
     def with_tick(self, tick: TickRun) -> RunHistory:
-        return replace(self, ticks=(*self.ticks, tick)[-TICKS:])
+        return replace(self, ticks=(*self.ticks, tick)[-MAX_TICKS:])
 
     def without_stale(self, known: set[str], now: datetime) -> RunHistory:
-        """Without what nobody has heard of for long."""
+        """Return the history without entries unknown for longer than FORGET."""
         entry_runs = {id: ran for id, ran in self.entries.items() if id in known or now - ran.since < FORGET}
         return replace(self, entries=entry_runs)
 
 
 def read_ledger(place: CronDir) -> RunHistory:
-    """What was written last; an empty one if there is none, or it cannot be understood.
+    """Return the stored history; an empty one if the file is missing or broken.
 
-    Without a ledger nothing is run twice, and nothing is caught up with.
+    Without a history no entry runs twice, and missed times are not made up.
     """
     try:
-        given = json.loads(place.ledger.read_text())
-        entries = {str(id): _ran(each) for id, each in given["entries"].items()}
-        return RunHistory(entries=entries, ticks=tuple(_tick(each) for each in given["ticks"]))
+        content = json.loads(place.ledger.read_text())
+        entries = {str(id): _parse_run(fields) for id, fields in content["entries"].items()}
+        return RunHistory(entries=entries, ticks=tuple(_parse_tick(fields) for fields in content["ticks"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return RunHistory()
 
 
 def write_ledger(place: CronDir, ledger: RunHistory) -> None:
-    """Raises RunDirError."""
+    """Store the history. Raises RunDirError."""
     place.site.write(place.ledger, json.dumps(asdict(ledger), default=str, indent=1) + "\n")
 
 
-def _ran(fields: dict[str, Any]) -> EntryRun:
+def _parse_run(fields: dict[str, Any]) -> EntryRun:
     result = fields.get("result")
     times = {name: _time(fields.get(name)) for name in ("since", "started")}
     if times["since"] is None:
@@ -108,10 +108,16 @@ def _ran(fields: dict[str, Any]) -> EntryRun:
     return EntryRun(**{**fields, **times, "result": EntryResult(result) if result else None})
 
 
-def _tick(fields: dict[str, Any]) -> TickRun:
-    return TickRun(**{**fields, "at": datetime.fromisoformat(fields["at"]), "slot": _time(fields["slot"]),
-                   "ran": tuple(fields["ran"])})  # fmt: skip
+def _parse_tick(fields: dict[str, Any]) -> TickRun:
+    return TickRun(
+        **{
+            **fields,
+            "at": datetime.fromisoformat(fields["at"]),
+            "slot": _time(fields["slot"]),
+            "ran": tuple(fields["ran"]),
+        }
+    )
 
 
-def _time(given: object) -> datetime | None:
-    return datetime.fromisoformat(given) if isinstance(given, str) else None
+def _time(text: object) -> datetime | None:
+    return datetime.fromisoformat(text) if isinstance(text, str) else None

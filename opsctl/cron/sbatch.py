@@ -1,4 +1,4 @@
-"""Submitting one batch script that is not a train's."""
+"""Submit a batch script that belongs to no train."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from opsctl.scheduler.slurm import NO_FILTER, TIMEOUT_S
 from opsctl.scheduler.slurm_errors import HINT, raise_for_error
 
 
-def foreign_to_us(env: Mapping[str, str]) -> dict[str, None]:
-    """What the job that we may be in says of itself, and what its user set for commands typed by hand: nothing that a
-    script of its own should inherit."""
-    ours = {name for name in env if name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_"))} - {"SLURM_CONF"}
-    return dict.fromkeys(ours)
+def unset_slurm_variables(env: Mapping[str, str]) -> dict[str, None]:
+    """Return the Slurm variables to unset: those of a surrounding job, and defaults for commands typed by hand."""
+    names = {name for name in env if name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_"))} - {"SLURM_CONF"}
+    return dict.fromkeys(names)
 
 
 def sbatch(runner: Runner, env: Mapping[str, str], script: str, *, options: Sequence[str] = ()) -> str:
-    """Submit the text of a script; the job's id. `env` is that of this process.
+    """Submit the text of a script and return the job's id. `env` is the environment of this process.
 
-    Raises SchedulerError, or Unreachable, and then it is unknown whether it was submitted.
+    Raises SchedulerError. After Unreachable, the script may or may not have been submitted.
     """
     argv = ("sbatch", "--parsable", *options)
     try:
         out = raise_for_error(
-            runner.run(argv, timeout=TIMEOUT_S, stdin=script, env=NO_FILTER["sbatch"] | foreign_to_us(env))
+            runner.run(argv, timeout=TIMEOUT_S, stdin=script, env=NO_FILTER["sbatch"] | unset_slurm_variables(env))
         ).out
     except TimedOut as error:
         raise Unreachable(str(error), hint=HINT) from error

@@ -1,4 +1,4 @@
-"""One tick: run what is due, each entry at most once, and write down what became of it."""
+"""One tick: run every due entry at most once and record the results."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from opsctl.errors import OpsctlError, RunDirError
 from opsctl.host.system import hostname, run_bounded
 from opsctl.state.lease import HeldLease, lease
 
-SIGN_OF_ATTEMPT = 20.0
-"""Seconds between two that a tick gives while it works: of a lease, nobody waits for longer than two minutes."""
-SBATCH_TIMEOUT = 30.0
+PULSE_S = 20.0
+"""Interval of a tick's signs of life; a lease without one for two minutes is stale."""
+SBATCH_TIMEOUT_S = 30.0
 
 
 @dataclass(kw_only=True)
 class TickRunner:
-    """A tick at work."""
+    """A running tick."""
 
     cron: CronContext
     slot: datetime | None
-    """When the driver meant it to come. A node whose clock is behind does not wait for that time again."""
+    """Scheduled time of the tick. A node with a slow clock uses this time as its own."""
     ledger: RunHistory = field(default_factory=RunHistory)
     problems: list[str] = field(default_factory=list)
-    held: HeldLease | None = None
+    lease: HeldLease | None = None
     _alive: float = float("-inf")
-    _kept: bool = True
-    """Whether the ledger could be written the last time."""
+    _is_ledger_written: bool = True
+    """Whether the last write of the ledger worked."""
 
     @property
     def now(self) -> datetime:
@@ -42,7 +42,7 @@ class TickRunner:
         return max(now, self.slot) if self.slot else now
 
     def run(self) -> dict[str, EntryRun]:
-        """Run what is due; what became of it. Raises Busy while another tick is at work."""
+        """Run the due entries and return their results. Raises LeaseBusy while another tick runs."""
         began = self.cron.clock.monotonic()
         late = began + max(self.cron.settings.limit_seconds - 60, self.cron.settings.limit_seconds / 2)
         with self._lease():
@@ -62,9 +62,9 @@ class TickRunner:
     def _lease(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             try:
-                self.held = stack.enter_context(lease(self.cron.place.path, self.cron.clock, wait=2))
+                self.lease = stack.enter_context(lease(self.cron.place.path, self.cron.clock, wait=2))
             except RunDirError as error:
-                # A full disk. Better two ticks at once than nobody awake.
+                # A full disk: two ticks at once are better than none.
                 self._problem(f"without a lease: {error.message}")
             yield
 
@@ -77,12 +77,16 @@ class TickRunner:
         entries = {entry.id: self.ledger.entries.get(entry.id, fresh) for entry in schedule.entries}
         self.ledger = replace(self.ledger.without_stale(set(entries), now), entries={**self.ledger.entries, **entries})
         self._write()
-        # What cannot be written down now would be caught up with again at each tick.
-        floor = datetime.min.replace(tzinfo=UTC) if self._kept else now - every
-        cut_off = {id for id, ran in entries.items() if self.held and ran.was_cut_off}
-        # Not what is submitted: it may well be in the queue.
-        return [cron_entry for cron_entry in schedule.entries if (cron_entry.id in cut_off and not cron_entry.is_batch)
-                or is_due(cron_entry, max(entries[cron_entry.id].since, floor), now)]  # fmt: skip
+        # Without a writable ledger, every tick would make up the same missed times.
+        floor = datetime.min.replace(tzinfo=UTC) if self._is_ledger_written else now - every
+        cut_off = {id for id, ran in entries.items() if self.lease and ran.was_cut_off}
+        # An interrupted batch entry is not repeated: the job may be in the queue.
+        return [
+            cron_entry
+            for cron_entry in schedule.entries
+            if (cron_entry.id in cut_off and not cron_entry.is_batch)
+            or is_due(cron_entry, max(entries[cron_entry.id].since, floor), now)
+        ]
 
     def _run(self, entry: CronEntry, left: float) -> EntryRun:
         before, began = self.ledger.entries[entry.id], self.cron.clock.monotonic()
@@ -108,27 +112,33 @@ class TickRunner:
         except OpsctlError as error:
             return replace(start, result=EntryResult.REFUSED, detail=error.message)
         settings, place = self.cron.settings, self.cron.place
-        most = SBATCH_TIMEOUT if entry.is_batch else settings.timeout_seconds
-        home = Path(self.cron.env.get("HOME", "/"))
+        timeout_s = min(left, SBATCH_TIMEOUT_S if entry.is_batch else settings.timeout_seconds)
+        cwd = place.output if entry.is_batch else Path(self.cron.env.get("HOME", "/"))
+        if not entry.is_batch and not cwd.is_dir():
+            cwd = Path("/")
         try:
             done = run_bounded(
-                entry.argv, env=entry_env(self.cron.env, entry), timeout=min(most, left), keep=KEEP_BYTES,
-                cwd=place.output if entry.is_batch else home if home.is_dir() else Path("/"), pulse=self._pulse,
-            )  # fmt: skip
+                entry.argv,
+                env=entry_env(self.cron.env, entry),
+                timeout=timeout_s,
+                keep=KEEP_BYTES,
+                cwd=cwd,
+                pulse=self._pulse,
+            )
         except OSError as error:
             return replace(start, result=EntryResult.FAILED, detail=f"cannot be started: {error.strerror}")
-        ran = judge_submission(done, before, start) if entry.is_batch else judge_result(done, start, min(most, left))
+        ran = judge_submission(done, before, start) if entry.is_batch else judge_result(done, start, timeout_s)
         if entry.is_batch and ran.result is EntryResult.OK:
             return ran
         return replace(ran, output=keep_output(place.output, entry.id, self.cron.clock.now(), done.output))
 
     def _pulse(self) -> None:
-        if self.cron.clock.monotonic() - self._alive < SIGN_OF_ATTEMPT:
+        if self.cron.clock.monotonic() - self._alive < PULSE_S:
             return
         self._alive = self.cron.clock.monotonic()
         self.cron.place.touch(self.cron.clock.now())
-        if self.held:
-            self.held.refresh()
+        if self.lease:
+            self.lease.refresh()
 
     def _end(self, ran: tuple[str, ...], seconds: float) -> None:
         settings, now = self.cron.settings, self.cron.clock.now()
@@ -146,12 +156,12 @@ class TickRunner:
     def _write(self) -> None:
         try:
             write_ledger(self.cron.place, self.ledger)
-            self._kept = True
+            self._is_ledger_written = True
         except RunDirError as error:
-            if self._kept:
+            if self._is_ledger_written:
                 self._problem(error.message)
-            self._kept = False
+            self._is_ledger_written = False
 
     def _problem(self, text: str) -> None:
         self.problems.append(text)
-        self.cron.say(text)
+        self.cron.report(text)

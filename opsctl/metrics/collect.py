@@ -83,7 +83,7 @@ def _jobs(world: MetricsServices) -> list[Job] | None:
 
 
 def _site(world: MetricsServices) -> Iterator[MetricSample]:
-    if ticked := CronDir(SiteDir.of(world.root)).ticked():
+    if ticked := CronDir(SiteDir.of(world.root)).last_tick():
         yield MetricSample("opsctl_cron_last_tick_timestamp_seconds", ticked.timestamp())
     try:
         levels = Counter(entry.level for entry in world.alerting.ledger.read().entries.values())

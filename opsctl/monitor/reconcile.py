@@ -1,4 +1,4 @@
-"""One round over the trains of a root: finalize what nobody finalized, and do what was asked for while nothing ran."""
+"""Reconcile the trains of a root: finalize ended attempts, apply switches, carry out requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from opsctl.state.switches import Request, Switch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconciledTrain:
-    """What a round did for one train."""
+    """Result of reconciling one train."""
 
     train: str
     done: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class ReconciledTrain:
 def reconcile_root(
     root: Path, scheduler: Scheduler, chain_of: Callable[[RunDir], TrainArrays]
 ) -> list[ReconciledTrain]:
-    """Attend to every train below `root` that is ours. Raises Unreachable."""
+    """Reconcile every train of this user below `root`. Raises Unreachable."""
     trains = [run for run in all_trains(root) if may_act(run)]
     return reconcile_all([chain_of(run) for run in trains], scheduler, scheduler.jobs() if trains else [])
 
@@ -42,9 +42,9 @@ def reconcile_root(
 def reconcile_all(
     chains: Sequence[TrainArrays], scheduler: Scheduler, jobs: Sequence[Job], care: NodeCare | None = None
 ) -> list[ReconciledTrain]:
-    """Attend to these trains, with the whole queue given, and at most one question to accounting for all.
+    """Reconcile `chains` with the whole queue in `jobs` and at most one call of accounting for all trains.
 
-    A train that fails stops no other; one of which there is nothing to tell is left out.
+    A failing train does not stop the others. Trains without an action or error are left out of the result.
     """
     gone = [array for chain in chains for array in _vanished(chain, jobs)]
     past = load_past_jobs(scheduler, list(dict.fromkeys(gone)))
@@ -56,7 +56,7 @@ def _vanished(chain: TrainArrays, jobs: Sequence[Job]) -> list[str]:
     try:
         return find_vanished(chain.run, take_snapshot(chain.run, chain.journal, jobs))
     except (OpsctlError, OSError):
-        return []  # reconciling to it meets the same, and tells
+        return []  # reconciling the train raises and reports the same error
 
 
 def _reconcile_one(
@@ -69,12 +69,16 @@ def _reconcile_one(
 
 
 def reconcile(
-    chain: TrainArrays, jobs: Sequence[Job] | None = None, past: Sequence[Job] | None = None, *,
+    chain: TrainArrays,
+    jobs: Sequence[Job] | None = None,
+    past: Sequence[Job] | None = None,
+    *,
     care: NodeCare | None = None,
-) -> list[str]:  # fmt: skip
-    """Settle what nobody finalized, note switches, carry out requests, give nodes back whose exclusion is over; what
-    was
-    done, in words. Only for the owner; without `care` nothing is done about nodes."""
+) -> list[str]:
+    """Finalize, journal switches, carry out requests and readmit nodes; return one sentence per action.
+
+    Only for the train's owner. Without `care`, no node is excluded or drained.
+    """
     done = switches.journal_switches(chain.run, chain.journal)
     fields = read_toml(chain.run.config)
     rules = parse(GuardSettings, fields.get("guard", {}), str(chain.run.config))
@@ -86,7 +90,7 @@ def reconcile(
 
 
 def readmit_nodes(chain: TrainArrays, fields: dict[str, Any]) -> list[str]:
-    """Let what is queued have the nodes again whose exclusion is over, but those that a person has excluded."""
+    """Readmit nodes with an expired exclusion to the queued tasks, except nodes excluded in train.toml."""
     table = fields.get("slurm")
     node_set = nodeset(str(table.get("exclude", ""))) if isinstance(table, dict) else nodeset("")
     ends, now = excluded_until(chain.journal.events()), chain.journal.clock.now()
@@ -106,9 +110,10 @@ def _nodes(fields: dict[str, object]) -> int:
 
 
 def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
-    """Do what a team-mate asked for, or refuse it; then take the request away, last, so that none is lost.
+    """Carry out or refuse a team member's request, then remove the request file.
 
-    Nothing if somebody else was faster. Raises Unreachable, and then the request stays.
+    The file is removed last, so that no request is lost. Does nothing if another process was faster. Raises
+    Unreachable and leaves the request in place.
     """
     with lease(chain.run.path, chain.journal.clock):
         if not request.path.exists():
@@ -119,7 +124,7 @@ def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
         except Unreachable:
             raise
         except (InputError, SchedulerError) as error:
-            done = f"{request.verb.value} asked for by {request.by} refused: {error.message}"
+            done = f"{request.verb.value} requested by {request.by} refused: {error.message}"
             chain.journal.append(EventKind.REQUEST_REFUSED, verb=request.verb, by=request.by, why=error.message)
         request.path.unlink(missing_ok=True)
     return [done]
@@ -127,13 +132,13 @@ def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
 
 def _release(chain: TrainArrays, request: Request, nodes: int) -> str:
     if armed := switches.read(chain.run, Switch.KILL):
-        raise InputError(f"the kill switch is armed, by {armed.by}")
+        raise InputError(f"{armed.by} armed the kill switch")
     if request.exclude:
         chain.exclude(request.exclude, needed=nodes)
-    # The next attempt would see the pause switch and hold the rest again.
+    # With the pause switch still armed, the next attempt would hold the rest again.
     if switches.read(chain.run, Switch.PAUSE):
         chain.journal.append(EventKind.DISARMED, switch=Switch.PAUSE, by=request.by)
         switches.disarm(chain.run, Switch.PAUSE)
     arrays = chain.release()
     excluded = f" without {request.exclude}" if request.exclude else ""
-    return f"released {', '.join(arrays) or 'nothing'}{excluded}, as {request.by} asked"
+    return f"released {', '.join(arrays) or 'nothing'}{excluded}, as requested by {request.by}"

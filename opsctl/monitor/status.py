@@ -1,4 +1,4 @@
-"""What a train is doing now, from one look at the queue and the files of its run directory."""
+"""The status of a train, from one snapshot of the queue and the files of the run directory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedAttempt:
-    """An attempt that began, by its own word, and that nobody has seen the end of."""
+    """An attempt that started and is not finalized."""
 
     attempt: str
     nodes: str
@@ -57,7 +57,7 @@ class StartedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastAttempt:
-    """The last task that ended."""
+    """The last finalized attempt."""
 
     attempt: str
     outcome: str
@@ -65,20 +65,20 @@ class LastAttempt:
     why: str
     at: datetime
     advice: str = ""
-    """What to do about the cause, where it was looked for and found."""
+    """Remedy for the diagnosed cause; empty without a diagnosis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainStatus:
-    """All that `opsctl status` says of one train."""
+    """The data of `opsctl status` for one train."""
 
     train: str
     state: str
     """One of STATES."""
     slurm: str
-    """Why nothing is known of the queue; empty where Slurm has answered."""
+    """Why the queue is unknown; empty if Slurm answered."""
     running: tuple[Running, ...] | None
-    """None where Slurm has not answered."""
+    """None if Slurm did not answer."""
     waiting: tuple[Waiting, ...] | None
     begun: StartedAttempt | None
     progress: Progress | None
@@ -86,23 +86,32 @@ class TrainStatus:
     switches: tuple[Armed, ...]
     requests: tuple[Request, ...]
     alerts: tuple[OpenAlert, ...]
-    """Open ones that are about it, the worst first."""
+    """Open alerts of the train, the worst first."""
     notes: tuple[str, ...]
-    """What somebody should look at."""
+    """Problems that need a person."""
 
 
 def read_status(
-    run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datetime, alerts: Sequence[OpenAlert] = (), *,
+    run: RunDir,
+    journal: Journal,
+    jobs: Sequence[Job] | None,
+    now: datetime,
+    alerts: Sequence[OpenAlert] = (),
+    *,
     away: str = "",
-) -> TrainStatus:  # fmt: skip
-    """The status of `run`, given the whole queue and what is open of all trains. Where there is no queue, `away` says
-    why, and it is what the run's own files know."""
+) -> TrainStatus:
+    """Return the status of `run` from the whole queue and the open alerts of all trains.
+
+    Without a queue, `away` is the reason, and the status comes from the run directory only.
+    """
     snapshot = take_snapshot(run, journal, jobs or ())
     last, begun = _last_attempt(snapshot), _begun(run, snapshot)
     state = _state(snapshot, last)
     if jobs is None and state != "not submitted":
-        state = "unknown"  # what has left the queue and what nobody could be asked about look the same
-    progress = _seen_progress(run, snapshot, state, now) if jobs is not None else _told_progress(run, begun)
+        state = "unknown"  # without an answer of Slurm, a running task looks like an ended one
+    progress = _progress_from_files(run, begun)
+    if jobs is not None:
+        progress = _progress_from_queue(run, snapshot, state, now)
     return TrainStatus(
         train=run.name,
         state=state,
@@ -145,26 +154,25 @@ def _last_attempt(snapshot: TrainSnapshot) -> LastAttempt | None:
         return None
     event = list(snapshot.history.finalized.values())[-1]
     texts = {key: str(event.data[key]) for key in ("attempt", "outcome", "action", "why")}
-    found = snapshot.history.diagnosed.get(texts["attempt"])
-    return LastAttempt(at=event.when, advice=str(found.data["advice"]) if found else "", **texts)
+    diagnosed = snapshot.history.diagnosed.get(texts["attempt"])
+    return LastAttempt(at=event.when, advice=str(diagnosed.data["advice"]) if diagnosed else "", **texts)
 
 
 def _begun(run: RunDir, snapshot: TrainSnapshot) -> StartedAttempt | None:
-    attempt = next(
-        (each for each in reversed(snapshot.history.started) if each not in snapshot.history.finalized), None
-    )
+    history = snapshot.history
+    attempt = next((name for name in reversed(history.started) if name not in history.finalized), None)
     if attempt is None:
         return None
     start = read_start(run.attempt(attempt))
     return StartedAttempt(attempt=attempt, nodes=start.nodes if start else "", at=snapshot.history.started[attempt])
 
 
-def _told_progress(run: RunDir, begun: StartedAttempt | None) -> Progress | None:
+def _progress_from_files(run: RunDir, begun: StartedAttempt | None) -> Progress | None:
     start = read_start(run.attempt(begun.attempt)) if begun else None
     return read_progress(run, attempt=begun.attempt if begun else "", begin=start.main_log if start else 0)
 
 
-def _seen_progress(run: RunDir, snapshot: TrainSnapshot, state: str, now: datetime) -> Progress | None:
+def _progress_from_queue(run: RunDir, snapshot: TrainSnapshot, state: str, now: datetime) -> Progress | None:
     active = next((job for job in snapshot.active if job.state is JobState.RUNNING), None)
     attempt = active.attempt if active else ""
     start = read_start(run.attempt(attempt)) if attempt else None
@@ -173,14 +181,16 @@ def _seen_progress(run: RunDir, snapshot: TrainSnapshot, state: str, now: dateti
 
 
 def _pace(run: RunDir, snapshot: TrainSnapshot, active: Job | None, now: datetime) -> TaskPace:
-    running_s = (active.end - now).total_seconds() if active and active.end else math.inf if active else 0.0
+    running_s = math.inf if active else 0.0
+    if active and active.end:
+        running_s = (active.end - now).total_seconds()
     return TaskPace(
         task_s=_limit_s(run.config), running_s=max(0.0, running_s), waits_s=tuple(measure_waits(snapshot.history))
-    )  # fmt: skip
+    )
 
 
 def _limit_s(config: Path) -> float:
-    """How long a task may take; without end where the settings cannot be read."""
+    """Return the time limit of a task in seconds; infinite if train.toml cannot be read."""
     try:
         minutes = parse_slurm_minutes(str(read_toml(config)["slurm"]["time_limit"]))
     except (OpsctlError, KeyError, TypeError):
@@ -206,7 +216,7 @@ def _notes(run: RunDir, snapshot: TrainSnapshot) -> list[str]:
 
 
 def _shortage(run: RunDir, snapshot: TrainSnapshot, progress: Progress | None) -> list[str]:
-    """That the queue will be empty before the last step, as far as that can be foreseen."""
+    """Return a note if the queued tasks do not suffice for the remaining steps."""
     queued = sum(len(job.tasks) or 1 for job in snapshot.waiting)
     needed = progress.left.attempts if progress and progress.left else 0
     if needed <= queued:

@@ -1,4 +1,4 @@
-"""The watch cycle: attend to the trains, look at everything once, tell people what has changed."""
+"""The watch cycle: reconcile the trains, run every watchdog once, alert people of transitions."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
 from opsctl.watchdogs.slurm_status import find_related_jobs
 
 Unit = tuple[str, str]
-"""A watchdog and the name of what it looks at."""
+"""Names of a watchdog and of its target: a train, a file system or `site`."""
 
 
 class WatchServices(Protocol):
-    """What a cycle needs; the App has it all."""
+    """The services that a cycle needs; App provides them."""
 
     @property
     def site(self) -> SiteSettings: ...
@@ -56,145 +56,174 @@ class WatchServices(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleReport:
-    """What a cycle found and did."""
+    """Result of one watch cycle."""
 
     findings: tuple[Finding, ...]
     reconciled: tuple[ReconciledTrain, ...] = ()
     transitions: tuple[Transition, ...] = ()
-    """What people are told."""
-    attempts: tuple[Delivery, ...] = ()
+    """The transitions of which people are notified."""
+    deliveries: tuple[Delivery, ...] = ()
     problems: tuple[str, ...] = ()
-    """What of the cycle itself went wrong."""
+    """Failures of the cycle itself."""
     seconds: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """Cycles over the trains of a site. Keep it between cycles: it remembers which watchdogs hang."""
+    """Watch cycles over the trains of a site. Keep the object between cycles: it remembers which watchdogs hang."""
 
-    world: WatchServices
+    services: WatchServices
     names: Sequence[str] = ()
     """Watchdogs; empty for all."""
     trains: Sequence[str] = ()
-    """Names of trains; empty for all, and for what belongs to no train."""
+    """Names of trains; empty for all trains and for the watchdogs of the site and its file systems."""
     acts: bool = True
-    """Whether to act: attend to the trains, cancel what hangs, record, alert, ping. If not, it is only a look."""
+    """Whether to reconcile, cancel hung tasks, record, alert and ping. False: only run the watchdogs."""
     _isolation: Isolation[Unit, Any] = field(init=False)
     _problems: list[str] = field(default_factory=list)
     _slurm_answers: bool = True
-    _is_whole: bool = True
-    """Whether all that was to be done was done, so far."""
+    _is_complete: bool = True
+    """Whether every step of the cycle has worked so far."""
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.names if name not in WATCHDOGS]:
             raise InputError(f"no watchdog {unknown[0]!r}; there are: {', '.join(WATCHDOGS)}")
-        self._isolation = Isolation(self.world.clock, self.world.site.watch.timeout_seconds)
+        self._isolation = Isolation(self.services.clock, self.services.site.watch.timeout_seconds)
 
     @property
     def watchdogs(self) -> dict[str, Watchdog[WatchContext, Any, Any]]:
         return {name: watchdog for name, watchdog in WATCHDOGS.items() if not self.names or name in self.names}
 
     def cycle(self) -> CycleReport:
-        """One cycle. Whatever fails in it is told by its findings or among its problems: it does not raise."""
-        began, self._problems, self._is_whole = self.world.clock.monotonic(), [], True
-        runs = [run for run in all_trains(self.world.site.root_path) if not self.trains or run.name in self.trains]
-        jobs, slurm = self._jobs() if runs else ([], [])
+        """Run one cycle. Failures become findings or `problems`; nothing is raised."""
+        began, self._problems, self._is_complete = self.services.clock.monotonic(), [], True
+        runs = [run for run in all_trains(self.services.site.root_path) if not self.trains or run.name in self.trains]
+        jobs, slurm_findings = self._read_queue() if runs else ([], [])
         self._slurm_answers = jobs is not None
-        reconciled = self._attend(runs, jobs) if self.acts and jobs is not None else []
-        context, broken = self._scene(runs, jobs)
-        answers = self._isolation.run(dict(self._units(context)))
-        self._is_whole = self._is_whole and not any(map(_has_failed, answers.values()))
-        findings = [*broken, *self._findings(answers), *slurm]
+        reconciled = self._reconcile(runs, jobs) if self.acts and jobs is not None else []
+        context, unreadable = self._collect_context(runs, jobs)
+        results = self._isolation.run(dict(self._units(context)))
+        self._is_complete = self._is_complete and not any(map(_has_failed, results.values()))
+        findings = [*unreadable, *self._collect_findings(results), *slurm_findings]
         transitions: list[Transition] = []
-        attempts: list[Delivery] = []
+        deliveries: list[Delivery] = []
         if self.acts:
-            findings = [self._acted(context, finding) for finding in findings]
-        if self.acts and self._is_ours():
-            findings += self._gone(context, answers, findings)
-            transitions, attempts = self._tell(findings)
+            findings = [self._cancel_hung(context, finding) for finding in findings]
+        if self.acts and self._is_alert_owner():
+            findings += self._resolve_vanished(context, results, findings)
+            transitions, deliveries = self._notify(findings)
         return CycleReport(
-            findings=tuple(findings), reconciled=tuple(reconciled), transitions=tuple(transitions),
-            attempts=tuple(attempts), problems=tuple(self._problems), seconds=self.world.clock.monotonic() - began,
-        )  # fmt: skip
+            findings=tuple(findings),
+            reconciled=tuple(reconciled),
+            transitions=tuple(transitions),
+            deliveries=tuple(deliveries),
+            problems=tuple(self._problems),
+            seconds=self.services.clock.monotonic() - began,
+        )
 
-    # --- what there is
+    # --- collect
 
-    def _is_ours(self) -> bool:
-        """Whoever keeps the site's alerts is the one that tells people; others look after their own trains."""
-        path = self.world.alerting.site.path
+    def _is_alert_owner(self) -> bool:
+        """Return whether this user owns the site's alerts. Other users only reconcile their own trains."""
+        path = self.services.alerting.site.path
         try:
             return path.stat().st_uid == os.geteuid()
         except OSError:
-            return not path.parent.exists() or os.access(path.parent, os.W_OK)  # whoever may make it
+            # The directory does not exist yet: a user who can create the directory becomes the owner.
+            return not path.parent.exists() or os.access(path.parent, os.W_OK)
 
-    def _jobs(self) -> tuple[list[Job] | None, list[Finding]]:
-        """The whole queue, and whether Slurm answers: one finding for it, and none of every train."""
+    def _read_queue(self) -> tuple[list[Job] | None, list[Finding]]:
+        """Return the whole queue and one finding about Slurm; the queue is None if Slurm does not answer."""
         key = "slurm/site"
         try:
-            return self.world.scheduler.jobs(), [Finding(key=key, level=Level.OK, summary="Slurm answers")]
+            return self.services.scheduler.jobs(), [Finding(key=key, level=Level.OK, summary="Slurm answers")]
         except OpsctlError as error:
-            text, self._is_whole = f"Slurm: {error.message}", False
-            return None, [Finding(key=key, level=Level.UNKNOWN, summary=text, remedy="opsctl doctor")]
+            self._is_complete = False
+            summary = f"Slurm: {error.message}"
+            return None, [Finding(key=key, level=Level.UNKNOWN, summary=summary, remedy="opsctl doctor")]
 
-    def _nodes(self, trains: Sequence[WatchedTrain]) -> tuple[Node, ...] | None:
-        """Asked only where somebody wants to know, and where Slurm has just answered."""
-        if "node_health" not in self.watchdogs or not any(train.seen and train.seen.active for train in trains):
+    def _read_nodes(self, trains: Sequence[WatchedTrain]) -> tuple[Node, ...] | None:
+        """Return every node if a watchdog needs nodes and a train runs; None if Slurm does not answer."""
+        if "node_health" not in self.watchdogs or not any(train.snapshot and train.snapshot.active for train in trains):
             return ()
         try:
-            return tuple(self.world.scheduler.nodes())
+            return tuple(self.services.scheduler.nodes())
         except OpsctlError as error:
             self._problems.append(error.message)
-            self._is_whole = False
+            self._is_complete = False
             return None
 
-    def _attend(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[ReconciledTrain]:
-        """Settle, note switches, carry out requests; as isolated as all else, for it reads the same files."""
-        mine = [self.world.chain(run) for run in runs if may_act(run)]
-        work = partial(reconciling.reconcile_all, mine, self.world.scheduler, jobs, self.world.node_care)
-        answer = self._isolation.run({("attend", "trains"): work})["attend", "trains"]
-        if isinstance(answer, Failed):
-            self._problems.append(f"reconciling to the trains: {answer.why}")
-            self._is_whole = False
+    def _reconcile(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[ReconciledTrain]:
+        """Reconcile this user's trains, isolated like the watchdogs: a hanging file system must not stop the cycle."""
+        chains = [self.services.chain(run) for run in runs if may_act(run)]
+        work = partial(reconciling.reconcile_all, chains, self.services.scheduler, jobs, self.services.node_care)
+        result = self._isolation.run({("reconcile", "trains"): work})["reconcile", "trains"]
+        if isinstance(result, Failed):
+            self._problems.append(f"reconciling the trains: {result.why}")
+            self._is_complete = False
             return []
-        return list(answer)
+        return list(result)
 
-    def _scene(self, runs: Sequence[RunDir], jobs: Sequence[Job] | None) -> tuple[WatchContext, list[Finding]]:
-        """Everything that is looked at, and findings on trains that cannot be read."""
-        read = self._isolation.run({("train", run.name): partial(self._watched, run, jobs) for run in runs})
-        trains = tuple(each for each in read.values() if isinstance(each, WatchedTrain))
-        broken = [
-            Finding(key=f"train/{name}", level=Level.WARNING, summary=f"{name} is not watched: {each.why}",
-                         train=name, evidence=each.traceback)
-            for (_, name), each in read.items()
-            if isinstance(each, Failed)
-        ]  # fmt: skip
-        alerting = self.world.alerting
-        places = (alerting.site.path, alerting.spare.path) if self._is_ours() else (alerting.spare.path,)
-        memory = WatchdogMemory(places[0] / "watch", self._problems, *(path / "watch" for path in places[1:]))
+    def _collect_context(
+        self, runs: Sequence[RunDir], jobs: Sequence[Job] | None
+    ) -> tuple[WatchContext, list[Finding]]:
+        """Return the input of the watchdogs, and one finding per unreadable train."""
+        results = self._isolation.run({("train", run.name): partial(self._read_train, run, jobs) for run in runs})
+        trains: list[WatchedTrain] = []
+        unreadable: list[Finding] = []
+        for (_, name), result in results.items():
+            if isinstance(result, Failed):
+                unreadable.append(
+                    Finding(
+                        key=f"train/{name}",
+                        level=Level.WARNING,
+                        summary=f"{name} is not watched: {result.why}",
+                        train=name,
+                        evidence=result.traceback,
+                    )
+                )
+            else:
+                trains.append(result)
         context = WatchContext(
-            site=self.world.site, now=self.world.clock.now(), clock=self.world.clock, runner=self.world.engine_runner,
-            memory=memory, site_dir=alerting.site.path, trains=trains,
-            nodes=self._nodes(trains), acts=self.acts,
-        )  # fmt: skip
-        return context, broken
+            site=self.services.site,
+            now=self.services.clock.now(),
+            clock=self.services.clock,
+            runner=self.services.engine_runner,
+            memory=self._open_memory(),
+            site_dir=self.services.alerting.site.path,
+            trains=tuple(trains),
+            nodes=self._read_nodes(trains),
+            acts=self.acts,
+        )
+        return context, unreadable
 
-    def _watched(self, run: RunDir, jobs: Sequence[Job] | None) -> WatchedTrain:
+    def _open_memory(self) -> WatchdogMemory:
+        alerting = self.services.alerting
+        spare = alerting.spare.path / "watch"
+        if not self._is_alert_owner():
+            return WatchdogMemory(spare, self._problems)
+        return WatchdogMemory(alerting.site.path / "watch", self._problems, spare)
+
+    def _read_train(self, run: RunDir, jobs: Sequence[Job] | None) -> WatchedTrain:
         config = parse(TrainSettings, read_toml(run.config), str(run.config))
-        journal = self.world.journal(run)
+        journal = self.services.journal(run)
         if jobs is None:
-            return WatchedTrain(run=run, config=config, seen=None)
+            return WatchedTrain(run=run, config=config, snapshot=None)
         snapshot = take_snapshot(run, journal, jobs)
         ours = {job.id for job in snapshot.jobs}
         also = find_related_jobs(config.watch.also_jobs, tuple(jobs), user_name(run.path.stat().st_uid), ours)
-        return WatchedTrain(run=run, config=config, seen=snapshot, also=also, events=tuple(journal.events()))
+        return WatchedTrain(run=run, config=config, snapshot=snapshot, also=also, events=tuple(journal.events()))
 
     def _units(self, context: WatchContext) -> Iterable[tuple[Unit, Callable[[], list[Finding]]]]:
-        generator = (each for each in self.watchdogs.values() if self._slurm_answers or not each.needs_slurm)
-        for watchdog in generator:
-            for name, thing in self._things(watchdog, context):
-                yield (watchdog.name, name), partial(_look, watchdog, context, thing)
+        for watchdog in self.watchdogs.values():
+            if watchdog.needs_slurm and not self._slurm_answers:
+                continue
+            for name, target in self._select_targets(watchdog, context):
+                yield (watchdog.name, name), partial(_evaluate, watchdog, context, target)
 
-    def _things(self, watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext) -> list[tuple[str, Any]]:
+    def _select_targets(
+        self, watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext
+    ) -> list[tuple[str, Any]]:
         if watchdog.of == "train":
             return [(train.name, train) for train in context.trains if watchdog.name not in train.config.watch.off]
         if self.trains:
@@ -203,107 +232,118 @@ class Watch:
             return [("site", None)]
         return [(filesystem.name, filesystem) for filesystem in filesystems(context.site)]
 
-    # --- what follows
+    # --- act
 
-    def _findings(self, answers: dict[Unit, Any]) -> list[Finding]:
+    def _collect_findings(self, results: dict[Unit, Any]) -> list[Finding]:
         findings: list[Finding] = []
-        for (name, thing), answer in answers.items():
-            if isinstance(answer, Failed):
-                train = thing if WATCHDOGS[name].of == "train" else ""
+        for (name, target), result in results.items():
+            if isinstance(result, Failed):
                 findings.append(
                     Finding(
-                        key=f"{name}/{thing}", level=Level.UNKNOWN, train=train, evidence=answer.traceback,
-                        summary=f"{name} could not look at {thing}: {answer.why}",
+                        key=f"{name}/{target}",
+                        level=Level.UNKNOWN,
+                        train=target if WATCHDOGS[name].of == "train" else "",
+                        evidence=result.traceback,
+                        summary=f"{name} could not check {target}: {result.why}",
                     )
-                )  # fmt: skip
+                )
             else:
-                findings += answer
+                findings += result
         return findings
 
-    def _acted(self, context: WatchContext, finding: Finding) -> Finding:
-        """Cancel a task that hangs, where its train's config says so; the finding, with what was done."""
-        train = next(
-            (watched_train for watched_train in context.trains if finding.key == f"hang/{watched_train.name}"), None
-        )
+    def _cancel_hung(self, context: WatchContext, finding: Finding) -> Finding:
+        """Cancel a hung task if its train.toml says so; return the finding with the action."""
+        train = next((train for train in context.trains if finding.key == f"hang/{train.name}"), None)
         if train is None or finding.level is not Level.CRITICAL:
             return finding
         job, attempt = train.running, train.attempt
         if not train.config.watch.hang_cancels or not may_act(train.run) or not attempt or not job or not job.tasks:
             return finding
-        # Before it ends, or its finalization would take it for one that somebody cancelled.
+        # Written before the task ends: without the reason, finalizing would blame the cancellation on a person.
         with contextlib.suppress(OpsctlError):
             request_stop(train.run, attempt, StopKind.HUNG, finding.summary)
         try:
-            name = self.world.chain(train.run).cancel_task(job.tasks[0], finding.summary)
-            did = f"opsctl cancelled {name}, so that the next task starts"
+            name = self.services.chain(train.run).cancel_task(job.tasks[0], finding.summary)
+            action = f"opsctl cancelled {name}, so that the next task starts"
         except OpsctlError as error:
-            did = f"opsctl could not cancel it: {error.message}"
-        return replace(finding, done=(did,), remedy=f"opsctl status {train.name}")
+            action = f"opsctl could not cancel the task: {error.message}"
+        return replace(finding, done=(action,), remedy=f"opsctl status {train.name}")
 
-    def _gone(self, context: WatchContext, answers: dict[Unit, Any], findings: Sequence[Finding]) -> list[Finding]:
-        """What was not well and is not there any more: a node that the train left, a train that was removed."""
+    def _resolve_vanished(
+        self, context: WatchContext, results: dict[Unit, Any], findings: Sequence[Finding]
+    ) -> list[Finding]:
+        """Return OK findings for open alerts whose subject vanished: a node left by the train, a removed train."""
         try:
-            levels = self.world.alerting.ledger.levels()
+            levels = self.services.alerting.ledger.levels()
         except OpsctlError:
             return []
-        told = {each.key for each in findings}
-        gone = []
+        reported = {finding.key for finding in findings}
+        resolved = []
         for key, entry in levels.items():
-            if entry.level is not Level.OK and key not in told and self._is_over(context, answers, key):
-                finding = entry.finding or Finding(key=key, level=Level.OK, summary="")
-                gone.append(
-                    replace(finding, level=Level.OK, summary=f"{key} is not there any more", evidence=(), remedy="")
-                )
-        return gone
+            if entry.level is Level.OK or key in reported or not self._has_vanished(context, results, key):
+                continue
+            finding = entry.finding or Finding(key=key, level=Level.OK, summary="")
+            resolved.append(replace(finding, level=Level.OK, summary=f"{key} no longer exists", evidence=(), remedy=""))
+        return resolved
 
-    def _is_over(self, context: WatchContext, answers: dict[Unit, Any], key: str) -> bool:
-        """We have looked there and nobody says it any more, or what it was about is gone or not watched now."""
+    def _has_vanished(self, context: WatchContext, results: dict[Unit, Any], key: str) -> bool:
+        """Return whether an open alert without a finding in this cycle is resolved.
+
+        `key` is `WATCHDOG/TARGET` or `WATCHDOG/TARGET/PART`. The alert is resolved if the watchdog checked the target
+        and no longer reports the part, or if the target is gone or no longer watched. A failed or partial cycle
+        resolves nothing.
+        """
         name, _, rest = key.partition("/")
-        thing = rest.partition("/")[0]
-        if (name, thing) in answers:
-            return not _is_unknown(answers[name, thing])
-        if self.trains or (name != "train" and name not in self.watchdogs):
+        target = rest.partition("/")[0]
+        if (name, target) in results:
+            return not _is_unknown(results[name, target])
+        if self.trains:
             return False
-        is_known = thing in {train.name for train in context.trains} or _is_gone(context.site.root_path / thing)
+        is_readable = any(train.name == target for train in context.trains)
+        is_read_or_removed = is_readable or _is_removed(context.site.root_path / target)
         if name == "train":
-            return is_known
+            return is_read_or_removed
+        if name not in self.watchdogs:
+            return False
         watchdog = WATCHDOGS[name]
-        return (self._slurm_answers or not watchdog.needs_slurm) and (watchdog.of != "train" or is_known)
+        if watchdog.needs_slurm and not self._slurm_answers:
+            return False
+        return watchdog.of != "train" or is_read_or_removed
 
-    def _tell(self, findings: Sequence[Finding]) -> tuple[list[Transition], list[Delivery]]:
-        alerting = self.world.alerting
+    def _notify(self, findings: Sequence[Finding]) -> tuple[list[Transition], list[Delivery]]:
+        alerting = self.services.alerting
         transitions: list[Transition] = []
-        attempts: list[Delivery] = []
+        deliveries: list[Delivery] = []
         try:
             transitions = alerting.ledger.record(findings)
-            attempts = dispatch.send_alerts(alerting)
-            # Only after a whole cycle of everything: a dead man's switch that is pressed by half of us is none.
-            if self._is_whole and not self.names and not self.trains:
+            deliveries = dispatch.send_alerts(alerting)
+            # A partial cycle must not ping: the dead-man's switch vouches for every watchdog and every train.
+            if self._is_complete and not self.names and not self.trains:
                 dispatch.ping(alerting)
         except (OpsctlError, OSError) as error:
             self._problems.append(f"alerting: {error}")
-        return transitions, attempts
+        return transitions, deliveries
 
 
 def filesystems(site: SiteSettings) -> tuple[Filesystem, ...]:
-    """Those that the site names; if it names none, the one that the trains are on."""
+    """Return the file systems that the site names, or else the file system of the trains."""
     return site.filesystem or (Filesystem(name="root", path=str(site.root_path)),)
 
 
-def _look(watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext, thing: object) -> list[Finding]:
-    return watchdog.judge(watchdog.probe(context, thing), context.now)
+def _evaluate(watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext, target: object) -> list[Finding]:
+    return watchdog.judge(watchdog.probe(context, target), context.now)
 
 
-def _has_failed(answer: object) -> bool:
-    return isinstance(answer, Failed)
+def _has_failed(result: object) -> bool:
+    return isinstance(result, Failed)
 
 
-def _is_unknown(answer: list[Finding] | Failed) -> bool:
-    return isinstance(answer, Failed) or any(finding.level is Level.UNKNOWN for finding in answer)
+def _is_unknown(result: list[Finding] | Failed) -> bool:
+    return isinstance(result, Failed) or any(finding.level is Level.UNKNOWN for finding in result)
 
 
-def _is_gone(path: Path) -> bool:
-    """It is not there. That it cannot be looked at is not the same."""
+def _is_removed(path: Path) -> bool:
+    """Return whether `path` does not exist. An unreadable path counts as existing."""
     try:
         path.lstat()
     except FileNotFoundError:

@@ -39,7 +39,7 @@ class CronWorld:
         )
         env = {**os.environ, "HERE": str(self.path), "HOME": str(self.path)}
         return CronContext(
-            place=self.place, settings=settings, clock=self.clock, env=env, trust_parents=True, say=self.said.append
+            place=self.place, settings=settings, clock=self.clock, env=env, trust_parents=True, report=self.said.append
         )
 
     def crontab(self, text: str) -> None:

@@ -53,7 +53,10 @@ class Stage:
         fields = {"name": "gpt", "command": ["x"], "slurm": table, "watch": self.config}
         snapshot = take_snapshot(self.run, self.journal, self.jobs)
         return WatchedTrain(
-            run=self.run, config=parse(TrainSettings, fields, "t"), seen=snapshot, events=tuple(self.journal.events())
+            run=self.run,
+            config=parse(TrainSettings, fields, "t"),
+            snapshot=snapshot,
+            events=tuple(self.journal.events()),
         )
 
     def scene(self) -> WatchContext:

@@ -73,4 +73,4 @@ def found(report: CycleReport, key: str) -> Finding:
 
 
 def cycle(app: App, *names: str) -> CycleReport:
-    return Watch(world=app, names=names).cycle()
+    return Watch(services=app, names=names).cycle()

@@ -1,4 +1,4 @@
-"""The ways to people. Adding one is a file here, a line in CHANNELS and a table in opsctl/settings/alerts.py."""
+"""Channels. A new channel needs a module here, a line in CHANNELS and a table in opsctl/settings/alerts.py."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ CHANNELS: dict[str, str] = {
     "file": "opsctl.alerts.channels.plain_text:ToFile",
     "stdout": "opsctl.alerts.channels.plain_text:ToStdout",
 }
-"""By kind: where it attempts. Imported when it is used, for some take long."""
+"""Module and class of each kind, imported on first use: some imports are slow."""
 
 
 class Channel(Protocol):
     def __init__(self, table: Any, runner: Runner) -> None: ...
 
     def send(self, message: Message, *, reply_to: str = "") -> str:
-        """Deliver it: the name that the other side has given it, if it has names.
+        """Deliver `message` and return the channel's own name for the message, empty if the channel has none.
 
-        `reply_to` is the name of the first message of its thread. Raises Undelivered, and says no secrets.
+        `reply_to` is that name for the first message of the thread. Raises Undelivered without secrets in the text.
         """
 
 
 def open_channel(table: ChannelTable, runner: Runner) -> Channel:
-    """Nothing is sent yet. Raises Undelivered for a secret or a package that is missing, or an address that is none."""
+    """Open a channel without sending. Raises Undelivered for a missing secret or package, or an invalid address."""
     module, _, name = CHANNELS[table.kind].partition(":")
     try:
         with required("alerts"):

@@ -1,4 +1,4 @@
-"""Everything else that people are reached by, through apprise: one URL says what, where and who we are there."""
+"""Every other service, through apprise: one URL names the service, the address and the credentials."""
 
 from __future__ import annotations
 
@@ -23,30 +23,33 @@ TYPES = {
     Level.CRITICAL: apprise.NotifyType.FAILURE,
 }
 INCIDENTS = {"pagerduty": "action=map&dedup={}", "opsgenie": "action=map&alias={}"}
-"""Services that have incidents: what makes the good news close what the bad news opened."""
+"""Services with incidents, and the URL options that let RESOLVED close the incident."""
 
 
 class ByUrl:
-    def __init__(self, table: AppriseTable, runner: Runner) -> None:  # noqa: ARG002 (every channel is given one)
+    def __init__(self, table: AppriseTable, runner: Runner) -> None:  # noqa: ARG002 (every channel takes a runner)
         self._url = reveal(table, "url")
-        # Captured, for what it would log is the address.
-        with _said():
+        # The log is captured because apprise logs the address.
+        with _capture_log():
             is_known = apprise.Apprise().add(self._url)
         if not is_known:
-            raise Undelivered("url: apprise knows no such address: the part before :// says the service",
-                              is_permanent=True)  # fmt: skip
+            raise Undelivered(
+                "url: unknown to apprise; the part before :// must name a service of apprise", is_permanent=True
+            )
 
     def send(self, message: Message, *, reply_to: str = "") -> str:  # noqa: ARG002 (threads go by the URL)
-        with _said() as string_io:
+        with _capture_log() as log:
             service = apprise.Apprise()
             service.add(self._address(message))
             is_sent = service.notify(
-                title=message.subject, body=message.body, notify_type=TYPES[message.level],
+                title=message.subject,
+                body=message.body,
+                notify_type=TYPES[message.level],
                 body_format=apprise.NotifyFormat.TEXT,
-            )  # fmt: skip
-            why = " ".join(string_io.getvalue().split())
+            )
+            why = " ".join(log.getvalue().split())
         if not is_sent:
-            # Apprise says only that it failed, so that it may have been taken.
+            # Apprise reports no details: the service may have taken the message.
             raise Undelivered(mask(why or "apprise could not send it", [self._url]), is_ambiguous=True)
         return ""
 
@@ -59,12 +62,12 @@ class ByUrl:
 
 
 @contextmanager
-def _said() -> Iterator[io.StringIO]:
-    """What apprise logs meanwhile, and nobody else gets to see."""
+def _capture_log() -> Iterator[io.StringIO]:
+    """Capture the log of apprise and keep the log from other handlers."""
     logger = logging.getLogger("apprise")
     before, logger.propagate = logger.propagate, False
     try:
-        with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as said:  # type: ignore[no-untyped-call] # apprise has no types there
-            yield said
+        with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as log:  # type: ignore[no-untyped-call] # apprise has no types there
+            yield log
     finally:
         logger.propagate = before

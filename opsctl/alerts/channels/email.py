@@ -1,4 +1,4 @@
-"""Mail, by SMTP or by the machine's own sendmail."""
+"""Mail, by SMTP or by the machine's sendmail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from opsctl.settings.alerts import EmailTable
 LEADING_DOT = re.compile(rb"^\.", re.MULTILINE)
 PORTS = {"none": 25, "starttls": 587, "tls": 465}
 SENDMAIL_TRY_AGAIN = {71, 73, 74, 75}
-"""EX_OSERR, EX_CANTCREAT, EX_IOERR, EX_TEMPFAIL of sysexits.h; what else it says will not change by itself."""
+"""EX_OSERR, EX_CANTCREAT, EX_IOERR, EX_TEMPFAIL of sysexits.h; other exit codes are permanent."""
 
 
 class Email:
@@ -66,7 +66,7 @@ class Email:
         except (OSError, smtplib.SMTPException) as error:
             raise Undelivered(f"{where}: {error or type(error).__name__}") from error
         else:
-            self._say(connection, mail, where)
+            self._send_data(connection, mail, where)
             return refused
         finally:
             if connection:
@@ -90,7 +90,7 @@ class Email:
         return connection
 
     def _address(self, connection: smtplib.SMTP) -> str:
-        """Say all but the mail itself; which addresses were refused for good, if others were taken."""
+        """Send the envelope; return the addresses that were refused permanently while others were accepted."""
         connection.ehlo_or_helo_if_needed()
         code, reply = connection.mail(self._table.sender)
         if code != 250:
@@ -98,7 +98,7 @@ class Email:
         answers = {address: connection.rcpt(address) for address in self._table.to}
         bad = {address: answer for address, answer in answers.items() if answer[0] not in {250, 251}}
         later = [answer for answer in bad.values() if answer[0] < 500]
-        # One who can have it later, and then all: sending to the others now would send it to them twice.
+        # A temporary refusal postpones the whole mail: sending to the others now would send to them twice.
         if later or len(bad) == len(answers):
             raise smtplib.SMTPResponseException(*(later or list(bad.values()))[0])
         code, reply = connection.docmd("DATA")
@@ -106,12 +106,12 @@ class Email:
             raise smtplib.SMTPResponseException(code, reply)
         return "; ".join(f"refused for {address}: {code} {_text(reply)}" for address, (code, reply) in bad.items())
 
-    def _say(self, connection: smtplib.SMTP, mail: EmailMessage, where: str) -> None:
+    def _send_data(self, connection: smtplib.SMTP, mail: EmailMessage, where: str) -> None:
         try:
             connection.send(LEADING_DOT.sub(b"..", mail.as_bytes()) + b".\r\n")
             code, reply = connection.getreply()
         except (OSError, smtplib.SMTPException) as error:
-            raise Undelivered(f"{where}: cut off before the answer: {error}", is_ambiguous=True) from error
+            raise Undelivered(f"{where}: connection lost before the answer: {error}", is_ambiguous=True) from error
         if code != 250:
             raise _refusal(where, code, reply)
         with contextlib.suppress(OSError, smtplib.SMTPException):
@@ -127,13 +127,14 @@ class Email:
         except TimedOut as error:
             raise Undelivered(str(error), is_ambiguous=True) from error
         if done.code:
-            said = " ".join(done.err.split())
-            raise Undelivered(f"{argv[0]}: exit {done.code}: {said}", is_permanent=done.code not in SENDMAIL_TRY_AGAIN)
+            output = " ".join(done.err.split())
+            is_permanent = done.code not in SENDMAIL_TRY_AGAIN
+            raise Undelivered(f"{argv[0]}: exit {done.code}: {output}", is_permanent=is_permanent)
         return ""
 
 
 def _refusal(where: str, code: int, reply: bytes | str) -> Undelivered:
-    # -1 is smtplib's word for an answer that is none.
+    # smtplib uses code -1 for an answer without a code.
     return Undelivered(f"{where}: {code} {_text(reply)}", is_permanent=500 <= code < 600)
 
 

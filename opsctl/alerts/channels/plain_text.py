@@ -14,7 +14,7 @@ from opsctl.state.journal import append_line
 
 
 class ToFile:
-    def __init__(self, table: FileTable, runner: Runner) -> None:  # noqa: ARG002 (every channel is given one)
+    def __init__(self, table: FileTable, runner: Runner) -> None:  # noqa: ARG002 (every channel takes a runner)
         self._path = Path(os.path.expandvars(table.path)).expanduser()
 
     def send(self, message: Message, *, reply_to: str = "") -> str:  # noqa: ARG002 (a file has no threads)

@@ -1,4 +1,4 @@
-"""Slack, by an incoming webhook or by a bot, which can answer in threads."""
+"""Slack, by an incoming webhook or by a bot; a bot can reply in threads."""
 
 from __future__ import annotations
 
@@ -18,27 +18,39 @@ from opsctl.alerts.outbox import Undelivered
 from opsctl.ports import Runner
 from opsctl.settings.alerts import SlackTable
 
-TIMEOUT = 15
-LONGEST = 3500
-"""Characters of a body: Slack cuts longer messages in pieces."""
+TIMEOUT_S = 15
+MAX_BODY_CHARS = 3500
+"""Slack splits longer messages."""
 QUIET = logging.Logger("slack", logging.CRITICAL)
-"""What it would log is in the error, where secrets are struck out."""
-WORD = re.compile(r"[a-z_]+")
-"""What Slack calls an error; an answer that is none has something else there."""
-PERMANENT = frozenset({
-    "account_inactive", "channel_not_found", "invalid_auth", "is_archived", "missing_scope", "no_permission",
-    "not_authed", "not_in_channel", "org_login_required", "restricted_action", "token_expired", "token_revoked",
-    "user_not_in_channel",
-})  # fmt: skip
-"""Of the errors of chat.postMessage, those that somebody needs to do something about."""
+"""Keeps the library from logging secrets; the error carries the masked text."""
+ERROR_NAME = re.compile(r"[a-z_]+")
+"""Form of Slack's error names; other text in their place is no answer of Slack."""
+PERMANENT = frozenset(
+    {
+        "account_inactive",
+        "channel_not_found",
+        "invalid_auth",
+        "is_archived",
+        "missing_scope",
+        "no_permission",
+        "not_authed",
+        "not_in_channel",
+        "org_login_required",
+        "restricted_action",
+        "token_expired",
+        "token_revoked",
+        "user_not_in_channel",
+    }
+)
+"""Errors of chat.postMessage that last until a person changes something."""
 
 
 class Slack:
-    def __init__(self, table: SlackTable, runner: Runner, *, timeout: int = TIMEOUT) -> None:  # noqa: ARG002 (every channel is given one)
+    def __init__(self, table: SlackTable, runner: Runner, *, timeout: int = TIMEOUT_S) -> None:  # noqa: ARG002 (every channel takes a runner)
         self._table, self._timeout = table, timeout
         self._webhook, self._token = reveal(table, "webhook"), reveal(table, "token")
         if self._webhook and not self._webhook.startswith(("https://", "http://")):
-            raise Undelivered("webhook: is not an address that starts with https://", is_permanent=True)
+            raise Undelivered("webhook: must start with https://", is_permanent=True)
 
     def send(self, message: Message, *, reply_to: str = "") -> str:
         try:
@@ -49,14 +61,19 @@ class Slack:
             raise self._failed(error) from None
 
     def _by_bot(self, message: Message, reply_to: str) -> str:
-        client = WebClient(token=self._token, base_url=self._table.api_url, timeout=self._timeout, retry_handlers=[],
-                           logger=QUIET)  # fmt: skip
+        client = WebClient(
+            token=self._token,
+            base_url=self._table.api_url,
+            timeout=self._timeout,
+            retry_handlers=[],
+            logger=QUIET,
+        )
         answer = client.chat_postMessage(
             channel=self._table.channel,
             text=_text(message),
             unfurl_links=False,
             thread_ts=reply_to or None,
-            # Said in the thread, and shown in the channel all the same: nobody watches threads.
+            # Replies also appear in the channel: people do not watch threads.
             reply_broadcast=bool(reply_to) or None,
         )
         return str(answer["ts"])
@@ -75,7 +92,7 @@ class Slack:
         why = str(data.get("error", "")) if isinstance(data, dict) else ""
         if answer.status_code != 200:
             return self._status(answer.status_code, answer.headers, why)
-        if not WORD.fullmatch(why):
+        if not ERROR_NAME.fullmatch(why):
             return Undelivered(self._masked(f"answered {str(why or data)!r}"), is_ambiguous=True)
         return Undelivered(self._masked(why), is_permanent=why in PERMANENT)
 
@@ -101,8 +118,8 @@ class Slack:
 
 
 def _text(message: Message) -> str:
-    body = message.body if len(message.body) <= LONGEST else message.body[:LONGEST] + "\n…"
-    # Three backticks would end the block, and <!channel> in a log line would call everybody.
+    body = message.body if len(message.body) <= MAX_BODY_CHARS else message.body[:MAX_BODY_CHARS] + "\n…"
+    # Three backticks would end the block, and <!channel> in a log line would notify the whole channel.
     body = body.replace("```", "'''")
     return f"*{_escaped(message.subject)}*\n```\n{_escaped(body)}```"
 

@@ -1,26 +1,26 @@
-"""Who ticks: a job that submits itself, a daemon in the foreground, or a scheduler that the site has already."""
+"""Drivers of ticks: a job that resubmits itself, a daemon in the foreground, or the site's own scheduler."""
 
 from __future__ import annotations
 
 from opsctl.cron.drivers.export import NAME as EXPORT
-from opsctl.cron.drivers.selected_driver import read_wanted
+from opsctl.cron.drivers.selected_driver import read_selected
 from opsctl.cron.drivers.slurm_job import NAME as SLURM
 from opsctl.cron.drivers.slurm_job import SlurmDriver
 
 
 def revive(driver: SlurmDriver) -> str:
-    """Where ticks should come and none came for long: submit the next one, if there is none. What was done, in words.
+    """Submit the next tick if ticks are overdue and none is queued; return a sentence about the action.
 
-    One look at two files where all is well, and nothing asked of Slurm. Raises OpsctlError.
+    Reads two files and does not call Slurm while ticks are on time. Raises OpsctlError.
     """
     cron = driver.cron
     now = cron.clock.now()
     if not cron.place.is_overdue(cron.settings.every, now):
         return ""
-    last = cron.place.ticked()
+    last = cron.place.last_tick()
     since = f"no tick since {last:%Y-%m-%d %H:%M} UTC" if last else "no tick ever came"
     try:
-        wanted = read_wanted(cron.place)
+        wanted = read_selected(cron.place)
     except (OSError, ValueError):
         wanted = None
     if wanted and wanted.driver == EXPORT:
@@ -29,5 +29,5 @@ def revive(driver: SlurmDriver) -> str:
         return f"cron: {since}: opsctl cron start {wanted.driver} brings it back"
     before = {job.id for job in driver.jobs()}
     job = driver.ensure(after=now)
-    # One that was there waits for a node, or runs for long.
+    # A job that already existed waits for a node or runs for long.
     return "" if job is None or job in before else f"cron: {since}: submitted the next one as job {job}"

@@ -1,4 +1,4 @@
-"""The daemon driver: APScheduler in the foreground, for tmux or systemd. Each tick is a process of its own."""
+"""The daemon driver: APScheduler in the foreground, for tmux or systemd. Every tick is a separate process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from opsctl.cron.context import CronContext
 from opsctl.cron.drivers.export import NAME as EXPORT
-from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.errors import InputError, OpsctlError
 from opsctl.host.processes import ProcessId, own_process
 from opsctl.host.system import hostname
@@ -22,7 +22,7 @@ from opsctl.state.lease import lease
 
 NAME = "daemon"
 GRID = datetime(2000, 1, 1, tzinfo=UTC)
-"""Ticks come at whole multiples of their distance from here on."""
+"""Ticks come at whole multiples of the interval after this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,41 +30,47 @@ class CronDaemon:
     cron: CronContext
     runner: Runner
     tick: Sequence[str]
-    """What one tick is, as a program."""
+    """The command of one tick."""
 
     def run(self, begun: Callable[[], None] = lambda: None) -> None:
-        """Tick until Ctrl-C or TERM, or until another driver was started. Raises InputError where one is at work, else
-        says that it has `begun`."""
+        """Tick until Ctrl-C, SIGTERM or the start of another driver. Calls `begun` first.
+
+        Raises InputError if a driver runs already.
+        """
         self._claim()
         begun()
-        logging.getLogger("apscheduler").setLevel(logging.ERROR)  # a tick that is late is no news
+        logging.getLogger("apscheduler").setLevel(logging.ERROR)  # hides warnings about late ticks
         scheduler = BlockingScheduler(timezone=UTC)
         every = self.cron.settings.every
         scheduler.add_job(
-            lambda: self._tick(scheduler), IntervalTrigger(seconds=every, start_date=GRID, timezone=UTC),
-            coalesce=True, max_instances=1, misfire_grace_time=None, next_run_time=self.cron.clock.now(),
-        )  # fmt: skip
-        self.cron.say(f"ticking every {every} s until Ctrl-C")
+            lambda: self._tick(scheduler),
+            IntervalTrigger(seconds=every, start_date=GRID, timezone=UTC),
+            coalesce=True,
+            max_instances=1,
+            misfire_grace_time=None,
+            next_run_time=self.cron.clock.now(),
+        )
+        self.cron.report(f"ticking every {every} s until Ctrl-C")
         try:
             scheduler.start()
         except (KeyboardInterrupt, SystemExit):
-            self.cron.say("leaving when the tick at work is over")
+            self.cron.report("leaving after the current tick")
             scheduler.shutdown(wait=True)
         finally:
             if self._is_ours():
-                self.cron.place.wanted.unlink(missing_ok=True)
+                self.cron.place.selected.unlink(missing_ok=True)
 
     def _tick(self, scheduler: BlockingScheduler) -> None:
         if not self._is_ours():
-            self.cron.say("stopped by somebody else")
+            self.cron.report("another driver was started: stopping")
             scheduler.shutdown(wait=False)
             return
         try:
             done = self.runner.run(self.tick, timeout=self.cron.settings.limit_seconds)
             for line in (done.out + done.err).splitlines():
-                self.cron.say(line)
+                self.cron.report(line)
         except (TimedOut, OpsctlError) as error:
-            self.cron.say(f"tick: {error}")
+            self.cron.report(f"tick: {error}")
 
     def _claim(self) -> None:
         place, me = self.cron.place, own_process()
@@ -73,30 +79,37 @@ class CronDaemon:
                 raise InputError(
                     f"cron is driven already, by {describe(other)}", hint="opsctl cron status; opsctl cron stop"
                 )
-            write_wanted(
-                place, SelectedDriver(driver=NAME, since=self.cron.clock.now(), by=actor(), host=hostname(), pid=me.pid,
-                              started=me.started),
-            )  # fmt: skip
+            write_selected(
+                place,
+                SelectedDriver(
+                    driver=NAME,
+                    since=self.cron.clock.now(),
+                    by=actor(),
+                    host=hostname(),
+                    pid=me.pid,
+                    started=me.started,
+                ),
+            )
 
     def _is_ours(self) -> bool:
         try:
-            wanted = read_wanted(self.cron.place)
+            wanted = read_selected(self.cron.place)
         except (OSError, ValueError):
             return True
         return wanted is not None and wanted.process == own_process()
 
 
 def alive(cron: CronContext) -> SelectedDriver | None:
-    """The driver that is to run, unless it is a daemon of which we know that it is gone."""
+    """Return the selected driver; None if there is none or the driver is a dead daemon."""
     try:
-        wanted = read_wanted(cron.place)
+        wanted = read_selected(cron.place)
     except (OSError, ValueError):
         return None
     if wanted is None or wanted.driver != NAME:
         return wanted
     if wanted.process:
         return wanted if wanted.process.is_alive else None
-    # On another machine: nobody can see it from here, but its ticks.
+    # A daemon on another machine shows only by its ticks.
     return None if cron.place.is_overdue(cron.settings.every, cron.clock.now()) else wanted
 
 
@@ -109,8 +122,8 @@ def describe(wanted: SelectedDriver) -> str:
 
 
 def stop(cron: CronContext, wanted: SelectedDriver) -> str:
-    """Ask a daemon to leave; what was done, in words."""
-    cron.place.wanted.unlink(missing_ok=True)
+    """Ask a daemon to leave; return a sentence about the action."""
+    cron.place.selected.unlink(missing_ok=True)
     process: ProcessId | None = wanted.process
     if process is None:
         return f"the daemon on {wanted.host} leaves at its next tick"

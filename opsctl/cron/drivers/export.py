@@ -1,6 +1,6 @@
-"""The export driver: lines for a scheduler that the site has already.
+"""The export driver: lines for the site's own scheduler.
 
-Their first tick says that ticks are to come from now on, so that it is noticed when they do not.
+The first exported tick selects this driver, so that missing ticks are noticed from then on.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Sequence
 
 from opsctl.cron.context import CronContext
-from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.host.system import hostname
 from opsctl.render import render
 from opsctl.settings.cron import CronSettings
@@ -20,20 +20,25 @@ FLAG = "--exported"
 
 
 def crontab(argv: Sequence[str], settings: CronSettings) -> str:
-    """For `crontab -e` on a login node."""
+    """Return a line for `crontab -e` on a login node."""
     return render("cron/crontab.j2", minutes=_minutes(settings), command=_cron_line(argv))
 
 
 def scrontab(argv: Sequence[str], settings: CronSettings) -> str:
-    """For `scrontab -e`, on sites whose Slurm has it."""
-    options = {"--partition": settings.partition, "--account": settings.account, "--qos": settings.qos,
-               "--mem": settings.memory, "--time": settings.time_limit}  # fmt: skip
+    """Return lines for `scrontab -e`, on sites whose Slurm supports scrontab."""
+    options = {
+        "--partition": settings.partition,
+        "--account": settings.account,
+        "--qos": settings.qos,
+        "--mem": settings.memory,
+        "--time": settings.time_limit,
+    }
     lines = [f"{key}={value}" for key, value in options.items() if value]
     return render("cron/scrontab.j2", minutes=_minutes(settings), command=_cron_line(argv), options=lines)
 
 
 def systemd_timer(argv: Sequence[str], settings: CronSettings) -> str:
-    """A timer and the service that it starts."""
+    """Return a systemd timer and its service."""
     minutes = settings.every // 60 or 1
     when = "hourly" if minutes == 60 else f"*:0/{minutes}"
     return render(
@@ -42,7 +47,7 @@ def systemd_timer(argv: Sequence[str], settings: CronSettings) -> str:
 
 
 def systemd_service(argv: Sequence[str], _: CronSettings) -> str:
-    """A service that runs the daemon driver."""
+    """Return a systemd service that runs the daemon driver."""
     return render("cron/systemd-service.j2", command=_systemd_line([*argv[:-1], "start", "daemon"]))
 
 
@@ -52,17 +57,17 @@ FORMATS: dict[str, Callable[[Sequence[str], CronSettings], str]] = {
     "systemd-timer": systemd_timer,
     "systemd-service": systemd_service,
 }
-"""What `opsctl cron export` can print."""
+"""The formats of `opsctl cron export`."""
 
 
 def expect(cron: CronContext) -> None:
-    """Ticks are to come from outside, unless another driver was started. Raises RunDirError."""
+    """Select the export driver unless another driver is selected. Raises RunDirError."""
     try:
-        is_known = read_wanted(cron.place) is not None
+        is_known = read_selected(cron.place) is not None
     except (OSError, ValueError):
         is_known = True
     if not is_known:
-        write_wanted(cron.place, SelectedDriver(driver=NAME, since=cron.clock.now(), by=actor(), host=hostname()))
+        write_selected(cron.place, SelectedDriver(driver=NAME, since=cron.clock.now(), by=actor(), host=hostname()))
 
 
 def _minutes(settings: CronSettings) -> str:
@@ -71,11 +76,11 @@ def _minutes(settings: CronSettings) -> str:
 
 
 def _cron_line(argv: Sequence[str]) -> str:
-    # A percent sign means a line feed to cron.
+    # cron reads a percent sign as a line feed.
     return shlex.join([*argv, FLAG]).replace("%", r"\%")
 
 
 def _systemd_line(argv: Sequence[str]) -> str:
-    """Quoted as systemd.service(5) wants it, which has its own percent and dollar signs."""
+    """Quote the command for systemd.service(5), where percent and dollar signs are special."""
     words = (word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") for word in argv)
     return " ".join(f'"{word}"' if any(c in word for c in " \t'\"\\;") else word for word in words)

@@ -1,5 +1,7 @@
-"""Which driver is to run, as `cron start` and `cron stop` leave it, so that whoever notices that
-it does not run can start it again."""
+"""The driver that must run, as recorded by `opsctl cron start` and removed by `opsctl cron stop`.
+
+Any command that finds the recorded driver dead can start the driver again.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +22,26 @@ class SelectedDriver:
     host: str = ""
     pid: int = 0
     started: int = 0
-    """Of a daemon: its host and process."""
+    """Host, process id and start time of a daemon."""
 
     @property
     def process(self) -> ProcessId | None:
-        """The daemon's process, if it is one of this machine."""
+        """The daemon's process; None if the daemon runs on another host."""
         return ProcessId(pid=self.pid, started=self.started) if self.host == hostname() else None
 
 
-def read_wanted(place: CronDir) -> SelectedDriver | None:
-    """None if none is wanted. Raises OSError, and ValueError for a file that cannot be understood."""
+def read_selected(cron_dir: CronDir) -> SelectedDriver | None:
+    """Return the selected driver; None if no driver is selected. Raises OSError, ValueError for a broken file."""
     try:
-        given = json.loads(place.wanted.read_text())
+        fields = json.loads(cron_dir.selected.read_text())
     except FileNotFoundError:
         return None
     try:
-        return SelectedDriver(**{**given, "since": datetime.fromisoformat(given["since"])})
+        return SelectedDriver(**{**fields, "since": datetime.fromisoformat(fields["since"])})
     except (TypeError, KeyError) as error:
-        raise ValueError(f"{place.wanted}: {error!r}") from error
+        raise ValueError(f"{cron_dir.selected}: {error!r}") from error
 
 
-def write_wanted(place: CronDir, wanted: SelectedDriver) -> None:
-    """Raises RunDirError."""
-    place.site.write(place.wanted, json.dumps(asdict(wanted), default=str) + "\n")
+def write_selected(cron_dir: CronDir, selected: SelectedDriver) -> None:
+    """Record the selected driver. Raises RunDirError."""
+    cron_dir.site.write(cron_dir.selected, json.dumps(asdict(selected), default=str) + "\n")

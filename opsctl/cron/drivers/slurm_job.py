@@ -1,7 +1,7 @@
-"""The slurm driver: a small job that submits its successor, does one tick, and makes sure that the successor stays.
+"""The slurm driver: a small job that submits its successor, runs one tick, and checks that the successor stays queued.
 
-There is at most one successor, known by its comment; two ticks never run at once, for they share a name and depend on
-`singleton`. Whoever looks, the tick itself, a verb or a guard, does the same: see to it that there is one.
+There is at most one successor, known by its comment. Two ticks never run at once: the jobs share a name and depend on
+`singleton`. The tick itself, every `opsctl` command and the guard all do the same: make sure that one successor exists.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from opsctl.cron.context import CronContext
-from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.cron.sbatch import sbatch
 from opsctl.errors import OpsctlError, RunDirError, SchedulerError, Unreachable
 from opsctl.model import Job, JobState
@@ -25,13 +25,13 @@ from opsctl.state.journal import actor
 from opsctl.state.lease import lease
 
 NAME = "slurm"
-ON_DISK = 8.0
-"""Seconds. A slurmctld that is killed forgets what it was given in the last five."""
-AGAIN = 3.0
-MOST = 5
-"""So many successors in one tick: whatever makes them vanish, more of them are no help."""
-HELD_BACK = ("BeginTime", "Dependency")
-"""It waits because it was told to, not for want of a node."""
+PERSISTED_AFTER_S = 8.0
+"""A killed slurmctld forgets the submissions of its last five seconds."""
+POLL_S = 3.0
+MAX_SUCCESSORS_PER_TICK = 5
+"""A tick stops submitting after this many vanished successors: more submissions do not help."""
+WAITS_BY_REQUEST = ("BeginTime", "Dependency")
+"""Slurm's reasons for a job that waits as requested, not for want of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,130 +45,143 @@ class SlurmDriver:
 
     @property
     def mark(self) -> str:
-        """The jobs' comment: the same for every tick of this site's cron, and for no other."""
+        """The comment of the jobs: the same for every tick of this site's cron, different for every other site."""
         root = str(self.cron.place.site.path)
         return f"opsctl-cron:{hashlib.sha256(root.encode(errors='surrogateescape')).hexdigest()[:16]}"
 
     @property
     def name(self) -> str:
-        """The jobs' name, by which `singleton` knows them."""
+        """The name of the jobs, on which `singleton` works."""
         return self.mark.replace(":", "-")
 
     def jobs(self) -> list[Job]:
-        """The ticks that wait or run. Raises Unreachable."""
-        me = actor()
-        found = [job for job in self.scheduler.jobs() if job.user == me and self._is_tick(job)]
-        return sorted((job for job in found if not job.state.is_final), key=lambda job: int(job.id))
+        """Return the waiting and running ticks of this user. Raises Unreachable."""
+        user = actor()
+        ticks = [job for job in self.scheduler.jobs() if job.user == user and self._is_tick(job)]
+        return sorted((job for job in ticks if not job.state.is_final), key=lambda job: int(job.id))
 
     def start(self) -> tuple[str, bool]:
-        """The job that ticks next, and whether it was there already. Raises SchedulerError."""
+        """Return the id of the next tick's job, and whether the job existed already. Raises SchedulerError."""
         with self._lease():
-            before = self._is_wanted()
-            # A tick that runs since before a stop may have looked for its successor already.
-            there = [job for job in self.jobs() if before or job.state.is_waiting]
-            self._want(before=before)
-            if there:
-                return there[-1].id, True
+            was_selected = self._is_selected()
+            # A running tick from before a stop may have checked for its successor already: only waiting jobs count.
+            jobs = [job for job in self.jobs() if was_selected or job.state.is_waiting]
+            if not was_selected:
+                selected = SelectedDriver(driver=NAME, since=self.cron.clock.now(), by=actor())
+                write_selected(self.cron.place, selected)
+            if jobs:
+                return jobs[-1].id, True
             try:
                 return self._submit(self.cron.clock.now()), False
             except SchedulerError as error:
-                if not before and not isinstance(error, Unreachable):
-                    self.cron.place.wanted.unlink(missing_ok=True)
+                if not was_selected and not isinstance(error, Unreachable):
+                    self.cron.place.selected.unlink(missing_ok=True)
                 raise
 
     def stop(self) -> list[str]:
-        """Cancel what waits; a tick that runs comes to its end and has no successor. Raises Unreachable."""
+        """Cancel the waiting ticks; a running tick ends without a successor. Raises Unreachable."""
         with self._lease():
-            self.cron.place.wanted.unlink(missing_ok=True)
+            self.cron.place.selected.unlink(missing_ok=True)
             waiting = [job.id for job in self.jobs() if job.state.is_waiting]
             for job in waiting:
                 self.scheduler.cancel(job)
         return waiting
 
     def ensure(self, *, after: datetime, own: str = "") -> str | None:
-        """The one job that ticks next, submitted now if there is none; None if none is wanted any more.
+        """Return the id of the next tick's job, submitting one if there is none; None if the driver is not selected.
 
-        `own` is the job that asks; of whoever else asks, a tick at work is the answer. Raises SchedulerError.
+        `own` is the id of the tick that asks, empty for other callers. For other callers, a running tick suffices.
+        Raises SchedulerError.
         """
         with self._lease():
-            if not self._is_wanted():
+            if not self._is_selected():
                 return None
             jobs = self.jobs()
-            if not own and (at_work := [job for job in jobs if job.state is JobState.RUNNING]):
-                return at_work[0].id
+            running = [job for job in jobs if job.state is JobState.RUNNING]
+            if running and not own:
+                return running[0].id
             waiting = [job for job in jobs if job.state.is_waiting and job.id != own]
-            kept = [job for job in waiting if not self._is_astray(job)][:1]
+            successor = next((job for job in waiting if not self._is_astray(job)), None)
             for job in waiting:
-                if job not in kept:
+                if job is not successor:
                     self.scheduler.cancel(job.id)
-            return kept[0].id if kept else self._submit(self.next_slot(after))
+            return successor.id if successor else self._submit(self.next_slot(after))
 
     def follow(self, slot: datetime, own: str, *, seconds: float) -> bool:
-        """Before a tick ends: whether its successor is there, and has been for so long that Slurm will not forget it.
+        """Return whether the successor exists and is old enough that Slurm does not forget the job.
 
-        Where Slurm does not answer or refuses, ask again for up to `seconds`.
+        Called at the end of a tick. Retries for up to `seconds` while Slurm does not answer or refuses.
         """
         clock = self.cron.clock
-        late, known, since, seen = clock.monotonic() + seconds, "", 0.0, set[str]()
-        finalized = min(ON_DISK, self.cron.settings.every / 2)
+        deadline_s = clock.monotonic() + seconds
+        stable_s = min(PERSISTED_AFTER_S, self.cron.settings.every / 2)
+        successors: set[str] = set()
+        current, current_since_s = "", 0.0
         while True:
             try:
                 job = self.ensure(after=slot, own=own)
-                if job is None or (job == known and clock.monotonic() - since >= finalized):
-                    return True
-                if job != known:
-                    known, since = job, clock.monotonic()
-                    seen.add(job)
             except OpsctlError as error:
-                known = ""
-                self.cron.say(f"the next tick: {error.message}")
-            if clock.monotonic() > late or len(seen) > MOST:
+                current = ""
+                self.cron.report(f"the next tick: {error.message}")
+            else:
+                if job is None:
+                    return True
+                if job == current and clock.monotonic() - current_since_s >= stable_s:
+                    return True
+                if job != current:
+                    current, current_since_s = job, clock.monotonic()
+                    successors.add(job)
+            if clock.monotonic() > deadline_s or len(successors) > MAX_SUCCESSORS_PER_TICK:
                 return False
-            clock.sleep(min(AGAIN, finalized))
+            clock.sleep(min(POLL_S, stable_s))
 
     def next_slot(self, after: datetime) -> datetime:
-        """The first time on the grid that is later than now and than `after`, the slot of the tick that asks: a node
-        whose clock is behind would else be given its own slot again."""
+        """Return the first time on the grid later than now and than `after`, the slot of the asking tick.
+
+        Without `after`, a node with a slow clock would get its own slot again.
+        """
         latest = max(after, self.cron.clock.now()).timestamp()
         every = self.cron.settings.every
         return datetime.fromtimestamp((latest // every + 1) * every, UTC)
 
     def _is_tick(self, job: Job) -> bool:
-        # Either will do: some sites write comments of their own.
+        # Either is enough: some sites overwrite comments.
         return job.comment == self.mark or job.name == self.name
 
     def _is_astray(self, job: Job) -> bool:
-        """It waits for a time far away, which only a clock that was wrong can have meant."""
+        """Return whether the job waits for a time so far ahead that a wrong clock must have set the time."""
         far = self.cron.clock.now() + timedelta(seconds=3 * self.cron.settings.every)
-        return job.state.is_waiting and job.reason in HELD_BACK and job.start is not None and job.start > far
+        return job.state.is_waiting and job.reason in WAITS_BY_REQUEST and job.start is not None and job.start > far
 
-    def _is_wanted(self) -> bool:
-        """A file that cannot be read is no reason to end."""
+    def _is_selected(self) -> bool:
+        """Return whether this driver is selected; an unreadable file counts as selected, so that ticks go on."""
         try:
-            wanted = read_wanted(self.cron.place)
+            selected = read_selected(self.cron.place)
         except (OSError, ValueError):
             return True
-        return wanted is not None and wanted.driver == NAME
-
-    def _want(self, *, before: bool) -> None:
-        if not before:
-            write_wanted(self.cron.place, SelectedDriver(driver=NAME, since=self.cron.clock.now(), by=actor()))
+        return selected is not None and selected.driver == NAME
 
     def _submit(self, slot: datetime) -> str:
         begin = f"--begin=uts{slot.timestamp():.0f}"  # since the epoch, which knows no summer time
         return sbatch(self.runner, self.cron.env, self.script(slot), options=(begin,))
 
     def script(self, slot: datetime) -> str:
+        """Return the batch script of the tick at `slot`."""
         return render(
-            "slurm/cron.slurm.j2", directives=self.directives(), slot=f"{slot.timestamp():.0f}", python=self.python,
-            site_file=str(self.site_file or ""), wanted=str(self.cron.place.wanted),
-            output=str(self.cron.place.output), every=self.cron.settings.every,
-        )  # fmt: skip
+            "slurm/cron.slurm.j2",
+            directives=self.directives(),
+            slot=f"{slot.timestamp():.0f}",
+            python=self.python,
+            site_file=str(self.site_file or ""),
+            wanted=str(self.cron.place.selected),
+            output=str(self.cron.place.output),
+            every=self.cron.settings.every,
+        )
 
     def directives(self) -> list[str]:
-        """`--key=value` for each `#SBATCH` line."""
+        """Return `--key=value` for each `#SBATCH` line."""
         settings, defaults = self.cron.settings, self.defaults
-        said: Mapping[str, str] = {
+        options: Mapping[str, str] = {
             "--job-name": self.name,
             "--comment": self.mark,
             "--dependency": "singleton",
@@ -179,11 +192,11 @@ class SlurmDriver:
             "--partition": settings.partition or defaults.partition,
             "--account": settings.account or defaults.account,
             "--qos": settings.qos or ("" if settings.partition else defaults.qos),
-            # A directory that is gone would make Slurm fail the job before it could submit its successor.
+            # Slurm fails a job whose working directory is gone before the job can submit its successor.
             "--output": "/dev/null",
             "--chdir": "/",
         }
-        return [f"{key}={value}" for key, value in said.items() if value] + ["--no-requeue", *settings.extra]
+        return [f"{key}={value}" for key, value in options.items() if value] + ["--no-requeue", *settings.extra]
 
     @contextlib.contextmanager
     def _lease(self) -> Iterator[None]:
@@ -191,5 +204,5 @@ class SlurmDriver:
             try:
                 stack.enter_context(lease(self.cron.place.driver, self.cron.clock, wait=20))
             except RunDirError as error:
-                self.cron.say(f"without a lease: {error.message}")
+                self.cron.report(f"without a lease: {error.message}")
             yield

@@ -27,7 +27,7 @@ IDENT = re.compile(r"message (\S+)\s*$")
 
 def rows(subject: str, body: str) -> list[tuple[str, str]]:
     """The words and keys that a message tells of: one, or those of a storm."""
-    lines = body.splitlines() if "changes at once" in subject else [subject]
+    lines = body.splitlines() if "alerts at once" in subject else [subject]
     return [(match[1], match[2]) for line in lines if (match := ROW.match(line.strip()))]
 
 

@@ -23,7 +23,7 @@ def main(site: Path, programs: str) -> None:
     app = CountedApp(site=load_site(site), site_path=site, clock=clock, runner=SystemRunner())
     counting = CountingRunner(env={"PATH": f"{programs}:{os.environ['PATH']}"})
     object.__setattr__(app, "counting", counting)
-    watching = Watch(world=app)
+    watching = Watch(services=app)
     for line in sys.stdin:
         clock.ahead = timedelta(seconds=json.loads(line))
         counting.programs.clear()

@@ -82,10 +82,27 @@ def certificate(tmp_path_factory):
     """Of a server called localhost, signed by itself."""
     place = tmp_path_factory.mktemp("tls")
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(place / "key.pem"), "-out", str(place / "cert.pem")],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+            "-keyout",
+            str(place / "key.pem"),
+            "-out",
+            str(place / "cert.pem"),
+        ],
+        check=True,
+        capture_output=True,
+    )
     return place
 
 
@@ -206,8 +223,13 @@ def site(tmp_path):
 @pytest.fixture
 def by_mail(mail_server):
     """A channel's settings for the mail server."""
-    return {"kind": "email", "to": ("me@example.org",), "sender": "opsctl@example.org", "server": "127.0.0.1",
-            "port": mail_server.port}  # fmt: skip
+    return {
+        "kind": "email",
+        "to": ("me@example.org",),
+        "sender": "opsctl@example.org",
+        "server": "127.0.0.1",
+        "port": mail_server.port,
+    }
 
 
 def journal(world):

@@ -103,8 +103,9 @@ def test_one_of_two_who_can_have_it_later_makes_both_wait_so_that_none_has_it_tw
 
 def test_a_refused_recipient_goes_to_the_fallback_at_once(site, by_mail, mail_server, tmp_path):
     mail_server.answers["me@example.org"] = "550 who?"
-    world = site({"mail": by_mail, "file": {"kind": "file", "path": str(tmp_path / "told")}},
-                 routes=({"channels": ("mail",)},))  # fmt: skip
+    world = site(
+        {"mail": by_mail, "file": {"kind": "file", "path": str(tmp_path / "told")}}, routes=({"channels": ("mail",)},)
+    )
     world.see("C")
     dispatch.send_alerts(world.alerting)
     dispatch.send_alerts(world.alerting)
@@ -113,8 +114,10 @@ def test_a_refused_recipient_goes_to_the_fallback_at_once(site, by_mail, mail_se
 
 
 def test_what_is_undelivered_for_an_hour_goes_to_the_fallback(site, by_mail, port, tmp_path):
-    world = site({"mail": {**by_mail, "port": port}, "file": {"kind": "file", "path": str(tmp_path / "told")}},
-                 routes=({"channels": ("mail",)},))  # fmt: skip
+    world = site(
+        {"mail": {**by_mail, "port": port}, "file": {"kind": "file", "path": str(tmp_path / "told")}},
+        routes=({"channels": ("mail",)},),
+    )
     world.see("C")
     for _ in range(11):
         dispatch.send_alerts(world.alerting)
@@ -127,8 +130,12 @@ def test_what_is_undelivered_for_an_hour_goes_to_the_fallback(site, by_mail, por
 
 def test_the_hour_until_the_fallback_begins_when_the_quiet_hours_end(site, by_mail, port, tmp_path):
     quiet = {"channels": ("mail",), "quiet": "23:00-07:00"}  # the world begins at midnight
-    world = site({"mail": {**by_mail, "port": port}, "file": {"kind": "file", "path": str(tmp_path / "told")}},
-                 routes=(quiet,), time_zone="UTC", warning_looks=1)  # fmt: skip
+    world = site(
+        {"mail": {**by_mail, "port": port}, "file": {"kind": "file", "path": str(tmp_path / "told")}},
+        routes=(quiet,),
+        time_zone="UTC",
+        warning_looks=1,
+    )
     world.see("w")
     for _ in range(9):  # the last at 07:52
         dispatch.send_alerts(world.alerting)

@@ -236,7 +236,7 @@ def test_a_storm_is_one_message_and_so_is_its_end(world, out):
     for level in (Level.CRITICAL, Level.OK):
         world.ledger.record([finding(level, f"hang/{n:02}") for n in range(50)])
         dispatch.send_alerts(world.alerting)
-    assert told(out) == ["[opsctl] 50 changes at once: 50 CRITICAL", "[opsctl] 50 changes at once: 50 RESOLVED"]
+    assert told(out) == ["[opsctl] 50 alerts at once: 50 CRITICAL", "[opsctl] 50 alerts at once: 50 RESOLVED"]
 
 
 @pytest.mark.parametrize(("changes", "messages"), [(9, 9), (10, 1)])

@@ -42,7 +42,7 @@ def test_an_address_that_apprise_does_not_know_is_found_and_not_said(caplog):
     with pytest.raises(Undelivered) as caught:
         by_url("teems://secret")
     assert "secret" not in caplog.text
-    assert caught.value.message == "url: apprise knows no such address: the part before :// says the service"
+    assert caught.value.message == "url: unknown to apprise; the part before :// must name a service of apprise"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_ping_that_is_not_taken_is_said_without_its_address(web, code, is_perm
 def test_a_ping_to_nowhere():
     with pytest.raises(Undelivered, match=r"^ping: .*Connection refused$"):
         fetch("http://127.0.0.1:1/secret-id")
-    with pytest.raises(Undelivered, match=r"^ping_url: is not an address that starts with https://$"):
+    with pytest.raises(Undelivered, match=r"^ping_url: must start with https://$"):
         fetch("no address")
 
 
@@ -119,7 +119,7 @@ def test_a_channel_with_a_bug_loses_nothing_and_says_nothing_secret(site, monkey
     world = site({"here": {"kind": "stdout"}, "file": {"kind": "file", "path": str(tmp_path / "told")}})
     world.see("C")
     attempts = {send_alert.item.channel: send_alert.error for send_alert in dispatch.send_alerts(world.alerting)}
-    assert attempts["here"].message == "a bug in this channel: ZeroDivisionError"
+    assert attempts["here"].message == "bug in this channel: ZeroDivisionError"
     assert attempts["file"] is None
     assert [item.channel for item in dispatch.list_undelivered(world.alerting)] == ["here"]
 

@@ -120,7 +120,7 @@ def test_a_secret_that_slack_repeats_is_not_said(web):
 def test_an_address_that_is_none_is_found_and_not_said():
     with pytest.raises(Undelivered) as caught:
         Slack(SlackTable.model_validate({"kind": "slack", "webhook": "hooks.slack.com/secret"}), SystemRunner())
-    assert caught.value.message == "webhook: is not an address that starts with https://"
+    assert caught.value.message == "webhook: must start with https://"
 
 
 def test_a_bot_tells_in_a_thread_how_it_goes_on_and_shows_it_in_the_channel(site, web):

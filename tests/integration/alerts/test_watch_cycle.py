@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from opsctl.app import build
 from opsctl.cli import cli
-from opsctl.cron.drivers.selected_driver import SelectedDriver, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, write_selected
 from opsctl.errors import OpsctlError
 from opsctl.model import Level
 from opsctl.monitor.watch_cycle import Watch
@@ -34,13 +34,13 @@ def pings(web):
 
 
 def test_a_whole_cycle_pings(site, web):
-    Watch(world=build(site)).cycle()
+    Watch(services=build(site)).cycle()
     assert pings(web) == 1
 
 
 @pytest.mark.parametrize("part", [{"names": ["fs_quota"]}, {"trains": ["gpt"]}, {"acts": False}])
 def test_a_part_of_a_cycle_does_not(site, web, part):
-    Watch(world=build(site), **part).cycle()
+    Watch(services=build(site), **part).cycle()
     assert pings(web) == 0
 
 
@@ -50,7 +50,7 @@ def test_nor_does_one_in_which_a_watchdog_failed(site, web, monkeypatch):
             raise OpsctlError("cannot look")
 
     monkeypatch.setitem(WATCHDOGS, "cron_alive", Broken())
-    report = Watch(world=build(site)).cycle()
+    report = Watch(services=build(site)).cycle()
     assert [finding.level for finding in report.findings if finding.key == "cron_alive/site"] == [Level.UNKNOWN]
     assert pings(web) == 0
 
@@ -60,7 +60,7 @@ def test_nor_does_one_in_which_slurm_did_not_answer(site, web, monkeypatch):
     run.create()
     run.config.write_text(TRAIN)
     monkeypatch.setenv("PATH", "/nonexistent")
-    report = Watch(world=build(site)).cycle()
+    report = Watch(services=build(site)).cycle()
     assert [finding.level for finding in report.findings if finding.key == "slurm/site"] == [Level.UNKNOWN]
     assert pings(web) == 0
 
@@ -73,14 +73,14 @@ def test_nor_does_one_in_which_trains_could_not_be_reconciled_to(site, web, monk
     squeue.write_text("#!/bin/sh\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{site.parent}:/usr/bin:/bin")
-    Watch(world=build(site)).cycle()
+    Watch(services=build(site)).cycle()
     assert pings(web) == 1
 
     def hangs(*_):
         raise OpsctlError("no answer")
 
     monkeypatch.setattr("opsctl.monitor.reconcile.reconcile_all", hangs)
-    assert Watch(world=build(site)).cycle().problems == ("reconciling to the trains: no answer",)
+    assert Watch(services=build(site)).cycle().problems == ("reconciling the trains: no answer",)
     assert pings(web) == 1
 
 
@@ -109,9 +109,9 @@ def test_a_cron_that_died_is_noticed_and_a_dry_run_leaves_it(site):
     app = build(site)
     app.cron.place.create()
     ago = datetime.now(UTC) - timedelta(hours=2)
-    write_wanted(app.cron.place, SelectedDriver(driver="daemon", since=ago, by="me"))
+    write_selected(app.cron.place, SelectedDriver(driver="daemon", since=ago, by="me"))
     app.cron.place.touch(ago)
-    os.utime(app.cron.place.wanted, (ago.timestamp(), ago.timestamp()))
+    os.utime(app.cron.place.selected, (ago.timestamp(), ago.timestamp()))
     assert "opsctl cron start daemon brings it back" in watch(site, "fs_quota").output
     assert "brings it back" not in watch(site, "fs_quota", "--dry-run").output
     assert "brings it back" not in watch(site, "fs_quota", "--nagios").output

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.app import build
-from opsctl.cron.drivers.selected_driver import read_wanted
+from opsctl.cron.drivers.selected_driver import read_selected
 from opsctl.cron.run_history import read_ledger
 from tests.support.trains import until
 
@@ -59,18 +59,18 @@ def test_a_daemon_ticks_alone_until_it_is_told_to_leave(daemons: Daemons) -> Non
     text = first.communicate(timeout=100)[1]
     lines = [line for line in text.splitlines() if "echo" not in line]  # the job, if a minute begins meanwhile
     assert (first.returncode, lines) == (
-        0, ["opsctl cron: ticking every 1 s until Ctrl-C", "opsctl cron: leaving when the tick at work is over"]
+        0, ["opsctl cron: ticking every 1 s until Ctrl-C", "opsctl cron: leaving after the current tick"]
     )  # fmt: skip
-    assert read_wanted(daemons.place) is None
+    assert read_selected(daemons.place) is None
 
 
 def test_a_daemon_that_was_killed_is_no_reason_not_to_start_another_which_stop_ends(daemons: Daemons) -> None:
     first = daemons.start()
-    until(lambda: read_wanted(daemons.place))
+    until(lambda: read_selected(daemons.place))
     first.kill()
     first.wait()
     second = daemons.start("--json")
-    until(lambda: (wanted := read_wanted(daemons.place)) and wanted.pid == second.pid)
+    until(lambda: (wanted := read_selected(daemons.place)) and wanted.pid == second.pid)
     argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(daemons.site), "cron", "stop", "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
     assert json.loads(done.stdout) == {

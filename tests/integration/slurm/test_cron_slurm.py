@@ -20,7 +20,7 @@ from opsctl.cli.owner_tasks import keep_cron
 from opsctl.cli.status import status
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.drivers import revive
-from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.cron.drivers.slurm_job import SlurmDriver
 from opsctl.cron.run_history import EntryResult, EntryRun, RunHistory, TickRun, read_ledger, write_ledger
 from opsctl.errors import Unreachable
@@ -152,7 +152,7 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
     assert stop["done"].startswith("stopped")
     assert stop["driver"] == "slurm"
     until(lambda: not site.driver.jobs())
-    assert read_wanted(site.place) is None
+    assert read_selected(site.place) is None
 
 
 def test_a_successor_that_a_killed_slurmctld_forgot_is_submitted_again(
@@ -162,7 +162,7 @@ def test_a_successor_that_a_killed_slurmctld_forgot_is_submitted_again(
     site = site_on(sandbox, every=3600)
     monkeypatch.setattr("opsctl.cron.drivers.slurm_job.ON_DISK", 3.0)
     site.place.create()
-    write_wanted(site.place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
+    write_selected(site.place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
 
     forget = forgetting(sandbox)
     now = datetime.now(UTC)
@@ -189,7 +189,7 @@ def test_a_chain_that_died_is_revived_once_by_whoever_notices(
     site.stands_still()
     ago = datetime.now(UTC) - timedelta(hours=4)
     site.place.touch(ago)
-    os.utime(site.place.wanted, (ago.timestamp(), ago.timestamp()))
+    os.utime(site.place.selected, (ago.timestamp(), ago.timestamp()))
     status.main([], obj=site.app, standalone_mode=False)
     assert "submitted the next one as job" in capsys.readouterr().err
     keep_cron(site.app)
@@ -253,7 +253,7 @@ def test_a_queue_that_is_full_loses_nothing(
     monkeypatch.setattr("opsctl.cron.drivers.slurm_job.ON_DISK", 1.0)
     with pytest.raises(Unreachable):
         site.driver.start()
-    assert read_wanted(site.place) is not None, "whoever notices goes on with it"
+    assert read_selected(site.place) is not None, "whoever notices goes on with it"
     free = threading.Timer(1, lambda: subprocess.run(["scancel", held], check=True))
     free.start()
     assert site.driver.follow(datetime.now(UTC), "", seconds=150)

@@ -141,7 +141,7 @@ def test_on_an_exclusive_allocation_waiting_is_wrong(trains: Trains, clock: Forw
     assert status(cycle(app))[0] is Level.OK
     clock.ahead = timedelta(minutes=6)
     level, summary = status(cycle(app))
-    assert (level, "though the nodes are ours alone, for 6m" in summary) == (Level.CRITICAL, True)
+    assert (level, "in an exclusive allocation, for 6m" in summary) == (Level.CRITICAL, True)
 
 
 def test_a_train_that_somebody_cancelled_is_no_alarm(trains: Trains, app: CountedApp) -> None:
@@ -244,7 +244,7 @@ def test_of_two_cycles_at_once_one_tells(trains: Trains, app: CountedApp, slurm:
     slurm_says(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     reports: list[CycleReport] = []
-    both = [threading.Thread(target=lambda: reports.append(Watch(world=app).cycle())) for _ in range(2)]
+    both = [threading.Thread(target=lambda: reports.append(Watch(services=app).cycle())) for _ in range(2)]
     for thread in both:
         thread.start()
     for thread in both:
@@ -310,10 +310,10 @@ def test_a_log_that_cannot_be_read_to_its_end_stops_nothing_else(
     log = trains.run("a").main_log
     os.mkfifo(log)  # whoever opens it to read waits for ever, as on a file system that is gone
     try:
-        watching = Watch(world=app)
+        watching = Watch(services=app)
         for _ in range(2):
             report = watching.cycle()
-            assert found(report, "loss/a").summary == "loss could not look at a: no answer within 10 s"
+            assert found(report, "loss/a").summary == "loss could not check a: no answer within 10 s"
             assert {found(report, key).level for key in ("loss/b", "slurm_status/a", "slurm_status/b")} == {Level.OK}
             assert report.seconds < 100
     finally:
@@ -396,4 +396,4 @@ def test_one_watchdog_can_be_looked_at_alone_and_printed_as_json(trains: Trains,
 
 def test_a_watchdog_that_is_not_there_is_refused_with_those_that_are(app: CountedApp) -> None:
     with pytest.raises(InputError, match="no watchdog 'hnag'; there are: slurm_status, hang, failures"):
-        Watch(world=app, names=["hnag"])
+        Watch(services=app, names=["hnag"])

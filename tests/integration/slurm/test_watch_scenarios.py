@@ -231,7 +231,7 @@ def test_a_resident_watch_goes_on_from_where_it_was_and_forgets_nothing_between_
     app = app_of(tmp_path, slurm.env(), clock)
     train.submit("exit 0", tasks=1)
     train.wait()
-    watching = Watch(world=app)
+    watching = Watch(services=app)
     assert told(watching.cycle()) == [("slurm_status/gpt", Level.CRITICAL)]
     assert told(watching.cycle()) == []
-    assert told(Watch(world=app).cycle()) == []
+    assert told(Watch(services=app).cycle()) == []

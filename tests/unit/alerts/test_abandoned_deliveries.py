@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from opsctl.alerts import dispatch
 from opsctl.alerts.message import Message
-from opsctl.alerts.outbox import LEAST_TRIES, OutboxItem
+from opsctl.alerts.outbox import MIN_TRIES_BEFORE_ABANDON, OutboxItem
 from opsctl.cli import cli
 from opsctl.model import Level
 
@@ -19,10 +19,10 @@ def dead(with_rules, tmp_path):
     return with_rules(channels={"log": {"kind": "file", "path": str(tmp_path / "told")}})
 
 
-def lies_there(world, ident="hang.1", *, tries=LEAST_TRIES - 1):
+def lies_there(world, ident="hang.1", *, tries=MIN_TRIES_BEFORE_ABANDON - 1):
     """A message that the channel did not take so often."""
     message = Message(id=ident, root=ident, at=world.clock.now(), level=Level.CRITICAL, subject="no step", body="")
-    world.alerting.outboxes[0].put(OutboxItem(message=message, channel="log", number=1, attempts=tries))
+    world.alerting.outboxes[0].put(OutboxItem(message=message, channel="log", number=1, tries=tries))
 
 
 def cycles(world, count, *, hours=2):
@@ -52,19 +52,19 @@ def test_after_a_month_of_trying_it_is_set_aside_and_told_by_the_channel_once_th
     cycles(dead, 2, hours=6)
     assert given_up(dead) == ["hang.1"]
     assert [each["id"] for each in journal(dead) if each["kind"] == "given-up"] == ["hang.1"]
-    assert waiting(dead) == ["[opsctl] LOST: log took no message for 30 days; what waited for so long is given up"]
+    assert waiting(dead) == ["[opsctl] LOST: delivery to log abandoned after 30 days"]
     lies_there(dead)  # whoever was cut off in between puts it again
     assert len(waiting(dead)) == 1
     (tmp_path / "told").rmdir()
     cycles(dead, 1)
     told = (tmp_path / "told").read_text()
     assert "2026-01-01 00:00 UTC  no step\n" in told
-    assert "undelivered/log, for a year" in told
+    assert "undelivered/log. Test the channel" in told
     assert (waiting(dead), given_up(dead)) == ([], ["hang.1"])
 
 
 def test_a_clock_that_is_a_month_ahead_gives_nothing_up(dead):
-    lies_there(dead, tries=LEAST_TRIES - 10)
+    lies_there(dead, tries=MIN_TRIES_BEFORE_ABANDON - 10)
     dead.clock.forward(days=40)
     cycles(dead, 3)
     assert (len(waiting(dead)), given_up(dead)) == (1, [])
@@ -90,7 +90,7 @@ def test_what_tells_of_the_loss_waits_on_and_nothing_grows(dead):
     cycles(dead, 2)
     assert (len(waiting(dead)), len([ident for ident in given_up(dead) if ident == "hang.9"])) == (1, 1)
     before = given_up(dead)
-    cycles(dead, LEAST_TRIES + 2, hours=8)
+    cycles(dead, MIN_TRIES_BEFORE_ABANDON + 2, hours=8)
     assert (len(waiting(dead)), given_up(dead)) == (1, before)
 
 

@@ -83,7 +83,7 @@ def test_a_repeat_says_since_when_nothing_can_be_seen(world):
     world.clock.forward(hours=2)
     [again] = world.ledger.record([finding(Level.UNKNOWN, summary="the node does not answer")])
     assert again.finding.level is Level.CRITICAL
-    assert again.finding.evidence[-1] == "now it is unknown: the node does not answer"
+    assert again.finding.evidence[-1] == "now unknown: the node does not answer"
 
 
 def test_without_repeat_hours_nothing_is_repeated(with_rules):
@@ -169,7 +169,7 @@ def test_what_is_acknowledged_is_told_when_it_is_worse_and_when_it_is_over(world
 
 def test_only_what_is_open_can_be_acknowledged(world):
     world.see(".")
-    with pytest.raises(InputError, match=r"^hang/gpt: is ok, so there is nothing to acknowledge$"):
+    with pytest.raises(InputError, match=r"^hang/gpt: ok, nothing to acknowledge$"):
         world.ledger.ack("hang/gpt", "on it")
     with pytest.raises(InputError, match=r"^no alert 'hang/gtp'; did you mean 'hang/gpt'\?$"):
         world.ledger.ack("hang/gtp", "on it")
@@ -190,7 +190,7 @@ def test_a_transition_is_journalled_by_whoever_hands_it_on_once_at_least(world):
     dispatch.send_alerts(world.alerting)
     [journal] = world.site.alerts.glob("journal-*.jsonl")
     rows = [json.loads(line) for line in journal.read_text().splitlines()]
-    assert [row["id"] for row in rows if row["kind"] == "transition"] == [batch.noted[0].transition.id]
+    assert [row["id"] for row in rows if row["kind"] == "transition"] == [batch.changes[0].transition.id]
 
 
 def test_a_log_full_of_rubbish_can_be_told(world):
@@ -199,7 +199,7 @@ def test_a_log_full_of_rubbish_can_be_told(world):
     entry = world.ledger.levels()["hang/gpt"]
     assert entry.finding.summary == "a b"
     assert len(entry.finding.evidence) == 101
-    assert entry.finding.evidence[-1] == "and 400 lines more"
+    assert entry.finding.evidence[-1] == "and 400 more lines"
     assert max(map(len, entry.finding.evidence)) == 1000
 
 

@@ -3,15 +3,20 @@
 from datetime import timedelta
 
 from opsctl.alerts.ledger_state import AlertTransition, Batch
-from opsctl.alerts.message import LONGEST_SUBJECT, MOST_IN_STORM, render_single, render_storm
+from opsctl.alerts.message import MAX_LISTED_IN_STORM, MAX_SUBJECT_CHARS, render_single, render_storm
 from opsctl.model import Level, Transition
 from tests.unit.alerts.conftest import Clock, finding
 
 AT = Clock().now() + timedelta(hours=3)
 STOPPED = finding(
-    Level.CRITICAL, "slurm_status/gpt", summary="nothing of it runs or waits", node="node003",
-    evidence=("squeue: nothing", "sacct: 12_3 COMPLETED 0:0"), done=("cancelled nothing",), remedy="opsctl launch gpt",
-)  # fmt: skip
+    Level.CRITICAL,
+    "slurm_status/gpt",
+    summary="nothing of it runs or waits",
+    node="node003",
+    evidence=("squeue: nothing", "sacct: 12_3 COMPLETED 0:0"),
+    done=("cancelled nothing",),
+    remedy="opsctl launch gpt",
+)
 
 
 def noted(found=STOPPED, before=Level.OK, was="", serial=1):
@@ -31,20 +36,20 @@ nothing of it runs or waits
 
 train:    gpt
 node:     node003
-seen:     2026-01-01 03:00:00 UTC
+at:       2026-01-01 03:00:00 UTC
 before:   ok: task 3 runs
 
 Evidence
   squeue: nothing
   sacct: 12_3 COMPLETED 0:0
 
-What opsctl did
+Done by opsctl
   cancelled nothing
 
 What to do now
   opsctl launch gpt
-  on it already?   opsctl alerts ack 'slurm_status/gpt' --reason ...
-  not to be told?  opsctl alerts silence 'slurm_status/gpt' --for 4h --reason ...
+  acknowledge:  opsctl alerts ack 'slurm_status/gpt' --reason ...
+  silence:      opsctl alerts silence 'slurm_status/gpt' --for 4h --reason ...
 
 incident 0123456789ab, message 0123456789ab.1
 """
@@ -63,7 +68,7 @@ RESOLVED: slurm_status/gpt
 task 4 runs on node[001-002]
 
 train:    gpt
-seen:     2026-01-01 03:00:00 UTC
+at:       2026-01-01 03:00:00 UTC
 opened:   2026-01-01 01:30:00 UTC, 90 min before
 before:   critical: nothing of it runs or waits
 
@@ -93,7 +98,7 @@ def test_a_subject_is_one_line_of_bounded_length():
     ).subject
     assert "\n" not in subject
     assert "\r" not in subject
-    assert len(subject) == LONGEST_SUBJECT
+    assert len(subject) == MAX_SUBJECT_CHARS
 
 
 def test_braces_in_a_finding_are_no_template():
@@ -103,9 +108,9 @@ def test_braces_in_a_finding_are_no_template():
 def test_a_storm_is_one_message_with_the_worst_first():
     many = [noted(finding(Level.WARNING, f"hang/train-{n:02}")) for n in range(60)]
     many.append(noted(finding(Level.CRITICAL, "fs_quota/scratch", remedy="opsctl checkpoint prune")))
-    message = render_storm(Batch(id="b1", number=1, noted=tuple(many)), many)
-    assert message.subject == "[opsctl] 61 changes at once: 1 CRITICAL, 60 WARNING"
+    message = render_storm(Batch(id="b1", number=1, changes=tuple(many)), many)
+    assert message.subject == "[opsctl] 61 alerts at once: 1 CRITICAL, 60 WARNING"
     assert message.level is Level.CRITICAL
     first = message.body.splitlines()[2]
     assert first == "CRITICAL: fs_quota/scratch: it is critical"
-    assert f"\nand {61 - MOST_IN_STORM} more\n" in message.body
+    assert f"\nand {61 - MAX_LISTED_IN_STORM} more\n" in message.body

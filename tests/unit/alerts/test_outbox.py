@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from opsctl.alerts.message import Message
-from opsctl.alerts.outbox import LEAST_TRIES, LONGEST_WAIT, Outbox, OutboxItem, Undelivered
+from opsctl.alerts.outbox import MAX_WAIT, MIN_TRIES_BEFORE_ABANDON, Outbox, OutboxItem, Undelivered
 from opsctl.model import Level
 from opsctl.state.lease import lease
 from tests.unit.alerts.conftest import Clock
@@ -82,8 +82,8 @@ def test_the_delay_grows_up_to_an_hour(post):
     for _ in range(10):
         post.flush()
         [item] = post.outbox.waiting()
-        delays.append((item.next_attempt - post.clock.now()).total_seconds())
-        post.clock.at = item.next_attempt
+        delays.append((item.next_try - post.clock.now()).total_seconds())
+        post.clock.at = item.next_try
     assert delays == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
 
 
@@ -98,7 +98,7 @@ def test_the_other_side_can_ask_for_more_time(post):
     post.put(1, "a.1")
     post.failures["all"] = Undelivered("429", retry_after=900)
     post.flush()
-    assert post.outbox.waiting()[0].next_attempt == post.clock.now() + timedelta(seconds=900)
+    assert post.outbox.waiting()[0].next_try == post.clock.now() + timedelta(seconds=900)
 
 
 def test_a_channel_that_asked_for_time_is_left_alone_also_by_what_comes_later(post):
@@ -120,7 +120,7 @@ def test_no_more_time_than_we_ever_wait(post, seconds):
     post.put(1, "a.1")
     post.failures["all"] = Undelivered("429", retry_after=seconds)
     post.flush()
-    assert post.outbox.waiting()[0].next_attempt < post.clock.now() + 2 * LONGEST_WAIT
+    assert post.outbox.waiting()[0].next_try < post.clock.now() + 2 * MAX_WAIT
 
 
 def test_a_channel_that_is_down_is_not_asked_fifty_times(post):
@@ -219,8 +219,8 @@ def test_two_do_not_deliver_the_same_out_of_both_outboxes_at_once(world, first):
     posts = {name: Post(getattr(world, name), world.clock) for name in ("site", "spare")}
     here, there = (posts.pop(first), *posts.values())
     here.outbox, there.outbox = (
-        replace(here.outbox, elsewhere=there.outbox),
-        replace(there.outbox, elsewhere=here.outbox),
+        replace(here.outbox, other=there.outbox),
+        replace(there.outbox, other=here.outbox),
     )
     for post in (here, there):
         post.put(1, "a.1")
@@ -304,17 +304,17 @@ def test_nothing_is_hopeless_while_the_channel_takes_others_or_asks_for_time(pos
     post.put(1, "a.1")
     post.clock.forward(days=31)
     post.failures["a.1"] = DOWN
-    for _ in range(LEAST_TRIES):
+    for _ in range(MIN_TRIES_BEFORE_ABANDON):
         post.clock.forward(hours=1)
         attempts = post.flush()
-    (old,) = post.outbox.abandon("mail", attempts)
+    (old,) = post.outbox.find_expired("mail", attempts)
     assert old.message.id == "a.1"
     post.clock.forward(hours=1)
     post.put(2, "b.1")
     attempts = post.flush()
     assert [attempt.error for attempt in attempts] == [DOWN, None]
-    assert post.outbox.abandon("mail", attempts) == []
-    assert post.outbox.abandon("mail", []) == []
+    assert post.outbox.find_expired("mail", attempts) == []
+    assert post.outbox.find_expired("mail", []) == []
     post.clock.forward(hours=1)
     post.failures["a.1"] = Undelivered("later", retry_after=60)
-    assert post.outbox.abandon("mail", post.flush()) == []
+    assert post.outbox.find_expired("mail", post.flush()) == []

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from opsctl.app import App, build
 from opsctl.cli import cli
 from opsctl.cron.drivers.export import FORMATS
-from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.errors import ConfigError, InputError, RunDirError
 from opsctl.settings.cron import CronSettings
 
@@ -79,9 +79,9 @@ def test_status_fails_where_ticks_should_come_and_do_not(site: Path) -> None:
     place = app_of(site).cron.place
     place.create()
     ago = datetime.now(UTC) - timedelta(hours=2)
-    write_wanted(place, SelectedDriver(driver="slurm", since=ago, by="me"))
+    write_selected(place, SelectedDriver(driver="slurm", since=ago, by="me"))
     place.touch(ago)
-    shutil.os.utime(place.wanted, (ago.timestamp(), ago.timestamp()))  # type: ignore[attr-defined]  # it imports os
+    shutil.os.utime(place.selected, (ago.timestamp(), ago.timestamp()))  # type: ignore[attr-defined]  # it imports os
     done = opsctl(site, "status")
     assert done.return_value == 1
     assert "the slurm driver, since" in done.output
@@ -105,7 +105,7 @@ def test_a_crontab_that_others_could_have_written_is_not_started(site: Path) -> 
 def test_only_one_driver_at_a_time(site: Path) -> None:
     place = app_of(site).cron.place
     place.create()
-    write_wanted(place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
+    write_selected(place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
     error = opsctl(site, "start", "daemon").exception
     assert isinstance(error, InputError)
     assert error.message.startswith("cron is driven already, by the slurm driver, since")
@@ -115,11 +115,11 @@ def test_a_daemon_of_another_machine_is_asked_to_leave(site: Path) -> None:
     place = app_of(site).cron.place
     place.create()
     place.touch(datetime.now(UTC))
-    write_wanted(
+    write_selected(
         place, SelectedDriver(driver="daemon", since=datetime.now(UTC), by="me", host="elsewhere", pid=1, started=1)
     )
     assert opsctl(site, "stop").output == "the daemon on elsewhere leaves at its next tick\n"
-    assert read_wanted(place) is None
+    assert read_selected(place) is None
 
 
 def test_ticks_from_outside_are_missed_when_they_stay_away(site: Path) -> None:
@@ -130,7 +130,7 @@ def test_ticks_from_outside_are_missed_when_they_stay_away(site: Path) -> None:
     cron = app_of(site).cron
     late = cron.clock.now() - timedelta(hours=2)
     cron.place.touch(late)
-    os.utime(cron.place.wanted, (late.timestamp(), late.timestamp()))
+    os.utime(cron.place.selected, (late.timestamp(), late.timestamp()))
     assert opsctl(site, "status").return_value == 1
     watch = CliRunner().invoke(cli, ["--site", str(site), "watch", "cron_alive"], standalone_mode=False).output
     assert "critical  cron_alive/site" in watch
@@ -141,15 +141,15 @@ def test_ticks_from_outside_are_missed_when_they_stay_away(site: Path) -> None:
 
 def test_a_tick_typed_by_hand_makes_nobody_expect_more(site: Path) -> None:
     opsctl(site, "tick")
-    assert read_wanted(app_of(site).cron.place) is None
+    assert read_selected(app_of(site).cron.place) is None
 
 
 def test_an_exported_line_leaves_a_driver_that_was_started(site: Path) -> None:
     place = app_of(site).cron.place
     place.create()
-    write_wanted(place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
+    write_selected(place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
     opsctl(site, "tick", "--exported")
-    wanted = read_wanted(place)
+    wanted = read_selected(place)
     assert wanted is not None and wanted.driver == "slurm"
 
 
@@ -162,7 +162,7 @@ def test_somebody_elses_cron_is_left_alone(site: Path) -> None:
         pytest.skip("needs to be root, to make something another user's")
     error = opsctl(site, "tick").exception
     assert isinstance(error, RunDirError)
-    assert error.message == f"{place.path}: belongs to 12345, who ticks for this site"
+    assert error.message == f"{place.path}: belongs to 12345, who runs cron for this site"
 
 
 def test_a_typed_tick_says_what_it_did(site: Path) -> None:
@@ -215,8 +215,8 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
 def test_stopping_says_in_json_what_was_stopped(site: Path) -> None:
     place = app_of(site).cron.place
     place.create()
-    write_wanted(place, SelectedDriver(driver="export", since=datetime.now(UTC), by="me", host="login1"))
+    write_selected(place, SelectedDriver(driver="export", since=datetime.now(UTC), by="me", host="login1"))
     said = json.loads(opsctl(site, "stop", "--json").stdout)
     assert (said["driver"], said["cancelled"]) == ("export", [])
     assert said["done"].startswith("stopped expecting ticks; the line on login1 still ticks")
-    assert read_wanted(place) is None
+    assert read_selected(place) is None

@@ -62,9 +62,18 @@ def test_every_ten_minutes_are_ten_minutes_whatever_the_clocks_do() -> None:
 
 @pytest.mark.parametrize(
     ("field", "expected"),
-    [("0", "sun"), ("7", "sun"), ("1-5", "mon,tue,wed,thu,fri"), ("fri-7", "sun,fri,sat"), ("*/2", "sun,tue,thu,sat"),
-     ("sat-sun", "sun,sat"), ("MON", "mon"), ("1,3-4", "mon,wed,thu"), ("0-7", "sun,mon,tue,wed,thu,fri,sat")],
-)  # fmt: skip
+    [
+        ("0", "sun"),
+        ("7", "sun"),
+        ("1-5", "mon,tue,wed,thu,fri"),
+        ("fri-7", "sun,fri,sat"),
+        ("*/2", "sun,tue,thu,sat"),
+        ("sat-sun", "sun,sat"),
+        ("MON", "mon"),
+        ("1,3-4", "mon,wed,thu"),
+        ("0-7", "sun,mon,tue,wed,thu,fri,sat"),
+    ],
+)
 def test_days_of_the_week_count_from_sunday(field: str, expected: str) -> None:
     assert weekdays(field) == expected
 
@@ -83,15 +92,17 @@ def test_a_day_that_never_comes_is_never() -> None:
     ("text", "message"),
     [
         ("* * * *", "'* * * *' has 4 fields, needs 5: minute, hour, day of month, month, day of week"),
-        ("@reboot", "'@reboot' is not known; there are: @hourly, @daily, @midnight, @weekly, @monthly, @yearly, "
-                    "@annually"),
+        (
+            "@reboot",
+            "'@reboot' is unknown; valid macros: @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually",
+        ),
         ("* * * * 8", "'8' is not a day of the week: 0 to 7 or sun to sat, 1-5, */2"),
         ("* * * * foo", "'foo' is not a day of the week: sun, mon, tue, wed, thu, fri or sat"),
-        ("* * * * 5-1", "'5-1': the days of the week start with Sunday, so this goes backwards"),
+        ("* * * * 5-1", "'5-1': weeks start on Sunday, so the range goes backwards"),
         ("61 * * * *", "Error validating expression '61': the last value (61) is higher than the maximum value (59)"),
         ("* * * hi *", 'Invalid month name "hi"'),
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_sense_is_said(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_when(text, BERLIN)

@@ -29,7 +29,7 @@ def test_a_line_that_makes_no_sense_is_told_and_the_others_stay(world: CronWorld
     assert schedule.problems == (
         f"{path}:1: '* * * *': needs five fields and a command",
         f"{path}:2: Error validating expression '61': the last value (61) is higher than the maximum value (59)",
-        f"{path}:4: CRON_TZ is not known; set `time_zone` in [cron] of site.toml",
+        f"{path}:4: CRON_TZ is not supported; set `time_zone` in [cron] of site.toml",
     )
 
 
@@ -59,7 +59,7 @@ def test_one_command_twice_is_run_once_and_told(world: CronWorld) -> None:
     world.crontab("1 * * * * true\n2 * * * * true\n")
     assert ids(world.cron) == ["true"]
     assert world.cron.schedule().problems == (
-        f"{world.directory / 'crontab'}: 'true' is there twice; only the first is run",
+        f"{world.directory / 'crontab'}: 'true' is defined twice; only the first runs",
     )
 
 

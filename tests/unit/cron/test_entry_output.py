@@ -16,9 +16,14 @@ from tests.support.cron_context import NOON, CronWorld
 
 def run(script: str, *, timeout: float = 100, keep: int = 1000, grace: float = 0.2) -> Bounded:
     return run_bounded(
-        ["/bin/sh", "-c", script], env=dict(os.environ), cwd=Path("/"), timeout=timeout, keep=keep, pulse=lambda: None,
+        ["/bin/sh", "-c", script],
+        env=dict(os.environ),
+        cwd=Path("/"),
+        timeout=timeout,
+        keep=keep,
+        pulse=lambda: None,
         grace=grace,
-    )  # fmt: skip
+    )
 
 
 def test_a_program_that_does_not_want_to_end_is_killed() -> None:

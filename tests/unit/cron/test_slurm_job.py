@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.cron.drivers.selected_driver import SelectedDriver, read_wanted, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.cron.drivers.slurm_job import SlurmDriver
 from opsctl.errors import Unreachable
 from opsctl.host.system import SystemRunner
@@ -26,9 +26,13 @@ class Nobody:
 
 def driver_of(world: CronWorld, **defaults: str) -> SlurmDriver:
     return SlurmDriver(
-        cron=world.cron, scheduler=Nobody(), runner=SystemRunner(), defaults=SlurmDefaults(**defaults),
-        python="/opt/my python", site_file=Path("/x/it's.toml"),
-    )  # type: ignore[arg-type]  # it answers nothing  # fmt: skip
+        cron=world.cron,
+        scheduler=Nobody(),
+        runner=SystemRunner(),
+        defaults=SlurmDefaults(**defaults),
+        python="/opt/my python",
+        site_file=Path("/x/it's.toml"),
+    )  # type: ignore[arg-type]  # it answers nothing
 
 
 def test_ticks_come_on_a_grid_and_not_an_hour_after_the_last_one(world: CronWorld) -> None:
@@ -71,7 +75,7 @@ def test_the_script_is_good_shell(world: CronWorld) -> None:
 
 def test_a_slurm_that_does_not_answer_is_asked_again_for_so_long_and_no_longer(world: CronWorld) -> None:
     world.place.create()
-    write_wanted(world.place, SelectedDriver(driver="slurm", since=NOON, by="me"))
+    write_selected(world.place, SelectedDriver(driver="slurm", since=NOON, by="me"))
     assert driver_of(world).follow(NOON, "7", seconds=60) is False
     assert 60 <= (world.clock.now() - NOON).total_seconds() < 70
     assert world.said[-1] == "the next tick: jobs did not answer"
@@ -80,17 +84,17 @@ def test_a_slurm_that_does_not_answer_is_asked_again_for_so_long_and_no_longer(w
 @pytest.mark.parametrize("rubbish", ["", "[]", "{}", "\0"])
 def test_a_file_that_cannot_be_read_does_not_end_the_chain(world: CronWorld, rubbish: str) -> None:
     world.place.create()
-    world.place.wanted.write_text(rubbish)
+    world.place.selected.write_text(rubbish)
     with pytest.raises(Unreachable):
         driver_of(world).ensure(after=NOON, own="7")
-    world.place.wanted.unlink()
+    world.place.selected.unlink()
     assert driver_of(world).ensure(after=NOON, own="7") is None
 
 
 def test_another_driver_that_was_started_ends_the_chain(world: CronWorld) -> None:
     world.place.create()
-    write_wanted(world.place, SelectedDriver(driver="daemon", since=NOON, by="me", host="h", pid=1, started=1))
+    write_selected(world.place, SelectedDriver(driver="daemon", since=NOON, by="me", host="h", pid=1, started=1))
     assert driver_of(world).ensure(after=NOON, own="7") is None
-    wanted = read_wanted(world.place)
+    wanted = read_selected(world.place)
     assert wanted is not None
     assert wanted.driver == "daemon"

@@ -149,8 +149,10 @@ def test_a_script_that_cannot_be_started_is_a_failure_of_its_own(world: CronWorl
     world.drop_in("cron.hourly/c", "#!/bin/sh\n")
     ran = world.tick()
     assert [entry_run.detail for entry_run in ran.values()] == [
-        "cannot be started: No such file or directory", "cannot be started: Exec format error", ""
-    ]  # fmt: skip
+        "cannot be started: No such file or directory",
+        "cannot be started: Exec format error",
+        "",
+    ]
 
 
 def test_entries_find_this_opsctl_first_and_nothing_of_the_job_they_may_be_in(
@@ -261,7 +263,7 @@ def test_out_of_time_the_rest_stays_due(world: CronWorld) -> None:
 
 
 def test_every_tick_gives_a_sign_of_attempt(world: CronWorld) -> None:
-    assert world.place.ticked() is None
+    assert world.place.last_tick() is None
     world.tick()
-    assert world.place.ticked() == NOON.replace(microsecond=0)
+    assert world.place.last_tick() == NOON.replace(microsecond=0)
     assert world.place.site.last_tick.read_text() == f"{NOON.timestamp():.0f}\n"

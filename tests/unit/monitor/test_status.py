@@ -278,9 +278,20 @@ def test_the_last_end_is_told_with_its_cause_and_when_and_what_to_do(run: RunDir
     journal = Journal(run, SystemClock())
     journal.append(EventKind.ATTEMPT_STARTED, attempt="12_1.0", nodes="node001")
     journal.append(
-        EventKind.DIAGNOSED, **{"attempt": "12_1.0", "class": "gpu", "cause": "xid79", "says": "GPU fell off the bus",
-        "node": "node001", "rank": 3, "suspects": [], "evidence": [], "also": [], "advice": "drain it"},
-    )  # fmt: skip
+        EventKind.DIAGNOSED,
+        **{
+            "attempt": "12_1.0",
+            "class": "gpu",
+            "cause": "xid79",
+            "says": "GPU fell off the bus",
+            "node": "node001",
+            "rank": 3,
+            "suspects": [],
+            "evidence": [],
+            "also": [],
+            "advice": "drain it",
+        },
+    )
     journal.append(
         EventKind.ATTEMPT_FINALIZED, attempt="12_1.0", outcome="crashed", action="continue", why="GPU fell off the bus"
     )
@@ -305,12 +316,14 @@ def test_no_line_is_wider_than_the_terminal(run: RunDir, width: int) -> None:
 
 def test_open_alerts_of_the_train_are_shown_the_worst_first(run: RunDir) -> None:
     ledger = AlertLedger(SiteDir.of(run.path.parent), SystemClock(), AlertSettings(warning_looks=1))
-    ledger.record([
-        Finding(key="loss/gpt", level=Level.WARNING, summary="a spike", train="gpt", is_certain=True),
-        Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step for 2 h", train="gpt", is_certain=True),
-        Finding(key="hang/other", level=Level.CRITICAL, summary="not this one", train="other", is_certain=True),
-        Finding(key="held/gpt", level=Level.OK, summary="fine", train="gpt"),
-    ])  # fmt: skip
+    ledger.record(
+        [
+            Finding(key="loss/gpt", level=Level.WARNING, summary="a spike", train="gpt", is_certain=True),
+            Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step for 2 h", train="gpt", is_certain=True),
+            Finding(key="hang/other", level=Level.CRITICAL, summary="not this one", train="other", is_certain=True),
+            Finding(key="held/gpt", level=Level.OK, summary="fine", train="gpt"),
+        ]
+    )
     ledger.ack("loss/gpt", "on it")
     alerts = open_alerts(ledger.path)
     status = read_status(run, Journal(run, SystemClock()), [row(JobState.RUNNING, 1)], NOW, alerts)

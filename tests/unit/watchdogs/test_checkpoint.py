@@ -107,7 +107,9 @@ def test_checkpoints_ten_times_their_size_are_told(stage: Stage, hours: Hours) -
         stage.look("checkpoint", after=hours(1))
     save(stage, 3, size=10_000)
     finding = {each.key: each for each in stage.all("checkpoint", after=hours(1))}["checkpoint/gpt/size"]
-    assert finding.summary == "gpt: global_step3 has 9.77 KiB, those before it 1000 B"
+    assert (
+        finding.summary == "gpt: global_step3 is 900 % larger than the previous checkpoints (9.77 KiB, before 1000 B)"
+    )
     assert finding.level is Level.WARNING
 
 
@@ -144,7 +146,7 @@ def test_what_the_trainer_has_set_aside_is_told_and_a_good_one_is_not(stage: Sta
     assert len(stage.all("checkpoint")) == 1
     (stage.run.checkpoints / "damaged-step-0000100").mkdir()
     finding = stage.all("checkpoint")[1]
-    assert (finding.level, finding.summary) == (Level.WARNING, "gpt: damaged-step-0000100 was set aside as damaged")
+    assert (finding.level, finding.summary) == (Level.WARNING, "gpt: damaged-step-0000100: renamed as damaged")
 
 
 def test_a_train_that_has_saved_nothing_yet_and_does_not_run_is_fine(stage: Stage) -> None:

@@ -39,10 +39,14 @@ def found(stage: Stage) -> list[Finding]:
 def taken(stage: Stage, *, excluded: bool = True, hours: float = 72, attempt: str = ATTEMPT) -> None:
     stage.journal.append(EventKind.DIAGNOSED, **{**CAUSE, "attempt": attempt})
     stage.journal.append(
-        EventKind.QUARANTINED, attempt=attempt, nodes="node003", until=(T0 + timedelta(hours=hours)).isoformat(),
-        excluded=excluded, done=["excluded node003"],
+        EventKind.QUARANTINED,
+        attempt=attempt,
+        nodes="node003",
+        until=(T0 + timedelta(hours=hours)).isoformat(),
+        excluded=excluded,
+        done=["excluded node003"],
         why="gpu: uncorrectable memory error of a GPU (node003, rank 5)",
-    )  # fmt: skip
+    )
     finalized(stage, "exclude-nodes" if excluded else "continue", attempt=attempt)
 
 
@@ -86,7 +90,7 @@ def test_a_node_that_cannot_be_spared_is_critical(stage: Stage) -> None:
     [finding] = found(stage)
     assert (finding.level, finding.summary.partition(":")[0]) == (
         Level.CRITICAL,
-        "gpt goes on with node003, for want of others",
+        "gpt goes on with node003, too few other nodes",
     )
 
 
@@ -105,9 +109,10 @@ def test_a_train_that_is_held_for_a_failure_is_told_until_somebody_decides(stage
     assert (finding.key, finding.level) == ("failures/gpt/7_2.0", Level.CRITICAL)
     assert finding.summary == "gpt is held: 7_2.0 crashed: the body exited with 1"
     data = {
-        EventKind.RELEASED: {"jobs": ["7"]}, EventKind.SUBMITTED: {"nonce": "n", "array": "7"},
+        EventKind.RELEASED: {"jobs": ["7"]},
+        EventKind.SUBMITTED: {"nonce": "n", "array": "7"},
         EventKind.CANCELLED: {"job": "7", "why": "x"},
-    }  # fmt: skip
+    }
     stage.journal.append(ends, **data[ends])
     assert [each.level for each in found(stage)] == [Level.OK]
 

@@ -54,8 +54,9 @@ def test_bytes_and_inodes_are_held_against_the_same_limits(percent: float, level
 
 def test_it_says_the_figures_and_the_limit() -> None:
     assert judged(Space(used=int(1.75 * TIB), limit=2 * TIB)) == (
-        Level.WARNING, "87.50% bytes usage, warning at 85% (1.75 TiB of 2 TiB)"
-    )  # fmt: skip
+        Level.WARNING,
+        "87.50% bytes usage, warning at 85% (1.75 TiB of 2 TiB)",
+    )
 
 
 def test_where_eighty_percent_are_reliable_eighty_is_full() -> None:
@@ -91,7 +92,8 @@ def test_a_train_that_removes_as_many_as_it_writes_fills_nothing() -> None:
 
 def test_what_others_write_counts_where_it_is_more() -> None:
     assert (
-        judged(Space(used=80 * TIB, limit=100 * TIB), seen_rate=TIB / 3600)[1] == "out of bytes in 20 h at 24 TiB a day"
+        judged(Space(used=80 * TIB, limit=100 * TIB), observed_rate=TIB / 3600)[1]
+        == "out of bytes in 20 h at 24 TiB a day"
     )
 
 
@@ -182,9 +184,12 @@ def measure(stage: Stage, filesystem: Filesystem) -> Finding:
     """What is found once du has measured, which it does in the background, with the real clock."""
     stage.clock.time = datetime.now(UTC)
     path = disk_usage.measure(
-        filesystem.path, keep=stage.place / ".site/watch/fs_quota", name=filesystem.name, now=stage.clock.time,
+        filesystem.path,
+        keep=stage.place / ".site/watch/fs_quota",
+        name=filesystem.name,
+        now=stage.clock.time,
         every=timedelta(days=1),
-    )  # fmt: skip
+    )
     until = time.monotonic() + 250  # it is nice: on a busy machine it comes last
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.05)
@@ -297,8 +302,12 @@ def test_sizes(text: str, size: int) -> None:
 
 def test_sizes_are_shown_short() -> None:
     assert [format_size(each) for each in (0, 1023, 1024, 2.3 * TIB, 5e18)] == [
-        "0 B", "1023 B", "1 KiB", "2.3 TiB", "4.34 EiB"
-    ]  # fmt: skip
+        "0 B",
+        "1023 B",
+        "1 KiB",
+        "2.3 TiB",
+        "4.34 EiB",
+    ]
 
 
 def test_a_directory_that_is_gone_is_said_in_words(stage: Stage) -> None:

@@ -29,8 +29,9 @@ def running(stage: Stage) -> Stage:
 
 
 def beat(stage: Stage, phase: Phase, *, limit_s: float, step: int = 5, attempt: str = "7_1.0") -> None:
-    record = Heartbeat(attempt=attempt, node="n1", rank=0, phase=phase, step=step, at=stage.clock.time.timestamp(),
-                       limit_s=limit_s)  # fmt: skip
+    record = Heartbeat(
+        attempt=attempt, node="n1", rank=0, phase=phase, step=step, at=stage.clock.time.timestamp(), limit_s=limit_s
+    )
     write_atomic(stage.run.heartbeat / "train.json", to_json(record))
 
 
@@ -53,7 +54,7 @@ def test_a_trainer_that_goes_on_in_a_log_that_was_moved_aside_does_not_hang(
 
 def test_nothing_that_runs_is_no_hang(stage: Stage) -> None:
     stage.jobs = (waiting("Priority"),)
-    assert stage.look("hang").summary == "gpt: nothing runs"
+    assert stage.look("hang").summary == "gpt: no task runs"
 
 
 @pytest.mark.parametrize("phase", list(Phase))
@@ -66,8 +67,9 @@ def test_each_phase_has_the_time_that_its_heartbeat_says(running: Stage, phase: 
     assert running.look("hang", after=minutes(29)).level is Level.OK
     finding = running.look("hang", after=minutes(2))
     assert (finding.level, finding.summary) == (
-        Level.CRITICAL, f"7_1.0 hangs: {phase}, step 9, no sign of life for 31m (limit 30m)"
-    )  # fmt: skip
+        Level.CRITICAL,
+        f"7_1.0 hangs: {phase}, step 9, no sign of life for 31m (limit 30m)",
+    )
     assert finding.remedy == "opsctl stacks gpt; opsctl cancel gpt_1"
 
 
@@ -167,7 +169,7 @@ def test_a_task_that_does_not_run_does_not_hang(running: Stage, state: JobState,
     running.steps(1, 50)
     running.look("hang")
     running.jobs = (job(state=state, start=T0),)
-    assert running.look("hang", after=minutes(600)).summary == "gpt: nothing runs"
+    assert running.look("hang", after=minutes(600)).summary == "gpt: no task runs"
 
 
 def test_a_task_that_was_suspended_is_not_called_dead_when_it_goes_on(running: Stage, minutes: Minutes) -> None:

@@ -11,8 +11,17 @@ from tests.support.watch_context import LINE, Stage
 
 ROOT = Path(__file__).parents[3]
 TR1 = (ROOT / "tests/corpus/logs/tr1-13b.txt").read_text().splitlines()
-TR11 = [(2.198845, 0.242), (2.220424, 0.947), (2.595213, 2.39), (2.241558, 15.886), (2.345279, 145.119),
-        (5.098124, 960.351), (3.492029, 353.201), (3.213059, 379.33), (2.804948, 650.246)]  # fmt: skip
+TR11 = [
+    (2.198845, 0.242),
+    (2.220424, 0.947),
+    (2.595213, 2.39),
+    (2.241558, 15.886),
+    (2.345279, 145.119),
+    (5.098124, 960.351),
+    (3.492029, 353.201),
+    (3.213059, 379.33),
+    (2.804948, 650.246),
+]
 """Losses and gradient norms of the 176B training from step 31214 on; at 31250 it was back at 2.216 and 0.267."""
 
 
@@ -30,8 +39,9 @@ def test_the_spike_of_the_13b_training(stage: Stage) -> None:
     stage.say(TR1[1])
     finding = stage.look("loss")
     assert (finding.level, finding.summary) == (
-        Level.WARNING, "gpt: loss 7.344 at step 29050, spiked from 2.776 to 7.344 at step 29050"
-    )  # fmt: skip
+        Level.WARNING,
+        "gpt: loss 7.344 at step 29050, spiked from 2.776 to 7.344 at step 29050",
+    )
     stage.say(TR1[2], TR1[3])
     assert "to 8.716 at step 29050" in stage.look("loss").summary
 

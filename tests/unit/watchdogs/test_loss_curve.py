@@ -60,23 +60,30 @@ def test_a_spike_that_recovers_fast_is_seen_at_once_and_is_over_when_it_is() -> 
 def test_a_spike_that_recovers_slowly_is_told_apart() -> None:
     noise = noisy()
     assert kinds(lambda step: (calm(step) + after(step, lambda n: 3 * math.exp(-n / 40))) * noise()) == [
-        LossShape.SPIKE, LossShape.SLOW, LossShape.CALM
-    ]  # fmt: skip
+        LossShape.SPIKE,
+        LossShape.SLOW,
+        LossShape.CALM,
+    ]
 
 
 def test_a_spike_that_does_not_recover_fully_becomes_another_level() -> None:
     noise = noisy()
     assert kinds(lambda step: (calm(step) + after(step, lambda n: 3 * math.exp(-n / 10) + 0.3)) * noise()) == [
-        LossShape.SPIKE, LossShape.SLOW, LossShape.SETTLED, LossShape.CALM
-    ]  # fmt: skip
+        LossShape.SPIKE,
+        LossShape.SLOW,
+        LossShape.SETTLED,
+        LossShape.CALM,
+    ]
 
 
 def test_a_spike_that_recovers_and_then_rises_diverges() -> None:
     noise = noisy()
     rise = lambda n: 3 * math.exp(-n / 10) + 0.3 + 0.01 * max(0, n - 30)  # noqa: E731
     assert kinds(lambda step: (calm(step) + after(step, rise)) * noise(), 550)[:3] == [
-        LossShape.SPIKE, LossShape.SLOW, LossShape.DIVERGING
-    ]  # fmt: skip
+        LossShape.SPIKE,
+        LossShape.SLOW,
+        LossShape.DIVERGING,
+    ]
 
 
 def test_a_divergence_without_a_spike_is_seen_before_it_is_far() -> None:
@@ -89,8 +96,11 @@ def test_a_divergence_without_a_spike_is_seen_before_it_is_far() -> None:
 def test_a_loss_that_jumps_to_another_level_because_data_was_repeated_before_is_told() -> None:
     noise = noisy()
     assert kinds(lambda step: (calm(step) + after(step, lambda _: 0.25)) * noise()) == [
-        LossShape.SPIKE, LossShape.SLOW, LossShape.SETTLED, LossShape.CALM
-    ]  # fmt: skip
+        LossShape.SPIKE,
+        LossShape.SLOW,
+        LossShape.SETTLED,
+        LossShape.CALM,
+    ]
 
 
 def test_the_grokking_moment_is_no_alarm() -> None:
@@ -102,8 +112,9 @@ def test_the_grokking_moment_is_no_alarm() -> None:
 def test_a_loss_that_is_no_number_is_told_at_once(bad: float) -> None:
     noise = noisy()
     assert shapes(lambda step: bad if AT <= step < AT + 3 else calm(step) * noise()) == [
-        (0, LossShape.NAN), (3, LossShape.CALM)
-    ]  # fmt: skip
+        (0, LossShape.NAN),
+        (3, LossShape.CALM),
+    ]
 
 
 def test_a_gradient_that_becomes_zero_is_told() -> None:

@@ -28,7 +28,7 @@ def say(stage: Stage, first: int, count: int, tflops: float, *, noise: float = 0
 def node(stage: Stage, name: str, step_s: float, attempt: str = "7_1.0") -> None:
     heartbeat = Heartbeat(
         attempt=attempt, node=name, rank=0, phase=Phase.TRAIN, step=1, at=0.0, limit_s=9.0, step_s=step_s
-    )  # fmt: skip
+    )
     write_atomic(stage.run.heartbeat / f"{name}-0.json", to_json(heartbeat))
 
 
@@ -104,10 +104,10 @@ def test_on_other_nodes_it_begins_anew(stage: Stage) -> None:
     stage.look("throughput")
     stage.jobs = (job(node_count=2),)
     say(stage, 101, 20, 70)
-    assert stage.look("throughput").summary == "gpt: too few steps to say"
+    assert stage.look("throughput").summary == "gpt: too few steps to judge"
 
 
 @pytest.mark.parametrize("count", [0, 5, 29])
 def test_a_few_steps_say_nothing(stage: Stage, count: int) -> None:
     say(stage, 1, count, 149)
-    assert stage.look("throughput").summary == "gpt: too few steps to say"
+    assert stage.look("throughput").summary == "gpt: too few steps to judge"
