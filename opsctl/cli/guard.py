@@ -13,7 +13,7 @@ import click
 from opsctl.app import App
 from opsctl.cli.owner_tasks import keep_cron
 from opsctl.errors import ConfigError
-from opsctl.guard.attempt_record import attempt_name, nodes_of
+from opsctl.guard.attempt_record import attempt_name, expand_nodes
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.supervisor import Supervisor
 from opsctl.host.isolation import Failed, Isolation
@@ -65,7 +65,7 @@ def run(app: App, run_dir: Path) -> int:
 
 def care_of(app: App, env: Mapping[str, str]) -> NodeCare:
     """With the nodes of this job reached through it."""
-    own = dict.fromkeys(nodes_of(env), env["SLURM_JOB_ID"])
+    own = dict.fromkeys(expand_nodes(env), env["SLURM_JOB_ID"])
     return replace(app.node_care, jobs=own)
 
 

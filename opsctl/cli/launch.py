@@ -53,19 +53,19 @@ def launch(
     bad = [exclusion.node for exclusion in exclusions]
     if bad:
         click.echo(f"{train.name}: leaves out {fold(bad)}, which opsctl has found bad; opsctl nodes", err=True)
-    kept_from = ",".join(each for each in (exclude, *bad) if each)
-    spec = planning.job_spec(train, app.site, tasks=tasks, after=after, exclude=kept_from, nice=nice)
+    excluded = ",".join(each for each in (exclude, *bad) if each)
+    spec = planning.job_spec(train, app.site, tasks=tasks, after=after, exclude=excluded, nice=nice)
     named = nodeset(f"{train.slurm.exclude},{exclude}".strip(","))
     ends = [
         (exclusion.node, datetime.fromtimestamp(exclusion.until, UTC))
         for exclusion in exclusions
         if exclusion.node not in named
     ]
-    order = replace(_prepare(app, file, train, spec), kept_from=tuple(ends))
+    order = replace(_prepare(app, file, train, spec), expiring_exclusions=tuple(ends))
     if dry_run:
         _show(order.plan, as_json=as_json)
         return
-    if (done := order.already()) is None:
+    if (done := order.find_submitted()) is None:
         reconcile_as_owner(app, order.run)
         done = order.carry_out()
     if as_json:

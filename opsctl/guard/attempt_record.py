@@ -48,7 +48,7 @@ def attempt_name(env: Mapping[str, str]) -> str:
     return f"{job}.{env.get('SLURM_RESTART_COUNT') or 0}"
 
 
-def nodes_of(env: Mapping[str, str]) -> list[str]:
+def expand_nodes(env: Mapping[str, str]) -> list[str]:
     """The nodes of a batch job, as far as they can be understood."""
     try:
         return expand(env.get("SLURM_JOB_NODELIST", ""))
@@ -56,7 +56,7 @@ def nodes_of(env: Mapping[str, str]) -> list[str]:
         return []
 
 
-def start_of(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datetime) -> Start:
+def make_start(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datetime) -> Start:
     return Start(
         attempt=attempt.name,
         job=env["SLURM_JOB_ID"],
@@ -65,7 +65,7 @@ def start_of(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datetim
         gpus=env.get("SLURM_JOB_GPUS") or env.get("CUDA_VISIBLE_DEVICES", ""),
         node=env.get("SLURMD_NODENAME", ""),
         at=now,
-        checkpoint=newest_checkpoint(run),
+        checkpoint=find_newest_checkpoint(run),
         main_log=_size(run.main_log),
     )
 
@@ -90,7 +90,7 @@ def read_start(attempt: Attempt) -> Start | None:
         return None
 
 
-def newest_checkpoint(run: RunDir) -> int:
+def find_newest_checkpoint(run: RunDir) -> int:
     """The step of the newest complete checkpoint; for a foreign trainer, when it last wrote into the directory.
 
     Compared with what it was before, on the same file system, so that no clock is trusted.
@@ -115,7 +115,7 @@ def _changed(path: Path) -> int:
         return -1
 
 
-def body_env(run: RunDir, attempt: Attempt, env: Mapping[str, str], *, minutes_left: int) -> dict[str, str]:
+def make_body_env(run: RunDir, attempt: Attempt, env: Mapping[str, str], *, minutes_left: int) -> dict[str, str]:
     """The environment of the body: that of the job, and all that the contract with trainers names."""
     contract = {
         Env.RUN_DIR: run.path,

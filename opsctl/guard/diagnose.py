@@ -22,7 +22,7 @@ from opsctl.state.journal import Event, EventKind, Journal, replay
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.trainer.contract import read_stop_reason
 
-SLURM_SAID = {
+STATE_BY_OUTCOME = {
     Outcome.TIMED_OUT: JobState.TIMEOUT,
     Outcome.NODE_FAILED: JobState.NODE_FAIL,
     Outcome.CANCELLED: JobState.CANCELLED,
@@ -52,8 +52,8 @@ def _diagnose(
     started = list(replay(events).started)
     position = started.index(attempt.name) if attempt.name in started else len(started)
     before = find_diagnosis(events, started[position - 1]) if position else None
-    exit_reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_words(attempt))
-    exit_reason = exit_reason or explain_by_slurm(SLURM_SAID.get(outcome, JobState.UNKNOWN))
+    exit_reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_request_text(attempt))
+    exit_reason = exit_reason or explain_by_slurm(STATE_BY_OUTCOME.get(outcome, JobState.UNKNOWN))
     ask = diagnose_hang if outcome is Outcome.HUNG else diagnose_attempt
     return also(
         ask(
@@ -64,7 +64,7 @@ def _diagnose(
     )
 
 
-def read_stop_words(attempt: Attempt) -> str:
+def read_stop_request_text(attempt: Attempt) -> str:
     """Why the guard asked it to stop, if it did."""
     stop_request = read_stop_request(attempt)
     return stop_request.why if stop_request else ""
@@ -78,9 +78,12 @@ def load_attempt_logs(
     began = attempt_record.read_start(run.attempt(name))
     following = attempt_record.read_start(run.attempt(later[0])) if later else None
     return FinishedAttemptLogs(
-        attempt=name, begin=began.main_log if began else 0, end=(following.main_log or None) if following else None,
-        said=exit_reason, ranks=_ranks(run),
-    )  # fmt: skip
+        attempt=name,
+        begin=began.main_log if began else 0,
+        end=(following.main_log or None) if following else None,
+        said=exit_reason,
+        ranks=_ranks(run),
+    )
 
 
 def _ranks(run: RunDir) -> int | None:

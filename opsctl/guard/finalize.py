@@ -22,17 +22,17 @@ from opsctl.errors import OpsctlError, Unreachable
 from opsctl.guard import attempt_record
 from opsctl.guard.diagnose import describe_diagnosis, diagnose, find_diagnosis, recall_diagnosis, to_event
 from opsctl.guard.exit_evidence import gather_evidence
-from opsctl.guard.node_care import NodeCare, suspects_of
+from opsctl.guard.node_care import NodeCare, find_suspects
 from opsctl.guard.outcome import (
+    ACTION_BY_CAUSE,
     ACTIONS,
-    BY_CLASS,
     Action,
     FinishedAttempt,
     Outcome,
     decide_action,
     decide_outcome,
     is_burning,
-    wants_diagnosis,
+    needs_diagnosis,
 )
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.model import Job
@@ -65,8 +65,8 @@ def finalize(
     with lease(chain.run.path, journal.clock):
         if done := read_end(attempt):
             return done
-        if cause_inquiry.found and find_diagnosis(journal.events(), attempt.name) is None:
-            journal.append(EventKind.DIAGNOSED, **to_event(cause_inquiry.found, cause_inquiry.suspects))
+        if cause_inquiry.diagnosis and find_diagnosis(journal.events(), attempt.name) is None:
+            journal.append(EventKind.DIAGNOSED, **to_event(cause_inquiry.diagnosis, cause_inquiry.suspects))
         events = journal.events()
         ended = _decide(chain, rules, attempt, job, events)
         event = replay(events).finalized.get(attempt.name)
@@ -113,10 +113,10 @@ def _ask(
         diagnosis, suspects = recall_diagnosis(event), tuple(event.data["suspects"])
     else:
         ended = _bare(chain, attempt, job, events)
-        if not wants_diagnosis(ended.outcome, is_short=is_burning(ended, rules)):
+        if not needs_diagnosis(ended.outcome, is_short=is_burning(ended, rules)):
             return CauseInquiry()
         allocated = _allocated(attempt, job)
-        also = partial(care.remember, allocated=allocated, at=ended.ended) if care else _nothing_more
+        also = partial(care.add_history, allocated=allocated, at=ended.ended) if care else _nothing_more
         diagnosis = diagnose(chain.journal, attempt, ended.outcome, seconds=rules.diagnosis_seconds, also=also)
         suspects = _suspects(chain, allocated, diagnosis) if care and _may_exclude(diagnosis) else ()
     if care is None or not _may_exclude(diagnosis):
@@ -136,7 +136,7 @@ def _allocated(attempt: Attempt, job: Job | None) -> str:
 
 def _suspects(chain: TrainArrays, allocated: str, diagnosis: Diagnosis) -> tuple[str, ...]:
     try:
-        return suspects_of(diagnosis, allocated, chain.scheduler.nodes()) if allocated else ()
+        return find_suspects(diagnosis, allocated, chain.scheduler.nodes()) if allocated else ()
     except Unreachable:
         raise
     except OpsctlError:
@@ -144,7 +144,7 @@ def _suspects(chain: TrainArrays, allocated: str, diagnosis: Diagnosis) -> tuple
 
 
 def _may_exclude(diagnosis: Diagnosis) -> bool:
-    return BY_CLASS.get(diagnosis.kind) is Action.EXCLUDE_NODES
+    return ACTION_BY_CAUSE.get(diagnosis.kind) is Action.EXCLUDE_NODES
 
 
 def _act(
@@ -152,12 +152,17 @@ def _act(
 ) -> FinishedAttempt:
     """Do what was decided; the end, with what came of it."""
     ended = replace(ended, done=_note_hang(chain, ended, cause_inquiry, care))
-    if ended.suspects and cause_inquiry.found and care:
-        taken = care.take_out(chain, cause_inquiry.found, ended.suspects, cause_inquiry.verdicts)
+    if ended.suspects and cause_inquiry.diagnosis and care:
+        taken = care.remove_suspects(chain, cause_inquiry.diagnosis, ended.suspects, cause_inquiry.verdicts)
         chain.note(
-            EventKind.QUARANTINED, attempt=ended.attempt, nodes=taken.nodes, until=taken.until.isoformat(),
-            excluded=taken.is_excluded, why=describe_diagnosis(cause_inquiry.found), done=taken.done,
-        )  # fmt: skip
+            EventKind.QUARANTINED,
+            attempt=ended.attempt,
+            nodes=taken.nodes,
+            until=taken.until.isoformat(),
+            excluded=taken.is_excluded,
+            why=describe_diagnosis(cause_inquiry.diagnosis),
+            done=taken.done,
+        )
         ended = replace(ended, done=taken.done)
         if not taken.is_excluded and ended.action is Action.EXCLUDE_NODES:
             ended = replace(ended, action=Action.CONTINUE, why=f"{ended.why}; {taken.done[0]}")
@@ -174,8 +179,13 @@ def _act(
 def _note_hang(
     chain: TrainArrays, ended: FinishedAttempt, cause_inquiry: CauseInquiry, care: NodeCare | None
 ) -> tuple[str, ...]:
-    if cause_inquiry.found and cause_inquiry.found.cause == hang_cause.CAUSE and cause_inquiry.found.node and care:
-        return care.note_hang(chain.run.name, ended.attempt, cause_inquiry.found.node, ended.ended)
+    if (
+        cause_inquiry.diagnosis
+        and cause_inquiry.diagnosis.cause == hang_cause.CAUSE
+        and cause_inquiry.diagnosis.node
+        and care
+    ):
+        return care.note_hang(chain.run.name, ended.attempt, cause_inquiry.diagnosis.node, ended.ended)
     return ()
 
 
@@ -196,9 +206,10 @@ def read_end(attempt: Attempt) -> FinishedAttempt | None:
         made = {
             **{key: datetime.fromisoformat(given[key]) for key in ("started", "ended")},
             **{key: tuple(given.get(key, ())) for key in ("suspects", "done")},
-            "outcome": Outcome(given["outcome"]), "action": Action(given["action"]),
+            "outcome": Outcome(given["outcome"]),
+            "action": Action(given["action"]),
             "kind": CauseKind(given.get("kind", CauseKind.UNKNOWN)),
-        }  # fmt: skip
+        }
         return FinishedAttempt(**{**given, **made})
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -212,9 +223,12 @@ def _decide(
         diagnosis = recall_diagnosis(event)
         suspects = tuple(event.data["suspects"]) if _may_exclude(diagnosis) else ()
         ended = replace(
-            ended, kind=diagnosis.kind, cause=diagnosis.cause, suspects=suspects,
+            ended,
+            kind=diagnosis.kind,
+            cause=diagnosis.cause,
+            suspects=suspects,
             why=f"{ended.why}; {describe_diagnosis(diagnosis)}" if diagnosis.cause != "nothing" else ended.why,
-        )  # fmt: skip
+        )
     if _is_overtaken(ended, events):
         return replace(ended, action=Action.CONTINUE, why=f"{ended.why}; launched or released again since")
     return decide_action(ended, _recent_attempts(chain.run, ended, events), rules)
@@ -228,9 +242,14 @@ def _bare(chain: TrainArrays, attempt: Attempt, job: Job | None, events: Sequenc
     began = attempt_record.read_start(attempt)
     started = began.at if began else replay(list(events)).started.get(attempt.name, at or now)
     return FinishedAttempt(
-        attempt=attempt.name, outcome=outcome, action=ACTIONS[outcome], why=why, started=started, ended=at or now,
-        new_checkpoint=began is not None and attempt_record.newest_checkpoint(run) > began.checkpoint,
-    )  # fmt: skip
+        attempt=attempt.name,
+        outcome=outcome,
+        action=ACTIONS[outcome],
+        why=why,
+        started=started,
+        ended=at or now,
+        new_checkpoint=began is not None and attempt_record.find_newest_checkpoint(run) > began.checkpoint,
+    )
 
 
 def _is_overtaken(ended: FinishedAttempt, events: Sequence[Event]) -> bool:
@@ -278,7 +297,7 @@ def finalize_ended(
     ]
 
 
-def unfinalized(run: RunDir, snapshot: TrainSnapshot) -> list[Attempt]:
+def find_unfinalized(run: RunDir, snapshot: TrainSnapshot) -> list[Attempt]:
     """The attempts without a finalization, in the order of the journal; at the end those that the journal does not
     know."""
     began = [name for name in snapshot.history.started if name not in snapshot.history.finalized]
@@ -290,11 +309,11 @@ def unfinalized(run: RunDir, snapshot: TrainSnapshot) -> list[Attempt]:
 
 def _is_over(attempt: Attempt, jobs: Sequence[Job]) -> bool:
     """Slurm answered, and does not have the attempt's job, or only a later attempt of it, or says that it ended."""
-    rows = [job for job in jobs if is_of(job, attempt)]
+    rows = [job for job in jobs if is_row_of(job, attempt)]
     return all(job.restarts > attempt.restart or job.state.is_final or job.state.is_waiting for job in rows)
 
 
-def is_of(job: Job, attempt: Attempt) -> bool:
+def is_row_of(job: Job, attempt: Attempt) -> bool:
     """Whether a row of the queue is that of the attempt's job: of this attempt, or of one before or after a requeue."""
     return job.array == attempt.array and (
         job.id == attempt.array if attempt.task is None else attempt.task in job.tasks
@@ -303,7 +322,7 @@ def is_of(job: Job, attempt: Attempt) -> bool:
 
 def _final(attempt: Attempt, jobs: Sequence[Job]) -> Job | None:
     """What Slurm says of this very attempt, not of a later one of the same job."""
-    own = (job for job in jobs if is_of(job, attempt) and job.restarts == attempt.restart and job.state.is_final)
+    own = (job for job in jobs if is_row_of(job, attempt) and job.restarts == attempt.restart and job.state.is_final)
     return next(own, None)
 
 
@@ -325,4 +344,4 @@ def load_past_jobs(scheduler: Scheduler, arrays: Sequence[str]) -> list[Job]:
 
 
 def _ended_attempts(run: RunDir, snapshot: TrainSnapshot) -> list[Attempt]:
-    return [attempt for attempt in unfinalized(run, snapshot) if _is_over(attempt, snapshot.jobs)]
+    return [attempt for attempt in find_unfinalized(run, snapshot) if _is_over(attempt, snapshot.jobs)]

@@ -74,7 +74,7 @@ class NodeCare:
             fanout=self.reach(self.jobs, idle), history=self.history, site=site, clock=self.clock, busy=busy(known)
         )
 
-    def remember(self, diagnosis: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
+    def add_history(self, diagnosis: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
         """`found`, and what was known of the nodes."""
         return add_node_history(diagnosis, self.history, allocated, at=at, days=self.site.lemon_days)
 
@@ -86,7 +86,7 @@ class NodeCare:
             return (f"could not record {node} as the odd one: {error}",)
         return (f"recorded {node} as the odd one of a hang, {count} in {self.site.lemon_days:g} days",)
 
-    def take_out(
+    def remove_suspects(
         self, chain: TrainArrays, diagnosis: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]
     ) -> RemovedNodes:
         """Keep the train from the suspects, if enough nodes remain for it, and have those drained in which a look has
@@ -116,9 +116,13 @@ class NodeCare:
         return frozenset(node.name for node in nodes if is_out(node)) - set(suspects)
 
     def _drain(
-        self, scheduler: Scheduler, nodes: Sequence[Node], bad: Sequence[Verdict], suspects: Sequence[str],
+        self,
+        scheduler: Scheduler,
+        nodes: Sequence[Node],
+        bad: Sequence[Verdict],
+        suspects: Sequence[str],
         reasons: Mapping[str, str],
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         acts = Quarantine(
             scheduler=scheduler, history=self.history, exclusions=self.exclusions, site=self.site, chains=()
         )
@@ -150,7 +154,7 @@ class NodeCare:
         return f"{text} is not drained; the report for the administrators is in {path}"
 
 
-def suspects_of(diagnosis: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
+def find_suspects(diagnosis: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
     """Those of the suspects that were nodes of the attempt, by Slurm's names: logs have host names and addresses too.
 
     Where Slurm lost a node and no log tells which, it is the only one of the attempt that is down.

@@ -47,9 +47,14 @@ def check_nodes(
     if why := _cannot_spare(chain, care, names, needed=config.slurm.nodes):
         until = care.clock.now() + timedelta(hours=care.site.exclude_hours)
         chain.note(
-            EventKind.QUARANTINED, attempt=attempt.name, nodes=fold(names), until=until.isoformat(), excluded=False,
-            why=describe_diagnosis(diagnosis), done=[f"started on {fold(names)} all the same: {why}"],
-        )  # fmt: skip
+            EventKind.QUARANTINED,
+            attempt=attempt.name,
+            nodes=fold(names),
+            until=until.isoformat(),
+            excluded=False,
+            why=describe_diagnosis(diagnosis),
+            done=[f"started on {fold(names)} all the same: {why}"],
+        )
         return NodeCheck(kept=f"{fold(names)} is faulty ({describe_diagnosis(diagnosis)}), but {why}")
     chain.note(EventKind.DIAGNOSED, **to_event(diagnosis, names))
     return NodeCheck(refused=f"{fold(names)} is faulty: {describe_diagnosis(diagnosis)}")
@@ -59,9 +64,15 @@ def _as_cause(attempt: Attempt, faulty: Sequence[Verdict]) -> Diagnosis:
     worst = faulty[0].evidence[0]
     lines = [f"{verdict.node}: {result.check}: {result.evidence}" for verdict in faulty for result in verdict.evidence]
     diagnosis = Diagnosis(
-        kind=CauseKind.NODE, cause=worst.check, says=f"{worst.check}: {worst.evidence}", scope=Scope.NODE,
-        node=fold(verdict.node for verdict in faulty), evidence=tuple(lines), advice=worst.remedy, attempt=attempt.name,
-    )  # fmt: skip
+        kind=CauseKind.NODE,
+        cause=worst.check,
+        says=f"{worst.check}: {worst.evidence}",
+        scope=Scope.NODE,
+        node=fold(verdict.node for verdict in faulty),
+        evidence=tuple(lines),
+        advice=worst.remedy,
+        attempt=attempt.name,
+    )
     return replace(diagnosis, kind=CauseKind.GPU, scope=Scope.GPU, gpu=worst.gpu) if worst.gpu else diagnosis
 
 

@@ -79,7 +79,7 @@ ACTIONS: dict[Outcome, Action] = {
 }
 """What follows from the outcome alone."""
 
-BY_CLASS: dict[CauseKind, Action] = {
+ACTION_BY_CAUSE: dict[CauseKind, Action] = {
     CauseKind.NODE: Action.EXCLUDE_NODES,
     CauseKind.GPU: Action.EXCLUDE_NODES,
     CauseKind.NETWORK: Action.EXCLUDE_NODES,
@@ -238,13 +238,13 @@ def is_burning(attempt: FinishedAttempt, rules: GuardSettings) -> bool:
     return attempt.outcome in BURNING and attempt.minutes < rules.short_attempt_minutes and not attempt.new_checkpoint
 
 
-def wants_diagnosis(outcome: Outcome, *, is_short: bool) -> bool:
+def needs_diagnosis(outcome: Outcome, *, is_short: bool) -> bool:
     """Whether logs may tell why it ended. Who left with 0 in good time has nothing to explain."""
     failed = {Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST}
     return outcome in failed or (is_short and outcome in BURNING)
 
 
-NO_ATTEMPT = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
+NOT_STARTED = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
 """No body was run, so that it says nothing of the train."""
 
 
@@ -255,7 +255,7 @@ def decide_action(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], r
         return ended
     if loop := find_crash_loop(attempts, rules) or find_fault_loop(attempts, rules):
         return replace(ended, action=Action.HOLD_QUEUED, why=f"{ended.why}; {loop}")
-    if BY_CLASS.get(ended.kind) is Action.EXCLUDE_NODES and ended.suspects:
+    if ACTION_BY_CAUSE.get(ended.kind) is Action.EXCLUDE_NODES and ended.suspects:
         return replace(ended, action=Action.EXCLUDE_NODES)
     return ended
 
@@ -263,8 +263,8 @@ def decide_action(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], r
 def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
     """Why the chain is to be held, however long its attempts were; empty if it is not. A disk that is full for a moment
     is no reason, nor is a bug that the trainer gets past."""
-    last = [attempt for attempt in attempts if attempt.outcome not in NO_ATTEMPT][-rules.fault_attempts :]
-    is_same = len({attempt.cause for attempt in last}) == 1 and BY_CLASS.get(last[-1].kind) is Action.HOLD_QUEUED
+    last = [attempt for attempt in attempts if attempt.outcome not in NOT_STARTED][-rules.fault_attempts :]
+    is_same = len({attempt.cause for attempt in last}) == 1 and ACTION_BY_CAUSE.get(last[-1].kind) is Action.HOLD_QUEUED
     if len(last) < rules.fault_attempts or not is_same or any(attempt.new_checkpoint for attempt in last):
         return ""
     count = f"{len(last)} lives in a row" if len(last) > 1 else "an attempt"
@@ -273,7 +273,7 @@ def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
 
 def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
     """Why the chain is to be held, judged by its latest attempts, the newest last; empty if it is not."""
-    last = [attempt for attempt in attempts if attempt.outcome not in NO_ATTEMPT][-rules.short_attempts :]
+    last = [attempt for attempt in attempts if attempt.outcome not in NOT_STARTED][-rules.short_attempts :]
     if len(last) < rules.short_attempts or not all(is_burning(attempt, rules) for attempt in last):
         return ""
     text = ", ".join(f"{attempt.attempt} {attempt.outcome.value}" for attempt in last)

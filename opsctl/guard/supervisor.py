@@ -16,7 +16,7 @@ from opsctl.errors import OpsctlError, RunDirError
 from opsctl.guard import attempt_record, reproduction
 from opsctl.guard.body import start_body
 from opsctl.guard.deadline import DeadlineFile
-from opsctl.guard.finalize import finalize, finalize_ended, is_of
+from opsctl.guard.finalize import finalize, finalize_ended, is_row_of
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.node_check import check_nodes
 from opsctl.guard.outcome import Action, FinishedAttempt
@@ -76,13 +76,17 @@ class Supervisor:
     def __post_init__(self) -> None:
         self.attempt = self.run.attempt(attempt_record.attempt_name(self.env))
         self.deadline = DeadlineFile(
-            run=self.run, attempt=self.attempt, job=self.env["SLURM_JOB_ID"],
-            scheduler=self.chain.scheduler, clock=self.clock,
-        )  # fmt: skip
-        self.stragglers = Stragglers(
-            first_exit=self.run.attempt_logs(self.attempt.name) / "first-exit", grace=self.rules.exit_grace_seconds,
+            run=self.run,
+            attempt=self.attempt,
+            job=self.env["SLURM_JOB_ID"],
+            scheduler=self.chain.scheduler,
             clock=self.clock,
-        )  # fmt: skip
+        )
+        self.stragglers = Stragglers(
+            first_exit=self.run.attempt_logs(self.attempt.name) / "first-exit",
+            grace=self.rules.exit_grace_seconds,
+            clock=self.clock,
+        )
 
     @property
     def run(self) -> RunDir:
@@ -116,7 +120,7 @@ class Supervisor:
         with self.tolerated("recording the start"):
             self._record_start()
         with self.tolerated("asking for the job's end"):
-            self.deadline.keep()
+            self.deadline.refresh()
         self._finalize_earlier(leave=True)
         with self.tolerated("reading the switches"):
             self._look_at_switches()
@@ -132,7 +136,7 @@ class Supervisor:
     # --- before the body
 
     def _record_start(self) -> None:
-        start = attempt_record.start_of(self.run, self.attempt, self.env, self.clock.now())
+        start = attempt_record.make_start(self.run, self.attempt, self.env, self.clock.now())
         attempt_record.write_start(self.run, self.attempt, start)
         self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=self.attempt.name, nodes=start.nodes)
 
@@ -158,7 +162,7 @@ class Supervisor:
 
     def _excluded_by(self, finalized: Sequence[FinishedAttempt]) -> FinishedAttempt | None:
         """The attempt whose end has excluded a node that we have got."""
-        mine = set(attempt_record.nodes_of(self.env))
+        mine = set(attempt_record.expand_nodes(self.env))
         return next(
             (
                 finished
@@ -179,7 +183,7 @@ class Supervisor:
         """Refuse a node that is faulty, if the train can do without it."""
         if self.care is None or read_stop_request(self.attempt):
             return
-        node_check = check_nodes(self.chain, self.care, self.rules, self.attempt, attempt_record.nodes_of(self.env))
+        node_check = check_nodes(self.chain, self.care, self.rules, self.attempt, attempt_record.expand_nodes(self.env))
         if node_check.refused:
             self.ask(StopKind.NODE_REFUSED, node_check.refused)
         elif node_check.kept:
@@ -190,7 +194,7 @@ class Supervisor:
 
     def _run_body(self, signals: Signals) -> int:
         minutes = self.deadline.minutes_left(self.rules.stop_grace_seconds)
-        env = attempt_record.body_env(self.run, self.attempt, self.env, minutes_left=minutes)
+        env = attempt_record.make_body_env(self.run, self.attempt, self.env, minutes_left=minutes)
         body = start_body(["bash", str(self.run.body)], env)
         self.has_begun = True
         signal.signal(signal.SIGUSR2, lambda *_: body.pass_usr2_on())
@@ -226,7 +230,7 @@ class Supervisor:
             with self.tolerated("reading the switches"):
                 self._look_at_switches()
             with self.tolerated("asking for the job's end"):
-                asked = self.deadline.keep()
+                asked = self.deadline.refresh()
                 if asked and self._unfinalized:
                     self._finalize_earlier()
                 if asked:
@@ -279,7 +283,7 @@ class Supervisor:
         stop_request = read_stop_request(self.attempt)
         if stop_request is None or stop_request.reason is not StopKind.TERM:
             return None
-        own = [job for job in self.chain.scheduler.jobs() if is_of(job, self.attempt) and job.reason == NODE_LOST]
+        own = [job for job in self.chain.scheduler.jobs() if is_row_of(job, self.attempt) and job.reason == NODE_LOST]
         return replace(own[0], state=JobState.NODE_FAIL) if own else None
 
     def _finalize_own(self) -> None:

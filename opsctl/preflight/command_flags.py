@@ -21,7 +21,7 @@ def words(command: Iterable[str]) -> list[str]:
     return found
 
 
-def flags(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def parse_flags(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Every `--flag` and what follows it: `--tp 4`, `--tp=4`; underscores are dashes. The last one counts."""
     found: dict[str, tuple[str, ...]] = {}
     name = ""
@@ -34,7 +34,7 @@ def flags(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def whole(word: str) -> int | None:
+def parse_whole(word: str) -> int | None:
     """`9_765_625` as a number; None for what is not a number, or is filled in later."""
     text = word.replace("_", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
@@ -42,11 +42,11 @@ def whole(word: str) -> int | None:
 
 def number(mapping: Mapping[str, tuple[str, ...]], *names: str) -> int | None:
     """The first of these flags that is a whole number."""
-    numbers = (whole(mapping[name][0]) for name in names if mapping.get(name))
+    numbers = (parse_whole(mapping[name][0]) for name in names if mapping.get(name))
     return next((each for each in numbers if each is not None), None)
 
 
-def assigned(text: str, variable: str) -> list[int]:
+def find_assignments(text: str, variable: str) -> list[int]:
     """What shell text sets the variable to, where that is a plain number."""
     return [int(each) for each in re.findall(_ASSIGNMENT.format(re.escape(variable)), text, re.MULTILINE)]
 

@@ -10,7 +10,7 @@ Bound = tuple[int, str]
 """A limit, and whose it is."""
 
 
-def in_force(spec: JobSpec, known: Accounting, partition: Partition) -> dict[str, Bound]:
+def find_limits(spec: JobSpec, known: Accounting, partition: Partition) -> dict[str, Bound]:
     """The limits that hold for a job in `partition`, by the names of `opsctl.model.Qos.bounds`.
 
     Of those that are set more than once the first counts: the partition's QOS, the job's QOS (the other way round where
@@ -20,22 +20,22 @@ def in_force(spec: JobSpec, known: Accounting, partition: Partition) -> dict[str
     the association's MaxJobs or MaxSubmit out, under whichever name (src/slurmctld/acct_policy.c).
     """
     bounds: dict[str, Bound] = {}
-    for both_qo in both_qos(spec, known, partition):
-        for limit, most in both_qo.bounds.items():
-            bounds.setdefault(limit, (most, f"QOS {both_qo.name!r}"))
+    for list_qos in list_qos(spec, known, partition):
+        for limit, most in list_qos.bounds.items():
+            bounds.setdefault(limit, (most, f"QOS {list_qos.name!r}"))
     taken_out = {name for name in ("MaxJobs", "MaxSubmit") if {f"{name}PU", f"{name}PA"} & bounds.keys()}
     accounts = _of_accounts(_upwards(known, spec, partition.name))
     return {limit: bound for limit, bound in accounts.items() if limit not in taken_out} | bounds
 
 
-def both_qos(spec: JobSpec, known: Accounting, partition: Partition) -> list[Qos]:
+def list_qos(spec: JobSpec, known: Accounting, partition: Partition) -> list[Qos]:
     """The partition's and the job's, the one that counts first first."""
-    of_partition, ours = named(known, partition.qos), job_qos(spec, known, partition.name)
+    of_partition, ours = named(known, partition.qos), find_job_qos(spec, known, partition.name)
     first_ours = ours is not None and "OverPartQOS" in ours.flags
     return [qos for qos in ((ours, of_partition) if first_ours else (of_partition, ours)) if qos]
 
 
-def job_qos(spec: JobSpec, known: Accounting, partition: str) -> Qos | None:
+def find_job_qos(spec: JobSpec, known: Accounting, partition: str) -> Qos | None:
     """The one that the job will have: named, or its association's default, or the only one there, or root's, or normal
     (src/slurmctld/job_mgr.c)."""
     mine = own(known, spec, partition)

@@ -63,17 +63,22 @@ class LaunchPlace:
     now: datetime
 
 
-def cluster(scheduler: Scheduler, spec: JobSpec, user: str) -> ClusterFacts:
+def gather_cluster(scheduler: Scheduler, spec: JobSpec, user: str) -> ClusterFacts:
     """Ask Slurm all that checks want to know. Raises SchedulerError."""
     partitions, limits = tuple(scheduler.partitions()), scheduler.limits()
     known = {partition.name for partition in partitions}
     members = {node for name in asked(spec, partitions) if name in known for node in scheduler.members(name)}
     accounting, unasked = _accounting(scheduler, spec, user, limits)
     return ClusterFacts(
-        partitions=partitions, limits=limits, accounting=accounting, unasked=unasked,
-        nodes=tuple(scheduler.nodes()), members=tuple(sorted(members)), jobs=tuple(scheduler.jobs()),
+        partitions=partitions,
+        limits=limits,
+        accounting=accounting,
+        unasked=unasked,
+        nodes=tuple(scheduler.nodes()),
+        members=tuple(sorted(members)),
+        jobs=tuple(scheduler.jobs()),
         reservations=tuple(scheduler.reservations()),
-    )  # fmt: skip
+    )
 
 
 def _accounting(
@@ -92,7 +97,7 @@ def _accounting(
 
 def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | None, unknown: Mapping[str, str]) -> Facts:
     """Everything that is to be known, with what `unknown` says already."""
-    why = {**unknown, **(slurm.unasked if slurm else {})}
+    why = {**unknown, **(slurm.unavailable if slurm else {})}
     observed_nodes = _seen(request, place, slurm)
     if request.has_gpus and not any(observed_node.driver or observed_node.shm_kb for observed_node in observed_nodes):
         why["shared memory and drivers"] = "opsctl health has looked at none of the nodes yet"
@@ -102,17 +107,28 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
     ]
     gpu = gpu_kind(named) if request.has_gpus else ""
     if request.has_gpus and not gpu and request.recipe.shape():
-        why["memory and the time of a step"] = "which GPUs these are is known neither from opsctl health nor from" \
-            " a constraint or gres that names them"  # fmt: skip
+        why["memory and the time of a step"] = (
+            "which GPUs these are is known neither from opsctl health nor from a constraint or gres that names them"
+        )
     return Facts(
-        now=place.now, user=place.user, cluster=slurm, switches=_switches(place.run, why),
-        room=_room(request, place, why), corpora=tuple(_corpora(request, place)),
+        now=place.now,
+        user=place.user,
+        cluster=slurm,
+        switches=_switches(place.run, why),
+        free_space=_room(request, place, why),
+        corpora=tuple(_corpora(request, place)),
         tokenizers={path: corpus_files.tokenizer_size(_at(request, place, path)) for path in request.recipe.tokenizers},
-        files=_files(request, place), strays=tuple(_strays(request, place)),
-        scripts=_scripts(request, place), deepspeed=_deepspeed(request, place), seen=observed_nodes, gpu=gpu,
-        saved=_saved(request, place.run, why), step_s=median_step_s(recent_iterations(place.run.main_log, 20)),
-        versions=versions(request.train, place.run, place.runner), unknown=why,
-    )  # fmt: skip
+        files=_files(request, place),
+        misplaced_paths=tuple(_strays(request, place)),
+        scripts=_scripts(request, place),
+        deepspeed=_deepspeed(request, place),
+        observed_nodes=observed_nodes,
+        gpu=gpu,
+        saved=_saved(request, place.run, why),
+        step_s=median_step_s(recent_iterations(place.run.main_log, 20)),
+        versions=versions(request.train, place.run, place.runner),
+        unknown=why,
+    )
 
 
 def _at(request: LaunchRequest, place: LaunchPlace, path: str) -> Path:
@@ -132,7 +148,7 @@ def _switches(run: RunDir, unknown: dict[str, str]) -> tuple[ArmedSwitch, ...]:
 
 
 def _room(request: LaunchRequest, place: LaunchPlace, unknown: dict[str, str]) -> FreeSpace | None:
-    text = next(iter(request.recipe.said.get("save", ())), "{{")
+    text = next(iter(request.recipe.flags.get("save", ())), "{{")
     target = place.run.checkpoints if "{{" in text or "$" in text else _at(request, place, text)
     there = next((path for path in (target, *target.parents) if _is_there(path)), Path("/"))
     chosen = _filesystem(there, place.filesystems)
@@ -152,9 +168,10 @@ def _room(request: LaunchRequest, place: LaunchPlace, unknown: dict[str, str]) -
         return None
     inodes = space.inodes_limit if space.inodes_limit is not None else chosen.inode_limit
     return FreeSpace(
-        filesystem=chosen.name, free=max(0, int(limit * chosen.reliable_percent / 100) - space.used),
+        filesystem=chosen.name,
+        free=max(0, int(limit * chosen.reliable_percent / 100) - space.used),
         inodes_free=None if inodes is None or space.inodes_used is None else inodes - space.inodes_used,
-    )  # fmt: skip
+    )
 
 
 def _filesystem(path: Path, known: Sequence[Filesystem]) -> Filesystem:
@@ -192,7 +209,7 @@ def _corpora(request: LaunchRequest, place: LaunchPlace) -> Iterable[CorpusFacts
 
 
 def _files(request: LaunchRequest, place: LaunchPlace) -> dict[str, bool]:
-    named = [*request.recipe.tokenizers, *request.recipe.said.get("kill-switch-path", ())[:1]]
+    named = [*request.recipe.tokenizers, *request.recipe.flags.get("kill-switch-path", ())[:1]]
     named += filter(None, [request.train.setup.directory])
     looked = {path: _is_there(_at(request, place, path)) for path in named}
     return {path: there for path, there in looked.items() if there is not None}
@@ -226,7 +243,7 @@ def _scripts(request: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
 
 
 def _deepspeed(request: LaunchRequest, place: LaunchPlace) -> dict[str, Any]:
-    for path in request.recipe.said.get("deepspeed-config", ())[:1]:
+    for path in request.recipe.flags.get("deepspeed-config", ())[:1]:
         with contextlib.suppress(OSError, ValueError):
             given = json.loads(_at(request, place, path).read_text(encoding="utf-8"))
             return given if isinstance(given, dict) else {}
@@ -238,12 +255,14 @@ def _seen(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | None
     wanted, excluded = set(slurm.members) if slurm and slurm.members else None, nodeset(request.spec.exclude)
     return tuple(
         ObservedNode(
-            node=record.node, gpus=tuple(card.name for card in record.cards if card.name), driver=record.driver,
+            node=record.node,
+            gpus=tuple(card.name for card in record.cards if card.name),
+            driver=record.driver,
             shm_kb=record.shm_kb,
         )
         for record in place.history
         if record.node not in excluded and (wanted is None or record.node in wanted)
-    )  # fmt: skip
+    )
 
 
 def _saved(request: LaunchRequest, run: RunDir, unknown: dict[str, str]) -> SavedCheckpoint | None:
@@ -258,7 +277,14 @@ def _saved(request: LaunchRequest, run: RunDir, unknown: dict[str, str]) -> Save
         unknown["the newest checkpoint"] = str(error)
         return None
     return SavedCheckpoint(
-        step=held.step, kind=held.kind, topology=held.topology, model=held.model, precision=held.precision,
-        count=len(checkpoints), size=sum(file.size for file in held.files.values()), files=len(held.files) + 3,
-        save_s=held.save_s, slowest_step_s=held.slowest_step_s,
-    )  # fmt: skip
+        step=held.step,
+        kind=held.kind,
+        topology=held.topology,
+        model=held.model,
+        precision=held.precision,
+        count=len(checkpoints),
+        size=sum(file.size for file in held.files.values()),
+        files=len(held.files) + 3,
+        save_s=held.save_s,
+        slowest_step_s=held.slowest_step_s,
+    )

@@ -12,8 +12,13 @@ from opsctl.ports import Runner, TimedOut
 from opsctl.settings.loader import TrainSettings
 from opsctl.state.run_dir import Attempt, RunDir
 
-NAMES = {"torch": "torch", "deepspeed": "deepspeed", "nvidia-nccl-cu11": "nccl", "nvidia-nccl-cu12": "nccl",
-         "nvidia-nccl-cu13": "nccl"}  # fmt: skip
+NAMES = {
+    "torch": "torch",
+    "deepspeed": "deepspeed",
+    "nvidia-nccl-cu11": "nccl",
+    "nvidia-nccl-cu12": "nccl",
+    "nvidia-nccl-cu13": "nccl",
+}
 """Packages, and what we call what is in them."""
 ASK = """import importlib.metadata as m, json, sys
 found = {}

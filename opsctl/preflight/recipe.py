@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import Topology
 from opsctl.errors import InputError
-from opsctl.preflight.command_flags import flags, number, whole
+from opsctl.preflight.command_flags import number, parse_flags, parse_whole
 from opsctl.settings.loader import TrainSettings
 from opsctl.trainer.config import TrainerConfig
 
@@ -70,14 +70,19 @@ class Recipe:
 
     def shape(self) -> ModelShape | None:
         """None where too little is known. An unknown vocabulary is taken as none, so that sizes are at least so."""
-        if not (self.layers and self.hidden and self.heads) or "num-experts" in self.said:
+        if not (self.layers and self.hidden and self.heads) or "num-experts" in self.flags:
             return None
         bloom = self.embedded is not None and self.embedded.model.family == "bloom"
         try:
             return ModelShape(
-                layers=self.layers, hidden=self.hidden, heads=self.heads, vocabulary=self.vocabulary or 1,
-                sequence=self.sequence or 2048, positions=not bloom, embedding_norm=bloom,
-            )  # fmt: skip
+                layers=self.layers,
+                hidden=self.hidden,
+                heads=self.heads,
+                vocabulary=self.vocabulary or 1,
+                sequence=self.sequence or 2048,
+                positions=not bloom,
+                embedding_norm=bloom,
+            )
         except InputError:
             return None
 
@@ -87,9 +92,15 @@ class Recipe:
 
     def topology(self, world: int) -> Topology:
         return Topology(
-            tp=self.tensor, pp=self.pipeline, dp=self.replicas(world), micro_batch=self.micro_batch or 1,
-            zero=self.zero, precision=self.precision, embedding_slots=self.embedding_slots, recompute=self.recompute,
-        )  # fmt: skip
+            tp=self.tensor,
+            pp=self.pipeline,
+            dp=self.replicas(world),
+            micro_batch=self.micro_batch or 1,
+            zero=self.zero,
+            precision=self.precision,
+            embedding_slots=self.embedding_slots,
+            recompute=self.recompute,
+        )
 
     def name(self, setting: str) -> str:
         """What people call it: `[trainer.batch] global_batch`, or `--global-batch-size`."""
@@ -114,58 +125,84 @@ NAMES = {
 """By setting: the embedded trainer's name for it, and Megatron's."""
 
 
-def recipe(train: TrainSettings) -> Recipe:
+def read_recipe(train: TrainSettings) -> Recipe:
     """What `train` says of its training; nearly nothing of a trainer whose words are not known."""
     if train.trainer is not None:
         return _embedded(TrainerConfig.model_validate_json(json.dumps(train.trainer)))
-    return _megatron(flags(train.command))
+    return _megatron(parse_flags(train.command))
 
 
 def _embedded(config: TrainerConfig) -> Recipe:
     model, parallel, batch, saving = config.model, config.parallel, config.batch, config.checkpoint
     ramp = batch.rampup
     return Recipe(
-        embedded=config, layers=model.layers, hidden=model.hidden, heads=model.heads, sequence=model.sequence,
-        vocabulary=model.vocabulary, tensor=parallel.tensor, pipeline=parallel.pipeline,
-        micro_batch=batch.micro_batch, global_batch=batch.global_batch,
-        rampup=(ramp[0], ramp[1], ramp[2]) if ramp else None, zero=parallel.zero_stage,
-        precision="fp32" if config.precision == "fp32" else "bf16-optimizer", recompute=config.recompute,
-        evaluate_every=config.evaluation.every, evaluate_batches=config.evaluation.batches,
-        steps=config.steps, save_every=saving.every, keep_last=saving.keep_last, keep_every=saving.keep_every,
+        embedded=config,
+        layers=model.layers,
+        hidden=model.hidden,
+        heads=model.heads,
+        sequence=model.sequence,
+        vocabulary=model.vocabulary,
+        tensor=parallel.tensor,
+        pipeline=parallel.pipeline,
+        micro_batch=batch.micro_batch,
+        global_batch=batch.global_batch,
+        rampup=(ramp[0], ramp[1], ramp[2]) if ramp else None,
+        zero=parallel.zero_stage,
+        precision="fp32" if config.precision == "fp32" else "bf16-optimizer",
+        recompute=config.recompute,
+        evaluate_every=config.evaluation.every,
+        evaluate_batches=config.evaluation.batches,
+        steps=config.steps,
+        save_every=saving.every,
+        keep_last=saving.keep_last,
+        keep_every=saving.keep_every,
         embedding_slots=parallel.balance == "blocks-and-embeddings",
         corpora=tuple(corpus_config.prefix for corpus_config in config.data.corpora()),
-    )  # fmt: skip
+    )
 
 
 def _megatron(mapping: Mapping[str, tuple[str, ...]]) -> Recipe:
-    ramp = [size for each in mapping.get("rampup-batch-size", ())[:3] if (size := whole(each)) is not None]
+    ramp = [size for each in mapping.get("rampup-batch-size", ())[:3] if (size := parse_whole(each)) is not None]
     batch, samples = number(mapping, "global-batch-size"), number(mapping, "train-samples")
     slots = mapping.get("pp-partition-method", ("",))[:1] == ("type:transformer|embedding",)
     deepspeed = "deepspeed" in mapping
     return Recipe(
-        said=mapping, layers=number(mapping, "num-layers"), hidden=number(mapping, "hidden-size"),
-        heads=number(mapping, "num-attention-heads"), sequence=number(mapping, "seq-length"),
+        said=mapping,
+        layers=number(mapping, "num-layers"),
+        hidden=number(mapping, "hidden-size"),
+        heads=number(mapping, "num-attention-heads"),
+        sequence=number(mapping, "seq-length"),
         vocabulary=number(mapping, "padded-vocab-size", "vocab-size"),
         tensor=number(mapping, "tensor-model-parallel-size", "tp-size") or 1,
         pipeline=number(mapping, "pipeline-model-parallel-size", "pp-size") or 1,
         context=number(mapping, "context-parallel-size") or 1,
-        micro_batch=number(mapping, "micro-batch-size"), global_batch=batch,
+        micro_batch=number(mapping, "micro-batch-size"),
+        global_batch=batch,
         rampup=(ramp[0], ramp[1], ramp[2]) if len(ramp) == 3 else None,
         zero=1 if "use-distributed-optimizer" in mapping else number(mapping, "zero-stage") or int(deepspeed),
         precision="fp16" if "fp16" in mapping else "bf16-optimizer" if "bf16" in mapping and deepspeed else "bf16",
         recompute=bool(mapping.keys() & RECOMPUTES),
         steps=number(mapping, "train-iters") or (samples // batch if samples and batch else None),
-        save_every=number(mapping, "save-interval"), evaluate_every=number(mapping, "eval-interval"),
-        evaluate_batches=number(mapping, "eval-iters"), embedding_slots=slots,
+        save_every=number(mapping, "save-interval"),
+        evaluate_every=number(mapping, "eval-interval"),
+        evaluate_batches=number(mapping, "eval-iters"),
+        embedding_slots=slots,
         corpora=tuple(_prefixes(mapping.get("data-path", ()))),
         tokenizers=tuple(
             value[0] for name in TOKENIZERS if (value := mapping.get(name)) and value[0].startswith(("/", "./", "../"))
         ),
-    )  # fmt: skip
+    )
 
 
-RECOMPUTES = frozenset({"checkpoint-activations", "deepspeed-activation-checkpointing", "recompute-granularity",
-                        "recompute-activations", "activations-checkpoint-method"})  # fmt: skip
+RECOMPUTES = frozenset(
+    {
+        "checkpoint-activations",
+        "deepspeed-activation-checkpointing",
+        "recompute-granularity",
+        "recompute-activations",
+        "activations-checkpoint-method",
+    }
+)
 TOKENIZERS = ("tokenizer-name-or-path", "tokenizer-model", "vocab-file", "merge-file")
 
 

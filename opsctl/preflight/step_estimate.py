@@ -25,14 +25,14 @@ class StepEstimate:
         return 2 * (self.step_s + self.save_s) if self.step_s is not None and self.save_s is not None else None
 
 
-def in_words(seconds: float) -> str:
+def show_seconds(seconds: float) -> str:
     """`0.52 s`, `102 s`, `42 min`, `8.5 h`."""
     if seconds < 600:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def pace(request: LaunchRequest, facts: Facts) -> StepEstimate:
+def estimate_step(request: LaunchRequest, facts: Facts) -> StepEstimate:
     saved = facts.saved
     return StepEstimate(
         step_s=facts.step_s or (saved.slowest_step_s if saved else 0) or _foreseen_step_s(request, facts),

@@ -12,18 +12,23 @@ from difflib import get_close_matches
 
 from opsctl.model import JobSpec
 from opsctl.preflight.checks.slurm import as_slurm, asked
-from opsctl.preflight.effective_limits import Bound, in_force, named, own
+from opsctl.preflight.effective_limits import Bound, find_limits, named, own
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 from opsctl.units import parse_slurm_minutes
 
 EXACT = frozenset({"node", "gres/gpu"})
-"""CPUs may become more: of a node that is taken whole, or where Slurm gives out cores."""
+"""CPUs may become more: of a node that is taken parse_whole, or where Slurm gives out cores."""
 GPUS = re.compile(r"--(?:gres=gpu:|gpus-per-node=)(?:[\w.-]+:)?(\d+)", re.ASCII)
-AT_MOST = {"MaxTRES": "for a job", "MaxTRESPU": "for all jobs of a user together",
-           "MaxTRESPA": "for all jobs of an account together", "GrpTRES": "for all its jobs together",
-           "MaxTRESPerNode": "for a job on one node", "MaxTRESMins": "for a job, times its minutes",
-           "GrpTRESRunMins": "for all that runs together, times its minutes"}  # fmt: skip
+AT_MOST = {
+    "MaxTRES": "for a job",
+    "MaxTRESPU": "for all jobs of a user together",
+    "MaxTRESPA": "for all jobs of an account together",
+    "GrpTRES": "for all its jobs together",
+    "MaxTRESPerNode": "for a job on one node",
+    "MaxTRESMins": "for a job, times its minutes",
+    "GrpTRESRunMins": "for all that runs together, times its minutes",
+}
 NONE_RUNS = frozenset({"MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs"})
 QUEUED = frozenset({"MaxSubmit", "MaxSubmitPU", "MaxSubmitPA", "GrpSubmit"})
 
@@ -77,7 +82,7 @@ def limits(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         return
     known = {partition.name: partition for partition in cluster.partitions}
     names = [name for name in asked(request.spec, cluster.partitions) if name in known]
-    judged = [list(_beyond(request.spec, in_force(request.spec, cluster.accounting, known[name]))) for name in names]
+    judged = [list(_beyond(request.spec, find_limits(request.spec, cluster.accounting, known[name]))) for name in names]
     if judged and all(judged):
         yield from dict.fromkeys(problem for problems in judged for problem in problems)
 

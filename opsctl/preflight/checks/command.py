@@ -15,7 +15,7 @@ def files(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         yield error(f"[setup] directory = {directory} is not there", "correct the path; compute nodes must see it too")
         return
     start = directory or "its run directory"
-    for stray in facts.strays:
+    for stray in facts.misplaced_paths:
         if stray.here:
             yield error(
                 f"command: {stray.path} is in {stray.here}, and the trainer starts in {start}, where it is not",

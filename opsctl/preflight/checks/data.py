@@ -1,4 +1,4 @@
-"""Corpora and tokenizers: there, whole, and made for this model."""
+"""Corpora and tokenizers: there, parse_whole, and made for this model."""
 
 from __future__ import annotations
 

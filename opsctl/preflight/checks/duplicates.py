@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.preflight.command_flags import assigned, directives, number, whole
+from opsctl.preflight.command_flags import directives, find_assignments, number, parse_whole
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error
 
@@ -65,14 +65,14 @@ def batch_twice(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
                 f"{recipe.name(ours)} is {here}, and DeepSpeed's file has {theirs} = {there}", "the same in both"
             )
     zero = facts.deepspeed.get("zero_optimization", {})
-    stage, said = zero.get("stage") if isinstance(zero, dict) else None, number(recipe.said, "zero-stage")
+    stage, said = zero.get("stage") if isinstance(zero, dict) else None, number(recipe.flags, "zero-stage")
     if isinstance(stage, int) and said is not None and said != stage:
         yield error(f"--zero-stage is {said}, and DeepSpeed's file has stage = {stage}", "the same in both")
 
 
 def _flagged(request: LaunchRequest, *names: str) -> Iterator[tuple[str, int]]:
     for name in names:
-        if (count := number(request.recipe.said, name)) is not None:
+        if (count := number(request.recipe.flags, name)) is not None:
             yield f"command: --{name}", count
 
 
@@ -83,13 +83,13 @@ def _set(request: LaunchRequest, facts: Facts, names: tuple[str, ...]) -> Iterat
         **facts.scripts,
     }
     for name in names:
-        if (number := whole(request.train.environment.get(name, ""))) is not None:
+        if (number := parse_whole(request.train.environment.get(name, ""))) is not None:
             yield f"[environment] {name}", number
         for where, text in texts.items():
-            yield from ((f"{where}: {name}", count) for count in assigned(text, name))
+            yield from ((f"{where}: {name}", count) for count in find_assignments(text, name))
 
 
 def _directive(facts: Facts, name: str) -> Iterator[tuple[str, int]]:
     for where, text in facts.scripts.items():
-        if (number := whole(directives(text).get(name, ""))) is not None:
+        if (number := parse_whole(directives(text).get(name, ""))) is not None:
             yield f"{where}: #SBATCH {name}", number

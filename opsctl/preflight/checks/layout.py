@@ -55,7 +55,7 @@ def heads(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
 
 def _softmax(recipe: Recipe) -> Iterator[Problem]:
     """Megatron's own softmax wants heads of a rank times micro batch in fours; flash attention does without it."""
-    if recipe.is_embedded or "use-flash-attn" in recipe.said or not (recipe.heads and recipe.micro_batch):
+    if recipe.is_embedded or "use-flash-attn" in recipe.flags or not (recipe.heads and recipe.micro_batch):
         return
     number, odd = divmod(recipe.heads, recipe.tensor)
     if not odd and number * recipe.micro_batch % 4:
@@ -88,7 +88,7 @@ def stages(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     if pipeline > layers or (recipe.embedding_slots and pipeline == counted):
         yield error(f"{what}: {pipeline} stages would leave some without a layer", f"pipeline at most {layers}")
     elif counted % pipeline:
-        say = warning if not recipe.is_embedded and "deepspeed" in recipe.said else error
+        say = warning if not recipe.is_embedded and "deepspeed" in recipe.flags else error
         fuller = -(-counted // pipeline)
         yield say(
             f"{what}: it does not divide by {recipe.name('pipeline')} = {pipeline}, so stages of {fuller - 1} wait for"

@@ -24,7 +24,7 @@ def shm(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     wanted = request.spec.processes_per_node * SHM
     small = {
         observed_node.node: observed_node.shm_kb * 1024
-        for observed_node in facts.seen
+        for observed_node in facts.observed_nodes
         if observed_node.shm_kb is not None
     }
     if few := {node: size for node, size in small.items() if size < wanted and request.has_gpus}:
@@ -37,7 +37,7 @@ def shm(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 
 def driver(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    there = {observed_node.node: observed_node.driver for observed_node in facts.seen if observed_node.driver}
+    there = {observed_node.node: observed_node.driver for observed_node in facts.observed_nodes if observed_node.driver}
     if len(counts := Counter(there.values())) > 1:
         most = counts.most_common(1)[0][0]
         odd = [node for node, version in there.items() if version != most]
@@ -50,7 +50,7 @@ def driver(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 def gpu_kinds(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """The slowest card is the speed of all, the smallest their memory."""
-    kinds = Counter(name for observed_node in facts.seen for name in set(observed_node.gpus))
+    kinds = Counter(name for observed_node in facts.observed_nodes for name in set(observed_node.gpus))
     if len(kinds) > 1:
         text = ", ".join(f"{name} on {count}" for name, count in kinds.most_common())
         yield warning(f"the nodes have {len(kinds)} kinds of GPU: {text}", "[slurm] constraint names one kind")
@@ -63,7 +63,7 @@ def known() -> tuple[Mapping[str, Any], ...]:
 
 
 def versions(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    drivers = {observed_node.driver for observed_node in facts.seen if observed_node.driver}
+    drivers = {observed_node.driver for observed_node in facts.observed_nodes if observed_node.driver}
     for row in known():
         there = drivers if row["of"] == "driver" else {facts.versions.get(row["of"], "")}
         for version in sorted(there):

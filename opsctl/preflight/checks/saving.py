@@ -8,7 +8,7 @@ from opsctl.calc import save_interval as calc
 from opsctl.calc.spares import mtbf_hours
 from opsctl.preflight.facts import Facts, SavedCheckpoint
 from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
-from opsctl.preflight.step_estimate import in_words, pace
+from opsctl.preflight.step_estimate import estimate_step, show_seconds
 from opsctl.trainer import footprint, manifest
 from opsctl.units import format_size, parse_slurm_minutes
 
@@ -29,17 +29,17 @@ def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     name = recipe.name("save_every")
     if recipe.save_every == 0:
         yield warning(
-            f"{name} is 0: a failure costs all that a task has done, up to {in_words(limit_s)}",
+            f"{name} is 0: a failure costs all that a task has done, up to {show_seconds(limit_s)}",
             "save every few hours: opsctl plan checkpoint",
         )
-    speed = pace(request, facts)
+    speed = estimate_step(request, facts)
     if not recipe.save_every or not limit_s or speed.step_s is None or speed.save_s is None:
         return
     every_s = recipe.save_every * speed.step_s
     if every_s > limit_s:
         yield warning(
-            f"{name} is {recipe.save_every}: at {in_words(speed.step_s)} a step a save is due every"
-            f" {in_words(every_s)}, and a task ends after {in_words(limit_s)}",
+            f"{name} is {recipe.save_every}: at {show_seconds(speed.step_s)} a step a save is due every"
+            f" {show_seconds(every_s)}, and a task ends after {show_seconds(limit_s)}",
             "a shorter interval",
         )
         return
@@ -50,9 +50,9 @@ def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     best = calc.cost(interval_s=best_s, save_s=_stall_s(request, speed.save_s, best_s), mtbf_s=mtbf_s)
     if cost.total > max(MUCH, 2 * best.total):
         yield warning(
-            f"{name} is {recipe.save_every}: to stop {in_words(stall_s)} for a save every {in_words(every_s)} costs"
+            f"{name} is {recipe.save_every}: to stop {show_seconds(stall_s)} for a save every {show_seconds(every_s)} costs"
             f" {cost.total:.1%} of the time ({cost.saving:.1%} saving, {cost.failing:.1%} doing work twice); every"
-            f" {in_words(best_s)} {best.total:.1%}",
+            f" {show_seconds(best_s)} {best.total:.1%}",
             f"every {calc.in_steps(best_s, speed.step_s)} steps",
         )
 
@@ -80,14 +80,14 @@ def _stall_s(request: LaunchRequest, save_s: float, every_s: float) -> float:
 
 
 def space(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    if facts.room and (size := _size(request, facts.saved)):
-        yield from _enough(request, facts, value=size, free=facts.room.free, show=format_size)
+    if facts.free_space and (size := _size(request, facts.saved)):
+        yield from _enough(request, facts, value=size, free=facts.free_space.free, show=format_size)
 
 
 def inodes(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     files = facts.saved.files if facts.saved else _files(request)
-    if facts.room and facts.room.inodes_free is not None and files:
-        yield from _enough(request, facts, value=files, free=facts.room.inodes_free, show=_show_files)
+    if facts.free_space and facts.free_space.inodes_free is not None and files:
+        yield from _enough(request, facts, value=files, free=facts.free_space.inodes_free, show=_show_files)
 
 
 def _show_files(count: float) -> str:
@@ -97,9 +97,9 @@ def _show_files(count: float) -> str:
 def _enough(
     request: LaunchRequest, facts: Facts, *, value: float, free: float, show: Callable[[float], str]
 ) -> Iterator[Problem]:
-    assert facts.room is not None  # its callers have looked
+    assert facts.free_space is not None  # its callers have looked
     wanted, least, fit = _wanted(request, facts.saved), 1 if facts.saved else 2, int(free // value)
-    there = f"{facts.room.filesystem} has {show(free)} left, and a checkpoint takes {show(value)}"
+    there = f"{facts.free_space.filesystem} has {show(free)} left, and a checkpoint takes {show(value)}"
     if fit < least:
         yield error(f"{there}: {fit} of at least {least} fit", "make room, or save elsewhere")
     elif wanted is not None and fit < wanted:
@@ -153,11 +153,16 @@ def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if saved.kind == manifest.NATIVE:
         parallel, world = config.parallel, request.spec.nodes * request.spec.processes_per_node
         wanted |= {
-            "pipeline": parallel.pipeline, "tensor": parallel.tensor, "data": request.recipe.replicas(world),
-            "zero_stage": parallel.zero_stage, "balance": parallel.balance, "precision": config.precision,
-        }  # fmt: skip
-    differences = [f"{key} is {there.get(key)} there and {value} here" for key, value in wanted.items()
-                   if there.get(key) != value]  # fmt: skip
+            "pipeline": parallel.pipeline,
+            "tensor": parallel.tensor,
+            "data": request.recipe.replicas(world),
+            "zero_stage": parallel.zero_stage,
+            "balance": parallel.balance,
+            "precision": config.precision,
+        }
+    differences = [
+        f"{key} is {there.get(key)} there and {value} here" for key, value in wanted.items() if there.get(key) != value
+    ]
     if differences:
         yield error(
             f"the checkpoint of step {saved.step} is of another run: {'; '.join(differences)}",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from opsctl.preflight.command_flags import assigned, number, whole, words
+from opsctl.preflight.command_flags import find_assignments, number, parse_whole, words
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 
@@ -47,7 +47,7 @@ def cpus(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     spec, environment = request.spec, request.train.environment
     lines = "\n".join(request.train.setup.lines)
     texts = [environment["SRUN_CPUS_PER_TASK"]] if "SRUN_CPUS_PER_TASK" in environment else []
-    for value in [*texts, *map(str, assigned(lines, "SRUN_CPUS_PER_TASK"))]:
+    for value in [*texts, *map(str, find_assignments(lines, "SRUN_CPUS_PER_TASK"))]:
         if value != str(spec.cpus_per_process):
             yield error(
                 f"SRUN_CPUS_PER_TASK = {value} beside [slurm] cpus_per_process = {spec.cpus_per_process}: srun gives"
@@ -56,13 +56,13 @@ def cpus(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
             )
     if "unset SRUN_CPUS_PER_TASK" in lines:
         yield error("[setup] lines: unset SRUN_CPUS_PER_TASK: srun gives each rank 1 core", "leave it out")
-    threads = whole(environment.get("OMP_NUM_THREADS", ""))
+    threads = parse_whole(environment.get("OMP_NUM_THREADS", ""))
     if threads is not None and threads > spec.cpus_per_process:
         yield warning(
             f"[environment] OMP_NUM_THREADS = {threads}: each rank has {spec.cpus_per_process} cores",
             "cpus_per_process at least as large",
         )
-    workers = number(request.recipe.said, "num-workers")
+    workers = number(request.recipe.flags, "num-workers")
     known = request.recipe.layers is not None  # Megatron's flags, whose default it is
     needed = 1 + (workers if workers is not None else 2 if known else 0)
     if request.has_gpus and not request.recipe.is_embedded and spec.cpus_per_process < needed:
@@ -92,8 +92,11 @@ def gpus(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
 def launcher(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """The command runs once per process: a launcher in it starts a node's ranks once per process."""
     lines, ranks = words(request.train.command), request.spec.processes_per_node
-    found = [word for word in lines if Path(word).name in {"torchrun", "deepspeed", "torch.distributed.run",
-                                                          "torch.distributed.launch"}]  # fmt: skip
+    found = [
+        word
+        for word in lines
+        if Path(word).name in {"torchrun", "deepspeed", "torch.distributed.run", "torch.distributed.launch"}
+    ]
     if found and ranks > 1:
         yield error(
             f"command: {found[0]} starts a node's ranks, and [slurm] processes_per_node = {ranks} starts {found[0]}"

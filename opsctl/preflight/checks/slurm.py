@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from opsctl.model import Accounting, JobSpec, Partition
 from opsctl.nodesets import fold, nodeset, union
-from opsctl.preflight.effective_limits import both_qos
+from opsctl.preflight.effective_limits import list_qos
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
 from opsctl.render import directives
@@ -60,7 +60,7 @@ def _one_partition(
     if not partition.is_up:
         yield error(f"[slurm] partition: {name!r} is down: it starts nothing", "take another, or ask when it is up")
     lifted = (
-        {flag for both_qo in both_qos(spec, accounting, partition) for flag in both_qo.flags} if accounting else set()
+        {flag for list_qos in list_qos(spec, accounting, partition) for flag in list_qos.flags} if accounting else set()
     )
     most = partition.nodes
     if partition.max_nodes is not None and "PartitionMaxNodes" not in lifted:

@@ -8,7 +8,7 @@ from datetime import datetime
 from opsctl.preflight.command_flags import number
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
-from opsctl.preflight.step_estimate import pace
+from opsctl.preflight.step_estimate import estimate_step
 from opsctl.units import parse_slurm_minutes
 
 ASKED = ("stop_request", "minutes_left", "deadline_file", "kill_switch", "pause_switch")
@@ -35,7 +35,7 @@ def signal(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             "a shorter signal_seconds, or a longer time_limit",
         )
         return
-    if request.recipe.is_embedded or DURATION in request.recipe.said:
+    if request.recipe.is_embedded or DURATION in request.recipe.flags:
         return
     if not spec.signal_seconds and not any(each.startswith("--signal") for each in spec.extra):
         if not _is_told(request, facts, "minutes_left", "deadline_file"):
@@ -45,7 +45,7 @@ def signal(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
                 "signal_seconds = 600, or {{ minutes_left }} in the command",
             )
         return
-    needed = pace(request, facts).stop_s
+    needed = estimate_step(request, facts).stop_s
     if needed is not None and spec.signal_seconds < needed:
         yield warning(
             f"[slurm] signal_seconds = {spec.signal_seconds}: twice a step and a save are {needed:.0f} s",
@@ -78,7 +78,7 @@ def deadline(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     limit_s = 60 * (parse_slurm_minutes(request.spec.time_limit) or 0)
     if not limit_s:
         return
-    speed = pace(request, facts)
+    speed = estimate_step(request, facts)
     margin_s = request.recipe.embedded.limits.margin_s if request.recipe.embedded else 0.0
     if speed.stop_s is not None and limit_s <= (value := speed.stop_s + margin_s):
         yield error(
@@ -92,7 +92,7 @@ def deadline(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 def _duration(request: LaunchRequest, limit_s: int, known_s: float | None) -> Iterator[Problem]:
     """A number of minutes that is counted from the trainer's start, whatever the job's limit is."""
-    minutes = number(request.recipe.said, DURATION)
+    minutes = number(request.recipe.flags, DURATION)
     if minutes is None:
         return
     left, needed = limit_s - 60 * minutes, USUAL_S if known_s is None else known_s
@@ -115,7 +115,7 @@ def kill_switch(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             f" {switch.by}{why}",
             f"opsctl kill-switch disarm {request.train.name}{flag}",
         )
-    for path in request.recipe.said.get("kill-switch-path", ())[:1]:
+    for path in request.recipe.flags.get("kill-switch-path", ())[:1]:
         if facts.files.get(path):
             yield error(
                 f"command: --kill-switch-path {path}: is there, so each task would stop as it starts", f"rm {path}"

@@ -96,8 +96,9 @@ def test_a_file_that_may_not_be_executed_exits_126(tmp_path):
 def test_a_call_that_cannot_be_meant_exits_2(argv):
     ran = subprocess.run([*SHIM, *argv], capture_output=True, check=False)
     assert (ran.returncode, ran.stderr) == (
-        2, b"opsctl: usage: python -m opsctl.guard.rank --logs DIR -- COMMAND...  |  --free-port\n",
-    )  # fmt: skip
+        2,
+        b"opsctl: usage: python -m opsctl.guard.rank --logs DIR -- COMMAND...  |  --free-port\n",
+    )
 
 
 HOSTILE = ["", " ", "a b", "$(touch pwned)", "`id`", "'", '"', "\\", "\n", "a;b", "ü", "*", "--logs", "--", "x" * 3000]

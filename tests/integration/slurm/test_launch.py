@@ -69,7 +69,7 @@ def test_a_second_launch_is_refused_with_what_to_do_instead(trains: Trains) -> N
     assert isinstance(error, InputError)
     assert error.message == f"t: is queued already, as array {array}"
     assert error.hint == (
-        f"to add tasks behind it: launch with --after {array}; to change what it runs: opsctl edit; to start over:"
+        f"to add tasks: launch with --after {array}; to change the queued tasks: opsctl edit t; to start over:"
         " opsctl cancel t"
     )
     assert trains.arrays() == {array}
@@ -90,7 +90,7 @@ def test_adding_tasks_does_not_change_what_the_queued_ones_run(trains: Trains) -
     first = json.loads(trains.opsctl("launch", trains.toml(), "--json"))["array"]
     before = trains.run().body.read_text()
     error = trains.refusal("launch", trains.toml(command=("false",)), "--after", first)
-    assert error.message == "t: what the queued tasks run would change with this launch"
+    assert error.message == "t: this launch would change the files of the queued tasks"
     assert error.hint == "opsctl edit t TRAIN.toml changes it for them too; then launch again"
     assert trains.run().body.read_text() == before
 
@@ -191,7 +191,7 @@ def test_a_name_that_somebody_else_has_taken_is_refused(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     os.chown(trains.run().path, 65534, 65534)
     error = trains.refusal("launch", trains.toml())
-    assert error.message == f"{trains.run().path}: belongs to nobody; only they can launch it"
+    assert error.message == f"{trains.run().path}: belongs to nobody; only the owner can launch this train"
     os.chown(trains.run().path, 0, 0)
 
 

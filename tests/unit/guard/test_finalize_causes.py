@@ -15,8 +15,8 @@ from opsctl.diagnosis import causes
 from opsctl.diagnosis.causes import CauseKind, Scope
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import Unreachable
-from opsctl.guard.finalize import finalize, finalize_ended, unfinalized
-from opsctl.guard.node_care import NodeCare, suspects_of
+from opsctl.guard.finalize import finalize, finalize_ended
+from opsctl.guard.node_care import NodeCare, find_suspects
 from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.model import JobState, Node
@@ -119,8 +119,8 @@ def test_a_peer_whom_most_ranks_miss_is_excluded_by_its_name_its_host_name_or_it
 def test_an_address_that_nodes_share_names_none_of_them() -> None:
     diagnosis = Diagnosis(kind=CauseKind.NETWORK, cause="infiniband", says="", scope=Scope.NODE, node="127.0.0.1")
     nodes = [Node(name=name, state="IDLE", address="127.0.0.1") for name in ("node001", "node002")]
-    assert suspects_of(diagnosis, "node001", nodes) == ()
-    assert suspects_of(diagnosis, "node001", nodes[:1] * 2) == ("node001",)  # of two partitions
+    assert find_suspects(diagnosis, "node001", nodes) == ()
+    assert find_suspects(diagnosis, "node001", nodes[:1] * 2) == ("node001",)  # of two partitions
 
 
 def test_a_bug_is_tried_once_more_and_then_holds_what_is_queued(world: World, care: NodeCare) -> None:
@@ -200,9 +200,8 @@ def test_a_attempt_that_hung_says_so_with_the_odd_rank_which_takes_no_node_out(w
     assert (ended.outcome, ended.action, ended.cause, ended.suspects) == (Outcome.HUNG, Action.CONTINUE, "hang", ())
     odd = "1 rank (node node002: 3) in read_batch at train.py:7"
     assert ended.why == (
-        "12_1.0 hangs: no sign of life for 20 min; "
-        f"unknown: it hung, the odd ones being {odd} (node002, rank 3)"
-    )  # fmt: skip
+        f"12_1.0 hangs: no sign of life for 20 min; unknown: it hung, the odd ones being {odd} (node002, rank 3)"
+    )
     assert ended.done == ("recorded node002 as the odd one of a hang, 1 in 28 days",)
     [cause] = events(world, EventKind.DIAGNOSED)
     assert cause.data["evidence"][:2] == [
@@ -254,7 +253,7 @@ def test_a_cause_that_nobody_can_find_leaves_all_as_it_was(
     finally:
         causes.causes.cache_clear()
     assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.CONTINUE, CauseKind.UNKNOWN)
-    assert (ended.why, world.queue.excludes, unfinalized(world.run, world.chain.check([]))) == (
+    assert (ended.why, world.queue.excludes, find_unfinalized(world.run, world.chain.check([]))) == (
         "the body exited with 1",
         {},
         [],
@@ -280,7 +279,7 @@ def test_whatever_slurm_leaves_undone_is_done_by_whoever_comes_next(world: World
     try:
         finalize(world.chain, world.rules, attempt, care=care)
     except Unreachable:
-        assert unfinalized(world.run, world.chain.check([])) == [attempt]
+        assert find_unfinalized(world.run, world.chain.check([])) == [attempt]
     world.queue.breaks_after = None
     finalize(world.chain, world.rules, attempt, care=care)
     assert len(events(world, EventKind.DIAGNOSED)) == len(events(world, EventKind.ATTEMPT_FINALIZED)) == 1

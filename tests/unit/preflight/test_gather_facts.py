@@ -18,9 +18,9 @@ from opsctl.ports import Completed, TimedOut
 from opsctl.preflight import corpus_files
 from opsctl.preflight.checks import settings
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.gather_facts import LaunchPlace, cluster, gather
+from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
 from opsctl.preflight.problem import LaunchRequest
-from opsctl.preflight.recipe import recipe
+from opsctl.preflight.recipe import read_recipe
 from opsctl.scheduler.slurm import Slurm
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.settings.watch import Filesystem
@@ -59,11 +59,19 @@ def look(tmp_path, run):
             (tmp_path / "t.toml").write_text(train)
             train = tmp_path / "t.toml"
         config = load_train(train)
-        request = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=recipe(config))
+        request = LaunchRequest(
+            train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=read_recipe(config)
+        )
         place = LaunchPlace(
-            run=run, base=tmp_path, filesystems=filesystems, measured=tmp_path, history=history,
-            runner=SystemRunner(), user="me", now=NOW,
-        )  # fmt: skip
+            run=run,
+            base=tmp_path,
+            filesystems=filesystems,
+            measured=tmp_path,
+            history=history,
+            runner=SystemRunner(),
+            user="me",
+            now=NOW,
+        )
         return gather(request, place, slurm, {})
 
     return do
@@ -157,9 +165,14 @@ def test_the_newest_checkpoint_is_known_by_its_manifest(look, run):
         path = run.checkpoints / manifest.directory_name(step)
         path.mkdir()
         held = Manifest(
-            step=step, consumed_samples=0, topology={"pipeline": 2}, model={"layers": 4}, precision="bf16", save_s=3.0,
+            step=step,
+            consumed_samples=0,
+            topology={"pipeline": 2},
+            model={"layers": 4},
+            precision="bf16",
+            save_s=3.0,
             files={"a": manifest.FileRecord(size=10, sha256="")},
-        )  # fmt: skip
+        )
         manifest.write_manifest(path, held)
     saved = look(TINY).saved
     assert (saved.step, saved.count, saved.size, saved.save_s) == (100, 2, 10, 3.0)
@@ -292,7 +305,7 @@ def test_a_directory_to_start_in_that_is_gone_is_told(look):
 def test_of_a_trainer_of_which_nothing_is_known_no_workers_are_made_up(look, tmp_path):
     look(SHORT.format(command='["python"]', setup=""))
     config = load_train(tmp_path / "t.toml")
-    request = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=recipe(config))
+    request = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=read_recipe(config))
     assert list(settings.cpus(request, Facts(now=NOW, user="me"))) == []
 
 
@@ -323,8 +336,12 @@ class Recorded:
 def test_accounting_that_cannot_be_asked_is_told_and_all_else_is_asked(look, fails, account, unasked):
     text = FOREIGN + (f'account = "{account}"\n' if account else "")
     spec = job_spec(parse(TrainSettings, tomllib.loads(text), "t.toml"), SiteSettings(root="/t"))
-    cluster_facts = cluster(Slurm(Recorded(fails)), spec, "me")
-    assert (cluster_facts.accounting, cluster_facts.limits.max_array_size, list(cluster_facts.unasked.values())) == (
+    cluster_facts = gather_cluster(Slurm(Recorded(fails)), spec, "me")
+    assert (
+        cluster_facts.accounting,
+        cluster_facts.limits.max_array_size,
+        list(cluster_facts.unavailable.values()),
+    ) == (
         None,
         1001,
         unasked,

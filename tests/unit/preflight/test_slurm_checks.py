@@ -11,7 +11,7 @@ from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.problem import LaunchRequest, ProblemLevel
 from opsctl.preflight.problem import judge as judged
-from opsctl.preflight.recipe import recipe
+from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse
 
 
@@ -52,7 +52,7 @@ def judge(known=None, top=None, after="", **slurm):
     table = {"nodes": 2, "time_limit": "30", "tasks": 3, **slurm}
     train = parse(TrainSettings, {"name": "gpt", "command": ["true"], "slurm": table, **(top or {})}, "train.toml")
     request = LaunchRequest(
-        train=train, spec=job_spec(train, SiteSettings(root="/trains"), after=after), recipe=recipe(train)
+        train=train, spec=job_spec(train, SiteSettings(root="/trains"), after=after), recipe=read_recipe(train)
     )
     facts = Facts(now=datetime(2026, 1, 1, tzinfo=UTC), user="me", cluster=cluster(**(known or {})))
     return [problem.what for problem in judged(CHECKS.items(), request, facts) if problem.level is ProblemLevel.ERROR]
