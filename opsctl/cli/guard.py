@@ -50,8 +50,8 @@ def run(app: App, run_dir: Path) -> int:
     supervisor = None
     try:
         supervisor = Supervisor(
-            chain=app.chain(train), rules=rules_of(train), runner=app.runner, env=env, say=say,
-            check_trusted=lambda: check_body(app, train), keep_cron=lambda: keep_cron(app),
+            chain=app.chain(train), rules=rules_of(train), runner=app.runner, env=env, report=say,
+            check_trusted=lambda: check_body(app, train), revive_cron=lambda: keep_cron(app),
             care=care_of(app, env), notify=lambda: tell(app, train),
         )  # fmt: skip
         return supervisor.supervise()

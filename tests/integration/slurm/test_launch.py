@@ -55,7 +55,7 @@ def test_every_problem_is_said_at_once_and_nothing_is_written(trains: Trains) ->
     assert isinstance(error, ConfigError)
     assert [problem.splitlines()[0] for problem in error.problems[:2]] == [
         "[slurm] partition: there is no 'mian' here; did you mean 'main'? there are: main, cpu",
-        "[slurm] tasks = 5000: this Slurm takes 1000 in one array at the most",
+        "[slurm] tasks = 5000: this Slurm takes 1000 in one array at most",
     ]
     assert error.problems[2].startswith("[setup] lines: bash: ")
     assert not trains.root.exists()
@@ -97,7 +97,7 @@ def test_adding_tasks_does_not_change_what_the_queued_ones_run(trains: Trains) -
 
 def test_waiting_for_a_job_that_is_unknown_is_refused(trains: Trains) -> None:
     assert trains.refusal("launch", trains.toml(), "--after", "999999").problems == (
-        "--after 999999: no such job is in the queue, so the train would not wait for anything\n"
+        "--after 999999: no such job in the queue, so the train would start at once\n"
         "    -> leave --after out, or look the job up with squeue",
     )
 

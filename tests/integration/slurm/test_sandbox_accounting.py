@@ -87,11 +87,11 @@ NEVER = [
     ),
 ]
 REFUSED = [
-    ({"account": "nope"}, "'nope' is not yours to charge", "Invalid account"),
+    ({"account": "nope"}, "you may not use 'nope'", "Invalid account"),
     ({"qos": "nope"}, "there is no 'nope' here", "Invalid qos"),
-    ({"qos": "theirs"}, "'theirs' is not for you in account 'open'", "Invalid qos"),
-    ({"qos": "few", "tasks": 3}, "QOS 'few' lets 2 be queued at the most", "QOSMaxSubmitJobPerUserLimit"),
-    ({"account": "lone", "tasks": 3}, "account 'lone' lets 2 be queued at the most", "AssocMaxSubmitJobLimit"),
+    ({"qos": "theirs"}, "account 'open' may not use 'theirs'", "Invalid qos"),
+    ({"qos": "few", "tasks": 3}, "QOS 'few' allows at most 2 queued tasks", "QOSMaxSubmitJobPerUserLimit"),
+    ({"account": "lone", "tasks": 3}, "account 'lone' allows at most 2 queued tasks", "AssocMaxSubmitJobLimit"),
     ({"qos": "deny", "nodes": 2}, "QOS 'deny' allows 1 for a job (MaxTRES)", "QOSMaxNodePerJobLimit"),
 ]
 FINE = [

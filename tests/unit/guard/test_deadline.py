@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from opsctl.errors import Unreachable
-from opsctl.guard.deadline import NO_LIMIT, DeadlineFile
+from opsctl.guard.deadline import UNLIMITED_MINUTES, DeadlineFile
 from opsctl.trainer.contract import read_time
 from tests.support.finalized_trains import BEGIN, World
 
@@ -67,7 +67,7 @@ def test_a_slurm_that_does_not_answer_changes_nothing_and_is_asked_again_in_a_mi
 
 
 @pytest.mark.parametrize(
-    ("seconds", "minutes"), [(3600, 58), (3659, 58), (240, 2), (100, 1), (-5, 1), (None, NO_LIMIT)]
+    ("seconds", "minutes"), [(3600, 58), (3659, 58), (240, 2), (100, 1), (-5, 1), (None, UNLIMITED_MINUTES)]
 )
 def test_the_minutes_left_are_whole_and_never_none(
     world: World, deadline: DeadlineFile, seconds: int | None, minutes: int

@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.errors import OpsctlError, Unreachable
 from opsctl.guard.attempt_record import find_newest_checkpoint
-from opsctl.guard.finalize import finalize, finalize_ended
+from opsctl.guard.finalize import finalize, finalize_ended, find_unfinalized
 from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.launch.train_arrays import TrainArrays
@@ -142,7 +142,7 @@ def test_the_third_short_crash_holds_what_is_queued_and_says_why(world: World) -
     assert all(job.is_held for job in world.queue.waiting)
     held = [event for event in world.chain.journal.events() if event.kind is EventKind.HELD]
     assert [event.data["why"] for event in held] == [
-        "the body exited with 1; 3 lives in a row under 20 min without a new checkpoint: "
+        "the body exited with 1; 3 attempts in a row under 20 min without a new checkpoint: "
         "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
     ]
 
@@ -188,7 +188,7 @@ def test_a_train_that_was_launched_again_is_not_cancelled_for_an_old_attempt(wor
     world.chain.journal.append(EventKind.SUBMITTED, nonce="n2", array="30")
     finalized = finalize(world.chain, world.rules, attempt)
     assert (finalized.outcome, finalized.action) == (Outcome.KILLED, Action.CONTINUE)
-    assert finalized.why == "the trainer left at step 40 (kill); launched or released again since"
+    assert finalized.why == "the trainer stopped at step 40 (kill); launched or released again since"
 
 
 def test_a_trainer_whose_clock_is_years_off_is_not_overtaken_by_its_own_launch(world: World) -> None:

@@ -15,7 +15,7 @@ from opsctl.diagnosis import causes
 from opsctl.diagnosis.causes import CauseKind, Scope
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import Unreachable
-from opsctl.guard.finalize import finalize, finalize_ended
+from opsctl.guard.finalize import finalize, finalize_ended, find_unfinalized
 from opsctl.guard.node_care import NodeCare, find_suspects
 from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
@@ -128,7 +128,7 @@ def test_a_bug_is_tried_once_more_and_then_holds_what_is_queued(world: World, ca
     assert first.action is Action.CONTINUE
     second = finalize(world.chain, world.rules, crashed(world, BUG, task=2, minutes=600), care=care)
     assert second.action is Action.HOLD_QUEUED
-    assert second.why.endswith("a fault of code ended 2 lives in a row without a new checkpoint: python-error")
+    assert second.why.endswith("a code fault ended 2 attempts in a row without a new checkpoint: python-error")
     assert all(job.is_held for job in world.queue.waiting)
     assert world.queue.excludes == {}
 
@@ -259,7 +259,7 @@ def test_a_cause_that_nobody_can_find_leaves_all_as_it_was(
         [],
     )
     [cause] = events(world, EventKind.DIAGNOSED)
-    assert cause.data["says"].startswith("why it ended could not be found out: ")
+    assert cause.data["says"].startswith("the diagnosis failed: ")
 
 
 def test_logs_that_take_too_long_are_left_alone(world: World, care: NodeCare) -> None:
@@ -295,7 +295,7 @@ def test_a_finalization_killed_before_any_of_its_writes_excludes_once(
     world: World, care: NodeCare, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     attempt, left = crashed(world, ECC), writes
-    literal = "excluded node001 from what is queued and from later launches, until "
+    literal = "excluded node001 for queued tasks and later launches, until "
 
     def dies(original: Callable[..., object]) -> Callable[..., object]:
         def write(*args: object, **kwargs: object) -> object:

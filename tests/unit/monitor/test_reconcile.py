@@ -37,7 +37,7 @@ def test_a_round_finalizes_what_nobody_finalized(world: World, tmp_path: Path) -
     world.left(world.began(), TrainerStop.FINISHED)
     [reconciled] = reconcile_root(tmp_path, world.queue, lambda run: chain_of(world, run))
     assert reconciled.done == (
-        "finalized 12_1.0: finished, cancel-queued: the trainer left at step 40 (finished)",
+        "finalized 12_1.0: finished, cancel-queued: the trainer stopped at step 40 (finished)",
     )  # fmt: skip
     assert reconcile_root(tmp_path, world.queue, lambda run: chain_of(world, run)) == []
 
