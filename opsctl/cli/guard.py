@@ -13,7 +13,7 @@ import click
 from opsctl.app import App
 from opsctl.cli.owner_tasks import keep_cron
 from opsctl.errors import ConfigError
-from opsctl.guard.attempt_record import attempt_name, nodes_of
+from opsctl.guard.attempt_record import attempt_name, expand_nodes
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.supervisor import Supervisor
 from opsctl.host.isolation import Failed, Isolation
@@ -58,9 +58,9 @@ def run(app: App, run_dir: Path) -> int:
             rules=rules_of(train),
             runner=app.runner,
             env=env,
-            say=log_line,
+            report=log_line,
             check_trusted=lambda: check_body(app, train),
-            keep_cron=lambda: keep_cron(app),
+            revive_cron=lambda: keep_cron(app),
             care=care_of(app, env),
             notify=lambda: notify(app, train),
         )
@@ -75,7 +75,7 @@ def run(app: App, run_dir: Path) -> int:
 
 def care_of(app: App, env: Mapping[str, str]) -> NodeCare:
     """Return the node care that reaches the nodes of this job through the job."""
-    own = dict.fromkeys(nodes_of(env), env["SLURM_JOB_ID"])
+    own = dict.fromkeys(expand_nodes(env), env["SLURM_JOB_ID"])
     return replace(app.node_care, jobs=own)
 
 

@@ -60,11 +60,11 @@ def launch(
         for exclusion in exclusions
         if exclusion.node not in named
     ]
-    order = replace(_prepare(app, file, train, spec), kept_from=tuple(ends))
+    order = replace(_prepare(app, file, train, spec), expiring_exclusions=tuple(ends))
     if dry_run:
         _show(order.plan, as_json=as_json)
         return
-    if (done := order.already()) is None:
+    if (done := order.find_submitted()) is None:
         reconcile_as_owner(app, order.run)
         done = order.carry_out()
     if as_json:

@@ -18,9 +18,9 @@ from opsctl.launch.launch_plan import job_spec, render_body
 from opsctl.launch.revisions import syntax_problems
 from opsctl.model import JobSpec
 from opsctl.preflight.checks import CHECKS
-from opsctl.preflight.gather_facts import cluster, gather
+from opsctl.preflight.gather_facts import gather, gather_cluster
 from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, error, judge
-from opsctl.preflight.recipe import recipe
+from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import RunDir
@@ -60,9 +60,9 @@ def findings(app: App, train: TrainSettings, spec: JobSpec, *, needs_slurm: bool
 
     Without `needs_slurm`, checks are unknown while Slurm does not answer; with it, that is an error.
     """
-    request, user, unknown = LaunchRequest(train=train, spec=spec, recipe=recipe(train)), actor(), {}
+    request, user, unknown = LaunchRequest(train=train, spec=spec, recipe=read_recipe(train)), actor(), {}
     try:
-        slurm = cluster(app.scheduler, spec, user)
+        slurm = gather_cluster(app.scheduler, spec, user)
     except OpsctlError as refusal:
         if needs_slurm:
             raise

@@ -17,9 +17,9 @@ from opsctl.diagnosis.hang_cause import diagnose_hang
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import InputError, Unreachable
 from opsctl.guard.attempt_record import read_start
-from opsctl.guard.diagnose import SLURM_SAID, load_attempt_logs, read_stop_words
+from opsctl.guard.diagnose import STATE_BY_OUTCOME, load_attempt_logs, read_stop_request_text
 from opsctl.guard.exit_evidence import gather_evidence
-from opsctl.guard.finalize import is_of, load_past_jobs, read_end
+from opsctl.guard.finalize import is_row_of, load_past_jobs, read_end
 from opsctl.guard.node_evidence import add_node_history
 from opsctl.guard.outcome import Outcome
 from opsctl.guard.stop_request import StopKind, read_stop_request
@@ -127,20 +127,20 @@ def _is_over(app: App, attempt: Attempt) -> bool:
 
 def _state(app: App, attempt: Attempt) -> JobState:
     """Return the state of the job of an attempt; UNKNOWN if Slurm has no record or does not answer."""
-    if (done := read_end(attempt)) and (state := SLURM_SAID.get(done.outcome)):
+    if (done := read_end(attempt)) and (state := STATE_BY_OUTCOME.get(done.outcome)):
         return state
     try:
         rows = [*app.scheduler.jobs(), *load_past_jobs(app.scheduler, [attempt.array])]
     except Unreachable:
         return JobState.UNKNOWN
     return next(
-        (row.state for row in rows if is_of(row, attempt) and row.restarts == attempt.restart), JobState.UNKNOWN
+        (row.state for row in rows if is_row_of(row, attempt) and row.restarts == attempt.restart), JobState.UNKNOWN
     )
 
 
 def _find_exit_reason(app: App, attempt: Attempt) -> ExitReason | None:
     """Return the reason that the trainer, the guard or Slurm gives for the exit."""
-    reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_words(attempt))
+    reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_request_text(attempt))
     if (
         reason is None
         and (done := read_end(attempt))

@@ -1,4 +1,4 @@
-"""What an attempt writes down when it begins: where it runs, and what there was before it."""
+"""The record of an attempt's start (start.json), and the environment of its body."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from opsctl.trainer.manifest import find_newest_complete
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """start.json"""
+    """The content of start.json."""
 
     attempt: str
     job: str
-    """Slurm's own number, which an array task has too."""
+    """Slurm's job id, which every array task has besides its array id."""
     nodes: str
     node_count: int
     gpus: str
-    """Those of the first node, as Slurm hands them out."""
+    """The GPUs of the first node, as Slurm lists them."""
     node: str
-    """Where the guard runs."""
+    """The node on which the guard runs."""
     at: datetime
     checkpoint: int
-    """A mark that is larger as soon as there is a new checkpoint."""
+    """A mark of the newest checkpoint. The mark grows with every new checkpoint."""
     main_log: int = 0
-    """How long main_log was: what comes after it is of this attempt."""
+    """Size of main_log in bytes at the start. Later bytes belong to this attempt."""
 
 
 def attempt_name(env: Mapping[str, str]) -> str:
-    """`<array>_<task>.<restart>`, or `<job>.<restart>`. Raises InputError outside a job."""
+    """Return `<array>_<task>.<restart>`, or `<job>.<restart>`. Raises InputError outside a job."""
     job = env.get("SLURM_JOB_ID")
     if not job:
         raise InputError("this is not a batch job: SLURM_JOB_ID is not set", hint="opsctl launch submits trains")
@@ -48,15 +48,16 @@ def attempt_name(env: Mapping[str, str]) -> str:
     return f"{job}.{env.get('SLURM_RESTART_COUNT') or 0}"
 
 
-def nodes_of(env: Mapping[str, str]) -> list[str]:
-    """The nodes of a batch job, as far as they can be understood."""
+def expand_nodes(env: Mapping[str, str]) -> list[str]:
+    """Return the nodes of a batch job; empty if the node list cannot be parsed."""
     try:
         return expand(env.get("SLURM_JOB_NODELIST", ""))
     except InputError:
         return []
 
 
-def start_of(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datetime) -> Start:
+def make_start(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datetime) -> Start:
+    """Return the start record of `attempt`, from the environment of its batch job."""
     return Start(
         attempt=attempt.name,
         job=env["SLURM_JOB_ID"],
@@ -65,15 +66,15 @@ def start_of(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datetim
         gpus=env.get("SLURM_JOB_GPUS") or env.get("CUDA_VISIBLE_DEVICES", ""),
         node=env.get("SLURMD_NODENAME", ""),
         at=now,
-        checkpoint=newest_checkpoint(run),
-        main_log=_size(run.main_log),
+        checkpoint=find_newest_checkpoint(run),
+        main_log=_read_size_bytes(run.main_log),
     )
 
 
 def write_start(run: RunDir, attempt: Attempt, start: Start) -> None:
-    """Make the attempt's directory and start.json. Raises RunDirError.
+    """Make the attempt's directories and write start.json. Raises RunDirError.
 
-    A controller that was killed uses ids again, so there may be an attempt of this name: its directory is set aside.
+    A killed controller reuses job ids, so an earlier attempt may have this name. Its directory is renamed.
     """
     if attempt.start.exists():
         attempt.path.rename(attempt.path.with_name(f"{attempt.name}.before-{start.at:%Y%m%dT%H%M%S}"))
@@ -83,40 +84,42 @@ def write_start(run: RunDir, attempt: Attempt, start: Start) -> None:
 
 
 def read_start(attempt: Attempt) -> Start | None:
+    """Return the start record, or None if start.json is missing or invalid."""
     try:
-        given = json.loads(attempt.start.read_text())
-        return Start(**{**given, "at": datetime.fromisoformat(given["at"])})
+        fields = json.loads(attempt.start.read_text())
+        return Start(**{**fields, "at": datetime.fromisoformat(fields["at"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def newest_checkpoint(run: RunDir) -> int:
-    """The step of the newest complete checkpoint; for a foreign trainer, when it last wrote into the directory.
+def find_newest_checkpoint(run: RunDir) -> int:
+    """Return a number that grows with every new checkpoint; -1 without a checkpoint.
 
-    Compared with what it was before, on the same file system, so that no clock is trusted.
+    For the embedded trainer, the step of the newest complete checkpoint. For any other trainer, the newest modification
+    time in the checkpoint directory, in nanoseconds. Only compare values of one file system, so that no clock matters.
     """
     if run.trainer_config.exists():
         newest = find_newest_complete(run.checkpoints)
         return newest.step if newest else -1
-    return max((_changed(entry) for entry in run.checkpoints.glob("[!.]*")), default=-1)
+    return max((_read_mtime_ns(entry) for entry in run.checkpoints.glob("[!.]*")), default=-1)
 
 
-def _size(path: Path) -> int:
+def _read_size_bytes(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
         return 0
 
 
-def _changed(path: Path) -> int:
+def _read_mtime_ns(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
     except OSError:
         return -1
 
 
-def body_env(run: RunDir, attempt: Attempt, env: Mapping[str, str], *, minutes_left: int) -> dict[str, str]:
-    """The environment of the body: that of the job, and all that the contract with trainers names."""
+def make_body_env(run: RunDir, attempt: Attempt, env: Mapping[str, str], *, minutes_left: int) -> dict[str, str]:
+    """Return the environment of the body: the environment of the job, and every variable of the trainer contract."""
     contract = {
         Env.RUN_DIR: run.path,
         Env.ATTEMPT: attempt.name,

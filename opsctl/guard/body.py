@@ -1,5 +1,7 @@
-"""The body of a train as a child, with a keeper in between: whichever of guard and keeper is killed, the other ends all
-that runs below. Without it an orphan of the body would outlive a guard that was killed.
+"""The body of a train as a child process, supervised by a keeper process between guard and body.
+
+If the guard is killed, the keeper kills everything below itself; if the keeper is killed, the guard does. Without the
+keeper, orphans of the body would outlive a killed guard.
 """
 
 from __future__ import annotations
@@ -12,52 +14,52 @@ from typing import NoReturn
 
 from opsctl.guard.rank import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, end_all_below, process_control
 
-CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-"""Slurm sends these to every process of a job: the keeper stays for as long as the body."""
+KEEPER_CATCHES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+"""Slurm sends these signals to every process of a job. The keeper survives them, because the body may still save."""
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 @dataclass(slots=True)
 class Body:
-    """A body that was started. Its exit code is told as a shell does: 128 and the signal's number for one that ended
-    it."""
+    """A started body. Its exit code follows the shell's convention: 128 plus the number of a fatal signal."""
 
     keeper: int
     code: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, or None while it runs."""
+        """Return the exit code, or None while the body runs."""
         if self.code is None:
             try:
                 pid, status = os.waitpid(self.keeper, os.WNOHANG)
-            except ChildProcessError:  # it was ended, and its end seen, with all that ran below
+            except ChildProcessError:  # the guard has killed and reaped the keeper with all other descendants
                 self.code = 128 + signal.SIGKILL
             else:
                 self.code = shell_code(status) if pid else None
         return self.code
 
     def pass_usr2_on(self) -> None:
-        """To the body's process group: of all signals the only one that the keeper passes on."""
+        """Send SIGUSR2 to the body's process group. The keeper passes no other signal on."""
         if self.poll() is None:
             os.kill(self.keeper, signal.SIGUSR2)
 
 
 def shell_code(status: int) -> int:
+    """Return the exit code that a shell would report for a wait status."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
 def start_body(argv: Sequence[str], env: Mapping[str, str]) -> Body:
-    """Start it in a session of its own. To be called before there are threads."""
+    """Start the body in its own session. Call this before starting threads."""
     guard = os.getpid()
     keeper = os.fork()
     if keeper == 0:
-        keep(guard, argv, env)
+        run_keeper(guard, argv, env)
     return Body(keeper)
 
 
-def keep(guard: int, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Wait for the body and exit as it does, or end all of it once the guard is gone."""
+def run_keeper(guard: int, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Start the body, wait for its end and exit with its code. Kill everything below if the guard dies."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -69,16 +71,16 @@ def keep(guard: int, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
                 end_all_below()
                 os._exit(1)
 
-        for number in CAUGHT:
+        for number in KEEPER_CATCHES:
             signal.signal(number, end_without_guard)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         process_control(PR_SET_PDEATHSIG, signal.SIGTERM)
         keeper = os.getpid()
         body = os.fork()
         if body == 0:
-            become(keeper, argv, env)
+            exec_body(keeper, argv, env)
         signal.signal(signal.SIGUSR2, lambda *_: os.killpg(body, signal.SIGUSR2))
-        end_without_guard()  # it may have gone before it was our parent to die with
+        end_without_guard()  # the guard may have died before PR_SET_PDEATHSIG was set
         code = wait_for(body)
     except OSError as error:
         os.write(2, f"opsctl guard: the body cannot be started: {error.strerror}\n".encode())
@@ -87,15 +89,15 @@ def keep(guard: int, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 
 def wait_for(body: int) -> int:
-    """Until this one ends; orphans that end before are taken note of, too."""
+    """Wait for the body and return its exit code. Orphans that end earlier are reaped."""
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == body:
             return shell_code(status)
 
 
-def become(keeper: int, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Turn this new process into the body."""
+def exec_body(keeper: int, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Replace this new process by the body."""
     try:
         os.setpgid(0, 0)
         process_control(PR_SET_PDEATHSIG, signal.SIGKILL)

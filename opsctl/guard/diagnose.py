@@ -1,5 +1,4 @@
-"""Why an attempt ended, asked once, in bounded time. Whatever goes wrong in here makes it an end that nobody can
-tell."""
+"""The diagnosis of an ended attempt, made once and in bounded time. An error in here makes the cause unknown."""
 
 from __future__ import annotations
 
@@ -22,50 +21,50 @@ from opsctl.state.journal import Event, EventKind, Journal, replay
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.trainer.contract import read_stop_reason
 
-SLURM_SAID = {
+STATE_BY_OUTCOME = {
     Outcome.TIMED_OUT: JobState.TIMEOUT,
     Outcome.NODE_FAILED: JobState.NODE_FAIL,
     Outcome.CANCELLED: JobState.CANCELLED,
     Outcome.PREEMPTED: JobState.PREEMPTED,
 }
-"""What Slurm said of an attempt, as its outcome has kept it."""
+"""Slurm's state for outcomes that were decided by this state."""
 
 
 def diagnose(
-    journal: Journal, attempt: Attempt, outcome: Outcome, *, seconds: float, also: Callable[[Diagnosis], Diagnosis]
+    journal: Journal,
+    attempt: Attempt,
+    outcome: Outcome,
+    *,
+    timeout_s: float,
+    complete: Callable[[Diagnosis], Diagnosis],
 ) -> Diagnosis:
-    """Why `attempt` ended; `also` adds what others know of it. Raises nothing, and takes so many seconds at most."""
-    ask = partial(_diagnose, journal, attempt, outcome, also)
-    answer = Isolation[str, Diagnosis](journal.clock, seconds).run({attempt.name: ask})[attempt.name]
-    if isinstance(answer, Failed):
-        says = f"why it ended could not be found out: {answer.why}"
+    """Return why `attempt` ended, within `timeout_s`. `complete` adds other evidence. Raises nothing."""
+    call = partial(_diagnose, journal, attempt, outcome, complete)
+    result = Isolation[str, Diagnosis](journal.clock, timeout_s).run({attempt.name: call})[attempt.name]
+    if isinstance(result, Failed):
+        says = f"the diagnosis failed: {result.why}"
         return Diagnosis(
-            kind=CauseKind.UNKNOWN, cause="nothing", says=says, attempt=attempt.name, evidence=answer.traceback
+            kind=CauseKind.UNKNOWN, cause="nothing", says=says, attempt=attempt.name, evidence=result.traceback
         )
-    return answer
+    return result
 
 
 def _diagnose(
-    journal: Journal, attempt: Attempt, outcome: Outcome, also: Callable[[Diagnosis], Diagnosis]
+    journal: Journal, attempt: Attempt, outcome: Outcome, complete: Callable[[Diagnosis], Diagnosis]
 ) -> Diagnosis:
     run, events = journal.run, journal.events()
     started = list(replay(events).started)
     position = started.index(attempt.name) if attempt.name in started else len(started)
-    before = find_diagnosis(events, started[position - 1]) if position else None
-    exit_reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_words(attempt))
-    exit_reason = exit_reason or explain_by_slurm(SLURM_SAID.get(outcome, JobState.UNKNOWN))
-    ask = diagnose_hang if outcome is Outcome.HUNG else diagnose_attempt
-    return also(
-        ask(
-            run,
-            load_attempt_logs(run, attempt.name, started, exit_reason),
-            before=recall_diagnosis(before) if before else None,
-        )
-    )
+    previous = find_diagnosis(events, started[position - 1]) if position else None
+    exit_reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_request_text(attempt))
+    exit_reason = exit_reason or explain_by_slurm(STATE_BY_OUTCOME.get(outcome, JobState.UNKNOWN))
+    find_cause = diagnose_hang if outcome is Outcome.HUNG else diagnose_attempt
+    logs = load_attempt_logs(run, attempt.name, started, exit_reason)
+    return complete(find_cause(run, logs, before=recall_diagnosis(previous) if previous else None))
 
 
-def read_stop_words(attempt: Attempt) -> str:
-    """Why the guard asked it to stop, if it did."""
+def read_stop_request_text(attempt: Attempt) -> str:
+    """Return the reason in the stop request; empty without a request."""
     stop_request = read_stop_request(attempt)
     return stop_request.why if stop_request else ""
 
@@ -73,17 +72,20 @@ def read_stop_words(attempt: Attempt) -> str:
 def load_attempt_logs(
     run: RunDir, name: str, started: Sequence[str], exit_reason: ExitReason | None
 ) -> FinishedAttemptLogs:
-    """What is known of an attempt from outside its logs; `started` are all attempts in their order."""
+    """Return where the logs of an attempt lie and what else is known. `started` lists all attempts in order."""
     later = started[started.index(name) + 1 :] if name in started else ()
-    began = attempt_record.read_start(run.attempt(name))
-    following = attempt_record.read_start(run.attempt(later[0])) if later else None
+    start = attempt_record.read_start(run.attempt(name))
+    next_start = attempt_record.read_start(run.attempt(later[0])) if later else None
     return FinishedAttemptLogs(
-        attempt=name, begin=began.main_log if began else 0, end=(following.main_log or None) if following else None,
-        exit_reason=exit_reason, ranks=_ranks(run),
-    )  # fmt: skip
+        attempt=name,
+        begin=start.main_log if start else 0,
+        end=(next_start.main_log or None) if next_start else None,
+        exit_reason=exit_reason,
+        ranks=_read_world_size(run),
+    )
 
 
-def _ranks(run: RunDir) -> int | None:
+def _read_world_size(run: RunDir) -> int | None:
     try:
         return parse(TrainSettings, read_toml(run.config), str(run.config)).world_size
     except ConfigError:
@@ -91,7 +93,7 @@ def _ranks(run: RunDir) -> int | None:
 
 
 def to_event(diagnosis: Diagnosis, suspects: Sequence[str]) -> dict[str, object]:
-    """What the journal keeps of it."""
+    """Return the journal entry of a diagnosis."""
     return {
         "attempt": diagnosis.attempt,
         "class": diagnosis.kind.value,
@@ -107,16 +109,16 @@ def to_event(diagnosis: Diagnosis, suspects: Sequence[str]) -> dict[str, object]
 
 
 def find_diagnosis(events: Sequence[Event], attempt: str) -> Event | None:
-    """What the journal says of why an attempt ended, if that was asked already."""
+    """Return the journalled diagnosis of an attempt, if there is one."""
     for event in reversed(events):
         if event.data.get("attempt") == attempt and event.kind in {EventKind.DIAGNOSED, EventKind.ATTEMPT_STARTED}:
-            # Before it began, the name was another attempt's: a controller that was killed uses ids again.
+            # Earlier events belong to another attempt of this name: a killed controller reuses ids.
             return event if event.kind is EventKind.DIAGNOSED else None
     return None
 
 
 def recall_diagnosis(event: Event) -> Diagnosis:
-    """What the journal has kept of a diagnosis."""
+    """Read a diagnosis from its journal entry."""
     known = event.data["class"] in set(CauseKind)
     return Diagnosis(
         kind=CauseKind(event.data["class"]) if known else CauseKind.UNKNOWN,
@@ -131,7 +133,7 @@ def recall_diagnosis(event: Event) -> Diagnosis:
 
 
 def describe_diagnosis(diagnosis: Diagnosis) -> str:
-    """In a few words: `gpu: a GPU has fallen off the bus (node003, rank 5)`."""
+    """Summarise a diagnosis: `gpu: a GPU has fallen off the bus (node003, rank 5)`."""
     rank = f"rank {diagnosis.rank}" if diagnosis.rank is not None else ""
-    where = ", ".join(each for each in (diagnosis.node, rank) if each)
-    return f"{diagnosis.kind.value}: {diagnosis.says}" + (f" ({where})" if where else "")
+    place = ", ".join(filter(None, (diagnosis.node, rank)))
+    return f"{diagnosis.kind.value}: {diagnosis.says}" + (f" ({place})" if place else "")

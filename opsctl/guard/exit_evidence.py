@@ -1,4 +1,4 @@
-"""What is known of how an attempt ended: files that it left, and Slurm's word."""
+"""Evidence of how an attempt ended: the files that the attempt left, and Slurm's state of its job."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
 
-NEAR = 60.0
-"""Seconds. Slurm ends a job up to a minute after its limit; clocks of nodes differ by less."""
+LIMIT_TOLERANCE_S = 60.0
+"""Slurm ends a job up to a minute after its limit; clocks of nodes differ by less."""
 
 
 def gather_evidence(run: RunDir, attempt: Attempt, job: Job | None) -> tuple[Evidence, datetime | None]:
-    """All there is, and when the attempt ended, if that is known. `job` is Slurm's row of this attempt once it was
-    over."""
+    """Return the evidence and the attempt's end, None if unknown. `job` is Slurm's final row of this attempt."""
     stop, code = read_stop_reason(attempt.stop_reason), _read_code(attempt.body_exit)
-    end = _end(attempt, stop, job)
-    limit = read_time(attempt.deadline)
+    end = _find_end(attempt, stop, job)
+    deadline_s = read_time(attempt.deadline)
     evidence = Evidence(
         stop=stop,
         request=read_stop_request(attempt),
         code=code,
         state=job.state if job else JobState.UNKNOWN,
         is_last_step=_is_last_step(run),
-        at_its_limit=bool(limit and end and end.timestamp() > limit - NEAR),
+        at_its_limit=bool(deadline_s and end and end.timestamp() > deadline_s - LIMIT_TOLERANCE_S),
     )
     return evidence, end
 
 
-def _end(attempt: Attempt, stop: StopReason | None, job: Job | None) -> datetime | None:
+def _find_end(attempt: Attempt, stop: StopReason | None, job: Job | None) -> datetime | None:
     if (exited := _read_mtime(attempt.body_exit)) is not None:
         return exited
     if stop is not None:

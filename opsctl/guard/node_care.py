@@ -1,4 +1,4 @@
-"""What the guard does about nodes: look at them, keep the train from them, have them taken out of service."""
+"""What the guard does about nodes: check, exclude and drain."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ from opsctl.ports import Clock, Scheduler
 from opsctl.settings.health import HealthSettings
 
 Reach = Callable[[Mapping[str, str], Collection[str]], Fanout]
-"""The ways to nodes: for a node a running job of ours, and the nodes that are idle."""
-SPARE_SECONDS = 5.0
-"""What a look may take beyond its slowest question."""
+"""Builds the fan-out to nodes, from our running job on each node and the idle nodes."""
+CHECK_SPARE_S = 5.0
+"""How much longer than its slowest probe a node check may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedNodes:
-    """What was done about suspects."""
+    """What was done about suspect nodes."""
 
     nodes: str
-    """As Slurm folds them."""
+    """A node list in Slurm's notation."""
     until: datetime
     is_excluded: bool
-    """Whether the train is kept from them. If not, `done` says why."""
+    """Whether the nodes are excluded. If not, `done` says why."""
     done: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCare:
-    """The site's nodes, as far as the guard may act on them."""
+    """Access to the site's nodes, within the guard's rights."""
 
     site: HealthSettings
     history: NodeHistory
@@ -62,48 +62,50 @@ class NodeCare:
     reach: Reach
     clock: Clock
     jobs: Mapping[str, str] = field(default_factory=dict)
-    """For nodes a running job of ours that has them."""
+    """Our running job on each node."""
 
     def check(
-        self, scheduler: Scheduler, nodes: Sequence[str], *, seconds: float, gpus: int = 0
+        self, scheduler: Scheduler, nodes: Sequence[str], *, timeout_s: float, gpus: int = 0
     ) -> tuple[Verdict, ...]:
-        """A verdict on each. What is late, or fails, has none. Raises nothing."""
+        """Return the verdicts on `nodes`. A check that fails or exceeds `timeout_s` gives none. Raises nothing."""
         if not nodes:
             return ()
-        checked = Isolation[str, CheckedNodes](self.clock, seconds + SPARE_SECONDS).run(
-            {"nodes": lambda: self._looker(scheduler, seconds).check(nodes, gpus=gpus)}
+        checked = Isolation[str, CheckedNodes](self.clock, timeout_s + CHECK_SPARE_S).run(
+            {"nodes": lambda: self._make_checker(scheduler, timeout_s).check(nodes, gpus=gpus)}
         )["nodes"]
         return () if isinstance(checked, Failed) else checked.verdicts
 
-    def _looker(self, scheduler: Scheduler, seconds: float) -> NodeChecker:
-        site = self.site.model_copy(update={"section_seconds": min(seconds, self.site.section_seconds)})
-        known = scheduler.nodes()
-        idle = [node.name for node in known if state_words(node) == {"IDLE"} and node.name not in self.jobs]
+    def _make_checker(self, scheduler: Scheduler, timeout_s: float) -> NodeChecker:
+        site = self.site.model_copy(update={"section_seconds": min(timeout_s, self.site.section_seconds)})
+        nodes = scheduler.nodes()
+        idle = [node.name for node in nodes if state_words(node) == {"IDLE"} and node.name not in self.jobs]
         return NodeChecker(
             fanout=self.reach(self.jobs, idle),
             history=self.history,
             site=site,
             clock=self.clock,
-            busy=busy_by_node(known),
+            busy=busy_by_node(nodes),
         )
 
-    def remember(self, diagnosis: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
-        """`found`, and what was known of the nodes."""
+    def add_history(self, diagnosis: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
+        """Add the history of the blamed node, or of all `allocated` nodes, to the diagnosis."""
         return add_node_history(diagnosis, self.history, allocated, at=at, days=self.site.lemon_days)
 
     def note_hang(self, train: str, attempt: str, node: str, at: datetime) -> tuple[str, ...]:
-        """Remember the node whose ranks were the odd ones of a hang; what was done. That alone takes nothing out."""
+        """Record the node whose ranks were the odd ones in a hang; return what was done. Excludes nothing."""
         try:
             count = self.history.note_hang(node, f"{train}/{attempt}", at, days=self.site.lemon_days)
         except (OpsctlError, OSError) as error:
             return (f"could not record {node} as the odd one: {error}",)
         return (f"recorded {node} as the odd one of a hang, {count} in {self.site.lemon_days:g} days",)
 
-    def take_out(
+    def remove_suspects(
         self, chain: TrainArrays, diagnosis: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]
     ) -> RemovedNodes:
-        """Keep the train from the suspects, if enough nodes remain for it, and have those drained in which a look has
-        found the fault too. Doing it again changes nothing. Raises Unreachable."""
+        """Exclude the suspects if enough nodes remain, and drain those whose check confirmed the fault.
+
+        Idempotent. Raises Unreachable.
+        """
         nodes = chain.scheduler.nodes()
         until = self.clock.now() + timedelta(hours=self.site.exclude_hours)
         text = fold(suspects)
@@ -114,42 +116,43 @@ class NodeCare:
             raise
         except (InputError, SchedulerError) as error:
             return RemovedNodes(nodes=text, until=until, is_excluded=False, done=(f"{text} was not excluded: {error}",))
-        lines = [f"excluded {text} from what is queued and from later launches, until {until:%Y-%m-%d %H:%M} UTC"]
+        lines = [f"excluded {text} for queued tasks and later launches, until {until:%Y-%m-%d %H:%M} UTC"]
         bad = [verdict for verdict in verdicts if verdict.is_bad and verdict.node in suspects]
         reasons = {node: _reason(diagnosis, bad, node) for node in suspects}
         try:
             self.exclusions.add(list(reasons.items()), hours=self.site.exclude_hours)
         except (OpsctlError, OSError) as error:
-            lines.append(f"later launches may have it again: {error}")
+            lines.append(f"{text} is not excluded for later launches: {error}")
         lines += self._drain(chain.scheduler, nodes, bad, suspects, reasons)
         return RemovedNodes(nodes=text, until=until, is_excluded=True, done=tuple(lines))
 
     def out_of_service(self, nodes: Sequence[Node], suspects: Sequence[str]) -> frozenset[str]:
-        """The other nodes that no job can have now."""
+        """Return the nodes, other than suspects, on which no job can start now."""
         return frozenset(node.name for node in nodes if is_out(node)) - set(suspects)
 
     def _drain(
-        self, scheduler: Scheduler, nodes: Sequence[Node], bad: Sequence[Verdict], suspects: Sequence[str],
+        self,
+        scheduler: Scheduler,
+        nodes: Sequence[Node],
+        bad: Sequence[Verdict],
+        suspects: Sequence[str],
         reasons: Mapping[str, str],
-    ) -> list[str]:  # fmt: skip
-        acts = Quarantine(
+    ) -> list[str]:
+        quarantine = Quarantine(
             scheduler=scheduler, history=self.history, exclusions=self.exclusions, site=self.site, chains=()
         )
         ours = frozenset(exclusion.node for exclusion in self.exclusions.now())
         plan = plan_drain(bad, nodes, self.site, scores={}, excluded=ours - set(suspects))
-        done = acts.drain(plan)
-        lines = [
-            f"drained {node_action.node}: {node_action.why}" for node_action in done if node_action.action == "drained"
-        ]
-        lines += [f"did not drain {skipped_node.node}: {skipped_node.why}" for skipped_node in plan.left]
-        lines += [
-            f"did not drain {node_action.node}: {node_action.why}"
-            for node_action in done
-            if node_action.action == "left"
-        ]
-        drained = {node_action.node for node_action in done if node_action.action == "drained"}
-        if left := [node for node in nodes if node.name in suspects and node.name not in drained and not is_out(node)]:
-            lines.append(self._report(left, reasons))
+        actions = quarantine.drain(plan)
+        drained = [action for action in actions if action.action == "drained"]
+        left = [action for action in actions if action.action == "left"]
+        lines = [f"drained {action.node}: {action.why}" for action in drained]
+        lines += [f"did not drain {skipped.node}: {skipped.why}" for skipped in plan.left]
+        lines += [f"did not drain {action.node}: {action.why}" for action in left]
+        remaining = set(suspects) - {action.node for action in drained}
+        in_service = [node for node in nodes if node.name in remaining and not is_out(node)]
+        if in_service:
+            lines.append(self._report(in_service, reasons))
         return lines
 
     def _report(self, nodes: Sequence[Node], reasons: Mapping[str, str]) -> str:
@@ -163,31 +166,32 @@ class NodeCare:
         return f"{text} is not drained; the report for the administrators is in {path}"
 
 
-def suspects_of(diagnosis: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
-    """Those of the suspects that were nodes of the attempt, by Slurm's names: logs have host names and addresses too.
+def find_suspects(diagnosis: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Return the suspects that were nodes of the attempt, by Slurm's names.
 
-    Where Slurm lost a node and no log tells which, it is the only one of the attempt that is down.
+    Logs name host names and addresses as well. After a node failure without a name in any log, the suspect is the node
+    of the attempt that is down, if there is exactly one.
     """
     try:
         own = set(expand(allocated))
     except InputError:
         return ()
     shared = Counter(address for address, _ in {(node.address, node.name) for node in nodes})
-    called = {node.address: node.name for node in nodes if node.name in own and shared[node.address] == 1}
-    called |= {node.name: node.name for node in nodes if node.name in own}
-    named = (called.get(suspect) or called.get(suspect.partition(".")[0], "") for suspect in diagnosis.suspects)
-    if told := tuple(dict.fromkeys(name for name in named if name)):
-        return told
+    aliases = {node.address: node.name for node in nodes if node.name in own and shared[node.address] == 1}
+    aliases |= {node.name: node.name for node in nodes if node.name in own}
+    names = (aliases.get(suspect) or aliases.get(suspect.partition(".")[0], "") for suspect in diagnosis.suspects)
+    suspects = tuple(dict.fromkeys(filter(None, names)))
+    if suspects:
+        return suspects
     down = [node.name for node in nodes if node.name in own and state_words(node) & {"DOWN", "NOT_RESPONDING"}]
-    return tuple(down) if diagnosis.kind is CauseKind.NODE and not diagnosis.suspects and len(down) == 1 else ()
+    is_unnamed_node_failure = diagnosis.kind is CauseKind.NODE and not diagnosis.suspects
+    return tuple(down) if is_unnamed_node_failure and len(down) == 1 else ()
 
 
 def _reason(diagnosis: Diagnosis, bad: Sequence[Verdict], node: str) -> str:
-    """By what the node itself says; if it says nothing, by what the log says of it."""
-    verdict = next((each for each in bad if each.node == node and each.evidence), None)
-    line = diagnosis.evidence[-1] if diagnosis.evidence else ""
-    return (
-        render_reason(verdict)
-        if verdict
-        else format_reason(f"{diagnosis.cause}: {diagnosis.says}{': ' if line else ''}{line}")
-    )
+    """Return the drain reason: the evidence of the node's check, else the evidence of the logs."""
+    verdict = next((verdict for verdict in bad if verdict.node == node and verdict.evidence), None)
+    if verdict:
+        return render_reason(verdict)
+    line = f": {diagnosis.evidence[-1]}" if diagnosis.evidence else ""
+    return format_reason(f"{diagnosis.cause}: {diagnosis.says}{line}")

@@ -1,4 +1,4 @@
-"""The look at an attempt's nodes before its trainer starts: a node that is faulty can be refused. Unknown never is."""
+"""The check of an attempt's nodes before its trainer starts. Faulty nodes are refused, unknown nodes never."""
 
 from __future__ import annotations
 
@@ -22,57 +22,73 @@ from opsctl.state.run_dir import Attempt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCheck:
-    """What a look came to. `refused` is why the body is not to start; `kept` why it starts on a faulty node."""
+    """The result of the check. Both texts are empty if no node is faulty."""
 
-    refused: str = ""
-    kept: str = ""
+    refusal: str = ""
+    """Why the body is not to start."""
+    concession: str = ""
+    """Why the body starts on a faulty node."""
 
 
 def check_nodes(
     chain: TrainArrays, care: NodeCare, rules: GuardSettings, attempt: Attempt, nodes: Sequence[str]
 ) -> NodeCheck:
-    """Look at these nodes, and write down what is found to be faulty. Takes little longer than `node_check_seconds`.
+    """Check `nodes`, and journal faulty nodes. Takes little longer than `node_check_seconds`.
 
-    A faulty node is refused only if something is queued that can go on without it. Raises OpsctlError.
+    A faulty node is refused only if queued tasks can run without this node. Raises OpsctlError.
     """
     config = parse(TrainSettings, read_toml(chain.run.config), str(chain.run.config))
     gpus = config.slurm.gpus_per_node
     if not (gpus if rules.node_check is None else rules.node_check):
         return NodeCheck()
-    verdicts = care.check(chain.scheduler, nodes, seconds=rules.node_check_seconds, gpus=gpus)
+    verdicts = care.check(chain.scheduler, nodes, timeout_s=rules.node_check_seconds, gpus=gpus)
     faulty = [verdict for verdict in verdicts if verdict.health is Health.FAULTY and verdict.evidence]
     if not faulty:
         return NodeCheck()
-    diagnosis, names = _as_cause(attempt, faulty), [verdict.node for verdict in faulty]
-    if why := _cannot_spare(chain, care, names, needed=config.slurm.nodes):
+    diagnosis = _make_diagnosis(attempt, faulty)
+    names = [verdict.node for verdict in faulty]
+    if why := _find_need(chain, care, names, needed=config.slurm.nodes):
         until = care.clock.now() + timedelta(hours=care.site.exclude_hours)
         chain.note(
-            EventKind.QUARANTINED, attempt=attempt.name, nodes=fold(names), until=until.isoformat(), excluded=False,
-            why=describe_diagnosis(diagnosis), done=[f"started on {fold(names)} all the same: {why}"],
-        )  # fmt: skip
-        return NodeCheck(kept=f"{fold(names)} is faulty ({describe_diagnosis(diagnosis)}), but {why}")
+            EventKind.QUARANTINED,
+            attempt=attempt.name,
+            nodes=fold(names),
+            until=until.isoformat(),
+            excluded=False,
+            why=describe_diagnosis(diagnosis),
+            done=[f"started on {fold(names)} anyway: {why}"],
+        )
+        return NodeCheck(concession=f"{fold(names)} is faulty ({describe_diagnosis(diagnosis)}), but {why}")
     chain.note(EventKind.DIAGNOSED, **to_event(diagnosis, names))
-    return NodeCheck(refused=f"{fold(names)} is faulty: {describe_diagnosis(diagnosis)}")
+    return NodeCheck(refusal=f"{fold(names)} is faulty: {describe_diagnosis(diagnosis)}")
 
 
-def _as_cause(attempt: Attempt, faulty: Sequence[Verdict]) -> Diagnosis:
+def _make_diagnosis(attempt: Attempt, faulty: Sequence[Verdict]) -> Diagnosis:
     worst = faulty[0].evidence[0]
-    lines = [f"{verdict.node}: {result.check}: {result.evidence}" for verdict in faulty for result in verdict.evidence]
+    lines: list[str] = []
+    for verdict in faulty:
+        lines += [f"{verdict.node}: {result.check}: {result.evidence}" for result in verdict.evidence]
     diagnosis = Diagnosis(
-        kind=CauseKind.NODE, cause=worst.check, says=f"{worst.check}: {worst.evidence}", scope=Scope.NODE,
-        node=fold(verdict.node for verdict in faulty), evidence=tuple(lines), advice=worst.remedy, attempt=attempt.name,
-    )  # fmt: skip
+        kind=CauseKind.NODE,
+        cause=worst.check,
+        says=f"{worst.check}: {worst.evidence}",
+        scope=Scope.NODE,
+        node=fold(verdict.node for verdict in faulty),
+        evidence=tuple(lines),
+        advice=worst.remedy,
+        attempt=attempt.name,
+    )
     return replace(diagnosis, kind=CauseKind.GPU, scope=Scope.GPU, gpu=worst.gpu) if worst.gpu else diagnosis
 
 
-def _cannot_spare(chain: TrainArrays, care: NodeCare, names: Sequence[str], *, needed: int) -> str:
-    """Why the train must do with these nodes; empty if it can do without."""
+def _find_need(chain: TrainArrays, care: NodeCare, names: Sequence[str], *, needed: int) -> str:
+    """Return why the train needs these nodes; empty if it can run without them."""
     nodes = chain.scheduler.nodes()
     cap = compute_cap(care.site, len(nodes))
     if len(names) > cap:
-        return f"{len(names)} nodes at once are more than the {cap} that opsctl takes out"
+        return f"{len(names)} faulty nodes at once exceed the limit of {cap}"
     if not chain.check().waiting:
-        return "nothing is queued that could go on without it"
+        return "no queued task could go on without it"
     try:
         chain.check_spare(fold(names), needed=needed, out=care.out_of_service(nodes, names))
     except InputError as error:

@@ -1,4 +1,4 @@
-"""What is remembered of nodes beside what the logs of an attempt tell of its end."""
+"""Evidence from the node history, added to a diagnosis."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from opsctl.nodes.incident_summary import summarize_node, summarize_nodes
 from opsctl.nodesets import expand
 
 _ANY_NODES = frozenset({CauseKind.UNKNOWN, CauseKind.NODE, CauseKind.GPU, CauseKind.NETWORK})
-"""Where a log names no node, any of the attempt's may be to blame for these."""
+"""Causes for which any node of the attempt may be to blame, if the logs name no node."""
 
 
 def add_node_history(
     diagnosis: Diagnosis, history: NodeHistory, allocated: str, *, at: datetime, days: float
 ) -> Diagnosis:
-    """`found`, and what health knows of its node; where the logs name none, of all nodes of the attempt (`allocated`).
+    """Add the history of the blamed node; if the logs name no node, of every node of the attempt (`allocated`).
 
-    It adds words, and changes neither cause nor suspects.
+    Adds lines for people, and changes neither cause nor suspects. `days` limits how old history may be.
     """
     try:
         nodes = expand(allocated)
     except InputError:
         nodes = []
-    own = next((node for node in (diagnosis.node, diagnosis.node.partition(".")[0]) if node and node in nodes), "")
+    names = (diagnosis.node, diagnosis.node.partition(".")[0])
+    blamed = next((name for name in names if name and name in nodes), "")
     lines: list[str] = []
     try:
-        if own:
-            lines = summarize_node(history.read(own), history.cards(), at=at, days=days)
+        if blamed:
+            lines = summarize_node(history.read(blamed), history.cards(), at=at, days=days)
         elif not diagnosis.node and diagnosis.kind in _ANY_NODES:
             lines = summarize_nodes([history.read(node) for node in nodes], at=at)
     except (OSError, TypeError, ValueError) as error:
-        # A file that holds what is no figure, say: the cause stands without it.
+        # Such as a history file without a number in it: the cause stands without the history.
         lines = [f"the history of the nodes cannot be read: {error}"]
     return replace(diagnosis, also=(*diagnosis.also, *lines))

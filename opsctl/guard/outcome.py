@@ -1,4 +1,4 @@
-"""How an attempt ended, and what follows from it: all of the policy, and nothing that touches the world."""
+"""The policy: how an attempt ended (outcome) and what is done about queued tasks (action). Pure functions."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ class Outcome(StrEnum):
     """How an attempt ended."""
 
     FINISHED = "finished"
-    """The last step is done."""
+    """The trainer completed its last step."""
     KILLED = "killed"
     PAUSED = "paused"
     DEADLINE = "deadline"
-    """The trainer left by itself before its time was up."""
+    """The trainer stopped by itself shortly before the time limit."""
     STOPPED = "stopped"
-    """It saved and left because it was asked to: a signal, a preemption, the limit coming near."""
+    """The trainer saved and stopped on request: a signal, a preemption, or the near time limit."""
     EXITED = "exited"
-    """It left with 0 and did not say why, as foreign trainers do."""
+    """The body exited with 0 and gave no reason, as trainers other than ours do."""
     CRASHED = "crashed"
     TIMED_OUT = "timed-out"
     NODE_FAILED = "node-failed"
     HUNG = "hung"
-    """opsctl cancelled it, for it hung."""
+    """opsctl cancelled the attempt because it hung."""
     CANCELLED = "cancelled"
     PREEMPTED = "preempted"
     LOST = "lost"
-    """It is over, and nobody knows how."""
+    """The attempt is over, and neither Slurm nor its files show how it ended."""
     REFUSED = "refused"
-    """It never began: others could have written what it would have run."""
+    """The body was not started: another user could have written the scripts."""
     NODE_REFUSED = "node-refused"
-    """It never began: a node of it is faulty."""
+    """The body was not started: a node is faulty."""
     SKIPPED = "skipped"
-    """It never began: the finalization of an earlier attempt left nothing to do."""
+    """The body was not started: the finalization of an earlier attempt ended the train."""
 
 
 class Action(StrEnum):
-    """What is done about the tasks that are still queued."""
+    """What is done about the queued tasks."""
 
     CANCEL_QUEUED = "cancel-queued"
     HOLD_QUEUED = "hold-queued"
     EXCLUDE_NODES = "exclude-nodes"
-    """Keep what is queued from the suspects, and go on."""
+    """Exclude the suspect nodes for all queued tasks, and go on."""
     CONTINUE = "continue"
 
     @property
     def is_final(self) -> bool:
-        """Nothing more is to start by itself."""
+        """Whether no queued task is to start by itself."""
         return self in {Action.CANCEL_QUEUED, Action.HOLD_QUEUED}
 
 
@@ -77,19 +77,20 @@ ACTIONS: dict[Outcome, Action] = {
     Outcome.NODE_REFUSED: Action.CONTINUE,
     Outcome.SKIPPED: Action.CONTINUE,
 }
-"""What follows from the outcome alone."""
+"""The action that follows from the outcome alone."""
 
-BY_CLASS: dict[CauseKind, Action] = {
+ACTION_BY_CAUSE: dict[CauseKind, Action] = {
     CauseKind.NODE: Action.EXCLUDE_NODES,
     CauseKind.GPU: Action.EXCLUDE_NODES,
     CauseKind.NETWORK: Action.EXCLUDE_NODES,
     CauseKind.CODE: Action.HOLD_QUEUED,
     CauseKind.STORAGE: Action.HOLD_QUEUED,
 }
-"""What follows from the cause, where the outcome alone would let it go on: nodes are excluded where the cause tells
-which; what is queued is held once the same fault has ended `fault_attempts` lives in a row without a new checkpoint.
-All
-other classes follow from the outcome alone."""
+"""The action that follows from the cause, if the outcome alone would continue the train.
+
+Nodes are excluded if the evidence names them. Queued tasks are held once the same fault has ended `fault_attempts`
+attempts in a row without a new checkpoint. Other causes change nothing.
+"""
 
 BURNING = frozenset(
     {
@@ -102,28 +103,28 @@ BURNING = frozenset(
         Outcome.LOST,
     }
 )
-"""Endings that burn queued tasks when they come soon and without a new checkpoint: nobody outside asked for them."""
+"""Outcomes that burn queued tasks if attempts are short and make no new checkpoint. Nobody asked for these ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All that is known of how an attempt ended; what is not known is None, UNKNOWN or False."""
+    """The evidence of how an attempt ended. None, UNKNOWN and False mean not known."""
 
     stop: StopReason | None = None
     request: StopRequest | None = None
     code: int | None = None
-    """The body's exit code."""
+    """Exit code of the body."""
     state: JobState = JobState.UNKNOWN
-    """Slurm's word for the job, once it was over."""
+    """Slurm's final state of the job."""
     is_last_step: bool = False
-    """The last iteration line of the log is that of the last iteration."""
+    """Whether the last iteration line of the log shows the last iteration."""
     at_its_limit: bool = False
-    """It ended about when the job's time was up."""
+    """Whether the attempt ended at about the time limit of its job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedAttempt:
-    """An attempt that is over: what end.json holds."""
+    """A finalized attempt: the content of end.json."""
 
     attempt: str
     outcome: Outcome
@@ -133,12 +134,12 @@ class FinishedAttempt:
     ended: datetime
     new_checkpoint: bool
     kind: CauseKind = CauseKind.UNKNOWN
-    """Whose fault it was, where that was asked."""
+    """The kind of cause, if the attempt was diagnosed."""
     cause: str = ""
     suspects: tuple[str, ...] = ()
-    """Nodes of it that the train should not get again."""
+    """Nodes of the attempt that the train should not get again."""
     done: tuple[str, ...] = ()
-    """What was done about them."""
+    """What was done about the suspects."""
 
     @property
     def minutes(self) -> float:
@@ -146,11 +147,11 @@ class FinishedAttempt:
 
 
 def decide_outcome(evidence: Evidence) -> tuple[Outcome, str]:
-    """How it ended, and in words why we think so. The trainer's own word goes first, then what we asked of it."""
+    """Return the outcome and the reason for it. The trainer's own stop reason counts first, then the stop request."""
     for rule in (_by_trainer, _by_request, _by_log, _by_body, _by_slurm, _by_signal, _by_code):
-        if found := rule(evidence):
-            return found
-    return Outcome.LOST, "it left no word, and Slurm does not know either"
+        if outcome := rule(evidence):
+            return outcome
+    return Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"
 
 
 _REASONS = {
@@ -187,7 +188,7 @@ def _by_trainer(evidence: Evidence) -> tuple[Outcome, str] | None:
     if evidence.stop is None or (outcome := _REASONS.get(evidence.stop.reason)) is None:
         return None
     detail = f": {evidence.stop.detail}" if evidence.stop.detail else ""
-    return outcome, f"the trainer left at step {evidence.stop.step} ({evidence.stop.reason.value}){detail}"
+    return outcome, f"the trainer stopped at step {evidence.stop.step} ({evidence.stop.reason.value}){detail}"
 
 
 def _by_request(evidence: Evidence) -> tuple[Outcome, str] | None:
@@ -197,15 +198,17 @@ def _by_request(evidence: Evidence) -> tuple[Outcome, str] | None:
 
 
 def _stopped(evidence: Evidence) -> tuple[Outcome, str]:
-    """It left because it was asked to. Slurm asks the rest of a job to end after it has lost a node of it."""
+    """Return the outcome of a stop on request. After a node failure, Slurm asks the rest of the job to stop too."""
     if evidence.state is JobState.NODE_FAIL:
-        return Outcome.NODE_FAILED, f"Slurm says {evidence.state.value}"
+        return Outcome.NODE_FAILED, f"Slurm reports {evidence.state.value}"
     return Outcome.STOPPED, evidence.request.why if evidence.request else "the trainer was asked to stop"
 
 
 def _by_log(evidence: Evidence) -> tuple[Outcome, str] | None:
-    has_left = evidence.code == 0 or (evidence.code is None and evidence.state is JobState.COMPLETED)
-    return (Outcome.FINISHED, "the log ends with the last iteration") if has_left and evidence.is_last_step else None
+    has_exited = evidence.code == 0 or (evidence.code is None and evidence.state is JobState.COMPLETED)
+    if has_exited and evidence.is_last_step:
+        return Outcome.FINISHED, "the log ends with the last iteration"
+    return None
 
 
 def _by_body(evidence: Evidence) -> tuple[Outcome, str] | None:
@@ -220,61 +223,65 @@ def _by_slurm(evidence: Evidence) -> tuple[Outcome, str] | None:
     outcome = _STATES.get(evidence.state)
     if outcome is None or (outcome is Outcome.CRASHED and evidence.code is not None):
         return None
-    return outcome, f"Slurm says {evidence.state.value}"
+    return outcome, f"Slurm reports {evidence.state.value}"
 
 
 def _by_signal(evidence: Evidence) -> tuple[Outcome, str] | None:
     if evidence.request is None or evidence.request.reason is not StopKind.TERM:
         return None
-    return (Outcome.TIMED_OUT if evidence.at_its_limit else Outcome.CANCELLED), evidence.request.why
+    outcome = Outcome.TIMED_OUT if evidence.at_its_limit else Outcome.CANCELLED
+    return outcome, evidence.request.why
 
 
 def _by_code(evidence: Evidence) -> tuple[Outcome, str] | None:
-    return (Outcome.CRASHED, f"the body exited with {evidence.code}") if evidence.code is not None else None
+    if evidence.code is None:
+        return None
+    return Outcome.CRASHED, f"the body exited with {evidence.code}"
 
 
 def is_burning(attempt: FinishedAttempt, rules: GuardSettings) -> bool:
-    """Over soon, without a new checkpoint, and not because anybody wanted it."""
+    """Return whether the attempt was short, made no new checkpoint, and ended without a request."""
     return attempt.outcome in BURNING and attempt.minutes < rules.short_attempt_minutes and not attempt.new_checkpoint
 
 
-def wants_diagnosis(outcome: Outcome, *, is_short: bool) -> bool:
-    """Whether logs may tell why it ended. Who left with 0 in good time has nothing to explain."""
+def needs_diagnosis(outcome: Outcome, *, is_short: bool) -> bool:
+    """Return whether the logs may explain the end. A long attempt that exited with 0 needs no diagnosis."""
     failed = {Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST}
     return outcome in failed or (is_short and outcome in BURNING)
 
 
-NO_ATTEMPT = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
-"""No body was run, so that it says nothing of the train."""
+NOT_STARTED = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
+"""Outcomes of attempts whose body never ran. Such attempts are no evidence about the train."""
 
 
 def decide_action(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> FinishedAttempt:
-    """With what follows from its cause and from the attempts before it; `attempts` are the latest, this one the
-    last."""
+    """Return `ended` with its action, from its cause and the attempts before it. `attempts` ends with `ended`."""
     if ended.action is not Action.CONTINUE:
         return ended
     if loop := find_crash_loop(attempts, rules) or find_fault_loop(attempts, rules):
         return replace(ended, action=Action.HOLD_QUEUED, why=f"{ended.why}; {loop}")
-    if BY_CLASS.get(ended.kind) is Action.EXCLUDE_NODES and ended.suspects:
+    if ACTION_BY_CAUSE.get(ended.kind) is Action.EXCLUDE_NODES and ended.suspects:
         return replace(ended, action=Action.EXCLUDE_NODES)
     return ended
 
 
 def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
-    """Why the chain is to be held, however long its attempts were; empty if it is not. A disk that is full for a moment
-    is no reason, nor is a bug that the trainer gets past."""
-    last = [attempt for attempt in attempts if attempt.outcome not in NO_ATTEMPT][-rules.fault_attempts :]
-    is_same = len({attempt.cause for attempt in last}) == 1 and BY_CLASS.get(last[-1].kind) is Action.HOLD_QUEUED
+    """Return why the train must be held for a repeated fault; empty if it may go on.
+
+    The attempts may be long. A single full disk, or a bug that the trainer gets past, is no reason.
+    """
+    last = [attempt for attempt in attempts if attempt.outcome not in NOT_STARTED][-rules.fault_attempts :]
+    is_same = len({attempt.cause for attempt in last}) == 1 and ACTION_BY_CAUSE.get(last[-1].kind) is Action.HOLD_QUEUED
     if len(last) < rules.fault_attempts or not is_same or any(attempt.new_checkpoint for attempt in last):
         return ""
-    count = f"{len(last)} lives in a row" if len(last) > 1 else "an attempt"
-    return f"a fault of {last[-1].kind.value} ended {count} without a new checkpoint: {last[-1].cause}"
+    count = f"{len(last)} attempts in a row" if len(last) > 1 else "an attempt"
+    return f"a {last[-1].kind.value} fault ended {count} without a new checkpoint: {last[-1].cause}"
 
 
 def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
-    """Why the chain is to be held, judged by its latest attempts, the newest last; empty if it is not."""
-    last = [attempt for attempt in attempts if attempt.outcome not in NO_ATTEMPT][-rules.short_attempts :]
+    """Return why the train must be held for a crash loop; empty if it may go on. `attempts` has the newest last."""
+    last = [attempt for attempt in attempts if attempt.outcome not in NOT_STARTED][-rules.short_attempts :]
     if len(last) < rules.short_attempts or not all(is_burning(attempt, rules) for attempt in last):
         return ""
     text = ", ".join(f"{attempt.attempt} {attempt.outcome.value}" for attempt in last)
-    return f"{len(last)} lives in a row under {rules.short_attempt_minutes:g} min without a new checkpoint: {text}"
+    return f"{len(last)} attempts in a row under {rules.short_attempt_minutes:g} min without a new checkpoint: {text}"

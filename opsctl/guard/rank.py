@@ -1,13 +1,13 @@
-"""What srun starts for each rank: `python -m opsctl.guard.rank --logs DIR -- COMMAND...`
+"""The program that srun starts for each rank: `python -m opsctl.guard.rank --logs DIR -- COMMAND...`
 
-It gives COMMAND the rank's place (RANK, WORLD_SIZE, ...), writes what it says to `DIR/<node>-<rank>.log` as it came and
-to stdout line by line with the prefix `[<node>:<rank>]: `, passes signals on, ends as it ended, and lets no process of
-the rank outlive it. Neither a full disk nor a reader that has gone ends or blocks COMMAND.
+The program gives COMMAND its rank variables (RANK, WORLD_SIZE, ...), passes signals on, and exits as COMMAND exits. No
+process of the rank outlives the program. The output goes unchanged to `DIR/<node>-<rank>.log`, and line by line with
+the prefix `[<node>:<rank>]: ` to stdout. A full disk or a closed stdout neither ends nor blocks COMMAND.
 
-Standard library only, and little of it: it starts once per rank, all at once, from a shared file system.
+The module imports little, and only from the standard library: all ranks start at once from a shared file system.
 
-Three processes: this one copies; its child, the keeper, waits for COMMAND, the keeper's child. Both adopt the orphans
-below them, so that whichever of the two is killed, the other one ends all that is left of the rank.
+There are three processes: the shim copies output; its child, the keeper, waits for the keeper's child, COMMAND. Shim
+and keeper adopt the orphans below them. If either is killed, the other kills the rest of the rank.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import NoReturn
 
-from opsctl.guard.rank_output import Copier, Lines, Log, Stdout, read_number, say
+from opsctl.guard.rank_output import Copier, Lines, Log, Stdout, read_number, warn
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGCONT)
-KILL_SECONDS = 5.0  # a process that outlives SIGKILL for so long hangs in the kernel
+KILL_TIMEOUT_S = 5.0  # a process that survives SIGKILL for so long hangs in the kernel
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 USAGE = "usage: python -m opsctl.guard.rank --logs DIR -- COMMAND...  |  --free-port"
@@ -40,38 +40,39 @@ def main(argv: list[str]) -> int:
         print(find_free_port())  # noqa: T201 (a program of its own, without click)
         return 0
     if len(argv) < 4 or argv[0] != "--logs" or argv[2] != "--":
-        say(USAGE)
+        warn(USAGE)
         return 2
     return run(argv[1], argv[3:])
 
 
 def run(logs: str, command: list[str]) -> int:
-    place = rank_variables(os.environ)
-    name = f"{place['TRAIN_NODE']}-{place['RANK']}"
-    open_what_is_closed()
+    variables = rank_variables(os.environ)
+    node, rank = variables["TRAIN_NODE"], variables["RANK"]
+    name = f"{node}-{rank}"
+    open_standard_streams()
     process_control(PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     output, output_end = os.pipe()
-    news, news_end = os.pipe()
+    status_pipe, status_end = os.pipe()
     shim = os.getpid()
     if os.fork() == 0:
-        keep(shim, output_end, news_end, command, {**os.environ, **place})
+        run_keeper(shim, output_end, status_end, command, {**os.environ, **variables})
     os.close(output_end)
-    os.close(news_end)
-    if child := read_number(news):
+    os.close(status_end)
+    if child := read_number(status_pipe):
         pass_signals_on(child)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
-    copier = Copier(Log(f"{logs}/{name}.log"), Lines(f"[{place['TRAIN_NODE']}:{place['RANK']}]: "), Stdout())
-    status = copier.until_the_end(output, news, at_exit=lambda status: note_first_exit(logs, status))
+    copier = Copier(Log(f"{logs}/{name}.log"), Lines(f"[{node}:{rank}]: "), Stdout())
+    status = copier.copy_until_exit(output, status_pipe, at_exit=lambda status: note_first_exit(logs, status))
     if not end_all_below():
-        say(f"{name}: a process of this rank survives SIGKILL, hanging in the kernel")
+        warn(f"{name}: a process of this rank survives SIGKILL, hanging in the kernel")
     copier.finish(output)
     return end_as(status)
 
 
-def open_what_is_closed() -> None:
-    """Or else our pipes would take the numbers of stdin, stdout and stderr."""
+def open_standard_streams() -> None:
+    """Open closed standard streams on /dev/null, because our pipes would otherwise take their numbers."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -79,11 +80,11 @@ def open_what_is_closed() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 (its own signature)
 
 
-# --- what the rank is told
+# --- the variables of the rank
 
 
 def rank_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """The rank's place as torch names it, from what Slurm says; alone in the world outside Slurm."""
+    """Return the rank variables that torch reads, from Slurm's environment; a world of one rank outside Slurm."""
     node = int(env.get("SLURM_NODEID", "0"))
     per_node = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_NTASKS_PER_NODE") or "1"
     return {
@@ -92,13 +93,13 @@ def rank_variables(env: Mapping[str, str]) -> dict[str, str]:
         "LOCAL_RANK": env.get("SLURM_LOCALID", "0"),
         "LOCAL_WORLD_SIZE": str(tasks_on(per_node, node)),
         "NODE_RANK": str(node),
-        # trainer.contract.Env.NODE, which is not imported because it takes as long as all the rest.
+        # trainer.contract.Env.NODE; importing the contract takes as long as everything else.
         "TRAIN_NODE": env.get("SLURMD_NODENAME") or os.uname().nodename,
     }
 
 
 def tasks_on(per_node: str, node: int) -> int:
-    """How many tasks the node with this index has, where `4(x2),3` means 4, 4 and 3."""
+    """Return the number of tasks on the node with index `node`. `4(x2),3` means 4, 4 and 3."""
     counts: list[int] = []
     for part in per_node.split(","):
         count, _, times = part.rstrip(")").partition("(x")
@@ -109,8 +110,8 @@ def tasks_on(per_node: str, node: int) -> int:
 # --- the keeper and COMMAND
 
 
-def keep(shim: int, output: int, news: int, command: list[str], env: dict[str, str]) -> NoReturn:
-    """Start COMMAND, tell its pid and then how it ended, and end the rank when the shim is killed."""
+def run_keeper(shim: int, output: int, status_pipe: int, command: list[str], env: dict[str, str]) -> NoReturn:
+    """Start COMMAND and write its pid and its wait status to `status_pipe`. Kill the rank if the shim dies."""
 
     def end_without_shim(*_: object) -> None:
         if os.getppid() != shim:
@@ -125,23 +126,23 @@ def keep(shim: int, output: int, news: int, command: list[str], env: dict[str, s
         keeper = os.getpid()
         child = os.fork()
         if child == 0:
-            become(keeper, output, command, env)
+            exec_command(keeper, output, command, env)
         os.close(output)
-        os.write(news, child.to_bytes(8, "big"))
+        os.write(status_pipe, child.to_bytes(8, "big"))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-        end_without_shim()  # it may have been killed before it was our parent to die with
+        end_without_shim()  # the shim may have died before PR_SET_PDEATHSIG was set
         pid = status = 0
         while pid != child:
             pid, status = os.waitpid(-1, 0)
-        os.write(news, status.to_bytes(8, "big"))
+        os.write(status_pipe, status.to_bytes(8, "big"))
     except OSError as error:
-        say(f"cannot start {command[0]}: {error.strerror}")
+        warn(f"cannot start {command[0]}: {error.strerror}")
     finally:
         os._exit(0)
 
 
-def become(keeper: int, output: int, command: list[str], env: dict[str, str]) -> NoReturn:
-    """Turn this new process into COMMAND."""
+def exec_command(keeper: int, output: int, command: list[str], env: dict[str, str]) -> NoReturn:
+    """Replace this new process by COMMAND."""
     code = 127
     try:
         os.setpgid(0, 0)
@@ -150,7 +151,7 @@ def become(keeper: int, output: int, command: list[str], env: dict[str, str]) ->
             os._exit(1)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        # Python ignores the last two, and what is ignored stays so in COMMAND.
+        # Python ignores SIGPIPE and SIGXFSZ, and COMMAND would inherit that.
         for number in (*PASSED_ON, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
@@ -178,9 +179,9 @@ def pass_signals_on(child: int) -> None:
 
 
 def end_all_below() -> bool:
-    """Kill every process below this one, which has adopted all orphans. False if one could not be killed."""
-    until = time.monotonic() + KILL_SECONDS
-    while time.monotonic() < until:
+    """Kill every descendant of this process, which adopts all orphans. Return False if one survives."""
+    deadline_s = time.monotonic() + KILL_TIMEOUT_S
+    while time.monotonic() < deadline_s:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -194,52 +195,52 @@ def end_all_below() -> bool:
 
 
 def find_children() -> list[int]:
-    me = str(os.getpid())
-    found = []
+    own_pid = str(os.getpid())
+    pids = []
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 (see below)
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat", errors="replace") as file:  # noqa: PTH123 (pathlib takes longer to import than all the rest)
-            if file.read().rpartition(")")[2].split()[1] == me:
-                found.append(int(name))
-    return found
+            if file.read().rpartition(")")[2].split()[1] == own_pid:
+                pids.append(int(name))
+    return pids
 
 
 def note_first_exit(logs: str, status: int) -> None:
-    """Leave the exit code of the rank that failed first for the body: srun ends the others, and says 143 for all."""
+    """Write the exit code of the rank that fails first to `first-exit`: srun ends the others and returns 143."""
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return
-    with contextlib.suppress(OSError):  # FileExistsError: another rank was first
+    with contextlib.suppress(OSError):  # FileExistsError: another rank failed first
         handle = os.open(f"{logs}/first-exit", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.write(handle, f"{code if code > 0 else 128 - code}\n".encode())
         os.close(handle)
 
 
 def end_as(status: int) -> int:
-    """The exit code, unless COMMAND was ended by a signal: then so is this process."""
+    """Return the exit code of COMMAND. If a signal ended COMMAND, end this process by the same signal."""
     if not os.WIFSIGNALED(status):
         return os.WEXITSTATUS(status)
     number = os.WTERMSIG(status)
     import resource  # noqa: PLC0415 (only here)
 
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # COMMAND has left the core that matters
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core file of COMMAND is the useful one
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     return 128 + number
 
 
-# --- a port for the ranks to meet at
+# --- the port on which the ranks meet
 
 
 def find_free_port() -> int:
-    """A TCP port that is free now; where possible none that the kernel could give to a connection in the meantime."""
+    """Return a free TCP port, if possible outside the range that the kernel assigns to connections."""
     import socket  # noqa: PLC0415 (only here)
 
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:  # noqa: PTH123 (pathlib, see above)
         low, high = map(int, file.read().split())
     outside = [*range(10000, low), *range(high + 1, 65536)]
-    draws = [outside[int.from_bytes(os.urandom(4), "big") % len(outside)] for _ in range(64)] if outside else []
-    for port in (*draws, 0):
+    candidates = [outside[int.from_bytes(os.urandom(4), "big") % len(outside)] for _ in range(64)] if outside else []
+    for port in (*candidates, 0):
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("", port))
             return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Signals to this process, told at once."""
+"""Signals to this process, handled without delay."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from types import FrameType
 
 
 class Signals:
-    """Calls `told` for each signal as it arrives, also in the middle of a question to Slurm that nobody answers."""
+    """Calls `on_signal` for each signal as it arrives, even while a command of Slurm does not answer."""
 
-    def __init__(self, numbers: Iterable[int], told: Callable[[signal.Signals], None]) -> None:
+    def __init__(self, numbers: Iterable[int], on_signal: Callable[[signal.Signals], None]) -> None:
         self._read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
-        def note(number: int, _: FrameType | None) -> None:
-            told(signal.Signals(number))
+        def handle(number: int, _: FrameType | None) -> None:
+            on_signal(signal.Signals(number))
 
         for number in numbers:
-            signal.signal(number, note)
+            signal.signal(number, handle)
 
-    def wait(self, seconds: float) -> None:
-        """Until a signal arrives or a child ends, for `seconds` at most."""
-        select.select([self._read], [], [], seconds)
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a signal arrives or a child ends, for at most `timeout_s`."""
+        select.select([self._read], [], [], timeout_s)
         with contextlib.suppress(BlockingIOError):
             os.read(self._read, 65536)

@@ -1,5 +1,4 @@
-"""Why an attempt is to stop: the one file that a foreign trainer polls, and what finalization later reads the wish
-from."""
+"""The stop request: the file that asks an attempt to stop. Trainers poll this file, and finalization reads it."""
 
 from __future__ import annotations
 
@@ -11,22 +10,22 @@ from opsctl.state.run_dir import Attempt, RunDir
 
 
 class StopKind(StrEnum):
-    """Of several wishes the one further up stands."""
+    """Why an attempt is to stop. The kinds stand in order of rank: a higher kind replaces a lower one."""
 
     REFUSED = "refused"
-    """What would be run could have been written by others. The body was not started."""
+    """Another user could have written the scripts. The body was not started."""
     SKIPPED = "skipped"
-    """How an earlier attempt was finalized leaves nothing to do. The body was not started."""
+    """The finalization of an earlier attempt ended the train. The body was not started."""
     NODE_REFUSED = "node-refused"
     """A node of the allocation is faulty. The body was not started."""
     KILL = "kill"
     PAUSE = "pause"
     HUNG = "hung"
-    """It hangs, and is about to be cancelled for that."""
+    """The attempt hangs, and opsctl is about to cancel it."""
     TERM = "term"
     """Slurm ends the job: cancelled, preempted, or out of time."""
     TIME_LIMIT = "time-limit"
-    """The limit is near, and there is time left to save."""
+    """The time limit is near, and enough time to save is left."""
 
     def is_above(self, other: StopKind) -> bool:
         order = list(StopKind)
@@ -35,23 +34,25 @@ class StopKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
+    """The content of the stop request file."""
+
     reason: StopKind
     why: str
 
 
 def read_stop_request(attempt: Attempt) -> StopRequest | None:
-    """What this attempt was asked, or None for nothing that can be understood."""
+    """Return the stop request, or None if the file is missing or invalid."""
     try:
-        given = json.loads(attempt.stop_request.read_text())
-        return StopRequest(reason=StopKind(given["reason"]), why=str(given["why"]))
+        fields = json.loads(attempt.stop_request.read_text())
+        return StopRequest(reason=StopKind(fields["reason"]), why=str(fields["why"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def request_stop(run: RunDir, attempt: Attempt, reason: StopKind, why: str) -> bool:
-    """Ask the trainer of this attempt to save and stop; whether that is new. A weaker wish changes nothing."""
-    before = read_stop_request(attempt)
-    if before is not None and not reason.is_above(before.reason):
+    """Ask the trainer to save and stop. Return whether the request is new; a lower kind changes nothing."""
+    current = read_stop_request(attempt)
+    if current is not None and not reason.is_above(current.reason):
         return False
     run.write(attempt.stop_request, json.dumps({"reason": reason.value, "why": why}) + "\n")
     return True

@@ -1,4 +1,4 @@
-"""What outlives a rank that failed. srun ends the other ranks at once, but waits in vain for those of a dead node."""
+"""Ranks that outlive a failed rank. srun ends the other ranks at once, but waits for ranks on a dead node."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from opsctl.ports import Clock
 
 @dataclass(slots=True, kw_only=True)
 class Stragglers:
-    """Says when it has been long enough."""
+    """Decides when the ranks that outlive a failed rank have had enough time."""
 
     first_exit: Path
-    """The exit code of the rank that failed first, once one has."""
-    grace: float
+    """The file with the exit code of the rank that failed first. It appears when a rank fails."""
+    grace_s: float
     clock: Clock
-    _since: float | None = None
+    _since_s: float | None = None
 
     def are_late(self) -> bool:
-        """A rank failed more than `grace` seconds ago, as far as we have looked."""
+        """Return whether a rank failed more than `grace_s` ago, counted from the first call that saw the failure."""
         if self.code is None:
-            self._since = None  # the body takes an earlier one away before it starts the ranks
+            self._since_s = None  # the body removes an earlier file before it starts the ranks
             return False
-        if self._since is None:
-            self._since = self.clock.monotonic()
-        return self.clock.monotonic() - self._since > self.grace
+        if self._since_s is None:
+            self._since_s = self.clock.monotonic()
+        return self.clock.monotonic() - self._since_s > self.grace_s
 
     @property
     def code(self) -> int | None:
-        """That exit code; None if no rank has failed."""
+        """The exit code of the rank that failed first; None if no rank has failed."""
         try:
             return int(self.first_exit.read_text())
         except (OSError, ValueError):

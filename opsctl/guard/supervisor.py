@@ -1,6 +1,6 @@
-"""The process that the wrapper becomes: it runs the body as its child, and passes on to it whatever asks it to stop.
+"""The guard: the process that runs the body as its child and turns every reason to stop into a stop request.
 
-Nothing that goes wrong in here stops a healthy train: each step that fails is told, and the next one is done.
+An error in the guard never stops a healthy train: the guard reports a failed step and does the next one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from opsctl.errors import OpsctlError, RunDirError
 from opsctl.guard import attempt_record, reproduction
 from opsctl.guard.body import start_body
 from opsctl.guard.deadline import DeadlineFile
-from opsctl.guard.finalize import finalize, finalize_ended, is_of
+from opsctl.guard.finalize import finalize, finalize_ended, is_row_of
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.node_check import check_nodes
 from opsctl.guard.outcome import Action, FinishedAttempt
@@ -34,55 +34,61 @@ from opsctl.state.journal import EventKind
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.switches import Switch
 
-ENDING = (signal.SIGTERM, signal.SIGINT)
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NODE_LOST = "NodeDown"
-"""Slurm's reason of a job one of whose nodes is down; the same in 22.05, 24.11 and 26.05."""
-RANKS_GRACE = 3.0
-"""Seconds between TERM and KILL for what the body left behind."""
-SRUN_GRACE = 0.5
-"""The same for what outlives a rank that failed: it has had its grace."""
+"""Slurm's reason for a job with a node that is down; the same in 22.05, 24.11 and 26.05."""
+RANKS_GRACE_S = 3.0
+"""Time between TERM and KILL for processes that the body left behind."""
+SRUN_GRACE_S = 0.5
+"""The same for processes that outlive a failed rank: they have had `exit_grace_seconds` already."""
 
 
 @dataclass(kw_only=True)
 class Supervisor:
-    """One attempt of a train, from the side of the guard."""
+    """The guard of one attempt."""
 
     chain: TrainArrays
     rules: GuardSettings
     runner: Runner
     env: Mapping[str, str]
-    """Of the batch job."""
+    """The environment of the batch job."""
     check_trusted: Callable[[], None]
-    """Raises RunDirError if others could have written what would be run."""
-    say: Callable[[str], None]
-    keep_cron: Callable[[], None] = lambda: None
-    """Revives cron where it died; called about once a minute."""
+    """Raises RunDirError if another user could have written the scripts."""
+    report: Callable[[str], None]
+    """Writes one line for people into the log of the job."""
+    revive_cron: Callable[[], None] = lambda: None
+    """Restarts a dead cron driver. Called about once a minute."""
     care: NodeCare | None = None
-    """What may be done about nodes."""
+    """Access to nodes; None if nothing may be done about nodes."""
     notify: Callable[[], None] = lambda: None
-    """Tells people what the finalization of this attempt has found, if they are to know."""
+    """Sends the alerts that the finalization of this attempt has caused."""
     attempt: Attempt = field(init=False)
     deadline: DeadlineFile = field(init=False)
     stragglers: Stragglers = field(init=False)
     has_begun: bool = False
-    """Whether the body was started."""
+    """Whether the body has been started."""
     is_over: bool = False
-    _told: dict[str, str] = field(default_factory=dict)
-    """What went wrong at each step, if that is what happened when it was last done."""
-    _late: float | None = None
-    """When what still runs is ended, on the monotonic clock."""
-    _unfinalized: bool = False
+    _errors: dict[str, str] = field(default_factory=dict)
+    """By step, the error of its last run. A step that succeeded has no entry."""
+    _kill_at_s: float | None = None
+    """When remaining processes are killed, on the monotonic clock; None before Slurm ends the job."""
+    _has_unfinalized: bool = False
+    """Whether earlier attempts are still to be finalized."""
 
     def __post_init__(self) -> None:
         self.attempt = self.run.attempt(attempt_record.attempt_name(self.env))
         self.deadline = DeadlineFile(
-            run=self.run, attempt=self.attempt, job=self.env["SLURM_JOB_ID"],
-            scheduler=self.chain.scheduler, clock=self.clock,
-        )  # fmt: skip
-        self.stragglers = Stragglers(
-            first_exit=self.run.attempt_logs(self.attempt.name) / "first-exit", grace=self.rules.exit_grace_seconds,
+            run=self.run,
+            attempt=self.attempt,
+            job=self.env["SLURM_JOB_ID"],
+            scheduler=self.chain.scheduler,
             clock=self.clock,
-        )  # fmt: skip
+        )
+        self.stragglers = Stragglers(
+            first_exit=self.run.attempt_logs(self.attempt.name) / "first-exit",
+            grace_s=self.rules.exit_grace_seconds,
+            clock=self.clock,
+        )
 
     @property
     def run(self) -> RunDir:
@@ -93,38 +99,38 @@ class Supervisor:
         return self.chain.journal.clock
 
     @contextlib.contextmanager
-    def tolerated(self, what: str) -> Iterator[None]:
-        """What goes wrong inside is told, once for as long as it goes wrong in the same way, and nothing more."""
+    def tolerated(self, step: str) -> Iterator[None]:
+        """Report an error inside the block and go on. A repeated error is reported once."""
         try:
             yield
         except OpsctlError as error:
-            self._tell(what, error.message)
+            self._report_error(step, error.message)
         except Exception:  # noqa: BLE001 (a bug of the guard must not end the train)
-            self._tell(what, traceback.format_exc())
+            self._report_error(step, traceback.format_exc())
         else:
-            self._told.pop(what, None)
+            self._errors.pop(step, None)
 
-    def _tell(self, what: str, wrong: str) -> None:
-        if self._told.get(what) != wrong:
-            self._told[what] = wrong
-            self.say(f"{what}: {wrong}")
+    def _report_error(self, step: str, message: str) -> None:
+        if self._errors.get(step) != message:
+            self._errors[step] = message
+            self.report(f"{step}: {message}")
 
     def supervise(self) -> int:
-        """Run the body to its end, or leave before it; the exit code that Slurm is to see."""
+        """Run the body to its end, or leave without running the body. Return the exit code of the job."""
         adopt_orphans()
-        signals = Signals((*ENDING, signal.SIGUSR1), self.on_signal)
+        signals = Signals((*END_SIGNALS, signal.SIGUSR1), self.on_signal)
         with self.tolerated("recording the start"):
             self._record_start()
         with self.tolerated("asking for the job's end"):
-            self.deadline.keep()
+            self.deadline.refresh()
         self._finalize_earlier(leave=True)
         with self.tolerated("reading the switches"):
-            self._look_at_switches()
+            self._check_switches()
         self._check_trusted()
-        with self.tolerated("looking at the nodes"):
+        with self.tolerated("checking the nodes"):
             self._check_nodes()
         if stop_request := read_stop_request(self.attempt):
-            self.say(f"leaving without running the body: {stop_request.why}")
+            self.report(f"leaving without running the body: {stop_request.why}")
             self._finalize_own()
             return {StopKind.REFUSED: 1, StopKind.NODE_REFUSED: 1, StopKind.TERM: 143}.get(stop_request.reason, 0)
         return self._run_body(signals)
@@ -132,65 +138,57 @@ class Supervisor:
     # --- before the body
 
     def _record_start(self) -> None:
-        start = attempt_record.start_of(self.run, self.attempt, self.env, self.clock.now())
+        start = attempt_record.make_start(self.run, self.attempt, self.env, self.clock.now())
         attempt_record.write_start(self.run, self.attempt, start)
         self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=self.attempt.name, nodes=start.nodes)
 
     def _finalize_earlier(self, *, leave: bool = False) -> None:
-        """Settle what nobody finalized. If that leaves nothing to do, and we may still `leave`, we do."""
-        self._unfinalized = True
+        """Finalize earlier attempts. With `leave`, ask to stop if their end is final or excludes one of our nodes."""
+        self._has_unfinalized = True
         finalized: list[FinishedAttempt] = []
         with self.tolerated("finalizing earlier attempts"):
             snapshot = self.chain.check()
             finalized = finalize_ended(self.chain, self.rules, snapshot, own=self.attempt.name, care=self.care)
-            self._unfinalized = any(
-                attempt not in snapshot.history.finalized
-                and attempt not in {finished.attempt for finished in finalized}
-                for attempt in snapshot.history.started
-                if attempt != self.attempt.name
-            )
+            done = {self.attempt.name, *snapshot.history.finalized, *(finished.attempt for finished in finalized)}
+            self._has_unfinalized = not done.issuperset(snapshot.history.started)
         for finished in finalized:
-            self.say(f"finalized {finished.attempt}: {finished.outcome.value}, {finished.action.value}: {finished.why}")
+            self.report(
+                f"finalized {finished.attempt}: {finished.outcome.value}, {finished.action.value}: {finished.why}"
+            )
         if leave and (final := next((finished for finished in finalized if finished.action.is_final), None)):
-            self.ask(StopKind.SKIPPED, f"{final.attempt} {final.outcome.value}: {final.why}")
+            self.ask_to_stop(StopKind.SKIPPED, f"{final.attempt} {final.outcome.value}: {final.why}")
         elif leave and (bad := self._excluded_by(finalized)):
-            self.ask(StopKind.NODE_REFUSED, f"{bad.why}: {fold(bad.suspects)} is among the nodes of this attempt too")
+            self.ask_to_stop(StopKind.NODE_REFUSED, f"{bad.why}: this attempt has {fold(bad.suspects)} as well")
 
     def _excluded_by(self, finalized: Sequence[FinishedAttempt]) -> FinishedAttempt | None:
-        """The attempt whose end has excluded a node that we have got."""
-        mine = set(attempt_record.nodes_of(self.env))
-        return next(
-            (
-                finished
-                for finished in finalized
-                if finished.action is Action.EXCLUDE_NODES and mine & set(finished.suspects)
-            ),
-            None,
-        )
+        """Return a finalized attempt that has excluded one of our nodes."""
+        own_nodes = set(attempt_record.expand_nodes(self.env))
+        excluding = (finished for finished in finalized if finished.action is Action.EXCLUDE_NODES)
+        return next((finished for finished in excluding if own_nodes & set(finished.suspects)), None)
 
     def _check_trusted(self) -> None:
         with self.tolerated("checking who can write the body"):
             try:
                 self.check_trusted()
             except RunDirError as error:
-                self.ask(StopKind.REFUSED, error.message)
+                self.ask_to_stop(StopKind.REFUSED, error.message)
 
     def _check_nodes(self) -> None:
-        """Refuse a node that is faulty, if the train can do without it."""
+        """Refuse faulty nodes, if the train can run without them."""
         if self.care is None or read_stop_request(self.attempt):
             return
-        node_check = check_nodes(self.chain, self.care, self.rules, self.attempt, attempt_record.nodes_of(self.env))
-        if node_check.refused:
-            self.ask(StopKind.NODE_REFUSED, node_check.refused)
-        elif node_check.kept:
-            self.say(f"going on all the same: {node_check.kept}")
+        node_check = check_nodes(self.chain, self.care, self.rules, self.attempt, attempt_record.expand_nodes(self.env))
+        if node_check.refusal:
+            self.ask_to_stop(StopKind.NODE_REFUSED, node_check.refusal)
+        elif node_check.concession:
+            self.report(f"starting anyway: {node_check.concession}")
             self.notify()
 
     # --- the body
 
     def _run_body(self, signals: Signals) -> int:
         minutes = self.deadline.minutes_left(self.rules.stop_grace_seconds)
-        env = attempt_record.body_env(self.run, self.attempt, self.env, minutes_left=minutes)
+        env = attempt_record.make_body_env(self.run, self.attempt, self.env, minutes_left=minutes)
         body = start_body(["bash", str(self.run.body)], env)
         self.has_begun = True
         signal.signal(signal.SIGUSR2, lambda *_: body.pass_usr2_on())
@@ -203,83 +201,88 @@ class Supervisor:
             self.run.write(self.attempt.body_exit, f"{code}\n")
         if code == 128 + signal.SIGTERM:
             self._await_own_term(signals)
-        if self._late is not None:
-            # The shell goes first, and ranks may still be saving.
+        if self._kill_at_s is not None:
+            # The shell ends before the ranks, which may still be saving.
             self._watch(signals, lambda: count_descendants() > 0)
         self.is_over = True
         self._end_all_below()
-        if self._unfinalized and self._late is None:
-            # Slurm may have called a dead node's job active when we began; in its order, it comes before us.
+        if self._has_unfinalized and self._kill_at_s is None:
+            # Slurm may have reported a dead node's job as active at our start. That attempt is finalized before ours.
             self._finalize_earlier()
         self._finalize_own()
         return code
 
     def _watch(self, signals: Signals, runs: Callable[[], bool]) -> None:
         while runs():
-            if self._late is not None and self.clock.monotonic() > self._late:
-                self.say(f"still running {self.rules.stop_grace_seconds:g} s after it was told to end: ending it")
+            if self._kill_at_s is not None and self.clock.monotonic() > self._kill_at_s:
+                self.report(f"the body still runs {self.rules.stop_grace_seconds:g} s after TERM: ending the body")
                 return
             if self.stragglers.are_late():
-                self.say(f"still running {self.rules.exit_grace_seconds:g} s after a rank failed: ending it")
+                self.report(
+                    f"the body still runs {self.rules.exit_grace_seconds:g} s after a rank failed: ending the body"
+                )
                 return
             signals.wait(self.rules.poll_seconds)
             with self.tolerated("reading the switches"):
-                self._look_at_switches()
+                self._check_switches()
             with self.tolerated("asking for the job's end"):
-                asked = self.deadline.keep()
-                if asked and self._unfinalized:
+                was_due = self.deadline.refresh()
+                if was_due and self._has_unfinalized:
                     self._finalize_earlier()
-                if asked:
-                    self.keep_cron()
+                if was_due:
+                    self.revive_cron()
 
     def _await_own_term(self, signals: Signals) -> None:
-        """Slurm tells every process of a job to end, one after the other; the body may hear it before we do."""
+        """Wait up to 1 s for our own TERM: Slurm signals the processes of a job one after another."""
         until = self.clock.monotonic() + 1
-        while self._late is None and self.clock.monotonic() < until:
+        while self._kill_at_s is None and self.clock.monotonic() < until:
             signals.wait(0.1)
 
     def _end_all_below(self) -> None:
-        # Also when it is told to end, srun waits for a dead node.
-        grace = SRUN_GRACE if self.stragglers.are_late() else RANKS_GRACE
-        with self.tolerated("ending what the body left"):
-            for _ in range(3):  # what was forked meanwhile is ours by then
+        # Even after TERM, srun waits for a dead node.
+        grace = SRUN_GRACE_S if self.stragglers.are_late() else RANKS_GRACE_S
+        with self.tolerated("ending the remaining processes"):
+            for _ in range(3):  # processes forked meanwhile become our descendants
                 if end_descendants(grace=grace) == 0:
                     return
 
     def _dump(self) -> None:
-        with self.tolerated("recording what it runs with"):
+        with self.tolerated("recording the environment"):
             reproduction.dump(self.run, self.attempt, self.runner, self.env, is_over=lambda: self.is_over)
 
-    # --- what asks it to stop
+    # --- reasons to stop
 
-    def ask(self, reason: StopKind, why: str) -> None:
+    def ask_to_stop(self, reason: StopKind, why: str) -> None:
         if request_stop(self.run, self.attempt, reason, why):
-            self.say(f"stop requested ({reason.value}): {why}")
+            self.report(f"stop requested ({reason.value}): {why}")
 
     def on_signal(self, number: signal.Signals) -> None:
         with self.tolerated(f"on {number.name}"):
             if number == signal.SIGUSR1:
-                self.ask(StopKind.TIME_LIMIT, "the time limit is near (SIGUSR1)")
+                self.ask_to_stop(StopKind.TIME_LIMIT, "the time limit is near (SIGUSR1)")
                 return
-            if self._late is None:
-                self._late = self.clock.monotonic() + self.rules.stop_grace_seconds
-            self.ask(StopKind.TERM, f"Slurm ends the job ({number.name})")
+            if self._kill_at_s is None:
+                self._kill_at_s = self.clock.monotonic() + self.rules.stop_grace_seconds
+            self.ask_to_stop(StopKind.TERM, f"Slurm ends the job ({number.name})")
 
-    def _look_at_switches(self) -> None:
+    def _check_switches(self) -> None:
         for switch, reason in ((Switch.KILL, StopKind.KILL), (Switch.PAUSE, StopKind.PAUSE)):
             if armed := switches.read(self.run, switch):
-                self.ask(reason, f"{switch.value} switch by {armed.by}" + (f": {armed.why}" if armed.why else ""))
+                self.ask_to_stop(
+                    reason, f"{switch.value} switch by {armed.by}" + (f": {armed.why}" if armed.why else "")
+                )
 
     # --- the end
 
     def _lost_node(self) -> Job | None:
-        """This attempt's job, if Slurm ends it for a node that it has lost: while the others complete, only the
-        reason of
-        the job says so."""
+        """Return this attempt's job if Slurm ends the job for a lost node.
+
+        While the other nodes complete, only the job's reason shows the lost node.
+        """
         stop_request = read_stop_request(self.attempt)
         if stop_request is None or stop_request.reason is not StopKind.TERM:
             return None
-        own = [job for job in self.chain.scheduler.jobs() if is_of(job, self.attempt) and job.reason == NODE_LOST]
+        own = [job for job in self.chain.scheduler.jobs() if is_row_of(job, self.attempt) and job.reason == NODE_LOST]
         return replace(own[0], state=JobState.NODE_FAIL) if own else None
 
     def _finalize_own(self) -> None:
@@ -288,8 +291,8 @@ class Supervisor:
             job = self._lost_node()
         with self.tolerated("finalizing this attempt"):
             ended = finalize(self.chain, self.rules, self.attempt, job=job, care=self.care)
-            self.say(f"{ended.outcome.value}, {ended.action.value}: {ended.why}")
-            for each in ended.done:
-                self.say(each)
-        with self.tolerated("telling people"):
+            self.report(f"{ended.outcome.value}, {ended.action.value}: {ended.why}")
+            for line in ended.done:
+                self.report(line)
+        with self.tolerated("sending alerts"):
             self.notify()

@@ -1,4 +1,4 @@
-"""From a train's settings to a complete submission. Pure: a dry run is the first half of a real launch."""
+"""The complete submission of a train, computed from its settings. Pure: a dry run is the first half of a launch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def job_spec(
     exclude: str = "",
     nice: int | None = None,
 ) -> JobSpec:
-    """What is asked of Slurm: the train's own table, the site's defaults where that is silent, options above both.
+    """Return what the train asks of Slurm. Options override [slurm]; the site's defaults fill what [slurm] omits.
 
     Raises InputError.
     """
@@ -52,28 +52,31 @@ def job_spec(
 
 
 def trainer_json(train: TrainSettings, base: Path) -> str:
-    """What the embedded trainer reads, or nothing where any other one runs.
+    """Return the text of trainer.json for the embedded trainer; empty for any other trainer.
 
-    A corpus named by a relative path lies below `base`: the trainer runs elsewhere.
+    The trainer runs in another directory, so relative paths of corpora are resolved against `base`.
     """
     if train.trainer is None:
         return ""
     data = train.trainer.get("data", {})
     prefix = data.get("prefix", DataConfig().prefix)
-    placed = {**data, "prefix": str(base / prefix)}
+    resolved = {**data, "prefix": str(base / prefix)}
     if "blend" in data:
-        placed["blend"] = [{**part, "prefix": str(base / part["prefix"])} for part in data["blend"]]
-    settings = {**train.trainer, "data": placed}
+        resolved["blend"] = [{**part, "prefix": str(base / part["prefix"])} for part in data["blend"]]
+    settings = {**train.trainer, "data": resolved}
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
 
 
 def render_body(train: TrainSettings, run: RunDir, *, python: str) -> str:
-    """The script of the work itself. `python` runs opsctl. Raises ConfigError for a placeholder that is unknown."""
-    trainers = train.python or python
+    """Render body.sh, the script that runs the trainer. `python` is the interpreter that runs opsctl.
+
+    Raises ConfigError for an unknown placeholder.
+    """
+    trainer_python = train.python or python
     if train.command:
-        command = command_line(train.command, {"python": trainers, "train": train.name})
+        command = command_line(train.command, {"python": trainer_python, "train": train.name})
     else:
-        command = shlex.join((trainers, "-P", "-m", "opsctl.trainer", str(run.trainer_config)))
+        command = shlex.join((trainer_python, "-P", "-m", "opsctl.trainer", str(run.trainer_config)))
     return render(
         "slurm/body.sh.j2",
         name=train.name,
@@ -90,7 +93,7 @@ def render_body(train: TrainSettings, run: RunDir, *, python: str) -> str:
 def make_plan(
     train: TrainSettings, spec: JobSpec, run: RunDir, *, nonce: str, python: str, site_file: Path | None
 ) -> LaunchPlan:
-    """The submission that `spec` asks for. Raises ConfigError."""
+    """Return the submission for `spec`: wrapper, body and nonce. Raises ConfigError."""
     wrapper = render(
         "slurm/wrapper.slurm.j2",
         directives=directives(spec),

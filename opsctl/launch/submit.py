@@ -1,5 +1,8 @@
-"""Carrying out a launch. After one that was cut off, or whose end is unknown, the next looks before it submits, and so
-neither doubles nor loses the train."""
+"""The second half of a launch: write the run directory and submit.
+
+A launch can be interrupted, or end without an answer from Slurm. The next launch then searches the queue before it
+submits, so a train is neither submitted twice nor lost.
+"""
 
 from __future__ import annotations
 
@@ -22,96 +25,92 @@ from opsctl.state.switches import Switch, read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedArray:
-    """What a launch came to."""
+    """The result of a launch."""
 
     array: str
     tasks: int
     already: bool
-    """It was submitted by an earlier launch that did not learn of it."""
+    """An earlier launch submitted this array, but was interrupted before it recorded the array."""
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch that is ready to be carried out."""
+    """A launch that is ready to be submitted."""
 
     plan: LaunchPlan
     files: Files
     chain: TrainArrays
     clock: Clock
     group: str
-    """The Unix group that may arm switches."""
+    """The Unix group whose members may arm switches."""
     check_trusted: Callable[[], None]
-    """Raises RunDirError if others could have written what would be run."""
-    kept_from: tuple[tuple[str, datetime], ...] = ()
-    """Nodes that the plan leaves out only until then."""
+    """Raises RunDirError if another user could have written the scripts."""
+    expiring_exclusions: tuple[tuple[str, datetime], ...] = ()
+    """Nodes that the plan excludes, and when each exclusion ends."""
 
     @property
     def run(self) -> RunDir:
         return self.chain.run
 
-    def already(self) -> SubmittedArray | None:
-        """What an earlier launch came to that did not learn of it, if there is one."""
+    def find_submitted(self) -> SubmittedArray | None:
+        """Return the array that an interrupted launch submitted without recording it, if there is one."""
         if not self.run.exists:
             return None
         snapshot = self.chain.check()
-        return self._already(snapshot) if snapshot.adopted else None
+        return _adopted_array(snapshot) if snapshot.adopted else None
 
     def carry_out(self) -> SubmittedArray:
-        """Write the run directory and submit. Raises InputError where the train is queued or stopped already,
-        Unreachable where it is unknown whether it was submitted."""
+        """Write the run directory and submit.
+
+        Raises InputError if the train is queued or a switch is armed, Unreachable if Slurm did not answer sbatch.
+        """
         check_owner(self.run)
         self.run.create(self.group)
         with lease(self.run.path, self.clock):
             snapshot = self.chain.check()
-            self.chain.drop_doubles(snapshot)
+            self.chain.drop_duplicates(snapshot)
             if snapshot.adopted:
-                return self._already(snapshot)
+                return _adopted_array(snapshot)
             check_not_stopped(self.run)
             check_not_queued(self.run, snapshot, self.plan.spec.after)
             self._check_append(snapshot)
-            lost = self._note_lost(snapshot)
+            notes = self._note_lost(snapshot)
             self._write()
             self.check_trusted()
             array = self._submit(snapshot)
-        return SubmittedArray(array=array, tasks=self.plan.spec.tasks, already=False, notes=tuple(lost))
-
-    def _already(self, snapshot: TrainSnapshot) -> SubmittedArray:
-        array = snapshot.adopted[0].array
-        tasks = snapshot.history.arrays[array].tasks
-        return SubmittedArray(array=array, tasks=tasks, already=True, notes=())
+        return SubmittedArray(array=array, tasks=self.plan.spec.tasks, already=False, notes=tuple(notes))
 
     def _check_append(self, snapshot: TrainSnapshot) -> None:
-        """Tasks that are queued read the same files: changing those is an edit, and said as such."""
-        now = read_files(self.run)
-        if snapshot.is_queued and now and (now.trainer, now.body) != (self.files.trainer, self.files.body):
+        """Refuse a launch that changes files which queued tasks read. Raises InputError."""
+        current = read_files(self.run)
+        if snapshot.is_queued and current and (current.trainer, current.body) != (self.files.trainer, self.files.body):
             raise InputError(
-                f"{self.run.name}: what the queued tasks run would change with this launch",
-                hint=f"opsctl edit {self.run.name} TRAIN.toml changes it for them too; then launch again",
+                f"{self.run.name}: this launch would change the files of the queued tasks",
+                hint=f"run opsctl edit {self.run.name} TRAIN.toml to change them, then launch again",
             )
 
     def _note_lost(self, snapshot: TrainSnapshot) -> list[str]:
         lost = sorted({job.array for job in snapshot.strangers}, key=int)
         for array in lost:
             self.chain.note(EventKind.ARRAY_LOST, array=array)
-        return [f"array {array} of this train was lost: Slurm has given its id to another job" for array in lost]
+        return [f"array {array} of this train is lost: Slurm reused its id for another job" for array in lost]
 
     def _write(self) -> None:
         if read_files(self.run) != self.files:
-            # Before it is done: afterwards nothing is new any more.
+            # Journalled before the swap: afterwards the files no longer differ.
             self.chain.note(EventKind.CREATED, config=str(self.run.config))
         swap(self.run, self.files)
         self.run.write(self.run.wrapper, self.plan.wrapper)
 
     def _submit(self, snapshot: TrainSnapshot) -> str:
-        """Submit under the nonce of an earlier try, if there is one: should that one arrive late, the two are known
-        for the same."""
+        """Submit under the nonce of an earlier, unanswered submission, so that a late arrival is recognised."""
         nonce = next(iter(snapshot.history.pending), self.plan.nonce)
         plan = replace(self.plan, nonce=nonce)
-        for node, until in self.kept_from:
+        for node, until in self.expiring_exclusions:
             self.chain.note(EventKind.EXCLUDED, jobs=[], nodes=node, until=until.isoformat())
         self.chain.note(EventKind.SUBMITTING, nonce=nonce, tasks=plan.spec.tasks, after=plan.spec.after)
-        # A percent sign in the path would be one of Slurm's patterns.
+        # Slurm reads a percent sign in the path as a pattern.
         output = str(self.run.main_log).replace("%", "%%")
         try:
             array = self.chain.scheduler.submit(plan, script=str(self.run.wrapper), output=output)
@@ -124,21 +123,26 @@ class Launch:
         return array
 
 
+def _adopted_array(snapshot: TrainSnapshot) -> SubmittedArray:
+    array = snapshot.adopted[0].array
+    return SubmittedArray(array=array, tasks=snapshot.history.arrays[array].tasks, already=True, notes=())
+
+
 def new_nonce() -> str:
     return uuid.uuid4().hex
 
 
 def check_owner(run: RunDir) -> None:
-    """Raises RunDirError if the directory is there and someone else's."""
+    """Raises RunDirError if another user owns the run directory."""
     if run.path.exists() and not run.is_ours:
         raise RunDirError(
-            f"{run.path}: belongs to {user_name(run.path.stat().st_uid)}; only they can launch it",
-            hint="choose another name, or ask them",
+            f"{run.path}: belongs to {user_name(run.path.stat().st_uid)}; only the owner can launch this train",
+            hint="choose another name, or ask the owner",
         )
 
 
 def check_not_stopped(run: RunDir) -> None:
-    """A switch from last time would stop the train as it starts. Raises InputError."""
+    """Raises InputError if a switch is armed: the train would stop at its start."""
     for switch, flag in ((Switch.KILL, ""), (Switch.PAUSE, " --pause")):
         if armed := read(run, switch):
             why = f": {armed.why}" if armed.why else ""
@@ -149,18 +153,22 @@ def check_not_stopped(run: RunDir) -> None:
 
 
 def check_not_queued(run: RunDir, snapshot: TrainSnapshot, after: str) -> None:
-    """One train runs once at a time. Raises InputError, or SchedulerError for an array that is not to be understood."""
-    if odd := [job.array for job in snapshot.strangers if job.name == run.name]:
+    """Refuse to queue a train twice.
+
+    Raises InputError if the train is queued, SchedulerError for an array whose comment was changed.
+    """
+    changed = [job.array for job in snapshot.strangers if job.name == run.name]
+    if changed:
         raise SchedulerError(
-            f"array {odd[0]} has this train's name and id, but not the comment that opsctl gave it",
-            hint="somebody changed it; cancel that array before you launch, or the train may run twice",
+            f"array {changed[0]} has this train's name and id, but its comment was changed",
+            hint=f"cancel array {changed[0]} before you launch, or the train may run twice",
         )
     if not snapshot.is_queued:
         return
     last = max((job.array for job in (*snapshot.waiting, *snapshot.active)), key=int)
-    if after != last:  # nor after one task of it: the next one would run at the same time
+    if after != last:  # after a single task of `last`, two tasks would run at the same time
         raise InputError(
             f"{run.name}: is queued already, as array {last}",
-            hint=f"to add tasks behind it: launch with --after {last}; to change what it runs: opsctl edit; to start"
-            f" over: opsctl cancel {run.name}",
+            hint=f"to add tasks: launch with --after {last}; to change the queued tasks: opsctl edit {run.name};"
+            f" to start over: opsctl cancel {run.name}",
         )

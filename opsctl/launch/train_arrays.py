@@ -1,10 +1,11 @@
-"""The arrays of one train as Slurm has them now, and holding, releasing and cancelling them all."""
+"""The job arrays of one train: read their state; hold, release, cancel, and exclude nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
 
 from ClusterShell.NodeSet import NodeSet
 
@@ -18,17 +19,17 @@ from opsctl.state.run_dir import RunDir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSnapshot:
-    """One look at a train: what its journal says, and which rows of the queue are really its own."""
+    """The state of one train at one moment: its journal, and its rows of Slurm's queue."""
 
     history: TrainHistory
     jobs: tuple[Job, ...]
-    """Rows of the queue that carry one of the train's nonces, the oldest array first."""
+    """Rows of the queue that carry a nonce of the train, the oldest array first."""
     adopted: tuple[Job, ...]
-    """Those among them of which the journal does not know that they were submitted."""
-    doubles: tuple[Job, ...]
-    """Those among them of a submission that arrived twice, as one can that was given up for lost: the later array."""
+    """Rows of a submission that the journal does not record as submitted."""
+    duplicates: tuple[Job, ...]
+    """Rows of the later array, where one submission arrived twice."""
     strangers: tuple[Job, ...]
-    """Rows that have the id of an array of ours and are not ours: a controller that was killed uses ids again."""
+    """Rows with the id of an array of the train but another comment: a killed controller reuses ids."""
 
     @property
     def waiting(self) -> list[Job]:
@@ -44,42 +45,46 @@ class TrainSnapshot:
 
 
 def take_snapshot(run: RunDir, journal: Journal, jobs: Sequence[Job]) -> TrainSnapshot:
-    """Tell the train's own rows from others by the nonce in their comment, never by id or name alone."""
+    """Find the rows of the train by the nonce in their comment, never by id or name alone."""
     history = replay(journal.events())
     known = {f"opsctl:{run.name}:{array.nonce}" for array in history.arrays.values()}
-    begun = {f"opsctl:{run.name}:{nonce}" for nonce in history.pending}
-    ours = [job for job in jobs if job.comment in known | begun]
-    strangers = [job for job in jobs if job.array in history.arrays and job.comment not in known | begun]
-    kept = _kept(history, ours)
+    pending = {f"opsctl:{run.name}:{nonce}" for nonce in history.pending}
+    own = [job for job in jobs if job.comment in known | pending]
+    strangers = [job for job in jobs if job.array in history.arrays and job.comment not in known | pending]
+    arrays = _array_by_comment(history, own)
     return TrainSnapshot(
         history=history,
-        jobs=tuple(sorted(ours, key=lambda job: (int(job.array), job.tasks))),
-        adopted=tuple(job for job in ours if job.comment in begun and job.array == kept[job.comment]),
-        doubles=tuple(job for job in ours if job.array != kept[job.comment] and not job.state.is_final),
+        jobs=tuple(sorted(own, key=lambda job: (int(job.array), job.tasks))),
+        adopted=tuple(job for job in own if job.comment in pending and job.array == arrays[job.comment]),
+        duplicates=tuple(job for job in own if job.array != arrays[job.comment] and not job.state.is_final),
         strangers=tuple(strangers),
     )
 
 
-def _kept(history: TrainHistory, ours: Sequence[Job]) -> dict[str, str]:
-    """For each comment the array that is the train's: the one that has started, else the one that is known, else the
-    first."""
+def _array_by_comment(history: TrainHistory, own: Sequence[Job]) -> dict[str, str]:
+    """Choose one array for each comment: a running array, else a journalled array, else the first."""
     known = set(history.arrays)
-    order = sorted(ours, key=lambda job: (job.state.is_active, job.array in known, -int(job.array)))
+    order = sorted(own, key=lambda job: (job.state.is_active, job.array in known, -int(job.array)))
     return {job.comment: job.array for job in order}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainArrays:
-    """The queued and running arrays of one train. Its verbs are idempotent and act on the last array first, for the
-    next one starts as soon as the one before it ends."""
+    """The queued and running arrays of one train.
+
+    All methods are idempotent. They act on the last array first, because the next array starts as soon as the array
+    before it ends.
+    """
 
     run: RunDir
     journal: Journal
     scheduler: Scheduler
 
     def check(self, jobs: Sequence[Job] | None = None) -> TrainSnapshot:
-        """Ask Slurm once (unless its whole queue is given), and note in the journal what it knew and the journal did
-        not."""
+        """Return a snapshot of the train, and journal submissions that only Slurm knew of.
+
+        Asks Slurm for its queue unless `jobs` is the whole queue.
+        """
         jobs = self.scheduler.jobs() if jobs is None else jobs
         snapshot = take_snapshot(self.run, self.journal, jobs)
         if not (snapshot.adopted and self.run.is_ours):
@@ -89,20 +94,20 @@ class TrainArrays:
         return replace(take_snapshot(self.run, self.journal, jobs), adopted=snapshot.adopted)
 
     def note(self, kind: EventKind, **data: object) -> None:
-        """Journal what was done. Only the owner can: what a team-mate did shows in their switch or request."""
+        """Journal an event. Does nothing for a team member, whose switch or request is the record."""
         if self.run.is_ours:
             self.journal.append(kind, **data)
 
-    def drop_doubles(self, snapshot: TrainSnapshot) -> list[str]:
-        """Cancel what is queued of a submission that arrived twice; the arrays. One that runs already is left alone."""
-        arrays = _arrays([job for job in snapshot.doubles if job.state.is_waiting])
+    def drop_duplicates(self, snapshot: TrainSnapshot) -> list[str]:
+        """Cancel the queued tasks of duplicate submissions; return their arrays. Running tasks go on."""
+        arrays = _arrays([job for job in snapshot.duplicates if job.state.is_waiting])
         for array in arrays:
             self.scheduler.cancel(array, queued_only=True)
             self.note(EventKind.CANCELLED, job=array, why="the same submission arrived twice")
         return arrays
 
     def hold(self, why: str) -> list[str]:
-        """Hold what is queued; the arrays that have anything queued, the last first."""
+        """Hold all queued tasks; return their arrays, the last first."""
         arrays = _arrays(self.check().waiting)
         for array in arrays:
             self.scheduler.hold(array)
@@ -111,7 +116,7 @@ class TrainArrays:
         return arrays
 
     def release(self) -> list[str]:
-        """Let what is queued start again; the arrays, the last first."""
+        """Release all queued tasks; return their arrays, the last first."""
         snapshot = self.check()
         arrays = _arrays(snapshot.waiting)
         for array in arrays:
@@ -121,31 +126,33 @@ class TrainArrays:
         return arrays
 
     def cancel(self, why: str, *, queued_only: bool = False) -> list[str]:
-        """Cancel every array, first what is queued and then, unless `queued_only`, what runs; the arrays, also those
-        that an earlier call has cancelled that was cut off before it could say so."""
+        """Cancel queued tasks, then running tasks unless `queued_only`; return the arrays.
+
+        Includes the arrays of an earlier call that was interrupted before it journalled them.
+        """
         snapshot = self.check()
         arrays = _arrays(snapshot.waiting)
         running = [] if queued_only else _arrays(snapshot.active)
-        now = list(dict.fromkeys([*arrays, *running]))
-        ended = list(dict.fromkeys([*_cut_off(snapshot.history), *now]))
-        if now:
-            self.note(EventKind.CANCELLING, job=",".join(ended), why=why)
+        current = list(dict.fromkeys([*arrays, *running]))
+        cancelled = list(dict.fromkeys([*_interrupted_arrays(snapshot.history), *current]))
+        if current:
+            self.note(EventKind.CANCELLING, job=",".join(cancelled), why=why)
         for array in arrays:
             self.scheduler.cancel(array, queued_only=True)
         for array in running:
             self.scheduler.cancel(array)
-        if ended:
-            self.note(EventKind.CANCELLED, job=",".join(ended), why=why)
-        return ended
+        if cancelled:
+            self.note(EventKind.CANCELLED, job=",".join(cancelled), why=why)
+        return cancelled
 
     def cancel_task(self, task: int, why: str) -> str:
-        """Cancel one array task, in the newest array that has it. Raises InputError if none has."""
+        """Cancel one array task of the newest array that has this task; return its job id. Raises InputError."""
         snapshot = self.check()
         jobs = [job for job in snapshot.jobs if task in job.tasks and not job.state.is_final]
-        begun = str(snapshot.history.cancelling.data["job"]) if snapshot.history.cancelling else ""
-        if not jobs and begun.endswith(f"_{task}"):
-            self.note(EventKind.CANCELLED, job=begun, why=why)
-            return begun
+        interrupted = str(snapshot.history.cancelling.data["job"]) if snapshot.history.cancelling else ""
+        if not jobs and interrupted.endswith(f"_{task}"):
+            self.note(EventKind.CANCELLED, job=interrupted, why=why)
+            return interrupted
         if not jobs:
             raise InputError(
                 f"{self.run.name}: no task {task} is queued or running", hint=f"opsctl status {self.run.name}"
@@ -157,83 +164,88 @@ class TrainArrays:
         return job
 
     def exclude(self, nodes: str, *, needed: int, until: datetime | None = None, out: Collection[str] = ()) -> str:
-        """Keep `nodes` from what is queued, besides those that are excluded already; all that are excluded now.
+        """Add `nodes` to the excluded nodes of all queued tasks; return every node that is excluded now.
 
-        With `until`, `readmit` takes it back from then on. Raises InputError if fewer than `needed` nodes of the job's
-        partition would remain besides those that are `out` of service: Slurm would take it and then never start the
-        job.
+        From `until` on, `readmit` takes the exclusion back. Raises InputError if fewer than `needed` nodes would remain
+        in the job's partitions, without nodes `out` of service: Slurm accepts such a list and never starts the job.
         """
-        wanted = self.check_spare(nodes, needed=needed, out=out)
-        for array, excluded in wanted.items():
+        exclusions = self.check_spare(nodes, needed=needed, out=out)
+        for array, excluded in exclusions.items():
             self.scheduler.exclude(array, str(excluded))
-        if wanted:
+        if exclusions:
             end = {"until": until.isoformat()} if until else {}
-            self.note(EventKind.EXCLUDED, jobs=list(wanted), nodes=str(nodeset(nodes)), **end)
-        return str(union(map(str, wanted.values())))
+            self.note(EventKind.EXCLUDED, jobs=list(exclusions), nodes=str(nodeset(nodes)), **end)
+        return str(union(map(str, exclusions.values())))
 
     def check_spare(self, nodes: str, *, needed: int, out: Collection[str] = ()) -> dict[str, NodeSet]:
-        """What each array with something queued would be kept from, the last array first. Raises InputError as
-        `exclude` does."""
-        add, waiting = nodeset(nodes), self.check().waiting
-        every = union(node.name for node in self.scheduler.nodes())
-        pools = self._pools(waiting, every - union(out))
-        unknown = add - every
+        """Return the nodes that `exclude` would exclude for each queued array, the last array first.
+
+        Raises InputError as `exclude` does.
+        """
+        new, waiting = nodeset(nodes), self.check().waiting
+        all_nodes = union(node.name for node in self.scheduler.nodes())
+        pools = self._pools(waiting, all_nodes - union(out))
+        unknown = new - all_nodes
         if unknown:
             raise InputError(f"no such nodes: {unknown}", hint="opsctl nodes, or sinfo, lists them")
-        wanted = {array: nodeset(self.scheduler.excluded(array)) | add for array in _arrays(waiting)}
-        for array, excluded in wanted.items():
+        exclusions = {array: nodeset(self.scheduler.excluded(array)) | new for array in _arrays(waiting)}
+        for array, excluded in exclusions.items():
             left = len(pools[array] - excluded)
             if left < needed:
                 raise InputError(
                     f"with {excluded} excluded {left} nodes are left, and array {array} needs {needed}",
-                    hint="exclude fewer, or launch with fewer nodes",
+                    hint="exclude fewer nodes, or launch with fewer nodes",
                 )
-        return wanted
+        return exclusions
 
     def readmit(self, nodes: str) -> list[str]:
-        """Let what is queued have these nodes again; the arrays that were kept from one of them."""
-        back = nodeset(nodes)
+        """Take the exclusion of `nodes` back for all queued tasks; return the arrays that changed."""
+        readmitted = nodeset(nodes)
         changed = []
         for array in _arrays(self.check().waiting):
-            now = nodeset(self.scheduler.excluded(array))
-            if now & back:
-                self.scheduler.exclude(array, str(now - back))
+            excluded = nodeset(self.scheduler.excluded(array))
+            if excluded & readmitted:
+                self.scheduler.exclude(array, str(excluded - readmitted))
                 changed.append(array)
-        self.note(EventKind.READMITTED, jobs=changed, nodes=str(back))
+        self.note(EventKind.READMITTED, jobs=changed, nodes=str(readmitted))
         return changed
 
     def _pools(self, waiting: Sequence[Job], usable: NodeSet) -> dict[str, NodeSet]:
-        """For each array the usable nodes of its partitions."""
-        names = {name for job in waiting for name in job.partition.split(",") if name}
+        """Return the usable nodes of each array's partitions."""
+        names = set(chain.from_iterable(map(_partitions, waiting)))
         members = {name: union(self.scheduler.members(name)) for name in names}
         pools: dict[str, NodeSet] = {}
         for job in waiting:
-            own = [members[name] for name in job.partition.split(",") if name]
-            pools[job.array] = usable & union(map(str, own)) if any(own) else usable
+            partitions = [members[name] for name in _partitions(job)]
+            pools[job.array] = usable & union(map(str, partitions)) if any(partitions) else usable
         return pools
 
 
+def _partitions(job: Job) -> list[str]:
+    return [name for name in job.partition.split(",") if name]
+
+
 def excluded_until(events: Sequence[Event]) -> dict[str, datetime]:
-    """Until when each node is excluded from what is queued; without those that a person has excluded."""
+    """Return when the exclusion of each node ends. Nodes that a person excluded have no end and are left out."""
     ends: dict[str, datetime] = {}
-    node_set = nodeset("")
+    by_person = nodeset("")
     for event in events:
         if event.kind is EventKind.EXCLUDED and "until" in event.data:
             ends |= dict.fromkeys(nodeset(event.data["nodes"]), datetime.fromisoformat(event.data["until"]))
         elif event.kind is EventKind.EXCLUDED:
-            node_set |= nodeset(event.data["nodes"])
+            by_person |= nodeset(event.data["nodes"])
         elif event.kind is EventKind.READMITTED:
-            back = nodeset(event.data["nodes"])
-            ends = {node: end for node, end in ends.items() if node not in back}
-    return {node: end for node, end in ends.items() if node not in node_set}
+            readmitted = nodeset(event.data["nodes"])
+            ends = {node: end for node, end in ends.items() if node not in readmitted}
+    return {node: end for node, end in ends.items() if node not in by_person}
 
 
-def _cut_off(history: TrainHistory) -> list[str]:
-    """The arrays of a cancellation that was begun and of which it is not known how far it came."""
-    begun = str(history.cancelling.data["job"]) if history.cancelling else ""
-    return [] if "_" in begun or not begun else begun.split(",")
+def _interrupted_arrays(history: TrainHistory) -> list[str]:
+    """Return the arrays of a cancellation that was begun and not recorded as done."""
+    jobs = str(history.cancelling.data["job"]) if history.cancelling else ""
+    return [] if "_" in jobs or not jobs else jobs.split(",")
 
 
 def _arrays(jobs: Sequence[Job]) -> list[str]:
-    """The ids of their arrays, the last first."""
+    """Return the ids of the jobs' arrays, the last first."""
     return sorted({job.array for job in jobs}, key=int, reverse=True)

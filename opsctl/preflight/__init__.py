@@ -1,1 +1,1 @@
-"""Every mistake that is known to have cost a queue slot, looked for before it costs one."""
+"""Checks that find known mistakes in a train before the train is submitted."""

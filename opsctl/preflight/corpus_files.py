@@ -1,4 +1,4 @@
-"""A corpus in Megatron's indexed format, by its header and its last entry: nothing large is read."""
+"""A corpus in Megatron's indexed format, from the header and the last entry of its index."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = struct.Struct("<QBQQ")
 """Version, type of a token, sequences, entries in the list of documents."""
 _WIDTHS = {1: (1,), 2: (1,), 3: (2,), 4: (4,), 5: (8,), 6: (2,), 7: (4,), 8: (2, 8)}
-"""Bytes of a token, by what the index calls its type (trainer.indexed)."""
+"""Bytes per token, by the type code in the index (trainer.indexed)."""
 
 
-def read(prefix: Path, named: str) -> CorpusFacts:
-    """What lies at `prefix`, which the user calls `named`. Never raises."""
+def read(prefix: Path, name: str) -> CorpusFacts:
+    """Read the corpus at `prefix`, which the user calls `name`. Never raises."""
     data, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
     try:
         missing = tuple(path.name for path in (data, index) if not path.is_file())
         if missing:
-            return CorpusFacts(prefix=named, missing=missing)
+            return CorpusFacts(prefix=name, missing=missing)
         tokens, width = _tokens(data, index)
     except (OSError, struct.error, ValueError) as error:
-        return CorpusFacts(prefix=named, problem=str(error))
-    vocabulary, tokenizer = _about(Path(f"{prefix}.json"))
-    return CorpusFacts(prefix=named, tokens=tokens, width=width, vocabulary=vocabulary, tokenizer=tokenizer)
+        return CorpusFacts(prefix=name, problem=str(error))
+    vocabulary, tokenizer = _read_description(Path(f"{prefix}.json"))
+    return CorpusFacts(prefix=name, tokens=tokens, width=width, vocabulary=vocabulary, tokenizer=tokenizer)
 
 
 def _tokens(data: Path, index: Path) -> tuple[int, int]:
-    """Tokens, and bytes of each."""
+    """Return the number of tokens, and bytes per token. Raises ValueError for invalid files."""
     size, index_size = data.stat().st_size, index.stat().st_size
     with index.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
@@ -40,7 +40,7 @@ def _tokens(data: Path, index: Path) -> tuple[int, int]:
         if version != 1 or code not in _WIDTHS:
             raise ValueError(f"{index.name}: version {version} and token type {code} are not known")
         if index_size != (expected := start + 12 * sequences + 8 * documents):
-            raise ValueError(f"{index.name} has {index_size} bytes, and should have {expected}: it was cut short")
+            raise ValueError(f"{index.name} has {index_size} bytes, and should have {expected}: the file is truncated")
         if not sequences:
             return 0, _WIDTHS[code][0]
         file.seek(start + 4 * (sequences - 1))
@@ -53,23 +53,23 @@ def _tokens(data: Path, index: Path) -> tuple[int, int]:
     raise ValueError(f"{data.name} has {size} bytes, but its index records {offset + length * _WIDTHS[code][0]}")
 
 
-def _about(path: Path) -> tuple[int | None, str]:
-    """What trainer.prepare wrote beside it."""
+def _read_description(path: Path) -> tuple[int | None, str]:
+    """Return vocabulary size and tokenizer from the file that trainer.prepare wrote."""
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-        vocabulary, tokenizer = given.get("vocabulary"), given.get("tokenizer", "")
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        vocabulary, tokenizer = fields.get("vocabulary"), fields.get("tokenizer", "")
     except (OSError, ValueError, AttributeError):
         return None, ""
     return (vocabulary if isinstance(vocabulary, int) else None), str(tokenizer)
 
 
 def tokenizer_size(path: Path) -> int | None:
-    """Tokens that a `tokenizer.json`, or the one in a directory, knows: one more than its highest id."""
+    """Return the size of a tokenizer (highest id plus one) from `tokenizer.json` or its directory; None if invalid."""
     try:
         file = path / "tokenizer.json" if path.is_dir() else path
-        given = json.loads(file.read_text(encoding="utf-8"))
-        vocabulary = given["model"]["vocab"]
+        fields = json.loads(file.read_text(encoding="utf-8"))
+        vocabulary = fields["model"]["vocab"]
         ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
-        return 1 + int(max([*ids, *(each["id"] for each in given.get("added_tokens", ()))]))
+        return 1 + int(max([*ids, *(token["id"] for token in fields.get("added_tokens", ()))]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

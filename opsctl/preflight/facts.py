@@ -1,4 +1,4 @@
-"""What is known of the place where a train is to run. Gathered once (gather.py); checks get it as an argument."""
+"""Facts about the cluster and the files of a train, gathered once (gather_facts.py) and passed to every check."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from opsctl.model import Accounting, Job, Limits, Node, Partition, Reservation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What this Slurm is and allows, for whoever launches."""
+    """Slurm's nodes, partitions and limits for this user."""
 
     partitions: tuple[Partition, ...]
     limits: Limits
     nodes: tuple[Node, ...]
     accounting: Accounting | None = None
-    """What the user may do; None where nobody keeps accounts, or nobody could say."""
+    """The user's accounts and limits; None without accounting, or if accounting does not answer."""
     members: tuple[str, ...] = ()
-    """The nodes of the partitions that are asked for."""
+    """The nodes of the train's partitions."""
     jobs: tuple[Job, ...] = ()
     reservations: tuple[Reservation, ...] = ()
-    unasked: Mapping[str, str] = field(default_factory=dict)
-    """What Slurm would not say, and why."""
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    """Facts that Slurm did not return, and why."""
 
     @property
     def accounts(self) -> list[str]:
-        """Those that the user may charge, as far as that is known."""
+        """The accounts that the user may use; empty if unknown."""
         return self.accounting.accounts if self.accounting else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmedSwitch:
-    """A switch that would stop the train as it starts."""
+    """A switch that would stop the train at its start."""
 
     switch: str
     by: str
@@ -44,42 +44,42 @@ class ArmedSwitch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeSpace:
-    """What is left where checkpoints go."""
+    """Free space where checkpoints are written."""
 
     filesystem: str
     free: int
-    """Bytes that can be relied upon."""
+    """Reliably free bytes."""
     inodes_free: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusFacts:
-    """One corpus in Megatron's indexed format, by its header."""
+    """One corpus in Megatron's indexed format, from its header."""
 
     prefix: str
     missing: tuple[str, ...] = ()
     problem: str = ""
-    """Why it cannot be what it should be."""
+    """Why the files are invalid; empty if they are valid."""
     tokens: int | None = None
     width: int | None = None
-    """Bytes of a token."""
+    """Bytes per token."""
     vocabulary: int | None = None
-    """What it was tokenized with, where that was written down."""
+    """Vocabulary size of the corpus's tokenizer, if recorded."""
     tokenizer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MisplacedPath:
-    """A file that the command names, which is not there where the trainer starts."""
+    """A file of the command that does not exist in the trainer's start directory."""
 
     path: str
     here: str = ""
-    """The directory from which it would be there: that in which launch was typed."""
+    """The directory of the launch, if the file exists there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """The newest complete checkpoint of the train, and how many there are."""
+    """The newest complete checkpoint of the train, and the number of checkpoints."""
 
     step: int
     kind: str
@@ -95,41 +95,41 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedNode:
-    """A node as it was seen last."""
+    """The last observation of a node by opsctl health."""
 
     node: str
     gpus: tuple[str, ...] = ()
-    """Their names, as the driver has them."""
+    """GPU names, as the driver reports them."""
     driver: str = ""
     shm_kb: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Empty or None is what was not found out; `unknown` says why where it matters."""
+    """All facts. Empty or None means unknown; `unknown` holds the reasons that matter."""
 
     now: datetime
     user: str
     cluster: ClusterFacts | None = None
     switches: tuple[ArmedSwitch, ...] = ()
-    room: FreeSpace | None = None
+    free_space: FreeSpace | None = None
     corpora: tuple[CorpusFacts, ...] = ()
     tokenizers: Mapping[str, int | None] = field(default_factory=dict)
-    """Tokens that each `tokenizer.json` knows, by its path; None for a file that does not say."""
+    """Number of tokens in each `tokenizer.json`, by path; None if the file has no vocabulary."""
     files: Mapping[str, bool] = field(default_factory=dict)
-    """Whether files that the command names are there."""
-    strays: tuple[MisplacedPath, ...] = ()
+    """Whether the files of the command exist."""
+    misplaced_paths: tuple[MisplacedPath, ...] = ()
     scripts: Mapping[str, str] = field(default_factory=dict)
-    """The text of shell scripts that the command names."""
+    """Text of the shell scripts of the command, by path."""
     deepspeed: Mapping[str, Any] = field(default_factory=dict)
-    """DeepSpeed's own settings, from the file that the command names."""
-    seen: tuple[ObservedNode, ...] = ()
+    """DeepSpeed's settings, from the file of the command."""
+    observed_nodes: tuple[ObservedNode, ...] = ()
     gpu: str = ""
-    """The kind of GPU that the train would get, as opsctl.calc.accelerators names it."""
+    """The kind of GPU that the train would get, by its name in opsctl.calc.accelerators."""
     saved: SavedCheckpoint | None = None
     step_s: float | None = None
-    """What a step took lately, by the train's own log."""
+    """Recent step time, from the train's log."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """What the trainer would run with, or ran with last: torch, nccl, …"""
+    """Versions of torch, nccl and others that the trainer would use, or used last."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """What could not be looked at, and why."""
+    """Facts that could not be gathered, and why."""

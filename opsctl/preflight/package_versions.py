@@ -1,4 +1,4 @@
-"""Which torch and which NCCL the trainer will run with, as far as that can be known before it does."""
+"""Versions of torch and NCCL that the trainer will use, as far as known before it starts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from opsctl.ports import Runner, TimedOut
 from opsctl.settings.loader import TrainSettings
 from opsctl.state.run_dir import Attempt, RunDir
 
-NAMES = {"torch": "torch", "deepspeed": "deepspeed", "nvidia-nccl-cu11": "nccl", "nvidia-nccl-cu12": "nccl",
-         "nvidia-nccl-cu13": "nccl"}  # fmt: skip
-"""Packages, and what we call what is in them."""
-ASK = """import importlib.metadata as m, json, sys
+NAMES = {
+    "torch": "torch",
+    "deepspeed": "deepspeed",
+    "nvidia-nccl-cu11": "nccl",
+    "nvidia-nccl-cu12": "nccl",
+    "nvidia-nccl-cu13": "nccl",
+}
+"""Packages, and the software that each package holds."""
+LIST_VERSIONS = """import importlib.metadata as m, json, sys
 found = {}
 for name in sys.argv[1:]:
     try: found[name] = m.version(name)
@@ -24,35 +29,36 @@ print(json.dumps(found))"""
 
 
 def versions(train: TrainSettings, run: RunDir, runner: Runner) -> dict[str, str]:
-    """Of the embedded trainer's interpreter, else of the last attempt's list of packages; empty where neither tells."""
+    """Return versions from the embedded trainer's interpreter, else from the last attempt; empty if unknown."""
     if train.command:
-        return _named(_of_last_attempt(run))
+        return _by_software(_list_of_last_attempt(run))
     if train.python and train.python != sys.executable:
         with contextlib.suppress(OpsctlError, TimedOut, ValueError):
-            done = runner.run((train.python, "-P", "-c", ASK, *NAMES), timeout=10)
-            return _named(json.loads(done.out)) if done.code == 0 else {}
+            completed = runner.run((train.python, "-P", "-c", LIST_VERSIONS, *NAMES), timeout=10)
+            return _by_software(json.loads(completed.out)) if completed.code == 0 else {}
         return {}
-    found = {}
+    installed = {}
     for name in NAMES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return _named(found)
+            installed[name] = metadata.version(name)
+    return _by_software(installed)
 
 
-def _named(found: dict[str, str]) -> dict[str, str]:
-    return {NAMES[name]: version for name, version in found.items() if name in NAMES}
+def _by_software(packages: dict[str, str]) -> dict[str, str]:
+    return {NAMES[name]: version for name, version in packages.items() if name in NAMES}
 
 
-def _of_last_attempt(run: RunDir) -> dict[str, str]:
-    """From its `packages.txt`, which pip freeze wrote."""
-    newest = max((attempt for attempt in run.attempts() if attempt.repro.is_dir()), key=_when, default=None)
+def _list_of_last_attempt(run: RunDir) -> dict[str, str]:
+    """Read `packages.txt` of the last attempt, in the format of pip freeze."""
+    newest = max((attempt for attempt in run.attempts() if attempt.repro.is_dir()), key=_read_mtime, default=None)
     if newest is None:
         return {}
     with contextlib.suppress(OSError):
         lines = (newest.repro / "packages.txt").read_text(encoding="utf-8").splitlines()
-        return {name.lower(): version for line in lines for name, _, version in [line.partition("==")] if version}
+        rows = (line.partition("==") for line in lines)
+        return {name.lower(): version for name, _, version in rows if version}
     return {}
 
 
-def _when(attempt: Attempt) -> float:
+def _read_mtime(attempt: Attempt) -> float:
     return attempt.path.stat().st_mtime

@@ -1,4 +1,4 @@
-"""The nouns of preflight: what is to be launched, what was found out about where, and what checks say of it."""
+"""The types of preflight: the launch request, the check, and the problem that a check reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opsctl.settings.loader import TrainSettings
 
 
 class ProblemLevel(StrEnum):
-    """An ERROR keeps the train from being launched, a WARNING does so with --strict."""
+    """An ERROR prevents the launch; a WARNING fails `opsctl preflight --strict`."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -22,20 +22,20 @@ class ProblemLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong, or worth knowing."""
+    """One mistake, or one fact worth knowing."""
 
     level: ProblemLevel
     what: str
-    """One line, with the numbers."""
+    """The problem in one line, with its numbers."""
     remedy: str
     check: str = ""
     source: str = ""
-    """Where it is known from: the document, the formula, or the thread."""
+    """The document, formula or thread behind the check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """What is to be launched."""
+    """The train that is to be launched."""
 
     train: TrainSettings
     spec: JobSpec
@@ -43,12 +43,12 @@ class LaunchRequest:
 
     @property
     def has_gpus(self) -> bool:
-        return self.spec.gpus_per_node > 0 or any("gpu" in each for each in self.spec.extra)
+        return self.spec.gpus_per_node > 0 or any("gpu" in option for option in self.spec.extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check: a pure function of what is to be launched and of what was found out."""
+    """One check: a pure function of the launch request and the facts."""
 
     check: Callable[[LaunchRequest, Facts], Iterator[Problem]]
     source: str
@@ -67,10 +67,8 @@ def note(what: str, remedy: str) -> Problem:
 
 
 def judge(checks: Iterable[tuple[str, Check]], request: LaunchRequest, facts: Facts) -> list[Problem]:
-    """All that `checks` have to say: errors first, then warnings, then notes."""
-    problems = [
-        replace(problem, check=name, source=check.source)
-        for name, check in checks
-        for problem in check.check(request, facts)
-    ]
+    """Run all checks; return errors first, then warnings, then notes."""
+    problems: list[Problem] = []
+    for name, check in checks:
+        problems += [replace(problem, check=name, source=check.source) for problem in check.check(request, facts)]
     return sorted(problems, key=lambda problem: list(ProblemLevel).index(problem.level))

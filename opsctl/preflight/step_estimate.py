@@ -1,4 +1,4 @@
-"""How long a step and a save take: as measured in the train's last attempt, else as foreseen."""
+"""The time of a step and of a save: measured in the last attempt, else predicted."""
 
 from __future__ import annotations
 
@@ -14,36 +14,39 @@ from opsctl.trainer import flops
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEstimate:
-    """Seconds; None is not known."""
+    """Times in seconds; None means unknown."""
 
     step_s: float | None
     save_s: float | None
 
     @property
     def stop_s(self) -> float | None:
-        """To finish a step and save, twice over, for safety."""
-        return 2 * (self.step_s + self.save_s) if self.step_s is not None and self.save_s is not None else None
+        """Twice the time to finish a step and save."""
+        if self.step_s is None or self.save_s is None:
+            return None
+        return 2 * (self.step_s + self.save_s)
 
 
-def in_words(seconds: float) -> str:
-    """`0.52 s`, `102 s`, `42 min`, `8.5 h`."""
+def show_seconds(seconds: float) -> str:
+    """Show a time: `0.52 s`, `102 s`, `42 min`, `8.5 h`."""
     if seconds < 600:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def pace(request: LaunchRequest, facts: Facts) -> StepEstimate:
+def estimate_step(request: LaunchRequest, facts: Facts) -> StepEstimate:
+    """Return the times of a step and a save, measured if possible."""
     saved = facts.saved
     return StepEstimate(
-        step_s=facts.step_s or (saved.slowest_step_s if saved else 0) or _foreseen_step_s(request, facts),
-        save_s=(saved.save_s if saved else 0) or _foreseen_save_s(request),
+        step_s=facts.step_s or (saved.slowest_step_s if saved else 0) or _predict_step_s(request, facts),
+        save_s=(saved.save_s if saved else 0) or _predict_save_s(request),
     )
 
 
-def _foreseen_step_s(request: LaunchRequest, facts: Facts) -> float | None:
-    """By the prequel's measurements (docs/explanation/planning-model.md).
+def _predict_step_s(request: LaunchRequest, facts: Facts) -> float | None:
+    """Predict a step from the prequel's measurements (docs/explanation/planning-model.md).
 
-    Only for a layout that can run, on GPUs that are known.
+    None for invalid layouts and unknown GPUs.
     """
     recipe, shape, spec = request.recipe, request.recipe.shape(), request.spec
     world = spec.nodes * spec.processes_per_node
@@ -57,7 +60,7 @@ def _foreseen_step_s(request: LaunchRequest, facts: Facts) -> float | None:
     return sum(step_time.predict(shape, recipe.topology(world), cluster, batch=recipe.global_batch).values())
 
 
-def _foreseen_save_s(request: LaunchRequest) -> float | None:
+def _predict_save_s(request: LaunchRequest) -> float | None:
     count = request.recipe.parameters()
     ranks = request.spec.nodes * request.spec.processes_per_node
     return flops.assumed_save_s(total_parameters=count, ranks=ranks) if count else None

@@ -20,7 +20,7 @@ from opsctl.nodesets import expand
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, judge
-from opsctl.preflight.recipe import recipe
+from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, find_trainer_problems, parse
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ class Case:
             fields["command"] = changed(fields["command"], self.given.get("flags", {}))
         train = parse(TrainSettings, fields, self.name, extra=find_trainer_problems(fields, layout=False))
         spec = job_spec(train, SiteSettings(root="/trains"), after=self.given.get("after", ""))
-        return LaunchRequest(train=train, spec=spec, recipe=recipe(train))
+        return LaunchRequest(train=train, spec=spec, recipe=read_recipe(train))
 
     def findings(self) -> list[Problem]:
         fields = deepcopy(BASE)

@@ -1,7 +1,7 @@
-"""Who may run what: accounts, QOS, and the limits that they set.
+"""Accounts, QOS, and the limits that they set.
 
-A job that is beyond such a limit by itself is refused (MaxSubmit, or a QOS with DenyOnLimit), or waits for ever. One
-that is beyond it together with others waits for its turn, which is no finding.
+Slurm refuses a job that exceeds a limit alone (MaxSubmit, or a QOS with DenyOnLimit), or lets the job wait for ever. A
+job that exceeds a limit only together with other jobs waits for these jobs, which is no problem.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ from difflib import get_close_matches
 
 from opsctl.model import JobSpec
 from opsctl.preflight.checks.slurm import as_slurm, asked
-from opsctl.preflight.effective_limits import Bound, in_force, named, own
+from opsctl.preflight.effective_limits import Bound, find_limits, named, own
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 from opsctl.units import parse_slurm_minutes
 
 EXACT = frozenset({"node", "gres/gpu"})
-"""CPUs may become more: of a node that is taken whole, or where Slurm gives out cores."""
+"""Resources whose amount is exact. Slurm may add CPUs, for whole nodes or whole cores."""
 GPUS = re.compile(r"--(?:gres=gpu:|gpus-per-node=)(?:[\w.-]+:)?(\d+)", re.ASCII)
-AT_MOST = {"MaxTRES": "for a job", "MaxTRESPU": "for all jobs of a user together",
-           "MaxTRESPA": "for all jobs of an account together", "GrpTRES": "for all its jobs together",
-           "MaxTRESPerNode": "for a job on one node", "MaxTRESMins": "for a job, times its minutes",
-           "GrpTRESRunMins": "for all that runs together, times its minutes"}  # fmt: skip
+AT_MOST = {
+    "MaxTRES": "for a job",
+    "MaxTRESPU": "for all jobs of a user together",
+    "MaxTRESPA": "for all jobs of an account together",
+    "GrpTRES": "for all its jobs together",
+    "MaxTRESPerNode": "for a job on one node",
+    "MaxTRESMins": "for a job, times its minutes",
+    "GrpTRESRunMins": "for all that runs together, times its minutes",
+}
 NONE_RUNS = frozenset({"MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs"})
 QUEUED = frozenset({"MaxSubmit", "MaxSubmitPU", "MaxSubmitPA", "GrpSubmit"})
 
@@ -31,53 +36,56 @@ QUEUED = frozenset({"MaxSubmit", "MaxSubmitPU", "MaxSubmitPA", "GrpSubmit"})
 def account(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if facts.cluster is None or facts.cluster.accounting is None:
         return
-    known, given, is_enforced = facts.cluster.accounting, request.spec.account, _enforced(facts.cluster, "associations")
-    mine = known.accounts
-    remedy = "charge one of yours, or have yourself added to it"
-    if given and given.lower() not in {each.lower() for each in mine}:
-        text = f"[slurm] account: {given!r} is not yours to charge; you have: {', '.join(mine) or 'none'}"
+    account, is_enforced = request.spec.account, _enforced(facts.cluster, "associations")
+    accounts = facts.cluster.accounting.accounts
+    remedy = "use one of your accounts, or ask to be added to this account"
+    if account and account.lower() not in {name.lower() for name in accounts}:
+        text = f"[slurm] account: you may not use {account!r}; you have: {', '.join(accounts) or 'none'}"
         if is_enforced:
             yield error(text, remedy)
         else:
-            yield warning(f"{text}; this Slurm would not refuse it, and charge another", remedy)
-    elif is_enforced and not mine:
-        yield error("[slurm] account: you have none here, and without one this Slurm runs nothing", remedy)
+            yield warning(f"{text}; this Slurm would accept the job and charge another account", remedy)
+    elif is_enforced and not accounts:
+        yield error("[slurm] account: you have none here, and this Slurm runs no job without an account", remedy)
 
 
 def qos(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    given = request.spec.qos
-    if not given or facts.cluster is None or facts.cluster.accounting is None:
+    name = request.spec.qos
+    if not name or facts.cluster is None or facts.cluster.accounting is None:
         return
     known, is_enforced = facts.cluster.accounting, _enforced(facts.cluster, "qos")
-    names = [qo.name for qo in known.qos]
-    mine = own(known, request.spec, "")
-    if named(known, given) is None:
-        near = get_close_matches(given, names, 1)
+    names = [qos.name for qos in known.qos]
+    association = own(known, request.spec, "")
+    if named(known, name) is None:
+        near = get_close_matches(name, names, 1)
         advice = f"did you mean {near[0]!r}? " if near else ""
-        text = f"[slurm] qos: there is no {given!r} here; {advice}there are: {', '.join(names)}"
+        text = f"[slurm] qos: there is no {name!r} here; {advice}there are: {', '.join(names)}"
         if is_enforced:
-            yield error(text, "name one of these, or none")
+            yield error(text, "set qos to one of these, or leave qos out")
         else:
-            yield warning(f"{text}; this Slurm would not refuse it, and run it without", "name one of these, or none")
-    elif is_enforced and mine and mine.qos and given.lower() not in {qo.lower() for qo in mine.qos}:
+            yield warning(
+                f"{text}; this Slurm would accept the job and ignore the QOS",
+                "set qos to one of these, or leave qos out",
+            )
+    elif is_enforced and association and association.qos and name.lower() not in map(str.lower, association.qos):
         yield error(
-            f"[slurm] qos: {given!r} is not for you in account {mine.account!r}; there you have: {', '.join(mine.qos)}",
-            "take one of these, or another account",
+            f"[slurm] qos: account {association.account!r} may not use {name!r}; it has: {', '.join(association.qos)}",
+            "set qos to one of these, or use another account",
         )
 
 
-def _enforced(cluster: ClusterFacts, what: str) -> bool:
-    return what in cluster.limits.enforced
+def _enforced(cluster: ClusterFacts, policy: str) -> bool:
+    return policy in cluster.limits.enforced
 
 
 def limits(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """Of several partitions one whose limits it keeps is enough, as for `partition`."""
+    """Report limits only if the job exceeds them in every partition, as for `partition`."""
     cluster = facts.cluster
     if cluster is None or cluster.accounting is None or not _enforced(cluster, "limits"):
         return
     known = {partition.name: partition for partition in cluster.partitions}
     names = [name for name in asked(request.spec, cluster.partitions) if name in known]
-    judged = [list(_beyond(request.spec, in_force(request.spec, cluster.accounting, known[name]))) for name in names]
+    judged = [list(_beyond(request.spec, find_limits(request.spec, cluster.accounting, known[name]))) for name in names]
     if judged and all(judged):
         yield from dict.fromkeys(problem for problems in judged for problem in problems)
 
@@ -85,45 +93,49 @@ def limits(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 def _beyond(spec: JobSpec, bounds: Mapping[str, Bound]) -> Iterator[Problem]:
     for key, (most, whose) in bounds.items():
         limit, _, resource = key.partition(" ")
-        said = _of_resource(spec, limit, resource, most) if resource else _of_jobs(spec, limit, most)
-        if said:
-            asked_for, rule, remedy = said
-            yield error(f"[slurm] {asked_for}: {whose} {rule} ({limit})", remedy)
+        excess = _of_resource(spec, limit, resource, most) if resource else _of_jobs(spec, limit, most)
+        if excess:
+            setting, rule, remedy = excess
+            yield error(f"[slurm] {setting}: {whose} {rule} ({limit})", remedy)
 
 
 def _of_jobs(spec: JobSpec, limit: str, most: int) -> tuple[str, str, str] | None:
-    """What is asked for, what stands against it, and what to do; None where it is within the limit."""
+    """Return setting, rule and remedy of a limit that counts jobs or time; None within the limit."""
     minutes, tasks = parse_slurm_minutes(spec.time_limit), f"tasks = {spec.tasks}"
     if limit == "MaxWall" and minutes is not None and minutes > most:
-        short = f"allows {as_slurm(most)} at the most"
-        return f"time_limit = {spec.time_limit}", short, "a shorter time_limit, and more tasks; or another QOS"
+        short = f"allows at most {as_slurm(most)}"
+        return f"time_limit = {spec.time_limit}", short, "set a shorter time_limit and more tasks, or use another QOS"
     if limit in QUEUED and spec.tasks > most:
-        return tasks, f"lets {most} be queued at the most", "fewer now; later more behind them, with launch --after"
+        return (
+            tasks,
+            f"allows at most {most} queued tasks",
+            "set fewer tasks now, and add tasks later with launch --after",
+        )
     if limit in NONE_RUNS and most == 0:
-        return tasks, "lets none of them run", "another QOS or account, or ask for more"
+        return tasks, "allows no running job", "use another QOS or account, or ask for a higher limit"
     return None
 
 
 def _of_resource(spec: JobSpec, limit: str, resource: str, most: int) -> tuple[str, str, str] | None:
-    """The same for what is counted of a resource."""
+    """Return setting, rule and remedy of a limit on a resource; None within the limit."""
     need = _need(spec).get(resource)
     if need is None:
         return None
     amount = need // spec.nodes if limit == "MaxTRESPerNode" else need
     if limit.endswith("Mins"):
         amount *= parse_slurm_minutes(spec.time_limit) or 0
-    setting = {"node": "", "gres/gpu": f" of {need // spec.nodes} GPUs", "cpu": f" of {need // spec.nodes} CPUs"}
-    asked_for = f"nodes = {spec.nodes}{setting[resource]}"
+    per_node = {"node": "", "gres/gpu": f" of {need // spec.nodes} GPUs", "cpu": f" of {need // spec.nodes} CPUs"}
+    request = f"nodes = {spec.nodes}{per_node[resource]}"
     unit = "" if amount == spec.nodes else f", {resource}={amount}"
     if limit in AT_MOST and amount > most:
-        return asked_for + unit, f"allows {most} {AT_MOST[limit]}", "fewer; or another QOS or account that allows it"
+        return request + unit, f"allows {most} {AT_MOST[limit]}", "set fewer nodes, or use another QOS or account"
     if limit == "MinTRES" and resource in EXACT and amount < most:
-        return asked_for + unit, f"wants {most} of a job", "more, or another QOS"
+        return request + unit, f"requires {most} of a job", "set more nodes, or use another QOS"
     return None
 
 
 def _need(spec: JobSpec) -> dict[str, int]:
-    """What the job takes of each resource, at the least."""
-    numbers = [int(match[1]) for each in spec.extra if (match := GPUS.fullmatch(each))]
+    """Return the least amount of each resource that the job takes."""
+    numbers = [int(match[1]) for option in spec.extra if (match := GPUS.fullmatch(option))]
     gpus, cpus = max([spec.gpus_per_node, *numbers]), spec.processes_per_node * spec.cpus_per_process
     return {"node": spec.nodes, "gres/gpu": spec.nodes * gpus, "cpu": spec.nodes * cpus}

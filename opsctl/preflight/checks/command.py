@@ -1,4 +1,4 @@
-"""Does the command find its own files?"""
+"""The files that the command names."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 
 
 def files(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """sbatch starts a job where it was submitted, opsctl a task where nothing changes until it runs."""
+    """opsctl starts a task in its run directory or [setup] directory, not in the directory of the launch."""
     directory = request.train.setup.directory
     if facts.files.get(directory) is False:
-        yield error(f"[setup] directory = {directory} is not there", "correct the path; compute nodes must see it too")
+        yield error(
+            f"[setup] directory = {directory} does not exist", "correct the path; compute nodes must see it too"
+        )
         return
     start = directory or "its run directory"
-    for stray in facts.strays:
-        if stray.here:
+    for file in facts.misplaced_paths:
+        if file.here:
             yield error(
-                f"command: {stray.path} is in {stray.here}, and the trainer starts in {start}, where it is not",
-                f'[setup] directory = "{stray.here}", or its whole path',
+                f"command: {file.path} is in {file.here}, but the trainer starts in {start}",
+                f'set [setup] directory = "{file.here}", or use the absolute path',
             )
         else:
-            where = "" if stray.path.startswith("/") else f", seen from {start}"
+            where = "" if file.path.startswith("/") else f" in {start}"
             yield warning(
-                f"command: {stray.path} is not there{where}", "correct the path; compute nodes must see it too"
+                f"command: {file.path} does not exist{where}", "correct the path; compute nodes must see it too"
             )

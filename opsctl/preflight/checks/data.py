@@ -1,4 +1,4 @@
-"""Corpora and tokenizers: there, whole, and made for this model."""
+"""Corpora and tokenizers: present, complete, and made for this model."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 
 
 def data(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    for corpus_facts in facts.corpora:
-        if corpus_facts.missing:
+    for corpus in facts.corpora:
+        if corpus.missing:
             name = request.recipe.name("data")
-            yield error(f"{name} {corpus_facts.prefix}: no {_and(corpus_facts.missing)}", _make(request, corpus_facts))
-        elif corpus_facts.problem:
-            yield error(f"corpus {corpus_facts.prefix}: {corpus_facts.problem}", _make(request, corpus_facts))
-        elif (
-            corpus_facts.tokens is not None
-            and request.recipe.sequence
-            and corpus_facts.tokens <= request.recipe.sequence
-        ):
+            yield error(f"{name} {corpus.prefix}: no {_and(corpus.missing)}", _make(request, corpus))
+        elif corpus.problem:
+            yield error(f"corpus {corpus.prefix}: {corpus.problem}", _make(request, corpus))
+        elif corpus.tokens is not None and request.recipe.sequence and corpus.tokens <= request.recipe.sequence:
             yield error(
-                f"corpus {corpus_facts.prefix} has {corpus_facts.tokens} tokens, too few for one sample"
+                f"corpus {corpus.prefix} has {corpus.tokens} tokens, too few for one sample"
                 f" of {request.recipe.sequence}",
-                "more text, or a shorter sequence",
+                "add text, or set a shorter sequence",
             )
 
 
@@ -31,46 +27,45 @@ def _make(request: LaunchRequest, corpus: CorpusFacts) -> str:
     how = (
         f"python -m opsctl.trainer.prepare --input TEXT --output {corpus.prefix}"
         if request.recipe.is_embedded
-        else "preprocess it"
+        else "preprocess the corpus"
     )
-    return f"{how}; relative paths are relative to where you type this"
+    return f"{how}; relative paths start at the current directory"
 
 
 def tokens(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """A model with fewer rows than there are tokens ends with an index out of range, on a GPU with a puzzle."""
+    """A model with fewer rows than tokens fails with an index out of range, on a GPU with an obscure error."""
     rows = request.recipe.vocabulary
-    for corpus_facts in facts.corpora:
-        if rows and corpus_facts.vocabulary and corpus_facts.vocabulary > rows:
+    for corpus in facts.corpora:
+        if rows and corpus.vocabulary and corpus.vocabulary > rows:
             yield error(
-                f"{request.recipe.name('vocabulary')} is {rows}, and corpus {corpus_facts.prefix} was"
+                f"{request.recipe.name('vocabulary')} is {rows}, and corpus {corpus.prefix} was"
                 " made with a vocabulary of"
-                f" {corpus_facts.vocabulary}",
-                f"at least {corpus_facts.vocabulary}, rounded up to a multiple of 128 x tensor",
+                f" {corpus.vocabulary}",
+                f"set at least {corpus.vocabulary}, rounded up to a multiple of 128 x tensor",
             )
-        elif rows and corpus_facts.width == 2 and rows > 65536:
+        elif rows and corpus.width == 2 and rows > 65536:
             yield warning(
-                f"corpus {corpus_facts.prefix} has tokens of 2 bytes, so none above 65535, and the model"
-                f" has {rows} rows",
-                "is it the right corpus? else those rows are never trained",
+                f"corpus {corpus.prefix} has tokens of 2 bytes, so none above 65535, but the model has {rows} rows",
+                "check the corpus: rows above 65535 would never be trained",
             )
     for path, known in facts.tokenizers.items():
         if rows and known and known > rows:
             yield error(
-                f"{request.recipe.name('vocabulary')} is {rows}, and tokenizer {path} knows {known} tokens",
-                f"at least {known}, rounded up to a multiple of 128 x tensor",
+                f"{request.recipe.name('vocabulary')} is {rows}, but tokenizer {path} knows {known} tokens",
+                f"set at least {known}, rounded up to a multiple of 128 x tensor",
             )
 
 
 def tokenizer(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     for path in request.recipe.tokenizers:
         if facts.files.get(path) is False:
-            yield error(f"tokenizer {path} is not there", "correct the path; compute nodes must see it too")
-    made = {corpus_facts.tokenizer: corpus_facts.prefix for corpus_facts in facts.corpora if corpus_facts.tokenizer}
-    if len(made) > 1:
-        text = "; ".join(f"{prefix}: {name[:19]}" for name, prefix in made.items())
+            yield error(f"tokenizer {path} does not exist", "correct the path; compute nodes must see it too")
+    prefixes = {corpus.tokenizer: corpus.prefix for corpus in facts.corpora if corpus.tokenizer}
+    if len(prefixes) > 1:
+        text = "; ".join(f"{prefix}: {name[:19]}" for name, prefix in prefixes.items())
         yield error(
-            f"the corpora were made with {len(made)} tokenizers, so one number means different words: {text}",
-            "prepare them all with the same one",
+            f"the corpora were made with {len(prefixes)} tokenizers, so one token id means different words: {text}",
+            "prepare all corpora with the same tokenizer",
         )
 
 

@@ -1,10 +1,10 @@
-"""Numbers that stand in two places, and must be the same."""
+"""Numbers that are set in two places and must agree."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.preflight.command_flags import assigned, directives, number, whole
+from opsctl.preflight.command_flags import directives, find_assignments, number, parse_whole
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error
 
@@ -14,18 +14,18 @@ WORLD = ("WORLD_SIZE", "NGPUS", "N_GPUS")
 
 
 def nodes(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """In flags, in variables, and in `#SBATCH` lines of a script that is now run by a job."""
+    """Compare flags, variables and `#SBATCH` lines of scripts with [slurm] nodes."""
     spec = request.spec
-    said = [
+    counts = [
         *_flagged(request, "nnodes", "num-nodes"),
         *_set(request, facts, NODES),
         *_directive(facts, "--nodes"),
     ]
-    for where, count in said:
+    for where, count in counts:
         if count != spec.nodes:
             yield error(
                 f"{where} is {count}, and [slurm] nodes = {spec.nodes}: the ranks would wait for each other for ever",
-                "derive it: {{ nodes }} in the command, $NNODES in scripts",
+                "use {{ nodes }} in the command, $NNODES in scripts",
             )
 
 
@@ -36,24 +36,25 @@ def ranks(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         *_flagged(request, "nproc-per-node", "num-gpus", "gpus-per-node"),
         *_set(request, facts, RANKS),
     ]:
-        if count != (wanted := _ranks_of_a_node(request)):
-            yield error(f"{where} is {count}, and a node has {wanted} ranks", "the same number, or derive it")
+        expected = _ranks_per_node(request)
+        if count != expected:
+            yield error(f"{where} is {count}, but a node has {expected} ranks", f"set {expected}")
     for where, count in [*_flagged(request, "world-size"), *_set(request, facts, WORLD)]:
         if spec.processes_per_node > 1 and count != world:
             yield error(
                 f"{where} is {count}, and there are {spec.nodes} x {spec.processes_per_node} = {world} ranks",
-                "derive it: {{ world_size }} in the command, $WORLD_SIZE in scripts",
+                "use {{ world_size }} in the command, $WORLD_SIZE in scripts",
             )
 
 
-def _ranks_of_a_node(request: LaunchRequest) -> int:
-    """A launcher that is run once per node starts one for each GPU."""
+def _ranks_per_node(request: LaunchRequest) -> int:
+    """A launcher that runs once per node starts one rank for each GPU."""
     spec = request.spec
     return spec.processes_per_node if spec.processes_per_node > 1 else spec.gpus_per_node or 1
 
 
 def batch_twice(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """DeepSpeed's file beside the command's flags."""
+    """Compare DeepSpeed's file with the flags of the command."""
     recipe = request.recipe
     for ours, theirs in (
         ("micro_batch", "train_micro_batch_size_per_gpu"),
@@ -62,17 +63,19 @@ def batch_twice(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         here, there = getattr(recipe, ours), facts.deepspeed.get(theirs)
         if isinstance(there, int) and here is not None and here != there:
             yield error(
-                f"{recipe.name(ours)} is {here}, and DeepSpeed's file has {theirs} = {there}", "the same in both"
+                f"{recipe.name(ours)} is {here}, but DeepSpeed's file has {theirs} = {there}",
+                "set the same value in both",
             )
     zero = facts.deepspeed.get("zero_optimization", {})
-    stage, said = zero.get("stage") if isinstance(zero, dict) else None, number(recipe.said, "zero-stage")
-    if isinstance(stage, int) and said is not None and said != stage:
-        yield error(f"--zero-stage is {said}, and DeepSpeed's file has stage = {stage}", "the same in both")
+    stage = zero.get("stage") if isinstance(zero, dict) else None
+    flag = number(recipe.flags, "zero-stage")
+    if isinstance(stage, int) and flag is not None and flag != stage:
+        yield error(f"--zero-stage is {flag}, but DeepSpeed's file has stage = {stage}", "set the same value in both")
 
 
 def _flagged(request: LaunchRequest, *names: str) -> Iterator[tuple[str, int]]:
     for name in names:
-        if (count := number(request.recipe.said, name)) is not None:
+        if (count := number(request.recipe.flags, name)) is not None:
             yield f"command: --{name}", count
 
 
@@ -83,13 +86,13 @@ def _set(request: LaunchRequest, facts: Facts, names: tuple[str, ...]) -> Iterat
         **facts.scripts,
     }
     for name in names:
-        if (number := whole(request.train.environment.get(name, ""))) is not None:
+        if (number := parse_whole(request.train.environment.get(name, ""))) is not None:
             yield f"[environment] {name}", number
         for where, text in texts.items():
-            yield from ((f"{where}: {name}", count) for count in assigned(text, name))
+            yield from ((f"{where}: {name}", count) for count in find_assignments(text, name))
 
 
 def _directive(facts: Facts, name: str) -> Iterator[tuple[str, int]]:
     for where, text in facts.scripts.items():
-        if (number := whole(directives(text).get(name, ""))) is not None:
+        if (number := parse_whole(directives(text).get(name, ""))) is not None:
             yield f"{where}: #SBATCH {name}", number

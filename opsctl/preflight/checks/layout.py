@@ -1,4 +1,4 @@
-"""How the model and its batches are laid out over the ranks: what has to divide what."""
+"""The layout of model and batches over the ranks: which numbers must divide which."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warnin
 from opsctl.preflight.recipe import Recipe
 
 BUBBLE = 0.15
-"""tr1-13B at 128 nodes, 16 micro-batches for 4 stages, had 16 % and called it too large."""
+"""tr1-13B at 128 nodes, 16 micro-batches for 4 stages, had a bubble of 16 % and judged it too large."""
 
 
 def _world(request: LaunchRequest) -> int:
@@ -28,7 +28,7 @@ def processes(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
             f"{world} ranks ({request.spec.nodes} nodes x {request.spec.processes_per_node}) do not"
             " divide into replicas"
             f" of tensor {recipe.tensor} x pipeline {recipe.pipeline}{shared} = {recipe.model_ranks}",
-            "nodes so that they do: opsctl plan topology lists what fits",
+            "change nodes: opsctl plan topology lists the layouts that fit",
         )
 
 
@@ -36,45 +36,46 @@ def heads(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     recipe = request.recipe
     if recipe.heads and recipe.heads % recipe.tensor:
         yield error(
-            f"{recipe.name('heads')} is {recipe.heads}: it does not divide by tensor = {recipe.tensor}, and each rank"
+            f"{recipe.name('heads')} is {recipe.heads}: not divisible by tensor = {recipe.tensor}, but each rank"
             " takes whole heads",
-            "another tensor size, or other heads",
+            "change tensor or heads",
         )
     if recipe.hidden and recipe.heads and recipe.hidden % recipe.heads:
         yield error(
-            f"{recipe.name('hidden')} is {recipe.hidden}: it does not divide by {recipe.heads} heads", "so that it does"
+            f"{recipe.name('hidden')} is {recipe.hidden}: not divisible by {recipe.heads} heads",
+            "change hidden or heads",
         )
     elif recipe.hidden and recipe.heads and request.has_gpus and (size := recipe.hidden // recipe.heads) % 8:
         yield warning(
             f"{recipe.name('heads')} is {recipe.heads}: heads of {size} columns are not a multiple of 8, which tensor"
-            " cores want; such layers took a third longer",
-            f"hidden / heads = {-(-size // 8) * 8}, say",
+            " cores need; such layers took a third longer",
+            f"choose hidden / heads = {-(-size // 8) * 8}",
         )
     yield from _softmax(recipe)
 
 
 def _softmax(recipe: Recipe) -> Iterator[Problem]:
-    """Megatron's own softmax wants heads of a rank times micro batch in fours; flash attention does without it."""
-    if recipe.is_embedded or "use-flash-attn" in recipe.said or not (recipe.heads and recipe.micro_batch):
+    """Megatron's fused softmax needs a multiple of 4 heads per rank times micro batch; flash attention does not."""
+    if recipe.is_embedded or "use-flash-attn" in recipe.flags or not (recipe.heads and recipe.micro_batch):
         return
-    number, odd = divmod(recipe.heads, recipe.tensor)
-    if not odd and number * recipe.micro_batch % 4:
+    number, remainder = divmod(recipe.heads, recipe.tensor)
+    if not remainder and number * recipe.micro_batch % 4:
         yield note(
             f"{recipe.name('heads')} is {recipe.heads}: {number} heads of a rank x micro batch {recipe.micro_batch} are"
             " not a multiple of 4, so the fused softmax is not used",
-            "a micro batch or heads so that they are, or --use-flash-attn",
+            "change the micro batch or heads, or use --use-flash-attn",
         )
 
 
 def vocabulary(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    """Megatron pads its own."""
+    """Only for the embedded trainer: Megatron pads the vocabulary itself."""
     recipe = request.recipe
     rows, tensor = recipe.vocabulary, recipe.tensor
     if recipe.is_embedded and rows and rows % tensor:
         yield error(
-            f"{recipe.name('vocabulary')} is {rows}: it does not divide by tensor = {tensor}, and each rank holds as"
+            f"{recipe.name('vocabulary')} is {rows}: not divisible by tensor = {tensor}, but each rank holds as"
             " many rows of the embedding",
-            f"pad it to {-(-rows // tensor) * tensor}",
+            f"pad the vocabulary to {-(-rows // tensor) * tensor}",
         )
 
 
@@ -84,28 +85,30 @@ def stages(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     if not layers or pipeline == 1:
         return
     counted = layers + 2 * recipe.embedding_slots
-    what = f"{recipe.name('layers')} is {layers}" + (f", {counted} with embedding and output" * recipe.embedding_slots)
+    count = f"{recipe.name('layers')} is {layers}" + (f", {counted} with embedding and output" * recipe.embedding_slots)
     if pipeline > layers or (recipe.embedding_slots and pipeline == counted):
-        yield error(f"{what}: {pipeline} stages would leave some without a layer", f"pipeline at most {layers}")
+        yield error(
+            f"{count}: {pipeline} stages would leave a stage without a layer", f"set pipeline to at most {layers}"
+        )
     elif counted % pipeline:
-        say = warning if not recipe.is_embedded and "deepspeed" in recipe.said else error
+        problem = warning if not recipe.is_embedded and "deepspeed" in recipe.flags else error
         fuller = -(-counted // pipeline)
-        yield say(
-            f"{what}: it does not divide by {recipe.name('pipeline')} = {pipeline}, so stages of {fuller - 1} wait for"
+        yield problem(
+            f"{count}: not divisible by {recipe.name('pipeline')} = {pipeline}, so stages of {fuller - 1} wait for"
             f" those of {fuller}",
-            f"layers so that they divide, such as {layers - counted % pipeline}, or another pipeline size",
+            f"change layers, such as to {layers - counted % pipeline}, or change pipeline",
         )
 
 
 def tensor(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    """Tensor ranks are neighbours: one node must hold whole groups of them."""
+    """One node must hold whole groups of tensor ranks."""
     size, ranks = request.recipe.tensor, request.spec.processes_per_node
     if size > ranks or ranks % size:
         yield warning(
             f"{request.recipe.name('tensor')} is {size}, and a node has {ranks} ranks: its all-reduces of"
             " every layer go"
             " over the network",
-            f"a tensor size that divides {ranks}",
+            f"set a tensor size that divides {ranks}",
         )
 
 
@@ -113,11 +116,11 @@ def batch(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     recipe = request.recipe
     if recipe.global_batch is None or not _divides(request):
         return
-    unit, of = _unit(request)
+    unit, formula = _unit(request)
     if recipe.global_batch % unit:
         yield error(
-            f"{recipe.name('global_batch')} is {recipe.global_batch}: it is not a multiple of {of}",
-            f"such as {_near(recipe.global_batch, unit)}, or nodes so that the replicas divide it",
+            f"{recipe.name('global_batch')} is {recipe.global_batch}: it is not a multiple of {formula}",
+            f"set {_near(recipe.global_batch, unit)}, or change nodes",
         )
 
 
@@ -129,17 +132,17 @@ def ramp(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     if start > recipe.global_batch or (recipe.global_batch - start) % max(1, increment):
         yield error(
             f"{recipe.name('rampup')}: {start} does not reach {recipe.global_batch} in steps of {increment}",
-            "a start and an increment that do",
+            "change start or increment",
         )
         return
-    unit, of = _unit(request)
+    unit, formula = _unit(request)
     sizes = recipe.sizes()
     wrong = [size for size in sizes if size % unit]
     if wrong and not recipe.global_batch % unit:
         yield error(
             f"{recipe.name('rampup')}: {len(wrong)} of its {len(sizes)} batches, {wrong[0]} the first, are not a"
-            f" multiple of {of}",
-            f"start and increment in multiples of {unit}, or fewer nodes until the ramp is over",
+            f" multiple of {formula}",
+            f"set start and increment to multiples of {unit}, or use fewer nodes until the ramp ends",
         )
 
 
@@ -153,13 +156,13 @@ def pipeline(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
         yield warning(
             f"{_first(recipe)}: {first} micro-batches do not fill {recipe.pipeline} stages; the first batch that does"
             f" is {recipe.pipeline * unit}",
-            f"start the ramp at {recipe.pipeline * unit}: until it is reached most GPUs wait",
+            f"start the ramp at {recipe.pipeline * unit}: most GPUs wait in smaller batches",
         )
     elif request.has_gpus and (bubble := (recipe.pipeline - 1) / (full + recipe.pipeline - 1)) > BUBBLE:
         yield note(
             f"{recipe.name('global_batch')} is {recipe.sizes()[-1]}: with {full} micro-batches for {recipe.pipeline}"
             f" stages, {bubble:.0%} of each step is bubble",
-            "fewer stages, fewer nodes, or a larger batch",
+            "use fewer stages, fewer nodes, or a larger batch",
         )
 
 
@@ -169,7 +172,7 @@ def _first(recipe: Recipe) -> str:
 
 
 def _unit(request: LaunchRequest) -> tuple[int, str]:
-    """What a batch has to be a multiple of, as number and in words."""
+    """Return the number of which every batch must be a multiple, and its formula in words."""
     micro, replicas = request.recipe.micro_batch or 1, request.recipe.replicas(_world(request))
     return micro * replicas, f"micro batch {micro} x {replicas} replicas = {micro * replicas}"
 

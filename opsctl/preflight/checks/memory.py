@@ -1,4 +1,4 @@
-"""Does the model fit into a GPU?"""
+"""The GPU memory that the model needs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 from opsctl.trainer import footprint
 from opsctl.trainer.rank_layout import check_layout, layout
 
-WITHIN = 0.084
-"""Nine of ten measurements are this close to the computed memory (docs/explanation/planning-model.md)."""
+TOLERANCE = 0.084
+"""Nine of ten of the prequel's measurements are this close to the estimate (docs/explanation/planning-model.md)."""
 
 
 def memory(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    if not facts.gpu or (fullest := _fullest(request)) is None:
+    fullest = _find_fullest_stage(request) if facts.gpu else None
+    if fullest is None:
         return
     stage, gib = fullest
-    there = accelerator(facts.gpu).memory_gb
-    if gib > there * (1 - WITHIN):
-        say = error if gib > there * (1 + WITHIN) else warning
-        yield say(
-            f"stage {stage} needs {gib:.0f} GiB of a GPU, and {facts.gpu} has {there:g}",
-            "more pipeline stages or tensor ranks, a smaller micro batch, recomputation, ZeRO: opsctl plan memory",
+    available = accelerator(facts.gpu).memory_gb
+    if gib > available * (1 - TOLERANCE):
+        problem = error if gib > available * (1 + TOLERANCE) else warning
+        yield problem(
+            f"stage {stage} needs {gib:.0f} GiB of GPU memory, but {facts.gpu} has {available:g}",
+            "use more stages or tensor ranks, a smaller micro batch, recomputation or ZeRO: opsctl plan memory",
         )
 
 
-def _fullest(request: LaunchRequest) -> tuple[int, float] | None:
-    """The stage that needs most, and GiB. None where the layout is impossible, or too little is said of it."""
+def _find_fullest_stage(request: LaunchRequest) -> tuple[int, float] | None:
+    """Return the stage that needs most memory, and its GiB; None if the layout is impossible or unknown."""
     recipe, spec = request.recipe, request.spec
     world, shape = spec.nodes * spec.processes_per_node, recipe.shape()
     if recipe.embedded:

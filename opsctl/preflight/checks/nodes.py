@@ -1,4 +1,4 @@
-"""What is known of the nodes themselves, and of versions that were seen to hang."""
+"""The nodes, and software versions that are known to hang."""
 
 from __future__ import annotations
 
@@ -15,71 +15,71 @@ from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, note, warning
 from opsctl.units import format_size
 
-SHM = 2**30
-"""Bytes of shared memory for each rank: NCCL's buffers, and the batches that DataLoader workers hand over."""
+SHM_BYTES_PER_RANK = 2**30
+"""Shared memory for NCCL's buffers and the batches of DataLoader workers."""
 TABLE = Path(__file__).parent.parent / "versions.toml"
 
 
 def shm(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    wanted = request.spec.processes_per_node * SHM
-    small = {
-        observed_node.node: observed_node.shm_kb * 1024
-        for observed_node in facts.seen
-        if observed_node.shm_kb is not None
-    }
-    if few := {node: size for node, size in small.items() if size < wanted and request.has_gpus}:
+    needed = request.spec.processes_per_node * SHM_BYTES_PER_RANK
+    sizes = {node.node: node.shm_kb * 1024 for node in facts.observed_nodes if node.shm_kb is not None}
+    small = {node: size for node, size in sizes.items() if size < needed}
+    if small and request.has_gpus:
         yield warning(
-            f"shared memory (/dev/shm) of {fold(few)} has {format_size(min(few.values()))} or more, and"
-            f" {request.spec.processes_per_node} ranks want {format_size(wanted)}: DataLoader workers die"
-            " of a bus error",
-            "have it mounted larger, or --num-workers 0",
+            f"shared memory (/dev/shm) of {fold(small)} has {format_size(min(small.values()))} or more, but"
+            f" {request.spec.processes_per_node} ranks need {format_size(needed)}: DataLoader workers"
+            " would die of a bus error",
+            "ask for a larger /dev/shm, or use --num-workers 0",
         )
 
 
 def driver(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    there = {observed_node.node: observed_node.driver for observed_node in facts.seen if observed_node.driver}
-    if len(counts := Counter(there.values())) > 1:
+    drivers = {node.node: node.driver for node in facts.observed_nodes if node.driver}
+    counts = Counter(drivers.values())
+    if len(counts) > 1:
         most = counts.most_common(1)[0][0]
-        odd = [node for node, version in there.items() if version != most]
-        text = ", ".join(sorted({there[node] for node in odd}))
+        odd = [node for node, version in drivers.items() if version != most]
+        text = ", ".join(sorted({drivers[node] for node in odd}))
         yield warning(
-            f"{len(odd)} of {len(there)} nodes have another driver than {most}: {fold(odd)} ({text})",
-            f"exclude them, or have them brought to {most}",
+            f"{len(odd)} of {len(drivers)} nodes have a driver other than {most}: {fold(odd)} ({text})",
+            f"exclude these nodes, or ask for driver {most} on them",
         )
 
 
 def gpu_kinds(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """The slowest card is the speed of all, the smallest their memory."""
-    kinds = Counter(name for observed_node in facts.seen for name in set(observed_node.gpus))
+    """The slowest GPU sets the speed of all ranks, and the smallest GPU their memory."""
+    kinds: Counter[str] = Counter()
+    for node in facts.observed_nodes:
+        kinds.update(set(node.gpus))
     if len(kinds) > 1:
         text = ", ".join(f"{name} on {count}" for name, count in kinds.most_common())
-        yield warning(f"the nodes have {len(kinds)} kinds of GPU: {text}", "[slurm] constraint names one kind")
+        yield warning(f"the nodes have {len(kinds)} kinds of GPU: {text}", "select one kind with [slurm] constraint")
 
 
 @cache
 def known() -> tuple[Mapping[str, Any], ...]:
-    """versions.toml."""
+    """Return the rows of versions.toml."""
     return tuple(tomllib.loads(TABLE.read_text(encoding="utf-8"))["version"])
 
 
 def versions(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    drivers = {observed_node.driver for observed_node in facts.seen if observed_node.driver}
+    drivers = {node.driver for node in facts.observed_nodes if node.driver}
     for row in known():
-        there = drivers if row["of"] == "driver" else {facts.versions.get(row["of"], "")}
-        for version in sorted(there):
+        installed = drivers if row["of"] == "driver" else {facts.versions.get(row["of"], "")}
+        for version in sorted(installed):
             if version and _within(version, row) and _holds(row, request):
-                say = note if row["level"] == ProblemLevel.NOTE else warning
-                yield say(f"{row['of']} {version}: {row['says']} ({row['source']})", row["remedy"])
+                problem = note if row["level"] == ProblemLevel.NOTE else warning
+                yield problem(f"{row['of']} {version}: {row['says']} ({row['source']})", row["remedy"])
 
 
 def _within(version: str, row: Mapping[str, Any]) -> bool:
-    """From `since` on, and below `before`."""
+    """Return whether `version` is at least `since` and below `before`."""
     number = _parts(version)
     return _parts(row.get("since", "0")) <= number < _parts(row["before"])
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    return tuple(int(each) for each in re.findall(r"\d+", version.partition("+")[0])[:4])
+    return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:4])
 
 
 def _holds(row: Mapping[str, Any], request: LaunchRequest) -> bool:
@@ -87,5 +87,5 @@ def _holds(row: Mapping[str, Any], request: LaunchRequest) -> bool:
 
 
 def unknown(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    for what, why in facts.unknown.items():
-        yield note(f"could not look: {what}: {why}", "what depends on it was not checked")
+    for subject, why in facts.unknown.items():
+        yield note(f"unknown: {subject}: {why}", "checks that need this were skipped")

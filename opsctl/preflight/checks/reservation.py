@@ -1,4 +1,4 @@
-"""Reservations: one that the train asks for, and those that are in its way."""
+"""Reservations: the reservation that the train uses, and reservations of other users that block it."""
 
 from __future__ import annotations
 
@@ -13,48 +13,52 @@ from opsctl.units import parse_slurm_minutes
 
 
 def reservation(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """A job that would still run when a reservation of its nodes begins is not started before that ends."""
+    """Slurm does not start a job that would still run when a reservation of its nodes begins."""
     if facts.cluster is None:
         return
     if request.spec.reservation:
-        yield from _asked_for(request, facts, facts.cluster)
+        yield from _check_own(request, facts, facts.cluster)
     else:
-        yield from _in_the_way(request, facts, facts.cluster)
+        yield from _check_blocking(request, facts, facts.cluster)
 
 
-def _asked_for(request: LaunchRequest, facts: Facts, cluster: ClusterFacts) -> Iterator[Problem]:
+def _check_own(request: LaunchRequest, facts: Facts, cluster: ClusterFacts) -> Iterator[Problem]:
     name, spec = request.spec.reservation, request.spec
-    known = {reservation.name: reservation for reservation in cluster.reservations}
-    if (found := known.get(name)) is None:
+    known = {entry.name: entry for entry in cluster.reservations}
+    reservation = known.get(name)
+    if reservation is None:
         yield error(
             f"[slurm] reservation: there is no {name!r}; there are: {', '.join(known) or 'none'}",
-            "correct it, or leave it out",
+            "correct the name, or leave reservation out",
         )
         return
-    if found.node_count < spec.nodes:
+    if reservation.node_count < spec.nodes:
         yield error(
-            f"[slurm] reservation: {name!r} has {found.node_count} nodes, and the train needs {spec.nodes}",
-            "fewer nodes, or a larger reservation",
+            f"[slurm] reservation: {name!r} has {reservation.node_count} nodes, but the train needs {spec.nodes}",
+            "set fewer nodes, or ask for a larger reservation",
         )
-    if not _is_ours(found, request, facts):
-        yield error(f"[slurm] reservation: {name!r} is for {_owners(found)}, not for {facts.user}", "ask to be let in")
+    if not _is_ours(reservation, request, facts):
+        yield error(
+            f"[slurm] reservation: {name!r} is for {_owners(reservation)}, not for {facts.user}",
+            "ask for access to the reservation",
+        )
     limit = _limit(request)
-    if found.end and limit and (left := found.end - facts.now) < limit * spec.tasks:
-        fits = max(0, left // limit)
-        say = error if fits == 0 else warning
-        yield say(
-            f"[slurm] reservation: {name!r} ends at {_at(found.end)}: {fits} of {spec.tasks} tasks of"
-            f" {spec.time_limit} fit into it, and none starts that does not",
-            "have it made longer, or queue the other tasks outside it",
+    if reservation.end and limit and reservation.end - facts.now < limit * spec.tasks:
+        fits = max(0, (reservation.end - facts.now) // limit)
+        problem = error if fits == 0 else warning
+        yield problem(
+            f"[slurm] reservation: {name!r} ends at {_at(reservation.end)}: {fits} of {spec.tasks} tasks of"
+            f" {spec.time_limit} fit, and Slurm starts no other",
+            "ask for a longer reservation, or queue the other tasks without it",
         )
 
 
-def _in_the_way(request: LaunchRequest, facts: Facts, cluster: ClusterFacts) -> Iterator[Problem]:
+def _check_blocking(request: LaunchRequest, facts: Facts, cluster: ClusterFacts) -> Iterator[Problem]:
     limit = _limit(request)
     if limit is None or not cluster.members:
         return
     free = set(cluster.members) - set(nodeset(request.spec.exclude))
-    for reservation in sorted(cluster.reservations, key=lambda found: found.start or facts.now):
+    for reservation in sorted(cluster.reservations, key=lambda entry: entry.start or facts.now):
         if (
             reservation.end is None
             or reservation.end <= facts.now
@@ -67,24 +71,24 @@ def _in_the_way(request: LaunchRequest, facts: Facts, cluster: ClusterFacts) -> 
             yield warning(
                 f"[slurm] time_limit = {request.spec.time_limit}: reservation {reservation.name!r} takes"
                 f" {fold(taken)} from"
-                f" {_at(start)} to {_at(reservation.end)}; of {len(free)} nodes {left} are left, and"
+                f" {_at(start)} to {_at(reservation.end)}; of {len(free)} nodes {left} are left, but"
                 f" {request.spec.nodes} are"
-                " needed: no task starts that would still run then",
+                " needed: Slurm starts no task that would still run then",
                 _before(start, facts),
             )
 
 
 def _before(start: datetime, facts: Facts) -> str:
     minutes = int((start - facts.now).total_seconds() // 60)
-    return f"wait, or use the time until then: time_limit below {minutes} minutes" if minutes > 0 else "wait"
+    return f"wait, or set time_limit below {minutes} minutes to use the time until then" if minutes > 0 else "wait"
 
 
 def _is_ours(reservation: Reservation, request: LaunchRequest, facts: Facts) -> bool:
-    """Where a reservation names neither users nor accounts, we do not know for whom it is."""
+    """Return whether the user may use the reservation; True if it names neither users nor accounts."""
     if facts.user in reservation.users or not (reservation.users or reservation.accounts):
         return True
-    mine = {request.spec.account} if request.spec.account else set(facts.cluster.accounts if facts.cluster else ())
-    return bool(mine & set(reservation.accounts))
+    accounts = {request.spec.account} if request.spec.account else set(facts.cluster.accounts if facts.cluster else ())
+    return bool(accounts & set(reservation.accounts))
 
 
 def _owners(reservation: Reservation) -> str:

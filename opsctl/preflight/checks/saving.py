@@ -1,4 +1,4 @@
-"""What is done besides steps: checkpoints, how often, how many, where, and gone on from; evaluation."""
+"""Checkpoints (interval, space, resume) and evaluation."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from opsctl.calc import save_interval as calc
 from opsctl.calc.spares import mtbf_hours
 from opsctl.preflight.facts import Facts, SavedCheckpoint
 from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
-from opsctl.preflight.step_estimate import in_words, pace
+from opsctl.preflight.step_estimate import estimate_step, show_seconds
 from opsctl.trainer import footprint, manifest
 from opsctl.units import format_size, parse_slurm_minutes
 
 FAILURES = 6.5
-"""Per 1000 node-days (Meta's RSC-1, arXiv 2410.21680)."""
-MUCH = 0.05
-"""Share of the time that saving and doing work twice may take, before another interval is proposed."""
-EVALUATION = 0.02
-"""tr1-13B found that it evaluated 100 batches every 1000 steps, 3 % of its time, and made them 5."""
-COPY = 0.1
-"""What the copy takes of a save that is written in the background (docs/explanation/performance.md)."""
-SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
-"""What a checkpoint of the same model has in common with it."""
+"""Failures per 1000 node-days (Meta's RSC-1, arXiv 2410.21680)."""
+MAX_SAVING_SHARE = 0.05
+"""Share of the time for saving and for repeated work above which another interval is proposed."""
+MAX_EVALUATION_SHARE = 0.02
+"""tr1-13B spent 3 % of its time on 100 batches every 1000 steps, and reduced the batches to 5."""
+COPY_SHARE = 0.1
+"""Share of a background save during which training stops for the copy (docs/explanation/performance.md)."""
+MODEL_FIELDS = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
+"""Settings that a checkpoint and the model must share."""
 
 
 def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
@@ -29,18 +29,18 @@ def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     name = recipe.name("save_every")
     if recipe.save_every == 0:
         yield warning(
-            f"{name} is 0: a failure costs all that a task has done, up to {in_words(limit_s)}",
+            f"{name} is 0: a failure costs all work of a task, up to {show_seconds(limit_s)}",
             "save every few hours: opsctl plan checkpoint",
         )
-    speed = pace(request, facts)
+    speed = estimate_step(request, facts)
     if not recipe.save_every or not limit_s or speed.step_s is None or speed.save_s is None:
         return
     every_s = recipe.save_every * speed.step_s
     if every_s > limit_s:
         yield warning(
-            f"{name} is {recipe.save_every}: at {in_words(speed.step_s)} a step a save is due every"
-            f" {in_words(every_s)}, and a task ends after {in_words(limit_s)}",
-            "a shorter interval",
+            f"{name} is {recipe.save_every}: at {show_seconds(speed.step_s)} a step a save is due every"
+            f" {show_seconds(every_s)}, and a task ends after {show_seconds(limit_s)}",
+            "set a shorter interval",
         )
         return
     mtbf_s = 3600 * mtbf_hours(request.spec.nodes, FAILURES)
@@ -48,69 +48,70 @@ def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     best_s = max(speed.step_s, calc.daly(_stall_s(request, speed.save_s, mtbf_s), mtbf_s))
     cost = calc.cost(interval_s=every_s, save_s=stall_s, mtbf_s=mtbf_s)
     best = calc.cost(interval_s=best_s, save_s=_stall_s(request, speed.save_s, best_s), mtbf_s=mtbf_s)
-    if cost.total > max(MUCH, 2 * best.total):
+    if cost.total > max(MAX_SAVING_SHARE, 2 * best.total):
         yield warning(
-            f"{name} is {recipe.save_every}: to stop {in_words(stall_s)} for a save every {in_words(every_s)} costs"
-            f" {cost.total:.1%} of the time ({cost.saving:.1%} saving, {cost.failing:.1%} doing work twice); every"
-            f" {in_words(best_s)} {best.total:.1%}",
-            f"every {calc.in_steps(best_s, speed.step_s)} steps",
+            f"{name} is {recipe.save_every}: stopping {show_seconds(stall_s)} for a save every {show_seconds(every_s)}"
+            f" costs {cost.total:.1%} of the time ({cost.saving:.1%} saving, {cost.failing:.1%} repeated work); every"
+            f" {show_seconds(best_s)} costs {best.total:.1%}",
+            f"save every {calc.in_steps(best_s, speed.step_s)} steps",
         )
 
 
 def evaluation(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    """A batch that is only run forward takes a third of a step (calc.throughput.passes)."""
+    """A forward pass takes a third of a step (calc.throughput.passes)."""
     recipe = request.recipe
     if not recipe.evaluate_every or not recipe.evaluate_batches:
         return
     share = recipe.evaluate_batches / 3 / recipe.evaluate_every
-    if share > EVALUATION:
+    if share > MAX_EVALUATION_SHARE:
         yield warning(
             f"{recipe.name('evaluate_batches')} is {recipe.evaluate_batches}: every {recipe.evaluate_every} steps they"
             f" take {share / (1 + share):.1%} of the time",
-            "5 tell as much",
+            "set 5 batches: they show as much",
         )
 
 
 def _stall_s(request: LaunchRequest, save_s: float, every_s: float) -> float:
-    """How long training stops: in the background only for the copy, and for a save that is still being written."""
+    """Return how long training stops for a save. A background save stops training for its copy, and for a late save."""
     config = request.recipe.embedded
     if config is None or not config.checkpoint.background:
         return save_s
-    return max(COPY * save_s, save_s - every_s)
+    return max(COPY_SHARE * save_s, save_s - every_s)
 
 
 def space(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    if facts.room and (size := _size(request, facts.saved)):
-        yield from _enough(request, facts, value=size, free=facts.room.free, show=format_size)
+    if facts.free_space and (size := _size(request, facts.saved)):
+        yield from _check_room(request, facts, value=size, free=facts.free_space.free, show=format_size)
 
 
 def inodes(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     files = facts.saved.files if facts.saved else _files(request)
-    if facts.room and facts.room.inodes_free is not None and files:
-        yield from _enough(request, facts, value=files, free=facts.room.inodes_free, show=_show_files)
+    if facts.free_space and facts.free_space.inodes_free is not None and files:
+        yield from _check_room(request, facts, value=files, free=facts.free_space.inodes_free, show=_show_files)
 
 
 def _show_files(count: float) -> str:
     return f"{count:,.0f} inodes"
 
 
-def _enough(
+def _check_room(
     request: LaunchRequest, facts: Facts, *, value: float, free: float, show: Callable[[float], str]
 ) -> Iterator[Problem]:
-    assert facts.room is not None  # its callers have looked
-    wanted, least, fit = _wanted(request, facts.saved), 1 if facts.saved else 2, int(free // value)
-    there = f"{facts.room.filesystem} has {show(free)} left, and a checkpoint takes {show(value)}"
+    assert facts.free_space is not None  # checked by the callers
+    planned = _planned_checkpoints(request, facts.saved)
+    least, fit = 1 if facts.saved else 2, int(free // value)
+    room = f"{facts.free_space.filesystem} has {show(free)} left, and a checkpoint takes {show(value)}"
     if fit < least:
-        yield error(f"{there}: {fit} of at least {least} fit", "make room, or save elsewhere")
-    elif wanted is not None and fit < wanted:
+        yield error(f"{room}: {fit} of at least {least} fit", "free space, or save elsewhere")
+    elif planned is not None and fit < planned:
         yield warning(
-            f"{there}: {fit} fit, and {wanted} are to be kept",
-            "make room, keep fewer (keep_last, keep_every), or opsctl checkpoint offload",
+            f"{room}: {fit} fit, but {planned} are to be kept",
+            "free space, keep fewer (keep_last, keep_every), or opsctl checkpoint offload",
         )
 
 
-def _wanted(request: LaunchRequest, saved: SavedCheckpoint | None) -> int | None:
-    """Checkpoints that are still to come and to stay, the one that is being written among them; None if unknown."""
+def _planned_checkpoints(request: LaunchRequest, saved: SavedCheckpoint | None) -> int | None:
+    """Return how many checkpoints are still to be written and kept, with the unfinished one; None if unknown."""
     recipe = request.recipe
     if not recipe.steps or not recipe.save_every:
         return None
@@ -130,7 +131,7 @@ def _size(request: LaunchRequest, saved: SavedCheckpoint | None) -> float:
 
 
 def _files(request: LaunchRequest) -> int:
-    """Of DeepSpeed: one for each layer and tensor rank, and two for each rank."""
+    """Return the files of a DeepSpeed checkpoint: one for each layer and tensor rank, and two for each rank."""
     recipe, world = request.recipe, request.spec.nodes * request.spec.processes_per_node
     if not recipe.layers or not recipe.save_every:
         return 0
@@ -138,30 +139,37 @@ def _files(request: LaunchRequest) -> int:
 
 
 def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """As the trainer decides it; of a foreign trainer's checkpoints nothing is known."""
+    """Apply the rules of the embedded trainer. The checkpoints of other trainers are not known."""
     saved, config = facts.saved, request.recipe.embedded
     if saved is None or config is None:
         return
     if saved.kind == manifest.WEIGHTS:
         yield error(
-            f"the checkpoint of step {saved.step} holds weights alone, without what the optimizer knows",
-            "take one that training saved",
+            f"the checkpoint of step {saved.step} holds weights alone, without optimizer state",
+            "use a checkpoint that training saved",
         )
         return
-    wanted = {key: getattr(config.model, key) for key in SHAPE}
-    there = {**saved.topology, "precision": saved.precision, **saved.model}
+    expected = {key: getattr(config.model, key) for key in MODEL_FIELDS}
+    stored = {**saved.topology, "precision": saved.precision, **saved.model}
     if saved.kind == manifest.NATIVE:
         parallel, world = config.parallel, request.spec.nodes * request.spec.processes_per_node
-        wanted |= {
-            "pipeline": parallel.pipeline, "tensor": parallel.tensor, "data": request.recipe.replicas(world),
-            "zero_stage": parallel.zero_stage, "balance": parallel.balance, "precision": config.precision,
-        }  # fmt: skip
-    differences = [f"{key} is {there.get(key)} there and {value} here" for key, value in wanted.items()
-                   if there.get(key) != value]  # fmt: skip
+        expected |= {
+            "pipeline": parallel.pipeline,
+            "tensor": parallel.tensor,
+            "data": request.recipe.replicas(world),
+            "zero_stage": parallel.zero_stage,
+            "balance": parallel.balance,
+            "precision": config.precision,
+        }
+    differences = [
+        f"{key} is {stored.get(key)} in the checkpoint and {value} here"
+        for key, value in expected.items()
+        if stored.get(key) != value
+    ]
     if differences:
         yield error(
-            f"the checkpoint of step {saved.step} is of another run: {'; '.join(differences)}",
-            "the same topology; or python -m opsctl.trainer.checkpoint reshape; or another name for a new run",
+            f"the checkpoint of step {saved.step} belongs to another run: {'; '.join(differences)}",
+            "use the same topology, run python -m opsctl.trainer.checkpoint reshape, or choose another name",
         )
 
 
@@ -169,6 +177,6 @@ def finished(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     saved, steps = facts.saved, request.recipe.steps
     if saved and steps and saved.step >= steps:
         yield warning(
-            f"the train is at step {saved.step} of {steps}: its tasks would start and leave",
-            "more steps, or nothing: it is done",
+            f"the train is at step {saved.step} of {steps}: its tasks would start and exit",
+            "set more steps, unless the train is complete",
         )

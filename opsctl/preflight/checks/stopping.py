@@ -1,4 +1,4 @@
-"""Will it stop in time, and would it start at all?"""
+"""Stopping in time: signals, deadlines and switches."""
 
 from __future__ import annotations
 
@@ -8,48 +8,46 @@ from datetime import datetime
 from opsctl.preflight.command_flags import number
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
-from opsctl.preflight.step_estimate import pace
+from opsctl.preflight.step_estimate import estimate_step
 from opsctl.units import parse_slurm_minutes
 
-ASKED = ("stop_request", "minutes_left", "deadline_file", "kill_switch", "pause_switch")
-"""Placeholders by which a command learns that it should stop."""
+PLACEHOLDERS = ("stop_request", "minutes_left", "deadline_file", "kill_switch", "pause_switch")
+"""Placeholders that tell a command when to stop."""
 VARIABLES = ("TRAIN_STOP_REQUEST", "TRAIN_MINUTES_LEFT", "TRAIN_DEADLINE", "TRAIN_KILL_SWITCH")
 DURATION = "exit-duration-in-mins"
-USUAL_S = 600.0
-"""What the book keeps free of 100 hours, where the time of a step and of a save is not known."""
+USUAL_MARGIN_S = 600.0
+"""The margin of the ML Engineering book for 100 hours, if the times of a step and a save are unknown."""
 
 
 def signal(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """The embedded trainer plans its end by the job's own."""
+    """The embedded trainer reads the end of the job itself, so it needs no signal."""
     spec = request.spec
     minutes = parse_slurm_minutes(spec.time_limit) or 0
     if minutes == 0:
-        yield error(
-            f"[slurm] time_limit = {spec.time_limit}: Slurm takes 0 for no limit", "say how long a task may run"
-        )
+        yield error(f"[slurm] time_limit = {spec.time_limit}: Slurm reads 0 as no limit", "set how long a task may run")
         return
     if minutes * 60 <= spec.signal_seconds:
         yield error(
-            f"[slurm] signal_seconds = {spec.signal_seconds}: a task has only {minutes * 60} s, so it would be asked to"
-            " stop as it starts",
-            "a shorter signal_seconds, or a longer time_limit",
+            f"[slurm] signal_seconds = {spec.signal_seconds}: a task has only {minutes * 60} s, so opsctl would"
+            " stop the task at its start",
+            "set a shorter signal_seconds, or a longer time_limit",
         )
         return
-    if request.recipe.is_embedded or DURATION in request.recipe.said:
+    if request.recipe.is_embedded or DURATION in request.recipe.flags:
         return
-    if not spec.signal_seconds and not any(each.startswith("--signal") for each in spec.extra):
-        if not _is_told(request, facts, "minutes_left", "deadline_file"):
+    if not spec.signal_seconds and not any(option.startswith("--signal") for option in spec.extra):
+        if not _names_any(request, facts, "minutes_left", "deadline_file"):
             yield warning(
-                "[slurm] signal_seconds = 0, and the command has no deadline: Slurm ends it at its limit, and what it"
-                f" did since its last save is done again (up to {minutes} minutes)",
-                "signal_seconds = 600, or {{ minutes_left }} in the command",
+                "[slurm] signal_seconds = 0, and the command has no deadline: Slurm kills the task at its limit,"
+                f" and the work since the last save is repeated (up to {minutes} minutes)",
+                "set signal_seconds = 600, or use {{ minutes_left }} in the command",
             )
         return
-    needed = pace(request, facts).stop_s
+    needed = estimate_step(request, facts).stop_s
     if needed is not None and spec.signal_seconds < needed:
         yield warning(
             f"[slurm] signal_seconds = {spec.signal_seconds}: twice a step and a save are {needed:.0f} s",
-            f"signal_seconds = {_round_up(needed)}",
+            f"set signal_seconds = {_round_up(needed)}",
         )
 
 
@@ -58,51 +56,51 @@ def _round_up(seconds: float) -> int:
 
 
 def stop_request(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """Only a note: a trainer may poll the file by its environment without saying so."""
-    if not request.recipe.is_embedded and not _is_told(request, facts, *ASKED):
+    """Only a note, because a trainer may read the file name from its environment."""
+    if not request.recipe.is_embedded and not _names_any(request, facts, *PLACEHOLDERS):
         yield note(
             f"command: none of its {len(request.train.command)} words names the stop request; unless the trainer polls"
-            " TRAIN_STOP_REQUEST by itself, switches and time limits end it without a save",
-            "{{ stop_request }} in the command, where the trainer takes such a file",
+            " TRAIN_STOP_REQUEST itself, switches and time limits end the trainer without a save",
+            "use {{ stop_request }} in the command, if the trainer reads such a file",
         )
 
 
-def _is_told(request: LaunchRequest, facts: Facts, *placeholders: str) -> bool:
+def _names_any(request: LaunchRequest, facts: Facts, *placeholders: str) -> bool:
     texts = [*request.train.command, *request.train.setup.lines, *facts.scripts.values()]
     named = any("{{" in text and placeholder in text for text in texts for placeholder in placeholders)
     return named or any(literal in text for text in texts for literal in VARIABLES)
 
 
 def deadline(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """What is kept free before the end: twice (step + save) and the margin; of the rest something must be left."""
+    """The trainer stops 2 x (step + save) and a margin before the limit, which must leave time to train."""
     limit_s = 60 * (parse_slurm_minutes(request.spec.time_limit) or 0)
     if not limit_s:
         return
-    speed = pace(request, facts)
+    speed = estimate_step(request, facts)
     margin_s = request.recipe.embedded.limits.margin_s if request.recipe.embedded else 0.0
     if speed.stop_s is not None and limit_s <= (value := speed.stop_s + margin_s):
         yield error(
             f"[slurm] time_limit = {request.spec.time_limit}: 2 x (step {speed.step_s:.0f} s + save"
             f" {speed.save_s:.0f} s)"
-            f" + {margin_s:g} s = {value:.0f} s are kept free of {limit_s} s, so a task would stop as it starts",
-            "a longer time_limit",
+            f" + {margin_s:g} s = {value:.0f} s are kept free of {limit_s} s, so a task would stop at its start",
+            "set a longer time_limit",
         )
     yield from _duration(request, limit_s, speed.stop_s)
 
 
 def _duration(request: LaunchRequest, limit_s: int, known_s: float | None) -> Iterator[Problem]:
-    """A number of minutes that is counted from the trainer's start, whatever the job's limit is."""
-    minutes = number(request.recipe.said, DURATION)
+    """Check a fixed number of minutes, which the trainer counts from its start whatever the job's limit is."""
+    minutes = number(request.recipe.flags, DURATION)
     if minutes is None:
         return
-    left, needed = limit_s - 60 * minutes, USUAL_S if known_s is None else known_s
+    left, needed = limit_s - 60 * minutes, USUAL_MARGIN_S if known_s is None else known_s
     if left <= needed:
-        say = error if left <= 0 else warning
-        take = f"; {USUAL_S / 60:.0f} are usual" if known_s is None else f", which take {needed / 60:.0f}"
-        yield say(
+        problem = error if left <= 0 else warning
+        usual = f"; {USUAL_MARGIN_S / 60:.0f} are usual" if known_s is None else f", which take {needed / 60:.0f}"
+        yield problem(
             f"command: --{DURATION} {minutes} of a limit of {limit_s // 60} leaves {left // 60} minutes for the last"
-            f" step and save{take}",
-            "{{ minutes_left }}, which opsctl counts from each task's real end",
+            f" step and save{usual}",
+            "use {{ minutes_left }}, which opsctl counts from the real end of each task",
         )
 
 
@@ -115,10 +113,11 @@ def kill_switch(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             f" {switch.by}{why}",
             f"opsctl kill-switch disarm {request.train.name}{flag}",
         )
-    for path in request.recipe.said.get("kill-switch-path", ())[:1]:
+    for path in request.recipe.flags.get("kill-switch-path", ())[:1]:
         if facts.files.get(path):
             yield error(
-                f"command: --kill-switch-path {path}: is there, so each task would stop as it starts", f"rm {path}"
+                f"command: --kill-switch-path {path}: the file exists, so every task would stop at its start",
+                f"rm {path}",
             )
 
 

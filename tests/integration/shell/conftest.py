@@ -21,11 +21,17 @@ PROGRAMS = {
     'echo "NodeName=$4 Arch=x NodeAddr=10.0.0.7 NodeHostName=h"\n',
     "dump": '#!/bin/bash\nprintf "%s\\0" "$V" "$@" >"$OUT"\nexit "${CODE:-0}"\n',
     # As the rank's shim, but in a hundredth of its time.
-    "python": '#!/bin/bash\n[[ $* == *--free-port* ]] && echo 12345 && exit\nwhile [[ $1 != -- ]]; do shift; done\n'
+    "python": "#!/bin/bash\n[[ $* == *--free-port* ]] && echo 12345 && exit\nwhile [[ $1 != -- ]]; do shift; done\n"
     'shift\nexec "$@"\n',
-}  # fmt: skip
-SLURM = {"SLURM_JOB_ID": "8", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1", "SLURM_NTASKS": "4",
-         "SLURM_JOB_NODELIST": "node[001-002]", "SLURM_NNODES": "2"}  # fmt: skip
+}
+SLURM = {
+    "SLURM_JOB_ID": "8",
+    "SLURM_ARRAY_JOB_ID": "7",
+    "SLURM_ARRAY_TASK_ID": "1",
+    "SLURM_NTASKS": "4",
+    "SLURM_JOB_NODELIST": "node[001-002]",
+    "SLURM_NNODES": "2",
+}
 
 
 @dataclass(frozen=True)

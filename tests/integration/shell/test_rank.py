@@ -98,8 +98,9 @@ def test_a_file_that_may_not_be_executed_exits_126(tmp_path):
 def test_a_call_that_cannot_be_meant_exits_2(argv):
     ran = subprocess.run([*SHIM, *argv], capture_output=True, check=False)
     assert (ran.returncode, ran.stderr) == (
-        2, b"opsctl: usage: python -m opsctl.guard.rank --logs DIR -- COMMAND...  |  --free-port\n",
-    )  # fmt: skip
+        2,
+        b"opsctl: usage: python -m opsctl.guard.rank --logs DIR -- COMMAND...  |  --free-port\n",
+    )
 
 
 HOSTILE = ["", " ", "a b", "$(touch pwned)", "`id`", "'", '"', "\\", "\n", "a;b", "ü", "*", "--logs", "--", "x" * 3000]
@@ -186,7 +187,7 @@ def test_a_full_disk_neither_ends_nor_blocks_the_command_and_is_said_once(tmp_pa
     assert ran.returncode == 85
     assert ran.stdout == PREFIX + b"1\n" + PREFIX + b"2\n" + PREFIX + b"3\n"
     assert ran.stderr.decode() == (
-        f"opsctl: {path}: No space left on device; the rank goes on without it\n"
+        f"opsctl: {path}: No space left on device; the rank goes on without this log\n"
         f"opsctl: 6 bytes are missing from {path}\n"
     )
 
@@ -195,7 +196,7 @@ def test_a_log_directory_that_cannot_be_made_does_not_stop_the_command(tmp_path)
     (tmp_path / "file").touch()
     ran = shim(tmp_path / "file" / "logs", "echo", "hi")
     assert (ran.returncode, ran.stdout) == (0, PREFIX + b"hi\n")
-    assert b"Not a directory; the rank goes on without it\n" in ran.stderr
+    assert b"Not a directory; the rank goes on without this log\n" in ran.stderr
 
 
 def test_a_log_directory_that_vanishes_does_not_stop_the_command(tmp_path):
@@ -209,7 +210,7 @@ def test_a_reader_that_goes_away_neither_ends_nor_blocks_the_command(tmp_path):
     process.stdout.close()
     assert process.wait(timeout=100) == 85
     assert len(log_of(tmp_path)) == 1_988_895
-    assert b"stdout: Broken pipe; the rank goes on without it" in process.stderr.read()
+    assert b"stdout: Broken pipe; the rank goes on without main_log" in process.stderr.read()
     process.stderr.close()
 
 
@@ -221,7 +222,7 @@ def test_closed_descriptors_do_not_stop_the_command(tmp_path):
 
 def test_a_reader_that_takes_nothing_does_not_block_the_command_for_ever(tmp_path):
     """The pipe is not read: first it holds the command back, then lines are dropped."""
-    process = start_with("STUCK_SECONDS = 1", tmp_path, "sh", "-c", f"seq 300000; touch {tmp_path}/done")
+    process = start_with("STUCK_S = 1", tmp_path, "sh", "-c", f"seq 300000; touch {tmp_path}/done")
     assert not wait_for((tmp_path / "done").exists, 0.5)
     assert wait_for((tmp_path / "done").exists)
     out, err = process.communicate(timeout=100)
@@ -311,7 +312,7 @@ def test_the_code_of_the_rank_that_fails_first_is_left_for_the_body(tmp_path, sc
 
 
 def test_the_rank_that_fails_first_is_first_also_where_it_leaves_a_process(tmp_path):
-    slow = start_with("DRAIN_SECONDS = 500", tmp_path, "sh", "-c", "sleep 600 & exit 85")
+    slow = start_with("DRAIN_S = 500", tmp_path, "sh", "-c", "sleep 600 & exit 85")
     assert wait_for((tmp_path / "first-exit").exists)
     assert slow.poll() is None
     slow.kill()

@@ -4,8 +4,31 @@ import sys
 
 import pytest
 
-HOSTILE = ["sp ace", "it's", '"', "$(touch pwned)", "`touch pwned`", "new\nline", "x" * 300, "ünïcödé ☃", "%j%%", "{{",
-           "{% x %}", "-n", "--help", "", "*", "~", "\\", "$HOME", "; touch pwned", "#", "!!", "\t", "\r"]  # fmt: skip
+HOSTILE = [
+    "sp ace",
+    "it's",
+    '"',
+    "$(touch pwned)",
+    "`touch pwned`",
+    "new\nline",
+    "x" * 300,
+    "ünïcödé ☃",
+    "%j%%",
+    "{{",
+    "{% x %}",
+    "-n",
+    "--help",
+    "",
+    "*",
+    "~",
+    "\\",
+    "$HOME",
+    "; touch pwned",
+    "#",
+    "!!",
+    "\t",
+    "\r",
+]
 
 
 @pytest.mark.parametrize("code", [0, 1, 85])

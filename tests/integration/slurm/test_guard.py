@@ -309,7 +309,7 @@ def test_a_run_directory_that_vanishes_stops_no_body_and_the_attempt_is_finalize
     away.rename(train.run.path)
     assert not train.attempt().end.exists()
     [reconciled] = reconcile_root(train.path, train.scheduler, lambda run: train.chain)
-    assert reconciled.done[0].startswith(f"finalized {train.attempt().name}: crashed, continue: Slurm says FAILED")
+    assert reconciled.done[0].startswith(f"finalized {train.attempt().name}: crashed, continue: Slurm reports FAILED")
 
 
 @pytest.mark.parametrize(("switch", "left"), [(Switch.KILL, 0), (Switch.PAUSE, 1)])

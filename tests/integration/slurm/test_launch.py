@@ -55,7 +55,7 @@ def test_every_problem_is_said_at_once_and_nothing_is_written(trains: Trains) ->
     assert isinstance(error, ConfigError)
     assert [problem.splitlines()[0] for problem in error.problems[:2]] == [
         "[slurm] partition: there is no 'mian' here; did you mean 'main'? there are: main, cpu",
-        "[slurm] tasks = 5000: this Slurm takes 1000 in one array at the most",
+        "[slurm] tasks = 5000: this Slurm takes 1000 in one array at most",
     ]
     assert error.problems[2].startswith("[setup] lines: bash: ")
     assert not trains.root.exists()
@@ -69,7 +69,7 @@ def test_a_second_launch_is_refused_with_what_to_do_instead(trains: Trains) -> N
     assert isinstance(error, InputError)
     assert error.message == f"t: is queued already, as array {array}"
     assert error.hint == (
-        f"to add tasks behind it: launch with --after {array}; to change what it runs: opsctl edit; to start over:"
+        f"to add tasks: launch with --after {array}; to change the queued tasks: opsctl edit t; to start over:"
         " opsctl cancel t"
     )
     assert trains.arrays() == {array}
@@ -90,14 +90,14 @@ def test_adding_tasks_does_not_change_what_the_queued_ones_run(trains: Trains) -
     first = json.loads(trains.opsctl("launch", trains.toml(), "--json"))["array"]
     before = trains.run().body.read_text()
     error = trains.refusal("launch", trains.toml(command=("false",)), "--after", first)
-    assert error.message == "t: what the queued tasks run would change with this launch"
+    assert error.message == "t: this launch would change the files of the queued tasks"
     assert error.hint == "opsctl edit t TRAIN.toml changes it for them too; then launch again"
     assert trains.run().body.read_text() == before
 
 
 def test_waiting_for_a_job_that_is_unknown_is_refused(trains: Trains) -> None:
     assert trains.refusal("launch", trains.toml(), "--after", "999999").problems == (
-        "--after 999999: no such job is in the queue, so the train would not wait for anything\n"
+        "--after 999999: no such job in the queue, so the train would start at once\n"
         "    -> leave --after out, or look the job up with squeue",
     )
 
@@ -191,7 +191,7 @@ def test_a_name_that_somebody_else_has_taken_is_refused(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     os.chown(trains.run().path, 65534, 65534)
     error = trains.refusal("launch", trains.toml())
-    assert error.message == f"{trains.run().path}: belongs to nobody; only they can launch it"
+    assert error.message == f"{trains.run().path}: belongs to nobody; only the owner can launch this train"
     os.chown(trains.run().path, 0, 0)
 
 

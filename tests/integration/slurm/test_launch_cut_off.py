@@ -171,7 +171,7 @@ def test_an_array_whose_comment_somebody_changed_is_not_taken_for_lost(trains: T
     subprocess.run(argv, check=True, capture_output=True, timeout=60)
     error = trains.refusal("launch", path)
     assert isinstance(error, SchedulerError)
-    assert error.message == f"array {array} has this train's name and id, but not the comment that opsctl gave it"
+    assert error.message == f"array {array} has this train's name and id, but its comment was changed"
     subprocess.run(("scancel", array), check=True, timeout=60)
     until(lambda: not trains.rows())
 
@@ -190,7 +190,7 @@ def test_an_id_that_a_killed_controller_gave_to_another_job_is_not_taken_for_our
         assert done.stdout.strip() == lost, "the controller remembered the job: nothing is proved"
         assert "is not this train's any more" in trains.opsctl("status", "t")
         said = json.loads(trains.opsctl("launch", path, "--json"))
-        assert said["notes"] == [f"array {lost} of this train was lost: Slurm has given its id to another job"]
+        assert said["notes"] == [f"array {lost} of this train is lost: Slurm reused its id for another job"]
         assert said["array"] != lost
         assert [job.array for job in trains.rows("theirs")] == [lost]
         assert EventKind.ARRAY_LOST in trains.kinds()

@@ -51,8 +51,8 @@ def test_what_preflight_foresees_is_what_slurm_does(trains: Trains, sandbox: San
     error = trains.refusal("launch", broken)
     assert isinstance(error, ConfigError)
     assert [problem.splitlines()[0] for problem in error.problems] == [
-        "[slurm] time_limit = 90: partition 'main' allows 01:00:00 at the most",
-        "[slurm] tasks = 11: this Slurm takes 10 in one array at the most",
+        "[slurm] time_limit = 90: partition 'main' allows at most 01:00:00",
+        "[slurm] tasks = 11: this Slurm takes 10 in one array at most",
     ]
     assert not trains.root.exists()
     refused = subprocess.run(["sbatch", "--array=1-11", "--wrap=true"], capture_output=True, text=True, check=False)

@@ -39,7 +39,7 @@ def test_a_round_finalizes_what_ran_without_a_guard(train: GuardedTrain) -> None
     array = train.submit(FINISHED, python="/nowhere/python")
     train.wait()
     assert not train.attempt().end.exists()
-    text = f"finalized {array}_1.0: finished, cancel-queued: the trainer left at step 40 (finished)"
+    text = f"finalized {array}_1.0: finished, cancel-queued: the trainer stopped at step 40 (finished)"
     assert attend(train) == [ReconciledTrain(train="gpt", done=(text,))]
     assert attend(train) == []
 

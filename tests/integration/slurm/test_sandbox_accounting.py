@@ -16,7 +16,7 @@ from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.model import JobSpec
 from opsctl.preflight.checks import accounting
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.gather_facts import cluster
+from opsctl.preflight.gather_facts import gather_cluster
 from opsctl.preflight.problem import LaunchRequest, ProblemLevel
 from opsctl.preflight.recipe import Recipe
 from opsctl.render import directives
@@ -87,11 +87,11 @@ NEVER = [
     ),
 ]
 REFUSED = [
-    ({"account": "nope"}, "'nope' is not yours to charge", "Invalid account"),
+    ({"account": "nope"}, "you may not use 'nope'", "Invalid account"),
     ({"qos": "nope"}, "there is no 'nope' here", "Invalid qos"),
-    ({"qos": "theirs"}, "'theirs' is not for you in account 'open'", "Invalid qos"),
-    ({"qos": "few", "tasks": 3}, "QOS 'few' lets 2 be queued at the most", "QOSMaxSubmitJobPerUserLimit"),
-    ({"account": "lone", "tasks": 3}, "account 'lone' lets 2 be queued at the most", "AssocMaxSubmitJobLimit"),
+    ({"qos": "theirs"}, "account 'open' may not use 'theirs'", "Invalid qos"),
+    ({"qos": "few", "tasks": 3}, "QOS 'few' allows at most 2 queued tasks", "QOSMaxSubmitJobPerUserLimit"),
+    ({"account": "lone", "tasks": 3}, "account 'lone' allows at most 2 queued tasks", "AssocMaxSubmitJobLimit"),
     ({"qos": "deny", "nodes": 2}, "QOS 'deny' allows 1 for a job (MaxTRES)", "QOSMaxNodePerJobLimit"),
 ]
 FINE = [
@@ -149,7 +149,7 @@ def test_what_a_limit_forbids_slurm_never_starts_and_what_it_allows_slurm_starts
     trains: Trains, limited: Sandbox
 ) -> None:
     app = trains.app
-    facts = Facts(now=app.clock.now(), user=actor(), cluster=cluster(app.scheduler, spec(), actor()))
+    facts = Facts(now=app.clock.now(), user=actor(), cluster=gather_cluster(app.scheduler, spec(), actor()))
     reasons = {}
     for changed, said, reason in NEVER:
         (found,) = errors(facts, spec(**changed))
@@ -179,7 +179,7 @@ def test_a_queued_train_that_comes_to_be_beyond_a_limit_is_told_in_words(trains:
     trains.opsctl("launch", path)
     slurm_says(limited, "sacctmgr", "--immediate", "modify", "account", "open", "set", "MaxJobs=0")
     trains.opsctl("release", "t")
-    words = "waits for a limit: the running jobs that its account allows a user (AssocMaxJobsLimit)"
+    words = "waiting for a limit: the running jobs that its account allows a user (AssocMaxJobsLimit)"
 
     def told_so() -> bool:  # while Slurm looks anew, there is no reason for a moment
         (status,) = json.loads(trains.opsctl("status", "t", "--json"))

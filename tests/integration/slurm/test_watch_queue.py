@@ -112,7 +112,7 @@ def test_what_will_never_start_is_not_scheduled(trains: Trains, app: CountedApp,
     until(lambda: [job for job in trains.rows() if "NeverSatisfied" in job.reason])
     report = cycle(app)
     assert status(report) == (
-        Level.CRITICAL, f"t: {array} will never start: what it depends on did not end as asked"
+        Level.CRITICAL, f"t: {array} will never start: the job before it failed"
     )  # fmt: skip
     assert ("slurm_status/t", Level.CRITICAL) in told(report)
 

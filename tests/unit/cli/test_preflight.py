@@ -53,7 +53,7 @@ def test_a_warning_fails_only_with_strict(preflight):
 def test_an_error_fails_with_its_source_and_its_remedy(preflight):
     code, out, err = preflight(environment='HF_TOKEN = "x"')
     assert (code, err) == (2, "")
-    assert "error  secrets  [environment] HF_TOKEN: would stand in body.sh for all to read" in out
+    assert "error  secrets  [environment] HF_TOKEN: every user could read the value in body.sh" in out
     assert "put it in a file that only you can read" in out and "[BigScience hub-sync.py" in out
 
 

@@ -165,7 +165,7 @@ def test_what_the_guard_saw_and_did_when_it_finalized_a_attempt_is_told_with_it(
     world.queue.states.clear()
     fields = ask(world, "gpt")
     assert (fields["says"], fields["node"]) == ("Slurm lost a node", "node001")
-    excluded = "excluded node001 from what is queued and from later launches, until 2026-03-04 12:00 UTC"
+    excluded = "excluded node001 for queued tasks and later launches, until 2026-03-04 12:00 UTC"
     assert fields["done"] == [excluded]
     text = call(world, "gpt").stdout
     assert "  where  node node001\n" in text

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from opsctl.errors import Unreachable
-from opsctl.guard.deadline import NO_LIMIT, DeadlineFile
+from opsctl.guard.deadline import UNLIMITED_MINUTES, DeadlineFile
 from opsctl.trainer.contract import read_time
 from tests.support.finalized_trains import BEGIN, World
 
@@ -23,7 +23,7 @@ def deadline(world: World) -> DeadlineFile:
 def calls_within(world: World, deadline: DeadlineFile, seconds: int) -> int:
     before = len(world.queue.calls)
     for _ in range(seconds // 2):
-        deadline.keep()
+        deadline.refresh()
         world.clock.sleep(2)
     return len(world.queue.calls) - before
 
@@ -38,40 +38,40 @@ def test_slurm_is_asked_more_often_in_the_last_minutes(world: World, deadline: D
 
 
 def test_the_file_follows_a_limit_that_is_moved(world: World, deadline: DeadlineFile) -> None:
-    deadline.keep()
+    deadline.refresh()
     assert read_time(deadline.attempt.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
     world.queue.end = BEGIN + timedelta(hours=2)
     world.clock.sleep(60)
-    deadline.keep()
+    deadline.refresh()
     assert read_time(deadline.attempt.deadline) == (BEGIN + timedelta(hours=2)).timestamp()
 
 
 def test_a_limit_that_is_lifted_leaves_no_deadline(world: World, deadline: DeadlineFile) -> None:
-    deadline.keep()
+    deadline.refresh()
     world.queue.end = None
     world.clock.sleep(60)
-    deadline.keep()
+    deadline.refresh()
     assert not deadline.attempt.deadline.exists()
 
 
 def test_a_slurm_that_does_not_answer_changes_nothing_and_is_asked_again_in_a_minute(
     world: World, deadline: DeadlineFile
 ) -> None:
-    deadline.keep()
+    deadline.refresh()
     world.queue.breaks_after = len(world.queue.calls)
     world.clock.sleep(60)
     with pytest.raises(Unreachable):
-        deadline.keep()
-    assert not deadline.keep()
+        deadline.refresh()
+    assert not deadline.refresh()
     assert read_time(deadline.attempt.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
 
 
 @pytest.mark.parametrize(
-    ("seconds", "minutes"), [(3600, 58), (3659, 58), (240, 2), (100, 1), (-5, 1), (None, NO_LIMIT)]
+    ("seconds", "minutes"), [(3600, 58), (3659, 58), (240, 2), (100, 1), (-5, 1), (None, UNLIMITED_MINUTES)]
 )
 def test_the_minutes_left_are_whole_and_never_none(
     world: World, deadline: DeadlineFile, seconds: int | None, minutes: int
 ) -> None:
     world.queue.end = None if seconds is None else BEGIN + timedelta(seconds=seconds)
-    deadline.keep()
+    deadline.refresh()
     assert deadline.minutes_left(120) == minutes

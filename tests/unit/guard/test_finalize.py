@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from opsctl.errors import OpsctlError, Unreachable
-from opsctl.guard.attempt_record import newest_checkpoint
-from opsctl.guard.finalize import finalize, finalize_ended, unfinalized
+from opsctl.guard.attempt_record import find_newest_checkpoint
+from opsctl.guard.finalize import finalize, finalize_ended, find_unfinalized
 from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.launch.train_arrays import TrainArrays
@@ -64,7 +64,7 @@ def test_a_finalization_that_slurm_cut_off_is_done_by_whoever_comes_next(world: 
     if calls < 2:
         with pytest.raises(Unreachable):
             finalize(world.chain, world.rules, attempt)
-        assert unfinalized(world.run, world.chain.check([])) == [attempt]
+        assert find_unfinalized(world.run, world.chain.check([])) == [attempt]
     world.queue.breaks_after = None
     finalize(world.chain, world.rules, attempt)
     assert world.queue.waiting == []
@@ -129,7 +129,7 @@ def test_two_who_finalize_at_once_finalize_once(world: World) -> None:
 
 
 def crash(world: World, attempt: str) -> Outcome:
-    began = world.began(attempt, checkpoint=newest_checkpoint(world.run))
+    began = world.began(attempt, checkpoint=find_newest_checkpoint(world.run))
     world.exited(began, 1)
     return finalize(world.chain, world.rules, began).outcome
 
@@ -142,14 +142,14 @@ def test_the_third_short_crash_holds_what_is_queued_and_says_why(world: World) -
     assert all(job.is_held for job in world.queue.waiting)
     held = [event for event in world.chain.journal.events() if event.kind is EventKind.HELD]
     assert [event.data["why"] for event in held] == [
-        "the body exited with 1; 3 lives in a row under 20 min without a new checkpoint: "
+        "the body exited with 1; 3 attempts in a row under 20 min without a new checkpoint: "
         "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
     ]
 
 
 def test_a_checkpoint_between_crashes_lets_the_train_go_on(world: World, checkpoint: Write) -> None:
     crash(world, "12_1.0")
-    began = world.began("12_2.0", checkpoint=newest_checkpoint(world.run))
+    began = world.began("12_2.0", checkpoint=find_newest_checkpoint(world.run))
     checkpoint("step-1")
     world.exited(began, 1)
     finalize(world.chain, world.rules, began)
@@ -159,7 +159,7 @@ def test_a_checkpoint_between_crashes_lets_the_train_go_on(world: World, checkpo
 
 @pytest.mark.parametrize(
     ("kind", "data"), [(EventKind.RELEASED, {"jobs": ["12"]}), (EventKind.EDITED, {"revision": 1})]
-)  # fmt: skip
+)
 def test_after_somebody_looked_crashes_are_counted_anew(world: World, kind: EventKind, data: dict[str, object]) -> None:
     for number in (1, 2, 3):
         crash(world, f"12_{number}.0")
@@ -170,7 +170,7 @@ def test_after_somebody_looked_crashes_are_counted_anew(world: World, kind: Even
 
 
 def test_attempts_count_in_the_order_in_which_they_began_not_by_index(world: World, checkpoint: Write) -> None:
-    began = world.began("12_9.0", checkpoint=newest_checkpoint(world.run))
+    began = world.began("12_9.0", checkpoint=find_newest_checkpoint(world.run))
     checkpoint("step-1")
     world.exited(began, 1)
     finalize(world.chain, world.rules, began)
@@ -188,7 +188,7 @@ def test_a_train_that_was_launched_again_is_not_cancelled_for_an_old_attempt(wor
     world.chain.journal.append(EventKind.SUBMITTED, nonce="n2", array="30")
     finalized = finalize(world.chain, world.rules, attempt)
     assert (finalized.outcome, finalized.action) == (Outcome.KILLED, Action.CONTINUE)
-    assert finalized.why == "the trainer left at step 40 (kill); launched or released again since"
+    assert finalized.why == "the trainer stopped at step 40 (kill); launched or released again since"
 
 
 def test_a_trainer_whose_clock_is_years_off_is_not_overtaken_by_its_own_launch(world: World) -> None:
@@ -260,7 +260,7 @@ def test_a_attempt_that_ran_without_a_guard_is_finalized_too(world: World) -> No
 
 def test_a_directory_that_is_no_attempt_is_passed_over(world: World) -> None:
     (world.run.path / "attempts" / "12_1.0.before-20260301T120000").mkdir()
-    assert unfinalized(world.run, world.chain.check()) == []
+    assert find_unfinalized(world.run, world.chain.check()) == []
 
 
 def test_a_attempt_under_an_id_that_was_used_before_is_finalized_anew(world: World) -> None:

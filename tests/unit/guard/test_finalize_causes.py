@@ -15,8 +15,8 @@ from opsctl.diagnosis import causes
 from opsctl.diagnosis.causes import CauseKind, Scope
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import Unreachable
-from opsctl.guard.finalize import finalize, finalize_ended, unfinalized
-from opsctl.guard.node_care import NodeCare, suspects_of
+from opsctl.guard.finalize import finalize, finalize_ended, find_unfinalized
+from opsctl.guard.node_care import NodeCare, find_suspects
 from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.model import JobState, Node
@@ -119,8 +119,8 @@ def test_a_peer_whom_most_ranks_miss_is_excluded_by_its_name_its_host_name_or_it
 def test_an_address_that_nodes_share_names_none_of_them() -> None:
     diagnosis = Diagnosis(kind=CauseKind.NETWORK, cause="infiniband", says="", scope=Scope.NODE, node="127.0.0.1")
     nodes = [Node(name=name, state="IDLE", address="127.0.0.1") for name in ("node001", "node002")]
-    assert suspects_of(diagnosis, "node001", nodes) == ()
-    assert suspects_of(diagnosis, "node001", nodes[:1] * 2) == ("node001",)  # of two partitions
+    assert find_suspects(diagnosis, "node001", nodes) == ()
+    assert find_suspects(diagnosis, "node001", nodes[:1] * 2) == ("node001",)  # of two partitions
 
 
 def test_a_bug_is_tried_once_more_and_then_holds_what_is_queued(world: World, care: NodeCare) -> None:
@@ -128,7 +128,7 @@ def test_a_bug_is_tried_once_more_and_then_holds_what_is_queued(world: World, ca
     assert first.action is Action.CONTINUE
     second = finalize(world.chain, world.rules, crashed(world, BUG, task=2, minutes=600), care=care)
     assert second.action is Action.HOLD_QUEUED
-    assert second.why.endswith("a fault of code ended 2 lives in a row without a new checkpoint: python-error")
+    assert second.why.endswith("a code fault ended 2 attempts in a row without a new checkpoint: python-error")
     assert all(job.is_held for job in world.queue.waiting)
     assert world.queue.excludes == {}
 
@@ -254,13 +254,13 @@ def test_a_cause_that_nobody_can_find_leaves_all_as_it_was(
     finally:
         causes.causes.cache_clear()
     assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.CONTINUE, CauseKind.UNKNOWN)
-    assert (ended.why, world.queue.excludes, unfinalized(world.run, world.chain.check([]))) == (
+    assert (ended.why, world.queue.excludes, find_unfinalized(world.run, world.chain.check([]))) == (
         "the body exited with 1",
         {},
         [],
     )
     [cause] = events(world, EventKind.DIAGNOSED)
-    assert cause.data["says"].startswith("why it ended could not be found out: ")
+    assert cause.data["says"].startswith("the diagnosis failed: ")
 
 
 def test_logs_that_take_too_long_are_left_alone(world: World, care: NodeCare) -> None:
@@ -280,7 +280,7 @@ def test_whatever_slurm_leaves_undone_is_done_by_whoever_comes_next(world: World
     try:
         finalize(world.chain, world.rules, attempt, care=care)
     except Unreachable:
-        assert unfinalized(world.run, world.chain.check([])) == [attempt]
+        assert find_unfinalized(world.run, world.chain.check([])) == [attempt]
     world.queue.breaks_after = None
     finalize(world.chain, world.rules, attempt, care=care)
     assert len(events(world, EventKind.DIAGNOSED)) == len(events(world, EventKind.ATTEMPT_FINALIZED)) == 1
@@ -296,7 +296,7 @@ def test_a_finalization_killed_before_any_of_its_writes_excludes_once(
     world: World, care: NodeCare, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     attempt, left = crashed(world, ECC), writes
-    literal = "excluded node001 from what is queued and from later launches, until "
+    literal = "excluded node001 for queued tasks and later launches, until "
 
     def dies(original: Callable[..., object]) -> Callable[..., object]:
         def write(*args: object, **kwargs: object) -> object:

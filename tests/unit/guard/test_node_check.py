@@ -56,7 +56,7 @@ def look(world: World, tmp_path: Path) -> Look:
 
 def test_a_faulty_node_is_refused_and_the_cause_written_down(look: Look, world: World) -> None:
     node_check = look(smi(2, bad=1, failure="Yes"))
-    assert node_check.refused.startswith("node[001-002] is faulty: gpu: remapped_rows: a row could not be remapped")
+    assert node_check.refusal.startswith("node[001-002] is faulty: gpu: remapped_rows: a row could not be remapped")
     [cause] = [event for event in world.chain.journal.events() if event.kind is EventKind.DIAGNOSED]
     assert (cause.data["class"], cause.data["suspects"]) == ("gpu", list(NODES))
 
@@ -85,15 +85,15 @@ def test_where_nobody_asks_for_it_nothing_is_looked_at(look: Look) -> None:
 
 def test_more_faulty_nodes_than_may_be_taken_out_are_no_reason_to_refuse(look: Look) -> None:
     node_check = look(smi(2, bad=1, failure="Yes"), most=1)
-    assert (node_check.refused, node_check.kept.partition("), but ")[2]) == (
+    assert (node_check.refusal, node_check.concession.partition("), but ")[2]) == (
         "",
-        "2 nodes at once are more than the 1 that opsctl takes out",
+        "2 faulty nodes at once exceed the limit of 1",
     )
 
 
 def test_the_last_task_starts_all_the_same(look: Look, world: World) -> None:
     world.queue.rows.clear()
     node_check = look(smi(2, bad=1, failure="Yes"))
-    assert node_check.kept.endswith("but nothing is queued that could go on without it")
+    assert node_check.concession.endswith("but no queued task could go on without it")
     last = world.chain.journal.events()[-1]
     assert (last.kind, last.data["excluded"], last.data["nodes"]) == (EventKind.QUARANTINED, False, "node[001-002]")

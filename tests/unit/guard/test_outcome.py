@@ -36,11 +36,13 @@ def asked(reason: StopKind) -> StopRequest:
 def test_every_outcome_has_its_action() -> None:
     assert set(ACTIONS) == set(Outcome)
     assert {outcome for outcome, action in ACTIONS.items() if action is Action.CANCEL_QUEUED} == {
-        Outcome.FINISHED, Outcome.KILLED,
-    }  # fmt: skip
+        Outcome.FINISHED,
+        Outcome.KILLED,
+    }
     assert {outcome for outcome, action in ACTIONS.items() if action is Action.HOLD_QUEUED} == {
-        Outcome.PAUSED, Outcome.REFUSED,
-    }  # fmt: skip
+        Outcome.PAUSED,
+        Outcome.REFUSED,
+    }
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_swi
         (
             Evidence(code=0, request=asked(StopKind.TERM), state=JobState.NODE_FAIL),
             Outcome.NODE_FAILED,
-            "Slurm says NODE_FAIL",
+            "Slurm reports NODE_FAIL",
         ),
         (
             Evidence(code=143, request=asked(StopKind.KILL), state=JobState.NODE_FAIL),
@@ -109,15 +111,15 @@ def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_swi
         (Evidence(code=1, request=asked(StopKind.TIME_LIMIT)), Outcome.CRASHED, "the body exited with 1"),
         (Evidence(code=143, request=asked(StopKind.TERM)), Outcome.CANCELLED, "because of term"),
         (Evidence(code=143, request=asked(StopKind.TERM), at_its_limit=True), Outcome.TIMED_OUT, "because of term"),
-        (Evidence(), Outcome.LOST, "it left no word, and Slurm does not know either"),
-        (Evidence(is_last_step=True), Outcome.LOST, "it left no word, and Slurm does not know either"),
-        (Evidence(state=JobState.COMPLETED), Outcome.EXITED, "Slurm says COMPLETED"),
+        (Evidence(), Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"),
+        (Evidence(is_last_step=True), Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"),
+        (Evidence(state=JobState.COMPLETED), Outcome.EXITED, "Slurm reports COMPLETED"),
         (
             Evidence(state=JobState.COMPLETED, is_last_step=True),
             Outcome.FINISHED,
             "the log ends with the last iteration",
         ),
-        (Evidence(code=137, state=JobState.NODE_FAIL), Outcome.NODE_FAILED, "Slurm says NODE_FAIL"),
+        (Evidence(code=137, state=JobState.NODE_FAIL), Outcome.NODE_FAILED, "Slurm reports NODE_FAIL"),
         (Evidence(code=2, state=JobState.FAILED), Outcome.CRASHED, "the body exited with 2"),
         (Evidence(code=0, state=JobState.CANCELLED), Outcome.EXITED, "the body exited with 0"),
     ],
@@ -134,9 +136,14 @@ def test_every_final_state_of_slurm_is_an_outcome_and_no_other_state_is() -> Non
 def a_attempt(outcome: Outcome, *, minutes: float = 1, new_checkpoint: bool = False) -> FinishedAttempt:
     begin = datetime(2026, 3, 1, tzinfo=UTC)
     return FinishedAttempt(
-        attempt="12_1.0", outcome=outcome, action=ACTIONS[outcome], why="", started=begin,
-        ended=begin + timedelta(minutes=minutes), new_checkpoint=new_checkpoint,
-    )  # fmt: skip
+        attempt="12_1.0",
+        outcome=outcome,
+        action=ACTIONS[outcome],
+        why="",
+        started=begin,
+        ended=begin + timedelta(minutes=minutes),
+        new_checkpoint=new_checkpoint,
+    )
 
 
 CRASH = a_attempt(Outcome.CRASHED)
@@ -169,6 +176,5 @@ def test_a_attempt_that_was_skipped_neither_makes_nor_breaks_a_crash_loop() -> N
 def test_a_crash_loop_is_told_in_words() -> None:
     attempts = [replace(CRASH, attempt=f"12_{n}.0") for n in (1, 2, 3)]
     assert find_crash_loop(attempts, RULES) == (
-        "3 lives in a row under 20 min without a new checkpoint: "
-        "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
-    )  # fmt: skip
+        "3 attempts in a row under 20 min without a new checkpoint: 12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
+    )

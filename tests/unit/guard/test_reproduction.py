@@ -18,9 +18,18 @@ from tests.support.finalized_trains import World
 
 @pytest.mark.parametrize(
     "name",
-    ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "PGPASSWORD", "MYSQL_PASSWD", "GPG_PASSPHRASE",
-     "GOOGLE_APPLICATION_CREDENTIALS", "my_secret", "SSH_AUTH_SOCK"],
-)  # fmt: skip
+    [
+        "HF_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "WANDB_API_KEY",
+        "PGPASSWORD",
+        "MYSQL_PASSWD",
+        "GPG_PASSPHRASE",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "my_secret",
+        "SSH_AUTH_SOCK",
+    ],
+)
 def test_what_is_secret_by_its_name_is_hidden(name: str) -> None:
     assert mask({name: "hunter2"}) == {name: HIDDEN}
 

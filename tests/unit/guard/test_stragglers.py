@@ -12,7 +12,7 @@ from tests.support.finalized_trains import World
 
 @pytest.fixture
 def stragglers(world: World, tmp_path: Path) -> Stragglers:
-    return Stragglers(first_exit=tmp_path / "first-exit", grace=60, clock=world.clock)
+    return Stragglers(first_exit=tmp_path / "first-exit", grace_s=60, clock=world.clock)
 
 
 def test_nothing_is_late_while_no_rank_has_failed(world: World, stragglers: Stragglers) -> None:

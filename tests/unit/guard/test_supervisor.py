@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opsctl.cron.cron_dir import CronDir
-from opsctl.guard.attempt_record import body_env
+from opsctl.guard.attempt_record import make_body_env
 from opsctl.render import render
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
@@ -41,9 +41,14 @@ def execute(
     (directory / "wrapper").write_text(text)
     path = f"{directory}/bin:{os.environ['PATH']}"
     return subprocess.run(
-        ["bash", str(directory / "wrapper")], env={"PATH": path, **ENV, **(env or {})}, cwd=directory,
-        capture_output=True, text=True, timeout=250, check=False,
-    )  # fmt: skip
+        ["bash", str(directory / "wrapper")],
+        env={"PATH": path, **ENV, **(env or {})},
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -78,8 +83,10 @@ def test_without_a_guard_the_body_has_every_name_of_the_contract(tmp_path: Path,
     assert {name for name in Env if name not in env} == set()
     attempt = run.attempt("12_3.0")
     assert (env[Env.ATTEMPT], env[Env.STOP_REQUEST], env[Env.STOP_REASON]) == (
-        attempt.name, str(attempt.stop_request), str(attempt.stop_reason),
-    )  # fmt: skip
+        attempt.name,
+        str(attempt.stop_request),
+        str(attempt.stop_reason),
+    )
     assert (env["TRAIN_ATTEMPT_LOGS"], attempt.deadline.read_text()) == (
         str(run.attempt_logs(attempt.name)),
         "4102444800\n",
@@ -92,7 +99,7 @@ def test_the_body_is_told_where_ticks_of_cron_leave_their_sign(run: RunDir) -> N
     place = CronDir(SiteDir.of(run.path.parent))
     place.create()
     place.touch(datetime(2026, 1, 1, tzinfo=UTC))
-    env = body_env(run, run.attempt("12_3.0"), {}, minutes_left=9)
+    env = make_body_env(run, run.attempt("12_3.0"), {}, minutes_left=9)
     assert Path(env[Env.LAST_TICK]).read_text() == "1767225600\n"
 
 

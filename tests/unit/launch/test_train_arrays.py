@@ -75,13 +75,13 @@ def test_of_a_submission_that_arrived_twice_the_running_or_else_the_known_array_
     snapshot = see(
         journal, *(row(each, "opsctl:gpt:n1", state=state) for each, state in zip("78", states, strict=True))
     )
-    assert [job.array for job in snapshot.doubles] == [double]
+    assert [job.array for job in snapshot.duplicates] == [double]
 
 
 def test_of_two_that_nobody_knew_of_one_is_adopted(journal):
     journal.append(EventKind.SUBMITTING, nonce="n1", tasks=2, after="")
     snapshot = see(journal, row("10", "opsctl:gpt:n1"), row("9", "opsctl:gpt:n1"))
-    assert ([job.array for job in snapshot.adopted], [job.array for job in snapshot.doubles]) == (["9"], ["10"])
+    assert ([job.array for job in snapshot.adopted], [job.array for job in snapshot.duplicates]) == (["9"], ["10"])
 
 
 @pytest.mark.parametrize(

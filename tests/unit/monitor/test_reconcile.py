@@ -36,7 +36,9 @@ def test_a_round_asks_slurm_once_for_all_trains(world: World, tmp_path: Path) ->
 def test_a_round_finalizes_what_nobody_finalized(world: World, tmp_path: Path) -> None:
     world.left(world.began(), TrainerStop.FINISHED)
     [reconciled] = reconcile_root(tmp_path, world.queue, lambda run: chain_of(world, run))
-    assert reconciled.done == ("finalized 12_1.0: finished, cancel-queued: the trainer left at step 40 (finished)",)
+    assert reconciled.done == (
+        "finalized 12_1.0: finished, cancel-queued: the trainer stopped at step 40 (finished)",
+    )  # fmt: skip
     assert reconcile_root(tmp_path, world.queue, lambda run: chain_of(world, run)) == []
 
 

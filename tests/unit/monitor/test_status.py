@@ -78,7 +78,7 @@ def test_a_running_task_and_what_waits_behind_it(run: RunDir) -> None:
     )
     assert status.state == "running"
     assert "12_1 on node[001-002], 5m, 2h until its limit" in said(status)
-    assert "4 tasks of array 12: waits for the task before it to end" in said(status)
+    assert "4 tasks of array 12: waiting for the previous task" in said(status)
 
 
 def test_all_held_is_held_and_one_that_runs_is_running(run: RunDir) -> None:
@@ -89,7 +89,7 @@ def test_all_held_is_held_and_one_that_runs_is_running(run: RunDir) -> None:
 
 def test_a_reason_that_will_never_end_is_noted(run: RunDir) -> None:
     status = seen(run, row(JobState.PENDING, 2, reason="DependencyNeverSatisfied"))
-    assert "will never start: what it depends on did not end as asked" in said(status)
+    assert "will never start: the job before it failed" in said(status)
     assert status.notes == ("something queued will never start: see the reason above",)
 
 
@@ -100,17 +100,17 @@ def test_a_reason_of_slurms_that_we_do_not_know_is_shown_as_it_is(run: RunDir) -
 @pytest.mark.parametrize(
     ("reason", "told"),
     [
-        ("AssocGrpNodeLimit", "waits for a limit: the nodes that its account allows all its jobs together"),
-        ("AssocMaxJobsLimit", "waits for a limit: the running jobs that its account allows a user"),
-        ("QOSMaxGRESPerUser", "waits for a limit: the GPUs that its QOS allows a user"),
-        ("MaxNodePerAccount", "waits for a limit: the nodes that its QOS allows an account"),
+        ("AssocGrpNodeLimit", "waiting for a limit: the nodes that its account allows all its jobs together"),
+        ("AssocMaxJobsLimit", "waiting for a limit: the running jobs that its account allows a user"),
+        ("QOSMaxGRESPerUser", "waiting for a limit: the GPUs that its QOS allows a user"),
+        ("MaxNodePerAccount", "waiting for a limit: the nodes that its QOS allows an account"),
         (
             "AssocGrpCPURunMinutesLimit",
-            "waits for a limit: the CPUs x minutes that its account allows all its jobs together",
+            "waiting for a limit: the CPUs x minutes that its account allows all its jobs together",
         ),
-        ("QOSMaxWallDurationPerJobLimit", "will never start: more time than its QOS allows a job"),
-        ("QOSMaxCpuPerNode", "will never start: more CPUs than its QOS allows on a node"),
-        ("QOSMinNode", "will never start: fewer nodes than its QOS wants of a job"),
+        ("QOSMaxWallDurationPerJobLimit", "will never start: it needs more time than its QOS allows a job"),
+        ("QOSMaxCpuPerNode", "will never start: it needs more CPUs than its QOS allows on a node"),
+        ("QOSMinNode", "will never start: it has fewer nodes than its QOS requires of a job"),
     ],
 )
 def test_a_limit_of_account_or_qos_is_told_in_words_with_what_to_do(run: RunDir, reason: str, told: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from opsctl.model import Accounting, Association, JobSpec, Qos
-from opsctl.preflight.effective_limits import in_force, job_qos
+from opsctl.preflight.effective_limits import find_job_qos, find_limits
 from tests.unit.preflight.test_slurm_checks import partition
 
 SPEC = JobSpec(name="t", nodes=1, processes_per_node=1, cpus_per_process=1, time_limit="5", tasks=1, account="llm")
@@ -22,7 +22,7 @@ def limits(*, of_partition=None, mine=None, user=None, account=None, root=None, 
         ),
         qos=(Qos(name="part", bounds=of_partition or {}), Qos(name="mine", bounds=mine or {}, flags=flags)),
     )
-    return in_force(NAMED, known, partition("main", qos="part"))
+    return find_limits(NAMED, known, partition("main", qos="part"))
 
 
 def test_the_first_that_is_set_counts_from_the_partitions_qos_down():
@@ -71,7 +71,7 @@ def test_a_job_that_names_no_qos_has_a_default_one(default, allowed, of_root, ge
         ),
         qos=tuple(Qos(name=name) for name in ("a", "b", "normal")),
     )
-    assert job_qos(SPEC, known, "main").name == gets
+    assert find_job_qos(SPEC, known, "main").name == gets
 
 
 def test_the_association_for_the_partition_comes_before_that_for_all():
@@ -82,5 +82,5 @@ def test_the_association_for_the_partition_comes_before_that_for_all():
             Association(account="llm", user="me", partition="cpu", parent="llm", bounds={"MaxWall": 2}),
         ),
     )
-    holds = {name: in_force(SPEC, known, partition(name))["MaxWall"][0] for name in ("main", "cpu")}
+    holds = {name: find_limits(SPEC, known, partition(name))["MaxWall"][0] for name in ("main", "cpu")}
     assert holds == {"main": 1, "cpu": 2}

@@ -18,9 +18,9 @@ from opsctl.ports import Completed, TimedOut
 from opsctl.preflight import corpus_files
 from opsctl.preflight.checks import settings
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.gather_facts import LaunchPlace, cluster, gather
+from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
 from opsctl.preflight.problem import LaunchRequest
-from opsctl.preflight.recipe import recipe
+from opsctl.preflight.recipe import read_recipe
 from opsctl.scheduler.slurm import Slurm
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.settings.watch import Filesystem
@@ -59,11 +59,19 @@ def look(tmp_path, run):
             (tmp_path / "t.toml").write_text(train)
             train = tmp_path / "t.toml"
         config = load_train(train)
-        request = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=recipe(config))
+        request = LaunchRequest(
+            train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=read_recipe(config)
+        )
         place = LaunchPlace(
-            run=run, base=tmp_path, filesystems=filesystems, measured=tmp_path, history=history,
-            runner=SystemRunner(), user="me", now=NOW,
-        )  # fmt: skip
+            run=run,
+            base=tmp_path,
+            filesystems=filesystems,
+            measured=tmp_path,
+            history=history,
+            runner=SystemRunner(),
+            user="me",
+            now=NOW,
+        )
         return gather(request, place, slurm, {})
 
     return do
@@ -91,7 +99,10 @@ def test_a_corpus_whose_data_were_cut_short_is_told(tmp_path):
 def test_a_corpus_whose_index_was_cut_short_is_told(tmp_path):
     write_corpus([np.arange(1000)], tmp_path / "c", vocabulary=257)
     os.truncate(tmp_path / "c.idx", 40)
-    assert corpus_files.read(tmp_path / "c", "c").problem == "c.idx has 40 bytes, and should have 62: it was cut short"
+    assert (
+        corpus_files.read(tmp_path / "c", "c").problem
+        == "c.idx has 40 bytes, and should have 62: the file is truncated"
+    )
 
 
 def test_what_is_no_index_is_told(tmp_path):
@@ -123,10 +134,10 @@ def test_what_a_foreign_command_names_is_looked_for_in_the_run_directory(look, r
     (run.path / "train.sh").write_text("NNODES=4\n")
     (run.path / "ds.json").write_text('{"train_batch_size": 16}')
     (run.path / "kill").touch()
-    seen = look(FOREIGN)
-    assert (seen.scripts, seen.deepspeed) == ({"train.sh": "NNODES=4\n"}, {"train_batch_size": 16})
-    assert seen.files == {"./tok": False, "kill": True}
-    assert seen.corpora[0].missing == ("corpus.bin", "corpus.idx")
+    facts = look(FOREIGN)
+    assert (facts.scripts, facts.deepspeed) == ({"train.sh": "NNODES=4\n"}, {"train_batch_size": 16})
+    assert facts.files == {"./tok": False, "kill": True}
+    assert facts.corpora[0].missing == ("corpus.bin", "corpus.idx")
 
 
 def test_switches_that_are_armed_are_seen(look, run):
@@ -137,19 +148,19 @@ def test_switches_that_are_armed_are_seen(look, run):
 
 def test_room_is_that_of_the_file_system_less_what_cannot_be_relied_upon(look, tmp_path):
     here = os.statvfs(tmp_path)
-    free = look(TINY).room.free
+    free = look(TINY).free_space.free
     assert free == pytest.approx(here.f_bavail * here.f_frsize, rel=0.05)
     scratch = Filesystem(name="scratch", path=str(tmp_path), reliable_percent=80)
-    room = look(TINY, filesystems=(scratch,)).room
-    assert (room.filesystem, room.free < free) == ("scratch", True)
+    free_space = look(TINY, filesystems=(scratch,)).free_space
+    assert (free_space.filesystem, free_space.free < free) == ("scratch", True)
 
 
 def test_figures_that_are_shares_say_nothing_of_room(look, tmp_path):
     quota = Filesystem(
         name="work", path=str(tmp_path), by="command", command=("echo", "85%"), pattern=r"(?P<percent>\d+)%"
     )
-    seen = look(TINY, filesystems=(quota,))
-    assert (seen.room, seen.unknown) == (None, {"what is left of work": "its figures are percentages"})
+    facts = look(TINY, filesystems=(quota,))
+    assert (facts.free_space, facts.unknown) == (None, {"free space of work": "only percentages are known"})
 
 
 def test_the_newest_checkpoint_is_known_by_its_manifest(look, run):
@@ -157,9 +168,14 @@ def test_the_newest_checkpoint_is_known_by_its_manifest(look, run):
         path = run.checkpoints / manifest.directory_name(step)
         path.mkdir()
         held = Manifest(
-            step=step, consumed_samples=0, topology={"pipeline": 2}, model={"layers": 4}, precision="bf16", save_s=3.0,
+            step=step,
+            consumed_samples=0,
+            topology={"pipeline": 2},
+            model={"layers": 4},
+            precision="bf16",
+            save_s=3.0,
             files={"a": manifest.FileRecord(size=10, sha256="")},
-        )  # fmt: skip
+        )
         manifest.write_manifest(path, held)
     saved = look(TINY).saved
     assert (saved.step, saved.count, saved.size, saved.save_s) == (100, 2, 10, 3.0)
@@ -192,18 +208,18 @@ def test_another_interpreter_is_asked_what_it_has(look, tmp_path):
 def test_nodes_are_as_they_were_seen_last(look):
     card = Card(uuid="GPU-1", serial="", bus="", name="NVIDIA H100 80GB HBM3")
     records = [NodeRecord(node="n1", cards=(card,), driver="535.1", shm_kb=100), NodeRecord(node="n2")]
-    seen = look(FOREIGN, history=records)
-    assert [(each.node, each.gpus, each.driver, each.shm_kb) for each in seen.seen] == [
+    facts = look(FOREIGN, history=records)
+    assert [(node.node, node.gpus, node.driver, node.shm_kb) for node in facts.observed_nodes] == [
         ("n1", ("NVIDIA H100 80GB HBM3",), "535.1", 100),
         ("n2", (), "", None),
     ]
-    assert seen.gpu == "H100"
+    assert facts.gpu == "H100"
 
 
 def test_nodes_that_the_train_will_not_get_are_not_asked_about(look):
     records = [NodeRecord(node="n1", driver="535.1"), NodeRecord(node="n2", driver="470.1")]
-    seen = look(FOREIGN + 'exclude = "n2"\n', history=records).seen
-    assert [each.node for each in seen] == ["n1"]
+    facts = look(FOREIGN + 'exclude = "n2"\n', history=records).observed_nodes
+    assert [node.node for node in facts] == ["n1"]
 
 
 def test_a_quota_of_a_directory_goes_before_what_is_merely_on_the_same_device(look, tmp_path):
@@ -211,25 +227,27 @@ def test_a_quota_of_a_directory_goes_before_what_is_merely_on_the_same_device(lo
     inner = Filesystem(name="inner", path=str(tmp_path / "trains"))
     beside = Filesystem(name="beside", path=str(tmp_path / "elsewhere, with a long name"))
     Path(beside.path).mkdir()
-    assert look(TINY, filesystems=(outer, inner, beside)).room.filesystem == "inner"
-    assert look(TINY, filesystems=(beside,)).room.filesystem == "beside"
+    assert look(TINY, filesystems=(outer, inner, beside)).free_space.filesystem == "inner"
+    assert look(TINY, filesystems=(beside,)).free_space.filesystem == "beside"
 
 
 def test_what_du_has_not_measured_is_unknown_and_no_du_is_begun(look, tmp_path):
     slow = Filesystem(name="slow", path=str(tmp_path), by="du", limit=10**12)
-    assert look(TINY, filesystems=(slow,)).unknown == {"what is left of slow": "the watch has not measured it yet"}
+    assert look(TINY, filesystems=(slow,)).unknown == {
+        "free space of slow": "opsctl watch has not measured this file system yet"
+    }
     (tmp_path / "du-slow").write_text(f"B 1000\t{tmp_path}\nI 10\t{tmp_path}\n")
     os.utime(tmp_path / "du-slow", (0, 0))
-    assert look(TINY, filesystems=(slow,)).room.free == 10**12 - 1000
+    assert look(TINY, filesystems=(slow,)).free_space.free == 10**12 - 1000
     assert not (tmp_path / "du-slow.running").exists()
 
 
 def test_names_that_no_file_can_have_are_only_not_looked_at(look):
     long = "/" + "x" * 300
     text = FOREIGN.replace('"corpus"', f'"{long}", "--save", "{long}"').replace('"kill"', f'"{long}"')
-    seen = look(text.replace('"./tok"', f'"{long}"'))
-    assert (seen.files, seen.tokenizers, seen.room.filesystem) == ({}, {long: None}, "/")
-    assert "File name too long" in seen.corpora[0].problem
+    facts = look(text.replace('"./tok"', f'"{long}"'))
+    assert (facts.files, facts.tokenizers, facts.free_space.filesystem) == ({}, {long: None}, "/")
+    assert "File name too long" in facts.corpora[0].problem
 
 
 def test_looking_changes_nothing(look, tmp_path, run):
@@ -272,7 +290,7 @@ def test_files_that_are_not_where_the_trainer_starts_are_told(look, run, command
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (run.path / "own.py").touch()
-    strays = look(SHORT.format(command=json.dumps(command), setup=setup.replace("CODE", str(tmp_path)))).strays
+    strays = look(SHORT.format(command=json.dumps(command), setup=setup.replace("CODE", str(tmp_path)))).misplaced_paths
     assert [(stray.path, stray.here) for stray in strays] == [
         (path, str(tmp_path) if here else "") for path, here in found
     ]
@@ -281,8 +299,8 @@ def test_files_that_are_not_where_the_trainer_starts_are_told(look, run, command
 def test_a_pyxis_container_has_its_own_files(look, tmp_path):
     (tmp_path / "train.py").touch()
     text = SHORT.format(command='["python", "train.py"]', setup="")
-    assert look(text).strays
-    assert not look(text.replace("nodes = 1", 'nodes = 1\nextra = ["--container-image=a.sqsh"]')).strays
+    assert look(text).misplaced_paths
+    assert not look(text.replace("nodes = 1", 'nodes = 1\nextra = ["--container-image=a.sqsh"]')).misplaced_paths
 
 
 def test_a_directory_to_start_in_that_is_gone_is_told(look):
@@ -292,7 +310,7 @@ def test_a_directory_to_start_in_that_is_gone_is_told(look):
 def test_of_a_trainer_of_which_nothing_is_known_no_workers_are_made_up(look, tmp_path):
     look(SHORT.format(command='["python"]', setup=""))
     config = load_train(tmp_path / "t.toml")
-    request = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=recipe(config))
+    request = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=read_recipe(config))
     assert list(settings.cpus(request, Facts(now=NOW, user="me"))) == []
 
 
@@ -312,21 +330,25 @@ class Recorded:
 
 
 @pytest.mark.parametrize(
-    ("fails", "account", "unasked"),
+    ("fails", "account", "unavailable"),
     [
         (MissingProgram("sacctmgr: is not on PATH"), "", ["sacctmgr: is not on PATH"]),
         (TimedOut(("sacctmgr",), 10), "llm", ["sacctmgr did not answer within 10 s"]),
-        ("accounts-without-accounting.txt", "llm", ["this Slurm keeps no accounts, and takes any name for one"]),
+        ("accounts-without-accounting.txt", "llm", ["this Slurm has no accounting and accepts any name"]),
         ("accounts-without-accounting.txt", "", []),
     ],
 )
-def test_accounting_that_cannot_be_asked_is_told_and_all_else_is_asked(look, fails, account, unasked):
+def test_accounting_that_cannot_be_asked_is_told_and_all_else_is_asked(look, fails, account, unavailable):
     text = FOREIGN + (f'account = "{account}"\n' if account else "")
     spec = job_spec(parse(TrainSettings, tomllib.loads(text), "t.toml"), SiteSettings(root="/t"))
-    cluster_facts = cluster(Slurm(Recorded(fails)), spec, "me")
-    assert (cluster_facts.accounting, cluster_facts.limits.max_array_size, list(cluster_facts.unasked.values())) == (
+    cluster_facts = gather_cluster(Slurm(Recorded(fails)), spec, "me")
+    assert (
+        cluster_facts.accounting,
+        cluster_facts.limits.max_array_size,
+        list(cluster_facts.unavailable.values()),
+    ) == (
         None,
         1001,
-        unasked,
+        unavailable,
     )
-    assert set(unasked) <= set(look(FOREIGN, slurm=cluster_facts).unknown.values())
+    assert set(unavailable) <= set(look(FOREIGN, slurm=cluster_facts).unknown.values())

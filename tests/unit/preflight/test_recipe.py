@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from opsctl.launch.launch_plan import job_spec
 from opsctl.preflight.checks import CHECKS
-from opsctl.preflight.command_flags import assigned, directives, flags
+from opsctl.preflight.command_flags import directives, find_assignments, parse_flags
 from opsctl.preflight.gpu_kinds import gpu_kind
 from opsctl.preflight.problem import LaunchRequest, ProblemLevel, judge
-from opsctl.preflight.recipe import recipe
+from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.rank_layout import check_layout
@@ -21,7 +21,7 @@ LAYOUT = ("processes", "heads", "vocabulary", "stages", "batch", "ramp")
 def order(trainer, *, nodes, ranks):
     table = {"nodes": nodes, "processes_per_node": ranks, "time_limit": "60"}
     train = parse(TrainSettings, {"name": "t", "trainer": trainer, "slurm": table}, "t.toml")
-    return LaunchRequest(train=train, spec=job_spec(train, SiteSettings(root="/t")), recipe=recipe(train))
+    return LaunchRequest(train=train, spec=job_spec(train, SiteSettings(root="/t")), recipe=read_recipe(train))
 
 
 @st.composite
@@ -62,25 +62,25 @@ def test_preflight_refuses_the_layouts_that_the_trainer_refuses(table, nodes, ra
 
 def test_flags_are_read_in_every_way_that_they_are_written():
     command = ["bash", "-c", "python train.py --micro_batch_size=4 --rampup-batch-size 16 16 1000 --bf16 # --fp16 "]
-    assert flags(command) == {"micro-batch-size": ("4",), "rampup-batch-size": ("16", "16", "1000"), "bf16": ()}
+    assert parse_flags(command) == {"micro-batch-size": ("4",), "rampup-batch-size": ("16", "16", "1000"), "bf16": ()}
 
 
 def test_what_no_shell_can_read_is_no_flag():
-    assert flags(["python", "it's --a 1"]) == {}
+    assert parse_flags(["python", "it's --a 1"]) == {}
 
 
 def test_a_script_says_how_many_nodes_it_thinks_there_are():
     text = '#!/bin/bash\n#SBATCH --nodes=40  # comment\n#SBATCH --time 20:00:00\nexport NNODES="64"\nOTHER_NNODES=2\n'
     assert directives(text) == {"--nodes": "40", "--time": "20:00:00"}
-    assert assigned(text, "NNODES") == [64]
+    assert find_assignments(text, "NNODES") == [64]
 
 
 def test_derived_numbers_are_not_compared():
-    assert assigned("NNODES=$SLURM_NNODES\nNNODES=${N:-4}", "NNODES") == []
+    assert find_assignments("NNODES=$SLURM_NNODES\nNNODES=${N:-4}", "NNODES") == []
 
 
 def test_blooms_command_is_read_as_it_was_run():
-    read = recipe(load_train(ROOT / "examples" / "megatron-deepspeed.toml"))
+    read = read_recipe(load_train(ROOT / "examples" / "megatron-deepspeed.toml"))
     assert (read.tensor, read.pipeline, read.replicas(384)) == (4, 12, 8)
     assert (read.layers, read.hidden, read.heads, read.embedding_slots) == (70, 14336, 112, True)
     assert (read.precision, read.zero, read.recompute) == ("bf16-optimizer", 1, True)
@@ -118,13 +118,36 @@ def test_a_gpu_is_known_by_the_names_that_it_goes_by(names, kind):
     assert gpu_kind(names) == kind
 
 
-FLAGS = ["--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--micro-batch-size",
-         "--global-batch-size", "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--vocab-size",
-         "--rampup-batch-size", "--context-parallel-size", "--save-interval", "--train-iters", "--train-samples",
-         "--zero-stage", "--exit-duration-in-mins", "--num-workers", "--nnodes", "--data-path", "--save",
-         "--kill-switch-path", "--merge-file", "--deepspeed_config"]  # fmt: skip
-WORDS = st.one_of(st.sampled_from(["1", "2", "4", "8", "16", "96", "2048"]), st.integers(-1, 10_000).map(str),
-                  st.sampled_from(["", "x", "1e9", "0", "{{ nodes }}", "/x y", "²", "_", "9" * 40]))  # fmt: skip
+FLAGS = [
+    "--num-layers",
+    "--hidden-size",
+    "--num-attention-heads",
+    "--seq-length",
+    "--micro-batch-size",
+    "--global-batch-size",
+    "--tensor-model-parallel-size",
+    "--pipeline-model-parallel-size",
+    "--vocab-size",
+    "--rampup-batch-size",
+    "--context-parallel-size",
+    "--save-interval",
+    "--train-iters",
+    "--train-samples",
+    "--zero-stage",
+    "--exit-duration-in-mins",
+    "--num-workers",
+    "--nnodes",
+    "--data-path",
+    "--save",
+    "--kill-switch-path",
+    "--merge-file",
+    "--deepspeed_config",
+]
+WORDS = st.one_of(
+    st.sampled_from(["1", "2", "4", "8", "16", "96", "2048"]),
+    st.integers(-1, 10_000).map(str),
+    st.sampled_from(["", "x", "1e9", "0", "{{ nodes }}", "/x y", "²", "_", "9" * 40]),
+)
 
 
 @settings(max_examples=60, deadline=None)

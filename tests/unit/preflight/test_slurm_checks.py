@@ -11,7 +11,7 @@ from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.problem import LaunchRequest, ProblemLevel
 from opsctl.preflight.problem import judge as judged
-from opsctl.preflight.recipe import recipe
+from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse
 
 
@@ -52,7 +52,7 @@ def judge(known=None, top=None, after="", **slurm):
     table = {"nodes": 2, "time_limit": "30", "tasks": 3, **slurm}
     train = parse(TrainSettings, {"name": "gpt", "command": ["true"], "slurm": table, **(top or {})}, "train.toml")
     request = LaunchRequest(
-        train=train, spec=job_spec(train, SiteSettings(root="/trains"), after=after), recipe=recipe(train)
+        train=train, spec=job_spec(train, SiteSettings(root="/trains"), after=after), recipe=read_recipe(train)
     )
     facts = Facts(now=datetime(2026, 1, 1, tzinfo=UTC), user="me", cluster=cluster(**(known or {})))
     return [problem.what for problem in judged(CHECKS.items(), request, facts) if problem.level is ProblemLevel.ERROR]
@@ -70,27 +70,27 @@ def test_a_train_that_fits_has_no_problem():
             "[slurm] partition: there is no 'shrot' here; did you mean 'short'? there are: main, short, closed",
         ),
         ({"partition": "xyz"}, "[slurm] partition: there is no 'xyz' here; there are: main, short, closed"),
-        ({"partition": "closed"}, "[slurm] partition: 'closed' is down: it starts nothing"),
+        ({"partition": "closed"}, "[slurm] partition: 'closed' is down and starts no job"),
         ({"nodes": 5}, "[slurm] nodes = 5: partition 'main' lets a job have 4"),
         ({"nodes": 3, "partition": "short"}, "[slurm] nodes = 3: partition 'short' lets a job have 2"),
         (
             {"time_limit": "1:00:01", "partition": "short"},
-            "[slurm] time_limit = 1:00:01: partition 'short' allows 01:00:00 at the most",
+            "[slurm] time_limit = 1:00:01: partition 'short' allows at most 01:00:00",
         ),
-        ({"time_limit": "0"}, "[slurm] time_limit = 0: Slurm takes 0 for no limit"),
+        ({"time_limit": "0"}, "[slurm] time_limit = 0: Slurm reads 0 as no limit"),
         (
             {"time_limit": "1"},
-            "[slurm] signal_seconds = 60: a task has only 60 s, so it would be asked to stop as it starts",
+            "[slurm] signal_seconds = 60: a task has only 60 s, so opsctl would stop the task at its start",
         ),
-        ({"tasks": 1001}, "[slurm] tasks = 1001: this Slurm takes 1000 in one array at the most"),
-        ({"account": "math"}, "[slurm] account: 'math' is not yours to charge; you have: llm, vision"),
-        ({"exclude": "node[004-006]"}, "[slurm] exclude: there are no such nodes here: node[005-006]"),
+        ({"tasks": 1001}, "[slurm] tasks = 1001: this Slurm takes 1000 in one array at most"),
+        ({"account": "math"}, "[slurm] account: you may not use 'math'; you have: llm, vision"),
+        ({"exclude": "node[004-006]"}, "[slurm] exclude: no such nodes: node[005-006]"),
         (
             {"exclude": "node[001-003]"},
-            "[slurm] exclude: all nodes but node[001-003] are 1, and the train needs 2",
+            "[slurm] exclude: with node[001-003] excluded 1 nodes are left, and the train needs 2",
         ),
-        ({"extra": ["--array=1-3"]}, "[slurm] extra: --array is opsctl's own to set"),
-        ({"extra": ["--wait"]}, "[slurm] extra: --wait is opsctl's own to set"),
+        ({"extra": ["--array=1-3"]}, "[slurm] extra: opsctl sets --array itself"),
+        ({"extra": ["--wait"]}, "[slurm] extra: opsctl sets --wait itself"),
     ],
 )
 def test_a_problem_is_said_in_the_words_of_the_site(slurm, said):
@@ -144,7 +144,7 @@ def test_gpus_that_stand_in_extra_are_counted(extra):
 
 def test_without_a_default_partition_one_has_to_be_named():
     known = {"partitions": (partition("a"), partition("b"))}
-    assert judge(known) == ["[slurm] partition: none is given and this cluster has no default; there are: a, b"]
+    assert judge(known) == ["[slurm] partition: none is set, and this cluster has no default; there are: a, b"]
 
 
 def test_where_nobody_keeps_accounts_any_may_be_named():
@@ -153,7 +153,7 @@ def test_where_nobody_keeps_accounts_any_may_be_named():
 
 def test_whoever_has_no_account_is_told_so():
     assert judge({"accounting": accounting()}, account="math") == [
-        "[slurm] account: 'math' is not yours to charge; you have: none"
+        "[slurm] account: you may not use 'math'; you have: none"
     ]
 
 
@@ -163,13 +163,15 @@ def test_waiting_for_a_job_that_slurm_does_not_know_would_be_no_waiting():
         "12": [],
         "12_3": [],
         "13": [],
-        "14": ["--after 14: no such job is in the queue, so the train would not wait for anything"],
+        "14": ["--after 14: no such job in the queue, so the train would start at once"],
     }
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD"])
 def test_a_secret_does_not_go_into_the_body(name):
-    assert judge(top={"environment": {name: "x"}}) == [f"[environment] {name}: would stand in body.sh for all to read"]
+    assert judge(top={"environment": {name: "x"}}) == [
+        f"[environment] {name}: every user could read the value in body.sh"
+    ]
 
 
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "KEYS"])
