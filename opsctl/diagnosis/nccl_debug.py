@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from opsctl.diagnosis.speakers import split
 
-NAMED = 8
-"""So many ranks are named at most."""
+MAX_NAMED = 8
+"""Ranks, peers and warnings that the summary names."""
 
 _LINE = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>\d{1,3})\] (?P<rest>.*)")
 _ADDRESS = re.compile(r"NCCL INFO Bootstrap ?: Using (?:\[0\])?[^:\s]+:(?P<address>[^\s<]+)<")
@@ -83,7 +83,7 @@ class Communicator:
     def behind(self) -> dict[NcclRank, CollectiveCall]:
         """The ranks whose last collective is an earlier one than most others' is."""
         newest = max((call.number for call in self.last.values()), default=0)
-        collective_calls = {who: call for who, call in self.last.items() if call.number < newest}
+        collective_calls = {rank: call for rank, call in self.last.items() if call.number < newest}
         return collective_calls if len(collective_calls) <= len(self.last) // 2 else {}
 
     def absent(self) -> int:
@@ -97,7 +97,9 @@ class Communicator:
             kinds = Counter((call.name, call.elements, call.datatype) for call in begun.values())
             if len(kinds) > 1:
                 usual = kinds.most_common(1)[0][0]
-                return {who: call for who, call in begun.items() if (call.name, call.elements, call.datatype) != usual}
+                return {
+                    rank: call for rank, call in begun.items() if (call.name, call.elements, call.datatype) != usual
+                }
         return {}
 
 
@@ -117,11 +119,11 @@ def read_nccl_debug(lines: Iterable[bytes]) -> NcclSummary:
     for line in lines:
         if b"NCCL" in line:
             reader.take(split(line)[1].decode(errors="replace").rstrip())
-    return reader.seen()
+    return reader.summarize()
 
 
-KEPT = 64
-"""So many of the latest collectives of a communicator are compared."""
+MAX_COMPARED_CALLS = 64
+"""Latest collectives of a communicator that are compared."""
 
 
 @dataclass(slots=True)
@@ -169,10 +171,10 @@ class _NcclReader:
         if begun.name in {"Send", "Recv"}:
             return  # these are between two, and the others know nothing of them
         group.recent.setdefault(begun.number, {})[who] = begun
-        if len(group.recent) > KEPT:
+        if len(group.recent) > MAX_COMPARED_CALLS:
             del group.recent[min(group.recent)]
 
-    def seen(self) -> NcclSummary:
+    def summarize(self) -> NcclSummary:
         failures = [
             ConnectionFailure(host=host, peer=self.hosts.get(peer, peer), why=why, times=times)
             for (host, peer, why), times in self.failed.items()
@@ -189,18 +191,18 @@ def render_nccl(summary: NcclSummary) -> list[str]:
     lines = [*_connections(summary.failures)]
     for group in summary.groups:
         lines += _of_group(group)
-    lines += [f"warning, {times} times: {text}" for text, times in list(summary.warnings.items())[:NAMED]]
+    lines += [f"warning, {times} times: {text}" for text, times in list(summary.warnings.items())[:MAX_NAMED]]
     return lines or ["nothing of NCCL's is wrong in it; NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL tells more"]
 
 
 def _connections(failures: list[ConnectionFailure]) -> Iterator[str]:
     blamed: Counter[str] = Counter()
-    for failure in failures[:NAMED]:
+    for failure in failures[:MAX_NAMED]:
         yield f"{failure.host} -> {failure.peer}: {failure.why} ({failure.times} times)"
     for peer, _ in {(failure.peer, failure.host) for failure in failures}:
         blamed[peer] += 1
-    if len(failures) > NAMED:
-        yield f"... and {len(failures) - NAMED} pairs more"
+    if len(failures) > MAX_NAMED:
+        yield f"... and {len(failures) - MAX_NAMED} pairs more"
     if blamed and blamed.most_common(1)[0][1] > 1:
         peer, hosts = blamed.most_common(1)[0]
         yield f"most hosts cannot reach {peer} ({hosts} of them)"
@@ -213,10 +215,10 @@ def _of_group(group: Communicator) -> Iterator[str]:
     begun = ", ".join(f"{name} {times}" for name, times in counts.most_common())
     yield f"communicator {group.name}: {len(group.last)} of {group.size} ranks logged collectives: {begun}"
     newest = max(group.last.values(), key=lambda call: call.number)
-    for who, call in sorted(group.behind().items())[:NAMED]:
-        yield f"  behind: {who} began last {call}; others are at {newest}"
-    for who, call in sorted(group.odd().items())[:NAMED]:
+    for rank, call in sorted(group.behind().items())[:MAX_NAMED]:
+        yield f"  behind: {rank} began last {call}; others are at {newest}"
+    for rank, call in sorted(group.odd().items())[:MAX_NAMED]:
         usual = next(
             collective_call for w, collective_call in group.recent[call.number].items() if w not in group.odd()
         )
-        yield f"  odd: {who} began {call}, the others {usual}"
+        yield f"  odd: {rank} began {call}, the others {usual}"

@@ -13,8 +13,8 @@ FILE = "py-spy.txt"
 _SCRIPT = r"""command -v "$2" >/dev/null || { echo "$2 is not there" >&2; exit 127; }
 says() { tr '\0' '\n' <"$1/environ" | sed -n "s/^$2=//p"; }
 is_python() { case "$(readlink "$1/exe")" in */python*) return 0 ;; esac; return 1; }
-for each in $(grep -lzFx -e "TRAIN_ATTEMPT=$1" /proc/[0-9]*/environ 2>/dev/null); do
-  p=${each%/environ}
+for environ in $(grep -lzFx -e "TRAIN_ATTEMPT=$1" /proc/[0-9]*/environ 2>/dev/null); do
+  p=${environ%/environ}
   is_python "$p" || continue
   rank=$(says "$p" RANK) node=$(says "$p" SLURMD_NODENAME)
   [ -n "$rank" ] && [ "${node:-$0}" = "$0" ] || continue

@@ -1,4 +1,4 @@
-"""Asking the ranks of a running attempt for their stacks: by a file of the run directory, by a signal."""
+"""Request stacks from the ranks of a running attempt, by a file in the run directory or by a signal."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SIGNAL_SECONDS = 10.0
 
 
 def request_by_file(attempt: Attempt, target: Path, *, ranks: int, seconds: float, clock: Clock) -> None:
-    """Ask every rank for its stacks, wait for them, and keep what came in `target`. Raises OSError."""
+    """Request the stack of every rank, wait for the answers and copy them to `target`. Raises OSError."""
     stacks = attempt.path / "stacks"
     before = _sizes(stacks.glob("*.txt"))
     attempt.stacks_request.touch()
-    _keep_what_comes(lambda: stacks.glob("*.txt"), before, target, ranks=ranks, seconds=seconds, clock=clock)
+    _copy_answers(lambda: stacks.glob("*.txt"), before, target, ranks=ranks, seconds=seconds, clock=clock)
 
 
 def request_by_signal(
@@ -36,29 +36,29 @@ def request_by_signal(
         return f"USR2: {error}"
     if done.code:
         return f"USR2: {done.err.strip()[-200:]}"
-    _keep_what_comes(lambda: logs.glob("*.log"), before, target, ranks=ranks, seconds=seconds, clock=clock)
+    _copy_answers(lambda: logs.glob("*.log"), before, target, ranks=ranks, seconds=seconds, clock=clock)
     return ""
 
 
 def collect_answers(target: Path, looked: str = "") -> list[Stack]:
     """What was kept: of each rank the newest; where py-spy and the rank itself tell, py-spy. `looked` is what it
     printed, if that is not kept there."""
-    found: dict[tuple[str, int | None, int | None], Stack] = {}
+    stacks: dict[tuple[str, int | None, int | None], Stack] = {}
     own = sorted(path for path in target.glob("*.txt") if path.name != FILE)
-    said = [(path.read_bytes(), speaker_of_file(f"{path.stem}.log")) for path in own]
-    kept = target / FILE
-    said.append((kept.read_bytes() if kept.exists() else looked.encode(), NOBODY))
-    for text, known in said:
+    texts = [(path.read_bytes(), speaker_of_file(f"{path.stem}.log")) for path in own]
+    py_spy_file = target / FILE
+    texts.append((py_spy_file.read_bytes() if py_spy_file.exists() else looked.encode(), NOBODY))
+    for text, known in texts:
         for stack in parse(text, known):
             key = (stack.node, stack.rank, None if stack.rank is not None else stack.pid)
-            if stack.frames or key not in found:
-                found[key] = stack
+            if stack.frames or key not in stacks:
+                stacks[key] = stack
         if known.rank is not None:
-            found.setdefault((known.node, known.rank, None), Stack(node=known.node, rank=known.rank))
-    return list(found.values())
+            stacks.setdefault((known.node, known.rank, None), Stack(node=known.node, rank=known.rank))
+    return list(stacks.values())
 
 
-def _keep_what_comes(
+def _copy_answers(
     paths: Callable[[], Iterable[Path]], before: dict[str, int], target: Path, *, ranks: int, seconds: float,
     clock: Clock,
 ) -> None:  # fmt: skip
@@ -79,10 +79,10 @@ def _keep_what_comes(
 
 
 def _sizes(paths: Iterable[Path]) -> dict[str, int]:
-    found = {}
+    sizes = {}
     for path in paths:
         try:
-            found[path.name] = path.stat().st_size
+            sizes[path.name] = path.stat().st_size
         except FileNotFoundError:
             continue
-    return found
+    return sizes

@@ -116,8 +116,8 @@ def group_stacks(stacks: Iterable[Stack]) -> list[StackGroup]:
     for stack in stacks:
         places.setdefault(stack.place, []).append(stack)
     groups = [
-        StackGroup(place=place, stacks=tuple(sorted(each, key=lambda stack: (stack.rank or 0, stack.node))))
-        for place, each in places.items()
+        StackGroup(place=place, stacks=tuple(sorted(members, key=lambda stack: (stack.rank or 0, stack.node))))
+        for place, members in places.items()
     ]
     return sorted(groups, key=lambda group: (not group.is_known, len(group.stacks), group.place))
 
@@ -160,8 +160,8 @@ class _Process:
         threads = [thread for thread in self.threads if thread.frames]
         named = [thread for thread in threads if thread.is_main]
         others = [thread for thread in threads if not any(frame.function == "_dump" for frame in thread.frames)]
-        found = named or others[-1:]
-        return found[0].frames if found else []
+        main = named or others[-1:]
+        return main[0].frames if main else []
 
 
 def parse(text: bytes, known: Speaker = NOBODY) -> list[Stack]:

@@ -8,11 +8,11 @@ from opsctl.ports import Answer
 from opsctl.settings.health import HealthSettings
 
 END = r"""
-for each in "$@"; do
-    pid=${each%:*}
+for process in "$@"; do
+    pid=${process%:*}
     # The time of its start, behind the name in brackets: a later process with the same number is another one.
     now=$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d' ' -f20)
-    [ "$now" = "${each#*:}" ] && kill -9 "$pid" && echo "$pid"
+    [ "$now" = "${process#*:}" ] && kill -9 "$pid" && echo "$pid"
 done
 exit 0
 """

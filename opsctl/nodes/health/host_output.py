@@ -126,29 +126,29 @@ def parse_dcgm(text: str) -> tuple[tuple[str, str, str], ...] | None:
     """`dcgmi diag -j`, whose form changes with every version: whatever has a name and results below it."""
     start = text.find("{")
     try:
-        given = json.loads(text[start:]) if start >= 0 else None
+        value = json.loads(text[start:]) if start >= 0 else None
     except (ValueError, RecursionError):
         return None
-    found = tuple(_tests(given, "", 0))
+    found = tuple(_tests(value, "", 0))
     return found or None
 
 
-def _tests(given: Any, name: str, depth: int) -> Iterator[tuple[str, str, str]]:
+def _tests(value: Any, name: str, depth: int) -> Iterator[tuple[str, str, str]]:
     if depth > 20:
         return
-    if isinstance(given, list):
-        for each in given:
-            yield from _tests(each, name, depth + 1)
-    elif isinstance(given, dict):
-        own = given.get("name")
+    if isinstance(value, list):
+        for item in value:
+            yield from _tests(item, name, depth + 1)
+    elif isinstance(value, dict):
+        own = value.get("name")
         name = own if isinstance(own, str) else name
-        result = given.get("status", given.get("result"))
+        result = value.get("status", value.get("result"))
         if isinstance(result, str):
-            yield name, result.lower(), _words(given)
-        for each in given.values():
-            yield from _tests(each, name, depth + 1)
+            yield name, result.lower(), _words(value)
+        for item in value.values():
+            yield from _tests(item, name, depth + 1)
 
 
 def _words(fields: dict[str, Any]) -> str:
-    said = fields.get("warnings", fields.get("warning", fields.get("info", "")))
-    return " ".join(json.dumps(said, ensure_ascii=False).strip('[]{}"').split())[:200] if said else ""
+    message = fields.get("warnings", fields.get("warning", fields.get("info", "")))
+    return " ".join(json.dumps(message, ensure_ascii=False).strip('[]{}"').split())[:200] if message else ""
