@@ -18,7 +18,7 @@ from opsctl.errors import InputError, OpsctlError, cannot_write
 from opsctl.report import formats
 from opsctl.report.contents import Report
 from opsctl.report.log_report import report_log
-from opsctl.report.sacct import JobRun, ran, read_sacct
+from opsctl.report.sacct import JobRun, convert_jobs, read_sacct
 from opsctl.report.train_report import report_train
 from opsctl.state.files import write_atomic
 from opsctl.state.journal import replay
@@ -100,7 +100,7 @@ def jobs_of(jobs: list[JobRun], arrays: list[str], train: str) -> list[JobRun]:
 def remembered_jobs(app: App, arrays: list[str]) -> list[JobRun]:
     """What accounting knows, where there is one and it answers: it adds to the journal, which is enough alone."""
     try:
-        return ran(app.scheduler.past(arrays)) if arrays else []
+        return convert_jobs(app.scheduler.past(arrays)) if arrays else []
     except OpsctlError:
         return []
 

@@ -17,22 +17,24 @@ NUMBERS = st.one_of(
 )
 TIMES = st.floats(-1e4, 1e4)
 LINES = st.builds(
-    LogStep, step=st.integers(0, 10**15 - 1) | st.integers(0, 50), seconds=NUMBERS, low=NUMBERS, high=NUMBERS,
-    batch=st.integers(0, 10), stall=NUMBERS, evaluated=st.integers(0, 1),
+    LogStep, step=st.integers(0, 10**15 - 1) | st.integers(0, 50), step_s=NUMBERS, earliest=NUMBERS, latest=NUMBERS,
+    batch=st.integers(0, 10), stall_s=NUMBERS, evaluated=st.integers(0, 1),
 )  # fmt: skip
 
 
 @st.composite
 def parts(draw: st.DrawFn) -> LogPart:
-    part = LogPart(first_stamp=draw(NUMBERS), last_stamp=draw(NUMBERS), stall=draw(NUMBERS), fine=draw(st.booleans()))
+    part = LogPart(
+        first_stamp=draw(NUMBERS), last_stamp=draw(NUMBERS), stall_s=draw(NUMBERS), has_fractions=draw(st.booleans())
+    )
     for line in draw(st.lists(LINES, max_size=8)):
         part.add(line)
     return part
 
 
 LIVES = st.builds(
-    AttemptSpan, begin=TIMES, end=TIMES, ending=st.sampled_from(SpanEnd), told=parts(), nodes=st.integers(0, 2),
-    last_word=NUMBERS, is_torn=st.booleans(),
+    AttemptSpan, begin=TIMES, end=TIMES, ending=st.sampled_from(SpanEnd), log=parts(), nodes=st.integers(0, 2),
+    last_output=NUMBERS, is_truncated=st.booleans(),
 )  # fmt: skip
 WAITS = st.builds(IdleSpan, begin=TIMES, end=TIMES, bucket=st.sampled_from(Bucket))
 
@@ -55,13 +57,13 @@ def lived(*lines: LogStep, end: float = 1000.0, ending: SpanEnd = SpanEnd.LEFT, 
     for line in lines:
         part.add(line)
         if math.isnan(part.first_stamp):
-            part.first_stamp = line.low
-    return AttemptSpan(begin=0.0, end=end, ending=ending, told=part, **more)
+            part.first_stamp = line.earliest
+    return AttemptSpan(begin=0.0, end=end, ending=ending, log=part, **more)
 
 
 def line(step: int, at: float = math.nan, seconds: float = 10.0, **more: float) -> LogStep:
-    fields = {"batch": 16, "stall": math.nan, "evaluated": 0, "low": at, "high": at, **more}
-    return LogStep(step=step, seconds=seconds, **fields)
+    fields = {"batch": 16, "stall_s": math.nan, "evaluated": 0, "earliest": at, "latest": at, **more}
+    return LogStep(step=step, step_s=seconds, **fields)
 
 
 def spent(*attempts: AttemptSpan, end: float | None = None) -> dict[str, float]:
@@ -97,12 +99,12 @@ def test_what_follows_the_last_step_depends_on_how_the_attempt_ended(
 
 
 def test_a_save_that_older_megatrons_count_into_the_next_step_is_a_checkpoint() -> None:
-    slow = line(11, 250, seconds=50.0, stall=math.inf)
+    slow = line(11, 250, seconds=50.0, stall_s=math.inf)
     assert spent(lived(*STEADY, slow, end=250)) == {"start-up": 100, "training": 110, "checkpoints": 40}
 
 
 def test_a_save_of_known_length_leaves_the_rest_of_a_long_step_to_slow_steps() -> None:
-    slow = line(11, 250, seconds=50.0, stall=25.0)
+    slow = line(11, 250, seconds=50.0, stall_s=25.0)
     assert spent(lived(*STEADY, slow, end=250)) == {
         "start-up": 100, "training": 110, "checkpoints": 25, "slow steps": 15,
     }  # fmt: skip
@@ -116,7 +118,7 @@ def test_an_evaluation_between_two_steps_is_one() -> None:
 def test_times_in_whole_seconds_do_not_make_healthy_steps_slow() -> None:
     steps = [line(n, math.floor(100 + 3.4 * n), seconds=3.4) for n in range(1, 101)]
     attempt = lived(*steps, end=440)
-    attempt.told.fine = False
+    attempt.log.has_fractions = False
     assert spent(attempt)["training"] == pytest.approx(340, abs=1)
 
 
@@ -132,16 +134,16 @@ def test_a_log_in_another_time_zone_is_understood() -> None:
 
 
 def test_a_date_in_a_text_is_no_time_of_the_attempt() -> None:
-    steps = [line(1, 110), line(2, math.nan, low=-5e8, high=-5e8), line(3, 130)]
+    steps = [line(1, 110), line(2, math.nan, earliest=-5e8, latest=-5e8), line(3, 130)]
     assert spent(lived(*steps, end=130)) == {"start-up": 100, "training": 30}
 
 
 def test_a_slow_attempt_on_as_many_nodes_is_slow_and_one_on_fewer_is_not() -> None:
     slow = [line(n, 1100 + 15 * (n - 10), seconds=15.0) for n in range(11, 15)]
     first, second = lived(*STEADY, end=200, nodes=4), lived(*slow, end=160, nodes=4)
-    moved = AttemptSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, told=second.told, nodes=4)
+    moved = AttemptSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, log=second.log, nodes=4)
     assert spent(first, moved, end=1160)["slow steps"] == pytest.approx(20)
-    moved = AttemptSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, told=second.told, nodes=2)
+    moved = AttemptSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, log=second.log, nodes=2)
     assert "slow steps" not in spent(first, moved, end=1160)
 
 
@@ -153,12 +155,12 @@ def test_a_line_tells_of_all_steps_since_the_one_before() -> None:
 def test_of_a_line_some_of_whose_steps_were_done_before_only_the_rest_is_new() -> None:
     first = lived(*(line(n, 100 + 10 * n) for n in (10, 20, 30, 35)), end=450, ending=SpanEnd.BROKE)
     again = lived(*(line(n, 500 + 10 * (n - 20)) for n in (30, 40)), end=700)
-    second = AttemptSpan(begin=500.0, end=700.0, ending=SpanEnd.LEFT, told=again.told)
+    second = AttemptSpan(begin=500.0, end=700.0, ending=SpanEnd.LEFT, log=again.log)
     assert spent(first, second, end=700)["done twice"] == pytest.approx(100 + 50)
 
 
 def test_the_time_of_a_save_of_unknown_length_between_two_steps_is_a_checkpoint() -> None:
-    later = line(11, 260, stall=math.inf)
+    later = line(11, 260, stall_s=math.inf)
     assert spent(lived(*STEADY, later, end=260)) == {"start-up": 100, "training": 110, "checkpoints": 50}
 
 

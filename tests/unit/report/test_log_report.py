@@ -47,14 +47,14 @@ def test_lines_that_are_missing_are_held_to_have_taken_the_usual_time() -> None:
     report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
     assert report.buckets[Bucket.SLOW] == 0
     assert report.buckets[Bucket.EFFECTIVE] == pytest.approx((43680 - 29010) * 22.18, rel=0.001)
-    assert report.notes[-1] == "14,600 steps are not in the log: they are assumed to have taken the usual time"
+    assert report.notes[-1] == "14,600 steps are missing in the log; the report assumes the usual time for them"
 
 
 def test_of_a_log_without_times_nobody_knows_the_share_of_the_wall_clock() -> None:
     report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
     assert (report.ettr, report.ettr_without_queue) == (None, None)
     assert render_headline(report) == (
-        "100.0% of 3d 18h of steps and saves was new steps; how long it took in all is not known"
+        "100.0% of 3d 18h of steps and saves was new steps; the wall-clock time is unknown"
     )
 
 
@@ -73,7 +73,9 @@ def test_a_step_that_goes_back_is_another_attempt_and_work_done_twice(tmp_path: 
     report = report_log(log, None, NOW)
     assert spent(report) == {"training": 400, "done twice": 100}
     assert [attempt.outcome for attempt in report.attempts] == ["broke off", ""]
-    assert report.notes == ("the log tells no times: only what steps and saves took is known; --sacct tells more",)
+    assert report.notes == (
+        "the log has no times: only the time of steps and saves is known; --sacct FILE adds the rest",
+    )
 
 
 def test_megatrons_own_times_tell_what_lay_between_two_attempts(tmp_path: Path) -> None:
@@ -138,13 +140,13 @@ def test_times_in_the_log_say_which_job_wrote_it_though_another_wrote_nothing(tm
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "it: is empty"),
-        ("JobID|State\n1|RUNNING\n", "it: has no column start, end in its first line"),
-        ("JobID|State|Start|End\n", "it: there is no job in it"),
+        ("", "it: the file is empty"),
+        ("JobID|State\n1|RUNNING\n", "it: the first line has no column start, end"),
+        ("JobID|State|Start|End\n", "it: the file has no jobs"),
         ("JobID|State|Start|End\n1|FAILED|soon|never\n2|FAILED|x|y\n",
-         "it: is not what sacct prints\n  line 2: 'soon' is not a time\n  line 3: 'x' is not a time"),
+         "it: not sacct output\n  line 2: 'soon' is not a time\n  line 3: 'x' is not a time"),
         ("JobID|State|Start|End\n1|FAILED|200|100\n",
-         "it: is not what sacct prints\n  line 2: job 1 ended before it started"),
+         "it: not sacct output\n  line 2: the end of job 1 lies before its start"),
     ],
 )  # fmt: skip
 def test_what_sacct_did_not_print_is_refused_with_what_to_type(text: str, message: str) -> None:
@@ -158,7 +160,7 @@ def test_what_sacct_did_not_print_is_refused_with_what_to_type(text: str, messag
 def test_a_log_without_an_iteration_is_said_to_have_none(tmp_path: Path, content: bytes) -> None:
     log = tmp_path / "log"
     log.write_bytes(content)
-    with pytest.raises(InputError, match="no iteration line in it"):
+    with pytest.raises(InputError, match="no iteration lines"):
         report_log(log, None, NOW)
 
 
@@ -166,14 +168,14 @@ def test_jobs_of_which_none_has_started_are_refused(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 3))
     jobs = parse_sacct("JobID|State|Start|End\n1|PENDING|Unknown|Unknown\n", "it")
-    with pytest.raises(InputError, match="none of its jobs has started"):
+    with pytest.raises(InputError, match="no job has started"):
         report_log(log, jobs, NOW)
 
 
 def test_since_in_a_log_without_times_is_refused(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 3))
-    with pytest.raises(InputError, match="no times in this log"):
+    with pytest.raises(InputError, match="this log has no times"):
         report_log(log, None, NOW, since=NOW)
 
 
@@ -192,7 +194,7 @@ def test_a_packed_log_is_read_and_one_that_is_cut_short_is_told(tmp_path: Path) 
     )
     for broken in (gzip.compress(whole)[:-100], b"iteration"):
         (tmp_path / "log.gz").write_bytes(broken)
-        with pytest.raises(InputError, match="is cut short, or not a gzip file"):
+        with pytest.raises(InputError, match="truncated, or not a gzip file"):
             report_log(tmp_path / "log.gz", None, NOW)
 
 
@@ -227,7 +229,9 @@ def test_jobs_of_another_time_are_held_against_the_logs_own_times(tmp_path: Path
     for day, number in (("01", 0), ("02", 0), ("04", 1)):  # a zone is less than a day
         jobs = parse_sacct(f"{head}1|COMPLETED|2026-02-{day}T10:00:00|2026-02-{day}T10:10:00\n", "it")
         notes = report_log(log, jobs, NOW).notes
-        assert sum("1 of 1 lives in the log lie days from these jobs" in note for note in notes) == number, day
+        assert (
+            sum("1 of 1 attempts in the log are more than a day away from all jobs" in note for note in notes) == number
+        ), day
 
 
 def test_a_log_over_the_end_of_summer_time_takes_what_its_steps_took(tmp_path: Path) -> None:

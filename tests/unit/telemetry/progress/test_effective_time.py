@@ -48,7 +48,7 @@ def test_each_attempt_has_its_steps_its_end_and_its_own_losses(tmp_path: Path) -
     assert (first.attempt, first.outcome, first.first_step, first.last_step) == ("7_1.0", "node-failed", 1, 100)
     assert (second.attempt, second.outcome, second.first_step, second.last_step) == ("7_2.0", "finished", 51, 150)
     assert first.buckets[Bucket.HANG] == pytest.approx(300)
-    assert second.buckets[Bucket.TWICE] == pytest.approx(500)
+    assert second.buckets[Bucket.REPEATED] == pytest.approx(500)
     assert sum(second.buckets.values()) == pytest.approx((second.ended - second.began).total_seconds())
 
 

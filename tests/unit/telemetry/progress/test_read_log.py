@@ -75,7 +75,7 @@ def test_no_line_is_lost_and_none_is_read_otherwise_than_elsewhere(steps: list[i
         log.write_text("\n".join(f"[n:1]: {ITERATION.format(step)}\nnoise" for step in steps))
         (part,) = read_summary(log).parts
     lines = [parse(ITERATION.format(step)) for step in steps]
-    assert [(log_step.step, log_step.seconds) for log_step in part] == [
+    assert [(log_step.step, log_step.step_s) for log_step in part] == [
         (line.step, line.step_s) for line in lines if line
     ]
 
@@ -84,7 +84,7 @@ def test_no_line_is_lost_and_none_is_read_otherwise_than_elsewhere(steps: list[i
 def test_where_a_piece_ends_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     train = rough(tmp_path)
     whole = train.report(99999)
-    monkeypatch.setattr(read_log, "CHUNK", size)
+    monkeypatch.setattr(read_log, "CHUNK_BYTES", size)
     assert train.report(99999) == whole
 
 
