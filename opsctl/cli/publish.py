@@ -82,7 +82,9 @@ def _publisher(app: App, run: RunDir, deadline: TimeLimit) -> Publisher | None:
     app.check_trusted(run)  # its [publish] may name a command
     if config.publish:
         deadline = TimeLimit.within(app.clock, table.timeout_seconds)
-    known = redaction.gather(app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ)
+    known = redaction.gather_secrets(
+        app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ
+    )
     return Publisher(
         run=run, table=table, root=app.root, secrets=known, reports=lambda: _reports(app, run), runner=app.runner,
         clock=app.clock, deadline=deadline,

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from opsctl.publish.redaction import Secrets, UnreadableSecret, gather
+from opsctl.publish.redaction import Secrets, UnreadableSecret, gather_secrets
 from opsctl.publish.staging import DeadlinePassed
 from opsctl.settings.alerts import AlertSettings
 from tests.unit.publish.conftest import EVENTS, Site
@@ -38,7 +38,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Secrets:
     (tmp_path / "more").write_text("third secret\n\nexport SOURCED='by the body'\n")
     env = {"HF_TOKEN": "not-of-a-known-make", "WANDB_API_KEY": "0123456789abcdef", "TOKENIZER_PATH": "/data/tokenizer"}
     more = [str(tmp_path / "more")]
-    return gather(alerts(tmp_path), more, of_process=env, of_train={"MY_PASSWORD": "of the train"})
+    return gather_secrets(alerts(tmp_path), more, of_process=env, of_train={"MY_PASSWORD": "of the train"})
 
 
 PLANTED = [
@@ -117,10 +117,10 @@ def test_what_is_no_secret_stays(known: Secrets, line: str) -> None:
 def test_a_secret_that_cannot_be_had_stops_it_all(tmp_path: Path) -> None:
     rules = alerts(tmp_path)
     (tmp_path / "webhook").unlink()
-    with pytest.raises(UnreadableSecret, match=r"while a secret is not known: webhook_file: .*No such file"):
-        gather(rules, [], of_train={}, of_process={})
-    with pytest.raises(UnreadableSecret, match=r"secret is not known: /nowhere: No such file"):
-        gather(AlertSettings(), ["/nowhere"], of_train={}, of_process={})
+    with pytest.raises(UnreadableSecret, match=r"a configured secret cannot be read: webhook_file: .*No such file"):
+        gather_secrets(rules, [], of_train={}, of_process={})
+    with pytest.raises(UnreadableSecret, match=r"secret cannot be read: /nowhere: No such file"):
+        gather_secrets(AlertSettings(), ["/nowhere"], of_train={}, of_process={})
 
 
 @given(before=st.binary(max_size=40), secret=st.binary(min_size=4, max_size=40), after=st.binary(max_size=40))
@@ -143,7 +143,7 @@ def test_a_binary_that_holds_a_secret_is_refused(site: Site) -> None:
     site.write(name, EVENTS + b"open sesame" + EVENTS)
     done = site.publish()
     assert [item.why for item in done.items if item.name == name] == [
-        "holds a secret, which cannot be struck out of such a file"
+        "holds a secret, which cannot be struck out of a binary file"
     ]
     assert name not in site.out()
 
@@ -183,7 +183,9 @@ def test_a_copy_whose_source_is_gone_goes_too_when_another_secret_becomes_known(
     site.known = frozenset({b"abracadabra"})
     done = site.publish(max_file="1M")
     assert "logs/pulse.log" not in site.out()
-    assert [item.name for item in done.items if item.why.startswith("its source is gone")] == ["logs/pulse.log"]
+    assert [item.name for item in done.items if item.why.startswith("its source no longer exists")] == [
+        "logs/pulse.log"
+    ]
 
 
 def test_that_it_is_to_go_is_remembered_by_whoever_runs_out_of_time(site: Site) -> None:
@@ -199,7 +201,7 @@ def test_that_it_is_to_go_is_remembered_by_whoever_runs_out_of_time(site: Site) 
 
 def test_another_environment_makes_nothing_anew(tmp_path: Path) -> None:
     def digest(env: dict[str, str]) -> str:
-        return gather(AlertSettings(), [], of_train={}, of_process=env).digest
+        return gather_secrets(AlertSettings(), [], of_train={}, of_process=env).digest
 
     assert digest({"HF_TOKEN": "not-of-a-known-make"}) == digest({})
 
