@@ -14,7 +14,7 @@ from opsctl.report.html_page import render_page
 from opsctl.report.log_report import report_log
 from opsctl.report.sacct import JobRun, parse_sacct
 from opsctl.telemetry.progress import read_log
-from opsctl.telemetry.progress.bounded_curve import BINS, BoundedCurve
+from opsctl.telemetry.progress.bounded_curve import MAX_BINS, BoundedCurve
 from opsctl.telemetry.progress.iteration_lines import parse
 from opsctl.telemetry.progress.read_log import read_summary
 from tests.support.made_reports import rough
@@ -93,7 +93,7 @@ def test_of_half_a_million_values_a_curve_keeps_some_hundred_points_and_the_spik
     for step in range(0, 500_000, 10):
         curve.add(step, 9.0 if step == 123_450 else 2.0)
     points = curve.points()
-    assert BINS / 2 <= len(points) <= BINS
+    assert MAX_BINS / 2 <= len(points) <= MAX_BINS
     assert max(point.high for point in points) == 9.0
     assert max(point.mean for point in points) < 2.1
     assert [point.step for point in points] == sorted(point.step for point in points)
