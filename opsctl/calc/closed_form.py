@@ -12,7 +12,8 @@ def renewal(
 ) -> float:
     """Return the effective share, exact for a constant failure rate.
 
-    T / (e^λR·(e^λ(T + C) − 1)·(1/λ + D)) (after Daly 2006, eq. 20). Restarts may fail too. `down_h` is time without failures: the queue, and a hang until its detection.
+    T / (e^λR·(e^λ(T + C) − 1)·(1/λ + D)) (after Daly 2006, eq. 20).
+    Restarts may fail too. `down_h` is time without failures: the queue, and a hang until its detection.
     """
     refuse(
         "effective time",

@@ -53,7 +53,7 @@ _FORMATS: tuple[tuple[bytes, re.Pattern[bytes]], ...] = tuple(
     )
 )
 """Formats of known kinds of secrets. The word before a pattern, in lower case, is searched first, as that is fast. The
-first group of a match is kept."""
+first group of a match stays in the text."""
 
 
 class UnreadableSecret(OpsctlError):
