@@ -59,7 +59,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_a_configured_secret_is_struck_out_in_each_of_its_forms(known: Secrets, planted: str) -> None:
+def test_configured_secret_is_struck_out_in_all_forms(known: Secrets, planted: str) -> None:
     struck = known.strike_text(f"before {planted} after\n")
     assert planted not in struck
     assert struck.startswith("before ")
@@ -95,7 +95,7 @@ def test_what_looks_like_a_secret_is_struck_out(planted: str) -> None:
         ("aws_secret_access_key = abcd/efgh+ijkl", "aws_secret_access_key = ***"),
     ],
 )
-def test_what_is_named_a_secret_is_struck_out_and_its_name_stays(line: str, struck: str) -> None:
+def test_value_of_a_secret_name_is_struck_out(line: str, struck: str) -> None:
     assert Secrets(frozenset()).strike_text(line) == struck
 
 
@@ -131,7 +131,7 @@ def test_no_secret_is_left_whatever_stands_around_it(before: bytes, secret: byte
     assert count >= 1
 
 
-def test_a_log_is_published_without_its_secrets_and_their_number_is_told(site: Site) -> None:
+def test_log_is_published_without_secrets(site: Site) -> None:
     site.write("logs/main_log.txt", "login with open sesame\nand hf_abcdefghijklmnopqrstuvwxyz012345\n")
     item = next(item for item in site.publish().items if item.name == "logs/main_log.txt")
     assert site.out()["logs/main_log.txt"] == b"login with ***\nand ***\n"
@@ -163,7 +163,7 @@ def test_a_secret_is_not_cut_in_half_where_a_log_is_cut(site: Site) -> None:
     assert text.endswith(b"***\n" + b"after\n" * 50)
 
 
-def test_a_secret_that_becomes_known_later_is_taken_out_of_what_was_published(site: Site) -> None:
+def test_new_secret_is_removed_from_published_files(site: Site) -> None:
     site.write("logs/pulse.log", "the word is abracadabra\n")
     site.write("metrics/tensorboard/events.out.tfevents.1", EVENTS + b"abracadabra")
     site.publish()
@@ -174,7 +174,7 @@ def test_a_secret_that_becomes_known_later_is_taken_out_of_what_was_published(si
     assert "metrics/tensorboard/events.out.tfevents.1" not in site.out()
 
 
-def test_a_copy_whose_source_is_gone_goes_too_when_another_secret_becomes_known(site: Site) -> None:
+def test_new_secret_removes_copies_without_source(site: Site) -> None:
     site.write("logs/pulse.log", "the word is abracadabra\n")
     site.publish()
     (site.run.path / "logs/pulse.log").unlink()
@@ -188,7 +188,7 @@ def test_a_copy_whose_source_is_gone_goes_too_when_another_secret_becomes_known(
     ]
 
 
-def test_that_it_is_to_go_is_remembered_by_whoever_runs_out_of_time(site: Site) -> None:
+def test_pending_removal_survives_the_deadline(site: Site) -> None:
     site.write("logs/pulse.log", "the word is abracadabra\n")
     site.publish()
     (site.run.path / "logs/pulse.log").unlink()
@@ -206,7 +206,7 @@ def test_another_environment_makes_nothing_anew(tmp_path: Path) -> None:
     assert digest({"HF_TOKEN": "not-of-a-known-make"}) == digest({})
 
 
-def test_what_is_kept_of_secrets_is_for_the_owner_alone(site: Site) -> None:
+def test_secret_digest_is_private(site: Site) -> None:
     site.publish()
     state = site.run.path / "publish" / "state.json"
     assert state.stat().st_mode & 0o777 == 0o600

@@ -88,7 +88,7 @@ def test_of_a_large_log_the_end_is_published_and_the_gap_is_named(site: Site) ->
     assert next(item.left_out for item in done.items if item.name == "logs/main_log.txt") == size - 1024
 
 
-def test_what_cannot_be_cut_is_not_published_when_it_is_too_large(site: Site) -> None:
+def test_large_binary_file_is_not_published(site: Site) -> None:
     done = site.publish(max_file="1K")
     name = "metrics/tensorboard/events.out.tfevents.1"
     assert (why(done, name), name in site.out()) == ("larger than 1024 bytes", False)
@@ -157,7 +157,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(site: Site) -> None:
     assert set(actions(site.publisher().plan()).values()) == {"unchanged"}
 
 
-def test_out_of_time_what_is_done_stays_and_the_next_call_goes_on(site: Site) -> None:
+def test_next_call_continues_after_the_deadline(site: Site) -> None:
     class Hands(type(site.clock)):  # type: ignore[misc]  # the class of the real one
         seconds = 0.0
 

@@ -42,7 +42,7 @@ def test_the_spike_of_the_13b_training_is_in_the_curve() -> None:
     assert report.step_s == pytest.approx(22.1817)
 
 
-def test_lines_that_are_missing_are_held_to_have_taken_the_usual_time() -> None:
+def test_missing_lines_take_the_usual_time() -> None:
     """Of the excerpt's last line nothing is known but its ten steps; 14,600 lie between it and the line before."""
     report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
     assert report.buckets[Bucket.SLOW] == 0
@@ -50,7 +50,7 @@ def test_lines_that_are_missing_are_held_to_have_taken_the_usual_time() -> None:
     assert report.notes[-1] == "14,600 steps are missing in the log; the report assumes the usual time for them"
 
 
-def test_of_a_log_without_times_nobody_knows_the_share_of_the_wall_clock() -> None:
+def test_log_without_times_has_no_ettr() -> None:
     report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
     assert (report.ettr, report.ettr_without_queue) == (None, None)
     assert render_headline(report) == (
@@ -67,7 +67,7 @@ def steps(first: int, last: int) -> str:
     return "".join(map(LINE.format, range(first, last + 1)))
 
 
-def test_a_step_that_goes_back_is_another_attempt_and_work_done_twice(tmp_path: Path) -> None:
+def test_step_going_back_starts_another_attempt(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 30) + "Traceback\n" + steps(21, 40))
     report = report_log(log, None, NOW)
@@ -78,7 +78,7 @@ def test_a_step_that_goes_back_is_another_attempt_and_work_done_twice(tmp_path: 
     )
 
 
-def test_megatrons_own_times_tell_what_lay_between_two_attempts(tmp_path: Path) -> None:
+def test_megatron_times_show_the_time_between_attempts(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
         "[before the start of training step] datetime: 2021-08-08 00:00:00\n"
@@ -105,7 +105,7 @@ SACCT = """JobID|State|Submit|Start|End|NodeList
 """
 
 
-def test_sacct_tells_the_queue_and_the_rest_of_each_attempt(tmp_path: Path) -> None:
+def test_sacct_adds_queue_and_tails(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 30) + steps(21, 50))
     report = report_log(log, parse_sacct(SACCT, "it"), NOW)
@@ -126,7 +126,7 @@ def test_sacct_in_columns_is_the_same() -> None:
     assert parse_sacct(text, "it") == parse_sacct(SACCT, "it")
 
 
-def test_times_in_the_log_say_which_job_wrote_it_though_another_wrote_nothing(tmp_path: Path) -> None:
+def test_log_times_select_the_job(tmp_path: Path) -> None:
     log = tmp_path / "log"
     at = datetime.fromisoformat("2026-02-01 02:03")
     lines = [f" [{at + timedelta(seconds=10 * n)}]" + LINE.format(n) for n in range(1, 31)]
@@ -149,7 +149,7 @@ def test_times_in_the_log_say_which_job_wrote_it_though_another_wrote_nothing(tm
          "it: not sacct output\n  line 2: the end of job 1 lies before its start"),
     ],
 )  # fmt: skip
-def test_what_sacct_did_not_print_is_refused_with_what_to_type(text: str, message: str) -> None:
+def test_other_text_than_sacct_is_refused_with_a_hint(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_sacct(text, "it")
     assert caught.value.message == message
@@ -157,7 +157,7 @@ def test_what_sacct_did_not_print_is_refused_with_what_to_type(text: str, messag
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"hello\n", bytes(range(256)) * 400, b"iteration / | :" * 9999])
-def test_a_log_without_an_iteration_is_said_to_have_none(tmp_path: Path, content: bytes) -> None:
+def test_log_without_iterations_is_refused(tmp_path: Path, content: bytes) -> None:
     log = tmp_path / "log"
     log.write_bytes(content)
     with pytest.raises(InputError, match="no iteration lines"):
@@ -186,7 +186,7 @@ def test_binary_rubbish_is_no_sacct(tmp_path: Path) -> None:
         read_sacct(path)
 
 
-def test_a_packed_log_is_read_and_one_that_is_cut_short_is_told(tmp_path: Path) -> None:
+def test_packed_log_is_read_and_truncated_one_refused(tmp_path: Path) -> None:
     whole = (CORPUS / "logs/tr1-13b.txt").read_bytes()
     (tmp_path / "log.gz").write_bytes(gzip.compress(whole))
     assert (
@@ -204,7 +204,7 @@ def test_lines_that_end_as_on_windows_are_read_alike(tmp_path: Path) -> None:
     assert report_log(tmp_path / "log", None, NOW).buckets == report_log(CORPUS / "logs/tr1-13b.txt", None, NOW).buckets
 
 
-def test_short_jobs_one_behind_the_other_each_get_what_they_told(tmp_path: Path) -> None:
+def test_short_consecutive_jobs_get_their_own_lines(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
         "[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2)
@@ -222,7 +222,7 @@ def test_short_jobs_one_behind_the_other_each_get_what_they_told(tmp_path: Path)
     ]
 
 
-def test_jobs_of_another_time_are_held_against_the_logs_own_times(tmp_path: Path) -> None:
+def test_jobs_far_from_the_log_times_are_noted(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2))
     head = "JobID|State|Start|End\n"
@@ -234,7 +234,7 @@ def test_jobs_of_another_time_are_held_against_the_logs_own_times(tmp_path: Path
         ), day
 
 
-def test_a_log_over_the_end_of_summer_time_takes_what_its_steps_took(tmp_path: Path) -> None:
+def test_log_over_the_end_of_summer_time(tmp_path: Path) -> None:
     at = ("02:57", "02:58", "02:59", "02:00", "02:01", "02:02")
     log = tmp_path / "log"
     log.write_text("".join(
@@ -246,7 +246,7 @@ def test_a_log_over_the_end_of_summer_time_takes_what_its_steps_took(tmp_path: P
     assert sum(report.buckets.values()) == pytest.approx(360)
 
 
-def test_the_time_of_the_line_that_tells_of_a_restart_is_the_new_lifes(tmp_path: Path) -> None:
+def test_restart_line_time_belongs_to_the_new_attempt(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
         "[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2)
@@ -264,7 +264,7 @@ def test_a_line_that_is_said_twice_counts_once(tmp_path: Path) -> None:
     assert report_log(twice, None, NOW).buckets == report_log(once, None, NOW).buckets
 
 
-def test_a_time_that_stands_well_before_a_step_tells_how_long_nothing_came(tmp_path: Path) -> None:
+def test_stamp_long_before_a_step_shows_the_gap(tmp_path: Path) -> None:
     log = tmp_path / "log"
     noise = "nothing of interest\n" * 20
     log.write_text(

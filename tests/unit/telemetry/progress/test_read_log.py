@@ -69,7 +69,7 @@ def test_whatever_a_log_holds_its_report_adds_up(lines: list[bytes], jobs: list[
 
 @given(steps=st.lists(st.integers(1, 10**6), unique=True, max_size=30).map(sorted))
 @settings(max_examples=50, deadline=None)
-def test_no_line_is_lost_and_none_is_read_otherwise_than_elsewhere(steps: list[int]) -> None:
+def test_whole_log_reader_agrees_with_line_parser(steps: list[int]) -> None:
     with tempfile.TemporaryDirectory() as place:
         log = Path(place) / "log"
         log.write_text("\n".join(f"[n:1]: {ITERATION.format(step)}\nnoise" for step in steps))
@@ -88,7 +88,7 @@ def test_where_a_piece_ends_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     assert train.report(99999) == whole
 
 
-def test_of_half_a_million_values_a_curve_keeps_some_hundred_points_and_the_spike() -> None:
+def test_curve_of_many_values_is_small_with_its_spike() -> None:
     curve = BoundedCurve()
     for step in range(0, 500_000, 10):
         curve.add(step, 9.0 if step == 123_450 else 2.0)
