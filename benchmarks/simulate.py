@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 
 from opsctl.calc.closed_form import renewal
-from opsctl.calc.sensitivity import knobs, run, summary
+from opsctl.calc.sensitivity import rank_knobs, run, summary
 from opsctl.calc.simulation import SimulationSetup
 
 SEEDS = 200
@@ -39,7 +39,7 @@ def main() -> None:
     rough = replace(LARGE, save_h=40 / 3600, hangs=0.1, lemons=20, spares=60, queue_h=0.1, broken=0.05)
     began = time.perf_counter()
     outcomes = run(rough, SEEDS)
-    helps = knobs(rough, outcomes)
+    helps = rank_knobs(rough, outcomes)
     print(
         f"\nall knobs of a rough one: {time.perf_counter() - began:.1f} s; most: {helps[0].change} {helps[0].gain:+.3f}"
     )

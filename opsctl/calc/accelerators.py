@@ -1,4 +1,4 @@
-"""What accelerators can do at most, by their makers' data sheets."""
+"""Peak figures of accelerators, from their makers' data sheets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opsctl.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """Peaks without sparsity: data sheets print twice as much beside an asterisk."""
+    """Peaks without sparsity. Data sheets also print figures with sparsity, twice as high."""
 
     name: str
     tflops: float
@@ -18,7 +18,7 @@ class Accelerator:
     memory_gb: float
     memory_tb_s: float
     link_gb_s: float
-    """To the others in the node, one direction."""
+    """To the other accelerators of the node, in one direction."""
     processors: int
     """Streaming multiprocessors or compute units, for wave quantisation."""
 
@@ -41,14 +41,14 @@ ACCELERATORS: dict[str, Accelerator] = {
 
 
 def unknown(name: str) -> Iterator[str]:
-    """A line that says so if `name` is not one of these."""
+    """Yield a problem if `name` is not a known accelerator."""
     if name.lower() not in map(str.lower, ACCELERATORS):
         yield f"gpu: {name!r} is not known; known: {', '.join(ACCELERATORS)}"
 
 
 def accelerator(name: str) -> Accelerator:
-    """By name, upper or lower case alike."""
-    for known, found in ACCELERATORS.items():
+    """Return an accelerator by name, in any case. Raises InputError."""
+    for known, known_accelerator in ACCELERATORS.items():
         if known.lower() == name.lower():
-            return found
+            return known_accelerator
     raise InputError(f"gpu: {name!r} is not known", hint=f"known: {', '.join(ACCELERATORS)}")

@@ -1,4 +1,4 @@
-"""Effective training time in closed form: what share of the wall-clock is first-time progress. Times in hours."""
+"""Effective training time in closed form, as a share of the wall-clock time. Times in hours."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from opsctl.calc.argument_checks import negative, not_positive, refuse
 def renewal(
     *, mtbf_h: float, interval_h: float, save_h: float = 0.0, restart_h: float = 0.0, down_h: float = 0.0
 ) -> float:
-    """Exact for failures at a constant rate: T / (e^λR·(e^λ(T + C) − 1)·(1/λ + D)) (after Daly 2006, eq. 20).
+    """Return the effective share, exact for a constant failure rate.
 
-    A failure may hit a restart too. `down_h` is where none can: the queue, and a hang until somebody notices.
+    T / (e^λR·(e^λ(T + C) − 1)·(1/λ + D)) (after Daly 2006, eq. 20).
+    Restarts may fail too. `down_h` is time without failures: the queue, and a hang until its detection.
     """
     refuse(
         "effective time",

@@ -1,4 +1,4 @@
-"""How many parameters a GPT has."""
+"""The number of parameters of a GPT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opsctl.trainer import flops
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A decoder of equal blocks, whose output shares the weights of its embedding."""
+    """A decoder of equal blocks. The output layer shares the weights of the embedding."""
 
     layers: int
     hidden: int
@@ -18,7 +18,7 @@ class ModelShape:
     vocabulary: int
     sequence: int = 2048
     positions: bool = True
-    """Learnt positions; without them (ALiBi, rotary) there is no table of sequence x hidden."""
+    """Learnt positions. Without them (ALiBi, rotary), there is no table of sequence x hidden."""
     embedding_norm: bool = False
     """A layer norm after the embedding, as BLOOM has."""
 
@@ -53,15 +53,16 @@ PUBLISHED: dict[str, ModelShape] = {
     "gpt-3": ModelShape(layers=96, hidden=12288, heads=96, vocabulary=50257),
     "megatron-310b": ModelShape(layers=96, hidden=16384, heads=128, vocabulary=50257),
     "mt-nlg-530b": ModelShape(layers=105, hidden=20480, heads=128, vocabulary=50257),
-    "bloom": ModelShape(
-        layers=70, hidden=14336, heads=112, vocabulary=250880, positions=False, embedding_norm=True
-    ),
-}  # fmt: skip
+    "bloom": ModelShape(layers=70, hidden=14336, heads=112, vocabulary=250880, positions=False, embedding_norm=True),
+}
 """Shapes of the README of tr8, of the prequel's table of sizes, and BLOOM's. Heads of Megatron's: Narayanan 2021."""
 
 
 def parameters(shape: ModelShape) -> int:
-    """Exact: l·(12h² + 13h) + V·h + s·h + 2h (prequel of tr11, "Size"); the last 2h is the final layer norm."""
+    """Return the exact number of parameters.
+
+    l·(12h² + 13h) + V·h + s·h + 2h (prequel of tr11, "Size"). The last 2h is the final layer norm.
+    """
     count = flops.parameters(
         layers=shape.layers, hidden=shape.hidden, sequence=shape.sequence, vocabulary=shape.vocabulary
     )
@@ -71,15 +72,18 @@ def parameters(shape: ModelShape) -> int:
 
 
 def approximate_parameters(shape: ModelShape) -> int:
-    """Without the final layer norm: l·(12h² + 13h) + V·h + s·h (README of tr8; Narayanan et al. 2021, eq. 2)."""
+    """Return the parameters without the final layer norm.
+
+    l·(12h² + 13h) + V·h + s·h (README of tr8; Narayanan et al. 2021, eq. 2).
+    """
     return shape.layers * block_parameters(shape) + (shape.vocabulary + shape.sequence) * shape.hidden
 
 
 def block_parameters(shape: ModelShape) -> int:
-    """One transformer block: 12h² + 13h (prequel of tr11, "104B topology / memory usage")."""
+    """Return the parameters of one transformer block: 12h² + 13h (prequel of tr11, "104B topology / memory usage")."""
     return 12 * shape.hidden**2 + 13 * shape.hidden
 
 
 def embedding_parameters(shape: ModelShape) -> int:
-    """The word embedding, without positions: V·h (prequel of tr11, same place)."""
+    """Return the parameters of the word embedding, without positions: V·h (prequel of tr11, same section)."""
     return shape.vocabulary * shape.hidden

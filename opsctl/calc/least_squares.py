@@ -1,42 +1,42 @@
-"""Least squares without negative answers, for calibrating a model that is a sum of parts."""
+"""Least squares without negative factors, to calibrate a model that is a sum of parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-ROUNDS = 30
+ITERATIONS = 30
 
 
 def fit(parts: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """The factors for which the sums of parts come closest to the measured seconds, by the mean of |error| / measured.
+    """Return the factors with the least mean of |error| / measured between the sums of parts and the measured seconds.
 
-    Least squares, weighted again and again so that a few rows that nothing explains do not bend the rest.
+    The rows are reweighted in every iteration, so that a few outliers do not distort the result.
     """
     weights = [1.0] * len(seconds)
-    floats: list[float] = []
-    for _ in range(ROUNDS):
+    factors: list[float] = []
+    for _ in range(ITERATIONS):
         rows = [[w * part / t for part in row] for w, row, t in zip(weights, parts, seconds, strict=True)]
-        floats = _not_negative(rows, weights)
-        errors = [abs(_dot(row, floats) / t - 1) for row, t in zip(parts, seconds, strict=True)]
+        factors = _solve_not_negative(rows, weights)
+        errors = [abs(_dot(row, factors) / t - 1) for row, t in zip(parts, seconds, strict=True)]
         weights = [max(error, 0.01) ** -0.5 for error in errors]
-    return floats
+    return factors
 
 
-def _not_negative(rows: list[list[float]], target: list[float]) -> list[float]:
-    """Least squares; the most negative column is given up until none is."""
+def _solve_not_negative(rows: list[list[float]], target: list[float]) -> list[float]:
+    """Solve by least squares, and drop the most negative column until no factor is negative."""
     active = list(range(len(rows[0])))
     while active:
-        floats = _least_squares([[row[i] for i in active] for row in rows], target)
-        worst = min(range(len(active)), key=lambda k: floats[k] * sum(row[active[k]] ** 2 for row in rows) ** 0.5)
-        if floats[worst] >= 0:
-            answer = dict(zip(active, floats, strict=True))
+        factors = _least_squares([[row[i] for i in active] for row in rows], target)
+        worst = min(range(len(active)), key=lambda k: factors[k] * sum(row[active[k]] ** 2 for row in rows) ** 0.5)
+        if factors[worst] >= 0:
+            answer = dict(zip(active, factors, strict=True))
             return [answer.get(i, 0.0) for i in range(len(rows[0]))]
         del active[worst]
     return [0.0] * len(rows[0])
 
 
 def _least_squares(rows: list[list[float]], target: list[float]) -> list[float]:
-    """Solve the normal equations; columns are scaled first, for parts differ by powers of ten."""
+    """Solve the normal equations. Columns are scaled first, because parts differ by powers of ten."""
     columns = list(zip(*rows, strict=True))
     scales = [sum(x * x for x in column) ** 0.5 or 1.0 for column in columns]
     unit = [[x / scale for x in column] for column, scale in zip(columns, scales, strict=True)]
@@ -45,7 +45,7 @@ def _least_squares(rows: list[list[float]], target: list[float]) -> list[float]:
 
 
 def _solve(matrix: list[list[float]]) -> list[float]:
-    """Gauss's elimination with the largest pivot; the last column is the right-hand side."""
+    """Solve by Gaussian elimination with the largest pivot. The last column is the right-hand side."""
     size = len(matrix)
     for i in range(size):
         pivot = max(range(i, size), key=lambda k: abs(matrix[k][i]))

@@ -1,4 +1,4 @@
-"""How long gradients and weights are on the wire, against how long the step computes."""
+"""Communication time of gradients and weights, compared with the compute time of a step."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from opsctl.calc.throughput import passes
 from opsctl.errors import InputError
 
 TRANSMISSIONS: dict[int, int] = {0: 2, 1: 2, 2: 2, 3: 3}
-"""Times that the weights' size is sent in a step, by ZeRO stage (book, "Inter-node speed requirements to use ZeRO").
+"""How often the weights' size is sent in a step, by ZeRO stage (book, "Inter-node speed requirements to use ZeRO").
 
 An all-reduce is a reduce-scatter and an all-gather. ZeRO-1 and -2 do the same two; ZeRO-3 gathers twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Seconds of one step, and what decides."""
+    """Communication and compute of one step."""
 
     sent_gb: float
     communication_s: float
     compute_s: float
     balance_gb_s: float
-    """The bandwidth at which communication takes as long as compute: below it the network decides."""
+    """The bandwidth at which communication takes as long as compute. Below, the step is network-bound."""
 
     @property
     def network_bound(self) -> bool:
@@ -30,7 +30,7 @@ class Traffic:
 
 
 def sent_gb(*, billions: float, zero: int, bytes_each: float = 2.0, accumulation: int = 1) -> float:
-    """GB in a step. ZeRO-2 reduces and ZeRO-3 does all of it once per accumulation step (book, same place)."""
+    """Return the GB sent in a step. ZeRO-2 reduces per accumulation step, ZeRO-3 sends all (book, same section)."""
     if zero not in TRANSMISSIONS:
         raise InputError(f"zero is {zero}, needs to be 0, 1, 2 or 3")
     refuse("network", not_positive(billions=billions, bytes_each=bytes_each, accumulation=accumulation))
@@ -39,19 +39,28 @@ def sent_gb(*, billions: float, zero: int, bytes_each: float = 2.0, accumulation
 
 
 def compute_s(*, billions: float, sequence: int, batch: int, gpus: int, tflops: float, recompute: bool = True) -> float:
-    """Seconds of a step without communication, at the TFLOP/s that one GPU reaches alone (book, same place).
+    """Return the seconds of a step without communication, at the TFLOP/s of a single GPU (book, same section).
 
-    The book's formula has bytes per parameter where the two operations of a multiply-add belong; for bf16 both are 2.
+    The book's formula has bytes per parameter in place of the two operations of a multiply-add; for bf16 both are 2.
     """
     refuse("network", not_positive(sequence=sequence, batch=batch, gpus=gpus, tflops=tflops))
     return passes(recompute=recompute) * 2 * billions * sequence * batch / (gpus * 1e3 * tflops)
 
 
 def traffic(
-    *, billions: float, zero: int, gb_s: float, sequence: int, batch: int, gpus: int, tflops: float,
-    bytes_each: float = 2.0, accumulation: int = 1, recompute: bool = True,
-) -> Traffic:  # fmt: skip
-    """Communication against compute, for the data rate that a benchmark of the same payload shows."""
+    *,
+    billions: float,
+    zero: int,
+    gb_s: float,
+    sequence: int,
+    batch: int,
+    gpus: int,
+    tflops: float,
+    bytes_each: float = 2.0,
+    accumulation: int = 1,
+    recompute: bool = True,
+) -> Traffic:
+    """Return communication and compute for the bandwidth measured with the same payload."""
     refuse("network", not_positive(gb_s=gb_s))
     sent = sent_gb(billions=billions, zero=zero, bytes_each=bytes_each, accumulation=accumulation)
     computing = compute_s(

@@ -1,4 +1,4 @@
-"""The same trains with one figure changed: which change gains most."""
+"""Simulate the same trains with one figure changed, and rank the changes by their gain."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Summary:
     seeds: int
     mean: float
     low: float
-    """A tenth of the trains does worse."""
+    """10th percentile of the trains."""
     high: float
-    """A tenth of the trains does better."""
+    """90th percentile of the trains."""
     spread: float
     """Standard deviation from train to train."""
     without_queue: float
@@ -39,7 +39,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """One change, and what it gains in effective time; `error` is that of the gain, train by train."""
+    """One change and its gain in effective time. `error` is the standard error of the gain, train by train."""
 
     change: str
     gain: float
@@ -69,23 +69,25 @@ def summary(outcomes: Sequence[SimulatedRun]) -> Summary:
     )
 
 
-def knobs(setup: SimulationSetup, outcomes: Sequence[SimulatedRun]) -> list[Knob]:
-    """Every change that there is to make, tried on the same seeds as `outcomes`; the best first."""
-    found = []
+def rank_knobs(setup: SimulationSetup, outcomes: Sequence[SimulatedRun]) -> list[Knob]:
+    """Try every change on the same seeds as `outcomes`; return the best change first."""
+    knobs = []
     for change, changed in changes(setup):
-        tried = run(changed, len(outcomes))
-        gains = [after.share - before.share for after, before in zip(tried, outcomes, strict=True)]
+        runs = run(changed, len(outcomes))
+        gains = [after.share - before.share for after, before in zip(runs, outcomes, strict=True)]
         error = stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
-        found.append(Knob(change=change, gain=fmean(gains), error=error))
-    return sorted(found, key=lambda knob: -knob.gain)
+        knobs.append(Knob(change=change, gain=fmean(gains), error=error))
+    return sorted(knobs, key=lambda knob: -knob.gain)
 
 
 def changes(setup: SimulationSetup) -> Iterator[tuple[str, SimulationSetup]]:
-    """Halve what costs; double what helps; and the chain guard the other way round."""
-    yield ("without the chain guard" if setup.guard else "with the chain guard"), replace(setup, guard=not setup.guard)
-    for what, halved in _HALVED.items():
-        if (changed := halved(setup)) != setup:
-            yield f"half the {what}", changed
+    """Yield changes: every cost halved, every help doubled, and the chain guard switched."""
+    guard = "without" if setup.guard else "with"
+    yield f"{guard} the chain guard", replace(setup, guard=not setup.guard)
+    for cost, halve in _HALVED.items():
+        changed = halve(setup)
+        if changed != setup:
+            yield f"half the {cost}", changed
     if setup.lemons:
         yield "no lemons", replace(setup, lemons=0)
     if setup.per_1000_node_days and setup.broken:

@@ -1,4 +1,4 @@
-"""How many nodes to keep beside those that train. Failures are taken as independent, at a constant rate."""
+"""The number of spare nodes needed. Failures are assumed independent, at a constant rate."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from opsctl.calc.argument_checks import negative, not_positive, refuse
 
 
 def failures_per_week(nodes: int, per_1000_node_days: float) -> float:
-    """Nodes times days times rate (Meta, arXiv 2410.21680: 6.50 and 2.34 per 1000 node-days on its two clusters)."""
+    """Return nodes times days times rate (Meta, arXiv 2410.21680: 6.50 and 2.34 per 1000 node-days on two clusters)."""
     refuse("spares", [*not_positive(nodes=nodes), *negative(failures_per_1000_node_days=per_1000_node_days)])
     return nodes * 7 * per_1000_node_days / 1000
 
 
 def mtbf_hours(nodes: int, per_1000_node_days: float) -> float:
-    """Mean time between failures of a job on `nodes`: 1 / (N·r) (same paper)."""
+    """Return the mean time between failures of a job on `nodes`: 1 / (N·r) (same paper)."""
     refuse("spares", not_positive(nodes=nodes, failures_per_1000_node_days=per_1000_node_days))
     return 24 * 1000 / (nodes * per_1000_node_days)
 
 
 def out_at_once(nodes: int, per_1000_node_days: float, repair_days: float) -> float:
-    """Nodes that are away for repair at any moment, on average (Little's law)."""
+    """Return the mean number of nodes under repair (Little's law)."""
     return failures_per_week(nodes, per_1000_node_days) / 7 * repair_days
 
 
 def enough(expected: float) -> Iterator[float]:
-    """The probabilities that 0, 1, 2… spares are enough where `expected` nodes are out on average (Poisson)."""
+    """Yield the probabilities that 0, 1, 2… spares are enough if `expected` nodes are out on average (Poisson)."""
     term, total, count = math.exp(-expected), 0.0, 0
     while True:
         total += term
@@ -41,9 +41,9 @@ def not_a_confidence(confidence: float) -> Iterator[str]:
 
 
 def spares(expected: float, confidence: float) -> int:
-    """The fewest spares that are enough with at least this probability."""
+    """Return the fewest spares that are enough with at least this probability."""
     refuse("spares", [*not_a_confidence(confidence), *negative(expected=expected)])
-    if expected > 500:  # exp() underflows beyond; the Poisson is a normal long before
+    if expected > 500:  # exp() underflows above; the Poisson distribution is close to normal long before
         from statistics import NormalDist  # noqa: PLC0415 (only for clusters of many thousands)
 
         return math.ceil(NormalDist(expected, math.sqrt(expected)).inv_cdf(confidence))

@@ -1,4 +1,4 @@
-"""Every way to lay a model out over GPUs, what rules it out, and how fast the rest will be."""
+"""Find all layouts of a model over GPUs, the problems of every layout, and its speed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from opsctl.calc.parallel_layout import Cluster, Topology
 
 MICRO_BATCHES = (1, 2, 4, 8)
 TILE = 128
-"""Columns of a matrix that one thread block computes (NVIDIA, "Matrix Multiplication Background", tiles)."""
+"""Columns of a matrix computed by one thread block (NVIDIA, "Matrix Multiplication Background", tiles)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One topology, judged."""
+    """One topology with its problems and figures."""
 
     topology: Topology
     problems: tuple[str, ...]
-    """What rules it out; empty for one that can run."""
+    """Reasons why the topology cannot run; empty if it can."""
     notes: tuple[str, ...]
-    """What makes it slower than it need be."""
+    """Reasons why the topology is slow."""
     memory_gib: float
     seconds: float
     tflops: float
@@ -40,7 +40,7 @@ def candidates(
     micro_batches: Sequence[int] = MICRO_BATCHES,
     recompute: bool = True,
 ) -> list[Candidate]:
-    """Every (TP, PP, DP, micro batch) that uses all GPUs: what can run first, the fastest before the others."""
+    """Return every (TP, PP, DP, micro batch) that uses all GPUs: usable ones first, then by speed."""
     judged = [
         judge(shape, cluster, topology, batch=batch, ramp=ramp)
         for topology in _topologies(shape, cluster, zero, precision, micro_batches, recompute=recompute)
@@ -51,41 +51,49 @@ def candidates(
 def _topologies(
     shape: ModelShape, cluster: Cluster, zero: int, precision: str, micro_batches: Sequence[int], *, recompute: bool
 ) -> Iterator[Topology]:
-    """TP up to twice a node, so that it is seen why not more; PP up to one layer a stage."""
+    """Yield topologies with TP up to twice a node, to show why more is useless, and PP up to one layer per stage."""
     gpus = cluster.gpus
     for tp in _divisors(gpus, most=2 * cluster.gpus_per_node):
         for pp in _divisors(gpus // tp, most=shape.layers):
             for micro_batch in micro_batches:
                 yield Topology(
-                    tp=tp, pp=pp, dp=gpus // tp // pp, micro_batch=micro_batch, zero=zero, precision=precision,
-                    embedding_slots=gives_embedding_slots(shape, pp), recompute=recompute,
-                )  # fmt: skip
+                    tp=tp,
+                    pp=pp,
+                    dp=gpus // tp // pp,
+                    micro_batch=micro_batch,
+                    zero=zero,
+                    precision=precision,
+                    embedding_slots=gives_embedding_slots(shape, pp),
+                    recompute=recompute,
+                )
 
 
 def gives_embedding_slots(shape: ModelShape, pp: int) -> bool:
-    """The embedding and the output as a layer each, where layers + 2 divide evenly (prequel, "Rebalancing layers")."""
+    """Whether embedding and output count as layers: if PP divides layers + 2 (prequel, "Rebalancing layers")."""
     return pp > 2 and (shape.layers + 2) % pp == 0
 
 
 def judge(
     shape: ModelShape, cluster: Cluster, topology: Topology, *, batch: int, ramp: Sequence[int] = ()
 ) -> Candidate:
-    """What one topology would need and do. Its figures are there even where a rule rules it out."""
+    """Return the problems, memory and speed of one topology. Figures are present even if the topology cannot run."""
     stage = gpu_memory.fullest(shape, topology, batch=batch)
     seconds = sum(step_time.predict(shape, topology, cluster, batch=batch).values())
-    problems = [*_indivisible(shape, cluster, topology), *_batch_problems(topology, batch, ramp)]
+    problems = [*_find_layout_problems(shape, cluster, topology), *_find_batch_problems(topology, batch, ramp)]
     if stage.gib > cluster.gpu.memory_gb:
         problems.append(f"memory: {stage.gib:.0f} GiB on stage {stage.stage}, a GPU has {cluster.gpu.memory_gb:g}")
     return Candidate(
-        topology=topology, problems=tuple(problems), notes=tuple(_slower(shape, cluster, topology, batch, ramp)),
-        memory_gib=stage.gib, seconds=seconds, bubble=topology.bubble(batch),
-        tflops=throughput.tflops(
-            shape, batch=batch, seconds=seconds, gpus=topology.gpus, recompute=topology.recompute
-        ),
-    )  # fmt: skip
+        topology=topology,
+        problems=tuple(problems),
+        notes=tuple(_find_slowdowns(shape, cluster, topology, batch, ramp)),
+        memory_gib=stage.gib,
+        seconds=seconds,
+        bubble=topology.bubble(batch),
+        tflops=throughput.tflops(shape, batch=batch, seconds=seconds, gpus=topology.gpus, recompute=topology.recompute),
+    )
 
 
-def _indivisible(shape: ModelShape, cluster: Cluster, topology: Topology) -> Iterator[str]:
+def _find_layout_problems(shape: ModelShape, cluster: Cluster, topology: Topology) -> Iterator[str]:
     tp, pp = topology.tp, topology.pp
     if topology.gpus > cluster.gpus:
         yield f"size: {topology.gpus} GPUs needed, {cluster.gpus} there"
@@ -101,20 +109,22 @@ def _indivisible(shape: ModelShape, cluster: Cluster, topology: Topology) -> Ite
         yield f"stages: neither {shape.layers} nor, with the embedding, {shape.layers + 2} layers divide by PP {pp}"
 
 
-def _batch_problems(topology: Topology, batch: int, ramp: Sequence[int]) -> Iterator[str]:
-    """The global batch, and the first step of the ramp that does not divide."""
+def _find_batch_problems(topology: Topology, batch: int, ramp: Sequence[int]) -> Iterator[str]:
+    """Yield a problem if the global batch or a step of the ramp does not divide."""
     unit = topology.dp * topology.micro_batch
-    of = f"DP {topology.dp} x micro batch {topology.micro_batch}"
+    divisor = f"DP {topology.dp} x micro batch {topology.micro_batch}"
     if batch % unit:
-        yield f"batch: {batch} does not divide by {of}"
+        yield f"batch: {batch} does not divide by {divisor}"
         return
     broken = next((size for size in ramp if size % unit), None)
     if broken is not None:
-        yield f"ramp: {broken} does not divide by {of}"
+        yield f"ramp: {broken} does not divide by {divisor}"
 
 
-def _slower(shape: ModelShape, cluster: Cluster, topology: Topology, batch: int, ramp: Sequence[int]) -> Iterator[str]:
-    """Head size by the prequel's own rows: 14400 / 64 and 13824 / 128 cost a third, what 864·c was blamed for."""
+def _find_slowdowns(
+    shape: ModelShape, cluster: Cluster, topology: Topology, batch: int, ramp: Sequence[int]
+) -> Iterator[str]:
+    """Yield slowdowns. The prequel's rows show the effect of head size: 14400 / 64 and 13824 / 128 cost a third."""
     first = min([batch, *ramp])
     if topology.micro_batches(first) < topology.pp:
         yield f"bubble: {topology.micro_batches(first)} micro batches do not fill {topology.pp} stages at batch {first}"
@@ -127,7 +137,7 @@ def _slower(shape: ModelShape, cluster: Cluster, topology: Topology, batch: int,
 
 
 def wave_efficiency(shape: ModelShape, cluster: Cluster, topology: Topology) -> float:
-    """Share of the processors that the four products of a layer keep busy (NVIDIA, same guide, wave quantisation)."""
+    """Return the share of busy processors in a layer's four products (NVIDIA, same guide, wave quantisation)."""
     rows = topology.micro_batch * shape.sequence
     hidden, share = shape.hidden, shape.hidden / topology.tp
     needed = used = 0.0

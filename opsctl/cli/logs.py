@@ -77,7 +77,9 @@ def logs(
         _follow(source, printer, app.clock)
     printer.print(source.rest())
     if not (printer.has_printed or lines == 0):
-        raise OpsctlError(f"{source.what}: nothing yet", hint="-f waits for it; opsctl status says what runs and waits")
+        raise OpsctlError(
+            f"{source.description}: nothing yet", hint="-f waits for it; opsctl status says what runs and waits"
+        )
 
 
 def _follow(source: LogSource, printer: _Printer, clock: Clock) -> NoReturn:

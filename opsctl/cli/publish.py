@@ -87,7 +87,9 @@ def _publisher(app: App, run: RunDir, deadline: TimeLimit) -> Publisher | None:
     app.check_trusted(run)  # [publish] may name a command
     if config.publish:
         deadline = TimeLimit.within(app.clock, table.timeout_seconds)
-    secrets = redaction.gather(app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ)
+    secrets = redaction.gather_secrets(
+        app.site.alerts, table.secret_files, of_train=config.environment, of_process=os.environ
+    )
     return Publisher(
         run=run,
         table=table,

@@ -18,7 +18,7 @@ from opsctl.errors import InputError, OpsctlError, cannot_write
 from opsctl.report import formats
 from opsctl.report.contents import Report
 from opsctl.report.log_report import report_log
-from opsctl.report.sacct import JobRun, ran, read_sacct
+from opsctl.report.sacct import JobRun, convert_jobs, read_sacct
 from opsctl.report.train_report import report_train
 from opsctl.state.files import write_atomic
 from opsctl.state.journal import replay
@@ -106,7 +106,7 @@ def select_jobs(jobs: list[JobRun], arrays: list[str], train: str) -> list[JobRu
 def find_past_jobs(app: App, arrays: list[str]) -> list[JobRun]:
     """Return the jobs that accounting records; empty without accounting, because the journal suffices."""
     try:
-        return ran(app.scheduler.past(arrays)) if arrays else []
+        return convert_jobs(app.scheduler.past(arrays)) if arrays else []
     except OpsctlError:
         return []
 

@@ -1,1 +1,1 @@
-"""The figures of all trains for Prometheus: what there is (families.py), where it comes from (gather.py)."""
+"""Metrics of all trains for Prometheus: definitions in families.py, values in collect.py, HTTP in serve.py."""

@@ -1,4 +1,4 @@
-"""Where the metrics come from: one question to Slurm for all trains, and the files of each."""
+"""Collect the metrics: one query to Slurm for all trains, and the files of every train."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from opsctl.telemetry.progress.run_progress import Progress, read_progress
 
 
 class MetricsServices(Protocol):
-    """What is looked at; the App has it all."""
+    """The parts of App that metrics read."""
 
     @property
     def root(self) -> Path: ...
@@ -38,55 +38,57 @@ class MetricsServices(Protocol):
     def journal(self, run: RunDir) -> Journal: ...
 
 
-def gather(world: MetricsServices, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
-    """The figures of `trains`, or of all of them, and of the site. What cannot be had is left out: it raises nothing
-    but what is a bug in opsctl."""
-    runs, now = trains or all_trains(world.root), world.clock.now()
-    jobs = _jobs(world) if runs else None
-    metric_samples = [MetricSample("opsctl_look_timestamp_seconds", now.timestamp()), *_site(world)]
+def gather(services: MetricsServices, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
+    """Return the metrics of `trains`, or of all trains, and of the site. Unavailable metrics are left out.
+
+    Raises no OpsctlError: any exception is a bug in opsctl.
+    """
+    runs, now = trains or all_trains(services.root), services.clock.now()
+    jobs = _jobs(services) if runs else None
+    samples = [MetricSample("opsctl_look_timestamp_seconds", now.timestamp()), *_site(services)]
     if runs:
-        metric_samples.append(MetricSample("opsctl_slurm_up", float(jobs is not None)))
+        samples.append(MetricSample("opsctl_slurm_up", float(jobs is not None)))
     for run in runs:
         labels = {"train": run.name}
         try:
-            of_train = list(_train(run, world.journal(run), jobs, now))
+            train_samples = list(_train(run, services.journal(run), jobs, now))
         except (OpsctlError, OSError):
-            metric_samples.append(MetricSample("opsctl_train_up", 0.0, labels))
+            samples.append(MetricSample("opsctl_train_up", 0.0, labels))
         else:
-            metric_samples += [MetricSample("opsctl_train_up", 1.0, labels), *of_train]
-    return metric_samples
+            samples += [MetricSample("opsctl_train_up", 1.0, labels), *train_samples]
+    return samples
 
 
-def effective(world: MetricsServices, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
-    """Where the time of `trains`, or of all, went. Each log is read as a whole: seconds for one of months."""
-    found = []
-    for run in trains or all_trains(world.root):
+def effective(services: MetricsServices, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
+    """Return where the time of `trains`, or of all trains, went. The log of a run of months takes seconds to read."""
+    samples = []
+    for run in trains or all_trains(services.root):
         with contextlib.suppress(OpsctlError, OSError):
-            made = report_train(run, world.journal(run).events(), world.clock.now())
-            for queue, share in (("with", made.ettr), ("without", made.ettr_without_queue)):
+            report = report_train(run, services.journal(run).events(), services.clock.now())
+            for queue, share in (("with", report.ettr), ("without", report.ettr_without_queue)):
                 if share is not None:
-                    found.append(
+                    samples.append(
                         MetricSample("opsctl_train_effective_ratio", share, {"train": run.name, "queue": queue})
                     )
-            for bucket, seconds in made.buckets.items():
-                found.append(
+            for bucket, seconds in report.buckets.items():
+                samples.append(
                     MetricSample("opsctl_train_spent_seconds", seconds, {"train": run.name, "on": bucket.value})
                 )
-    return found
+    return samples
 
 
-def _jobs(world: MetricsServices) -> list[Job] | None:
+def _jobs(services: MetricsServices) -> list[Job] | None:
     try:
-        return world.scheduler.jobs()
+        return services.scheduler.jobs()
     except OpsctlError:
         return None
 
 
-def _site(world: MetricsServices) -> Iterator[MetricSample]:
-    if ticked := CronDir(SiteDir.of(world.root)).last_tick():
+def _site(services: MetricsServices) -> Iterator[MetricSample]:
+    if ticked := CronDir(SiteDir.of(services.root)).last_tick():
         yield MetricSample("opsctl_cron_last_tick_timestamp_seconds", ticked.timestamp())
     try:
-        levels = Counter(entry.level for entry in world.alerting.ledger.read().entries.values())
+        levels = Counter(entry.level for entry in services.alerting.ledger.read().entries.values())
     except OpsctlError:
         return
     for level in (Level.UNKNOWN, Level.WARNING, Level.CRITICAL):
@@ -97,24 +99,26 @@ def _train(run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datet
     finalized = replay(journal.events()).finalized.values()
     for outcome, count in sorted(Counter(str(event.data["outcome"]) for event in finalized).items()):
         yield MetricSample("opsctl_train_attempts_total", count, {"train": run.name, "outcome": outcome})
-    none = None
-    if jobs is not None:
-        none = read_status(run, journal, jobs, now)
-        yield from _queue(none)
     yield from _files(run)
-    if progress := none.progress if none else read_progress(run):
+    if jobs is None:
+        progress = read_progress(run)
+    else:
+        status = read_status(run, journal, jobs, now)
+        progress = status.progress
+        yield from _queue(status)
+    if progress:
         yield from _progress(run.name, progress)
 
 
 def _queue(status: TrainStatus) -> Iterator[MetricSample]:
     for state in STATES:
         yield MetricSample("opsctl_train_state", float(status.state == state), {"train": status.train, "state": state})
-    waiting = sum(each.tasks for each in status.waiting or ())
+    waiting = sum(wait.tasks for wait in status.waiting or ())
     for state, tasks in (("running", len(status.running or ())), ("waiting", waiting)):
         yield MetricSample("opsctl_train_tasks", tasks, {"train": status.train, "state": state})
     reasons: Counter[str] = Counter()
-    for each in status.waiting or ():
-        reasons[each.reason] += each.tasks
+    for wait in status.waiting or ():
+        reasons[wait.reason] += wait.tasks
     for reason, tasks in sorted(reasons.items()):
         yield MetricSample("opsctl_train_waiting_tasks", tasks, {"train": status.train, "reason": reason})
 

@@ -1,7 +1,7 @@
-"""Every metric: its name, what it is, its labels. Adding one is a line here, and where it is gathered.
+"""The definition of every metric: name, help text and labels. A new metric needs a line here and one in collect.py.
 
-Ages are not told but the times that they count from: a file or a scrape that has grown old would tell an old age for
-ever. `time() - X` is the age.
+Metrics hold times instead of ages, because the age in an old file or scrape would stay the same. `time() - X` is the
+age.
 """
 
 from __future__ import annotations
@@ -15,60 +15,64 @@ from opsctl.extras import required
 
 @dataclass(frozen=True, slots=True)
 class Family:
+    """A metric with all its labels."""
+
     help: str
     labels: tuple[str, ...] = ()
     is_count: bool = False
-    """It only grows, and its name ends in `_total`."""
+    """A counter, whose name ends in `_total`."""
 
 
 TRAIN = ("train",)
 FAMILIES: dict[str, Family] = {
-    "opsctl_look_timestamp_seconds": Family("When all of this was looked at"),
-    "opsctl_slurm_up": Family("1 if Slurm answers; if not, there are no states and tasks of trains"),
-    "opsctl_cron_last_tick_timestamp_seconds": Family("When cron last gave a sign of life"),
-    "opsctl_alerts_open": Family("What people were told and that is not over", ("level",)),
+    "opsctl_look_timestamp_seconds": Family("Time of this collection"),
+    "opsctl_slurm_up": Family("1 if Slurm answers; else states and tasks of trains are missing"),
+    "opsctl_cron_last_tick_timestamp_seconds": Family("Time of the last tick of cron"),
+    "opsctl_alerts_open": Family("Alerts that are open", ("level",)),
     "opsctl_train_up": Family("1 if the files of the train can be read", TRAIN),
-    "opsctl_train_state": Family("1 for the state that the train is in", (*TRAIN, "state")),
+    "opsctl_train_state": Family("1 for the current state of the train, 0 for the others", (*TRAIN, "state")),
     "opsctl_train_tasks": Family("Array tasks in the queue", (*TRAIN, "state")),
-    "opsctl_train_waiting_tasks": Family("Array tasks that wait, by Slurm's word for why", (*TRAIN, "reason")),
-    "opsctl_train_attempts_total": Family("Tasks that have ended, by how", (*TRAIN, "outcome"), is_count=True),
-    "opsctl_train_step": Family("The step that the run is at", TRAIN),
-    "opsctl_train_last_step": Family("The step at which the run ends", TRAIN),
-    "opsctl_train_loss": Family("Of the newest line of the log; NaN if it says so", TRAIN),
-    "opsctl_train_tokens": Family("Tokens that the run has consumed", TRAIN),
-    "opsctl_train_step_seconds": Family("Time of a step, the median of the latest", TRAIN),
-    "opsctl_train_usual_step_seconds": Family("The same over the whole run, with the same batch", TRAIN),
-    "opsctl_train_tflops": Family("TFLOPs of each GPU, the median of the latest", TRAIN),
-    "opsctl_train_usual_tflops": Family("The same over the whole run", TRAIN),
+    "opsctl_train_waiting_tasks": Family("Waiting array tasks, by Slurm's reason", (*TRAIN, "reason")),
+    "opsctl_train_attempts_total": Family("Finalized attempts, by outcome", (*TRAIN, "outcome"), is_count=True),
+    "opsctl_train_step": Family("Current step", TRAIN),
+    "opsctl_train_last_step": Family("Last step of the run", TRAIN),
+    "opsctl_train_loss": Family("Loss in the newest line of the log; NaN if the log has NaN", TRAIN),
+    "opsctl_train_tokens": Family("Tokens consumed", TRAIN),
+    "opsctl_train_step_seconds": Family("Median time of the latest steps", TRAIN),
+    "opsctl_train_usual_step_seconds": Family("Median time of a step over the whole run, with the same batch", TRAIN),
+    "opsctl_train_tflops": Family("Median TFLOPs per GPU of the latest steps", TRAIN),
+    "opsctl_train_usual_tflops": Family("Median TFLOPs per GPU over the whole run", TRAIN),
     "opsctl_train_left_seconds": Family("Time to the last step", (*TRAIN, "bound")),
-    "opsctl_train_log_timestamp_seconds": Family("When the log was last written to", TRAIN),
-    "opsctl_train_heartbeat_timestamp_seconds": Family("When the trainer last gave a sign of life", TRAIN),
-    "opsctl_train_checkpoint_step": Family("The step of the newest checkpoint", TRAIN),
-    "opsctl_train_checkpoint_timestamp_seconds": Family("When the newest checkpoint was last written to", TRAIN),
-    "opsctl_train_next_checkpoint_step": Family("The step of the next checkpoint", TRAIN),
-    "opsctl_train_effective_ratio": Family("Effective time over wall-clock, of the whole run", (*TRAIN, "queue")),
-    "opsctl_train_spent_seconds": Family("Where the wall-clock of the whole run went, by cause", (*TRAIN, "on")),
+    "opsctl_train_log_timestamp_seconds": Family("Time of the last write to the log", TRAIN),
+    "opsctl_train_heartbeat_timestamp_seconds": Family("Time of the last heartbeat of the trainer", TRAIN),
+    "opsctl_train_checkpoint_step": Family("Step of the newest checkpoint", TRAIN),
+    "opsctl_train_checkpoint_timestamp_seconds": Family("Time of the last write to the newest checkpoint", TRAIN),
+    "opsctl_train_next_checkpoint_step": Family("Step of the next checkpoint", TRAIN),
+    "opsctl_train_effective_ratio": Family("Effective time over wall-clock time, of the whole run", (*TRAIN, "queue")),
+    "opsctl_train_spent_seconds": Family("Wall-clock time of the whole run, by cause", (*TRAIN, "on")),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
+    """One value of a metric."""
+
     name: str
     value: float
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def exposition(samples: Iterable[MetricSample]) -> str:
-    """As Prometheus reads it, families in the order above; one without samples is left out."""
+    """Return the samples in Prometheus' text format, in the order of FAMILIES."""
     with required("metrics"):
-        from prometheus_client import generate_latest  # noqa: PLC0415 (a quarter of a second, for those who want it)
+        from prometheus_client import generate_latest  # noqa: PLC0415 (imports in 0.25 s, needed only here)
 
     return generate_latest(Collected(tuple(samples))).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What prometheus_client takes for a registry."""
+    """Samples in the form of a prometheus_client registry."""
 
     samples: tuple[MetricSample, ...]
 
@@ -76,15 +80,15 @@ class Collected:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 (as above)
 
         for name, family in FAMILIES.items():
-            make = CounterMetricFamily if family.is_count else GaugeMetricFamily
-            made = make(name, family.help, labels=family.labels)
+            metric_class = CounterMetricFamily if family.is_count else GaugeMetricFamily
+            metric = metric_class(name, family.help, labels=family.labels)
             for sample in self.samples:
                 if sample.name == name:
-                    made.add_metric([_text(sample.labels[label]) for label in family.labels], sample.value)
-            if made.samples:
-                yield made
+                    metric.add_metric([_to_utf8(sample.labels[label]) for label in family.labels], sample.value)
+            if metric.samples:
+                yield metric
 
 
-def _text(label: str) -> str:
-    """A directory's name may be no text at all."""
+def _to_utf8(label: str) -> str:
+    """Return a label as valid UTF-8. A directory's name may be any bytes."""
     return label.encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""A small HTTP endpoint for Prometheus. Only this machine can reach it: who may read the figures is not asked."""
+"""A small HTTP endpoint for Prometheus, without authentication. Only this machine can reach the endpoint."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from opsctl.metrics.families import Collected, MetricSample
 from opsctl.ports import Clock
 
 FRESH_S = 5.0
-"""So long what was gathered is told again: however many ask, Slurm is asked no more often."""
+"""Collected samples are served again for this time, to limit the queries to Slurm."""
 EFFECTIVE_EVERY_S = 600.0
-"""How often whole logs are read: not while somebody waits for an answer."""
+"""How often whole logs are read, in the background."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """`127.0.0.1:9400`, `localhost:9400`, `[::1]:9400`. Raises InputError for what is not of this machine alone."""
+    """Parse `127.0.0.1:9400`, `localhost:9400` or `[::1]:9400`. Raises InputError for any other address."""
     host, _, port = text.rpartition(":")
     host = {"localhost": "127.0.0.1"}.get(host, host.removeprefix("[").removesuffix("]"))
     try:
@@ -30,19 +30,19 @@ def parse_address(text: str) -> tuple[str, int]:
     if not (is_loopback and port.isdecimal() and int(port) < 65536):
         raise InputError(
             f"--listen {text!r:.80}: needs a loopback address and a port, such as 127.0.0.1:9400",
-            hint="for other machines: --textfile and node_exporter, or a proxy that asks who they are",
+            hint="for other machines, use --textfile with node_exporter, or a proxy with authentication",
         )
     return host, int(port)
 
 
 @dataclass(slots=True)
 class Fresh:
-    """What prometheus_client takes for a registry: gathers when it is asked, one at a time, and not too often."""
+    """A prometheus_client registry that collects samples on request, one request at a time, at most every FRESH_S."""
 
     gather: Callable[[], Sequence[MetricSample]]
     clock: Clock
     effective: Sequence[MetricSample] = ()
-    """What takes long, as it was found last."""
+    """The last result of the slow metrics."""
     _samples: tuple[MetricSample, ...] = ()
     _at: float = float("-inf")
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -50,19 +50,22 @@ class Fresh:
     def collect(self) -> Any:
         with self._lock:
             if self.clock.monotonic() - self._at > FRESH_S:
-                self._samples, self._at = tuple(self.gather()), self.clock.monotonic()
+                self._samples = tuple(self.gather())
+                self._at = self.clock.monotonic()
         return Collected((*self._samples, *self.effective)).collect()
 
 
 def listen(address: tuple[str, int], registry: Fresh) -> tuple[Any, str]:
-    """A server in a thread of its own, and its URL. Raises OpsctlError where the port is taken."""
+    """Start a server in its own thread; return the server and its URL. Raises OpsctlError if the port is taken."""
     with required("metrics"):
-        from prometheus_client import start_http_server  # noqa: PLC0415 (a quarter of a second, for those who serve)
+        from prometheus_client import start_http_server  # noqa: PLC0415 (imports in 0.25 s, needed only here)
 
     host, port = address
     try:
         server, _ = start_http_server(port, host, registry=registry)
     except OSError as error:
-        raise OpsctlError(f"{host}:{port}: {error.strerror}", hint="is another `opsctl metrics` there?") from error
-    shown = f"[{host}]" if ":" in host else host
-    return server, f"http://{shown}:{server.server_port}/metrics"
+        raise OpsctlError(
+            f"{host}:{port}: {error.strerror}", hint="another `opsctl metrics` may be running; choose another port"
+        ) from error
+    url_host = f"[{host}]" if ":" in host else host
+    return server, f"http://{url_host}:{server.server_port}/metrics"

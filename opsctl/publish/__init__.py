@@ -1,1 +1,1 @@
-"""Copies of logs, curves and reports for others to see: files.py says which, secrets.py what is struck out."""
+"""Publish copies of logs, curves and reports: sources.py selects files, redaction.py removes secrets."""

@@ -1,6 +1,6 @@
-"""To a branch of a git remote: one commit on top of whatever is there, and none where nothing has changed.
+"""Publish to a branch of a git remote: one commit on top of the branch, and no commit without changes.
 
-Each call begins from what the remote has, with an index of its own: one that was killed leaves nothing to repair.
+Every call begins from the remote's state, with its own index. A killed call leaves nothing to repair.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from opsctl.ports import Completed, Runner, TimedOut
 from opsctl.publish.redaction import Secrets
 from opsctl.publish.staging import DeadlinePassed, TimeLimit
 
-ROUNDS = 3
-"""Somebody else may push at the same time: then it is done again on top of theirs."""
-_HERE = "refs/opsctl/there"
+MAX_PUSHES = 3
+"""Another push at the same time wins the race; the commit is then made again on top of that push."""
+_FETCHED_REF = "refs/opsctl/there"
 
 
 class NotPushed(OpsctlError):
-    """git refused."""
+    """git failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,94 +32,102 @@ class Git:
     secrets: Secrets
     deadline: TimeLimit
     home: Path
-    """Where what git needs is kept between calls."""
+    """A bare repository, reused by the next call."""
     remote: str
     branch: str
     author: str
 
-    def push(self, directory: Path, train: str, names: Iterable[str], gone: Iterable[str]) -> str:
-        """Have the files `names` of `directory` below `train` in the branch, and those `gone` not; the new commit, or
-        empty if it has all that already. Raises NotPushed, Late, MissingProgram."""
-        self._begin()
-        names, gone = list(names), list(gone)
-        blobs = self._blobs([directory / name for name in names])
+    def push(self, directory: Path, train: str, names: Iterable[str], removed: Iterable[str]) -> str:
+        """Push the files `names` of `directory` to `train` in the branch, without the files `removed`.
+
+        Return the new commit, or an empty string if the branch has the same files already.
+        Raises NotPushed, DeadlinePassed, MissingProgram.
+        """
+        self._prepare()
+        names = list(names)
+        blobs = self._write_blobs([directory / name for name in names])
         rows = [f"100644 {blob}\t{train}/{name}" for name, blob in zip(names, blobs, strict=True)]
-        rows += [f"0 {'0' * 40}\t{train}/{name}" for name in gone]
-        for _ in range(ROUNDS):
-            there = self._fetch()
-            tree = self._tree(there, rows)
-            if there and tree == self._git("rev-parse", f"{there}^{{tree}}").out.strip():
+        rows += [f"0 {'0' * 40}\t{train}/{name}" for name in removed]
+        for _ in range(MAX_PUSHES):
+            head = self._fetch()
+            tree = self._write_tree(head, rows)
+            if head and tree == self._git("rev-parse", f"{head}^{{tree}}").out.strip():
                 return ""
-            parents = ["-p", there] if there else []
+            parents = ["-p", head] if head else []
             commit = self._git("commit-tree", tree, *parents, "-m", f"{train}: {len(names)} files").out.strip()
-            self._git("update-ref", _HERE, commit)  # what others pushed instead, the next fetch puts there
-            if self._pushed(commit):
+            self._git("update-ref", _FETCHED_REF, commit)  # the next fetch moves this ref
+            if self._try_push(commit):
                 return commit
         raise NotPushed(
-            f"{self.remote}: others pushed to {self.branch} {ROUNDS} times meanwhile; the next call tries again"
+            f"{self.remote}: {self.branch} changed during all {MAX_PUSHES} pushes; the next call tries again"
         )
 
-    def _begin(self) -> None:
+    def _prepare(self) -> None:
         if not (self.home / "HEAD").exists():
             self._git("init", "--quiet", "--bare", str(self.home))
-        # Of a git that was killed; nobody else works here.
+        # Left by a killed git. The lease keeps other calls out of this repository.
         for path in (*self.home.glob("*.lock"), *self.home.glob("refs/opsctl/*.lock"), self.home / "opsctl-index"):
             path.unlink(missing_ok=True)
 
     def _fetch(self) -> str:
-        """The commit that the branch is at, here too now; empty if there is no such branch."""
+        """Fetch the branch and return its commit; empty if the branch does not exist."""
         completed = self._git("ls-remote", "--exit-code", self.remote, f"refs/heads/{self.branch}", ok={0, 2})
         if completed.code == 2:
             return ""
-        there = completed.out.split()[0]
-        if not re.fullmatch(r"[0-9a-f]{40,64}", there):
-            raise NotPushed(f"{self.remote}: what git says of {self.branch} cannot be understood")
-        if self._git("cat-file", "-e", f"{there}^{{tree}}", ok={0, 1, 128}).code:
-            wanted = f"+refs/heads/{self.branch}:{_HERE}"
-            self._git("fetch", "--quiet", "--no-tags", "--depth=1", self.remote, wanted)
-        return there
+        head = completed.out.split()[0]
+        if not re.fullmatch(r"[0-9a-f]{40,64}", head):
+            raise NotPushed(f"{self.remote}: git ls-remote returned no commit id for {self.branch}")
+        if self._git("cat-file", "-e", f"{head}^{{tree}}", ok={0, 1, 128}).code:
+            refspec = f"+refs/heads/{self.branch}:{_FETCHED_REF}"
+            self._git("fetch", "--quiet", "--no-tags", "--depth=1", self.remote, refspec)
+        return head
 
-    def _blobs(self, paths: list[Path]) -> list[str]:
-        given = "".join(f"{path}\n" for path in paths)
-        return self._git("hash-object", "-w", "--no-filters", "--stdin-paths", stdin=given).out.split()
+    def _write_blobs(self, paths: list[Path]) -> list[str]:
+        lines = "".join(f"{path}\n" for path in paths)
+        return self._git("hash-object", "-w", "--no-filters", "--stdin-paths", stdin=lines).out.split()
 
-    def _tree(self, there: str, rows: list[str]) -> str:
-        self._git("read-tree", *([there] if there else ["--empty"]))
+    def _write_tree(self, head: str, rows: list[str]) -> str:
+        self._git("read-tree", *([head] if head else ["--empty"]))
         self._git("update-index", "--index-info", stdin="".join(f"{row}\n" for row in rows))
         return self._git("write-tree").out.strip()
 
-    def _pushed(self, commit: str) -> bool:
-        """Whether it was taken; False if somebody else was faster."""
-        done = self._git(
+    def _try_push(self, commit: str) -> bool:
+        """Push; return False if another push was faster."""
+        completed = self._git(
             "push", "--quiet", "--porcelain", self.remote, f"{commit}:refs/heads/{self.branch}", ok={0, 1, 128}
         )
-        if done.code == 0:
+        if completed.code == 0:
             return True
-        text = done.out + done.err
+        text = completed.out + completed.err
         if any(word in text for word in ("non-fast-forward", "fetch first", "cannot lock ref", "stale info")):
             return False
-        raise self._refused("push", done)
+        raise self._failed("push", completed)
 
     def _git(self, *words: str, stdin: str = "", ok: Iterable[int] = (0,)) -> Completed:
         argv = ("git", f"--git-dir={self.home}", *words)
         try:
-            done = self.runner.run(argv, timeout=self.deadline.left(), stdin=stdin, env=self._env())
+            completed = self.runner.run(argv, timeout=self.deadline.left(), stdin=stdin, env=self._env())
         except TimedOut as error:
             raise DeadlinePassed(
-                f"git {words[0]} did not end within what was left of {self.deadline.seconds:g} s"
+                f"git {words[0]} did not finish within the time limit of {self.deadline.seconds:g} s"
             ) from error
-        if done.code not in ok:
-            raise self._refused(words[0], done)
-        return done
+        if completed.code not in ok:
+            raise self._failed(words[0], completed)
+        return completed
 
-    def _refused(self, verb: str, done: Completed) -> NotPushed:
-        lines = [line for line in (done.err or done.out).splitlines() if line.strip()]
+    def _failed(self, command: str, completed: Completed) -> NotPushed:
+        lines = [line for line in (completed.err or completed.out).splitlines() if line.strip()]
         text = self.secrets.strike_text(" / ".join(lines[:3]))
-        return NotPushed(f"git {verb} ended with {done.code}: {text}", hint="[publish] remote")
+        return NotPushed(f"git {command} failed with exit code {completed.code}: {text}", hint="check [publish] remote")
 
     def _env(self) -> Mapping[str, str]:
-        """It asks nobody, and never waits for a password."""
+        """Return the environment of git, which never asks for a password."""
         return {
-            "GIT_INDEX_FILE": str(self.home / "opsctl-index"), "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C",
-            **{f"GIT_{who}_{what}": self.author for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
-        }  # fmt: skip
+            "GIT_INDEX_FILE": str(self.home / "opsctl-index"),
+            "GIT_TERMINAL_PROMPT": "0",
+            "LC_ALL": "C",
+            "GIT_AUTHOR_NAME": self.author,
+            "GIT_AUTHOR_EMAIL": self.author,
+            "GIT_COMMITTER_NAME": self.author,
+            "GIT_COMMITTER_EMAIL": self.author,
+        }

@@ -1,4 +1,4 @@
-"""What nobody else may see: configured secrets, secrets in the environment, and what looks like one."""
+"""Remove secrets from text: configured secrets, secrets in the environment, and known formats of secrets."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from opsctl.settings.alerts import AlertSettings
 from opsctl.settings.field_types import SettingsTable
 
 STRUCK = b"***"
-SHORTEST = 8
-"""Of what is taken for a secret without anybody having said so."""
-LONG_PIECE = 12
-"""Of an address that is a secret, what gives it away: shorter pieces are words such as `services`."""
+MIN_SECRET_CHARS = 8
+"""A shorter value of a variable or URL is not taken for a secret."""
+MIN_URL_PIECE_CHARS = 12
+"""Longer pieces of a secret URL reveal the URL; shorter pieces are words such as `services`."""
 _SETTING = re.compile(r"\s*(?:export\s+)?\w+=(.{4,})")
-"""A line of a file that is sourced."""
-_ENDINGS = {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "APIKEY", "PAT"}
+"""A line of a shell file: `export NAME=value`."""
+_SECRET_NAME_ENDINGS = {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "APIKEY", "PAT"}
 """Last words of the names of variables that hold secrets."""
 
 _VALUE = rb"[\"']?\s*[=:]\s*[\"']?)([^\s\"',;&<>]{6,})"
-_KNOWN: tuple[tuple[bytes, re.Pattern[bytes]], ...] = tuple(
+_FORMATS: tuple[tuple[bytes, re.Pattern[bytes]], ...] = tuple(
     (anchor, re.compile(pattern, re.IGNORECASE | re.DOTALL))
     for anchor, pattern in (
         (b"hf_", rb"()\bhf_[a-z0-9]{20,}"),
@@ -51,33 +51,35 @@ _KNOWN: tuple[tuple[bytes, re.Pattern[bytes]], ...] = tuple(
         (b"api", rb"(api_?key" + _VALUE),
         (b"token", rb"((?:access|auth|api|hf|bearer|refresh)[_-]?token" + _VALUE),
     )
-)  # fmt: skip
-"""What secrets of known makes look like, each behind a word that is quickly looked for, in small letters. The first
-group stays."""
+)
+"""Formats of known kinds of secrets. The word before a pattern, in lower case, is searched first, as that is fast. The
+first group of a match stays in the text."""
 
 
 class UnreadableSecret(OpsctlError):
-    """A secret that is configured and cannot be had, so that nobody can say whether a file holds it."""
+    """A configured secret cannot be read, so no file can be checked for this secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Secrets, and how to strike them out."""
+    """Secrets to strike out of published files."""
 
     known: frozenset[bytes]
     passing: frozenset[bytes] = frozenset()
-    """Those of the environment, which is another one under cron than in a shell: struck out as well, but what is
-    already published is not made anew for their sake."""
+    """Secrets from the environment of this process. They are struck out, but do not cause a new copy of a published
+    file, because cron and a shell have different environments."""
 
     def strike(self, data: bytes) -> tuple[bytes, int]:
-        """`data` without them, and how many there were."""
+        """Return `data` without secrets, and the number of secrets struck out."""
         count = 0
-        for each in sorted(self.known | self.passing, key=len, reverse=True):
-            number = data.count(each)
-            data, count = (data.replace(each, STRUCK), count + number) if number else (data, count)
-        small = data.lower()
-        for anchor, pattern in _KNOWN:
-            if anchor in small:
+        for secret in sorted(self.known | self.passing, key=len, reverse=True):
+            number = data.count(secret)
+            if number:
+                data = data.replace(secret, STRUCK)
+                count += number
+        lower = data.lower()
+        for anchor, pattern in _FORMATS:
+            if anchor in lower:
                 data, number = pattern.subn(rb"\1" + STRUCK, data)
                 count += number
         return data, count
@@ -87,16 +89,16 @@ class Secrets:
 
     @property
     def digest(self) -> str:
-        """Changes when the configured ones do. To be kept where nobody else reads it."""
+        """A hash that changes with the configured secrets. Store the hash only in files without access for others."""
         return hashlib.sha256(b"\0".join(sorted(self.known))).hexdigest()
 
 
-def gather(
+def gather_secrets(
     alerts: AlertSettings, files: Iterable[str], *, of_train: Mapping[str, str], of_process: Mapping[str, str]
 ) -> Secrets:
-    """All that are configured, and those in the environment of the train and of this process.
+    """Collect the configured secrets, and the secrets in the environments of the train and of this process.
 
-    Raises Unknown if a configured one cannot be had: better nothing is published.
+    Raises UnreadableSecret if a configured secret cannot be read. Nothing is published then.
     """
     known = [*_of_alerts(alerts), *_of_files(files), *_of_environment(of_train)]
     return Secrets(_all_forms(known), passing=_all_forms(_of_environment(of_process)))
@@ -111,8 +113,8 @@ def _of_alerts(alerts: AlertSettings) -> Iterator[str]:
                     yield reveal(table, field)
                 except Undelivered as error:
                     raise UnreadableSecret(
-                        f"nothing is published while a secret is not known: {error.message}",
-                        hint="what cannot be read cannot be struck out of what is published",
+                        f"nothing is published: a configured secret cannot be read: {error.message}",
+                        hint="opsctl must know a secret to strike it out of published files",
                     ) from error
 
 
@@ -122,8 +124,8 @@ def _of_files(files: Iterable[str]) -> Iterator[str]:
             lines = Path(os.path.expandvars(file)).expanduser().read_text(errors="surrogateescape").splitlines()
         except OSError as error:
             raise UnreadableSecret(
-                f"nothing is published while a secret is not known: {file}: {error.strerror}",
-                hint="secret_files of [publish]",
+                f"nothing is published: a configured secret cannot be read: {file}: {error.strerror}",
+                hint="check [publish] secret_files",
             ) from error
         for line in lines:
             yield line
@@ -133,7 +135,7 @@ def _of_files(files: Iterable[str]) -> Iterator[str]:
 
 def _of_environment(env: Mapping[str, str]) -> Iterator[str]:
     for name, value in env.items():
-        if name.upper().rpartition("_")[2] in _ENDINGS and len(value) >= SHORTEST:
+        if name.upper().rpartition("_")[2] in _SECRET_NAME_ENDINGS and len(value) >= MIN_SECRET_CHARS:
             yield value
 
 
@@ -142,10 +144,10 @@ def _all_forms(secrets: Iterable[str]) -> frozenset[bytes]:
 
 
 def _forms(secret: str) -> Iterator[bytes]:
-    """As it is, and as JSON, HTML and addresses write it; of an address also what gives it away."""
+    """Yield a secret and its forms in JSON, HTML and URLs; for a URL also the pieces that reveal it."""
     secret = secret.strip()
-    for each in (secret, *_pieces(secret)):
-        for form in (each, json.dumps(each)[1:-1], html.escape(each), quote(each, safe=""), each.replace("/", "\\/")):
+    for text in (secret, *_pieces(secret)):
+        for form in (text, json.dumps(text)[1:-1], html.escape(text), quote(text, safe=""), text.replace("/", "\\/")):
             yield form.encode(errors="surrogateescape")
 
 
@@ -158,7 +160,5 @@ def _pieces(secret: str) -> list[str]:
     except ValueError:
         return []
     pieces = re.split(r"[/?&=#]", f"{parts.path}?{parts.query}")
-    return [
-        *([password] if len(password) >= SHORTEST else []),
-        *(piece for piece in pieces if len(piece) >= LONG_PIECE),
-    ]
+    revealing = [piece for piece in pieces if len(piece) >= MIN_URL_PIECE_CHARS]
+    return [password, *revealing] if len(password) >= MIN_SECRET_CHARS else revealing

@@ -1,9 +1,9 @@
-"""Which files of a run directory are published, and what of them: never a checkpoint, never a way out of it."""
+"""Select the files of a run directory to publish: never a checkpoint, never a file outside the run directory."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,39 +13,37 @@ from opsctl.state.run_dir import RunDir
 GROWING = (".txt", ".log", ".out", ".err", ".jsonl")
 TEXT = (*GROWING, ".json", ".md", ".html", ".toml", ".yaml", ".csv", ".sh")
 WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt", ".npz", ".npy")
-"""Names of parts of checkpoints, wherever they lie."""
-OVERLAP = 1 << 16
-"""Bytes before what is kept of a log that are looked at too, so that no secret is cut in half."""
+"""Suffixes of checkpoint files, in any directory."""
+OVERLAP_BYTES = 1 << 16
+"""Bytes before the published end of a log that are searched too, so that no secret is cut in half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFile:
-    """A file to publish, as it was when it was looked at."""
+    """A file to publish, with its state at one moment."""
 
     name: str
-    """Its path inside the run directory, and below the train's name where it is published."""
+    """Its path inside the run directory, and below the train's name at the destination."""
     path: Path
     size: int
     mark: str
-    """Another one if the file is another one, or was written to."""
+    """Changes when the file is replaced or written to."""
     left_out: int = 0
-    """Bytes at its front that are not published, about."""
+    """Approximate number of bytes at its beginning that are not published."""
     refused: str = ""
-    """Why it is not published at all."""
+    """Why the file is not published; empty for a published file."""
 
 
 def find_sources(run: RunDir, patterns: Iterable[str], *, most: int) -> list[PublishedFile]:
-    """What fits the patterns, by name."""
+    """Return the files that match the patterns, sorted by name."""
     paths = {path for pattern in patterns for path in run.path.glob(pattern) if path.is_file()}
-    published_files = (_source(run, path, most) for path in paths)
-    return sorted(
-        (published_file for published_file in published_files if published_file), key=lambda source: source.name
-    )
+    sources = (_inspect(run, path, most) for path in paths)
+    return sorted(filter(None, sources), key=lambda source: source.name)
 
 
-def _source(run: RunDir, path: Path, most: int) -> PublishedFile | None:
+def _inspect(run: RunDir, path: Path, most: int) -> PublishedFile | None:
     parts = path.relative_to(run.path).parts
-    # What is hidden is a temporary file, or nobody else's business.
+    # Hidden files are temporary or private.
     if any(part.startswith(".") for part in parts) or parts[0] == "publish":
         return None
     try:
@@ -53,17 +51,23 @@ def _source(run: RunDir, path: Path, most: int) -> PublishedFile | None:
     except OSError:
         return None
     is_text = path.suffix in TEXT
+    refused = _refusal(run, path, real)
+    if not refused and not is_text and stat.st_size > most:
+        refused = f"larger than {most} bytes"
     return PublishedFile(
-        name="/".join(parts), path=path, size=stat.st_size, mark=f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}",
+        name="/".join(parts),
+        path=path,
+        size=stat.st_size,
+        mark=f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}",
         left_out=max(0, stat.st_size - most) if is_text else 0,
-        refused=_refusal(run, path, real) or ("" if is_text or stat.st_size <= most else f"larger than {most} bytes"),
-    )  # fmt: skip
+        refused=refused,
+    )
 
 
 def _refusal(run: RunDir, path: Path, real: Path) -> str:
     root = run.path.resolve()
     if root not in real.parents:
-        return "leads out of the run directory"
+        return "points outside the run directory"
     if (root / "checkpoints") in real.parents or path.suffix in WEIGHTS or real.suffix in WEIGHTS:
         return "is part of a checkpoint"
     name = os.fsencode(path.relative_to(run.path)).decode("utf-8", "replace")
@@ -71,36 +75,29 @@ def _refusal(run: RunDir, path: Path, real: Path) -> str:
 
 
 class HoldsSecret(Exception):
-    """A file that no secret can be struck out of without breaking it."""
+    """A binary file that holds a secret. Striking the secret out would damage the file."""
 
 
 def read(source: PublishedFile, most: int, secrets: Secrets) -> tuple[bytes, int]:
-    """What is published of a file, and how many secrets were struck out. Raises OSError, HoldsSecret."""
-    begin = max(0, source.left_out - OVERLAP) if source.left_out else 0
+    """Return the published part of a file, and the number of secrets struck out. Raises OSError, HoldsSecret."""
+    begin = max(0, source.left_out - OVERLAP_BYTES) if source.left_out else 0
     with source.path.open("rb") as file:
         file.seek(begin)
         data = file.read(source.size - begin)
     struck, count = secrets.strike(data)
     if source.path.suffix not in TEXT:
         if count:
-            raise HoldsSecret("holds a secret, which cannot be struck out of such a file")
+            raise HoldsSecret("holds a secret, which cannot be struck out of a binary file")
         return data, 0
     if source.path.suffix in GROWING:
-        # A last line without an end may be half of a secret.
+        # An incomplete last line may hold half of a secret.
         struck = struck[: struck.rfind(b"\n") + 1]
-    return (_end(struck, most, source.size) if source.left_out else struck), count
+    published = _cut_to_end(struck, most, source.size) if source.left_out else struck
+    return published, count
 
 
-def _end(data: bytes, most: int, size: int) -> bytes:
-    """The last lines of `data`, and a first one that says what is missing."""
-    kept = data[-most:]
-    kept = kept[kept.find(b"\n") + 1 :]
-    return b"[opsctl: some %d bytes before this are left out]\n" % (size - len(kept)) + kept
-
-
-def tree(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Every file below a directory, by its path in it, but temporary ones."""
-    for path in sorted(directory.rglob("*")):
-        name = path.relative_to(directory).as_posix()
-        if path.is_file() and not any(part.startswith(".") for part in name.split("/")):
-            yield name, path
+def _cut_to_end(data: bytes, most: int, size: int) -> bytes:
+    """Return the last lines of `data`, after a line with the number of bytes left out."""
+    end = data[-most:]
+    end = end[end.find(b"\n") + 1 :]
+    return b"[opsctl: about %d bytes before this line are left out]\n" % (size - len(end)) + end

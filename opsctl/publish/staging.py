@@ -1,4 +1,4 @@
-"""The copies of one train's files in one directory: only what has changed is made anew, each in one step."""
+"""The copies of one train's files in one directory. Only changed files are copied again, each atomically."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from opsctl.ports import Clock
 from opsctl.publish.sources import HoldsSecret
 from opsctl.state.files import write_atomic
 
-SAVED_EVERY_S = 5.0
-"""How often what was done is written down on the way: whoever is killed does no more than this again."""
+SAVE_STATE_S = 5.0
+"""How often the state is saved during a run. A killed run repeats at most this much work."""
 DOUBTFUL = "doubtful"
-"""The mark of a copy that was made when other secrets were known."""
+"""The mark of a copy made with other configured secrets."""
 
 
 class DeadlinePassed(OpsctlError):
-    """Out of time. What is done stays, and the next call goes on from there."""
+    """Out of time. Finished copies stay, and the next call continues after them."""
 
     exit_code = 75
 
@@ -31,7 +31,7 @@ class DeadlinePassed(OpsctlError):
 class TimeLimit:
     clock: Clock
     at: float
-    """On the clock that never goes back."""
+    """In seconds of the monotonic clock."""
     seconds: float
 
     @classmethod
@@ -39,58 +39,60 @@ class TimeLimit:
         return cls(clock, clock.monotonic() + seconds, seconds)
 
     def left(self) -> float:
-        """Seconds. Raises Late if there are none."""
+        """Return the seconds left. Raises DeadlinePassed if there are none."""
         left = self.at - self.clock.monotonic()
         if left <= 0:
-            raise DeadlinePassed(f"not published within {self.seconds:g} s; the next call goes on from here")
+            raise DeadlinePassed(f"not published within {self.seconds:g} s; the next call continues from here")
         return left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRecord:
-    """What is known of a copy that was made."""
+    """The record of one copy."""
 
     mark: str
-    """Of what it was made from."""
+    """The mark of the source at the time of the copy."""
     size: int
     sha256: str
     struck: int = 0
-    """How many secrets were struck out."""
+    """Number of secrets struck out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
-    """One file, and what became of it."""
+    """One file and its result."""
 
     name: str
     action: Literal["copied", "unchanged", "refused", "would copy"]
     size: int = 0
     left_out: int = 0
-    """Bytes at its front that are not in the copy."""
+    """Bytes at the beginning of the source that are not in the copy."""
     struck: int = 0
     why: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class Stage:
+    """A directory of copies and its saved state."""
+
     directory: Path
     state: Path
     rules: str
-    """Says by which rules copies are made: under others all are made anew."""
+    """Hash of the rules. With other rules, every file is copied again."""
     secrets: str
-    """Says which secrets were struck out, likewise. Nobody else may read it."""
+    """Hash of the secrets. With other secrets, every file is copied again. The state file is private to its owner."""
     deadline: TimeLimit
     copies: dict[str, CopyRecord] = field(default_factory=dict)
     shipped: str = ""
-    """The digest of what was handed on last."""
+    """The digest of the last published copies."""
     _saved: float = float("-inf")
 
     def open(self) -> None:
-        """Read what was done before, if it can be understood. By other rules no copy is current."""
+        """Load the saved state, if there is a valid one. After a change of rules or secrets, no copy is current."""
         try:
-            given = json.loads(self.state.read_text())
-            copies = {name: CopyRecord(**each) for name, each in given["copies"].items()}
-            rules, secrets, shipped = (str(given[key]) for key in ("rules", "secrets", "shipped"))
+            state = json.loads(self.state.read_text())
+            copies = {name: CopyRecord(**record) for name, record in state["copies"].items()}
+            rules, secrets, shipped = (str(state[key]) for key in ("rules", "secrets", "shipped"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return
         if secrets != self.secrets:
@@ -104,11 +106,11 @@ class Stage:
 
     @property
     def doubtful(self) -> list[str]:
-        """Copies that may hold a secret, for other secrets were known when they were made."""
+        """Copies that may hold a secret, because they were made with other configured secrets."""
         return [name for name, copy in self.copies.items() if copy.mark == DOUBTFUL]
 
     def is_current(self, name: str, mark: str) -> bool:
-        """Whether the copy is there and of what is there now."""
+        """Whether the copy exists and was made from the current source."""
         copy = self.copies.get(name)
         try:
             return copy is not None and copy.mark == mark and (self.directory / name).stat().st_size == copy.size
@@ -116,7 +118,7 @@ class Stage:
             return False
 
     def put(self, name: str, mark: str, make: Callable[[], tuple[bytes, int]], *, left_out: int = 0) -> StagedFile:
-        """Make the copy, unless it is current. Raises RunDirError where it cannot be written, Late."""
+        """Make the copy, unless it is current. Raises RunDirError if the copy cannot be written, DeadlinePassed."""
         self.deadline.left()
         if self.is_current(name, mark):
             copy = self.copies[name]
@@ -136,23 +138,23 @@ class Stage:
         self.copies[name] = CopyRecord(
             mark=mark, size=len(data), sha256=hashlib.sha256(data).hexdigest(), struck=struck
         )
-        self._note()
+        self._save_now_and_then()
         return StagedFile(name=name, action="copied", size=len(data), left_out=left_out, struck=struck)
 
     def refuse(self, name: str, why: str) -> StagedFile:
-        """Nothing of it is published, nor stays published where a copy was made under other rules."""
+        """Publish nothing of this file, and remove an earlier copy."""
         (self.directory / name).unlink(missing_ok=True)
         self.copies.pop(name, None)
         return StagedFile(name=name, action="refused", why=why)
 
     @property
     def digest(self) -> str:
-        """Of all that is there."""
+        """A hash of all copies."""
         rows = "\n".join(f"{name} {copy.sha256}" for name, copy in sorted(self.copies.items()))
         return hashlib.sha256(rows.encode()).hexdigest()
 
     def save(self) -> None:
-        """Write down what was done. Raises RunDirError."""
+        """Save the state. Raises RunDirError."""
         copies = {name: asdict(copy) for name, copy in self.copies.items()}
         record = {"rules": self.rules, "secrets": self.secrets, "shipped": self.shipped, "copies": copies}
         try:
@@ -160,16 +162,16 @@ class Stage:
         except OSError as error:
             raise cannot_write(self.state, error) from error
 
-    def _note(self) -> None:
-        if self.deadline.clock.monotonic() - self._saved > SAVED_EVERY_S:
+    def _save_now_and_then(self) -> None:
+        if self.deadline.clock.monotonic() - self._saved > SAVE_STATE_S:
             self.save()
             self._saved = self.deadline.clock.monotonic()
 
     def sweep(self, names: Iterable[str]) -> None:
-        """Remove what writers of these names have left that were killed."""
+        """Remove temporary files of killed writers of these names."""
         for name in names:
             path = self.directory / name
-            left = re.compile(rf"\.{re.escape(path.name)}\.\w{{8}}")
-            for each in path.parent.glob(f".{path.name[:1]}*"):
-                if left.fullmatch(each.name):
-                    each.unlink(missing_ok=True)
+            temporary = re.compile(rf"\.{re.escape(path.name)}\.\w{{8}}")
+            for hidden in path.parent.glob(f".{path.name[:1]}*"):
+                if temporary.fullmatch(hidden.name):
+                    hidden.unlink(missing_ok=True)

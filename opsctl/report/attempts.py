@@ -1,4 +1,4 @@
-"""The attempts of a train: what the journal, their own records and accounting say of them, before any log is read."""
+"""The attempts of a train, from the journal, their own records and Slurm's accounting, without the log."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from opsctl.report.sacct import JobRun
 from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import RunDir
 
-NEAR = 3600.0
-"""Seconds between what two say of the same start. A controller that was killed uses ids again: what is further is
-another attempt."""
+MAX_START_DIFFERENCE_S = 3600.0
+"""Largest difference between the journal's and Slurm's time of one start. A killed slurmctld may use job ids again, so
+a job whose start differs more is another attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFacts:
-    """An attempt. Times in seconds since the epoch."""
+    """One attempt. Times in seconds since the epoch."""
 
     attempt: str
     nodes: str
@@ -29,82 +29,89 @@ class AttemptFacts:
     why: str = ""
     node_count: int = 0
     offset: int | None = None
-    """Where in the log it began."""
+    """Where in the main log the attempt began, in bytes."""
 
 
 def collect_attempts(run: RunDir, events: Sequence[Event]) -> list[AttemptFacts]:
-    """In the order of the journal. A controller that was killed uses ids again, so a name may come twice."""
-    attempt_factses: list[AttemptFacts] = []
+    """Return the attempts in the order of the journal. A name may occur twice: a killed slurmctld may reuse job ids."""
+    attempts: list[AttemptFacts] = []
+    latest: dict[str, int] = {}
     for event in events:
         if event.kind is EventKind.ATTEMPT_STARTED:
-            attempt_factses.append(
-                AttemptFacts(
-                    attempt=str(event.data["attempt"]), nodes=str(event.data["nodes"]), begin=event.when.timestamp()
-                )
-            )
+            attempt = _started(event)
+            latest[attempt.attempt] = len(attempts)
+            attempts.append(attempt)
         elif event.kind is EventKind.ATTEMPT_FINALIZED:
-            place = next(
-                (
-                    at
-                    for at in reversed(range(len(attempt_factses)))
-                    if attempt_factses[at].attempt == event.data["attempt"]
-                ),
-                None,
-            )
-            if place is not None and not attempt_factses[place].outcome:
-                at = max(event.when.timestamp(), attempt_factses[place].begin)
-                outcome, why = str(event.data["outcome"]), str(event.data["why"])
-                attempt_factses[place] = replace(attempt_factses[place], end=at, outcome=outcome, why=why)
-    last = {attempt.attempt: at for at, attempt in enumerate(attempt_factses)}
-    return [
-        _recorded(run, attempt) if last[attempt.attempt] == at else attempt
-        for at, attempt in enumerate(attempt_factses)
-    ]
+            number = latest.get(str(event.data["attempt"]))
+            if number is not None and not attempts[number].outcome:
+                attempts[number] = _finalized(attempts[number], event)
+    for number in latest.values():
+        attempts[number] = _add_records(run, attempts[number])
+    return attempts
 
 
-def _recorded(run: RunDir, known: AttemptFacts) -> AttemptFacts:
-    """With what start.json and end.json say more exactly."""
-    attempt = run.attempt(known.attempt)
-    if began := read_start(attempt):
-        known = replace(known, begin=min(known.begin, began.at.timestamp()), node_count=began.node_count,
-                        offset=began.main_log)  # fmt: skip
-    if known.outcome and (ended := read_end(attempt)):
-        known = replace(known, end=max(known.begin, ended.ended.timestamp()))
-    return known
+def _started(event: Event) -> AttemptFacts:
+    return AttemptFacts(
+        attempt=str(event.data["attempt"]), nodes=str(event.data["nodes"]), begin=event.when.timestamp()
+    )
 
 
-def with_jobs(known: Sequence[AttemptFacts], jobs: Sequence[JobRun]) -> list[AttemptFacts]:
-    """The same with what accounting remembers: when an attempt ended that nobody finalized, and attempts that never
-    got so far
-    as to say that they began, as when a node dies at once."""
-    attempt_factses, counter = list(known), Counter[str]()
-    first = min((attempt.begin for attempt in known), default=0.0)
+def _finalized(attempt: AttemptFacts, event: Event) -> AttemptFacts:
+    end = max(event.when.timestamp(), attempt.begin)
+    return replace(attempt, end=end, outcome=str(event.data["outcome"]), why=str(event.data["why"]))
+
+
+def _add_records(run: RunDir, attempt: AttemptFacts) -> AttemptFacts:
+    """Add the exact times of start.json and end.json."""
+    directory = run.attempt(attempt.attempt)
+    if start := read_start(directory):
+        begin = min(attempt.begin, start.at.timestamp())
+        attempt = replace(attempt, begin=begin, node_count=start.node_count, offset=start.main_log)
+    if attempt.outcome and (end := read_end(directory)):
+        attempt = replace(attempt, end=max(attempt.begin, end.ended.timestamp()))
+    return attempt
+
+
+def add_jobs(attempts: Sequence[AttemptFacts], jobs: Sequence[JobRun]) -> list[AttemptFacts]:
+    """Add Slurm's accounting: the end of attempts that were not finalized, and attempts without a journal entry.
+
+    An attempt has no journal entry when its node dies at once.
+    """
+    merged = list(attempts)
+    restarts = Counter[str]()
+    first = min((attempt.begin for attempt in attempts), default=0.0)
     for job in jobs:
-        name = f"{job.job}.{counter[job.job]}"
-        counter[job.job] += job.begin is not None
-        if job.begin is None or job.end is None or job.begin < first - NEAR:
+        name = f"{job.job}.{restarts[job.job]}"
+        if job.begin is None:
             continue
-        place = next((at for at, attempt in enumerate(attempt_factses) if attempt.attempt == name), None)
-        if place is None:
-            later = next(
-                (at for at, attempt in enumerate(attempt_factses) if attempt.begin > job.begin), len(attempt_factses)
+        restarts[job.job] += 1
+        if job.end is None or job.begin < first - MAX_START_DIFFERENCE_S:
+            continue
+        numbers = [number for number, attempt in enumerate(merged) if attempt.attempt == name]
+        if not numbers:
+            _insert(merged, _from_job(name, job, job.begin))
+            continue
+        known = merged[numbers[0]]
+        if known.end is None and abs(known.begin - job.begin) < MAX_START_DIFFERENCE_S:
+            merged[numbers[0]] = replace(
+                known, end=job.end, outcome=job.state.value, why=f"Slurm reports {job.state.value}"
             )
-            attempt_factses.insert(later, _unseen(name, job))
-        elif attempt_factses[place].end is None and abs(attempt_factses[place].begin - job.begin) < NEAR:
-            attempt_factses[place] = replace(
-                attempt_factses[place], end=job.end, outcome=job.state.value, why="Slurm says so"
-            )
-    return attempt_factses
+    return merged
 
 
-def _unseen(name: str, job: JobRun) -> AttemptFacts:
-    assert job.begin is not None
+def _insert(attempts: list[AttemptFacts], attempt: AttemptFacts) -> None:
+    """Insert an attempt before the first that began later."""
+    later = [number for number, other in enumerate(attempts) if other.begin > attempt.begin]
+    attempts.insert(later[0] if later else len(attempts), attempt)
+
+
+def _from_job(name: str, job: JobRun, begin: float) -> AttemptFacts:
     return AttemptFacts(
         attempt=name,
         nodes=job.nodes,
-        begin=job.begin,
+        begin=begin,
         end=job.end,
         outcome=job.state.value,
-        why="only Slurm knows of it",
+        why="only Slurm's accounting has this attempt",
         node_count=job.node_count,
     )

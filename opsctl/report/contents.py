@@ -1,4 +1,4 @@
-"""What a report holds, and how the ledger's spans add up to it. Pure."""
+"""The contents of a report, added up from the spans of the effective-time ledger. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from statistics import median
 
 from opsctl.telemetry.progress.bounded_curve import Point
@@ -15,32 +16,32 @@ from opsctl.telemetry.progress.log_summary import LogSummary
 from opsctl.telemetry.progress.step_pace import find_missing_steps, log_interval
 
 PERIODS = 96
-"""Equal parts of the wall-clock that are shown side by side."""
+"""The wall-clock time is shown in this many equal parts."""
 
 Buckets = dict[Bucket, float]
-"""Seconds by what they were spent on; every bucket is in it."""
+"""Seconds by bucket. Every bucket is a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptReport:
-    """One attempt within the report's wall-clock."""
+    """One attempt within the time of the report."""
 
     attempt: str
     began: datetime
     ended: datetime
     outcome: str
-    """Empty for one that has not ended."""
+    """Empty for an attempt that has not ended."""
     why: str
     nodes: str
     first_step: int | None
-    """Of its first line; None if it told of no step."""
+    """The step of its first line; None without lines."""
     last_step: int | None
     buckets: Buckets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """An equal part of the wall-clock."""
+    """One of PERIODS equal parts of the wall-clock time."""
 
     begin: datetime
     seconds: float
@@ -56,55 +57,57 @@ class Report:
     begin: datetime
     end: datetime
     is_timed: bool
-    """Whether anything told when; if not, `begin` means nothing, and only what steps took is known."""
+    """Whether any time of day is known. If not, only steps and saves have a length, and `begin` has no meaning."""
     wall_s: float
     buckets: Buckets
     step: int | None
-    """The highest that was told of."""
+    """The highest step in the log."""
     last_step: int | None
-    """The one at which the run ends."""
+    """The step at which the run ends."""
     tokens: int | None
     samples: int | None
     step_s: float | None
-    """Median, over all lines."""
+    """Median over all lines."""
     tflops: float | None
-    """Median, of one GPU, over the lines that say it."""
+    """Median for one GPU, over the lines with a figure."""
     loss: tuple[Point, ...]
     attempts: tuple[AttemptReport, ...]
     periods: tuple[Period, ...]
     notes: tuple[str, ...] = ()
-    """What the reader has to know about these figures."""
+    """Limits of these figures that the reader must know."""
 
     @property
     def ettr(self) -> float | None:
-        """Effective training time ratio: productive runtime over the wall-clock with the time in the queue (Meta, arXiv
-        2410.21680); None for no time at all, and where the wall-clock is not known."""
+        """Effective training time ratio: productive runtime over wall-clock time, queue included (Meta, 2410.21680).
+
+        None for an empty window, and where the wall-clock time is unknown.
+        """
         return self.first_time if self.is_timed else None
 
     @property
     def first_time(self) -> float | None:
-        """The share of `wall_s`, whatever that is."""
+        """First-time training as a share of `wall_s`; None for an empty window."""
         return self.buckets[Bucket.EFFECTIVE] / self.wall_s if self.wall_s > 0 else None
 
     @property
     def ettr_without_queue(self) -> float | None:
-        """The same of the time in which nobody waited for Slurm."""
-        rest = self.wall_s - self.buckets[Bucket.QUEUE]
-        return self.buckets[Bucket.EFFECTIVE] / rest if self.is_timed and rest > 1e-9 * self.wall_s > 0 else None
+        """The ETTR without the time in the queue."""
+        rest_s = self.wall_s - self.buckets[Bucket.QUEUE]
+        is_known = self.is_timed and rest_s > 1e-9 * self.wall_s > 0
+        return self.buckets[Bucket.EFFECTIVE] / rest_s if is_known else None
 
     @property
     def losses(self) -> list[tuple[Bucket, float]]:
-        """What was lost, the largest first."""
-        lost = [(bucket, seconds) for bucket, seconds in self.buckets.items() if bucket is not Bucket.EFFECTIVE]
-        return sorted(((bucket, seconds) for bucket, seconds in lost if seconds > 0), key=lambda each: -each[1])
+        """All losses in seconds, the largest first."""
+        return sort_losses(self.buckets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedAttempt:
-    """An attempt for the ledger, and what people call it."""
+    """An attempt for the ledger, with its name and outcome."""
 
     attempt: str
-    lived: AttemptSpan
+    span: AttemptSpan
     outcome: str = ""
     why: str = ""
     nodes: str = ""
@@ -112,7 +115,7 @@ class NamedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Seconds since the epoch: where the train began, from when on to report, and to when."""
+    """Begin of the train, begin of the report, end of the report. Seconds since the epoch."""
 
     begin: float
     since: float
@@ -130,16 +133,19 @@ def add_up(
     made: datetime,
     notes: Sequence[str] = (),
 ) -> Report:
-    """The report of what lies between `window.since` and `window.end`; what went before tells what is done twice."""
-    parts = [attempt.lived.told for attempt in attempts]
+    """Return the report of `window.since` to `window.end`. Earlier steps count as done before."""
+    parts = [attempt.span.log for attempt in attempts]
     if missing := find_missing_steps(parts, log_interval(parts)):
-        notes = [*notes, f"{missing:,} steps are not in the log: they are assumed to have taken the usual time"]
-    spans = account_time([attempt.lived for attempt in attempts], waits, begin=window.begin, end=window.end)
+        notes = [*notes, f"{missing:,} steps are missing in the log; the report assumes the usual time for them"]
+    spans = account_time([attempt.span for attempt in attempts], waits, begin=window.begin, end=window.end)
     total = _Total(window, len(attempts))
-    total.take(spans)
+    total.add_spans(spans)
     last = summary.last or Iteration(step=0)
-    steps = [column for attempt in attempts if (column := attempt.lived.told.columns[0])]
-    seconds = [value for attempt in attempts for value in attempt.lived.told.columns[1] if 0 < value < math.inf]
+    highest_steps = [max(part.steps) for part in parts if len(part)]
+    step_seconds = [
+        step_s for step_s in chain.from_iterable(part.step_seconds for part in parts) if 0 < step_s < math.inf
+    ]
+    shares = zip(attempts, total.attempts, strict=True)
     return Report(
         train=train,
         made=made,
@@ -148,18 +154,16 @@ def add_up(
         is_timed=window.is_timed,
         wall_s=total.wall_s,
         buckets=total.buckets,
-        step=int(max(map(max, steps))) if steps else None,
+        step=int(max(highest_steps)) if highest_steps else None,
         last_step=last.last,
         tokens=last.tokens,
         samples=last.consumed_samples,
-        step_s=median(seconds) if seconds else None,
+        step_s=median(step_seconds) if step_seconds else None,
         tflops=median(summary.tflops.values) if summary.tflops.values else None,
         loss=summary.loss.points(),
         notes=tuple(notes),
         periods=total.periods(),
-        attempts=tuple(
-            _attempt(named, own) for named, own in zip(attempts, total.attempts, strict=True) if own.end > own.begin
-        ),
+        attempts=tuple(_report_attempt(named, share) for named, share in shares if share.end > share.begin),
     )
 
 
@@ -167,8 +171,14 @@ def zero_buckets() -> Buckets:
     return dict.fromkeys(Bucket, 0.0)
 
 
-class _Own:
-    """What was seen of one attempt."""
+def sort_losses(buckets: Buckets) -> list[tuple[Bucket, float]]:
+    """Return every loss in seconds, the largest first."""
+    losses = [(bucket, loss_s) for bucket, loss_s in buckets.items() if bucket is not Bucket.EFFECTIVE and loss_s > 0]
+    return sorted(losses, key=lambda loss: -loss[1])
+
+
+class _AttemptShare:
+    """The time of one attempt within the report."""
 
     def __init__(self) -> None:
         self.begin, self.end = float("inf"), float("-inf")
@@ -176,33 +186,35 @@ class _Own:
 
 
 class _Total:
+    """Sums of spans by bucket: in all, by attempt and by period."""
+
     def __init__(self, window: Window, attempts: int) -> None:
         self.since, self.end = window.since, window.end
         self.buckets = zero_buckets()
-        self.attempts = [_Own() for _ in range(attempts)]
-        self.width = max(window.end - window.since, 0.0) / PERIODS
-        self.shares = [zero_buckets() for _ in range(PERIODS)]
+        self.attempts = [_AttemptShare() for _ in range(attempts)]
+        self.period_s = max(window.end - window.since, 0.0) / PERIODS
+        self.period_buckets = [zero_buckets() for _ in range(PERIODS)]
 
     @property
     def wall_s(self) -> float:
         return sum(self.buckets.values())
 
-    def take(self, spans: Iterable[Span]) -> None:
+    def add_spans(self, spans: Iterable[Span]) -> None:
         for span in spans:
             begin = max(span.begin, self.since)
             if span.end > begin:
                 self.buckets[span.bucket] += span.end - begin
-                self._share(begin, span.end, span.bucket)
+                self._add_to_periods(begin, span.end, span.bucket)
                 if span.attempt is not None:
-                    own = self.attempts[span.attempt]
-                    own.begin, own.end = min(own.begin, begin), span.end
-                    own.buckets[span.bucket] += span.end - begin
+                    share = self.attempts[span.attempt]
+                    share.begin, share.end = min(share.begin, begin), span.end
+                    share.buckets[span.bucket] += span.end - begin
 
-    def _share(self, begin: float, end: float, bucket: Bucket) -> None:
-        at = min(PERIODS - 1, int((begin - self.since) / self.width))
+    def _add_to_periods(self, begin: float, end: float, bucket: Bucket) -> None:
+        at = min(PERIODS - 1, int((begin - self.since) / self.period_s))
         while True:
-            edge = self.since + (at + 1) * self.width if at < PERIODS - 1 else end
-            self.shares[at][bucket] += max(0.0, min(edge, end) - begin)
+            edge = self.since + (at + 1) * self.period_s if at < PERIODS - 1 else end
+            self.period_buckets[at][bucket] += max(0.0, min(edge, end) - begin)
             if edge >= end:
                 return
             at, begin = at + 1, max(edge, begin)
@@ -211,18 +223,24 @@ class _Total:
         if not self.wall_s:
             return ()
         return tuple(
-            Period(begin=_date(self.since + at * self.width), seconds=self.width, buckets=shares)
-            for at, shares in enumerate(self.shares)
+            Period(begin=_date(self.since + at * self.period_s), seconds=self.period_s, buckets=buckets)
+            for at, buckets in enumerate(self.period_buckets)
         )
 
 
-def _attempt(named: NamedAttempt, own: _Own) -> AttemptReport:
-    steps = named.lived.told.columns[0]
+def _report_attempt(named: NamedAttempt, share: _AttemptShare) -> AttemptReport:
+    steps = named.span.log.steps
     return AttemptReport(
-        attempt=named.attempt, began=_date(own.begin), ended=_date(own.end), outcome=named.outcome, why=named.why,
-        nodes=named.nodes, first_step=int(steps[0]) if steps else None, last_step=int(steps[-1]) if steps else None,
-        buckets=own.buckets,
-    )  # fmt: skip
+        attempt=named.attempt,
+        began=_date(share.begin),
+        ended=_date(share.end),
+        outcome=named.outcome,
+        why=named.why,
+        nodes=named.nodes,
+        first_step=int(steps[0]) if steps else None,
+        last_step=int(steps[-1]) if steps else None,
+        buckets=share.buckets,
+    )
 
 
 def _date(at: float) -> datetime:

@@ -1,4 +1,4 @@
-"""The report of a run that opsctl never saw, from its log, and from what sacct says of its jobs."""
+"""The report of a run outside opsctl, from its log and from sacct's account of its jobs."""
 
 from __future__ import annotations
 
@@ -14,199 +14,229 @@ from opsctl.report.contents import NamedAttempt, Report, Window, add_up
 from opsctl.report.sacct import JobRun
 from opsctl.report.train_report import checked_window
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, SpanEnd
-from opsctl.telemetry.progress.log_summary import LogPart, LogStep, LogSummary
+from opsctl.telemetry.progress.log_summary import UNKNOWN, LogPart, LogStep, LogSummary
 from opsctl.telemetry.progress.read_log import read_summary
-from opsctl.telemetry.progress.step_pace import count_steps, log_interval, spoken_s, took_s, usual_step_s
+from opsctl.telemetry.progress.step_pace import count_steps, line_s, log_interval, logged_s, usual_step_s
 
-DAY = 86400.0
-DAYS = 7 * DAY
-"""A time that lies further from the steps is a date in somebody's text."""
-_ENDINGS = {JobState.COMPLETED: SpanEnd.LEFT, JobState.CANCELLED: SpanEnd.CUT, JobState.PREEMPTED: SpanEnd.CUT}
+DAY_S = 86400.0
+MAX_STRAY_S = 7 * DAY_S
+"""A time further from the steps is a date in a text."""
+JOB_MARGIN_S = 60.0
+"""The log of a job may begin this much before or after the job."""
+MAX_FILL_RATIO = 1.05
+"""Logged steps and saves fit into a job up to this multiple of its length."""
+_SPAN_ENDS = {JobState.COMPLETED: SpanEnd.LEFT, JobState.CANCELLED: SpanEnd.CUT, JobState.PREEMPTED: SpanEnd.CUT}
 
 
 def report_log(log: Path, jobs: Sequence[JobRun] | None, now: datetime, *, since: datetime | None = None) -> Report:
-    """Where the time of a run went that wrote `log`. `jobs` say when its attempts were, and what waited.
+    """Return where the time of the run with this log went. `jobs` give the times of its attempts and its waits.
 
-    Raises InputError where there is nothing to report on, RunDirError for a log that may not be read.
+    Raises InputError if there is nothing to report, RunDirError for a log without read permission.
     """
     summary = read_summary(log)
     if not summary.lines:
         raise InputError(
-            f"{log}: no iteration line in it", hint="those of Megatron look like: iteration 20/ 100 | lm loss: 2.0 | …"
+            f"{log}: no iteration lines",
+            hint="expected lines as Megatron writes them: iteration 20/ 100 | lm loss: 2.0 | …",
         )
-    paced = _Paced(summary)
+    paced = _PacedLog(summary)
     if jobs is not None:
-        named, waits, notes, window = _by_jobs(paced, jobs, since, now)
+        named, waits, notes, window = _report_jobs(paced, jobs, since, now)
     else:
-        named, notes, timed = paced.attempts()
-        begin, end = named[0].lived.begin, max(named_attempt.lived.end for named_attempt in named)
-        if since and not timed:
-            raise InputError("--since: there are no times in this log", hint="--sacct FILE tells when its jobs ran")
-        window = checked_window(begin, end, since, now) if timed else Window(
-            begin=begin, since=begin, end=end, is_timed=False
-        )  # fmt: skip
         waits = []
+        named, notes, is_timed = paced.split_attempts()
+        window = _log_window(named, since, now, is_timed=is_timed)
     return add_up(log.name, named, waits, summary, window, made=now, notes=notes)
 
 
-class _Paced:
-    """A log and the pace of its steps, from which the times that it does not tell are reckoned."""
+def _log_window(named: Sequence[NamedAttempt], since: datetime | None, now: datetime, *, is_timed: bool) -> Window:
+    begin = named[0].span.begin
+    end = max(attempt.span.end for attempt in named)
+    if is_timed:
+        return checked_window(begin, end, since, now)
+    if since:
+        raise InputError("--since: this log has no times", hint="--sacct FILE gives the times of its jobs")
+    return Window(begin=begin, since=begin, end=end, is_timed=False)
+
+
+class _PacedLog:
+    """A log and the usual time of its steps, which replaces the times that the log lacks."""
 
     def __init__(self, summary: LogSummary) -> None:
-        self.told = summary
-        self.usual, self.every = usual_step_s((part, 0) for part in summary.parts), log_interval(summary.parts)
+        self.summary = summary
+        self.usual = usual_step_s((part, 0) for part in summary.parts)
+        self.every = log_interval(summary.parts)
 
-    def spoken(self, part: LogPart) -> float:
-        return spoken_s(part, self._usual, self.every)
+    @property
+    def parts(self) -> list[LogPart]:
+        """The parts with iteration lines."""
+        return [part for part in self.summary.parts if len(part)]
 
-    def _usual(self, line: LogStep) -> float:
-        return self.usual.get((line.batch, 0), math.nan)
+    def logged_s(self, part: LogPart) -> float:
+        return logged_s(part, self._usual_step_s, self.every)
 
-    def begin(self, part: LogPart) -> float:
-        """When a part began, as the first time in it tells; nan if it has none."""
-        spoken, before = 0.0, None
+    def _usual_step_s(self, line: LogStep) -> float:
+        return self.usual.get((line.batch, 0), UNKNOWN)
+
+    def _timed_lines(self, part: LogPart) -> Iterator[tuple[LogStep, float]]:
+        """Yield every line with the seconds that its steps took."""
+        before: int | None = None
         for line in part:
-            before_line = spoken
-            spoken += took_s(line, count_steps(line.step, before, self.every), self._usual(line), self.every)
+            steps = count_steps(line.step, before, self.every)
+            yield line, line_s(line, steps, self._usual_step_s(line), self.every)
             before = line.step
-            if line.low == line.high:
-                stepped = line.low - spoken
-                return min(part.first_stamp, stepped) if stepped - part.first_stamp < DAYS else stepped
-            if not math.isnan(line.low):
-                return part.first_stamp if before_line == 0.0 else line.low - before_line
-            if not math.isnan(line.high):
-                left = part.last_stamp - self.spoken(part)
-                return left if left < line.high - spoken else line.high - spoken
+
+    def find_begin(self, part: LogPart) -> float:
+        """Return when a part began, from its first time; nan without times."""
+        done_s = 0.0
+        for line, took_s in self._timed_lines(part):
+            before_s, done_s = done_s, done_s + took_s
+            if line.earliest == line.latest:
+                begin = line.earliest - done_s
+                return min(part.first_stamp, begin) if begin - part.first_stamp < MAX_STRAY_S else begin
+            if not math.isnan(line.earliest):
+                return part.first_stamp if before_s == 0.0 else line.earliest - before_s
+            if not math.isnan(line.latest):
+                by_end = part.last_stamp - self.logged_s(part)
+                by_line = line.latest - done_s
+                return by_end if by_end < by_line else by_line
         return part.first_stamp
 
-    def end(self, part: LogPart, begin: float) -> float:
-        """When it ended, or was last heard of: the newest time in it, and what the steps after that took."""
-        at, before = begin, None
-        low, high = (part.columns[column][-1] if len(part) else math.nan for column in (2, 3))
-        is_told = low == high and abs(high - begin) < DAYS  # as in most logs: then no line has to be looked at
-        if is_told:
-            at = high
-        for line in () if is_told else part:
-            took = took_s(line, count_steps(line.step, before, self.every), self._usual(line), self.every)
-            before = line.step
-            if line.low != line.high and abs(line.low - at) < DAYS:
-                at = line.low
-            at = line.high if abs(line.high - at) < DAYS else at + took
-        if abs(part.last_stamp - at) < DAYS:
-            at = max(at, part.last_stamp)
-        # Up to the beginning it does not come only where a clock was put back, as in autumn.
-        return at if at > begin else begin + self.spoken(part)
+    def find_end(self, part: LogPart, begin: float) -> float:
+        """Return when a part ended: its last time, plus the time of the steps after it."""
+        end = self._last_step_end(part, begin)
+        if abs(part.last_stamp - end) < MAX_STRAY_S:
+            end = max(end, part.last_stamp)
+        # Only a clock that was set back, as in autumn, ends before it begins.
+        return end if end > begin else begin + self.logged_s(part)
 
-    def attempts(self) -> tuple[list[NamedAttempt], list[str], bool]:
-        """Without sacct: an attempt is what a trainer told from one start to the next."""
-        parts = [part for part in self.told.parts if len(part)]
-        begins = [self.begin(part) for part in parts]
-        timed = any(not math.isnan(begin) for begin in begins)
-        named, cursor = [], next((begin for begin in begins if not math.isnan(begin)), 0.0)
-        for number, (part, begin) in enumerate(zip(parts, begins, strict=True)):
-            begin = cursor if math.isnan(begin) else max(begin, cursor)  # noqa: PLW2901 (what it was is of no use)
-            cursor = self.end(part, begin)
+    def _last_step_end(self, part: LogPart, begin: float) -> float:
+        earliest = part.earliest[-1] if len(part) else UNKNOWN
+        latest = part.latest[-1] if len(part) else UNKNOWN
+        is_exact = earliest == latest and abs(latest - begin) < MAX_STRAY_S
+        if is_exact:  # as in most logs: saves the walk over all lines
+            return latest
+        end = begin
+        for line, took_s in self._timed_lines(part):
+            if line.earliest != line.latest and abs(line.earliest - end) < MAX_STRAY_S:
+                end = line.earliest
+            end = line.latest if abs(line.latest - end) < MAX_STRAY_S else end + took_s
+        return end
+
+    def split_attempts(self) -> tuple[list[NamedAttempt], list[str], bool]:
+        """Return attempts, notes, and whether the log has times. An attempt lasts from one start to the next."""
+        parts = self.parts
+        begins = [self.find_begin(part) for part in parts]
+        known_begins = [begin for begin in begins if not math.isnan(begin)]
+        named: list[NamedAttempt] = []
+        cursor = known_begins[0] if known_begins else 0.0
+        for number, part in enumerate(parts):
+            begin = cursor if math.isnan(begins[number]) else max(begins[number], cursor)
+            cursor = self.find_end(part, begin)
             following = parts[number + 1] if number + 1 < len(parts) else None
-            ending = self._ending(part, following)
+            ending = self._find_ending(part, following)
+            span = AttemptSpan(begin=begin, end=cursor, ending=ending, log=part)
             outcome = {SpanEnd.LEFT: "left", SpanEnd.BROKE: "broke off"}.get(ending, "")
-            named.append(
-                NamedAttempt(attempt=str(number + 1), lived=_lived(begin, cursor, ending, part), outcome=outcome)
-            )
-        notes = [] if timed else ["the log tells no times: only what steps and saves took is known; --sacct tells more"]
-        if timed and len(named) > 1:
-            notes.append("what lay between two attempts is unknown: --sacct FILE tells when jobs waited")
-        return named, notes, timed
+            named.append(NamedAttempt(attempt=str(number + 1), span=span, outcome=outcome))
+        notes = []
+        if not known_begins:
+            notes.append("the log has no times: only the time of steps and saves is known; --sacct FILE adds the rest")
+        elif len(named) > 1:
+            notes.append("the time between two attempts is unknown: --sacct FILE shows when jobs waited")
+        return named, notes, bool(known_begins)
 
-    def _ending(self, part: LogPart, following: LogPart | None) -> SpanEnd:
-        """One whose steps were done again by the next lost them, and so did not leave by itself."""
-        last = int(part.columns[0][-1])
+    def _find_ending(self, part: LogPart, following: LogPart | None) -> SpanEnd:
+        """Return how a part ended: an attempt whose steps the next attempt repeats lost them, and so broke off."""
+        last_step = int(part.steps[-1])
         if following is None:
-            run_ends = (self.told.last and self.told.last.last) or math.inf
-            is_over = not math.isnan(part.left) or last >= run_ends
+            run_ends = (self.summary.last and self.summary.last.last) or math.inf
+            is_over = not math.isnan(part.exit_stamp) or last_step >= run_ends
             return SpanEnd.LEFT if is_over else SpanEnd.OPEN
-        step = int(following.columns[0][0])
-        return SpanEnd.LEFT if step - count_steps(step, None, self.every) >= last else SpanEnd.BROKE
+        next_step = int(following.steps[0])
+        resumed_at = next_step - count_steps(next_step, None, self.every)
+        return SpanEnd.LEFT if resumed_at >= last_step else SpanEnd.BROKE
 
 
-def _lived(begin: float, end: float, ending: SpanEnd, part: LogPart, nodes: int = 0) -> AttemptSpan:
-    return AttemptSpan(begin=begin, end=end, ending=ending, told=part, nodes=nodes)
-
-
-def _by_jobs(
-    paced: _Paced, jobs: Sequence[JobRun], since: datetime | None, now: datetime
+def _report_jobs(
+    paced: _PacedLog, jobs: Sequence[JobRun], since: datetime | None, now: datetime
 ) -> tuple[list[NamedAttempt], list[IdleSpan], list[str], Window]:
-    ran = [job for job in jobs if job.begin is not None]
-    if not ran:
-        raise InputError("--sacct: none of its jobs has started")
-    parts = [part for part in paced.told.parts if len(part)]
-    placed = _place(paced, parts, ran)
-    ends = [now.timestamp() if job.end is None else job.end for job in ran]
-    named = [
-        NamedAttempt(
-            attempt=job.job, outcome="" if job.end is None else job.state.value, nodes=job.nodes,
-            lived=_lived(job.begin or 0.0, end, _ended(job), part, job.node_count),
-        )
-        for job, part, end in zip(ran, placed, ends, strict=True)
-    ]  # fmt: skip
-    silent = sum(not len(part) for part in placed)
-    notes = [f"{silent} of {len(ran)} jobs have no steps in the log"] if silent else []
-    if far := sum(_is_far(paced.begin(part), ran) for part in parts):
+    started = [job for job in jobs if job.begin is not None]
+    if not started:
+        raise InputError("--sacct: no job has started", hint="give the sacct output of the run's jobs")
+    parts = paced.parts
+    placed = _place_parts(paced, parts, started)
+    named = [_name_job(job, part, now) for job, part in zip(started, placed, strict=True)]
+    notes = []
+    if silent := sum(not len(part) for part in placed):
+        notes.append(f"{silent} of {len(started)} jobs have no steps in the log")
+    if far := sum(_is_far(paced.find_begin(part), started) for part in parts):
         notes.append(
-            f"times of {far} of {len(parts)} lives in the log lie days from these jobs: are they of another run?"
+            f"times of {far} of {len(parts)} attempts in the log are more than a day away from all jobs: "
+            "check that the log and the jobs belong to the same run"
         )
     begin = min(time for job in jobs for time in (job.submitted, job.begin) if time is not None)
-    window = checked_window(begin, max(ends), since, now)
-    return named, list(_waits(jobs, window.end)), notes, window
+    window = checked_window(begin, max(attempt.span.end for attempt in named), since, now)
+    return named, list(_find_waits(jobs, window.end)), notes, window
 
 
-def _place(paced: _Paced, parts: Sequence[LogPart], ran: Sequence[JobRun]) -> list[LogPart]:
-    """What each job told: by the times in the log, else in order, each job taking what fits into its time."""
-    placed = [LogPart() for _ in ran]
-    at, used = 0, 0.0
+def _name_job(job: JobRun, part: LogPart, now: datetime) -> NamedAttempt:
+    span = AttemptSpan(
+        begin=job.begin or 0.0,
+        end=now.timestamp() if job.end is None else job.end,
+        ending=SpanEnd.OPEN if job.end is None else _SPAN_ENDS.get(job.state, SpanEnd.BROKE),
+        log=part,
+        nodes=job.node_count,
+    )
+    outcome = "" if job.end is None else job.state.value
+    return NamedAttempt(attempt=job.job, span=span, outcome=outcome, nodes=job.nodes)
+
+
+def _place_parts(paced: _PacedLog, parts: Sequence[LogPart], started: Sequence[JobRun]) -> list[LogPart]:
+    """Return the part of each job: by the times in the log, else in order, as much as fits into the job's time."""
+    placed = [LogPart() for _ in started]
+    current, used_s = 0, 0.0
     for number, part in enumerate(parts):
-        begin, spoken = paced.begin(part), paced.spoken(part)
-        inside = [
-            n for n, job in enumerate(ran) if n >= at and (job.begin or 0) - 60 <= begin <= (job.end or math.inf) + 60
-        ]
-        if inside:
-            following = max(inside, key=lambda n: (_overlap(ran[n], begin, begin + spoken), n))
-        elif len(parts) == len(ran):
-            following = max(at, number)
+        begin, length_s = paced.find_begin(part), paced.logged_s(part)
+        matching = [at for at in range(current, len(started)) if _is_during(begin, started[at])]
+        if matching:
+            chosen = max(matching, key=lambda at: (_overlap_s(started[at], begin, begin + length_s), at))
+        elif len(parts) == len(started):
+            chosen = max(current, number)
         else:
-            following = at
-            while following < len(ran) - 1 and used + spoken > 1.05 * _length(ran[following]):
-                following, used = following + 1, 0.0
-        used = spoken + (used if following == at else 0.0)
-        at = following
-        placed[at].join(part)
+            chosen = current
+            while chosen < len(started) - 1 and used_s + length_s > MAX_FILL_RATIO * _length_s(started[chosen]):
+                chosen, used_s = chosen + 1, 0.0
+        used_s = length_s + (used_s if chosen == current else 0.0)
+        current = chosen
+        placed[current].join(part)
     return placed
 
 
-def _overlap(job: JobRun, begin: float, end: float) -> float:
-    """Seconds that a job was there of what a part took; less than none where it was not."""
+def _is_during(begin: float, job: JobRun) -> bool:
+    return (job.begin or 0.0) - JOB_MARGIN_S <= begin <= (job.end or math.inf) + JOB_MARGIN_S
+
+
+def _overlap_s(job: JobRun, begin: float, end: float) -> float:
+    """Return the seconds that a job and a part share; negative if they do not overlap."""
     return min(end, job.end or math.inf) - max(begin, job.begin or 0.0)
 
 
-def _is_far(begin: float, ran: Sequence[JobRun]) -> bool:
-    """From every job by more than any two clocks' zones."""
-    return all(begin < (job.begin or 0.0) - DAY or begin > (job.end or math.inf) + DAY for job in ran)
+def _is_far(begin: float, started: Sequence[JobRun]) -> bool:
+    """Whether a time is further from every job than two time zones can explain."""
+    return all(begin < (job.begin or 0.0) - DAY_S or begin > (job.end or math.inf) + DAY_S for job in started)
 
 
-def _ended(job: JobRun) -> SpanEnd:
-    return SpanEnd.OPEN if job.end is None else _ENDINGS.get(job.state, SpanEnd.BROKE)
-
-
-def _length(job: JobRun) -> float:
+def _length_s(job: JobRun) -> float:
     return math.inf if job.end is None or job.begin is None else job.end - job.begin
 
 
-def _waits(jobs: Sequence[JobRun], end: float) -> Iterator[IdleSpan]:
-    """Queue while any job is submitted and has not started; one that never did waited until it was gone."""
+def _find_waits(jobs: Sequence[JobRun], end: float) -> Iterator[IdleSpan]:
+    """Yield the queue time: a job waits from its submission to its start, or to its end if it never started."""
     changes: list[tuple[float, int]] = []
     for job in jobs:
         if job.submitted is not None:
-            gone = next((time for time in (job.begin, job.end) if time is not None), end)
-            changes += [(job.submitted, 1), (max(gone, job.submitted), -1)]
+            left_queue = next((time for time in (job.begin, job.end) if time is not None), end)
+            changes += [(job.submitted, 1), (max(left_queue, job.submitted), -1)]
     waiting = 0
     for (at, change), (until, _) in pairwise([*sorted(changes), (end, 0)]):
         waiting += change

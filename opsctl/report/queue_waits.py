@@ -1,4 +1,4 @@
-"""Why nothing ran between the attempts of a train, from its journal. Pure."""
+"""The reasons for the time between the attempts of a train, from its journal. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opsctl.telemetry.progress.effective_time import Bucket, IdleSpan
 
 
 def find_waits(events: Sequence[Event], *, end: float) -> list[IdleSpan]:
-    """What the train waited for at each time from its first submission to `end`, as if nothing had ever run."""
+    """Return the reason for waiting from the first submission to `end`, running attempts not considered."""
     return list(_waits(events, end))
 
 
@@ -18,7 +18,7 @@ def _waits(events: Iterable[Event], end: float) -> Iterator[IdleSpan]:
     queue, begin, bucket = _Queue(), None, Bucket.NOT_QUEUED
     for event in events:
         queue.take(event)
-        # Clocks differ: the order is the journal's, and time does not go back.
+        # Clocks of hosts differ: events keep the journal's order, and time does not go back.
         at = event.when.timestamp() if begin is None else max(begin, event.when.timestamp())
         if begin is not None and queue.bucket is not bucket:
             yield IdleSpan(begin=begin, end=at, bucket=bucket)
@@ -31,12 +31,12 @@ def _waits(events: Iterable[Event], end: float) -> Iterator[IdleSpan]:
 
 @dataclass(slots=True)
 class _Queue:
-    """What of the train is in Slurm's queue."""
+    """The tasks of the train in Slurm's queue."""
 
     pending: dict[str, int] = field(default_factory=dict)
-    """Tasks, by the nonce of a submission that is not known to have arrived."""
+    """Number of tasks by the nonce of an unconfirmed submission."""
     arrays: dict[str, int] = field(default_factory=dict)
-    """Tasks that have not started."""
+    """Number of tasks without a start, by array."""
     started: set[str] = field(default_factory=set)
     is_held: bool = False
 
@@ -80,8 +80,11 @@ class _Queue:
     def _cancel(self, jobs: str) -> None:
         for job in jobs.split(","):
             array, _, task = job.partition("_")
-            left = self.arrays.get(array, 0)
-            self.arrays[array] = max(0, left - 1) if task and job not in self.started else left if task else 0
+            left = self.arrays.setdefault(array, 0)
+            if not task:
+                self.arrays[array] = 0
+            elif job not in self.started:
+                self.arrays[array] = max(0, left - 1)
 
 
 def _count(tasks: object) -> int:

@@ -1,5 +1,4 @@
-"""What `sacct` printed into a file: when the jobs of a foreign run were submitted, started and ended. Pure but for the
-file that it reads."""
+"""Jobs from a file with the output of `sacct`: when they were submitted, started and ended."""
 
 from __future__ import annotations
 
@@ -13,23 +12,27 @@ from opsctl.errors import InputError, cannot_read
 from opsctl.model import Job, JobState
 from opsctl.nodesets import expand
 from opsctl.scheduler.states import parse_state
+from opsctl.units import format_size
 
-ASK = "sacct --parsable2 --duplicates --allocations --format=JobID,State,Submit,Start,End,NodeList -j JOBS > sacct.txt"
-LARGEST = 64 << 20
-_NEEDED = ("jobid", "state", "start", "end")
+SACCT_HINT = (
+    "sacct --parsable2 --duplicates --allocations --format=JobID,State,Submit,Start,End,NodeList -j JOBS > sacct.txt"
+)
+MAX_FILE_BYTES = 64 << 20
+MAX_PROBLEMS = 9
+_REQUIRED_COLUMNS = ("jobid", "state", "start", "end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """One job, or one attempt of it. Times in seconds since the epoch."""
+    """One start of a job, or a job that never started. Times in seconds since the epoch."""
 
     job: str
     state: JobState
     submitted: float | None
     begin: float | None
-    """None for one that never started."""
+    """None for a job that never started."""
     end: float | None
-    """None for one that runs."""
+    """None for a running job."""
     nodes: str = ""
 
     @property
@@ -40,30 +43,35 @@ class JobRun:
             return 0
 
 
-def ran(jobs: Sequence[Job]) -> list[JobRun]:
-    """What accounting told of jobs."""
-    return [
-        JobRun(
-            job=job.full_id, state=job.state, nodes=job.nodes,
-            submitted=_seconds(job.submitted), begin=_seconds(job.start),
-            end=_seconds(job.end) if job.state.is_final else None,
-        )
-        for job in jobs
-    ]  # fmt: skip
+def convert_jobs(jobs: Sequence[Job]) -> list[JobRun]:
+    """Convert jobs from Slurm's accounting."""
+    return [_convert_job(job) for job in jobs]
 
 
-def _seconds(at: datetime | None) -> float | None:
+def _convert_job(job: Job) -> JobRun:
+    return JobRun(
+        job=job.full_id,
+        state=job.state,
+        submitted=_timestamp(job.submitted),
+        begin=_timestamp(job.start),
+        end=_timestamp(job.end) if job.state.is_final else None,
+        nodes=job.nodes,
+    )
+
+
+def _timestamp(at: datetime | None) -> float | None:
     return None if at is None else at.timestamp()
 
 
 def read_sacct(path: Path) -> list[JobRun]:
-    """The jobs of a file that sacct printed, with `--parsable2` or in columns, in order of their start.
+    """Read the output of sacct, with `--parsable2` or in columns; return its jobs in the order of their starts.
 
-    Raises InputError, with every problem, for a file of something else; RunDirError for one that cannot be read.
+    Raises InputError, with every problem, for a file with other contents; RunDirError for an unreadable file.
     """
     try:
-        if path.stat().st_size > LARGEST:
-            raise InputError(f"{path}: {path.stat().st_size >> 20} MB is too large for an output of sacct", hint=ASK)
+        size_bytes = path.stat().st_size
+        if size_bytes > MAX_FILE_BYTES:
+            raise InputError(f"{path}: {format_size(size_bytes)} is too large for sacct output", hint=SACCT_HINT)
         text = path.read_text(errors="replace")
     except OSError as error:
         raise cannot_read(path, error) from error
@@ -71,38 +79,39 @@ def read_sacct(path: Path) -> list[JobRun]:
 
 
 def parse_sacct(text: str, where: str) -> list[JobRun]:
-    """The jobs of an output of sacct; steps of jobs (`12.batch`) are passed over. Raises InputError."""
+    """Parse the output of sacct. Job steps (`12.batch`) are skipped. Raises InputError."""
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
-        raise InputError(f"{where}: is empty", hint=ASK)
+        raise InputError(f"{where}: the file is empty", hint=SACCT_HINT)
     head, *rows = _cells(lines)
     names = [name.strip().lower() for name in head]
-    missing = [name for name in _NEEDED if name not in names]
+    missing = [name for name in _REQUIRED_COLUMNS if name not in names]
     if missing:
-        raise InputError(f"{where}: has no column {', '.join(missing)} in its first line", hint=ASK)
-    found, problems = [], []
-    for number, row in rows_of(rows):
-        given = dict(zip(names, (cell.strip() for cell in row), strict=False))
+        raise InputError(f"{where}: the first line has no column {', '.join(missing)}", hint=SACCT_HINT)
+    jobs, problems = [], []
+    for number, row in _number_rows(rows):
+        values = dict(zip(names, (cell.strip() for cell in row), strict=False))
         try:
-            if "." not in given["jobid"]:
-                found.append(_ran(given))
+            if "." not in values["jobid"]:
+                jobs.append(_parse_job(values))
         except (ValueError, KeyError, OverflowError) as error:
             problems.append(f"  line {number}: {error}")
     if problems:
-        more = [f"  and {len(problems) - 9} more"] if len(problems) > 9 else []
-        raise InputError("\n".join([f"{where}: is not what sacct prints", *problems[:9], *more]), hint=ASK)
-    if not found:
-        raise InputError(f"{where}: there is no job in it", hint=ASK)
-    return sorted(found, key=lambda ran: (ran.begin is None, ran.begin or ran.submitted or 0.0))
+        hidden = len(problems) - MAX_PROBLEMS
+        more = [f"  and {hidden} more"] if hidden > 0 else []
+        raise InputError("\n".join([f"{where}: not sacct output", *problems[:MAX_PROBLEMS], *more]), hint=SACCT_HINT)
+    if not jobs:
+        raise InputError(f"{where}: the file has no jobs", hint=SACCT_HINT)
+    return sorted(jobs, key=lambda job: (job.begin is None, job.begin or job.submitted or 0.0))
 
 
-def rows_of(rows: Sequence[list[str]]) -> Iterator[tuple[int, list[str]]]:
-    """With their line's number, the first being the head."""
+def _number_rows(rows: Sequence[list[str]]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that are not blank, with their line number; the head is line 1."""
     return ((number, row) for number, row in enumerate(rows, 2) if any(cell.strip("- ") for cell in row))
 
 
 def _cells(lines: Sequence[str]) -> list[list[str]]:
-    """By `|`, or by the columns that the dashes under the head mark."""
+    """Split lines at `|`, at the columns marked by dashes under the head, or at white space."""
     if "|" in lines[0]:
         return [line.split("|") for line in lines]
     if len(lines) > 1 and re.fullmatch(r"[- ]+", lines[1]):
@@ -111,18 +120,22 @@ def _cells(lines: Sequence[str]) -> list[list[str]]:
     return [line.split() for line in lines]
 
 
-def _ran(given: dict[str, str]) -> JobRun:
-    made = JobRun(
-        job=given["jobid"], state=parse_state(given["state"]), submitted=_time(given.get("submit", "")),
-        begin=_time(given["start"]), end=_time(given["end"]), nodes=given.get("nodelist", ""),
-    )  # fmt: skip
-    if made.begin is not None and made.end is not None and made.end < made.begin:
-        raise ValueError(f"job {made.job} ended before it started")
-    return made
+def _parse_job(values: dict[str, str]) -> JobRun:
+    job = JobRun(
+        job=values["jobid"],
+        state=parse_state(values["state"]),
+        submitted=_parse_time(values.get("submit", "")),
+        begin=_parse_time(values["start"]),
+        end=_parse_time(values["end"]),
+        nodes=values.get("nodelist", ""),
+    )
+    if job.begin is not None and job.end is not None and job.end < job.begin:
+        raise ValueError(f"the end of job {job.job} lies before its start")
+    return job
 
 
-def _time(text: str) -> float | None:
-    """Local time, as sacct writes it, or seconds since the epoch; None for Unknown and None."""
+def _parse_time(text: str) -> float | None:
+    """Parse local time, as sacct prints it, or seconds since the epoch. Return None for `Unknown` and `None`."""
     if text.lower() in {"", "unknown", "none", "n/a"}:
         return None
     if text.isdecimal():

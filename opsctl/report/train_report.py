@@ -1,19 +1,19 @@
-"""The report of one of our trains, from its journal, its log and what its attempts left."""
+"""The report of an opsctl train, from its journal, its log and the records of its attempts."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 from opsctl.errors import InputError
 from opsctl.guard.outcome import Outcome
 from opsctl.model import JobState
-from opsctl.report.attempts import AttemptFacts, collect_attempts, with_jobs
+from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts
 from opsctl.report.contents import NamedAttempt, Report, Window, add_up
 from opsctl.report.queue_waits import find_waits
 from opsctl.report.sacct import JobRun
@@ -24,103 +24,129 @@ from opsctl.telemetry.progress.log_summary import LogPart, LogSummary
 from opsctl.telemetry.progress.read_log import read_summary
 from opsctl.units import format_duration
 
-MOST_RANKS = 4096
-"""Logs of ranks that are asked when they were written last."""
-_LEFT = (Outcome.FINISHED, Outcome.KILLED, Outcome.PAUSED, Outcome.DEADLINE, Outcome.STOPPED, Outcome.EXITED,
-         Outcome.REFUSED, Outcome.NODE_REFUSED, Outcome.SKIPPED, JobState.COMPLETED)  # fmt: skip
+MAX_RANK_LOGS = 4096
+"""Logs of ranks whose last write is looked up."""
+_LEFT = (
+    Outcome.FINISHED,
+    Outcome.KILLED,
+    Outcome.PAUSED,
+    Outcome.DEADLINE,
+    Outcome.STOPPED,
+    Outcome.EXITED,
+    Outcome.REFUSED,
+    Outcome.NODE_REFUSED,
+    Outcome.SKIPPED,
+    JobState.COMPLETED,
+)
 _CUT = (Outcome.CANCELLED, Outcome.PREEMPTED, JobState.CANCELLED, JobState.PREEMPTED)
-_ENDINGS: dict[str, SpanEnd] = {**dict.fromkeys(_LEFT, SpanEnd.LEFT), **dict.fromkeys(_CUT, SpanEnd.CUT)}
-"""By the outcome of the finalization, or by Slurm's word where there was none; all others broke."""
+_SPAN_ENDS: dict[str, SpanEnd] = {**dict.fromkeys(_LEFT, SpanEnd.LEFT), **dict.fromkeys(_CUT, SpanEnd.CUT)}
+"""By the finalized outcome, or by Slurm's state without one. All other outcomes are SpanEnd.BROKE."""
 _OVER = frozenset({Outcome.FINISHED, Outcome.KILLED})
+_QUEUE_CHANGES = frozenset({EventKind.SUBMITTING, EventKind.SUBMITTED, EventKind.CANCELLED})
 
 
 def report_train(
     run: RunDir, events: Sequence[Event], now: datetime, *, since: datetime | None = None, jobs: Sequence[JobRun] = ()
 ) -> Report:
-    """Where the time of `run` went, from its first submission, or `since`, to `now`, or to its end if it is finished.
+    """Return where the time of a train went, from its first submission, or `since`, to its end, or to `now`.
 
-    `jobs` are what accounting remembers of its arrays, where there is any.
+    `jobs` are its jobs in Slurm's accounting, if there is accounting.
 
-    Raises InputError where there is nothing to report on, RunDirError for a log that may not be read.
+    Raises InputError if there is nothing to report, RunDirError for a log without read permission.
     """
     submitted = next((event for event in events if event.kind in {EventKind.SUBMITTING, EventKind.SUBMITTED}), None)
-    known = with_jobs(collect_attempts(run, events), jobs)
-    if submitted is None and not known:
+    attempts = add_jobs(collect_attempts(run, events), jobs)
+    if submitted is None and not attempts:
         raise InputError(f"{run.name} was never submitted: there is nothing to report", hint="opsctl launch submits it")
-    begin = min([*([submitted.when.timestamp()] if submitted else []), *(attempt.begin for attempt in known)])
-    end = _end(known, events, now)
+    begins = [attempt.begin for attempt in attempts]
+    if submitted:
+        begins.append(submitted.when.timestamp())
+    begin, end = min(begins), _find_end(attempts, events, now)
     window = checked_window(begin, end, since, now)
-    summary, parts, notes = _told(run, known)
-    following = [*known[1:], None]
-    named = [_named(run, *each, end) for each in zip(known, parts, following, strict=False)]
-    report = add_up(run.name, named, find_waits(events, end=end), summary, window, made=now, notes=notes)
-    return replace(report, notes=(*report.notes, *_silent(report)))
+    log = _read_log(run, attempts)
+    named = [_name_attempt(run, attempts, number, log.parts[number], end) for number in range(len(attempts))]
+    waits = find_waits(events, end=end)
+    report = add_up(run.name, named, waits, log.summary, window, made=now, notes=log.notes)
+    return replace(report, notes=(*report.notes, *_note_silence(report)))
 
 
-def _silent(report: Report) -> Iterator[str]:
-    """A last attempt that is held to hang may be long over: then nobody has finalized it."""
+def _note_silence(report: Report) -> Iterator[str]:
+    """Yield a note if the last attempt seems to hang: the attempt may have ended without being finalized."""
     last = report.attempts[-1] if report.attempts else None
     if last and not last.outcome and last.buckets[Bucket.HANG]:
         silence = format_duration(last.buckets[Bucket.HANG])
-        yield f"{last.attempt} has told of no step for {silence}: opsctl status says whether it runs"
+        yield f"{last.attempt} has logged no step for {silence}: opsctl status shows whether the attempt still runs"
 
 
 def checked_window(begin: float, end: float, since: datetime | None, now: datetime) -> Window:
-    """What to report on. Raises InputError for a `since` that leaves nothing."""
+    """Return the time to report on. Raises InputError if `since` leaves no time."""
     if since is None:
         return Window(begin=begin, since=begin, end=end)
+    since_text = f"{since.astimezone():%Y-%m-%d %H:%M:%S}"
     if since > now:
-        raise InputError(f"--since {since.astimezone():%Y-%m-%d %H:%M:%S} is in the future")
+        raise InputError(f"--since {since_text} is in the future")
     if since.timestamp() >= end:
         ended = f"{datetime.fromtimestamp(end, now.tzinfo).astimezone():%Y-%m-%d %H:%M:%S}"
-        raise InputError(
-            f"--since {since.astimezone():%Y-%m-%d %H:%M:%S}: all was over at {ended}", hint="an earlier --since"
-        )
+        raise InputError(f"--since {since_text}: the run ended at {ended}", hint="give an earlier --since")
     return Window(begin=begin, since=max(begin, since.timestamp()), end=end)
 
 
-def _end(known: Sequence[AttemptFacts], events: Sequence[Event], now: datetime) -> float:
-    """Of a run that is finished, killed or cancelled as a whole, when that was; else it goes on."""
-    again = [
-        event for event in events if event.kind in {EventKind.SUBMITTING, EventKind.SUBMITTED, EventKind.CANCELLED}
-    ]
-    is_cancelled = bool(again) and again[-1].kind is EventKind.CANCELLED and "_" not in str(again[-1].data["job"])
-    if known and known[-1].end is not None:
-        submits = [event.number for event in again if event.kind is not EventKind.CANCELLED]
-        finalized = [event.number for event in events if event.kind is EventKind.ATTEMPT_FINALIZED]
-        is_over = known[-1].outcome in _OVER and max(submits, default=0) < max(finalized, default=0)
-        if is_over or is_cancelled:
-            return known[-1].end
-    if is_cancelled and not (known and known[-1].end is None):
-        return again[-1].when.timestamp()
+def _find_end(attempts: Sequence[AttemptFacts], events: Sequence[Event], now: datetime) -> float:
+    """Return when a finished, killed or wholly cancelled train ended; `now` for any other train."""
+    changes = [event for event in events if event.kind in _QUEUE_CHANGES]
+    is_cancelled = bool(changes) and _cancels_array(changes[-1])
+    last_end = attempts[-1].end if attempts else None
+    if last_end is not None and (is_cancelled or _is_over(attempts[-1], changes, events)):
+        return last_end
+    runs_now = bool(attempts) and last_end is None
+    if is_cancelled and not runs_now:
+        return changes[-1].when.timestamp()
     return now.timestamp()
 
 
-def _named(
-    run: RunDir, attempt: AttemptFacts, part: tuple[LogPart, bool], following: AttemptFacts | None, end: float
+def _cancels_array(event: Event) -> bool:
+    return event.kind is EventKind.CANCELLED and "_" not in str(event.data["job"])
+
+
+def _is_over(last: AttemptFacts, changes: Sequence[Event], events: Sequence[Event]) -> bool:
+    """Whether the train finished or was killed, and was not submitted again."""
+    submits = [event.number for event in changes if event.kind is not EventKind.CANCELLED]
+    finalized = [event.number for event in events if event.kind is EventKind.ATTEMPT_FINALIZED]
+    return last.outcome in _OVER and max(submits, default=0) < max(finalized, default=0)
+
+
+def _name_attempt(
+    run: RunDir, attempts: Sequence[AttemptFacts], number: int, part: _AttemptLog, end: float
 ) -> NamedAttempt:
-    ends = [value for value in (attempt.end, following.begin if following else None) if value is not None]
-    lived = AttemptSpan(
-        begin=attempt.begin, end=max(attempt.begin, min(ends, default=end)), ending=_ending(attempt, following),
-        told=part[0], nodes=attempt.node_count, last_word=_last_word(run, attempt.attempt), is_torn=part[1],
-    )  # fmt: skip
+    attempt = attempts[number]
+    following = attempts[number + 1] if number + 1 < len(attempts) else None
+    ends = [time for time in (attempt.end, following.begin if following else None) if time is not None]
+    span = AttemptSpan(
+        begin=attempt.begin,
+        end=max(attempt.begin, min(ends, default=end)),
+        ending=_find_ending(attempt, following),
+        log=part.log,
+        nodes=attempt.node_count,
+        last_output=_find_last_output(run, attempt.attempt),
+        is_truncated=part.is_truncated,
+    )
     return NamedAttempt(
-        attempt=attempt.attempt, lived=lived, outcome=attempt.outcome, why=attempt.why, nodes=attempt.nodes
+        attempt=attempt.attempt, span=span, outcome=attempt.outcome, why=attempt.why, nodes=attempt.nodes
     )
 
 
-def _ending(attempt: AttemptFacts, following: AttemptFacts | None) -> SpanEnd:
+def _find_ending(attempt: AttemptFacts, following: AttemptFacts | None) -> SpanEnd:
     if not attempt.outcome:
         return SpanEnd.BROKE if following else SpanEnd.OPEN
-    return _ENDINGS.get(attempt.outcome, SpanEnd.BROKE)
+    return _SPAN_ENDS.get(attempt.outcome, SpanEnd.BROKE)
 
 
-def _last_word(run: RunDir, attempt: str) -> float:
-    """When a rank of it last said anything; nan if that is not known."""
+def _find_last_output(run: RunDir, attempt: str) -> float:
+    """Return the time of the last write to any rank's log, nan if unknown."""
     latest = math.nan
     try:
         with os.scandir(run.attempt_logs(attempt)) as entries:
-            for _, entry in zip(range(MOST_RANKS), entries, strict=False):
+            for _, entry in zip(range(MAX_RANK_LOGS), entries, strict=False):
                 if entry.name.endswith(".log"):
                     latest = max(entry.stat().st_mtime, latest)
     except OSError:
@@ -128,71 +154,108 @@ def _last_word(run: RunDir, attempt: str) -> float:
     return latest
 
 
-def _told(run: RunDir, known: Sequence[AttemptFacts]) -> tuple[LogSummary, list[tuple[LogPart, bool]], list[str]]:
-    """What the log told; the part of each attempt in it, and whether the beginning of that is lost; notes.
+@dataclass(frozen=True, slots=True)
+class _AttemptLog:
+    log: LogPart
+    is_truncated: bool
+    """The beginning of the part is lost."""
 
-    Lives say where in the log they began. Where that goes back, or beyond its end, the log was replaced in between:
-    what an older one told is lost, unless it lies beside it as `main_log.txt.1`.
+
+@dataclass(slots=True)
+class _TrainLog:
+    """The main log of a train over all its files."""
+
+    summary: LogSummary
+    parts: list[_AttemptLog]
+    """One for each attempt, in order."""
+    notes: list[str] = field(default_factory=list)
+
+
+def _read_log(run: RunDir, attempts: Sequence[AttemptFacts]) -> _TrainLog:
+    """Read the main log and its rotated files.
+
+    An attempt records the offset in the log at which it began. Where an offset is lower than the one before, or beyond
+    the end of the file, the log was replaced. The replaced file is read if it still exists as `main_log.txt.1`.
     """
-    files = _files(run.main_log)
-    size = _size(files[-1]) if files else 0
-    # An attempt that does not say where it began told nothing: what there is belongs to the one before it.
-    later = accumulate(
-        reversed(known), lambda at, attempt: at if attempt.offset is None else attempt.offset, initial=size
-    )
-    offsets = list(later)[:0:-1]
-    groups = _groups(offsets, size)
-    parts = [(LogPart(), True) for _ in known]
-    summary, carried, lost = LogSummary(), LogPart(), 0
-    for group, path in zip(reversed(groups), [*reversed(files), *[None] * len(groups)], strict=False):
-        lost += len(group) if path is None else 0
-        read = (
-            read_summary(path, [offsets[at] for at in group]) if path else LogSummary([LogPart() for _ in (0, *group)])
-        )
-        before, *own = read.parts
-        if not own:
-            before.join(carried)
+    files = _list_log_files(run.main_log)
+    size_bytes = _size_bytes(files[-1]) if files else 0
+    offsets = _fill_offsets(attempts, size_bytes)
+    train_log = _TrainLog(LogSummary(), [_AttemptLog(LogPart(), is_truncated=True) for _ in attempts])
+    following = LogPart()  # the beginning of a newer file belongs to the last attempt of the older file
+    lost = 0
+    for group in reversed(_group_by_file(offsets, size_bytes)):
+        path = files.pop() if files else None
+        if path is None:
+            lost += len(group)
+            read = LogSummary([LogPart() for _ in (0, *group)])
         else:
-            own[-1].join(carried)
-            parts[group.start : group.stop] = [(part, path is None) for part in own]
-        carried, summary = before, _merged(read, summary)
-    who = f"{lost} attempts" if lost > 1 else "an attempt"
-    notes = [f"the log of {who} is gone, in whole or in part: what it told is unknown"] if lost else []
-    if known and not summary.lines:
+            read = read_summary(path, [offsets[number] for number in group])
+        head, *parts = read.parts
+        last = parts[-1] if parts else head
+        last.join(following)
+        following = head
+        train_log.parts[group.start : group.stop] = [_AttemptLog(part, is_truncated=path is None) for part in parts]
+        train_log.summary = _merge_summaries(read, train_log.summary)
+    train_log.notes = _note_log(train_log.summary, attempts, lost)
+    return train_log
+
+
+def _note_log(summary: LogSummary, attempts: Sequence[AttemptFacts], lost: int) -> list[str]:
+    notes = []
+    if lost:
+        whose = f"{lost} attempts" if lost > 1 else "an attempt"
+        notes.append(f"the log of {whose} is missing, in whole or in part: the steps in that part are unknown")
+    if attempts and not summary.lines:
         notes.append(
-            "there are no iteration lines in the log, so what was training is unknown:"
-            " docs/how-to/foreign-trainer.md has one to print"
+            "there are no iteration lines in the log, so the training time is unknown:"
+            " docs/how-to/foreign-trainer.md shows the format"
         )
-    return summary, parts, notes
+    return notes
 
 
-def _groups(offsets: Sequence[int], size: int) -> list[range]:
-    """Lives whose log is the same file, the newest file last; there is always one for it."""
-    cuts = [at for at in range(1, len(offsets)) if offsets[at] < offsets[at - 1]]
-    if offsets and offsets[-1] > size:
+def _fill_offsets(attempts: Sequence[AttemptFacts], size_bytes: int) -> list[int]:
+    """Return where in the log every attempt began.
+
+    An attempt without an offset logged nothing: its text is empty, and lies just before the next attempt.
+    """
+    offsets: list[int] = []
+    next_offset = size_bytes
+    for attempt in reversed(attempts):
+        if attempt.offset is not None:
+            next_offset = attempt.offset
+        offsets.append(next_offset)
+    return offsets[::-1]
+
+
+def _group_by_file(offsets: Sequence[int], size_bytes: int) -> list[range]:
+    """Return the attempts of each file, the newest file last. The newest file always has a range, maybe empty."""
+    cuts = [number for number in range(1, len(offsets)) if offsets[number] < offsets[number - 1]]
+    if offsets and offsets[-1] > size_bytes:
         cuts.append(len(offsets))
     edges = [0, *cuts, len(offsets)]
     return [range(begin, end) for begin, end in pairwise(edges)]
 
 
-def _files(log: Path) -> list[Path]:
-    """The log and what it was rotated to, the oldest first."""
-    numbers = (
-        (path.name.removeprefix(f"{log.name}.").removesuffix(".gz"), path) for path in log.parent.glob(f"{log.name}.*")
-    )
-    older = [(int(number), path) for number, path in numbers if number.isdecimal()]
-    return [path for _, path in sorted(older, reverse=True)] + ([log] if log.exists() else [])
+def _list_log_files(log: Path) -> list[Path]:
+    """Return the log and its rotated files, the oldest first."""
+    rotated: list[tuple[int, Path]] = []
+    for path in log.parent.glob(f"{log.name}.*"):
+        number = path.name.removeprefix(f"{log.name}.").removesuffix(".gz")
+        if number.isdecimal():
+            rotated.append((int(number), path))
+    files = [path for _, path in sorted(rotated, reverse=True)]
+    return [*files, log] if log.exists() else files
 
 
-def _size(path: Path) -> int:
+def _size_bytes(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
         return 0
 
 
-def _merged(older: LogSummary, newer: LogSummary) -> LogSummary:
-    """Both, the curve and the figures of the newer one where it has any."""
+def _merge_summaries(older: LogSummary, newer: LogSummary) -> LogSummary:
+    """Return both as one summary. The curve and the figures of the newer log take precedence."""
     if not newer.lines:
         return older
     for point in older.loss.points():

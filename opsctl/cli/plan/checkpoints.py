@@ -9,7 +9,7 @@ import click
 
 from opsctl.calc import checkpoint_space as stores
 from opsctl.calc import save_interval as calc
-from opsctl.calc.argument_checks import given, negative, not_positive, not_share, refuse
+from opsctl.calc.argument_checks import drop_none, negative, not_positive, not_share, refuse
 from opsctl.calc.spares import mtbf_hours
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import failures_option, plot_option, size_options
@@ -58,7 +58,7 @@ def checkpoint(
         "checkpoints",
         [
             *([] if (save is None) != (gb_s is None) else ["give either --save or --gb-s"]),
-            *not_positive(**given(save=save, gb_s=gb_s, interval=interval, step=step)),
+            *not_positive(**drop_none(save=save, gb_s=gb_s, interval=interval, step=step)),
             *negative(restart=restart, detect=detect),
             *not_positive(**between),
         ],

@@ -161,7 +161,7 @@ def simulate(
     )
     outcomes = calc.run(setup, seeds)
     summary = calc.summary(outcomes)
-    knobs = calc.knobs(setup, outcomes) if with_knobs else []
+    knobs = calc.rank_knobs(setup, outcomes) if with_knobs else []
     if plot:
         _draw(plot, outcomes)
     if as_json:

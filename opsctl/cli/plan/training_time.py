@@ -12,7 +12,7 @@ import click
 from opsctl.calc import network as networks
 from opsctl.calc import throughput as calc
 from opsctl.calc.accelerators import accelerator, unknown
-from opsctl.calc.argument_checks import given, negative, not_positive, refuse
+from opsctl.calc.argument_checks import drop_none, negative, not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.cli.output import complete_trains, json_option, print_json
 from opsctl.cli.plan.eta import eta_of
@@ -97,8 +97,10 @@ def throughput(
         [
             *(["give either --train or --log"] if train and log else []),
             *unknown(gpu),
-            *not_positive(**given(gpus=gpus, batch=batch, seconds=seconds, tflops=tflops, tokens=tokens, task=task)),
-            *negative(**given(price=price), start_up=start_up, wait=min(wait, default=0)),
+            *not_positive(
+                **drop_none(gpus=gpus, batch=batch, seconds=seconds, tflops=tflops, tokens=tokens, task=task)
+            ),
+            *negative(**drop_none(price=price), start_up=start_up, wait=min(wait, default=0)),
             *(f"--{name} needs --tokens" for name, value in (("price", price), ("plot", plot)) if value and not tokens),
             *([] if train or log else _missing(seconds, tflops, gpus, batch)),
         ],
@@ -248,7 +250,7 @@ def network(
         [
             *unknown(gpu),
             *not_positive(
-                **given(
+                **drop_none(
                     gpus=gpus,
                     batch=batch,
                     sequence=sequence,

@@ -1,1 +1,1 @@
-"""The one reader of growing files: on disk (files.py), over HTTP (http.py), and what their lines say (lines.py)."""
+"""Read growing logs: on disk (growing_file.py), over HTTP (remote_log.py), line by line (log_lines.py)."""

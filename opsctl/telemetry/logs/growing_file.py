@@ -1,4 +1,4 @@
-"""A growing file on disk: read on from where we were, through rotation and truncation, or backwards from its end."""
+"""Read a growing file on disk: onwards from a position, through rotation and truncation, or backwards from its end."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opsctl.errors import cannot_read
-from opsctl.telemetry.logs.log_lines import LONGEST_LINE, LineBuffer
+from opsctl.telemetry.logs.log_lines import MAX_LINE_BYTES, LineBuffer
 
-BLOCK = 1 << 16
+BLOCK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a reader is: so far into the file with this inode. It can be kept and given to a later reader."""
+    """An offset in the file with this inode. A later reader can start at a stored position."""
 
     inode: int = 0
     offset: int = 0
@@ -24,22 +24,22 @@ class Position:
 
 @dataclass(slots=True)
 class GrowingFile:
-    """Follows one path. The file may be missing, come later, be cut off, or be replaced by another.
+    """Follows one path. The file may be missing, appear later, be truncated or be replaced.
 
-    Between two reads it stays open, so that what was written just before it was rotated away is not missed.
+    The file stays open between two reads, so that lines written just before a rotation are not missed.
     """
 
     path: Path
     start: Position = Position()
-    """Where to begin; from the beginning if that file is not at the path any more."""
+    """Where to begin. A different file at the path is read from its beginning."""
     _handle: int = -1
     _offset: int = 0
     _buffer: LineBuffer = field(default_factory=LineBuffer)
 
     def read(self) -> Iterator[bytes]:
-        """The complete lines that are new, without their ends; to be read to the last one.
+        """Yield the new complete lines, without line ends. The caller reads to the last line.
 
-        Raises RunDirError for a file that may not be read.
+        Raises RunDirError for a file without read permission.
         """
         while self._handle >= 0 or self._open():
             try:
@@ -47,18 +47,18 @@ class GrowingFile:
                 if not self._is_replaced():
                     return
             except OSError as error:
-                # On NFS: another host has removed it. Its successor is read the next time.
+                # On NFS: another host removed the file. The next read opens its successor.
                 if error.errno != errno.ESTALE:
                     raise cannot_read(self.path, error) from error
-            yield from self._give_up()
+            yield from self._close_replaced()
 
     def rest(self) -> list[bytes]:
-        """A last line that has no end, if there is one. It is given up: what completes it comes as another line."""
+        """Return a last line without a line end, if any, and forget it: its remainder will be a line of its own."""
         return [rest] if (rest := self._buffer.rest()) else []
 
     @property
     def position(self) -> Position:
-        """Behind the last complete line; where to begin, as long as there is no file."""
+        """Return the position after the last complete line, or `start` while there is no file."""
         if self._handle < 0:
             return self.start
         return Position(inode=os.fstat(self._handle).st_ino, offset=self._offset - len(self._buffer.partial))
@@ -81,20 +81,20 @@ class GrowingFile:
         if os.fstat(self._handle).st_size < self._offset:
             self._offset = 0
             self._buffer.rest()
-        while data := os.pread(self._handle, BLOCK, self._offset):
+        while data := os.pread(self._handle, BLOCK_BYTES, self._offset):
             self._offset += len(data)
             yield from self._buffer.feed(data)
 
     def _is_replaced(self) -> bool:
-        ours = os.fstat(self._handle)
+        opened = os.fstat(self._handle)
         try:
-            there = self.path.stat()
+            current = self.path.stat()
         except FileNotFoundError:
-            return False  # its successor is not there yet, and until then more may be written to it
-        return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
+            return False  # no successor yet: this file may still grow
+        return (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino)
 
-    def _give_up(self) -> Iterator[bytes]:
-        """The old file ends here, a line without an end included."""
+    def _close_replaced(self) -> Iterator[bytes]:
+        """Close the replaced file and yield its last line, even without a line end."""
         self.close()
         yield from self.rest()
 
@@ -109,11 +109,11 @@ def _open(path: Path) -> int | None:
 
 
 def at_tail(path: Path, lines: int) -> GrowingFile:
-    """A reader that begins `lines` lines before the end. The file is not read from its start for that."""
-    iterator = backwards(path)
+    """Return a reader that begins `lines` lines before the end, without a read from the start of the file."""
+    lines_from_end = backwards(path)
     offset = None
     for _ in range(lines):
-        offset, _line = next(iterator, (0, b""))
+        offset, _line = next(lines_from_end, (0, b""))
         if offset == 0:
             break
     try:
@@ -124,9 +124,9 @@ def at_tail(path: Path, lines: int) -> GrowingFile:
 
 
 def backwards(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file from the last to the first, each with the offset where it begins. Nothing if it is missing.
+    """Yield offset and line from the last line to the first. Yield nothing for a missing file.
 
-    A last line without an end counts as one. Very long lines come in pieces. Raises as `GrowingFile.read` does.
+    A last line without a line end counts. Very long lines come in pieces. Raises RunDirError as `GrowingFile.read`.
     """
     if (handle := _open(path)) is None:
         return
@@ -139,7 +139,7 @@ def backwards(path: Path) -> Iterator[tuple[int, bytes]]:
 def _backwards(handle: int, size: int) -> Iterator[tuple[int, bytes]]:
     end, pending, is_first = size, b"", True
     while end:
-        begin = max(0, end - BLOCK)
+        begin = max(0, end - BLOCK_BYTES)
         pending = os.pread(handle, end - begin, begin) + pending
         end = begin
         if is_first:
@@ -151,9 +151,9 @@ def _backwards(handle: int, size: int) -> Iterator[tuple[int, bytes]]:
             yield at, line
             at -= 1
         pending = head
-        if len(pending) >= LONGEST_LINE:
+        if len(pending) >= MAX_LINE_BYTES:
             yield begin, pending
-            # The piece before it must not join it.
+            # The piece before must not join this piece.
             pending = b""
     if size:
         yield 0, pending

@@ -1,4 +1,4 @@
-"""The logs of one train: main_log with pulse.log, or what each rank of an attempt said."""
+"""The logs of one train: main_log with pulse.log, or the logs of the ranks of one attempt."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.logs.growing_file import GrowingFile, at_tail
 from opsctl.telemetry.logs.log_lines import merge, time_of
 
-POLL_SECONDS = 0.5
-LOOK_SECONDS = 5.0
-"""How often to look for a new attempt and for new ranks of it."""
+POLL_S = 0.5
+DISCOVERY_S = 5.0
+"""How often to search for a new attempt and for new ranks."""
 
 
 class LogSource(Protocol):
-    """What can be shown and followed. Lines are bytes without their ends."""
+    """A log to show and follow. Lines are bytes without line ends."""
 
     @property
-    def what(self) -> str:
-        """Its name in messages."""
+    def description(self) -> str:
+        """The name of the log in messages."""
 
     @property
     def poll_seconds(self) -> float:
-        """How long to wait between two reads."""
+        """Seconds to wait between two reads."""
 
     def tail(self, lines: int | None) -> Iterable[bytes]:
-        """The last lines, or all with None. To be called first, and read to its end."""
+        """Return the last lines, or all with None. Call `tail` first, and read it to its end."""
 
     def read(self) -> Iterable[bytes]:
-        """The complete lines that are new since then. To be read to its end."""
+        """Return the complete lines since the last call. Read them to the end."""
 
     def rest(self) -> Iterable[bytes]:
-        """Last lines that have no end yet. They are given up: what completes them comes as lines of their own."""
+        """Return last lines without a line end, and forget them: their remainders will be lines of their own."""
 
 
 @dataclass(slots=True)
 class TrainLog:
-    """main_log, which all ranks write to, and pulse.log in order of time as far as that can be known."""
+    """main_log of all ranks, merged with pulse.log in order of time as far as known."""
 
     run: RunDir
     main: GrowingFile = field(init=False)
     pulse: GrowingFile = field(init=False)
-    poll_seconds: float = POLL_SECONDS
+    poll_seconds: float = POLL_S
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         return f"the log of {self.run.name}"
 
     def tail(self, lines: int | None) -> Iterable[bytes]:
@@ -56,7 +56,7 @@ class TrainLog:
         if lines is None:
             return merge(self.main.read(), self.pulse.read())
         main, pulse = list(self.main.read()), list(self.pulse.read())
-        return list(merge(main, _fitting(main, pulse)))[-lines:] if lines else []
+        return list(merge(main, _select_recent(main, pulse)))[-lines:] if lines else []
 
     def read(self) -> Iterator[bytes]:
         yield from self.main.read()
@@ -70,10 +70,10 @@ def _begin(path: Path, lines: int | None) -> GrowingFile:
     return GrowingFile(path) if lines is None else at_tail(path, lines)
 
 
-def _fitting(main: list[bytes], pulse: list[bytes]) -> list[bytes]:
-    """The pulse lines since the first time that these lines of the main log tell, and the one before them.
+def _select_recent(main: list[bytes], pulse: list[bytes]) -> list[bytes]:
+    """Return the pulse lines since the first time in these main lines, and the pulse line before them.
 
-    Without that, where main lines bear no time, old pulse lines would take the place of the main log's newest ones.
+    Otherwise old pulse lines would displace the newest main lines, which may have no time.
     """
     since = next(filter(None, map(time_of, main)), None)
     later = [line for line in pulse if since and (time_of(line) or b"") >= since]
@@ -82,8 +82,10 @@ def _fitting(main: list[bytes], pulse: list[bytes]) -> list[bytes]:
 
 @dataclass(slots=True, kw_only=True)
 class RankLogs:
-    """What the ranks of one attempt said: of the newest attempt, or of the newest attempt of one task. Later attempts
-    take over."""
+    """The logs of the ranks of the newest attempt, or of the newest attempt of one task.
+
+    A later attempt replaces the current one.
+    """
 
     run: RunDir
     journal: Journal
@@ -91,37 +93,38 @@ class RankLogs:
     rank: int | None = None
     node: str | None = None
     with_prefix: bool = True
-    """Whether to say which rank said it, as main_log does."""
+    """Whether to begin a line with its node and rank, as main_log does."""
     attempt: str | None = None
-    """The attempt that is read now, once there is one."""
-    poll_seconds: float = POLL_SECONDS
+    """The current attempt; None before the first."""
+    poll_seconds: float = POLL_S
     _files: dict[Path, GrowingFile] = field(default_factory=dict)
-    _next_look: float = 0
+    _next_discovery_s: float = 0
 
     def tail(self, lines: int | None) -> Iterator[bytes]:
-        """The last lines of each rank, one rank after the other."""
+        """Yield the last lines of every rank, one rank after the other."""
         self.attempt = self._newest_attempt()
         self._files = {path: _begin(path, lines) for path in self._paths()}
         yield from self._read_all()
 
     def read(self) -> Iterator[bytes]:
         yield from self._read_all()
-        if self.journal.clock.monotonic() >= self._next_look:
-            yield from self._look()
+        if self.journal.clock.monotonic() >= self._next_discovery_s:
+            yield from self._discover()
 
     def rest(self) -> Iterator[bytes]:
         for path, file in self._files.items():
             yield from (self._prefix(path) + line for line in file.rest())
 
     @property
-    def what(self) -> str:
-        asked = ((self.task, "task"), (self.rank, "rank"), (self.node, "node"))
-        names = [f"{name} {value}" for value, name in asked if value is not None]
-        return ", ".join([*names, f"attempt {self.attempt}" if self.attempt else "no attempt"]) + f" of {self.run.name}"
+    def description(self) -> str:
+        filters = ((self.task, "task"), (self.rank, "rank"), (self.node, "node"))
+        names = [f"{name} {value}" for value, name in filters if value is not None]
+        names.append(f"attempt {self.attempt}" if self.attempt else "no attempt")
+        return f"{', '.join(names)} of {self.run.name}"
 
-    def _look(self) -> Iterator[bytes]:
-        """Find the attempt and its ranks: what is left of the attempt before, and what new ranks said."""
-        self._next_look = self.journal.clock.monotonic() + LOOK_SECONDS
+    def _discover(self) -> Iterator[bytes]:
+        """Find a new attempt and new ranks; yield the rest of the attempt before and the lines of new ranks."""
+        self._next_discovery_s = self.journal.clock.monotonic() + DISCOVERY_S
         newest = self._newest_attempt()
         if newest != self.attempt:
             yield from self.rest()
@@ -138,17 +141,17 @@ class RankLogs:
 
     def _newest_attempt(self) -> str | None:
         started = replay(self.journal.events()).started
-        mine = (name for name in reversed(started) if self.task is None or self.run.attempt(name).task == self.task)
-        return next(mine, None)
+        names = (name for name in reversed(started) if self.task is None or self.run.attempt(name).task == self.task)
+        return next(names, None)
 
     def _paths(self) -> list[Path]:
         if self.attempt is None:
             return []
-        paths = [path for path in self.run.attempt_logs(self.attempt).glob("*.log") if self._is_asked_for(path)]
-        return sorted(paths, key=lambda path: int(_place(path)[1]))
+        paths = [path for path in self.run.attempt_logs(self.attempt).glob("*.log") if self._is_selected(path)]
+        return sorted(paths, key=lambda path: int(_parse_name(path)[1]))
 
-    def _is_asked_for(self, path: Path) -> bool:
-        node, rank = _place(path)
+    def _is_selected(self, path: Path) -> bool:
+        node, rank = _parse_name(path)
         if not rank.isdecimal():
             return False
         return (self.rank is None or int(rank) == self.rank) and (self.node is None or node == self.node)
@@ -160,11 +163,11 @@ class RankLogs:
                 yield prefix + line
 
     def _prefix(self, path: Path) -> bytes:
-        node, rank = _place(path)
+        node, rank = _parse_name(path)
         return f"[{node}:{rank}]: ".encode(errors="surrogateescape") if self.with_prefix else b""
 
 
-def _place(path: Path) -> tuple[str, str]:
-    """`<node>-<rank>.log`; a node's name may hold dashes."""
+def _parse_name(path: Path) -> tuple[str, str]:
+    """Parse `<node>-<rank>.log`. A node's name may have dashes."""
     node, _, rank = path.stem.rpartition("-")
     return node, rank

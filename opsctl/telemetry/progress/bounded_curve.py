@@ -1,86 +1,96 @@
-"""What is kept of millions of values: a curve of a few hundred bins, and a sample of a few thousand. Bounded."""
+"""Summaries of millions of values in bounded memory: a curve of 300 bins and a sample of 4096 values."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
-BINS = 300
-SAMPLES = 4096
+MAX_BINS = 300
+MAX_SAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """The values of the steps from one bin: `low` and `high` keep the spikes that the mean hides."""
+    """The values of one bin. `low` and `high` show the spikes that the mean hides."""
 
     step: int
-    """The last of them."""
+    """The last step of the bin."""
     mean: float
     low: float
     high: float
 
 
 @dataclass(slots=True)
+class _Bin:
+    count: int
+    total: float
+    low: float
+    high: float
+    last_step: int
+
+    def add(self, other: _Bin) -> None:
+        self.count += other.count
+        self.total += other.total
+        self.low = min(self.low, other.low)
+        self.high = max(self.high, other.high)
+        self.last_step = max(self.last_step, other.last_step)
+
+
+@dataclass(slots=True)
 class BoundedCurve:
-    """A value over the steps, in at most BINS bins: when there are more, each two become one."""
+    """A value over the steps, in at most MAX_BINS bins. When there are more, every two bins become one."""
 
     width: int = 1
-    bins: dict[int, list[float]] = field(default_factory=dict)
-    """By step // width: count, sum, low, high, last step."""
+    """Steps in a bin."""
+    bins: dict[int, _Bin] = field(default_factory=dict)
+    """By step // width."""
     skipped: int = 0
-    """Values that were no number."""
+    """Number of values that were nan or infinite."""
 
     def add(self, step: int, value: float) -> None:
         if not math.isfinite(value):
             self.skipped += 1
             return
-        floats = self.bins.get(step // self.width)
-        if floats is None:
-            self.bins[step // self.width] = [1, value, value, value, step]
-            if len(self.bins) > BINS:
-                self._widen()
-            return
-        floats[0] += 1
-        floats[1] += value
-        floats[2] = min(floats[2], value)
-        floats[3] = max(floats[3], value)
-        floats[4] = max(floats[4], step)
+        self._merge(step // self.width, _Bin(count=1, total=value, low=value, high=value, last_step=step))
+        while len(self.bins) > MAX_BINS:
+            self._widen()
+
+    def _merge(self, key: int, added: _Bin) -> None:
+        if known := self.bins.get(key):
+            known.add(added)
+        else:
+            self.bins[key] = added
 
     def _widen(self) -> None:
         self.width *= 2
-        old, self.bins = self.bins, {}
-        for key in sorted(old):
-            count, total, low, high, step = old[key]
-            into = self.bins.setdefault(key // 2, [0, 0.0, low, high, step])
-            into[0] += count
-            into[1] += total
-            into[2:] = [min(into[2], low), max(into[3], high), max(into[4], step)]
-        if len(self.bins) > BINS:
-            self._widen()
+        narrow, self.bins = self.bins, {}
+        for key in sorted(narrow):
+            self._merge(key // 2, narrow[key])
 
     def points(self) -> tuple[Point, ...]:
+        """Return the bins in the order of their steps."""
+        bins = [self.bins[key] for key in sorted(self.bins)]
         return tuple(
-            Point(step=int(step), mean=total / count, low=low, high=high)
-            for _, (count, total, low, high, step) in sorted(self.bins.items())
+            Point(step=bin_.last_step, mean=bin_.total / bin_.count, low=bin_.low, high=bin_.high) for bin_ in bins
         )
 
 
 @dataclass(slots=True)
 class ValueSample:
-    """Every so manieth of many values, evenly, never more than SAMPLES of them."""
+    """An even sample of many values, at most MAX_SAMPLES."""
 
     values: list[float] = field(default_factory=list)
     _every: int = 1
-    _seen: int = 0
+    _offered: int = 0
 
     def is_next(self) -> bool:
-        """Whether the next of the values is wanted: to be asked once for each, and then to be added."""
-        self._seen += 1
-        return (self._seen - 1) % self._every == 0
+        """Whether the next value belongs to the sample. Call once for every value, and add the value if True."""
+        self._offered += 1
+        return (self._offered - 1) % self._every == 0
 
     def add(self, value: float) -> None:
         if math.isfinite(value):
             self.values.append(value)
-            if len(self.values) >= SAMPLES:
+            if len(self.values) >= MAX_SAMPLES:
                 self.values = self.values[::2]
                 self._every *= 2

@@ -1,10 +1,9 @@
-"""The ledger of effective time: every second of a wall-clock is training for the first time, or lost to one cause.
+"""The ledger of effective time: assign every second of wall-clock time to first-time training or to one loss.
 
-Effective time is what Meta calls productive runtime, over the wall-clock of the job run with its time in the queue
-(ETTR, arXiv 2410.21680), and MegaScale "iterations x iteration time / total time" (NSDI'24): steps that had not been
-done before, each at the usual time of a step. The causes of loss are those that both subtract (work done again since
-the last checkpoint, restarts, saves), and what a chain of jobs adds (queue, held). Pure, and whatever it is given, the
-spans tile the window: it walks with a cursor that only goes forward.
+Effective time is Meta's productive runtime over the wall-clock time of the job run, queue included (ETTR,
+arXiv 2410.21680), and MegaScale's "iterations x iteration time / total time" (NSDI'24): steps done for the first time,
+at the usual time of a step. Both papers subtract repeated work, restarts and saves; a chain of jobs adds time in the
+queue and time on hold. Pure. The spans tile the window for any input, because the cursor only moves forward.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
+from typing import NamedTuple
 
 from opsctl.telemetry.progress.log_clock import AttemptClock
-from opsctl.telemetry.progress.log_summary import NOTHING, LogPart, LogStep
-from opsctl.telemetry.progress.step_pace import count_steps, log_interval, spoken_s, took_s, usual_step_s
+from opsctl.telemetry.progress.log_summary import UNKNOWN, LogPart, LogStep
+from opsctl.telemetry.progress.step_pace import count_steps, line_s, log_interval, logged_s, usual_step_s
 
 
 class Bucket(StrEnum):
@@ -25,55 +25,55 @@ class Bucket(StrEnum):
 
     EFFECTIVE = "training"
     """Steps done for the first time, at the usual time of a step."""
-    TWICE = "done twice"
-    """Steps that had been done before and were lost with an attempt."""
+    REPEATED = "done twice"
+    """Steps that a previous attempt had done and lost."""
     SLOW = "slow steps"
-    """What steps took beyond the usual time."""
+    """Time of steps beyond the usual time."""
     CHECKPOINT = "checkpoints"
     """Training stood still for a save."""
     EVALUATION = "evaluation"
     START_UP = "start-up"
-    """From an attempt's start to its first step; all of an attempt that did no step."""
+    """From the start of an attempt to its first step; the whole attempt when it did no step."""
     HANG = "hang until noticed"
-    """From the last step to the end of an attempt that did not leave by itself: a hang, a dead node, a crash."""
+    """From the last step to the end of an attempt that hung, crashed or lost a node."""
     QUEUE = "queue"
     HELD = "held"
     NOT_QUEUED = "nothing queued"
-    """Neither running nor submitted."""
+    """No task was running or submitted."""
     UNKNOWN = "unknown"
 
 
 class SpanEnd(StrEnum):
-    """How an attempt ended, as far as its last seconds are concerned."""
+    """How an attempt ended. This decides the bucket of its last seconds."""
 
     LEFT = "left"
-    """By itself, having saved."""
+    """The trainer exited by itself, after a save."""
     BROKE = "broke"
     CUT = "cut"
-    """It was taken away while it may have been at work."""
+    """Slurm or a person ended the attempt, possibly during work."""
     OPEN = "open"
-    """It has not ended."""
+    """The attempt has not ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSpan:
-    """When an attempt was, and what it told. Times in seconds since the epoch."""
+    """When an attempt ran, and its part of the log. Times in seconds since the epoch."""
 
     begin: float
     end: float
     ending: SpanEnd
-    told: LogPart
+    log: LogPart
     nodes: int = 0
-    """How many; lives on as many nodes are held against each other."""
-    last_word: float = math.nan
-    """When its ranks last said anything, if known."""
-    is_torn: bool = False
-    """Its log does not begin where it began."""
+    """Number of nodes. Only attempts with the same number are compared with each other."""
+    last_output: float = math.nan
+    """Last write to any log of a rank; nan if unknown."""
+    is_truncated: bool = False
+    """The beginning of its log is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleSpan:
-    """Nothing runs. The bucket says why."""
+    """A time in which no task ran. The bucket holds the reason."""
 
     begin: float
     end: float
@@ -82,166 +82,219 @@ class IdleSpan:
 
 @dataclass(frozen=True, slots=True)
 class Span:
+    """Seconds since the epoch, one bucket, and the index of the attempt (None between attempts)."""
+
     begin: float
     end: float
     bucket: Bucket
     attempt: int | None = None
-    """Which of the attempts."""
 
 
-SLOW_FROM = 1.05
-"""So much of the usual time makes steps slow. One slow node made all of BLOOM's steps 6 % slower (149 to 140 TFLOPs,
-chronicles of tr11-176B); the noise of healthy steps is below."""
-UNFINISHED, LEAVING = 3.0, 60.0
-"""An attempt that was cancelled, or goes on, so many of its log's intervals, or seconds, after its last line is at
-work;
-after more it hangs."""
+SLOW_RATIO = 1.05
+"""Steps are slow from this multiple of the usual time. One slow node made all of BLOOM's steps 6 % slower (149 to 140
+TFLOPs, chronicles of tr11-176B); the noise of healthy steps is below 5 %."""
+HANG_INTERVALS = 3.0
+"""A cancelled or running attempt hangs when its log is silent for more than this number of its log intervals ..."""
+MIN_HANG_S = 60.0
+"""... and for more than this time."""
+
+
+class _LineTiming(NamedTuple):
+    """How long the steps of a line took, and when they ended. Times in seconds since the epoch, nan if unknown."""
+
+    steps: int
+    usual_s: float
+    """The usual time of so many steps."""
+    took_s: float
+    earliest: float
+    latest: float
+    tolerance_s: float
+
+    def end(self, begin: float) -> float:
+        """Return when the steps ended if they began at `begin`: never after the next time in the log."""
+        end = begin + self.took_s
+        return self.latest if self.latest < end - self.tolerance_s else end
+
+    def has_gap(self, begin: float) -> bool:
+        """Whether the log shows time between `begin` and the first of these steps."""
+        return self.earliest > begin + self.took_s + self.tolerance_s
 
 
 def account_time(
     attempts: Sequence[AttemptSpan], waits: Sequence[IdleSpan], *, begin: float, end: float
 ) -> Iterator[Span]:
-    """What every second between `begin` and `end` was spent on: spans in order, without gap or overlap.
+    """Yield spans that cover `begin` to `end` in order, without gap or overlap.
 
-    `attempts` are in the order in which they began; one that overlaps the one before begins when that has ended.
+    `attempts` are in the order of their starts. An attempt that overlaps the previous attempt begins at its end.
     """
-    walk = _Walk(attempts, begin=begin, end=end)
+    timeline = _Timeline(attempts, begin=begin, end=end)
     for number, attempt in enumerate(attempts):
-        yield from _waited(walk, waits, attempt.begin)
-        yield from walk.live(number, attempt)
-    yield from _waited(walk, waits, end)
+        yield from _add_waits(timeline, waits, attempt.begin)
+        yield from timeline.add_attempt(number, attempt)
+    yield from _add_waits(timeline, waits, end)
 
 
-def _waited(walk: _Walk, waits: Sequence[IdleSpan], until: float) -> Iterator[Span]:
+def _add_waits(timeline: _Timeline, waits: Sequence[IdleSpan], until: float) -> Iterator[Span]:
     for wait in waits:
-        if wait.end > walk.now and wait.begin < until:
-            yield from walk.to(min(wait.begin, until), Bucket.UNKNOWN)
-            yield from walk.to(min(wait.end, until), wait.bucket)
-    yield from walk.to(until, Bucket.UNKNOWN)
+        if wait.end > timeline.cursor and wait.begin < until:
+            yield from timeline.fill_until(min(wait.begin, until), Bucket.UNKNOWN)
+            yield from timeline.fill_until(min(wait.end, until), wait.bucket)
+    yield from timeline.fill_until(until, Bucket.UNKNOWN)
 
 
-class _Walk:
-    """Goes through the window once. Nothing that it is given takes it back, or beyond the end."""
+class _Timeline:
+    """A cursor that passes through the window once. No input moves the cursor back or beyond the end."""
 
     def __init__(self, attempts: Sequence[AttemptSpan], *, begin: float, end: float) -> None:
-        self.now = self.calm = begin
-        """`calm` is from when on there was nothing but new steps: their span ends with what comes after them."""
-        self.end = self.limit = end
-        self.usual = usual_step_s((attempt.told, attempt.nodes) for attempt in attempts)
-        self.every = log_interval(attempt.told for attempt in attempts)
-        starts = [start for attempt in attempts if (start := self._told_start_up(attempt)) is not None and start >= 0]
-        self.start_up = median(starts) if starts else 0.0
-        self.highest = 0
+        self.cursor = begin
+        self.effective_from = begin
+        """Only new steps since then. Their span is yielded when a different bucket follows."""
+        self.window_end = end
+        self.end = end
+        """End of the current attempt, or of the window."""
+        self.usual = usual_step_s((attempt.log, attempt.nodes) for attempt in attempts)
+        self.every = log_interval(attempt.log for attempt in attempts)
+        known = [self._logged_start_up_s(attempt) for attempt in attempts]
+        start_ups = [start_up for start_up in known if start_up is not None and start_up >= 0]
+        self.median_start_up_s = median(start_ups) if start_ups else 0.0
+        self.highest_step = 0
         self.attempt: int | None = None
 
-    def to(self, at: float, bucket: Bucket) -> Iterator[Span]:
-        at = min(at, self.end)
-        if at > self.now:  # which is never true of nan
+    def fill_until(self, until: float, bucket: Bucket) -> Iterator[Span]:
+        """Assign the time from the cursor to `until`. A time before the cursor, or nan, assigns nothing."""
+        until = min(until, self.end)
+        if until > self.cursor:
             yield from self._flush()
-            yield Span(self.now, at, bucket, self.attempt)
-            self.now = self.calm = at
+            yield Span(self.cursor, until, bucket, self.attempt)
+            self.cursor = self.effective_from = until
 
     def _flush(self) -> Iterator[Span]:
-        if self.now > self.calm:
-            yield Span(self.calm, self.now, Bucket.EFFECTIVE, self.attempt)
-            self.calm = self.now
+        if self.cursor > self.effective_from:
+            yield Span(self.effective_from, self.cursor, Bucket.EFFECTIVE, self.attempt)
+            self.effective_from = self.cursor
 
-    def live(self, number: int, attempt: AttemptSpan) -> Iterator[Span]:
-        self.attempt, self.end = number, min(max(attempt.end, self.now), self.limit)
-        if math.isnan(attempt.told.first_stamp):
-            yield from self.to(self.now + self._guessed_start_up(attempt), _gap(None, attempt))
-        clock, last, interval = AttemptClock(attempt.begin, attempt.end, attempt.told), None, NOTHING
-        for line in attempt.told:
-            count = count_steps(line.step, last and last.step, self.every)
-            usual = self._usual(line, attempt)
-            interval, took = usual * count, took_s(line, count, usual, self.every)
-            low, high = clock.read(line, self.now, took)
-            end = self.now + took
-            is_gap, is_late = low > end + clock.tolerance, high < end - clock.tolerance
-            if is_gap or line.is_special or took > interval * SLOW_FROM or line.step - count < self.highest:
-                gap = _gap(line if last else None, attempt)
-                yield from self._line(line, count, interval, (took, low, high, clock.tolerance), gap)
-            else:  # as most lines are
-                self.now = max(self.now, min(high if is_late else end, self.end))
-            self.highest, last = max(self.highest, line.step), line
-        yield from self._tail(attempt, interval if last else None)
+    def _advance(self, until: float) -> None:
+        """Move the cursor over new steps."""
+        self.cursor = max(self.cursor, min(until, self.end))
+
+    def add_attempt(self, number: int, attempt: AttemptSpan) -> Iterator[Span]:
+        """Yield the spans of an attempt, from the cursor to the end of the attempt."""
+        self.attempt = number
+        self.end = min(max(attempt.end, self.cursor), self.window_end)
+        if math.isnan(attempt.log.first_stamp):
+            first_step = self.cursor + self._guess_start_up_s(attempt)
+            yield from self.fill_until(first_step, _gap_bucket(None, attempt))
+        clock = AttemptClock(attempt.begin, attempt.end, attempt.log)
+        previous: LogStep | None = None
+        usual_s: float | None = None
+        for line in attempt.log:
+            timing = self._time_line(line, previous, attempt, clock)
+            if self._is_plain(line, timing):  # most lines are
+                self._advance(timing.end(self.cursor))
+            else:
+                gap = _gap_bucket(line if previous else None, attempt)
+                yield from self._add_line(line, timing, gap)
+            self.highest_step = max(self.highest_step, line.step)
+            usual_s, previous = timing.usual_s, line
+        yield from self._add_tail(attempt, usual_s)
         yield from self._flush()
-        self.attempt, self.end = None, self.limit
+        self.attempt, self.end = None, self.window_end
 
-    def _line(
-        self, line: LogStep, count: int, interval: float, told: tuple[float, float, float, float], gap: Bucket
-    ) -> Iterator[Span]:
-        """What went before the steps of a line, and they."""
-        (took, low, high, tolerance), stall = told, line.stall
-        if 0 < stall < math.inf and not took - interval >= stall / 2:
-            # A save that is not in the time of the steps after it, as it is in older Megatrons.
-            yield from self.to(self.now + stall, Bucket.CHECKPOINT)
-            stall = NOTHING
-        if low - took > self.now + tolerance:
-            yield from self.to(low - took, gap)
-        end = self.now + took
-        yield from self._steps(line, count, interval, high if high < end - tolerance else end, stall=stall)
+    def _time_line(
+        self, line: LogStep, previous: LogStep | None, attempt: AttemptSpan, clock: AttemptClock
+    ) -> _LineTiming:
+        steps = count_steps(line.step, previous.step if previous else None, self.every)
+        usual_s = self._usual_step_s(line, attempt)
+        took_s = line_s(line, steps, usual_s, self.every)
+        earliest, latest = clock.read(line, self.cursor, took_s)
+        return _LineTiming(steps, usual_s * steps, took_s, earliest, latest, clock.tolerance_s)
 
-    def _steps(self, line: LogStep, count: int, interval: float, end: float, *, stall: float) -> Iterator[Span]:
-        """The steps of a line: first what they took beyond the usual, then those done twice, then the new ones."""
-        begin, length = self.now, max(0.0, min(end, self.end) - self.now)
-        new = min(count, max(0, line.step - self.highest)) / count
-        beyond = length - interval if length > interval * SLOW_FROM else 0.0
-        if beyond:
-            yield from self.to(begin + min(beyond, stall if stall >= 0 else 0.0), Bucket.CHECKPOINT)
-            slow = Bucket.EVALUATION if line.evaluated else Bucket.SLOW if new else Bucket.TWICE
-            yield from self.to(begin + beyond, slow)
-        yield from self.to(begin + beyond + (length - beyond) * (1 - new), Bucket.TWICE)
-        self.now = max(self.now, min(end, self.end))
+    def _is_plain(self, line: LogStep, timing: _LineTiming) -> bool:
+        """Whether the line reports new steps at the usual time, directly after the line before."""
+        is_slow = timing.took_s > timing.usual_s * SLOW_RATIO
+        is_repeated = line.step - timing.steps < self.highest_step
+        return not (line.is_special or is_slow or is_repeated or timing.has_gap(self.cursor))
 
-    def _tail(self, attempt: AttemptSpan, interval: float | None) -> Iterator[Span]:
-        """From the last line to the attempt's end; `interval` is what its steps usually take, None if there was
-        none."""
-        if interval is None:
-            yield from self.to(self.end, Bucket.UNKNOWN if attempt.is_torn else Bucket.START_UP)
+    def _add_line(self, line: LogStep, timing: _LineTiming, gap: Bucket) -> Iterator[Span]:
+        """Yield the time before the steps of a line, then the steps."""
+        stall_s = line.stall_s
+        is_in_steps = timing.took_s - timing.usual_s >= stall_s / 2
+        if 0 < stall_s < math.inf and not is_in_steps:
+            # Older Megatrons do not count a save into the time of the next steps.
+            yield from self.fill_until(self.cursor + stall_s, Bucket.CHECKPOINT)
+            stall_s = UNKNOWN
+        if timing.earliest - timing.took_s > self.cursor + timing.tolerance_s:
+            yield from self.fill_until(timing.earliest - timing.took_s, gap)
+        yield from self._add_steps(line, timing, stall_s=stall_s)
+
+    def _add_steps(self, line: LogStep, timing: _LineTiming, *, stall_s: float) -> Iterator[Span]:
+        """Yield the steps of a line: first the time beyond the usual, then the repeated steps, then the new ones."""
+        begin, end = self.cursor, timing.end(self.cursor)
+        length_s = max(0.0, min(end, self.end) - begin)
+        new_share = min(timing.steps, max(0, line.step - self.highest_step)) / timing.steps
+        beyond_s = length_s - timing.usual_s if length_s > timing.usual_s * SLOW_RATIO else 0.0
+        if beyond_s:
+            save_s = min(beyond_s, stall_s if stall_s >= 0 else 0.0)
+            yield from self.fill_until(begin + save_s, Bucket.CHECKPOINT)
+            yield from self.fill_until(begin + beyond_s, _slow_bucket(line, has_new=new_share > 0))
+        repeated_s = (length_s - beyond_s) * (1 - new_share)
+        yield from self.fill_until(begin + beyond_s + repeated_s, Bucket.REPEATED)
+        self._advance(end)
+
+    def _add_tail(self, attempt: AttemptSpan, usual_s: float | None) -> Iterator[Span]:
+        """Yield the time from the last line to the end. `usual_s` is the usual time of a line, None without lines."""
+        if usual_s is None:
+            yield from self.fill_until(self.end, _gap_bucket(None, attempt))
             return
-        stall, at_work = attempt.told.stall, max(LEAVING, UNFINISHED * interval) if interval >= 0 else math.inf
-        if math.isfinite(stall) or attempt.ending is SpanEnd.LEFT:
-            yield from self.to(self.now + stall, Bucket.CHECKPOINT)
-        is_still = attempt.ending in {SpanEnd.CUT, SpanEnd.OPEN} and self.end - self.now > at_work
-        yield from self.to(self.end, Bucket.HANG if attempt.ending is SpanEnd.BROKE or is_still else Bucket.UNKNOWN)
+        if math.isfinite(attempt.log.stall_s) or attempt.ending is SpanEnd.LEFT:
+            yield from self.fill_until(self.cursor + attempt.log.stall_s, Bucket.CHECKPOINT)
+        hang_after_s = math.inf if math.isnan(usual_s) else max(MIN_HANG_S, HANG_INTERVALS * usual_s)
+        is_silent = self.end - self.cursor > hang_after_s
+        is_hang = attempt.ending is SpanEnd.BROKE or (is_silent and attempt.ending is not SpanEnd.LEFT)
+        yield from self.fill_until(self.end, Bucket.HANG if is_hang else Bucket.UNKNOWN)
 
-    def _spoken(self, attempt: AttemptSpan) -> float:
-        return spoken_s(attempt.told, lambda line: self._usual(line, attempt), self.every)
+    def _usual_step_s(self, line: LogStep, attempt: AttemptSpan) -> float:
+        return self.usual.get((line.batch, attempt.nodes), UNKNOWN)
 
-    def _usual(self, line: LogStep, attempt: AttemptSpan) -> float:
-        return self.usual.get((line.batch, attempt.nodes), NOTHING)
+    def _logged_s(self, attempt: AttemptSpan) -> float:
+        return logged_s(attempt.log, lambda line: self._usual_step_s(line, attempt), self.every)
 
-    def _told_start_up(self, attempt: AttemptSpan) -> float | None:
-        """Seconds from its start to its first step, if that can be known."""
-        line = next(iter(attempt.told), None)
-        if line is None or attempt.is_torn:
+    def _logged_start_up_s(self, attempt: AttemptSpan) -> float | None:
+        """Return the seconds from the start to the first step, None if the log does not show them."""
+        line = next(iter(attempt.log), None)
+        if line is None or attempt.is_truncated:
             return None
-        if math.isnan(attempt.told.first_stamp):
-            return attempt.end - attempt.begin - self._spoken(attempt) if attempt.ending is SpanEnd.LEFT else None
-        took = took_s(line, count_steps(line.step, None, self.every), self._usual(line, attempt), self.every)
-        return (
-            AttemptClock(attempt.begin, attempt.end, attempt.told).read(line, attempt.begin, took)[0]
-            - took
-            - attempt.begin
-        )
+        if math.isnan(attempt.log.first_stamp):
+            is_whole = attempt.ending is SpanEnd.LEFT
+            return attempt.end - attempt.begin - self._logged_s(attempt) if is_whole else None
+        steps = count_steps(line.step, None, self.every)
+        took_s = line_s(line, steps, self._usual_step_s(line, attempt), self.every)
+        clock = AttemptClock(attempt.begin, attempt.end, attempt.log)
+        earliest, _ = clock.read(line, attempt.begin, took_s)
+        return earliest - took_s - attempt.begin
 
-    def _guessed_start_up(self, attempt: AttemptSpan) -> float:
-        """The same where it bears none: what is left besides the steps, if nothing else can have taken it."""
-        if not len(attempt.told):
+    def _guess_start_up_s(self, attempt: AttemptSpan) -> float:
+        """Return the start-up time for a log without times: the rest beside the steps, or the median if shorter."""
+        if not len(attempt.log):
             return 0.0
-        spoken = self._spoken(attempt)
+        logged = self._logged_s(attempt)
         if attempt.ending is SpanEnd.LEFT:
-            return self.end - self.now - spoken
-        if not math.isnan(attempt.last_word):
-            return attempt.last_word - self.now - spoken
-        return min(self.start_up, self.end - self.now - spoken)
+            return self.end - self.cursor - logged
+        if not math.isnan(attempt.last_output):
+            return attempt.last_output - self.cursor - logged
+        return min(self.median_start_up_s, self.end - self.cursor - logged)
 
 
-def _gap(line: LogStep | None, attempt: AttemptSpan) -> Bucket:
-    """What there is between the steps of two lines; None is before the first."""
+def _slow_bucket(line: LogStep, *, has_new: bool) -> Bucket:
+    if line.evaluated:
+        return Bucket.EVALUATION
+    return Bucket.SLOW if has_new else Bucket.REPEATED
+
+
+def _gap_bucket(line: LogStep | None, attempt: AttemptSpan) -> Bucket:
+    """Return the bucket of the time between the steps of two lines; None stands for the time before the first line."""
     if line is None:
-        return Bucket.UNKNOWN if attempt.is_torn else Bucket.START_UP
-    if line.stall == math.inf:
+        return Bucket.UNKNOWN if attempt.is_truncated else Bucket.START_UP
+    if line.stall_s == math.inf:
         return Bucket.CHECKPOINT
     return Bucket.EVALUATION if line.evaluated else Bucket.UNKNOWN

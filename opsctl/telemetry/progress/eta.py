@@ -1,4 +1,4 @@
-"""How long a run still takes, if it goes on as it did lately."""
+"""The pace of a run and its waits between attempts, from which the time left is estimated."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from opsctl.state.journal import TrainHistory
 from opsctl.telemetry.progress.iteration_lines import Iteration
 
 SAME_MOMENT_S = 10.0
-"""A finalization and a start that are no further apart are one guard's doing."""
+"""A finalization and a start no further apart were written by the same guard."""
 
 
 def median_step_s(recent: Iterable[Iteration]) -> float | None:
-    """The usual time of a step: a median, for the step after a save takes many times as long. None if unknown."""
+    """Return the median time of a step, None if unknown. A mean would include the long steps after saves."""
     known = [
         iteration.step_s
         for iteration in recent
@@ -25,9 +25,9 @@ def median_step_s(recent: Iterable[Iteration]) -> float | None:
 
 
 def measure_waits(history: TrainHistory) -> list[float]:
-    """Seconds from the end of each attempt to the start of the next. A hold counts: it happened.
+    """Return the seconds from the end of every attempt to the start of the next, holds included.
 
-    An attempt that was finalized only when the next one began tells nothing of its end, and so of no wait.
+    The end of an attempt that was finalized only by the next attempt is unknown, and so is the wait after it.
     """
     attempts = sorted(history.started.items(), key=lambda attempt: attempt[1])
     waits = []

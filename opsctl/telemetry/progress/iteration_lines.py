@@ -1,4 +1,4 @@
-"""Iteration lines as Megatron-LM and its kin write them: `iteration 20/ 100 | lm loss: 2.0E+00 | ... |`."""
+"""Iteration lines in Megatron-LM's format: `iteration 20/ 100 | lm loss: 2.0E+00 | ... |`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from opsctl.errors import OpsctlError
 from opsctl.telemetry.logs.growing_file import backwards
 
-MOST_SEARCHED = 64 << 20
-"""Bytes at the end of a log. A trainer that says so much between two iterations does not write iteration lines."""
-MOST_READ = 4 << 20
-"""Bytes at its end for more iterations than the newest: a look at a log costs no more, whatever else it says."""
-SAMPLE = 1 << 15
+MAX_SEARCHED_BYTES = 64 << 20
+"""Searched for the newest iteration line. A trainer that logs more between two lines writes no iteration lines."""
+MAX_READ_BYTES = 4 << 20
+"""Searched for further iteration lines, to bound the time."""
+SAMPLE_BYTES = 1 << 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
-    """What one line says; None for what it does not say. A loss may be nan or inf: that is what the line says."""
+    """The values of one line, None for missing values. A loss may be nan or inf, as logged."""
 
     step: int
     last: int | None = None
@@ -29,7 +29,7 @@ class Iteration:
     consumed_samples: int | None = None
     tokens: int | None = None
     step_s: float | None = None
-    """Seconds for each of the steps since the line before."""
+    """Seconds per step since the line before."""
     lr: float | None = None
     global_batch: int | None = None
     loss: float | None = None
@@ -70,7 +70,7 @@ _HEAD = re.compile(r"iteration\s+(\d{1,15})(?:\s*/\s*(\d{1,15}))?\s*\|", re.ASCI
 
 
 def parse(line: str) -> Iteration | None:
-    """The iteration that a line reports, whatever stands before it; None for any other line. Never raises."""
+    """Parse an iteration line with any prefix; return None for any other line. Never raises."""
     head = _HEAD.search(line)
     if head is None:
         return None
@@ -78,7 +78,7 @@ def parse(line: str) -> Iteration | None:
     for part in line[head.end() :].split("|"):
         name, _, text = part.partition(":")
         known = _FIELDS.get(name.strip().lower())
-        value = _read(text, known[1]) if known else None
+        value = _convert(text, known[1]) if known else None
         if known and value is not None:
             values.setdefault(known[0], value)
     # `validation loss at iteration 100 | ...` has no last step and no time.
@@ -87,7 +87,7 @@ def parse(line: str) -> Iteration | None:
     return Iteration(step=int(head[1]), last=int(head[2]) if head[2] else None, **values)  # type: ignore[arg-type]  # each field's type is in _FIELDS
 
 
-def _read(text: str, convert: Callable[[str], float]) -> float | None:
+def _convert(text: str, convert: Callable[[str], float]) -> float | None:
     try:
         return convert(text)
     except (ValueError, OverflowError):
@@ -95,45 +95,45 @@ def _read(text: str, convert: Callable[[str], float]) -> float | None:
 
 
 def last_iteration(log: Path) -> Iteration | None:
-    """The newest iteration in a log of any size, or None if its end has none or it cannot be read."""
+    """Return the newest iteration of a log of any size; None if its end has none, or the log cannot be read."""
     return next(iter(recent_iterations(log, 1)), None)
 
 
 def recent_iterations(log: Path, count: int) -> list[Iteration]:
-    """The newest iterations in a log of any size, oldest first."""
+    """Return the newest iterations of a log of any size, oldest first."""
     return [iteration for _, iteration in tail(log, count)]
 
 
 def tail(log: Path, count: int) -> list[tuple[int, Iteration]]:
-    """The newest iterations, oldest first, each with the offset of its line. Fewer where a log says much else."""
-    found: list[tuple[int, Iteration]] = []
+    """Return the newest iterations with the offset of their lines, oldest first; fewer if lines are far apart."""
+    iterations: list[tuple[int, Iteration]] = []
     try:
         size = log.stat().st_size
         for offset, line in backwards(log):
-            if len(found) == count or size - offset > (MOST_READ if found else MOST_SEARCHED):
+            if len(iterations) == count or size - offset > (MAX_READ_BYTES if iterations else MAX_SEARCHED_BYTES):
                 break
             if b"iteration" in line and (iteration := parse(line.decode(errors="replace"))):
-                found.append((offset, iteration))
+                iterations.append((offset, iteration))
     except (OSError, OpsctlError):
         pass
-    return found[::-1]
+    return iterations[::-1]
 
 
 def sampled(log: Path, places: int = 32) -> list[Iteration]:
-    """Iterations at even distances over a whole log of any size, in its order: two of each place that has any."""
+    """Return iterations at even distances over a log of any size, in order: up to two at every place."""
     iterations: list[Iteration] = []
     try:
         with log.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             for place in range(places):
-                iterations += _sample(os.pread(file.fileno(), SAMPLE, size * place // places))
+                iterations += _parse_sample(os.pread(file.fileno(), SAMPLE_BYTES, size * place // places))
     except OSError:
         pass
     return iterations
 
 
-def _sample(data: bytes) -> list[Iteration]:
-    """The first two whole lines that report an iteration. A cut first line does not count."""
+def _parse_sample(data: bytes) -> list[Iteration]:
+    """Return the first two iterations in complete lines; the first and the last line may be incomplete."""
     lines = (line for line in data.split(b"\n")[1:-1] if b"iteration" in line)
-    known = (parse(line.decode(errors="replace")) for line in lines)
-    return list(islice(filter(None, known), 2))
+    parsed = (parse(line.decode(errors="replace")) for line in lines)
+    return list(islice(filter(None, parsed), 2))

@@ -1,6 +1,6 @@
-"""What a log says of steps, saves and times, kept small: of each iteration line some 45 bytes, a sixth of it or less.
+"""Steps, saves and times of a log, kept small: about 45 bytes for each iteration line, at most a sixth of its length.
 
-Times are seconds since the epoch as this machine's zone would have it, for logs tell no zone.
+Logs do not name their time zone. Times are seconds since the epoch, read in the zone of this machine.
 """
 
 from __future__ import annotations
@@ -14,88 +14,108 @@ from typing import NamedTuple
 from opsctl.telemetry.progress.bounded_curve import BoundedCurve, ValueSample
 from opsctl.telemetry.progress.iteration_lines import Iteration
 
-NOTHING = math.nan
+UNKNOWN = math.nan
 
 
 class LogStep(NamedTuple):
-    """One iteration line, with what was told since the one before it."""
+    """One iteration line, and what the log reports between the line before and this line."""
 
     step: int
-    seconds: float
-    """Of each step since the line before; nan if it does not say."""
-    low: float
-    """The latest time told before its end, or nan: it ended then or later."""
-    high: float
-    """The first time told after it, or nan."""
+    step_s: float
+    """Seconds for each step since the line before; nan if unknown."""
+    earliest: float
+    """The last time in the log before the line, or nan. The steps ended then or later."""
+    latest: float
+    """The first time in the log after the line, or nan. The steps ended then or earlier."""
     batch: int
-    """Samples of a step; 0 if it does not say."""
-    stall: float
-    """Seconds for which saves since the line before held up training; nan if there were none, infinite if there were
-    and nobody says how long they took."""
+    """Samples in a step; 0 if unknown."""
+    stall_s: float
+    """Seconds for which saves held up training; nan without a save, infinite for a save of unknown length."""
     evaluated: int
-    """Whether there was an evaluation since the line before."""
+    """1 if there was an evaluation, else 0."""
 
     @property
     def is_special(self) -> bool:
-        """Whether there was anything but steps since the line before."""
-        return self.evaluated != 0 or self.stall == self.stall  # nan alone differs from itself
+        """Whether there was a save or an evaluation."""
+        return self.evaluated != 0 or not math.isnan(self.stall_s)
 
 
 _COLUMNS = (
     ("step", "q"),
-    ("seconds", "d"),
-    ("low", "d"),
-    ("high", "d"),
+    ("step_s", "d"),
+    ("earliest", "d"),
+    ("latest", "d"),
     ("batch", "q"),
-    ("stall", "d"),
+    ("stall_s", "d"),
     ("evaluated", "b"),
 )
 
 
 @dataclass(slots=True)
 class LogPart:
-    """The lines of one attempt, in columns, and what is told before the first and after the last."""
+    """The lines of one attempt, in columns, and the times before the first line and after the last line."""
 
     columns: tuple[array[float], ...] = field(default_factory=lambda: tuple(array(code) for _, code in _COLUMNS))
-    first_stamp: float = NOTHING
-    last_stamp: float = NOTHING
-    stall: float = NOTHING
-    """As `Told.stall`, after the last line."""
-    left: float = NOTHING
-    """When its trainer said that it leaves."""
-    fine: bool = True
-    """Whether its times are told in fractions of a second."""
+    """One array for each field of LogStep, in the same order."""
+    first_stamp: float = UNKNOWN
+    last_stamp: float = UNKNOWN
+    stall_s: float = UNKNOWN
+    """As `LogStep.stall_s`, after the last line."""
+    exit_stamp: float = UNKNOWN
+    """When the trainer logged its exit."""
+    has_fractions: bool = True
+    """Whether the times in the log have fractions of a second."""
 
     def __len__(self) -> int:
-        return len(self.columns[0])
+        return len(self.steps)
 
     def __iter__(self) -> Iterator[LogStep]:
         return map(LogStep._make, zip(*self.columns, strict=True))
 
+    @property
+    def steps(self) -> array[float]:
+        return self.columns[0]
+
+    @property
+    def step_seconds(self) -> array[float]:
+        return self.columns[1]
+
+    @property
+    def earliest(self) -> array[float]:
+        return self.columns[2]
+
+    @property
+    def latest(self) -> array[float]:
+        return self.columns[3]
+
+    @property
+    def batches(self) -> array[float]:
+        return self.columns[4]
+
+    @property
+    def stalls_s(self) -> array[float]:
+        return self.columns[5]
+
     def add(self, log_step: LogStep) -> None:
-        steps, seconds, low, high, batch, stall, evaluated = self.columns
-        steps.append(log_step[0])
-        seconds.append(log_step[1])
-        low.append(log_step[2])
-        high.append(log_step[3])
-        batch.append(log_step[4])
-        stall.append(log_step[5])
-        evaluated.append(log_step[6])
+        for column, value in zip(self.columns, log_step, strict=True):
+            column.append(value)
 
     def join(self, later: LogPart) -> None:
-        """Take in what the same attempt told afterwards, in another file or after another start of its trainer."""
-        if not len(later) and math.isnan(later.last_stamp) and math.isnan(later.stall):
+        """Append a later part of the same attempt, from another file or another start of the trainer."""
+        if not len(later) and math.isnan(later.last_stamp) and math.isnan(later.stall_s):
             return
         for column, more in zip(self.columns, later.columns, strict=True):
             column.extend(more)
         if math.isnan(self.first_stamp):
             self.first_stamp = later.first_stamp
-        self.last_stamp, self.stall, self.fine = later.last_stamp, later.stall, self.fine and later.fine
+        self.last_stamp = later.last_stamp
+        self.stall_s = later.stall_s
+        self.has_fractions = self.has_fractions and later.has_fractions
 
 
 @dataclass(slots=True)
 class LogSummary:
-    """What a log tells: one part for each attempt."""
+    """A log, with one part for each attempt."""
 
     parts: list[LogPart] = field(default_factory=lambda: [LogPart()])
     loss: BoundedCurve = field(default_factory=BoundedCurve)

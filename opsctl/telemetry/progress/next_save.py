@@ -1,4 +1,4 @@
-"""When the next checkpoint is due: as the embedded trainer is told, or as a foreign one has done so far."""
+"""Predict the next checkpoint: from the embedded trainer's settings, or from a foreign trainer's checkpoints."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from opsctl.trainer.manifest import COMPLETE
 
 _STEP = re.compile(r"(?:step-|global_step_?|iter_|checkpoint-)0*(\d{1,15})", re.ASCII)
 """Names of checkpoints: this trainer's, DeepSpeed's, Megatron's, Hugging Face's."""
-REMEMBERED = 5
-"""The number of steps between two is the largest of the newest few: a save at an exit only makes two of one."""
+MAX_INTERVALS = 5
+"""The save interval is the largest of the newest few. A save at an exit splits an interval into two smaller ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextSave:
-    """Steps of the newest checkpoint and of the next; None for what is not known."""
+    """Steps of the newest and of the next checkpoint; None if unknown."""
 
     newest: int | None = None
     next: int | None = None
     at: datetime | None = None
-    """When the newest was written, by the file system's clock; None where it lies elsewhere."""
+    """When the newest checkpoint was written, by the file system's clock; None if it lies elsewhere."""
 
 
 def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: int | None = None) -> NextSave:
-    """What is known at `step`; `newest` is the newest checkpoint, if somebody knows better than the directory's names
-    tell."""
-    paths, is_embedded = _named(run), run.trainer_config.exists()
-    named = sorted(paths)
-    every = _every(run) if is_embedded else _learnt(named)
-    due = (step // every + 1) * every if every else last_step if is_embedded else None
+    """Return the checkpoints around `step`. `newest` overrides the newest checkpoint in the directory."""
+    paths, is_embedded = _find_checkpoints(run), run.trainer_config.exists()
+    steps = sorted(paths)
+    every = _configured_interval(run) if is_embedded else _observed_interval(steps)
+    due = last_step if is_embedded else None
+    if every:
+        due = (step // every + 1) * every
     if due is not None and last_step is not None:
         due = min(due, last_step)
-    newest = newest if newest is not None else max(named, default=None)
+    newest = newest if newest is not None else max(steps, default=None)
     return NextSave(
         newest=newest,
         next=due if due is not None and due > step else None,
@@ -47,8 +48,8 @@ def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: 
     )
 
 
-def _named(run: RunDir) -> dict[int, Path]:
-    """A foreign trainer's checkpoints and this one's, by the steps in their names."""
+def _find_checkpoints(run: RunDir) -> dict[int, Path]:
+    """Return the checkpoints of any trainer by the steps in their names."""
     try:
         paths = list(run.checkpoints.iterdir())
     except OSError:
@@ -57,21 +58,21 @@ def _named(run: RunDir) -> dict[int, Path]:
 
 
 def _written(checkpoint: Path) -> datetime | None:
-    """Of ours, when it was complete: a note beside its files changes the directory later."""
+    """Return when a checkpoint was written. An embedded checkpoint has a file with the time of its completion."""
     for path in (checkpoint / COMPLETE, checkpoint):
         with contextlib.suppress(OSError):
             return datetime.fromtimestamp(path.stat().st_mtime, UTC)
     return None
 
 
-def _learnt(steps: list[int]) -> int | None:
-    return max((after - before for before, after in pairwise(steps[-REMEMBERED - 1 :])), default=None)
+def _observed_interval(steps: list[int]) -> int | None:
+    return max((after - before for before, after in pairwise(steps[-MAX_INTERVALS - 1 :])), default=None)
 
 
-def _every(run: RunDir) -> int | None:
-    """`checkpoint.every` of the settings as they were frozen; None where the trainer saves only at its end."""
+def _configured_interval(run: RunDir) -> int | None:
+    """Return `checkpoint.every` of the frozen settings; None if the trainer saves only at its end."""
     try:
-        given: Any = json.loads(run.trainer_config.read_text())["checkpoint"]["every"]
+        every: Any = json.loads(run.trainer_config.read_text())["checkpoint"]["every"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return given if isinstance(given, int) and given > 0 else None
+    return every if isinstance(every, int) and every > 0 else None

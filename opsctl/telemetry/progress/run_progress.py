@@ -1,4 +1,4 @@
-"""How far a run is: from its heartbeat, and from a look at its log that costs the same however long that is."""
+"""The progress of a run, from its heartbeat and from bounded samples of its log."""
 
 from __future__ import annotations
 
@@ -17,70 +17,72 @@ from opsctl.telemetry.progress.iteration_lines import Iteration, sampled, tail
 from opsctl.telemetry.progress.next_save import predict_next_save
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 
-CURVE = 240
-"""Iterations at the end of the log that the curve of the loss is drawn from."""
-RECENT = 50
-"""Of these, those that the usual time of a step is taken from."""
-LATELY = 20
-"""And those that are held against the median of the whole run."""
-LONGEST_S = 1e10
-"""What takes three centuries is a number that some log made up."""
+CURVE_LINES = 240
+"""Newest iteration lines for the curve of the loss."""
+STEP_TIME_LINES = 50
+"""Newest lines for the median time of a step."""
+TFLOPS_LINES = 20
+"""Newest lines for the median TFLOPs."""
+MAX_LEFT_S = 1e10
+"""Three centuries: a longer time left comes from wrong numbers in a log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPace:
-    """What must be known of the tasks to reckon when the run will be done. Seconds."""
+    """The pace of the tasks, in seconds, from which the end of the run is estimated."""
 
     task_s: float = math.inf
-    """The longest that one may take."""
+    """Time limit of a task."""
     running_s: float = 0.0
-    """What the running one still has; 0 if none runs."""
+    """Time left of the running task; 0 if no task runs."""
     waits_s: Sequence[float] = ()
-    """Between tasks, as they were so far."""
+    """Waits between tasks so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
+    """The progress of a run; None for unknown values."""
+
     step: int
     last_step: int | None
     loss: float | None
     losses: tuple[float, ...]
-    """Of the newest lines of the log, each step once, the oldest first."""
+    """Of the newest lines of the log, every step once, the oldest first."""
     losses_from: int | None
-    """The step of the first of them."""
+    """The step of the first loss."""
     tokens: int | None
     step_s: float | None
-    """The median of the latest."""
+    """Median of the latest steps."""
     usual_step_s: float | None
-    """The median over the whole run, of steps with the same batch."""
+    """Median over the whole run, of steps with the same batch."""
     tflops: float | None
-    """Of each GPU: the median of the latest few."""
+    """Median of the latest steps, per GPU."""
     usual_tflops: float | None
-    """The median over the whole run."""
+    """Median over the whole run, per GPU."""
     phase: str
     at: datetime | None
-    """When the trainer last said so, by its own clock; without a heartbeat, when its log was last written to."""
+    """Time of the last heartbeat, by the trainer's clock; without a heartbeat, of the last write to the log."""
     note: str
-    """What the trainer says went wrong and does not stop it."""
+    """A problem reported by the trainer that does not stop the training."""
     checkpoint_step: int | None
     """The newest checkpoint."""
     checkpoint_at: datetime | None
-    """When that was written; None where it cannot be seen."""
+    """When the newest checkpoint was written."""
     next_save: int | None
-    """The step of the next one."""
+    """The step of the next checkpoint."""
     next_save_s: float | None
     left: Eta | None
-    """Seconds to the last step; None where that, or the time of a step, is not known, or nothing is to run."""
+    """Seconds to the last step; None if the last step or the time of a step is unknown, or no task is queued."""
 
 
 def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskPace | None = None) -> Progress | None:
-    """None while neither the trainer nor its log has said anything that can be understood.
+    """Return the progress, None without a heartbeat and without iteration lines.
 
-    `attempt` is the one that runs, if any, and `begin` how long its log was when it began: what was said before tells
-    nothing of how far it is. Without a `pace` no time left is reckoned.
+    `attempt` is the running attempt, if any, and `begin` the offset in the log at which the attempt began. Without
+    `pace`, the time left is not estimated.
     """
     heartbeat = _read_heartbeat(run.heartbeat / "train.json")
-    placed = tail(run.main_log, CURVE)
+    placed = tail(run.main_log, CURVE_LINES)
     if heartbeat is None and not placed:
         return None
     lines = [iteration for _, iteration in placed]
@@ -94,38 +96,39 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
     )
     step = _step(heartbeat, line, is_behind=is_behind)
     last_step = (heartbeat and heartbeat.last_steps) or line.last
-    step_s = median_step_s(lines[-RECENT:]) or (heartbeat.step_s if heartbeat else None)
+    step_s = median_step_s(lines[-STEP_TIME_LINES:]) or (heartbeat.step_s if heartbeat else None)
     whole = sampled(run.main_log) if lines else []
     curve = [
-        drop_repeated_step
-        for drop_repeated_step in drop_repeated_steps(lines)
-        if drop_repeated_step.loss is not None and drop_repeated_step.step <= step
+        iteration for iteration in drop_repeated_steps(lines) if iteration.loss is not None and iteration.step <= step
     ]
-    saved = predict_next_save(run, step, last_step, newest=heartbeat.checkpoint_step if heartbeat else None)
+    loss = heartbeat.loss if heartbeat else None
+    if line.loss is not None and not is_behind:
+        loss = line.loss
+    saves = predict_next_save(run, step, last_step, newest=heartbeat.checkpoint_step if heartbeat else None)
     return Progress(
         step=step,
         last_step=last_step,
-        loss=line.loss if line.loss is not None and not is_behind else (heartbeat.loss if heartbeat else None),
-        losses=tuple(each.loss for each in curve if each.loss is not None),
+        loss=loss,
+        losses=tuple(iteration.loss for iteration in curve if iteration.loss is not None),
         losses_from=curve[0].step if curve else None,
         tokens=line.tokens,
         step_s=step_s,
-        usual_step_s=median_step_s(each for each in whole if each.global_batch == line.global_batch),
-        tflops=_median(each.tflops for each in lines[-LATELY:]),
-        usual_tflops=_median(each.tflops for each in whole),
+        usual_step_s=median_step_s(sample for sample in whole if sample.global_batch == line.global_batch),
+        tflops=_median(iteration.tflops for iteration in lines[-TFLOPS_LINES:]),
+        usual_tflops=_median(sample.tflops for sample in whole),
         phase=heartbeat.phase.value if heartbeat else "",
         at=_time(heartbeat.at if heartbeat else _written(run.main_log)),
         note=heartbeat.note if heartbeat and isinstance(heartbeat.note, str) else "",
-        checkpoint_step=saved.newest,
-        checkpoint_at=saved.at,
-        next_save=saved.next,
-        next_save_s=(saved.next - step) * step_s if saved.next and step_s else None,
+        checkpoint_step=saves.newest,
+        checkpoint_at=saves.at,
+        next_save=saves.next,
+        next_save_s=(saves.next - step) * step_s if saves.next and step_s else None,
         left=_left(step, last_step, step_s, pace) if pace else None,
     )
 
 
 def _read_heartbeat(path: Path) -> Heartbeat | None:
-    """The heartbeat, if what it says of steps and time are numbers."""
+    """Return the heartbeat if its steps and times are numbers."""
     heartbeat = read_heartbeat(path)
     steps = (heartbeat.step, heartbeat.last_steps, heartbeat.checkpoint_step) if heartbeat else ()
     figures = (heartbeat.at, heartbeat.loss, heartbeat.step_s) if heartbeat else ()
@@ -136,15 +139,17 @@ def _read_heartbeat(path: Path) -> Heartbeat | None:
 
 
 def _step(heartbeat: Heartbeat | None, line: Iteration, *, is_behind: bool) -> int:
-    """The later of the two: log lines come at intervals, and a trainer that starts does not know its step yet. But a
-    trainer that has begun anew from an earlier checkpoint is behind the last line of the attempt before it."""
+    """Return the later step: the log has lines at intervals, and a starting trainer has no step yet.
+
+    After a start from an earlier checkpoint, the heartbeat is right, and behind the last line of the attempt before.
+    """
     if heartbeat and is_behind:
         return heartbeat.step
     return max(heartbeat.step if heartbeat else 0, line.step)
 
 
 def drop_repeated_steps(lines: Sequence[Iteration]) -> list[Iteration]:
-    """Without what was done again later, after a start from an earlier checkpoint, and so counts no more."""
+    """Drop the lines of steps that were done again later, after a start from an earlier checkpoint."""
     iterations: list[Iteration] = []
     for line in reversed(lines):
         if not iterations or line.step < iterations[-1].step:
@@ -176,9 +181,12 @@ def _left(step: int, last: int | None, step_s: float | None, pace: TaskPace) -> 
         return None
     try:
         left = time_left(
-            steps=max(0, last - step), step_s=step_s, attempt_s=pace.task_s, running_s=pace.running_s,
+            steps=max(0, last - step),
+            step_s=step_s,
+            attempt_s=pace.task_s,
+            running_s=pace.running_s,
             waits_s=pace.waits_s,
-        )  # fmt: skip
+        )
     except InputError:
         return None
-    return left if left.late < LONGEST_S else None
+    return left if left.late < MAX_LEFT_S else None

@@ -8,13 +8,13 @@ from itertools import pairwise
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII = "_.-=+*#@"
-"""For terminals whose encoding has no blocks."""
+"""Signs for terminals whose encoding has no block characters."""
 BROKEN = "x"
-"""Where a value is no number."""
+"""The sign for nan and infinite values."""
 
 
 def sparkline(values: Sequence[float], width: int, *, ramp: str = BLOCKS) -> str:
-    """`values` in at most `width` signs, from the lowest of them to the highest; empty for fewer than two."""
+    """Return `values` as at most `width` signs, from the lowest value to the highest; empty for fewer than two."""
     if len(values) < 2:
         return ""
     columns = [_worst(share) for share in _shares(values, min(width, len(values)))]
@@ -24,13 +24,13 @@ def sparkline(values: Sequence[float], width: int, *, ramp: str = BLOCKS) -> str
 
 
 def _shares(values: Sequence[float], count: int) -> list[Sequence[float]]:
-    """`values` cut into `count` runs of nearly the same length."""
+    """Split `values` into `count` runs of nearly the same length."""
     ends = [round(n * len(values) / count) for n in range(count + 1)]
     return [values[begin:end] for begin, end in pairwise(ends)]
 
 
 def _worst(values: Sequence[float]) -> float:
-    """The highest, so that no spike is lost; what is no number is worse still."""
+    """Return a nan or infinite value, else the highest value, so that no spike is lost."""
     return max(values, key=lambda value: (not math.isfinite(value), value))
 
 

@@ -1,4 +1,4 @@
-"""The pace of a run: what its steps usually take, and so what lines take that do not say all. Pure."""
+"""The pace of a run: the usual time of its steps, and estimates for lines that do not log a time. Pure."""
 
 from __future__ import annotations
 
@@ -10,61 +10,71 @@ from statistics import median
 
 from opsctl.telemetry.progress.log_summary import LogPart, LogStep
 
-MISSING = 10
-"""Where a line comes so many of the log's intervals after the one before, lines are missing in between."""
+MAX_COMPLETE_INTERVALS = 10
+"""Lines are missing where two lines are further apart than this many of the log's intervals."""
 
 Usual = dict[tuple[int, int], float]
-"""The median time of a step, by samples in a step and number of nodes."""
+"""The median time of a step, in seconds, by samples in a step and number of nodes."""
 
 
 def usual_step_s(parts: Iterable[tuple[LogPart, int]]) -> Usual:
-    """What a step usually takes: a median, for the first steps of an attempt and those after a save take long. Each
-    part
-    with its number of nodes."""
-    seen: dict[tuple[int, int], list[float]] = {}
+    """Return the median time of a step; the first steps of an attempt and the steps after a save take long.
+
+    Every part comes with its number of nodes.
+    """
+    samples: dict[tuple[int, int], list[float]] = {}
     for part, nodes in parts:
-        for seconds, batch in zip(part.columns[1], part.columns[4], strict=True):
-            if 0 < seconds < math.inf:
-                seen.setdefault((int(batch), nodes), []).append(seconds)
-    return {key: median(values) for key, values in seen.items()}
+        for step_s, batch in zip(part.step_seconds, part.batches, strict=True):
+            if 0 < step_s < math.inf:
+                samples.setdefault((int(batch), nodes), []).append(step_s)
+    return {key: median(values) for key, values in samples.items()}
 
 
 def log_interval(parts: Iterable[LogPart]) -> int:
-    """After how many steps the trainer usually logs them."""
+    """Return the usual number of steps from one line to the next."""
     counts: Counter[int] = Counter()
     for part in parts:
-        steps = part.columns[0]
-        counts.update(int(after - before) for before, after in pairwise(steps) if after > before)
-    return max(counts, key=lambda n: counts[n]) if counts else 1
+        counts.update(int(after - before) for before, after in pairwise(part.steps) if after > before)
+    return max(counts, key=lambda interval: counts[interval]) if counts else 1
 
 
-def spoken_s(log_part: LogPart, usual: Callable[[LogStep], float], every: int) -> float:
-    """Seconds that the lines and saves of an attempt tell of."""
-    spoken, before = 0.0, None
+def logged_s(log_part: LogPart, usual: Callable[[LogStep], float], every: int) -> float:
+    """Return the seconds of all steps and saves in an attempt's log."""
+    total_s, before = 0.0, None
     for line in log_part:
-        count = count_steps(line.step, before, every)
-        spoken += took_s(line, count, usual(line), every)
+        steps = count_steps(line.step, before, every)
+        total_s += line_s(line, steps, usual(line), every)
         before = line.step
-    return spoken + sum(stall for stall in (*log_part.columns[5], log_part.stall) if math.isfinite(stall))
+    stalls_s = (*log_part.stalls_s, log_part.stall_s)
+    return total_s + sum(stall_s for stall_s in stalls_s if math.isfinite(stall_s))
 
 
 def find_missing_steps(parts: Iterable[LogPart], every: int) -> int:
-    """Steps that were done, for later ones of the same attempt were, and of which no line tells."""
-    gaps = (after - before for part in parts for before, after in pairwise(part.columns[0]))
-    return int(sum(gap - every for gap in gaps if gap > MISSING * every))
+    """Return the number of steps that were done but have no line. Later steps of the same attempt prove them."""
+    missing = 0.0
+    for part in parts:
+        gaps = (after - before for before, after in pairwise(part.steps))
+        missing += sum(gap - every for gap in gaps if gap > MAX_COMPLETE_INTERVALS * every)
+    return int(missing)
 
 
 def count_steps(step: int, before: int | None, every: int) -> int:
-    """The steps that a line covers. The first line of an attempt may cover fewer than the others."""
+    """Return the number of steps in a line. The first line of an attempt may cover fewer than the others."""
     if before is not None and step > before:
         return step - before
     return min(max(step, 1), (step - 1) % every + 1)
 
 
-def took_s(line: LogStep, count: int, usual: float, every: int) -> float:
-    """Seconds of the `count` steps of a line. Where it does not say, or where the lines before it are missing so that
-    it covers the last steps only, they are assumed to have taken the usual time."""
-    known = min(count, every) if count > MISSING * every and usual >= 0 else count
-    took = line.seconds * known + (usual * (count - known) if known < count else 0.0)
-    took = took if math.isfinite(line.seconds) else usual * count
-    return took if took >= 0 else 0.0
+def line_s(line: LogStep, count: int, usual_s: float, every: int) -> float:
+    """Return the seconds of the `count` steps of a line.
+
+    Steps without a logged time are assumed to have taken the usual time. These are the steps of missing lines, and all
+    steps of a line without a time.
+    """
+    if not math.isfinite(line.step_s):
+        total_s = usual_s * count
+    elif count > MAX_COMPLETE_INTERVALS * every and usual_s >= 0:
+        total_s = line.step_s * every + usual_s * (count - every)
+    else:
+        total_s = line.step_s * count
+    return total_s if total_s >= 0 else 0.0

@@ -139,7 +139,7 @@ def test_another_branch_and_ignore_rules_of_the_user_change_nothing(
 
 def test_a_remote_that_is_not_there_is_said_without_secrets(site: Site) -> None:
     site.known = frozenset({b"hidden-name"})
-    with pytest.raises(NotPushed, match=r"git ls-remote ended with 128: .*\*\*\*") as caught:
+    with pytest.raises(NotPushed, match=r"git ls-remote failed with exit code 128: .*\*\*\*") as caught:
         site.publish(**to_git(site.path / "hidden-name.git"))
     assert "hidden-name" not in caught.value.message
 
@@ -173,7 +173,9 @@ def test_git_that_hangs_is_ended(site: Site) -> None:
     site.clock = Still()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"git://127.0.0.1:{silent.getsockname()[1]}/x.git"
-        with pytest.raises(DeadlinePassed, match=r"git ls-remote did not end within what was left of 2 s") as caught:
+        with pytest.raises(
+            DeadlinePassed, match=r"git ls-remote did not finish within the time limit of 2 s"
+        ) as caught:
             site.publisher(seconds=2, **to_git(url), files=()).publish()
     assert caught.value.exit_code == 75
 
@@ -190,7 +192,7 @@ def test_a_command_gets_a_directory_with_all_of_it(site: Site) -> None:
 
 def test_a_command_is_run_again_only_if_something_has_changed_or_it_failed(site: Site) -> None:
     counting = f"echo {{source}} >> {site.path}/count; test -e {site.path}/ready"
-    with pytest.raises(NotShipped, match="the command ended with 1"):
+    with pytest.raises(NotShipped, match="the command failed with exit code 1"):
         site.publish(to="command", command=counting)
     (site.path / "ready").write_text("")
     assert site.publish(to="command", command=counting).shipped
@@ -199,14 +201,14 @@ def test_a_command_is_run_again_only_if_something_has_changed_or_it_failed(site:
 
 
 def test_what_a_command_says_is_told_without_secrets(site: Site) -> None:
-    with pytest.raises(NotShipped, match=r"ended with 3: no, \*\*\*$"):
+    with pytest.raises(NotShipped, match=r"failed with exit code 3: no, \*\*\*$"):
         site.publish(to="command", command="echo no, open sesame >&2; : {source}; exit 3")
     assert site.publish(to="command", command="echo took {train} {source}; echo open sesame").detail == "***"
 
 
 def test_a_command_that_hangs_is_ended(site: Site) -> None:
     site.clock = Still()
-    with pytest.raises(DeadlinePassed, match=r"the command did not end within what was left of 0\.7 s"):
+    with pytest.raises(DeadlinePassed, match=r"the command did not finish within the time limit of 0\.7 s"):
         site.publisher(seconds=0.7, to="command", command="sleep 60; : {source}").publish()
 
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from opsctl.calc.closed_form import renewal
-from opsctl.calc.sensitivity import Summary, knobs, run, summary
+from opsctl.calc.sensitivity import Summary, rank_knobs, run, summary
 from opsctl.calc.simulation import SimulationSetup, simulate
 from opsctl.errors import InputError
 
@@ -138,7 +138,7 @@ def test_a_train_waits_where_more_nodes_are_out_than_there_are_spares() -> None:
 def test_the_knob_that_helps_most_is_the_one_that_costs_most() -> None:
     setup = replace(PLAIN, nodes=48, days=30, queue_h=10, task_h=20)
     outcomes = run(setup, 10)
-    found = knobs(setup, outcomes)
+    found = rank_knobs(setup, outcomes)
     assert found[0].change == "half the wait in the queue"
     assert [knob.gain for knob in found] == sorted((knob.gain for knob in found), reverse=True)
     assert found[0].gain > 10 * found[0].error

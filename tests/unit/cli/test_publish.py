@@ -77,7 +77,7 @@ def test_a_webhook_that_cannot_be_read_publishes_nothing(place: Place) -> None:
     (place.path / "webhook").unlink()
     code, text = place.opsctl()
     assert code == 1
-    assert text.count("not published: nothing is published while a secret is not known: webhook_file") == 2
+    assert text.count("not published: nothing is published: a configured secret cannot be read: webhook_file") == 2
     assert not place.out.exists()
 
 

@@ -37,7 +37,7 @@ def refusal(place: Path, *words: object) -> str:
 def test_a_page_for_the_terminal(tmp_path: Path) -> None:
     rough(tmp_path)
     lines = [line.rstrip() for line in typed(tmp_path, "gpt").splitlines()]
-    assert lines[0] == "gpt: 45.2% of 55m 20s was training; the most went to queue (11m)"
+    assert lines[0] == "gpt: 45.2% of 55m 20s was training; largest loss: queue (11m)"
     assert ["training", "25m", "45.2%", 18 * "█"] in [line.split() for line in lines]
     assert any(line.startswith("7_1.0") and "node-failed" in line and "1 to 100" in line for line in lines)
 
@@ -63,7 +63,7 @@ def test_a_page_is_written_and_what_it_says_is_said(tmp_path: Path) -> None:
     rough(tmp_path)
     page = tmp_path / "report.html"
     assert typed(tmp_path, "gpt", "--html", page) == (
-        f"{page}: 45.2% of 55m 20s was training; the most went to queue (11m)\n"
+        f"{page}: 45.2% of 55m 20s was training; largest loss: queue (11m)\n"
     )
     assert page.read_text().startswith("<!doctype html>")
 
@@ -117,7 +117,7 @@ def test_a_attempt_that_goes_on_ends_now(tmp_path: Path) -> None:
     assert report.notes == ()
     later = train.report(1000)
     assert later.buckets[Bucket.HANG] == pytest.approx(840)
-    assert later.notes == ("7_1.0 has told of no step for 14m: opsctl status says whether it runs",)
+    assert later.notes == ("7_1.0 has logged no step for 14m: opsctl status shows whether the attempt still runs",)
 
 
 def test_a_attempt_that_nobody_finalized_ends_when_the_next_begins(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_attempt_that_nobody_finalized_ends_when_the_next_begins(tmp_path: Pat
     train.start(400, "7_2.0")
     train.steps(460, 1, 20)
     report = train.report(660)
-    assert (report.buckets[Bucket.HANG], report.buckets[Bucket.TWICE]) == (pytest.approx(240), pytest.approx(100))
+    assert (report.buckets[Bucket.HANG], report.buckets[Bucket.REPEATED]) == (pytest.approx(240), pytest.approx(100))
 
 
 def test_a_log_that_was_rotated_is_read_with_what_lies_beside_it(tmp_path: Path) -> None:
@@ -155,7 +155,9 @@ def test_what_a_log_does_not_hold_any_more_is_unknown_and_said_to_be(tmp_path: P
     train = rough(tmp_path)
     train.run.main_log.write_bytes(b"".join(train.run.main_log.read_bytes().splitlines(keepends=True)[150:]))
     report = train.report(99999)
-    assert report.notes == ("the log of 2 attempts is gone, in whole or in part: what it told is unknown",)
+    assert report.notes == (
+        "the log of 2 attempts is missing, in whole or in part: the steps in that part are unknown",
+    )
     assert report.buckets[Bucket.EFFECTIVE] == pytest.approx(510)  # nobody knows that step 100 had been done before
     assert report.buckets[Bucket.UNKNOWN] == pytest.approx(24 * 60 + 20 + 120 + 490)
     assert sum(report.buckets.values()) == pytest.approx(report.wall_s)

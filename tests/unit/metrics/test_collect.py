@@ -74,11 +74,11 @@ def test_what_is_known_of_a_running_train(place: Place) -> None:
     assert {key: found.get(key) for key in expected} == expected
 
 
-def test_every_metric_is_told_of_a_train_of_which_all_is_known(place: Place) -> None:
+def test_complete_train_has_every_metric(place: Place) -> None:
     assert {key[0] for key in told(place)} == set(FAMILIES)
 
 
-def test_the_wall_clock_is_told_by_what_it_was_spent_on(place: Place) -> None:
+def test_wall_clock_by_cause(place: Place) -> None:
     found = told(place)
     spent = {key[2]: value for key, value in found.items() if key[0] == "opsctl_train_spent_seconds"}
     assert set(spent) == {bucket.value for bucket in Bucket}
@@ -88,7 +88,7 @@ def test_the_wall_clock_is_told_by_what_it_was_spent_on(place: Place) -> None:
     assert "opsctl_train_spent_seconds" in verb(place)
 
 
-def test_without_slurm_there_are_no_states_and_all_that_files_tell(place: Place) -> None:
+def test_without_slurm_only_file_metrics(place: Place) -> None:
     place.queue.rows = None
     found = told(place)
     assert found["opsctl_slurm_up",] == 0
@@ -201,7 +201,7 @@ def asked() -> list[str]:
     return [target["expr"] for panel in panels for target in panel["targets"]]
 
 
-def test_the_dashboard_asks_for_nothing_that_there_is_not() -> None:
+def test_dashboard_queries_existing_metrics() -> None:
     names = {name for expr in asked() for name in re.findall(r"opsctl_\w+", expr)}
     assert names - set(FAMILIES) == set()
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from opsctl.publish.redaction import Secrets, UnreadableSecret, gather
+from opsctl.publish.redaction import Secrets, UnreadableSecret, gather_secrets
 from opsctl.publish.staging import DeadlinePassed
 from opsctl.settings.alerts import AlertSettings
 from tests.unit.publish.conftest import EVENTS, Site
@@ -38,7 +38,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Secrets:
     (tmp_path / "more").write_text("third secret\n\nexport SOURCED='by the body'\n")
     env = {"HF_TOKEN": "not-of-a-known-make", "WANDB_API_KEY": "0123456789abcdef", "TOKENIZER_PATH": "/data/tokenizer"}
     more = [str(tmp_path / "more")]
-    return gather(alerts(tmp_path), more, of_process=env, of_train={"MY_PASSWORD": "of the train"})
+    return gather_secrets(alerts(tmp_path), more, of_process=env, of_train={"MY_PASSWORD": "of the train"})
 
 
 PLANTED = [
@@ -59,7 +59,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_a_configured_secret_is_struck_out_in_each_of_its_forms(known: Secrets, planted: str) -> None:
+def test_configured_secret_is_struck_out_in_all_forms(known: Secrets, planted: str) -> None:
     struck = known.strike_text(f"before {planted} after\n")
     assert planted not in struck
     assert struck.startswith("before ")
@@ -95,7 +95,7 @@ def test_what_looks_like_a_secret_is_struck_out(planted: str) -> None:
         ("aws_secret_access_key = abcd/efgh+ijkl", "aws_secret_access_key = ***"),
     ],
 )
-def test_what_is_named_a_secret_is_struck_out_and_its_name_stays(line: str, struck: str) -> None:
+def test_value_of_a_secret_name_is_struck_out(line: str, struck: str) -> None:
     assert Secrets(frozenset()).strike_text(line) == struck
 
 
@@ -117,10 +117,10 @@ def test_what_is_no_secret_stays(known: Secrets, line: str) -> None:
 def test_a_secret_that_cannot_be_had_stops_it_all(tmp_path: Path) -> None:
     rules = alerts(tmp_path)
     (tmp_path / "webhook").unlink()
-    with pytest.raises(UnreadableSecret, match=r"while a secret is not known: webhook_file: .*No such file"):
-        gather(rules, [], of_train={}, of_process={})
-    with pytest.raises(UnreadableSecret, match=r"secret is not known: /nowhere: No such file"):
-        gather(AlertSettings(), ["/nowhere"], of_train={}, of_process={})
+    with pytest.raises(UnreadableSecret, match=r"a configured secret cannot be read: webhook_file: .*No such file"):
+        gather_secrets(rules, [], of_train={}, of_process={})
+    with pytest.raises(UnreadableSecret, match=r"secret cannot be read: /nowhere: No such file"):
+        gather_secrets(AlertSettings(), ["/nowhere"], of_train={}, of_process={})
 
 
 @given(before=st.binary(max_size=40), secret=st.binary(min_size=4, max_size=40), after=st.binary(max_size=40))
@@ -131,7 +131,7 @@ def test_no_secret_is_left_whatever_stands_around_it(before: bytes, secret: byte
     assert count >= 1
 
 
-def test_a_log_is_published_without_its_secrets_and_their_number_is_told(site: Site) -> None:
+def test_log_is_published_without_secrets(site: Site) -> None:
     site.write("logs/main_log.txt", "login with open sesame\nand hf_abcdefghijklmnopqrstuvwxyz012345\n")
     item = next(item for item in site.publish().items if item.name == "logs/main_log.txt")
     assert site.out()["logs/main_log.txt"] == b"login with ***\nand ***\n"
@@ -143,7 +143,7 @@ def test_a_binary_that_holds_a_secret_is_refused(site: Site) -> None:
     site.write(name, EVENTS + b"open sesame" + EVENTS)
     done = site.publish()
     assert [item.why for item in done.items if item.name == name] == [
-        "holds a secret, which cannot be struck out of such a file"
+        "holds a secret, which cannot be struck out of a binary file"
     ]
     assert name not in site.out()
 
@@ -163,7 +163,7 @@ def test_a_secret_is_not_cut_in_half_where_a_log_is_cut(site: Site) -> None:
     assert text.endswith(b"***\n" + b"after\n" * 50)
 
 
-def test_a_secret_that_becomes_known_later_is_taken_out_of_what_was_published(site: Site) -> None:
+def test_new_secret_is_removed_from_published_files(site: Site) -> None:
     site.write("logs/pulse.log", "the word is abracadabra\n")
     site.write("metrics/tensorboard/events.out.tfevents.1", EVENTS + b"abracadabra")
     site.publish()
@@ -174,7 +174,7 @@ def test_a_secret_that_becomes_known_later_is_taken_out_of_what_was_published(si
     assert "metrics/tensorboard/events.out.tfevents.1" not in site.out()
 
 
-def test_a_copy_whose_source_is_gone_goes_too_when_another_secret_becomes_known(site: Site) -> None:
+def test_new_secret_removes_copies_without_source(site: Site) -> None:
     site.write("logs/pulse.log", "the word is abracadabra\n")
     site.publish()
     (site.run.path / "logs/pulse.log").unlink()
@@ -183,10 +183,12 @@ def test_a_copy_whose_source_is_gone_goes_too_when_another_secret_becomes_known(
     site.known = frozenset({b"abracadabra"})
     done = site.publish(max_file="1M")
     assert "logs/pulse.log" not in site.out()
-    assert [item.name for item in done.items if item.why.startswith("its source is gone")] == ["logs/pulse.log"]
+    assert [item.name for item in done.items if item.why.startswith("its source no longer exists")] == [
+        "logs/pulse.log"
+    ]
 
 
-def test_that_it_is_to_go_is_remembered_by_whoever_runs_out_of_time(site: Site) -> None:
+def test_pending_removal_survives_the_deadline(site: Site) -> None:
     site.write("logs/pulse.log", "the word is abracadabra\n")
     site.publish()
     (site.run.path / "logs/pulse.log").unlink()
@@ -199,12 +201,12 @@ def test_that_it_is_to_go_is_remembered_by_whoever_runs_out_of_time(site: Site) 
 
 def test_another_environment_makes_nothing_anew(tmp_path: Path) -> None:
     def digest(env: dict[str, str]) -> str:
-        return gather(AlertSettings(), [], of_train={}, of_process=env).digest
+        return gather_secrets(AlertSettings(), [], of_train={}, of_process=env).digest
 
     assert digest({"HF_TOKEN": "not-of-a-known-make"}) == digest({})
 
 
-def test_what_is_kept_of_secrets_is_for_the_owner_alone(site: Site) -> None:
+def test_secret_digest_is_private(site: Site) -> None:
     site.publish()
     state = site.run.path / "publish" / "state.json"
     assert state.stat().st_mode & 0o777 == 0o600

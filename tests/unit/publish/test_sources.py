@@ -84,11 +84,11 @@ def test_of_a_large_log_the_end_is_published_and_the_gap_is_named(site: Site) ->
     assert rest[-1] == "iteration 9999/ 99999 |"
     assert len(text) <= 1024 + 80
     size = (site.run.path / "logs/main_log.txt").stat().st_size
-    assert first == f"[opsctl: some {size - sum(len(line) + 1 for line in rest)} bytes before this are left out]"
+    assert first == f"[opsctl: about {size - sum(len(line) + 1 for line in rest)} bytes before this line are left out]"
     assert next(item.left_out for item in done.items if item.name == "logs/main_log.txt") == size - 1024
 
 
-def test_what_cannot_be_cut_is_not_published_when_it_is_too_large(site: Site) -> None:
+def test_large_binary_file_is_not_published(site: Site) -> None:
     done = site.publish(max_file="1K")
     name = "metrics/tensorboard/events.out.tfevents.1"
     assert (why(done, name), name in site.out()) == ("larger than 1024 bytes", False)
@@ -112,7 +112,7 @@ def test_checkpoints_are_not_published_whatever_is_asked_for(site: Site) -> None
 def test_a_link_that_leads_out_is_not_followed(site: Site) -> None:
     (site.path / "private.txt").write_text("mine\n")
     (site.run.path / "logs/a.txt").symlink_to(site.path / "private.txt")
-    assert why(site.publish(), "logs/a.txt") == "leads out of the run directory"
+    assert why(site.publish(), "logs/a.txt") == "points outside the run directory"
     assert "logs/a.txt" not in site.out()
 
 
@@ -125,7 +125,7 @@ def test_what_is_hidden_is_nobody_elses_business(site: Site) -> None:
 
 def test_the_place_is_never_among_the_trains(site: Site) -> None:
     for place in (site.run.path.parent, site.run.path, site.run.path / "logs", site.run.path.parent / "x"):
-        with pytest.raises(InputError, match="lies where trains are"):
+        with pytest.raises(InputError, match="lies inside the directory of the trains"):
             site.publish(path=str(place))
     assert site.run.main_log.read_bytes() == ALL["logs/main_log.txt"]
 
@@ -157,7 +157,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(site: Site) -> None:
     assert set(actions(site.publisher().plan()).values()) == {"unchanged"}
 
 
-def test_out_of_time_what_is_done_stays_and_the_next_call_goes_on(site: Site) -> None:
+def test_next_call_continues_after_the_deadline(site: Site) -> None:
     class Hands(type(site.clock)):  # type: ignore[misc]  # the class of the real one
         seconds = 0.0
 
@@ -166,7 +166,7 @@ def test_out_of_time_what_is_done_stays_and_the_next_call_goes_on(site: Site) ->
             return self.seconds
 
     site.clock = Hands()
-    with pytest.raises(DeadlinePassed, match="not published within 9 s; the next call goes on from here"):
+    with pytest.raises(DeadlinePassed, match="not published within 9 s; the next call continues from here"):
         site.publisher(seconds=9).publish()
     done = set(site.out())
     assert 0 < len(done) < len(ALL)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opsctl.guard.outcome import Outcome
 from opsctl.model import JobState
-from opsctl.report.attempts import AttemptFacts, collect_attempts, with_jobs
+from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts
 from opsctl.report.sacct import JobRun
 from tests.support.made_reports import BEGIN, Train
 
@@ -16,7 +16,7 @@ def job(name: str, begin: float, end: float) -> JobRun:
     return JobRun(job=name, state=JobState.NODE_FAIL, submitted=None, begin=begin, end=end, nodes="node001")
 
 
-def test_a_attempt_began_when_its_own_record_says_though_the_journal_was_late(tmp_path: Path) -> None:
+def test_attempt_begins_at_the_time_of_its_record(tmp_path: Path) -> None:
     train = Train(tmp_path)
     train.submit(0)
     train.start(10, "7_1.0")
@@ -27,26 +27,26 @@ def test_a_attempt_began_when_its_own_record_says_though_the_journal_was_late(tm
     assert attempt.begin == BEGIN.timestamp() + 5
 
 
-def test_a_attempt_that_nobody_finalized_ended_when_accounting_says() -> None:
-    (attempt,) = with_jobs([AttemptFacts(attempt="7_1.0", nodes="", begin=1000.0)], [job("7_1", 1001, 1500)])
+def test_unfinalized_attempt_ends_as_in_accounting() -> None:
+    (attempt,) = add_jobs([AttemptFacts(attempt="7_1.0", nodes="", begin=1000.0)], [job("7_1", 1001, 1500)])
     assert (attempt.begin, attempt.end, attempt.outcome) == (1000, 1500, "NODE_FAIL")
 
 
-def test_a_job_of_the_same_id_hours_later_is_another_one() -> None:
-    (attempt,) = with_jobs([AttemptFacts(attempt="7_1.0", nodes="", begin=1000.0)], [job("7_1", 9000, 9500)])
+def test_later_job_with_same_id_is_another_attempt() -> None:
+    (attempt,) = add_jobs([AttemptFacts(attempt="7_1.0", nodes="", begin=1000.0)], [job("7_1", 9000, 9500)])
     assert attempt.end is None
 
 
-def test_what_the_journal_finalized_accounting_does_not_change() -> None:
+def test_finalized_attempt_ignores_accounting() -> None:
     known = AttemptFacts(attempt="7_1.0", nodes="", begin=1000.0, end=1400.0, outcome=Outcome.DEADLINE)
-    assert with_jobs([known], [job("7_1", 1001, 1500)]) == [known]
+    assert add_jobs([known], [job("7_1", 1001, 1500)]) == [known]
 
 
-def test_a_attempt_that_only_accounting_knows_stands_where_it_began() -> None:
+def test_attempt_from_accounting_is_in_order_of_start() -> None:
     known = [
         AttemptFacts(attempt="7_1.0", nodes="", begin=1000.0, end=1400.0),
         AttemptFacts(attempt="7_3.0", nodes="", begin=3000.0),
     ]
-    attempt_factses = with_jobs(known, [job("7_2", 2000, 2100)])
-    assert [attempt.attempt for attempt in attempt_factses] == ["7_1.0", "7_2.0", "7_3.0"]
-    assert attempt_factses[1].why == "only Slurm knows of it"
+    attempts = add_jobs(known, [job("7_2", 2000, 2100)])
+    assert [attempt.attempt for attempt in attempts] == ["7_1.0", "7_2.0", "7_3.0"]
+    assert attempts[1].why == "only Slurm's accounting has this attempt"

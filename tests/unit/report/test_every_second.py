@@ -17,22 +17,24 @@ NUMBERS = st.one_of(
 )
 TIMES = st.floats(-1e4, 1e4)
 LINES = st.builds(
-    LogStep, step=st.integers(0, 10**15 - 1) | st.integers(0, 50), seconds=NUMBERS, low=NUMBERS, high=NUMBERS,
-    batch=st.integers(0, 10), stall=NUMBERS, evaluated=st.integers(0, 1),
+    LogStep, step=st.integers(0, 10**15 - 1) | st.integers(0, 50), step_s=NUMBERS, earliest=NUMBERS, latest=NUMBERS,
+    batch=st.integers(0, 10), stall_s=NUMBERS, evaluated=st.integers(0, 1),
 )  # fmt: skip
 
 
 @st.composite
 def parts(draw: st.DrawFn) -> LogPart:
-    part = LogPart(first_stamp=draw(NUMBERS), last_stamp=draw(NUMBERS), stall=draw(NUMBERS), fine=draw(st.booleans()))
+    part = LogPart(
+        first_stamp=draw(NUMBERS), last_stamp=draw(NUMBERS), stall_s=draw(NUMBERS), has_fractions=draw(st.booleans())
+    )
     for line in draw(st.lists(LINES, max_size=8)):
         part.add(line)
     return part
 
 
 LIVES = st.builds(
-    AttemptSpan, begin=TIMES, end=TIMES, ending=st.sampled_from(SpanEnd), told=parts(), nodes=st.integers(0, 2),
-    last_word=NUMBERS, is_torn=st.booleans(),
+    AttemptSpan, begin=TIMES, end=TIMES, ending=st.sampled_from(SpanEnd), log=parts(), nodes=st.integers(0, 2),
+    last_output=NUMBERS, is_truncated=st.booleans(),
 )  # fmt: skip
 WAITS = st.builds(IdleSpan, begin=TIMES, end=TIMES, bucket=st.sampled_from(Bucket))
 
@@ -55,13 +57,13 @@ def lived(*lines: LogStep, end: float = 1000.0, ending: SpanEnd = SpanEnd.LEFT, 
     for line in lines:
         part.add(line)
         if math.isnan(part.first_stamp):
-            part.first_stamp = line.low
-    return AttemptSpan(begin=0.0, end=end, ending=ending, told=part, **more)
+            part.first_stamp = line.earliest
+    return AttemptSpan(begin=0.0, end=end, ending=ending, log=part, **more)
 
 
 def line(step: int, at: float = math.nan, seconds: float = 10.0, **more: float) -> LogStep:
-    fields = {"batch": 16, "stall": math.nan, "evaluated": 0, "low": at, "high": at, **more}
-    return LogStep(step=step, seconds=seconds, **fields)
+    fields = {"batch": 16, "stall_s": math.nan, "evaluated": 0, "earliest": at, "latest": at, **more}
+    return LogStep(step=step, step_s=seconds, **fields)
 
 
 def spent(*attempts: AttemptSpan, end: float | None = None) -> dict[str, float]:
@@ -74,7 +76,7 @@ def spent(*attempts: AttemptSpan, end: float | None = None) -> dict[str, float]:
 STEADY = [line(step, 100 + 10 * step) for step in range(1, 11)]
 
 
-def test_a_attempt_that_ends_with_its_last_step_is_start_up_and_training() -> None:
+def test_attempt_without_tail_is_start_up_and_training() -> None:
     assert spent(lived(*STEADY, end=200)) == {"start-up": 100, "training": 100}
 
 
@@ -89,90 +91,88 @@ def test_a_attempt_that_ends_with_its_last_step_is_start_up_and_training() -> No
         (SpanEnd.OPEN, 600, "hang until noticed"),
     ],
 )
-def test_what_follows_the_last_step_depends_on_how_the_attempt_ended(
-    ending: SpanEnd, after: float, bucket: str
-) -> None:
+def test_tail_depends_on_the_ending(ending: SpanEnd, after: float, bucket: str) -> None:
     floats = spent(lived(*STEADY, end=200 + after, ending=ending))
     assert floats == {"start-up": 100, "training": 100, bucket: after}
 
 
-def test_a_save_that_older_megatrons_count_into_the_next_step_is_a_checkpoint() -> None:
-    slow = line(11, 250, seconds=50.0, stall=math.inf)
+def test_save_inside_the_next_step_is_a_checkpoint() -> None:
+    slow = line(11, 250, seconds=50.0, stall_s=math.inf)
     assert spent(lived(*STEADY, slow, end=250)) == {"start-up": 100, "training": 110, "checkpoints": 40}
 
 
-def test_a_save_of_known_length_leaves_the_rest_of_a_long_step_to_slow_steps() -> None:
-    slow = line(11, 250, seconds=50.0, stall=25.0)
+def test_long_step_beyond_a_known_save_is_slow() -> None:
+    slow = line(11, 250, seconds=50.0, stall_s=25.0)
     assert spent(lived(*STEADY, slow, end=250)) == {
         "start-up": 100, "training": 110, "checkpoints": 25, "slow steps": 15,
     }  # fmt: skip
 
 
-def test_an_evaluation_between_two_steps_is_one() -> None:
+def test_evaluation_between_steps() -> None:
     later = line(11, 260, evaluated=1)
     assert spent(lived(*STEADY, later, end=260)) == {"start-up": 100, "training": 110, "evaluation": 50}
 
 
-def test_times_in_whole_seconds_do_not_make_healthy_steps_slow() -> None:
+def test_whole_second_stamps_make_no_slow_steps() -> None:
     steps = [line(n, math.floor(100 + 3.4 * n), seconds=3.4) for n in range(1, 101)]
     attempt = lived(*steps, end=440)
-    attempt.told.fine = False
+    attempt.log.has_fractions = False
     assert spent(attempt)["training"] == pytest.approx(340, abs=1)
 
 
-def test_a_clock_that_is_put_back_an_hour_goes_on_from_there() -> None:
+def test_clock_set_back_an_hour_continues() -> None:
     steps = [line(n, 100 + 10 * n + 50 * (n > 8) - 3600 * (n > 5), evaluated=int(n == 9)) for n in range(1, 11)]
     floats = spent(lived(*steps, end=260, ending=SpanEnd.BROKE))
     assert floats == {"start-up": 100, "training": 100, "evaluation": 50, "hang until noticed": 10}
 
 
-def test_a_log_in_another_time_zone_is_understood() -> None:
+def test_log_in_another_time_zone() -> None:
     steps = [line(n, 100 + 10 * n + 7200) for n in range(1, 11)]
     assert spent(lived(*steps, end=200)) == {"start-up": 100, "training": 100}
 
 
-def test_a_date_in_a_text_is_no_time_of_the_attempt() -> None:
-    steps = [line(1, 110), line(2, math.nan, low=-5e8, high=-5e8), line(3, 130)]
+def test_date_in_a_text_is_ignored() -> None:
+    steps = [line(1, 110), line(2, math.nan, earliest=-5e8, latest=-5e8), line(3, 130)]
     assert spent(lived(*steps, end=130)) == {"start-up": 100, "training": 30}
 
 
-def test_a_slow_attempt_on_as_many_nodes_is_slow_and_one_on_fewer_is_not() -> None:
+def test_slow_steps_compare_equal_node_counts() -> None:
     slow = [line(n, 1100 + 15 * (n - 10), seconds=15.0) for n in range(11, 15)]
     first, second = lived(*STEADY, end=200, nodes=4), lived(*slow, end=160, nodes=4)
-    moved = AttemptSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, told=second.told, nodes=4)
+    moved = AttemptSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, log=second.log, nodes=4)
     assert spent(first, moved, end=1160)["slow steps"] == pytest.approx(20)
-    moved = AttemptSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, told=second.told, nodes=2)
+    moved = AttemptSpan(begin=1000.0, end=1160.0, ending=SpanEnd.LEFT, log=second.log, nodes=2)
     assert "slow steps" not in spent(first, moved, end=1160)
 
 
-def test_a_line_tells_of_all_steps_since_the_one_before() -> None:
+def test_line_covers_all_steps_since_the_last_line() -> None:
     steps = [line(n, 100 + 10 * n) for n in (10, 20, 30)]
     assert spent(lived(*steps, end=400)) == {"start-up": 100, "training": 300}
 
 
-def test_of_a_line_some_of_whose_steps_were_done_before_only_the_rest_is_new() -> None:
+def test_line_with_some_repeated_steps() -> None:
     first = lived(*(line(n, 100 + 10 * n) for n in (10, 20, 30, 35)), end=450, ending=SpanEnd.BROKE)
     again = lived(*(line(n, 500 + 10 * (n - 20)) for n in (30, 40)), end=700)
-    second = AttemptSpan(begin=500.0, end=700.0, ending=SpanEnd.LEFT, told=again.told)
+    second = AttemptSpan(begin=500.0, end=700.0, ending=SpanEnd.LEFT, log=again.log)
     assert spent(first, second, end=700)["done twice"] == pytest.approx(100 + 50)
 
 
-def test_the_time_of_a_save_of_unknown_length_between_two_steps_is_a_checkpoint() -> None:
-    later = line(11, 260, stall=math.inf)
+def test_save_of_unknown_length_is_a_checkpoint() -> None:
+    later = line(11, 260, stall_s=math.inf)
     assert spent(lived(*STEADY, later, end=260)) == {"start-up": 100, "training": 110, "checkpoints": 50}
 
 
-def test_an_evaluation_that_is_counted_into_a_step_is_one() -> None:
+def test_evaluation_inside_a_step() -> None:
     slow = line(11, 250, seconds=50.0, evaluated=1)
     assert spent(lived(*STEADY, slow, end=250)) == {"start-up": 100, "training": 110, "evaluation": 40}
 
 
 @pytest.mark.parametrize(("after", "bucket"), [(290, "unknown"), (310, "hang until noticed")])
-def test_of_long_steps_the_third_that_does_not_come_is_a_hang(after: float, bucket: str) -> None:
+def test_three_missing_long_steps_are_a_hang(after: float, bucket: str) -> None:
     slow = [line(n, 100 + 100 * n, seconds=100.0) for n in range(1, 5)]
     floats = spent(lived(*slow, end=500 + after, ending=SpanEnd.OPEN))
     assert floats == {"start-up": 100, "training": 400, bucket: after}
 
 
-def test_a_attempt_that_did_no_step_is_start_up() -> None:
+def test_attempt_without_steps_is_start_up() -> None:
     assert spent(lived(end=70, ending=SpanEnd.BROKE)) == {"start-up": 70}

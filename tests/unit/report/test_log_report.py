@@ -42,19 +42,19 @@ def test_the_spike_of_the_13b_training_is_in_the_curve() -> None:
     assert report.step_s == pytest.approx(22.1817)
 
 
-def test_lines_that_are_missing_are_held_to_have_taken_the_usual_time() -> None:
+def test_missing_lines_take_the_usual_time() -> None:
     """Of the excerpt's last line nothing is known but its ten steps; 14,600 lie between it and the line before."""
     report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
     assert report.buckets[Bucket.SLOW] == 0
     assert report.buckets[Bucket.EFFECTIVE] == pytest.approx((43680 - 29010) * 22.18, rel=0.001)
-    assert report.notes[-1] == "14,600 steps are not in the log: they are assumed to have taken the usual time"
+    assert report.notes[-1] == "14,600 steps are missing in the log; the report assumes the usual time for them"
 
 
-def test_of_a_log_without_times_nobody_knows_the_share_of_the_wall_clock() -> None:
+def test_log_without_times_has_no_ettr() -> None:
     report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
     assert (report.ettr, report.ettr_without_queue) == (None, None)
     assert render_headline(report) == (
-        "100.0% of 3d 18h of steps and saves was new steps; how long it took in all is not known"
+        "100.0% of 3d 18h of steps and saves was new steps; the wall-clock time is unknown"
     )
 
 
@@ -67,16 +67,18 @@ def steps(first: int, last: int) -> str:
     return "".join(map(LINE.format, range(first, last + 1)))
 
 
-def test_a_step_that_goes_back_is_another_attempt_and_work_done_twice(tmp_path: Path) -> None:
+def test_step_going_back_starts_another_attempt(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 30) + "Traceback\n" + steps(21, 40))
     report = report_log(log, None, NOW)
     assert spent(report) == {"training": 400, "done twice": 100}
     assert [attempt.outcome for attempt in report.attempts] == ["broke off", ""]
-    assert report.notes == ("the log tells no times: only what steps and saves took is known; --sacct tells more",)
+    assert report.notes == (
+        "the log has no times: only the time of steps and saves is known; --sacct FILE adds the rest",
+    )
 
 
-def test_megatrons_own_times_tell_what_lay_between_two_attempts(tmp_path: Path) -> None:
+def test_megatron_times_show_the_time_between_attempts(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
         "[before the start of training step] datetime: 2021-08-08 00:00:00\n"
@@ -103,7 +105,7 @@ SACCT = """JobID|State|Submit|Start|End|NodeList
 """
 
 
-def test_sacct_tells_the_queue_and_the_rest_of_each_attempt(tmp_path: Path) -> None:
+def test_sacct_adds_queue_and_tails(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 30) + steps(21, 50))
     report = report_log(log, parse_sacct(SACCT, "it"), NOW)
@@ -124,7 +126,7 @@ def test_sacct_in_columns_is_the_same() -> None:
     assert parse_sacct(text, "it") == parse_sacct(SACCT, "it")
 
 
-def test_times_in_the_log_say_which_job_wrote_it_though_another_wrote_nothing(tmp_path: Path) -> None:
+def test_log_times_select_the_job(tmp_path: Path) -> None:
     log = tmp_path / "log"
     at = datetime.fromisoformat("2026-02-01 02:03")
     lines = [f" [{at + timedelta(seconds=10 * n)}]" + LINE.format(n) for n in range(1, 31)]
@@ -138,16 +140,16 @@ def test_times_in_the_log_say_which_job_wrote_it_though_another_wrote_nothing(tm
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "it: is empty"),
-        ("JobID|State\n1|RUNNING\n", "it: has no column start, end in its first line"),
-        ("JobID|State|Start|End\n", "it: there is no job in it"),
+        ("", "it: the file is empty"),
+        ("JobID|State\n1|RUNNING\n", "it: the first line has no column start, end"),
+        ("JobID|State|Start|End\n", "it: the file has no jobs"),
         ("JobID|State|Start|End\n1|FAILED|soon|never\n2|FAILED|x|y\n",
-         "it: is not what sacct prints\n  line 2: 'soon' is not a time\n  line 3: 'x' is not a time"),
+         "it: not sacct output\n  line 2: 'soon' is not a time\n  line 3: 'x' is not a time"),
         ("JobID|State|Start|End\n1|FAILED|200|100\n",
-         "it: is not what sacct prints\n  line 2: job 1 ended before it started"),
+         "it: not sacct output\n  line 2: the end of job 1 lies before its start"),
     ],
 )  # fmt: skip
-def test_what_sacct_did_not_print_is_refused_with_what_to_type(text: str, message: str) -> None:
+def test_other_text_than_sacct_is_refused_with_a_hint(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_sacct(text, "it")
     assert caught.value.message == message
@@ -155,10 +157,10 @@ def test_what_sacct_did_not_print_is_refused_with_what_to_type(text: str, messag
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"hello\n", bytes(range(256)) * 400, b"iteration / | :" * 9999])
-def test_a_log_without_an_iteration_is_said_to_have_none(tmp_path: Path, content: bytes) -> None:
+def test_log_without_iterations_is_refused(tmp_path: Path, content: bytes) -> None:
     log = tmp_path / "log"
     log.write_bytes(content)
-    with pytest.raises(InputError, match="no iteration line in it"):
+    with pytest.raises(InputError, match="no iteration lines"):
         report_log(log, None, NOW)
 
 
@@ -166,14 +168,14 @@ def test_jobs_of_which_none_has_started_are_refused(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 3))
     jobs = parse_sacct("JobID|State|Start|End\n1|PENDING|Unknown|Unknown\n", "it")
-    with pytest.raises(InputError, match="none of its jobs has started"):
+    with pytest.raises(InputError, match="no job has started"):
         report_log(log, jobs, NOW)
 
 
 def test_since_in_a_log_without_times_is_refused(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 3))
-    with pytest.raises(InputError, match="no times in this log"):
+    with pytest.raises(InputError, match="this log has no times"):
         report_log(log, None, NOW, since=NOW)
 
 
@@ -184,7 +186,7 @@ def test_binary_rubbish_is_no_sacct(tmp_path: Path) -> None:
         read_sacct(path)
 
 
-def test_a_packed_log_is_read_and_one_that_is_cut_short_is_told(tmp_path: Path) -> None:
+def test_packed_log_is_read_and_truncated_one_refused(tmp_path: Path) -> None:
     whole = (CORPUS / "logs/tr1-13b.txt").read_bytes()
     (tmp_path / "log.gz").write_bytes(gzip.compress(whole))
     assert (
@@ -192,7 +194,7 @@ def test_a_packed_log_is_read_and_one_that_is_cut_short_is_told(tmp_path: Path) 
     )
     for broken in (gzip.compress(whole)[:-100], b"iteration"):
         (tmp_path / "log.gz").write_bytes(broken)
-        with pytest.raises(InputError, match="is cut short, or not a gzip file"):
+        with pytest.raises(InputError, match="truncated, or not a gzip file"):
             report_log(tmp_path / "log.gz", None, NOW)
 
 
@@ -202,7 +204,7 @@ def test_lines_that_end_as_on_windows_are_read_alike(tmp_path: Path) -> None:
     assert report_log(tmp_path / "log", None, NOW).buckets == report_log(CORPUS / "logs/tr1-13b.txt", None, NOW).buckets
 
 
-def test_short_jobs_one_behind_the_other_each_get_what_they_told(tmp_path: Path) -> None:
+def test_short_consecutive_jobs_get_their_own_lines(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
         "[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2)
@@ -220,17 +222,19 @@ def test_short_jobs_one_behind_the_other_each_get_what_they_told(tmp_path: Path)
     ]
 
 
-def test_jobs_of_another_time_are_held_against_the_logs_own_times(tmp_path: Path) -> None:
+def test_jobs_far_from_the_log_times_are_noted(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2))
     head = "JobID|State|Start|End\n"
     for day, number in (("01", 0), ("02", 0), ("04", 1)):  # a zone is less than a day
         jobs = parse_sacct(f"{head}1|COMPLETED|2026-02-{day}T10:00:00|2026-02-{day}T10:10:00\n", "it")
         notes = report_log(log, jobs, NOW).notes
-        assert sum("1 of 1 lives in the log lie days from these jobs" in note for note in notes) == number, day
+        assert (
+            sum("1 of 1 attempts in the log are more than a day away from all jobs" in note for note in notes) == number
+        ), day
 
 
-def test_a_log_over_the_end_of_summer_time_takes_what_its_steps_took(tmp_path: Path) -> None:
+def test_log_over_the_end_of_summer_time(tmp_path: Path) -> None:
     at = ("02:57", "02:58", "02:59", "02:00", "02:01", "02:02")
     log = tmp_path / "log"
     log.write_text("".join(
@@ -242,7 +246,7 @@ def test_a_log_over_the_end_of_summer_time_takes_what_its_steps_took(tmp_path: P
     assert sum(report.buckets.values()) == pytest.approx(360)
 
 
-def test_the_time_of_the_line_that_tells_of_a_restart_is_the_new_lifes(tmp_path: Path) -> None:
+def test_restart_line_time_belongs_to_the_new_attempt(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
         "[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2)
@@ -260,7 +264,7 @@ def test_a_line_that_is_said_twice_counts_once(tmp_path: Path) -> None:
     assert report_log(twice, None, NOW).buckets == report_log(once, None, NOW).buckets
 
 
-def test_a_time_that_stands_well_before_a_step_tells_how_long_nothing_came(tmp_path: Path) -> None:
+def test_stamp_long_before_a_step_shows_the_gap(tmp_path: Path) -> None:
     log = tmp_path / "log"
     noise = "nothing of interest\n" * 20
     log.write_text(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from opsctl.errors import RunDirError
 from opsctl.telemetry.logs.growing_file import GrowingFile, at_tail, backwards
-from opsctl.telemetry.logs.log_lines import LONGEST_LINE, LineBuffer, LogLine, for_terminal, merge, read_line, time_of
+from opsctl.telemetry.logs.log_lines import MAX_LINE_BYTES, LineBuffer, LogLine, for_terminal, merge, read_line, time_of
 
 
 @pytest.fixture
@@ -112,11 +112,11 @@ def test_binary_rubbish_is_read_as_it_is(log):
 
 
 def test_a_dump_without_line_ends_does_not_fill_the_memory(log):
-    append(log, b"x" * (5 * LONGEST_LINE))
+    append(log, b"x" * (5 * MAX_LINE_BYTES))
     reader = GrowingFile(log)
     pieces = [*reader.read(), *reader.rest()]
-    assert b"".join(pieces) == b"x" * (5 * LONGEST_LINE)
-    assert max(map(len, pieces)) <= 2 * LONGEST_LINE
+    assert b"".join(pieces) == b"x" * (5 * MAX_LINE_BYTES)
+    assert max(map(len, pieces)) <= 2 * MAX_LINE_BYTES
 
 
 def test_a_million_lines_are_read(log):

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from opsctl.cli.logs import logs
 from opsctl.errors import InputError, OpsctlError
-from opsctl.telemetry.logs.remote_log import ATTEMPTS, RemoteLog, connect
+from opsctl.telemetry.logs.remote_log import MAX_TRIES, RemoteLog, connect
 
 
 @dataclass
@@ -193,16 +193,16 @@ def test_the_server_says_how_long_to_wait_within_reason(site, log, clock):
 def test_a_server_that_goes_on_failing_is_given_up_and_can_be_tried_later(site, log, url):
     site.data = b"one\n"
     assert list(log.read()) == [b"one"]
-    site.data, site.failures = b"one\ntwo\n", [503] * ATTEMPTS
+    site.data, site.failures = b"one\ntwo\n", [503] * MAX_TRIES
     with pytest.raises(OpsctlError) as caught:
         list(log.read())
-    assert caught.value.message == f"{url}: no answer after 6 attempts: 503 Service Unavailable"
+    assert caught.value.message == f"{url}: no answer after 6 tries: 503 Service Unavailable"
     assert list(log.read()) == [b"two"]
 
 
 def test_a_server_that_is_not_there_is_given_up(clock):
     log = connect("http://127.0.0.1:9/log", clock)
-    with pytest.raises(OpsctlError, match=r"^http://127\.0\.0\.1:9/log: no answer after 6 attempts: .*refused"):
+    with pytest.raises(OpsctlError, match=r"^http://127\.0\.0\.1:9/log: no answer after 6 tries: .*refused"):
         list(log.read())
 
 

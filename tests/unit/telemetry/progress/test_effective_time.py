@@ -25,7 +25,7 @@ ROUGH = {
 
 
 @pytest.mark.parametrize("stamps", [True, False])
-def test_every_second_of_a_rough_train_has_its_cause(tmp_path: Path, stamps: bool) -> None:
+def test_every_second_of_a_rough_train_has_a_cause(tmp_path: Path, stamps: bool) -> None:
     train = rough(tmp_path, stamps=stamps)
     if not stamps:  # then it counts when the ranks last spoke
         log = train.run.attempt_logs("7_1.0") / "node001-3.log"
@@ -37,18 +37,18 @@ def test_every_second_of_a_rough_train_has_its_cause(tmp_path: Path, stamps: boo
     assert report.wall_s == pytest.approx(sum(ROUGH.values()))
 
 
-def test_the_ratio_is_told_with_and_without_the_queue(tmp_path: Path) -> None:
+def test_ratio_with_and_without_the_queue(tmp_path: Path) -> None:
     report = rough(tmp_path).report(99999)
     assert report.ettr == pytest.approx(1500 / 3320)
     assert report.ettr_without_queue == pytest.approx(1500 / 2660)
 
 
-def test_each_attempt_has_its_steps_its_end_and_its_own_losses(tmp_path: Path) -> None:
+def test_attempts_have_steps_end_and_losses(tmp_path: Path) -> None:
     first, second = rough(tmp_path).report(99999).attempts
     assert (first.attempt, first.outcome, first.first_step, first.last_step) == ("7_1.0", "node-failed", 1, 100)
     assert (second.attempt, second.outcome, second.first_step, second.last_step) == ("7_2.0", "finished", 51, 150)
     assert first.buckets[Bucket.HANG] == pytest.approx(300)
-    assert second.buckets[Bucket.TWICE] == pytest.approx(500)
+    assert second.buckets[Bucket.REPEATED] == pytest.approx(500)
     assert sum(second.buckets.values()) == pytest.approx((second.ended - second.began).total_seconds())
 
 
@@ -59,7 +59,7 @@ def test_figures_of_the_run_are_medians_and_the_newest(tmp_path: Path) -> None:
     assert report.loss[-1].step == 150
 
 
-def test_since_cuts_the_window_and_still_knows_what_was_done_before_it(tmp_path: Path) -> None:
+def test_since_cuts_the_window_but_not_the_history(tmp_path: Path) -> None:
     report = rough(tmp_path).report(99999, since=2120)  # the second attempt's start
     assert spent(report) == {"start-up": 120, "training": 500, "done twice": 500, "slow steps": 50, "checkpoints": 30}
     assert [attempt.attempt for attempt in report.attempts] == ["7_2.0"]

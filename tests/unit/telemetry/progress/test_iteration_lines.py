@@ -23,7 +23,7 @@ def test_the_13b_line_is_read_with_milliseconds_turned_into_seconds():
     )  # fmt: skip
 
 
-def test_the_line_that_docs_tell_others_to_print_is_read(capsys):
+def test_line_in_the_docs_is_read(capsys):
     page = (CORPUS.parents[2] / "docs" / "how-to" / "foreign-trainer.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
     exec(code, {"step": 7, "last": 100, "samples": 56, "ms": 250.04, "loss": 2.5})
@@ -50,7 +50,7 @@ PREFIXES = ["", "[default7]: ", "[node-1:12]: ", " [2024-05-01 10:00:00] ", "12:
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_whatever_stands_before_the_line_is_passed_over(prefix):
+def test_any_prefix_of_a_line_is_skipped(prefix):
     assert parse(f"{prefix}iteration 7/ 10 | lm loss: 1.5 |") == Iteration(step=7, last=10, loss=1.5)
 
 

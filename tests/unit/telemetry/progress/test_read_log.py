@@ -14,7 +14,7 @@ from opsctl.report.html_page import render_page
 from opsctl.report.log_report import report_log
 from opsctl.report.sacct import JobRun, parse_sacct
 from opsctl.telemetry.progress import read_log
-from opsctl.telemetry.progress.bounded_curve import BINS, BoundedCurve
+from opsctl.telemetry.progress.bounded_curve import MAX_BINS, BoundedCurve
 from opsctl.telemetry.progress.iteration_lines import parse
 from opsctl.telemetry.progress.read_log import read_summary
 from tests.support.made_reports import rough
@@ -69,13 +69,13 @@ def test_whatever_a_log_holds_its_report_adds_up(lines: list[bytes], jobs: list[
 
 @given(steps=st.lists(st.integers(1, 10**6), unique=True, max_size=30).map(sorted))
 @settings(max_examples=50, deadline=None)
-def test_no_line_is_lost_and_none_is_read_otherwise_than_elsewhere(steps: list[int]) -> None:
+def test_whole_log_reader_agrees_with_line_parser(steps: list[int]) -> None:
     with tempfile.TemporaryDirectory() as place:
         log = Path(place) / "log"
         log.write_text("\n".join(f"[n:1]: {ITERATION.format(step)}\nnoise" for step in steps))
         (part,) = read_summary(log).parts
     lines = [parse(ITERATION.format(step)) for step in steps]
-    assert [(log_step.step, log_step.seconds) for log_step in part] == [
+    assert [(log_step.step, log_step.step_s) for log_step in part] == [
         (line.step, line.step_s) for line in lines if line
     ]
 
@@ -84,16 +84,16 @@ def test_no_line_is_lost_and_none_is_read_otherwise_than_elsewhere(steps: list[i
 def test_where_a_piece_ends_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     train = rough(tmp_path)
     whole = train.report(99999)
-    monkeypatch.setattr(read_log, "CHUNK", size)
+    monkeypatch.setattr(read_log, "CHUNK_BYTES", size)
     assert train.report(99999) == whole
 
 
-def test_of_half_a_million_values_a_curve_keeps_some_hundred_points_and_the_spike() -> None:
+def test_curve_of_many_values_is_small_with_its_spike() -> None:
     curve = BoundedCurve()
     for step in range(0, 500_000, 10):
         curve.add(step, 9.0 if step == 123_450 else 2.0)
     points = curve.points()
-    assert BINS / 2 <= len(points) <= BINS
+    assert MAX_BINS / 2 <= len(points) <= MAX_BINS
     assert max(point.high for point in points) == 9.0
     assert max(point.mean for point in points) < 2.1
     assert [point.step for point in points] == sorted(point.step for point in points)

@@ -47,14 +47,14 @@ def test_a_curve_goes_from_its_lowest_sign_to_its_highest() -> None:
     assert sparkline([0.0, 1.0], 8, ramp=ASCII) == "_@"
 
 
-def test_a_spike_and_a_nan_are_seen_however_many_values_share_a_sign() -> None:
+def test_sparkline_shows_spikes_and_nan() -> None:
     calm = [1.0] * 100
     assert sparkline([*calm, 9.0, *calm], 10).count("█") == 1
     assert sparkline([*calm[:93], math.nan, *calm], 10).count("x") == 1
     assert len(sparkline(calm, 10)) == 10
 
 
-def test_what_was_done_again_is_on_the_curve_once() -> None:
+def test_repeated_steps_are_on_the_curve_once() -> None:
     lines = [Iteration(step=step) for step in (1, 2, 3, 4, 2, 3)]
     assert [drop_repeated_step.step for drop_repeated_step in drop_repeated_steps(lines)] == [1, 2, 3]
 
@@ -65,7 +65,7 @@ def test_loss_and_tokens_are_those_of_the_newest_line(run: RunDir) -> None:
     assert (len(progress.losses), progress.losses_from, progress.losses[-1]) == (240, 160, 10 - 3.99)
 
 
-def test_lately_is_held_against_the_whole_run_not_against_what_was_just_before(run: RunDir) -> None:
+def test_usual_pace_is_over_the_whole_run(run: RunDir) -> None:
     progress = seen(run, *(line(step) for step in range(1, 3000)), *(line(s, tflops=120) for s in range(3000, 3300)))
     assert (progress.tflops, progress.usual_tflops) == (120, 150)
 
@@ -83,7 +83,7 @@ def test_a_sample_reaches_over_the_whole_log(run: RunDir) -> None:
     assert (steps[0] < 10, steps[-1] > 48_000, len(steps)) == (True, True, 64)
 
 
-def test_a_log_that_says_much_else_is_not_read_for_older_iterations(tmp_path: Path) -> None:
+def test_noisy_log_is_read_to_a_bound(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(
         line(1).encode() + b"n001: NCCL INFO nothing to see here, and much of it\n" * 600_000 + line(2).encode()
@@ -98,7 +98,7 @@ def test_the_time_left_is_unknown_without_an_end_or_a_step(run: RunDir, s: objec
     assert seen(run, line(5, s=s, last=last), pace=TaskPace()).left is None
 
 
-def test_the_time_left_has_a_range_from_the_waits_that_were_seen(run: RunDir) -> None:
+def test_time_left_has_a_range_from_past_waits(run: RunDir) -> None:
     pace = TaskPace(task_s=500, running_s=400, waits_s=(100, 300))
     left = seen(run, line(100), pace=pace).left
     assert left is not None
@@ -106,7 +106,7 @@ def test_the_time_left_has_a_range_from_the_waits_that_were_seen(run: RunDir) ->
     assert left.early < left.likely < left.late
 
 
-def test_what_the_running_task_does_not_reach_is_for_the_next_ones(run: RunDir) -> None:
+def test_later_tasks_do_the_rest(run: RunDir) -> None:
     def attempts(running_s: float) -> int:
         progress = seen(run, line(900), pace=TaskPace(task_s=100, running_s=running_s))
         assert progress.left is not None
@@ -124,7 +124,7 @@ def steps(found: NextSave) -> tuple[int | None, int | None]:
     return found.newest, found.next
 
 
-def test_a_checkpoint_is_as_old_as_its_completeness_whatever_was_noted_beside_it_later(run: RunDir) -> None:
+def test_checkpoint_age_is_from_its_completion(run: RunDir) -> None:
     saved = run.checkpoints / "step-0000050"
     saved.mkdir()
     (saved / "COMPLETE").write_text("")
@@ -133,7 +133,7 @@ def test_a_checkpoint_is_as_old_as_its_completeness_whatever_was_noted_beside_it
     assert predict_next_save(run, 60, None, newest=55).at is None
 
 
-def test_the_embedded_trainer_saves_as_it_is_told_and_at_its_end(run: RunDir) -> None:
+def test_embedded_trainer_saves_at_interval_and_end(run: RunDir) -> None:
     run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 100}}))
     names(run, "step-0000300", ".saving-step-0000400")
     assert steps(predict_next_save(run, 350, 1000)) == (300, 400)
@@ -154,6 +154,6 @@ def test_one_checkpoint_tells_nothing_of_the_next(run: RunDir) -> None:
     assert steps(predict_next_save(run, 150, 1000)) == (100, None)
 
 
-def test_settings_that_cannot_be_read_tell_nothing_of_the_next(run: RunDir) -> None:
+def test_unreadable_settings_predict_no_save(run: RunDir) -> None:
     run.trainer_config.write_text("{")
     assert predict_next_save(run, 150, None) == NextSave()
