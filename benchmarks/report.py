@@ -37,7 +37,7 @@ LINE = (
     "global batch size:  2048 | lm loss: {loss:.6E} | grad norm: {norm:.3f} | num zeros: 0.0 | number of skipped "
     "iterations:   0 | number of nan iterations:   0 | samples per second: {speed:.3f} | TFLOPs: {tflops:.2f} |\n"
 )
-SAID = (
+SAVE_LINES = (
     "[r7i6n0:0]: saving checkpoint at iteration {step:8d} to /checkpoints\n"
     "[r7i6n0:0]: [{at:%Y-%m-%d %H:%M:%S},000] [INFO] [logging.py:96:log_dist] [Rank 0] Saving model checkpoint\n"
     "[r7i6n0:0]:   successfully saved checkpoint at iteration {step:8d} to /checkpoints\n"
@@ -156,7 +156,7 @@ class Made:
     def save(self) -> Iterator[str]:
         self.spend("checkpoints", SAVE_S)
         self.saved = self.step
-        yield SAID.format(step=self.step, at=(BEGIN + timedelta(seconds=self.now - 1)).astimezone())
+        yield SAVE_LINES.format(step=self.step, at=(BEGIN + timedelta(seconds=self.now - 1)).astimezone())
 
     def last_word(self, name: str) -> None:
         path = self.run.attempt_logs(name) / "r7i6n0-0.log"

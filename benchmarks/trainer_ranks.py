@@ -185,8 +185,8 @@ def extras(bench: Bench) -> dict[str, float]:
     memory = MemoryUsage(where=bench.process.name, host_limit=99.9, gpu_limit=99.9)
     hooks = Hooks(environ, polls=first, margin_s=5.0, memory=memory)
     pulse, log = Pulse(environ, bench.process, bench.config), StepLog(bench.config, bench.process.world_size)
-    told_to = bench.config.log.model_copy(update={"tensorboard": True})
-    metrics = Metrics(told_to, environ, step=0, writes=first)
+    log_config = bench.config.log.model_copy(update={"tensorboard": True})
+    metrics = Metrics(log_config, environ, step=0, writes=first)
     spikes, state = Spikes(bench.config.spike), RunState()
 
     def around() -> None:

@@ -50,13 +50,13 @@ def make(log: Path, *, iterates: bool) -> None:
         step = 0
         while file.tell() < SIZE - len(crash):
             step += 1
-            file.writelines(said(step))
+            file.writelines(make_lines(step))
             if iterates:
                 file.write(ITERATION % (step, step * 1024))
         file.write(crash)
 
 
-def said(step: int) -> Iterator[bytes]:
+def make_lines(step: int) -> Iterator[bytes]:
     for rank in range(RANKS):
         times = (step * 7919 % 10000 / 3, rank * 31 % 1000 / 7, step % 100 / 9)
         yield NOISE % (rank // 64, rank // 8 % 8, rank, step // 60 % 60, step % 60, rank, *times, step)

@@ -101,7 +101,7 @@ def ranks() -> list[psutil.Process]:
             words = process.cmdline()[1:4]
             if words[:1] and (words[0].endswith("race/trainer.py") or "submitit.core._submit" in words):
                 found[process] = int(process.environ()["SLURM_PROCID"])
-    return sorted(found, key=lambda each: found[each])
+    return sorted(found, key=lambda process: found[process])
 
 
 def lose_power(node: str) -> None:

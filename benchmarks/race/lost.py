@@ -86,7 +86,7 @@ def account(
     """Go through a race from `begin` to `end`. Pure."""
     found, best = Account(begin=begin, end=end, faults=faults, noticed=noticed), 0
     began = [attempt for attempt in attempts(events) if attempt[0].at < end]
-    for attempt, following in zip_longest(began, (each[0].at for each in began[1:]), fillvalue=end):
+    for attempt, following in zip_longest(began, (later[0].at for later in began[1:]), fillvalue=end):
         found.attempts += 1
         before_start(found, samples, attempt[0])
         best = live(found, attempt, best)

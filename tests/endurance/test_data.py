@@ -125,16 +125,16 @@ def test_killed_in_the_ramp_and_resumed_it_is_as_never_stopped(train, corpus, pi
     again = finished(run, world)
     assert again.losses == {step: losses[step] for step in again.losses}
     assert 20 in again.losses
-    ends = [manifest.read_manifest(each.checkpoints / "step-0000020") for each in (whole, run)]
+    ends = [manifest.read_manifest(train_run.checkpoints / "step-0000020") for train_run in (whole, run)]
     assert ends[0].files == ends[1].files
     assert ends[0].consumed_samples == ends[1].consumed_samples
 
 
-def test_other_data_or_another_seed_after_a_resume_is_said(train, corpus):
+def test_other_data_or_seed_after_resume_is_noted(train, corpus):
     run = mixed(train(**tiny(steps=2, parallel={"pipeline": 1})), corpus)
     finished(run, 1)
     run.config |= {"steps": 4, "seed": 99}
     attempt = finished(mixed(run, corpus, held_out=0.2), 1)
-    said = [note for note in attempt.stop_reason.notes if "samples come in another order" in note]
-    assert [note.split()[0] for note in said] == ["seed", "data"]
-    assert "seed 99 is not the checkpoint's, 1234" in said[0]
+    warnings = [note for note in attempt.stop_reason.notes if "samples come in another order" in note]
+    assert [note.split()[0] for note in warnings] == ["seed", "data"]
+    assert "seed 99 is not the checkpoint's, 1234" in warnings[0]

@@ -28,7 +28,7 @@ CUTS = {
         ({"precision": "bf16", "layer": 3, "what": "once"}, "no single layer"),
     ],
 )
-def test_each_cut_names_the_place_and_takes_no_step(corpus, tmp_path, cut, plant, words):
+def test_every_cut_names_the_layer_and_takes_no_step(corpus, tmp_path, cut, plant, words):
     world, parallel = CUTS[cut]
     place = {"step": 3} | plant
     config = tiny(

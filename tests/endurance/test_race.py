@@ -29,5 +29,5 @@ def test_opsctl_goes_on_without_the_node_after_one_attempt(race: dict[str, dict]
 
 
 def test_every_second_is_training_or_lost_to_one_cause(race: dict[str, dict]) -> None:
-    for each in race.values():
-        assert each["share"] * 60 + sum(each["lost"].values()) == pytest.approx(60)
+    for result in race.values():
+        assert result["share"] * 60 + sum(result["lost"].values()) == pytest.approx(60)

@@ -36,7 +36,7 @@ class Case:
 
     @property
     def finds(self) -> list[tuple[str, str, str]]:
-        return [tuple(each) for each in self.given["finds"]]
+        return [tuple(finding) for finding in self.given["finds"]]
 
     def order(self) -> LaunchRequest:
         fields = tomllib.loads((ROOT / "examples" / f"{self.given.get('of', 'gpt-176b')}.toml").read_text())
@@ -58,9 +58,9 @@ class Case:
 def facts(given: dict[str, Any], states: dict[str, str]) -> Facts:
     """Nodes stand folded in the files."""
     if cluster := given.get("cluster"):
-        cluster["members"] = [node for each in cluster["members"] for node in expand(each)]
+        cluster["members"] = [node for nodes in cluster["members"] for node in expand(nodes)]
         cluster["nodes"] = [
-            {"name": node, "state": "IDLE", "address": node} for each in cluster["nodes"] for node in expand(each)
+            {"name": node, "state": "IDLE", "address": node} for nodes in cluster["nodes"] for node in expand(nodes)
         ]
         for nodes, state in states.items():
             for node in cluster["nodes"]:

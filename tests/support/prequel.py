@@ -35,21 +35,21 @@ class Row:
 @cache
 def rows() -> tuple[Row, ...]:
     with FILE.open(newline="") as file:
-        return tuple(_row(each) for each in csv.DictReader(file))
+        return tuple(_row(fields) for fields in csv.DictReader(file))
 
 
 @cache
 def distinct() -> tuple[Row, ...]:
     """The timed rows; what the document prints again in a later table counts once."""
-    seen = {}
+    first_rows = {}
     for row in rows():
         if row.seconds:
-            seen.setdefault((row.shape, row.topology, row.cluster, row.batch, row.seconds), row)
-    return tuple(seen.values())
+            first_rows.setdefault((row.shape, row.topology, row.cluster, row.batch, row.seconds), row)
+    return tuple(first_rows.values())
 
 
-def _row(each: dict[str, str]) -> Row:
-    number = {name: int(value) for name, value in each.items() if name in WHOLE}
+def _row(fields: dict[str, str]) -> Row:
+    number = {name: int(value) for name, value in fields.items() if name in WHOLE}
     shape = ModelShape(
         layers=number["layers"], hidden=number["hidden"], heads=number["heads"], vocabulary=250880, positions=True
     )
@@ -59,11 +59,11 @@ def _row(each: dict[str, str]) -> Row:
         dp=number["dp"],
         micro_batch=number["mbs"],
         zero=number["zero"],
-        precision=each["optimizer"] if each["optimizer"] != "bf16" else "fp16",
-        embedding_slots=each["slots"] == "layers+embedding",
+        precision=fields["optimizer"] if fields["optimizer"] != "bf16" else "fp16",
+        embedding_slots=fields["slots"] == "layers+embedding",
     )
     cluster = Cluster(
-        nodes=number["nodes"], gpus_per_node=8, gpu=ACCELERATORS["A100"], host_tuned=each["date"] >= "2022-02-25"
+        nodes=number["nodes"], gpus_per_node=8, gpu=ACCELERATORS["A100"], host_tuned=fields["date"] >= "2022-02-25"
     )
     return Row(
         line=number["line"],
@@ -72,13 +72,13 @@ def _row(each: dict[str, str]) -> Row:
         topology=topology,
         cluster=cluster,
         batch=number["gbs"],
-        memory_gb=_float(each["memory_gb"]),
-        seconds=_float(each["seconds"]),
-        tflops=_float(each["tflops"]),
-        formula=each["formula"],
-        note=each["note"],
-        printed=each["printed"],
-        billions=int(each["size_b"]),
+        memory_gb=_float(fields["memory_gb"]),
+        seconds=_float(fields["seconds"]),
+        tflops=_float(fields["tflops"]),
+        formula=fields["formula"],
+        note=fields["note"],
+        printed=fields["printed"],
+        billions=int(fields["size_b"]),
     )
 
 

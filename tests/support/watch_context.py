@@ -80,8 +80,8 @@ class Stage:
     def all(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> list[Finding]:
         self.clock.time += after
         watchdog, context = WATCHDOGS[name], self.scene()
-        seen = watchdog.probe(context, thing if watchdog.of != "train" else context.trains[0])
-        return watchdog.judge(seen, context.now)
+        observation = watchdog.probe(context, thing if watchdog.of != "train" else context.trains[0])
+        return watchdog.judge(observation, context.now)
 
     def say(self, *lines: str) -> None:
         with self.run.main_log.open("a") as log:

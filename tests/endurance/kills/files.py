@@ -74,9 +74,9 @@ class Place:
 
     def state(self) -> State:
         found = tree(self.root, self.names)
-        files = {name: what for name, what in found.items() if not any(each in name for each in self.without)}
+        files = {name: what for name, what in found.items() if not any(part in name for part in self.without)}
         for name in files:
-            if any(each in name for each in self.skip):
+            if any(part in name for part in self.skip):
                 files[name] = "is there"
         left = leftovers(self.root)
         return {"files": files, "too much is left": left if len(left) > 3 * MOST_LEFT else [], **self.also(self)}
@@ -96,7 +96,7 @@ def armed(switch: Switch) -> Callable[[Place], None]:
     return prepare
 
 
-def told_of(place: Place) -> None:
+def raise_alert(place: Place) -> None:
     """People were told of something, so that there is something to acknowledge."""
     alerting = build(place.site).alerting
     alerting.ledger.record([Finding(key="hang/t", level=Level.CRITICAL, summary="t hangs", train="t")])
@@ -153,20 +153,22 @@ api_url = "{self.slack.url}"
             for path in place.trains.glob(".site/alerts/journal-*.jsonl")
             for row in path.read_text().splitlines()
         ]
-        said = {kind: [row["id"] for row in journal if row["kind"] == kind] for kind in ("ambiguous", "delivered")}
+        journalled = {
+            kind: [row["id"] for row in journal if row["kind"] == kind] for kind in ("ambiguous", "delivered")
+        }
         inboxes: dict[str, Inbox] = {"mail": self.mail, "slack": self.slack}
         return {
             "waiting": [item.channel for item in list_undelivered(build(place.site).alerting)],
             "transitions": sorted({row["key"] for row in journal if row["kind"] == "transition"}),
             "told": {name: sorted(map(str, set(inbox.told))) for name, inbox in inboxes.items()},
             "delivered and not said": [
-                each for inbox in inboxes.values() for each in set(inbox.taken) if said["delivered"].count(each) < 1
+                key for inbox in inboxes.values() for key in set(inbox.taken) if journalled["delivered"].count(key) < 1
             ],
             "doubled and not said": [
-                each
+                key
                 for inbox in inboxes.values()
-                for each, times in inbox.taken.items()
-                if times > 1 and each not in said["ambiguous"]
+                for key, times in inbox.taken.items()
+                if times > 1 and key not in journalled["ambiguous"]
             ],
         }
 

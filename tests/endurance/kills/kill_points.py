@@ -49,7 +49,7 @@ class Cut:
     def __init__(self, at: int, *, after: bool, lines: tuple[str, ...]) -> None:
         self.at, self.after = at, after
         self.lines = tuple(str(ROOT / "opsctl" / line) for line in lines)
-        self.seen: list[str] = []
+        self.effects: list[str] = []
         self.armed = self.over = False
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
@@ -57,8 +57,8 @@ class Cut:
             self.count(what)
 
     def count(self, what: str) -> None:
-        self.seen.append(what)
-        if len(self.seen) == self.at:
+        self.effects.append(what)
+        if len(self.effects) == self.at:
             if not self.after:
                 self.die()
             self.armed = True
@@ -91,8 +91,8 @@ def effect(event: str, args: tuple[Any, ...]) -> str:
         return "" if name.startswith(("/dev/", "/proc/")) or "__pycache__" in name else f"open {name}"
     if event == "subprocess.Popen":
         argv = [os.fsdecode(arg) for arg in args[1]]
-        is_asked = Path(argv[0]).name in ASKS or (Path(argv[0]).name == "scontrol" and "show" in argv)
-        return "" if is_asked or argv[1:] == ["--version"] else f"run {' '.join(argv)[:100]}"
+        only_reads = Path(argv[0]).name in ASKS or (Path(argv[0]).name == "scontrol" and "show" in argv)
+        return "" if only_reads or argv[1:] == ["--version"] else f"run {' '.join(argv)[:100]}"
     if event in FILES:
         names = [os.fsdecode(arg) for arg in args if isinstance(arg, str | bytes | os.PathLike)]
         return "" if any("__pycache__" in name for name in names) else f"{event} {' '.join(names)}"
@@ -109,7 +109,7 @@ def run(order: dict[str, Any]) -> None:
     ):
         os.dup2(os.open(path, flags), number)
     os.dup2(1, 2)
-    told = os.open(order["told"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    report = os.open(order["told"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
@@ -132,7 +132,7 @@ def run(order: dict[str, Any]) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
-    os.write(told, json.dumps(cut.seen).encode())
+    os.write(report, json.dumps(cut.effects).encode())
     os._exit(code)
 
 

@@ -44,8 +44,8 @@ class Private(Place):
         record = read_record(home)
         found = sorted(name for name in members(run, record).values())
         code, _, text = self.runs.run(self, ["sandbox", "status", "--json"])
-        seen = json.loads(text) if code == 0 else text
-        nodes = [each["nodes"] for each in seen] if isinstance(seen, list) else seen
+        output = json.loads(text) if code == 0 else text
+        nodes = [row["nodes"] for row in output] if isinstance(output, list) else output
         return {"processes": found, "nodes": nodes, "home": home.exists(), "run": run.exists()}
 
     def close(self) -> None:

@@ -83,10 +83,10 @@ def _rows(text: str, names: Mapping[str, str]) -> Iterator[Any]:
 def quiet(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
         return {
-            plain(key, names): "~" if key in VOLATILE and each else quiet(each, names) for key, each in value.items()
+            plain(key, names): "~" if key in VOLATILE and child else quiet(child, names) for key, child in value.items()
         }
     if isinstance(value, list):
-        return [quiet(each, names) for each in value]
+        return [quiet(child, names) for child in value]
     if isinstance(value, float):
         return round(value) if value < 1e6 else "<time>"
     return plain(value, names) if isinstance(value, str) else value

@@ -122,8 +122,8 @@ class Train(Place):
 
     def state(self) -> State:
         until(lambda: self.then(self))
-        said = super().state()
-        return {**said, "queue": queue(self.scheduler, self.name), "nodes": nodes(self.scheduler)}
+        state = super().state()
+        return {**state, "queue": queue(self.scheduler, self.name), "nodes": nodes(self.scheduler)}
 
     def lived(self, *, code: int, log: str = "", stop: TrainerStop | None = None) -> None:
         """A task of it has run on node002 and has ended without a finalization."""

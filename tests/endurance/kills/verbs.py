@@ -21,7 +21,7 @@ FILES: dict[str, Callable[[], Any]] = {
     "save-switch": partial(Place, words=("save-switch", "t")),
     "kill-switch disarm": partial(Place, words=("kill-switch", "disarm", "t"), prepare=files.armed(Switch.KILL)),
     "alerts silence": partial(Place, words=("alerts", "silence", "hang/*", "--reason", "known")),
-    "alerts ack": partial(Place, words=("alerts", "ack", "hang/t", "--reason", "mine"), prepare=files.told_of),
+    "alerts ack": partial(Place, words=("alerts", "ack", "hang/t", "--reason", "mine"), prepare=files.raise_alert),
     "checkpoint prune": partial(Place, words=("checkpoint", "prune", "t", "--keep-last", "2"), prepare=files.saved),
     "checkpoint offload": partial(
         Place, words=("checkpoint", "offload", "t", "--to", "{root}/archive"), prepare=files.saved

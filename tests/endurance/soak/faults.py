@@ -34,18 +34,18 @@ class Open:
     """A trouble that is there."""
 
     trouble: Trouble
-    seen: int = 0
+    visible_cycles: int = 0
     first: int | None = None
     """The cycle in which it was first seen."""
 
     def look(self, cycle: int, *, slurm_answers: bool) -> None:
         if slurm_answers or not self.trouble.needs_slurm:
             self.first = cycle if self.first is None else self.first
-            self.seen += cycle >= self.first + self.trouble.after
+            self.visible_cycles += cycle >= self.first + self.trouble.after
 
     @property
     def was_seen(self) -> bool:
-        return self.seen >= self.trouble.looks
+        return self.visible_cycles >= self.trouble.looks
 
 
 def gone(field: Field, name: str) -> Trouble:
@@ -143,7 +143,7 @@ def held(field: Field, name: str) -> Trouble:
 
 
 def unreadable(field: Field, name: str) -> Trouble:
-    config, kept = field.run(name).config, field.run(name).config.read_text()
+    config, original = field.run(name).config, field.run(name).config.read_text()
     return Trouble(
         key=f"train/{name}",
         word="WARNING",
@@ -151,7 +151,7 @@ def unreadable(field: Field, name: str) -> Trouble:
         needs_slurm=False,
         looks=2,
         begin=lambda: config.write_text("name = ") and None,
-        end=lambda: config.write_text(kept) and None,
+        end=lambda: config.write_text(original) and None,
     )
 
 

@@ -196,8 +196,8 @@ def train(trains):
         return made[-1]
 
     yield make
-    for each in made:
-        each.end()
+    for run in made:
+        run.end()
 
 
 @pytest.fixture(scope="session")

@@ -49,9 +49,9 @@ def test_a_whole_checkpoint_takes_at_most_fifteen_bytes_a_parameter_and_weights_
 
 def test_the_log_says_how_long_training_stood_still(heavy):
     line = r"saved checkpoint step-(\d+) in ([\d.]+) s; training stood still for ([\d.]+) s"
-    said = re.findall(line, heavy.attempts[0].log)
-    assert [int(step) for step, _, _ in said] == [2, 4, 6, 8]
-    assert all(float(stall) <= float(seconds) + 0.1 for _, seconds, stall in said)
+    saves = re.findall(line, heavy.attempts[0].log)
+    assert [int(step) for step, _, _ in saves] == [2, 4, 6, 8]
+    assert all(float(stall) <= float(seconds) + 0.1 for _, seconds, stall in saves)
 
 
 def test_pruning_keeps_the_last_and_every_nth(heavy):
@@ -70,13 +70,13 @@ def test_a_save_in_flight_is_waited_for_before_leaving(train):
     attempt = run.start(world=2)
     attempt.wait_for_step(1)
 
-    def is_seen_saving() -> bool:
+    def is_saving() -> bool:
         if is_saving := any(run.checkpoints.glob(".saving-*")):
             return is_saving
         run.arm("save")  # the one before was over before it was seen
         return False
 
-    attempt.wait_for(is_seen_saving, "a save to be seen")
+    attempt.wait_for(is_saving, "a save to be seen")
     run.arm("stop")
     assert attempt.finish() == [0, 0], attempt.log
     assert attempt.stop_reason.checkpoint_step == attempt.stop_reason.step

@@ -77,7 +77,7 @@ def test_the_first_checkpoint_is_expected_as_large_as_it_becomes(tmp_path, preci
     assert files > 8
 
 
-def test_bytes_and_inodes_that_are_lacking_are_told_together(tmp_path):
+def test_missing_bytes_and_inodes_come_together(tmp_path):
     assert shortage(tmp_path, size=0, files=0) == ""
     lacking = shortage(tmp_path, size=10**18, files=10**18)
     assert f"not enough space in {tmp_path}: needs about 1000000000000.0 MB, and " in lacking

@@ -39,7 +39,7 @@ def copy(uninterrupted, tmp_path):
     return shutil.copytree(uninterrupted.checkpoints / "step-0000020", tmp_path / "step-0000020")
 
 
-def test_list_and_verify_name_each(uninterrupted, copy):
+def test_list_and_verify_name_every_checkpoint(uninterrupted, copy):
     rows = json.loads(tool("list", uninterrupted.checkpoints, "--json"))
     assert [(row["step"], row["kind"]) for row in rows] == [(10, "native"), (20, "native")]
     assert f"{copy}: step 20, native, " in tool("list", copy)
@@ -64,7 +64,7 @@ def test_every_flipped_byte_is_detected(copy):
     assert manifest.verify(copy) == []
 
 
-def test_prune_says_what_it_would_do_and_does_it(uninterrupted, tmp_path):
+def test_prune_dry_run_matches_prune(uninterrupted, tmp_path):
     directory = shutil.copytree(uninterrupted.checkpoints, tmp_path / "checkpoints")
     shutil.copytree(directory / "step-0000020", directory / "step-0000030")
     (cut_off := directory / ".removing-step-0000005").mkdir()
@@ -75,7 +75,7 @@ def test_prune_says_what_it_would_do_and_does_it(uninterrupted, tmp_path):
     assert ([c.step for c in manifest.list_checkpoints(directory)], cut_off.exists()) == ([20, 30], False)
 
 
-def test_shrink_keeps_what_is_seen_and_lets_go_what_is_not(copy):
+def test_shrink_keeps_only_used_storage(copy):
     import torch  # noqa: PLC0415 - may be absent
 
     name = "rank-00000.pt"
@@ -100,7 +100,7 @@ def test_shrink_keeps_what_is_seen_and_lets_go_what_is_not(copy):
 
 
 @pytest.mark.parametrize("named", [lambda copy: copy, lambda copy: copy.parent], ids=["itself", "all"])
-def test_shrinking_that_was_cut_between_two_names_is_finished(copy, named, capsys):
+def test_interrupted_shrink_is_finished(copy, named, capsys):
     from opsctl.trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
 
     copy.rename(copy.with_name("before-shrinking-step-0000020"))
@@ -157,7 +157,7 @@ def test_a_damaged_one_that_cannot_be_set_aside_is_refused(copy):
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "told"),
+    ("kind", "changes", "message"),
     [
         ("native", {}, ""),
         ("native", {"precision": "bf16", "model": {"hidden": 64}}, "precision is fp32 there and bf16 here; hidden is"),
@@ -168,7 +168,7 @@ def test_a_damaged_one_that_cannot_be_set_aside_is_refused(copy):
         ("weights", {}, "holds only weights"),
     ],
 )
-def test_what_a_checkpoint_must_have_in_common_with_the_run(tmp_path, kind, changes, told):
+def test_checkpoint_of_another_run_is_refused(tmp_path, kind, changes, message):
     from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
 
     def config(**more):
@@ -186,7 +186,7 @@ def test_what_a_checkpoint_must_have_in_common_with_the_run(tmp_path, kind, chan
     here = config(**changes)
     topology = {"pipeline": here.parallel.pipeline}
     resuming = Resuming(directory=tmp_path, config=here, topology=topology, engine=None, control=Alone())
-    with pytest.raises(Refused, match=told) if told else contextlib.nullcontext():
+    with pytest.raises(Refused, match=message) if message else contextlib.nullcontext():
         resuming._refuse_other(Checkpoint(1, tmp_path), held)
 
 
@@ -203,7 +203,7 @@ class Alone:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("prune", "P/gone", "--keep-last", "2"), "P/gone is not a directory"),
         (("prune", "P", "--keep-last", "1"), "'1' is not a whole number of at least 2"),
@@ -212,7 +212,7 @@ class Alone:
         (("export", "P", "P/x"), "not complete"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path, capsys, words, told):
+def test_invalid_arguments_are_refused(tmp_path, capsys, words, message):
     from opsctl.trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
 
     try:
@@ -220,11 +220,11 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path, capsys, words, t
     except SystemExit as error:
         code = error.code
     assert code == 2
-    assert told.replace("P", str(tmp_path)) in capsys.readouterr().err
+    assert message.replace("P", str(tmp_path)) in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_exported_model_in_bf16_says_so_and_its_tokens_stay_as_they_are(tmp_path):
+def test_export_in_bf16_keeps_the_tokenizer(tmp_path):
     """A vocabulary may hold a token `dtype`."""
     import torch  # noqa: PLC0415 - may be absent
 
@@ -274,7 +274,7 @@ def two_ranks(trains):
     return run
 
 
-def test_reshaped_to_another_topology_the_run_goes_on_as_it_would_have(two_ranks, train):
+def test_reshaped_checkpoint_resumes_identically(two_ranks, train):
     run = train(**tiny(parallel={"pipeline": 1}))
     text = tool("reshape", two_ranks.checkpoints / "step-0000010", run.checkpoints)
     assert "step-0000010: any topology can resume it" in text
@@ -292,7 +292,7 @@ def test_reshaped_to_another_topology_the_run_goes_on_as_it_would_have(two_ranks
     )
 
 
-def test_by_opsctl_it_is_exported_and_gives_the_same_logits(uninterrupted, tmp_path):
+def test_opsctl_export_gives_the_same_logits(uninterrupted, tmp_path):
     """The verb runs the train's own Python, and passes on what it says and how it ends."""
     pytest.importorskip("transformers")
     run = tmp_path / "tiny"

@@ -20,7 +20,7 @@ def refused(**tables) -> str:
     return str(caught.value)
 
 
-def test_only_steps_must_be_said():
+def test_only_steps_is_required():
     assert config().precision == "bf16"
     assert "steps" in refused(steps=0)
 
@@ -31,7 +31,7 @@ def test_frozen_as_json_it_reads_back_the_same(tmp_path):
     assert read(tmp_path / "trainer.json") == trainer_config
 
 
-def test_samples_to_skip_may_be_said_at_the_start(tmp_path):
+def test_skip_samples_option_adds_ranges(tmp_path):
     (tmp_path / "trainer.json").write_text(config(data={"skip_samples": ["1-2"]}).model_dump_json())
     assert read(tmp_path / "trainer.json", skip_samples=["3-4"]).data.skipped() == [range(1, 5)]
     with pytest.raises(ValidationError, match="is not a range of samples"):
@@ -81,7 +81,7 @@ def test_refused(tables, words):
     assert words in refused(**tables)
 
 
-def test_every_problem_between_tables_is_told_at_once():
+def test_problems_between_tables_come_together():
     found = refused(
         precision="fp32", parallel={"zero_stage": 0}, optimizer={"warmup_samples": 1600}, evaluation={"every": 1}
     )
@@ -89,7 +89,7 @@ def test_every_problem_between_tables_is_told_at_once():
         assert words in found
 
 
-def test_an_unknown_key_is_told_with_what_is_known():
+def test_unknown_key_lists_known_keys():
     with pytest.raises(ValidationError) as caught:
         config(stepz=1, model={"layerz": 2}, data={"blend": [{"prefix": "x", "wait": 3, "q": 1}]}, seed=-1)
     assert describe_errors(caught.value).split("; ") == [
@@ -128,7 +128,7 @@ def test_layout_refused(tables, world, problem):
     assert problem in found
 
 
-def test_every_layout_problem_is_told_at_once():
+def test_layout_problems_come_together():
     assert len(check_layout(config(parallel={"pipeline": 4}, batch={"micro_batch": 3}), 8)) == 2
 
 

@@ -38,7 +38,7 @@ def test_the_index_is_megatrons_byte_for_byte(tmp_path):
     )
 
 
-def test_a_corpus_that_is_not_written_to_its_end_leaves_the_one_before(tmp_path):
+def test_failed_write_keeps_the_old_corpus(tmp_path):
     def cut_off():
         yield byte_level(b"new")
         raise Refused("no more")
@@ -95,7 +95,7 @@ def more_sequences(prefix):
         (lambda prefix: prefix.with_suffix(".idx").unlink(), "cannot be read"),
     ],
 )
-def test_a_corpus_that_is_not_whole_is_refused_with_numbers(tmp_path, damage, words):
+def test_incomplete_corpus_is_refused_with_numbers(tmp_path, damage, words):
     write(tmp_path / "x", b"ab", b"c")
     damage(tmp_path / "x")
     with pytest.raises(Refused, match=words):
@@ -132,7 +132,7 @@ def batches(corpus, **changes):
     return Batches(blend=Blend([whole(corpus)], sequence=4, seed=3), **(numbers | changes))
 
 
-def seen(batches, consumed, batch):
+def list_samples(batches, consumed, batch):
     """Which samples the micro-batches hold."""
     return [[row[0].item() for row in tokens] for tokens, _ in batches.step(consumed, batch)]
 
@@ -143,24 +143,24 @@ def test_labels_are_the_next_tokens(corpus):
     assert (tokens[:, 1:] == labels[:, :-1]).all()
 
 
-def test_a_step_sees_the_same_samples_however_many_ranks_share_it(corpus):
-    alone = set(chain.from_iterable(seen(batches(corpus), 16, 16)))
-    four = [seen(batches(corpus, data_rank=rank, data_ranks=4), 16, 16) for rank in range(4)]
+def test_samples_do_not_depend_on_the_ranks(corpus):
+    alone = set(chain.from_iterable(list_samples(batches(corpus), 16, 16)))
+    four = [list_samples(batches(corpus, data_rank=rank, data_ranks=4), 16, 16) for rank in range(4)]
     assert len(alone) == 16
     assert [len(numberses) for numberses in four] == [2] * 4
     assert set(chain.from_iterable(chain.from_iterable(four))) == alone
 
 
-def test_an_epoch_sees_each_sample_once_and_then_begins_anew(corpus):
-    order = [number for step in range(25) for micro in seen(batches(corpus), 4 * step, 4) for number in micro]
+def test_epoch_reads_every_sample_once(corpus):
+    order = [number for step in range(25) for micro in list_samples(batches(corpus), 4 * step, 4) for number in micro]
     assert sorted(order) == list(range(100))
-    assert seen(batches(corpus), 100, 4) != seen(batches(corpus), 0, 4)
+    assert list_samples(batches(corpus), 100, 4) != list_samples(batches(corpus), 0, 4)
 
 
 def test_one_corpus_comes_in_the_order_of_its_seed(corpus):
     order = SampleOrder(samples=100, seed=3)
-    assert chain.from_iterable(seen(batches(corpus), 0, 50)).__next__() == order.sample(0)
-    assert list(chain.from_iterable(seen(batches(corpus), 90, 20))) == [order.sample(n) for n in range(90, 110)]
+    assert chain.from_iterable(list_samples(batches(corpus), 0, 50)).__next__() == order.sample(0)
+    assert list(chain.from_iterable(list_samples(batches(corpus), 90, 20))) == [order.sample(n) for n in range(90, 110)]
 
 
 def test_a_token_outside_of_the_vocabulary_is_refused(corpus):
@@ -174,14 +174,14 @@ def test_a_token_below_zero_is_refused(tmp_path):
         next(batches(Corpus(str(tmp_path / "x"))).step(0, 2))
 
 
-def test_skipped_samples_are_passed_over_and_the_others_neither_repeated_nor_dropped(corpus):
+def test_only_skipped_samples_are_left_out(corpus):
     everything, skipped = batches(corpus), batches(corpus, skipped=[range(6, 10), range(30, 31)])
     consumed, got = 0, []
     for _ in range(5):
-        got += chain.from_iterable(seen(skipped, consumed, 8))
+        got += chain.from_iterable(list_samples(skipped, consumed, 8))
         consumed = skipped.after(consumed, 8)
     assert consumed == 45
-    before = list(chain.from_iterable(seen(everything, 0, 46)))[:45]
+    before = list(chain.from_iterable(list_samples(everything, 0, 46)))[:45]
     assert got == before[:6] + before[10:30] + before[31:]
 
 
@@ -198,7 +198,7 @@ def test_a_blend_mixes_by_weight_from_the_first_samples_on(tmp_path):
         assert Counter(parts.index(blend.source(n)[0]) for n in range(upto)) == {0: upto * 3 // 4, 1: upto // 4}
 
 
-def test_each_part_of_a_blend_has_epochs_of_its_own(tmp_path):
+def test_blend_part_has_its_own_epochs(tmp_path):
     """Of 90 samples, so that no epoch ends where a cycle of the blend does."""
     corpora = [numbered(tmp_path / "a", 0), numbered(tmp_path / "b", 100)]
     parts = [split(c, sequence=4, weight=w, held_out=0.1)[0] for c, w in zip(corpora, (3.0, 1.0), strict=True)]
@@ -218,7 +218,7 @@ def test_corpora_of_the_same_size_come_in_different_orders(tmp_path):
     assert orders[0] != orders[1]
 
 
-def test_a_weight_too_small_to_be_seen_is_refused(tmp_path, corpus):
+def test_too_small_weight_is_refused(tmp_path, corpus):
     with pytest.raises(Refused, match="has less than 1 in 10000 of the weights"):
         Blend([whole(corpus), whole(corpus, 1e-6)], sequence=4, seed=3)
 
@@ -243,7 +243,7 @@ def test_evaluations_read_the_same_samples_whatever_the_seed(corpus):
         )
         opened = open_data(config)
         both = opened.evaluation(data_rank=0, data_ranks=1), opened.training(config, data_rank=0, data_ranks=1)
-        return [list(chain.from_iterable(seen(batches, 0, 16))) for batches in both]
+        return [list(chain.from_iterable(list_samples(batches, 0, 16))) for batches in both]
 
     (evaluated, trained), (again, otherwise) = read(1), read(2)
     assert evaluated == again

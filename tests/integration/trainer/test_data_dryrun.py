@@ -57,7 +57,7 @@ def test_64_nodes_are_refused_for_13b_as_they_were(capsys):
     assert "passed" not in text
 
 
-def test_a_corpus_that_is_not_whole_is_refused_and_an_absent_one_is_unknown(tmp_path, capsys):
+def test_incomplete_corpus_is_refused_and_absent_is_unknown(tmp_path, capsys):
     train = tmp_path / "t.toml"
     train.write_text(f"[trainer]\nsteps = 1\n[trainer.data]\nprefix = '{tmp_path}/x'\n")
     status, text = show(capsys, train)
@@ -77,7 +77,7 @@ def test_a_corpus_that_is_not_whole_is_refused_and_an_absent_one_is_unknown(tmp_
         ("blend = [{prefix = 'P', weight = 1.0}, {prefix = 'P', weight = 1e-6}]", "has less than 1 in 10000 of the"),
     ],
 )
-def test_data_that_a_run_would_refuse_is_refused(tmp_path, capsys, data, words):
+def test_unusable_data_is_refused(tmp_path, capsys, data, words):
     pytest.importorskip("numpy")
     from opsctl.trainer.prepare import main as prepare  # noqa: PLC0415 - numpy may be absent
 
@@ -106,7 +106,7 @@ def test_the_command_needs_neither_torch_nor_a_gpu():
     assert "layout     128 processes = pipeline 4 x tensor 2 x data 16" in done.stdout
 
 
-def test_what_cannot_be_read_is_told_in_a_sentence(tmp_path):
+def test_unreadable_config_is_refused(tmp_path):
     (tmp_path / "t.toml").write_text("[trainer]\nstepz = 1\n")
     (tmp_path / "d.toml").write_text("[trainer]\nsteps = 2020-01-01\n")
     (tmp_path / "n.toml").write_text("[slurm]\nnodes = 'many'\n[trainer]\nsteps = 1\n")

@@ -44,14 +44,14 @@ def test_a_corpus_reads_back_and_is_always_the_same(tmp_path):
     assert len(list((tmp_path / "out").iterdir())) == 6
 
 
-def test_each_line_of_jsonl_is_a_document(tmp_path):
+def test_jsonl_line_is_a_document(tmp_path):
     lines = [{"text": "ä b"}, {"text": ""}, {"text": "c\nd"}]
     (tmp_path / "x.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
     assert prepare("--input", tmp_path / "x.jsonl", "--output", tmp_path / "x") == 0
     assert tokens(tmp_path / "x") == as_bytes("ä b", "c\nd")
 
 
-def test_every_line_that_is_not_what_it_should_be_is_named_and_nothing_is_written(tmp_path, capsys):
+def test_invalid_lines_are_named_and_nothing_is_written(tmp_path, capsys):
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"content": "b"}\n{"text": "c"}\n[]\n' + "no\n" * 10)
     (tmp_path / "y.jsonl").write_text('{"text": "a"}\n')
     assert prepare("--input", tmp_path / "y.jsonl", "--output", tmp_path / "y") == 0
@@ -64,7 +64,7 @@ def test_every_line_that_is_not_what_it_should_be_is_named_and_nothing_is_writte
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.jsonl", "y.bin", "y.idx", "y.json", "y.jsonl"]
 
 
-def test_nothing_to_prepare_is_said(tmp_path, capsys):
+def test_empty_input_is_refused(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert "the input has no text" in refused(capsys, "--input", tmp_path / "empty", "--output", tmp_path / "x")
     words = refused(capsys, "--input", tmp_path / "gone", tmp_path / "lost", "--output", tmp_path / "x")
@@ -117,7 +117,7 @@ def test_a_tokenizer_without_an_end_is_refused(tmp_path, tokenizer, capsys):
     assert "cannot be read" in refused(capsys, *given)
 
 
-def test_several_processes_write_the_same_corpus_and_tell_how_far_they_are(tmp_path, tokenizer, capsys):
+def test_several_processes_write_the_same_corpus(tmp_path, tokenizer, capsys):
     lines = ({"text": " ".join("ab"[n * k % 2] for k in range(n % 7 + 1))} for n in range(1000))
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)))
     for processes in (1, 2):

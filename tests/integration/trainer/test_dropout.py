@@ -20,7 +20,7 @@ def drawn(*, seed=1, pipeline=1, data=1, rank=0, consumed=0, turn=0, layer=7):
     return torch.rand(4).tolist()
 
 
-def test_it_is_the_same_however_samples_are_dealt_out_and_layers_spread():
+def test_dropout_does_not_depend_on_the_layout():
     alone = drawn(consumed=16, turn=3)
     assert drawn(consumed=16, data=2, rank=1, turn=1) == alone
     assert drawn(consumed=16, data=4, rank=3, turn=0) == alone
@@ -30,5 +30,5 @@ def test_it_is_the_same_however_samples_are_dealt_out_and_layers_spread():
 
 def test_no_two_layers_samples_or_seeds_drop_the_same():
     changes = ({}, {"seed": 2}, {"layer": 8}, {"turn": 1}, {"consumed": 16}, {"data": 4, "rank": 3})
-    seen = [tuple(drawn(**change)) for change in changes]
-    assert len(set(seen)) == len(seen)
+    draws = [tuple(drawn(**change)) for change in changes]
+    assert len(set(draws)) == len(draws)

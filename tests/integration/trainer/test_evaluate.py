@@ -68,18 +68,18 @@ def test_the_batch_grows_and_skipped_samples_are_counted(whole):
     assert at == sum(map(int, sizes.values())) + 5
 
 
-def test_evaluation_is_told_and_falls(whole):
+def test_evaluation_is_logged_and_falls(whole):
     losses = evaluations(whole.attempts[0])
     assert list(losses) == [4, 8]
     assert float(losses[8]) < float(losses[4])
     lines = (whole.run_dir / "metrics" / "metrics.jsonl").read_text().splitlines()
-    kept = [json.loads(line) for line in lines]
-    assert [each["step"] for each in kept if "held_out_loss" in each] == [4, 8]
-    assert [each["step"] for each in kept if "loss" in each] == list(range(1, 11))
+    rows = [json.loads(line) for line in lines]
+    assert [row["step"] for row in rows if "held_out_loss" in row] == [4, 8]
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, 11))
     assert list((whole.run_dir / "metrics" / "tensorboard").iterdir())
 
 
-def test_a_seed_is_drawn_logged_and_kept(whole):
+def test_missing_seed_is_drawn_logged_and_saved(whole):
     (seed,) = re.findall(r"^seed (\d+), drawn at random$", whole.attempts[0].log, re.MULTILINE)
     assert manifest.read_manifest(whole.checkpoints / "step-0000010").seed == int(seed)
 
@@ -93,12 +93,12 @@ def test_resumed_within_the_ramp_it_is_as_never_stopped(whole, train, corpus):
     assert attempt.finish() == [0, 0], attempt.log
     assert attempt.losses == {step: loss for step, loss in whole.attempts[0].losses.items() if step > 5}
     assert evaluations(attempt) == {8: evaluations(whole.attempts[0])[8]}
-    held = [manifest.read_manifest(each.checkpoints / "step-0000010") for each in (run, whole)]
+    held = [manifest.read_manifest(train_run.checkpoints / "step-0000010") for train_run in (run, whole)]
     assert held[0].files == held[1].files
     assert held[0].consumed_samples == held[1].consumed_samples
 
 
-def test_spikes_are_told_and_the_newest_state_is_kept_and_a_pause_stops_an_evaluation(train):
+def test_spikes_are_noted_and_pause_stops_an_evaluation(train):
     """A rate that goes far too high makes the loss jump; an evaluation that would last minutes ends at the switch."""
     run = train(
         **tiny(
@@ -118,9 +118,9 @@ def test_spikes_are_told_and_the_newest_state_is_kept_and_a_pause_stops_an_evalu
     assert attempt.finish() == [0, 0], attempt.log
     assert attempt.stop_reason.reason is TrainerStop.PAUSE
     assert evaluations(attempt) == {}
-    told = [note for note in attempt.stop_reason.notes if "loss spike" in note]
-    assert len(told) > 1
-    step = int(re.match(r"step (\d+): loss spike: ", told[-1])[1])
-    (kept,) = run.checkpoints.glob(f"*/{manifest.KEEP}")
-    assert kept.parent.name == manifest.directory_name(step)
-    assert kept.read_text().startswith("loss spike: ")
+    spike_notes = [note for note in attempt.stop_reason.notes if "loss spike" in note]
+    assert len(spike_notes) > 1
+    step = int(re.match(r"step (\d+): loss spike: ", spike_notes[-1])[1])
+    (keep_file,) = run.checkpoints.glob(f"*/{manifest.KEEP}")
+    assert keep_file.parent.name == manifest.directory_name(step)
+    assert keep_file.read_text().startswith("loss spike: ")

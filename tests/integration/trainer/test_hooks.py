@@ -55,9 +55,9 @@ def test_a_file_is_enough(environ, tmp_path, name, decision):
 def test_the_weightiest_reason_wins(environ, tmp_path):
     for name in environ:
         (tmp_path / name).write_text("0")
-    asked = hooks(environ)
-    assert asked.agree(Alone(), RunState()) == Decision(stop=TrainerStop.KILL, save=True)
-    assert asked.detail == f"{tmp_path / Env.KILL_SWITCH} exists"
+    stop_hooks = hooks(environ)
+    assert stop_hooks.agree(Alone(), RunState()) == Decision(stop=TrainerStop.KILL, save=True)
+    assert stop_hooks.detail == f"{tmp_path / Env.KILL_SWITCH} exists"
 
 
 def test_what_another_rank_saw_counts():
@@ -70,12 +70,12 @@ def test_what_is_not_a_number_stops(loss, norm):
     assert hooks({}).agree(Alone(), RunState(loss=loss, grad_norm=norm)).stop is TrainerStop.NAN
 
 
-def test_the_deadline_leaves_room_for_two_steps_and_two_saves(environ, tmp_path):
-    asked, state = hooks(environ), RunState(slowest_step_s=10.0, save_s=20.0)
+def test_deadline_leaves_two_steps_and_two_saves(environ, tmp_path):
+    stop_hooks, state = hooks(environ), RunState(slowest_step_s=10.0, save_s=20.0)
     for left, stop in ((70.0, None), (60.0, TrainerStop.DEADLINE)):  # 5 + 2 x (10 + 20) = 65
         (tmp_path / Env.DEADLINE).write_text(f"{time.time() + left}\n")
-        assert asked.agree(Alone(), state).stop is stop
-    assert "stopping needs up to 65 s" in asked.detail
+        assert stop_hooks.agree(Alone(), state).stop is stop
+    assert "stopping needs up to 65 s" in stop_hooks.detail
 
 
 def test_a_deadline_that_cannot_be_read_is_unknown(environ, tmp_path):
@@ -83,33 +83,33 @@ def test_a_deadline_that_cannot_be_read_is_unknown(environ, tmp_path):
     assert hooks(environ).agree(Alone(), RunState()) == Decision()
 
 
-def test_a_switch_that_cannot_be_looked_at_asks_for_nothing_and_is_noted_once(capsys):
-    state, asked = RunState(), hooks({Env.KILL_SWITCH: "/tmp/" + "x" * 300})
+def test_unreadable_switch_requests_nothing(capsys):
+    state, stop_hooks = RunState(), hooks({Env.KILL_SWITCH: "/tmp/" + "x" * 300})
     for _ in range(2):
-        assert asked.agree(Alone(), state) == Decision()
+        assert stop_hooks.agree(Alone(), state) == Decision()
     (note,) = state.notes
     assert note.endswith("cannot be read: File name too long")
     assert capsys.readouterr().out == note + "\n"
 
 
 def test_a_save_switch_is_obeyed_once(environ, tmp_path):
-    switch, asked = tmp_path / Env.SAVE_SWITCH, hooks(environ)
+    switch, stop_hooks = tmp_path / Env.SAVE_SWITCH, hooks(environ)
     switch.touch()
-    assert asked.agree(Alone(), RunState()).save
-    asked.start_save_request()
-    asked.finish_save_request(saved=True)
+    assert stop_hooks.agree(Alone(), RunState()).save
+    stop_hooks.start_save_request()
+    stop_hooks.finish_save_request(saved=True)
     assert not switch.exists()
 
 
-def test_a_save_that_failed_is_not_tried_at_every_step(environ, tmp_path):
-    switch, asked = tmp_path / Env.SAVE_SWITCH, hooks(environ)
+def test_failed_save_is_not_retried_every_step(environ, tmp_path):
+    switch, stop_hooks = tmp_path / Env.SAVE_SWITCH, hooks(environ)
     switch.touch()
-    assert asked.agree(Alone(), RunState()).save
-    asked.start_save_request()
-    asked.finish_save_request(saved=False)
+    assert stop_hooks.agree(Alone(), RunState()).save
+    stop_hooks.start_save_request()
+    stop_hooks.finish_save_request(saved=False)
     assert switch.exists()
-    assert not asked.agree(Alone(), RunState()).save
+    assert not stop_hooks.agree(Alone(), RunState()).save
     switch.unlink()
     switch.write_text("again")
     os.utime(switch, (1, 1))  # not within one of the file system's moments
-    assert asked.agree(Alone(), RunState()).save
+    assert stop_hooks.agree(Alone(), RunState()).save

@@ -149,7 +149,7 @@ def test_the_last_two_that_are_good_are_never_superfluous(tmp_path, damaged, gon
     assert [c.step for c in manifest.find_superfluous(checkpoints, keep_last=2)] == gone
 
 
-def test_a_checkpoint_that_is_kept_for_study_is_never_superfluous(tmp_path):
+def test_protected_checkpoint_is_never_superfluous(tmp_path):
     checkpoints = five(tmp_path)
     manifest.keep(checkpoints[0].path, "the loss doubled at step 2")
     assert [c.step for c in manifest.find_superfluous(checkpoints, keep_last=2)] == [2, 3]
@@ -166,7 +166,7 @@ def test_what_is_removed_half_way_is_no_checkpoint(tmp_path):
     assert [c.step for c in manifest.list_checkpoints(tmp_path)] == [3, 4, 5]
 
 
-def test_a_removal_that_is_cut_off_leaves_no_checkpoint_and_is_finished_later(tmp_path, monkeypatch):
+def test_interrupted_removal_is_finished_later(tmp_path, monkeypatch):
     def stuck(_):
         raise OSError("Device or resource busy")
 
@@ -180,7 +180,7 @@ def test_a_removal_that_is_cut_off_leaves_no_checkpoint_and_is_finished_later(tm
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_a_checkpoint_that_came_back_is_removed_again_over_what_was_cut_off(tmp_path):
+def test_returned_checkpoint_is_removed_again(tmp_path):
     *_, newest = five(tmp_path)
     left = newest.path.with_name(f".removing-{newest.path.name}")
     left.mkdir()
@@ -198,7 +198,7 @@ def test_without_its_manifest_nothing_is_complete(tmp_path):
     assert not (tmp_path / COMPLETE).exists()
 
 
-def test_a_manifest_of_another_version_is_unknown_and_not_damage(made):
+def test_manifest_of_another_version_is_no_damage(made):
     text = (made / MANIFEST).read_text().replace('"format": 1', '"format": 7')
     (made / MANIFEST).write_text(text)
     (made / COMPLETE).write_text(hashlib.sha256(text.encode()).hexdigest() + "\n")
@@ -206,7 +206,7 @@ def test_a_manifest_of_another_version_is_unknown_and_not_damage(made):
         manifest.verify(made)
 
 
-def test_of_those_kept_for_one_reason_only_the_newest_go_on_being_kept(tmp_path):
+def test_only_newest_of_one_reason_stay_protected(tmp_path):
     found = []
     for step, why in enumerate(("loss spike: 9", "by hand", "loss spike: 8", "loss spike: 7", ""), start=1):
         path = tmp_path / manifest.directory_name(step)
@@ -216,4 +216,4 @@ def test_of_those_kept_for_one_reason_only_the_newest_go_on_being_kept(tmp_path)
         found.append(manifest.Checkpoint(step=step, path=path))
     for _ in range(2):
         manifest.unprotect(found, "loss spike", newest=2)
-        assert [each.step for each in found if (each.path / manifest.KEEP).exists()] == [2, 3, 4]
+        assert [checkpoint.step for checkpoint in found if (checkpoint.path / manifest.KEEP).exists()] == [2, 3, 4]

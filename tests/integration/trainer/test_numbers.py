@@ -29,7 +29,7 @@ def test_due():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 1025])
-def test_each_epoch_is_a_permutation(size):
+def test_epoch_is_a_permutation(size):
     order = SampleOrder(samples=size, seed=1234)
     for epoch in (0, 1, 5):
         assert sorted(order.sample(epoch * size + n) for n in range(size)) == list(range(size))

@@ -16,7 +16,7 @@ def process(rank=0, local_rank=0):
     return RankProcess(rank=rank, world_size=4, local_rank=local_rank, node="n7")
 
 
-def test_heartbeats_by_rank_0_and_by_the_first_of_each_node(tmp_path):
+def test_rank_0_and_first_rank_of_a_node_write_heartbeats(tmp_path):
     environ = {Env.HEARTBEAT_DIR: str(tmp_path), Env.ATTEMPT: "7_1.0"}
     for rank, local in ((0, 0), (1, 1), (2, 0)):
         node = "n7" if rank < 2 else "n8"
@@ -52,7 +52,7 @@ def test_the_longest_that_a_phase_may_take_is_in_the_heartbeat(tmp_path, phase, 
     assert read_heartbeat(tmp_path / "train.json").limit_s == limit
 
 
-def test_a_heartbeat_is_not_written_more_often_than_asked_but_at_each_phase(tmp_path):
+def test_heartbeat_interval_and_phases_are_respected(tmp_path):
     pulse, state, path = (
         Pulse({Env.HEARTBEAT_DIR: str(tmp_path)}, process(), CONFIG),
         RunState(),

@@ -12,12 +12,12 @@ def usual(number, level=3.0):
     return [level + NOISE.uniform(-0.1, 0.1) for _ in range(number)]
 
 
-def told(losses, **given):
+def find_spikes(losses, **given):
     spikes = Spikes(SpikeConfig(**({"window": 20} | given)))
     return [number for number, loss in enumerate(losses) if spikes.add_loss(loss)]
 
 
-def test_a_spike_is_told_once_with_numbers():
+def test_spike_is_reported_once_with_numbers():
     spikes = Spikes(SpikeConfig(window=20))
     assert not any(map(spikes.add_loss, usual(40)))
     text = spikes.add_loss(5.0)
@@ -26,23 +26,23 @@ def test_a_spike_is_told_once_with_numbers():
     assert not any(map(spikes.add_loss, (4.9, 4.0, 3.9)))  # the same spike, on its way down
 
 
-def test_the_next_spike_is_told_again():
-    assert told([*usual(40), 5.0, 4.5, *usual(5), 6.0]) == [40, 47]
+def test_next_spike_is_reported_again():
+    assert find_spikes([*usual(40), 5.0, 4.5, *usual(5), 6.0]) == [40, 47]
 
 
 def test_losses_that_stay_high_become_what_is_usual():
-    assert told([*usual(40), *usual(60, level=6.0), 9.0]) == [40, 100]
+    assert find_spikes([*usual(40), *usual(60, level=6.0), 9.0]) == [40, 100]
 
 
 def test_a_falling_loss_and_the_first_steps_are_no_spikes():
-    assert told([9 - 0.05 * n for n in range(150)]) == []
-    assert told([9.0, *usual(5), 9.0, *usual(10)]) == []
+    assert find_spikes([9 - 0.05 * n for n in range(150)]) == []
+    assert find_spikes([9.0, *usual(5), 9.0, *usual(10)]) == []
 
 
 def test_even_losses_have_room_for_noise():
-    assert told([*[2.0] * 40, 2.05, 2.11, 2.2]) == [42]
+    assert find_spikes([*[2.0] * 40, 2.05, 2.11, 2.2]) == [42]
 
 
-def test_none_is_told_if_nobody_asks():
-    assert told([*usual(40), 50.0], deviations=0) == []
-    assert told([*usual(40), float("nan"), float("inf")]) == []
+def test_disabled_detection_reports_nothing():
+    assert find_spikes([*usual(40), 50.0], deviations=0) == []
+    assert find_spikes([*usual(40), float("nan"), float("inf")]) == []

@@ -87,16 +87,16 @@ def test_a_peak_is_known_by_the_whole_name(device, peak):
     assert flops.peak_tflops(device) == peak
 
 
-def told(step):
+def log_step(step):
     log = StepLog(config(log={"every": 1, "peak_tflops": 1.0}), world_size=1)
     state = RunState(step=step - 1, consumed_samples=16 * (step - 1))
     return log.add(stepped(state, 2.5), rate=1e-4, batch=16), state
 
 
-def test_one_json_line_for_each_interval(tmp_path):
+def test_one_json_line_per_interval(tmp_path):
     metrics = Metrics(LogConfig(), {Env.RUN_DIR: str(tmp_path), Env.ATTEMPT: "7_1.0"}, step=0, writes=True)
     for step in (1, 2):
-        metrics.interval(*told(step))
+        metrics.interval(*log_step(step))
     metrics.evaluation(math.inf, batches=3, state=RunState(step=2))
     lines = [json.loads(line) for line in (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["attempt"], line["step"], line.get("loss")) for line in lines] == [
@@ -108,16 +108,16 @@ def test_one_json_line_for_each_interval(tmp_path):
     assert (lines[2]["held_out_loss"], lines[2]["held_out_batches"]) == (None, 3)  # JSON knows no infinity
 
 
-def test_nothing_is_kept_by_other_ranks_or_without_a_place(tmp_path):
-    Metrics(LogConfig(), {Env.RUN_DIR: str(tmp_path)}, step=0, writes=False).interval(*told(1))
-    Metrics(LogConfig(), {}, step=0, writes=True).interval(*told(1))
+def test_other_ranks_write_no_metrics(tmp_path):
+    Metrics(LogConfig(), {Env.RUN_DIR: str(tmp_path)}, step=0, writes=False).interval(*log_step(1))
+    Metrics(LogConfig(), {}, step=0, writes=True).interval(*log_step(1))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_metrics_that_cannot_be_written_are_noted_once_and_stop_nothing(tmp_path):
+def test_unwritable_metrics_are_noted_once(tmp_path):
     (tmp_path / "file").touch()
     metrics = Metrics(LogConfig(directory=str(tmp_path / "file" / "x")), {}, step=0, writes=True)
-    interval, state = told(1)
+    interval, state = log_step(1)
     metrics.interval(interval, state)
     metrics.interval(interval, state)
     (note,) = state.notes
@@ -125,7 +125,7 @@ def test_metrics_that_cannot_be_written_are_noted_once_and_stop_nothing(tmp_path
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it is what is tested
-def test_a_full_disk_ends_the_drawing_and_nothing_else(tmp_path, monkeypatch):
+def test_full_disk_stops_only_tensorboard(tmp_path, monkeypatch):
     """Events are written by a thread of its own, to a disk that fills after the first of them."""
     disk, before = tmp_path / "disk", set(threading.enumerate())
     disk.symlink_to(tmp_path / "room")
@@ -133,7 +133,7 @@ def test_a_full_disk_ends_the_drawing_and_nothing_else(tmp_path, monkeypatch):
     real = writer.tf.io.gfile.GFile
     monkeypatch.setattr(writer.tf.io.gfile, "GFile", lambda _, mode: real(str(disk), mode))
     metrics = Metrics(LogConfig(directory=str(tmp_path), tensorboard=True), {}, step=0, writes=True)
-    interval, state = told(1)
+    interval, state = log_step(1)
     metrics.interval(interval, state)
     (tmp_path / "full").symlink_to("/dev/full")
     (tmp_path / "full").replace(disk)
@@ -152,7 +152,7 @@ def test_a_place_that_is_none_stops_nothing(tmp_path):
     pytest.importorskip("tensorboard")
     (tmp_path / "file").touch()
     metrics = Metrics(LogConfig(directory=str(tmp_path / "file"), tensorboard=True), {}, step=0, writes=True)
-    interval, state = told(1)
+    interval, state = log_step(1)
     metrics.interval(interval, state)
     metrics.interval(interval, state)
     metrics.close()
@@ -162,19 +162,19 @@ def test_a_place_that_is_none_stops_nothing(tmp_path):
     ]
 
 
-def test_tensorboard_reads_the_events_and_a_new_attempt_hides_what_it_does_again(tmp_path):
+def test_new_attempt_hides_repeated_steps(tmp_path):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     log_config = LogConfig(directory=str(tmp_path), tensorboard=True)
     for attempt_begins, steps in ((0, (1, 2, 3)), (1, (2, 3, 4))):
         metrics = Metrics(log_config, {}, step=attempt_begins, writes=True)
         for step in steps:
-            metrics.interval(*told(step))
+            metrics.interval(*log_step(step))
         metrics.close()
-    seen = reader.EventAccumulator(str(tmp_path / "tensorboard"))
-    seen.Reload()
-    losses = seen.Scalars("lm-loss-training/lm loss")
+    events = reader.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    losses = events.Scalars("lm-loss-training/lm loss")
     assert [(event.step, event.value) for event in losses] == [(1, 2.5), (2, 2.5), (3, 2.5), (4, 2.5)]
-    assert "learning-rate/learning-rate" in seen.Tags()["scalars"]
+    assert "learning-rate/learning-rate" in events.Tags()["scalars"]
 
 
 def test_tensorboard_without_its_library_is_refused(tmp_path, monkeypatch):

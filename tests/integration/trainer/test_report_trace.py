@@ -35,7 +35,7 @@ def test_a_package_is_chosen_by_its_whole_name(tmp_path):
     assert {line.split()[2].rpartition("JSON")[0] for line in calls} == {"json.decoder."}
 
 
-def test_each_rank_logs_its_calls_into_the_chosen_packages_alone(train):
+def test_rank_traces_only_chosen_packages(train):
     run = train(**tiny(steps=2, trace=["opsctl.trainer.loop", "opsctl.trainer.engine"]))
     attempt = run.start(world=2)
     assert attempt.finish() == [0, 0], attempt.log

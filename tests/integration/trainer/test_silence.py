@@ -12,9 +12,7 @@ from opsctl.trainer.rank_process import RankProcess
 from opsctl.trainer.run_state import RunState
 
 
-def test_a_scheduler_that_has_been_silent_for_long_is_told_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_silent_cron_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tick, state = tmp_path / "last-tick", RunState(save_s=1.0)
     warn_of_silent_watcher(tick, state)
     tick.write_text(f"{time.time() - 3600:.0f}\n")
@@ -28,13 +26,13 @@ def test_a_scheduler_that_has_been_silent_for_long_is_told_once(
     assert state.notes == [text]
 
 
-def test_the_first_rank_looks_with_its_heartbeats_and_no_other_does(tmp_path: Path) -> None:
+def test_only_rank_0_checks_the_last_tick(tmp_path: Path) -> None:
     tick = tmp_path / "last-tick"
     tick.write_text("4000\n")
-    told = []
+    note_counts = []
     for rank in range(2):
         process, state = RankProcess(rank=rank, world_size=2, local_rank=rank, node="n1"), RunState(save_s=1.0)
         config = TrainerConfig.model_validate({"steps": 9})
         Pulse({Env.LAST_TICK: str(tick)}, process, config).write_heartbeat(Phase.TRAIN, state)
-        told.append(len(state.notes))
-    assert told == [1, 0]
+        note_counts.append(len(state.notes))
+    assert note_counts == [1, 0]

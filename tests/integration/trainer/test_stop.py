@@ -58,7 +58,7 @@ def test_pause_and_stop_request(train, switch, reason):
     assert_saved_and_left(run, attempt, reason)
 
 
-def test_a_deadline_that_moves_closer_is_kept(train):
+def test_deadline_may_move_closer(train):
     run = train(**ENDLESS)
     deadline = run.run_dir / "deadline"
     deadline.write_text(f"{time.time() + 3600}\n")

@@ -52,7 +52,7 @@ def trainer(*arguments, **environ):
         ({"steps": 1}, {"WORLD_SIZE": "many"}, "WORLD_SIZE is 'many'"),
     ],
 )
-def test_wrong_input_is_told_in_a_sentence(tmp_path, config, environ, words):
+def test_invalid_input_is_refused_in_one_sentence(tmp_path, config, environ, words):
     (tmp_path / "trainer.json").write_text(json.dumps(config))
     done = trainer(tmp_path / "trainer.json", **environ)
     assert done.returncode == 2
