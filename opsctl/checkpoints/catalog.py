@@ -1,4 +1,4 @@
-"""The checkpoints of a train as they lie on disk: listed, verified, pruned. Needs no torch."""
+"""List, verify and prune the checkpoints of the embedded trainer. Needs no torch."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from opsctl.trainer import manifest
 from opsctl.trainer.manifest import Checkpoint, Manifest
 
 _HASHERS = min(8, os.cpu_count() or 1)
-"""Files that are hashed at a time; hashing lets go of the interpreter's lock."""
+"""Threads that hash files; hashing releases the interpreter lock."""
 
 
 class Damaged(OpsctlError):
-    """A checkpoint that is not what was written."""
+    """A checkpoint differs from the one that was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogRow:
-    """One checkpoint, as a list shows it."""
+    """One checkpoint in a list."""
 
     step: int
     path: Path
@@ -33,18 +33,17 @@ class CatalogRow:
     topology: str = ""
     consumed_samples: int = 0
     kept: str = ""
-    """Why it is never pruned; empty if it may be."""
+    """Why the checkpoint is never pruned; empty if prunable."""
     offloaded: tuple[str, ...] = ()
-    """Where else it lies."""
+    """Destinations with a verified copy."""
     problem: str = ""
-    """What is seen to be wrong without reading it: a file that is missing or too short."""
+    """A problem visible without hashing: a file is missing or too short."""
     is_unread: bool = False
-    """Its manifest cannot be read or understood: nothing more is known of it."""
+    """Whether the manifest is unreadable or invalid, so that nothing else is known."""
 
 
 def find_checkpoints(directory: Path) -> list[Checkpoint]:
-    """Every complete checkpoint in `directory`, oldest first, and those that cannot be looked into: the others are not
-    to wait for them. Raises RunDirError."""
+    """Return every complete checkpoint in `directory`, oldest first, including unreadable ones. Raises RunDirError."""
     try:
         return manifest.list_checkpoints(directory, with_unreadable=True)
     except OSError as error:
@@ -52,7 +51,7 @@ def find_checkpoints(directory: Path) -> list[Checkpoint]:
 
 
 def list_checkpoints(directory: Path) -> list[CatalogRow]:
-    """A row for each that is found. Reads manifests alone. Raises RunDirError."""
+    """Return a row for every checkpoint; reads only the manifests. Raises RunDirError."""
     return [_row(checkpoint) for checkpoint in find_checkpoints(directory)]
 
 
@@ -65,26 +64,27 @@ def _row(checkpoint: Checkpoint) -> CatalogRow:
 
 def _read_row(checkpoint: Checkpoint) -> CatalogRow:
     (checkpoint.path / manifest.COMPLETE).stat()
-    held = manifest.read_manifest(checkpoint.path)
+    record = manifest.read_manifest(checkpoint.path)
     return CatalogRow(
         step=checkpoint.step,
         path=checkpoint.path,
-        kind=held.kind,
-        size=size_of(held),
-        topology=" ".join(f"{key}={value}" for key, value in held.topology.items()),
-        consumed_samples=held.consumed_samples,
+        kind=record.kind,
+        size=size_of(record),
+        topology=" ".join(f"{key}={value}" for key, value in record.topology.items()),
+        consumed_samples=record.consumed_samples,
         kept=_text(checkpoint.path / manifest.KEEP),
         offloaded=offloaded_to(checkpoint.path),
         problem="" if manifest.is_sound(checkpoint.path) else "a file is missing or too short",
     )
 
 
-def size_of(held: Manifest) -> int:
-    return sum(record.size for record in held.files.values())
+def size_of(record: Manifest) -> int:
+    """Return the bytes of all files."""
+    return sum(file.size for file in record.files.values())
 
 
 def problems(checkpoint: Path) -> list[str]:
-    """What is not as it was written, every file hashed. What cannot be read is unknown, not damaged: OSError."""
+    """Hash every file and return the damages. Raises OSError: an unreadable checkpoint is unknown, not damaged."""
 
     def share(number: int) -> list[str]:
         return manifest.verify(checkpoint, mine=lambda n: n % _HASHERS == number)
@@ -94,7 +94,7 @@ def problems(checkpoint: Path) -> list[str]:
 
 
 def describe_doubt(checkpoint: Path) -> str:
-    """Why it does not count as good: what is damaged, or that it cannot be read; empty if it verifies."""
+    """Return why the checkpoint does not count as good: damaged or unreadable; empty if verified."""
     try:
         return "; ".join(problems(checkpoint))
     except OSError as error:
@@ -102,48 +102,50 @@ def describe_doubt(checkpoint: Path) -> str:
 
 
 def describe_unread(error: OSError, checkpoint: Path) -> str:
-    """The words for a checkpoint that may be sound or not."""
+    """Return the message for a checkpoint that may or may not be sound."""
     return f"{checkpoint.name}: cannot be read, so it is left alone: {cause(error, checkpoint)}"
 
 
 def find_superfluous(directory: Path, *, keep_last: int, keep_every: int = 0) -> tuple[list[Checkpoint], list[str]]:
-    """Which may go: never the newest two that are good, which are hashed to know, nor one that cannot be read. And what
-    is wrong with those that stay, as far as it was seen. Raises RunDirError."""
+    """Return the checkpoints that can be removed, and the problems of those that stay.
+
+    The newest two good checkpoints, which are hashed, and unreadable ones always stay. Raises RunDirError.
+    """
     doubts: dict[Path, str] = {}
 
     def is_good(path: Path) -> bool:
         doubts[path] = describe_doubt(path)
         return not doubts[path]
 
-    gone = []
-    for superfluou in manifest.find_superfluous(
+    removable = []
+    for checkpoint in manifest.find_superfluous(
         find_checkpoints(directory), keep_last=keep_last, keep_every=keep_every, is_good=is_good
     ):
         try:
-            manifest.verify(superfluou.path, mine=lambda _: False)
+            manifest.verify(checkpoint.path, mine=lambda _: False)
         except OSError as error:
-            doubts[superfluou.path] = describe_unread(error, superfluou.path)
+            doubts[checkpoint.path] = describe_unread(error, checkpoint.path)
         else:
-            gone.append(superfluou)
-            doubts.pop(superfluou.path, None)
-    return gone, [doubts[path] for path in sorted(doubts) if doubts[path]]
+            removable.append(checkpoint)
+            doubts.pop(checkpoint.path, None)
+    return removable, [doubts[path] for path in sorted(doubts) if doubts[path]]
 
 
 def remove(checkpoints: Iterable[Checkpoint]) -> tuple[list[Checkpoint], list[str]]:
-    """Take them away: those that are gone, and why others are not. What a removal that was cut off has left, `sweep`
-    takes."""
-    gone, failed = [], []
+    """Remove checkpoints; return the removed ones, and the reasons for the others. `sweep` finishes an interrupted
+    removal."""
+    removed, failures = [], []
     for checkpoint in checkpoints:
         try:
             manifest.remove(checkpoint.path)
-            gone.append(checkpoint)
+            removed.append(checkpoint)
         except OSError as error:
-            failed.append(f"{checkpoint.path.name}: cannot be removed: {cause(error, checkpoint.path)}")
-    return gone, failed
+            failures.append(f"{checkpoint.path.name}: cannot be removed: {cause(error, checkpoint.path)}")
+    return removed, failures
 
 
 def sweep(directory: Path) -> list[str]:
-    """Finish removals that were cut off: what of them cannot be."""
+    """Finish interrupted removals; return the failures."""
     try:
         manifest.sweep(directory)
     except OSError as error:
@@ -152,7 +154,7 @@ def sweep(directory: Path) -> list[str]:
 
 
 def offloaded_to(checkpoint: Path) -> tuple[str, ...]:
-    """Where copies of it were made, and verified there, as far as that can be read."""
+    """Return the destinations that have a verified copy, as far as readable."""
     try:
         lines = _text(checkpoint / manifest.OFFLOADED).splitlines()
     except (OSError, ValueError):
@@ -163,12 +165,12 @@ def offloaded_to(checkpoint: Path) -> tuple[str, ...]:
 def _place(line: str) -> str:
     try:
         return str(json.loads(line)["to"])
-    except (ValueError, TypeError, KeyError):  # half written: copying again does no harm
+    except (ValueError, TypeError, KeyError):  # half written: another copy does no harm
         return ""
 
 
 def note_offloaded(checkpoint: Path, *, to: str, at: str) -> None:
-    """Remember that a verified copy lies at `to`. Raises OSError."""
+    """Record a verified copy at `to`. Raises OSError."""
     if to not in offloaded_to(checkpoint):
         path = checkpoint / manifest.OFFLOADED
         lines = [*_text(path).splitlines(), json.dumps({"to": to, "at": at})]
@@ -183,5 +185,5 @@ def _text(path: Path) -> str:
 
 
 def cause(error: OSError, path: Path) -> str:
-    """What failed, and on which file."""
+    """Return the file and the reason of the failure."""
     return f"{error.filename or path}: {error.strerror}" if error.strerror else str(error)

@@ -1,4 +1,4 @@
-"""The checkpoints of a train, the embedded trainer's and any other's: when, how large, how many files."""
+"""Find the checkpoints of a train, of the embedded trainer or any other, with their time and size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from opsctl.trainer.manifest import list_checkpoints
 
 SKIPPED = (".saving-", "damaged-")
-"""What is not a checkpoint yet, or not any more."""
+"""Prefixes of unfinished and damaged checkpoints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +20,14 @@ class Save:
 
     path: Path
     at: datetime
-    """When it was written last, by the file system's clock."""
+    """Time of the last write, by the file system's clock."""
     step: int | None = None
 
 
 def find_saves(directory: Path, *, embedded: bool) -> list[Save]:
-    """The checkpoints below `directory`, the oldest first; of the embedded trainer, those that are complete.
+    """Return the checkpoints below `directory`, the oldest first; for the embedded trainer, the complete ones.
 
-    Only in the newest is every file looked at: there may be hundreds of checkpoints, with thousands of files each.
+    Only the files of the newest checkpoint are read: there may be hundreds of checkpoints with thousands of files.
     """
     steps: dict[Path, int | None] = (
         {checkpoint.path: checkpoint.step for checkpoint in list_checkpoints(directory)}
@@ -41,7 +41,7 @@ def find_saves(directory: Path, *, embedded: bool) -> list[Save]:
 
 
 def _entries(directory: Path) -> list[Path]:
-    """Large things only: trainers keep small files such as `latest` beside their checkpoints."""
+    """Return the directories, or else the files: trainers keep small files such as `latest` next to checkpoints."""
     try:
         paths = [path for path in directory.iterdir() if not path.name.startswith((".", *SKIPPED))]
     except FileNotFoundError:
@@ -51,13 +51,13 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _written(path: Path, at: float) -> float:
-    """The newest change of it and of what is directly in it."""
+    """Return the newest modification of the path and of its direct entries."""
     entries = os.scandir(path) if path.is_dir() else ()
     return max((entry.stat().st_mtime for entry in entries), default=at)
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Bytes and inodes of a file, or of all that is below a directory. What vanishes meanwhile counts nothing."""
+    """Return bytes and inodes of a file or a directory tree. Entries that vanish during the walk count 0."""
     sizes = [entry.stat(follow_symlinks=False).st_size for entry in _below(path)]
     return sum(sizes), len(sizes) + path.is_dir()
 

@@ -1,4 +1,4 @@
-"""The one reader of space, inodes and quotas: what is used, what may be, and who uses most."""
+"""Measure space, inodes and quotas, and find the largest users."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from opsctl.ports import Runner, TimedOut
 from opsctl.settings.watch import Filesystem
 from opsctl.units import parse_size
 
-TIMEOUT = 20.0
-"""Seconds for df and for quota commands."""
-LONGEST_DU = timedelta(hours=24)
-"""A measurement that has not ended by then has died."""
+TIMEOUT_S = 20.0
+"""For df and for quota commands."""
+MAX_DU_TIME = timedelta(hours=24)
+"""A measurement that takes longer counts as dead."""
 _DU = """set -u
 trap 'rm -f "$2.running"' EXIT
 nice du -xd1 -B1 -- "$1" >"$2.bytes" 2>/dev/null
@@ -29,31 +29,31 @@ nice du -xd1 --inodes -- "$1" >"$2.inodes" 2>/dev/null
 [ -s "$2.bytes" ] && { sed 's/^/B /' "$2.bytes"; sed 's/^/I /' "$2.inodes"; } >"$2.new" && mv "$2.new" "$2"
 rm -f "$2.bytes" "$2.inodes"
 """
-"""What may not be read is left out, and du says so by its exit code: that is no reason to have no figure at all."""
+"""Unreadable directories are left out; the exit code of du reports them and is ignored."""
 
 
 class MeasurementFailed(OpsctlError):
-    """There is no figure, or none yet."""
+    """The measurement gave no figures, or none yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What is used of a file system, and what may be. None is not known, or no limit."""
+    """Usage and limits of a file system, in bytes. None means unknown, or no limit."""
 
     used: int | None = None
     limit: int | None = None
     inodes_used: int | None = None
     inodes_limit: int | None = None
     percent: float | None = None
-    """Where that is all that the system says."""
+    """Set if the system reports only a percentage."""
     inodes_percent: float | None = None
     at: datetime | None = None
-    """When it was measured, if not now."""
+    """Time of the measurement, if not now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """What one user has in a directory, as far as it may be read."""
+    """The usage of one user in a directory, as far as readable."""
 
     name: str
     size: int
@@ -63,7 +63,7 @@ class User:
 
 
 def read(filesystem: Filesystem, runner: Runner, *, keep: Path, now: datetime) -> Space:
-    """Measure it. `keep` is a directory for what is measured in the background. Raises NotMeasured, OSError."""
+    """Measure a file system. `keep` is the directory of background measurements. Raises MeasurementFailed, OSError."""
     if filesystem.by == "statvfs":
         return read_statvfs(Path(filesystem.path))
     if filesystem.by == "df":
@@ -74,18 +74,20 @@ def read(filesystem: Filesystem, runner: Runner, *, keep: Path, now: datetime) -
 
 
 def read_statvfs(path: Path) -> Space:
-    """As df says it: what root keeps for itself counts as used. Raises OSError."""
-    found = os.statvfs(path)
-    used = (found.f_blocks - found.f_bfree) * found.f_frsize
-    inodes = found.f_files - found.f_ffree
+    """Measure by statvfs. As in df, blocks reserved for root are in neither figure. Raises OSError."""
+    stats = os.statvfs(path)
+    used = (stats.f_blocks - stats.f_bfree) * stats.f_frsize
+    inodes = stats.f_files - stats.f_ffree
     return Space(
-        used=used, limit=used + found.f_bavail * found.f_frsize, inodes_used=inodes if found.f_files else None,
-        inodes_limit=inodes + found.f_favail if found.f_files else None,
-    )  # fmt: skip
+        used=used,
+        limit=used + stats.f_bavail * stats.f_frsize,
+        inodes_used=inodes if stats.f_files else None,
+        inodes_limit=inodes + stats.f_favail if stats.f_files else None,
+    )
 
 
 def read_df(text: str) -> Space:
-    """`df -B1 --output=used,avail,iused,iavail`. Raises NotMeasured."""
+    """Parse `df -B1 --output=used,avail,iused,iavail`. Raises MeasurementFailed."""
     rows = [line.split() for line in text.splitlines()[1:]]
     if len(rows) != 1 or len(rows[0]) != 4:
         raise MeasurementFailed(f"df said {text.strip()[:200]!r}")
@@ -100,32 +102,36 @@ def read_df(text: str) -> Space:
 
 
 def read_pattern(text: str, pattern: str) -> Space:
-    """The named groups of a quota command's answer. Raises NotMeasured."""
+    """Parse the output of a quota command by the named groups of `pattern`. Raises MeasurementFailed."""
     match = re.search(pattern, text, re.MULTILINE)
     if match is None:
         raise MeasurementFailed(f"the pattern finds nothing in {text.strip()[:200]!r}")
-    said = {name: value for name, value in match.groupdict().items() if value is not None}
+    words = {name: value for name, value in match.groupdict().items() if value is not None}
     try:
-        sizes = {name: parse_size(said[name]) for name in ("used", "limit") if name in said}
-        counts = {name: parse_size(said[name]) for name in ("inodes_used", "inodes_limit") if name in said}
-        shares = {name: float(said[name].rstrip("%")) for name in ("percent", "inodes_percent") if name in said}
-        at = _time(said["at"]) if "at" in said else None
-    except (ValueError, OverflowError, OSError) as error:  # of a time that no calendar has
+        sizes = {name: parse_size(words[name]) for name in ("used", "limit") if name in words}
+        counts = {name: parse_size(words[name]) for name in ("inodes_used", "inodes_limit") if name in words}
+        shares = {name: float(words[name].rstrip("%")) for name in ("percent", "inodes_percent") if name in words}
+        at = _parse_time(words["at"]) if "at" in words else None
+    except (ValueError, OverflowError, OSError) as error:  # also for a time outside of the calendar
         raise MeasurementFailed(f"{match[0][:200]!r}: {error}") from error
     return Space(
-        used=sizes.get("used"), limit=sizes.get("limit"), inodes_used=counts.get("inodes_used"),
-        inodes_limit=counts.get("inodes_limit"), percent=shares.get("percent"),
-        inodes_percent=shares.get("inodes_percent"), at=at,
-    )  # fmt: skip
+        used=sizes.get("used"),
+        limit=sizes.get("limit"),
+        inodes_used=counts.get("inodes_used"),
+        inodes_limit=counts.get("inodes_limit"),
+        percent=shares.get("percent"),
+        inodes_percent=shares.get("inodes_percent"),
+        at=at,
+    )
 
 
-def _time(text: str) -> datetime:
-    """Seconds since the epoch, or ISO 8601; without a zone, it is this machine's."""
+def _parse_time(text: str) -> datetime:
+    """Parse seconds since the epoch or ISO 8601; a time without a zone is in this machine's zone."""
     return datetime.fromtimestamp(int(text), UTC) if text.isdigit() else datetime.fromisoformat(text).astimezone(UTC)
 
 
 def read_du(filesystem: Filesystem, *, keep: Path, now: datetime) -> Space:
-    """The last measurement, and begin another if that is old. Raises NotMeasured until the first has ended."""
+    """Return the last measurement; start another if the last is old. Raises MeasurementFailed before the first."""
     every = timedelta(minutes=filesystem.every_minutes)
     path = measure(filesystem.path, keep=keep, name=filesystem.name, now=now, every=every)
     sizes, inodes = _parse_du(path)
@@ -133,16 +139,22 @@ def read_du(filesystem: Filesystem, *, keep: Path, now: datetime) -> Space:
     if whole not in sizes:
         raise MeasurementFailed(f"du has not measured {filesystem.path} yet")
     return Space(
-        used=sizes[whole], limit=filesystem.limit, inodes_used=inodes.get(whole),
-        inodes_limit=filesystem.inode_limit, at=datetime.fromtimestamp(path.stat().st_mtime, UTC),
-    )  # fmt: skip
+        used=sizes[whole],
+        limit=filesystem.limit,
+        inodes_used=inodes.get(whole),
+        inodes_limit=filesystem.inode_limit,
+        at=datetime.fromtimestamp(path.stat().st_mtime, UTC),
+    )
 
 
 def measure(directory: str, *, keep: Path, name: str, now: datetime, every: timedelta) -> Path:
-    """Have du measure a directory in the background, unless the last measurement is newer than `every`, or one goes
-    on. Where the figures are, or will be. Raises OSError."""
+    """Start du in the background, unless the last measurement is newer than `every` or du is running.
+
+    Return the file with the present or future figures. Raises OSError.
+    """
     path = keep / f"du-{quote(name, safe='')}"
-    if _age(path, now) < every or _age(running := path.with_name(f"{path.name}.running"), now) < LONGEST_DU:
+    running = path.with_name(f"{path.name}.running")
+    if _age(path, now) < every or _age(running, now) < MAX_DU_TIME:
         return path
     keep.mkdir(parents=True, exist_ok=True)
     running.touch()
@@ -158,19 +170,19 @@ def _age(path: Path, now: datetime) -> timedelta:
 
 
 def _parse_du(path: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes and inodes of a directory and of each directory in it."""
-    found: dict[str, dict[str, int]] = {"B": {}, "I": {}}
+    """Return bytes and inodes of a directory and of its subdirectories, by path."""
+    counts: dict[str, dict[str, int]] = {"B": {}, "I": {}}
     with contextlib.suppress(OSError):
         for line in path.read_text(errors="surrogateescape").splitlines():
             kind, _, rest = line.partition(" ")
             count, _, place = rest.partition("\t")
-            if kind in found and count.isdigit():
-                found[kind][place] = int(count)
-    return found["B"], found["I"]
+            if kind in counts and count.isdigit():
+                counts[kind][place] = int(count)
+    return counts["B"], counts["I"]
 
 
 def find_largest(path: Path, directory: str, *, most: int = 5) -> list[User]:
-    """Who uses most, from a measurement: by the owners of the directories in it. Empty if there is none yet."""
+    """Return the owners of the largest subdirectories, from a measurement by du; empty without a measurement."""
     sizes, inodes = _parse_du(path)
     whole = directory.rstrip("/") or "/"
     places: dict[str, list[str]] = defaultdict(list)
@@ -178,17 +190,19 @@ def find_largest(path: Path, directory: str, *, most: int = 5) -> list[User]:
         places[_owner(place)].append(place)
     users = [
         User(
-            name=name, size=sum(sizes[their] for their in theirs), inodes=sum(inodes.get(their, 0) for their in theirs),
-            places=tuple(sorted(theirs, key=lambda each: -sizes[each])),
+            name=name,
+            size=sum(sizes[place] for place in owned),
+            inodes=sum(inodes.get(place, 0) for place in owned),
+            places=tuple(sorted(owned, key=lambda place: -sizes[place])),
         )
-        for name, theirs in places.items()
-    ]  # fmt: skip
+        for name, owned in places.items()
+    ]
     return sorted(users, key=lambda user: -user.size)[:most]
 
 
 def _owner(place: str) -> str:
     try:
-        uid = os.stat(place).st_uid  # noqa: PTH116 (du's own bytes, which need be no text)
+        uid = os.stat(place).st_uid  # noqa: PTH116 (a path from du, whose bytes may not be text)
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"
@@ -198,7 +212,7 @@ def _owner(place: str) -> str:
 
 def _output(runner: Runner, argv: tuple[str, ...]) -> str:
     try:
-        done = runner.run(argv, timeout=TIMEOUT, env={"LC_ALL": "C"})
+        done = runner.run(argv, timeout=TIMEOUT_S, env={"LC_ALL": "C"})
     except TimedOut as error:
         raise MeasurementFailed(str(error)) from error
     if done.code != 0 and not done.out.strip():

@@ -1,4 +1,4 @@
-"""The processes of this machine: which one is meant, which belong together, and how all below this one are ended."""
+"""Processes of this machine: identify them, find those that belong together, end all descendants."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessId:
-    """A process that cannot be mistaken for a later one with the same number."""
+    """A process, distinguished from a later process with the same number."""
 
     pid: int
     started: int
-    """In the kernel's ticks since boot: unlike a time of day, it does not move when somebody sets the clock."""
+    """In kernel ticks since boot, which do not change when the clock is set."""
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
-        """The process that has this number now, or None. A zombie is no process."""
+        """Return the process with this number; None without one. A zombie is no process."""
         row = _read_stat(pid)
         return None if row is None else row.identity
 
@@ -34,21 +34,22 @@ class ProcessId:
         return ProcessId.of(self.pid) == self
 
     def send(self, number: int) -> None:
-        """Send a signal, to this very process or to none."""
+        """Send a signal to this process, never to a later one with the same number."""
         if self.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
 def own_process() -> ProcessId:
-    me = ProcessId.of(os.getpid())
-    assert me is not None, "this process runs"
-    return me
+    """Return this process."""
+    process = ProcessId.of(os.getpid())
+    assert process is not None, "this process runs"
+    return process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stat:
-    """What /proc/<pid>/stat says of a process that is not a zombie."""
+    """The parsed /proc/<pid>/stat of a process that is not a zombie."""
 
     identity: ProcessId
     parent: int
@@ -57,7 +58,7 @@ class _Stat:
 
 def _read_stat(pid: int) -> _Stat | None:
     try:
-        # The name, in brackets, may hold anything: what counts comes behind the last one.
+        # The name, in brackets, may contain any text: the fields start after the last closing bracket.
         head, _, tail = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
         state, parent, *rest = tail.split()
     except (OSError, ValueError):
@@ -69,7 +70,7 @@ def _read_stat(pid: int) -> _Stat | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One running process, for a predicate of `find_processes`. What it reads of /proc, it reads when asked."""
+    """A running process, for a predicate of `find_processes`. The methods read /proc when called."""
 
     pid: int
     name: str
@@ -120,7 +121,7 @@ def find_processes(belongs: Callable[[Candidate], bool]) -> dict[ProcessId, str]
 
 
 def memory_of(processes: Iterable[ProcessId]) -> int:
-    """Bytes that these processes use together; what they share is counted once. Those that ended count nothing."""
+    """Return the memory of these processes, in bytes; shared memory counts once, ended processes count 0."""
     total = 0
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -135,24 +136,24 @@ def die_with_parent(number: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant that loses its own, so that none escapes `end_descendants`."""
+    """Become the parent of every orphaned descendant, so that none escapes `end_descendants`."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def count_descendants() -> int:
-    """How many processes below this one run. A zombie is no process."""
+    """Return the number of running descendants. A zombie is no process."""
     return sum(ProcessId.of(child.pid) is not None for child in psutil.Process().children(recursive=True))
 
 
 def end_descendants(*, grace: float) -> int:
-    """End every process below this one: TERM, then KILL after `grace` seconds. How many there were."""
-    below = psutil.Process().children(recursive=True)
-    for process in below:
+    """End every descendant: TERM, then KILL after `grace` seconds. Return their number."""
+    descendants = psutil.Process().children(recursive=True)
+    for process in descendants:
         with contextlib.suppress(psutil.Error):
             process.terminate()
-    _, stubborn = psutil.wait_procs(below, timeout=grace)
+    _, stubborn = psutil.wait_procs(descendants, timeout=grace)
     for process in stubborn:
         with contextlib.suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(stubborn, timeout=5)
-    return len(below)
+    return len(descendants)

@@ -1,4 +1,4 @@
-"""slurmdbd and its database: made once for each user and version, then copied."""
+"""slurmdbd and its database. The database is created once per user and version, then copied."""
 
 from __future__ import annotations
 
@@ -20,17 +20,24 @@ SMALL = (
     "--innodb-data-file-path=ibdata1:4M:autoextend",
     "--innodb-autoextend-increment=4",
 )
-"""A database of a few megabytes, quick to copy. Must be the same whenever its files are used."""
+"""A database of a few megabytes. Every start with the same files needs the same options."""
 QUICK = (
-    "--skip-networking", "--skip-log-bin", "--performance-schema=OFF", "--innodb-buffer-pool-size=32M",
-    "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF", "--innodb-lock-wait-timeout=900",
-    "--innodb-temp-data-file-path=ibtmp1:1M:autoextend", "--key-buffer-size=1M", "--aria-pagecache-buffer-size=1M",
-)  # fmt: skip
-"""What a database may leave out that nobody would miss after a power cut."""
+    "--skip-networking",
+    "--skip-log-bin",
+    "--performance-schema=OFF",
+    "--innodb-buffer-pool-size=32M",
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-doublewrite=OFF",
+    "--innodb-lock-wait-timeout=900",
+    "--innodb-temp-data-file-path=ibtmp1:1M:autoextend",
+    "--key-buffer-size=1M",
+    "--aria-pagecache-buffer-size=1M",
+)
+"""Trade durability for speed: a sandbox does not survive a power cut anyway."""
 
 
 def start_accounting(record: SandboxRecord, tools: Tools) -> SandboxRecord:
-    """The database and slurmdbd, with this user's account in it."""
+    """Start the database and slurmdbd, with an account for this user."""
     data = record.site.home / "mysql"
     template = template_path(record, tools)
     if not template.is_dir():
@@ -41,14 +48,14 @@ def start_accounting(record: SandboxRecord, tools: Tools) -> SandboxRecord:
 
 
 def template_path(record: SandboxRecord, tools: Tools) -> Path:
-    """One for each user and each pair of versions: neither reads the other's files for certain."""
+    """Return the template of this user and these versions; other versions may not read the same files."""
     text = tools.runner.run([tools.programs["mariadbd"], "--version"], timeout=10).out
     key = f"{text}|{record.site.version}|{record.site.user}|{SMALL}"
     return tools.places.cache / f"accounting-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 
 def make_template(record: SandboxRecord, tools: Tools, data: Path, template: Path) -> None:
-    """Fill `data`, let slurmdbd make its tables in it, shut both down, and keep a copy for the next time."""
+    """Create the database in `data` with slurmdbd's tables, stop both daemons, and store a copy as template."""
     install(record, tools, data)
     running = start_both(record, tools, data)
     for words in (("cluster", CLUSTER), ("account", ACCOUNT), ("user", record.site.user, f"account={ACCOUNT}")):
@@ -58,19 +65,24 @@ def make_template(record: SandboxRecord, tools: Tools, data: Path, template: Pat
     for name in (SLURMDBD, DATABASE):
         stop(running, tools, name)
     tools.places.cache.mkdir(parents=True, exist_ok=True)
-    beside = template.with_name(f".{template.name}.{secrets.token_hex(4)}")
-    shutil.copytree(data, beside)
+    copy = template.with_name(f".{template.name}.{secrets.token_hex(4)}")
+    shutil.copytree(data, copy)
     try:
-        beside.rename(template)
+        copy.rename(template)
     except OSError:
-        shutil.rmtree(beside)  # another sandbox was quicker, and its template is as good
+        shutil.rmtree(copy)  # another sandbox has just stored the same template
 
 
 def install(record: SandboxRecord, tools: Tools, data: Path) -> None:
     argv = [
-        tools.programs["mariadb-install-db"], "--no-defaults", "--auth-root-authentication-method=normal",
-        "--skip-test-db", f"--user={record.site.user}", f"--datadir={data}", *SMALL,
-    ]  # fmt: skip
+        tools.programs["mariadb-install-db"],
+        "--no-defaults",
+        "--auth-root-authentication-method=normal",
+        "--skip-test-db",
+        f"--user={record.site.user}",
+        f"--datadir={data}",
+        *SMALL,
+    ]
     done = tools.runner.run(argv, timeout=120)
     if done.code != 0:
         raise SandboxError(f"mariadb-install-db failed: {(done.err or done.out).strip()[-500:]}")
@@ -80,9 +92,15 @@ def start_both(record: SandboxRecord, tools: Tools, data: Path) -> SandboxRecord
     home = record.site.home
     socket = home / "mysql.socket"
     argv = (
-        tools.programs["mariadbd"], "--no-defaults", f"--user={record.site.user}", f"--datadir={data}",
-        f"--socket={socket}", f"--pid-file={home}/mariadbd.pid", *SMALL, *QUICK,
-    )  # fmt: skip
+        tools.programs["mariadbd"],
+        "--no-defaults",
+        f"--user={record.site.user}",
+        f"--datadir={data}",
+        f"--socket={socket}",
+        f"--pid-file={home}/mariadbd.pid",
+        *SMALL,
+        *QUICK,
+    )
     record = started(record, DATABASE, argv)
     wait_for(record, tools.clock, socket.exists, DATABASE, limit=60, what="mariadbd has no socket")
     record = started(record, SLURMDBD, (tools.programs["slurmdbd"], "-D"))

@@ -1,4 +1,4 @@
-"""Faults on purpose: what happens to slurmd and slurmctld in bad nights, done to them by process id."""
+"""Inject faults into slurmd and slurmctld, by process id."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from opsctl.sandbox.record import CONTROLLER, SandboxDaemon, SandboxRecord
 
 class FaultKind(StrEnum):
     KILL = "kill"
-    """SIGKILL the daemon alone: what a node runs goes on without it."""
+    """SIGKILL only the daemon; jobs on the node continue."""
     STOP = "stop"
-    """SIGSTOP: it is there and does not answer."""
+    """SIGSTOP: the daemon exists and does not answer."""
     RESUME = "resume"
     RESTART = "restart"
-    """End it if it runs, as an administrator would, and start it again."""
+    """End the daemon if running, and start the daemon again."""
     CRASH = "crash"
-    """The node loses power: the daemon and everything that runs on the node is gone at once."""
+    """Power loss: the daemon and all processes of the node end at once."""
 
 
 def inject(record: SandboxRecord, target: str, action: FaultKind, clock: Clock) -> None:
-    """Do it, and return when it is done. Raises InputError for a target that is not there."""
+    """Inject the fault and wait until done. Raises InputError for a target that does not exist."""
     daemon = find(record, target)
     if action is FaultKind.RESTART:
         restart(record, daemon, clock)
@@ -44,8 +44,9 @@ def find(record: SandboxRecord, target: str) -> SandboxDaemon:
     daemon = record.daemon(CONTROLLER if target == "controller" else target)
     if daemon is None or (target != "controller" and target not in record.spec.node_names):
         first, last = record.spec.node_names[0], record.spec.node_names[-1]
-        raise InputError(f"there is no {target!r} in sandbox {record.spec.name!r}",
-                         hint=f"one of {first} to {last}, or: controller")  # fmt: skip
+        raise InputError(
+            f"there is no {target!r} in sandbox {record.spec.name!r}", hint=f"one of {first} to {last}, or: controller"
+        )
     return daemon
 
 
@@ -56,7 +57,7 @@ def kill(daemon: SandboxDaemon, clock: Clock) -> None:
 
 
 def crash(record: SandboxRecord, target: str, daemon: SandboxDaemon, clock: Clock) -> None:
-    # The daemon first: seeing its jobs end, it would report them.
+    # The daemon first, or it would report the end of its jobs.
     kill(daemon, clock)
     if target == "controller":
         return

@@ -1,4 +1,4 @@
-"""Which processes belong to a sandbox, and their end. Always by id, never by name."""
+"""Find and end the processes of a sandbox. Always by id, never by name."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MARKER = "OPSCTL_SANDBOX_OF"
 """In the environment of every daemon, with the run directory: slurmstepds inherit it and outlive their slurmd."""
 NODE = "OPSCTL_SANDBOX_NODE"
 KILL_TIMEOUT_S = 10.0
-"""What a process that was sent KILL may take to end."""
+"""Time for a process to end after KILL."""
 MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedProcesses:
-    """What `down` did: how many processes there were, and which are still alive after SIGKILL (`name (pid)`)."""
+    """The number of processes that `down` found, and those still alive after SIGKILL, as `name (pid)`."""
 
     count: int
     remaining: tuple[str, ...] = ()
@@ -72,7 +72,9 @@ def end_members(
     `remaining` are those that were sent KILL and are alive KILL_TIMEOUT_S later. While new ones appear, twice as long.
     """
     found = members(run, record, node=node)
-    seen, processes, killed = dict(found), set[ProcessId](), set[ProcessId]()
+    all_members = dict(found)
+    terminated: set[ProcessId] = set()
+    killed: set[ProcessId] = set()
     soft = clock.monotonic() + grace
     while found:
         late = clock.monotonic() >= soft
@@ -80,17 +82,17 @@ def end_members(
             if late:
                 process.send(signal.SIGKILL)
                 killed.add(process)
-            elif process not in processes:
+            elif process not in terminated:
                 process.send(signal.SIGTERM)
-                processes.add(process)
+                terminated.add(process)
         wait_ended(found, clock, until=clock.monotonic() + 0.5 if late else soft)
         found = members(run, record, node=node)
-        seen |= found
+        all_members |= found
         overdue = clock.monotonic() - soft - KILL_TIMEOUT_S
         if late and (overdue >= KILL_TIMEOUT_S or (overdue >= 0 and killed.issuperset(found))):
             break
     return EndedProcesses(
-        count=len(seen), remaining=tuple(f"{name} ({process.pid})" for process, name in found.items())
+        count=len(all_members), remaining=tuple(f"{name} ({process.pid})" for process, name in found.items())
     )
 
 

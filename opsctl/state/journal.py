@@ -1,7 +1,7 @@
-"""What happened to a train: append-only events in a closed vocabulary, and what they add up to.
+"""The journal of a train: append-only events of a closed set of kinds, and the history that they add up to.
 
-Each host and user appends to a file of its own, one write() an event, so that no lock is needed to lose nothing. An
-event's number is one more than any that its writer could see: readers order by it, for clocks of nodes differ.
+Every host and user appends to a file of its own, one write() an event, so that no lock is needed. The number of an
+event is one more than the highest number that the writer could read. Readers order by number: clocks of nodes differ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from opsctl.state.run_dir import Attempt, RunDir
 
 
 class EventKind(StrEnum):
-    """Everything that can be journalled."""
+    """The kinds of events."""
 
     CREATED = "created"
     SUBMITTING = "submitting"
@@ -70,13 +70,15 @@ FIELDS: dict[EventKind, frozenset[str]] = {
     EventKind.REQUEST_DONE: frozenset({"verb", "by"}),
     EventKind.REQUEST_REFUSED: frozenset({"verb", "by", "why"}),
 }
-"""What each kind carries: no more, no less."""
+"""The exact fields of every kind."""
 OPTIONAL: dict[EventKind, frozenset[str]] = {EventKind.EXCLUDED: frozenset({"until"})}
-"""What some carry besides: until when nodes are excluded, where that has an end."""
+"""Optional fields: the end of an exclusion, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
+    """One event. Raises ValueError for fields that its kind does not have."""
+
     number: int
     at: str
     """UTC, ISO 8601, by the writer's clock."""
@@ -90,6 +92,7 @@ class Event:
 
     @property
     def when(self) -> datetime:
+        """The time of the event, by the writer's clock."""
         return datetime.fromisoformat(self.at)
 
 
@@ -101,9 +104,9 @@ class Journal:
     clock: Clock
 
     def append(self, kind: EventKind, **data: Any) -> Event:
-        """Add one event. Raises RunDirError where it cannot be written; then nothing was added."""
+        """Append an event. Raises RunDirError if the event cannot be written; then the journal is unchanged."""
         event = Event(
-            number=1 + max((each.number for each in self.events()), default=0),
+            number=1 + max((event.number for event in self.events()), default=0),
             at=self.clock.now().isoformat(timespec="milliseconds"),
             actor=f"{actor()}@{hostname()}:{os.getpid()}",
             kind=kind,
@@ -114,29 +117,30 @@ class Journal:
             is_new = not path.exists()
             append_line(path, _to_line(event))
             if is_new:
-                path.chmod(0o644)  # as all files of a run directory, whatever the umask
+                path.chmod(0o644)  # like all files of a run directory, independent of the umask
         except OSError as error:
             raise cannot_write(path, error) from error
         return event
 
     def events(self) -> list[Event]:
-        """All that is readable, in order. A line that was cut off, or is of a later version, is passed over."""
-        files = sorted(self.run.journal.glob("*.jsonl"))
-        found = [event for path in files for event in _read(path)]
-        return sorted(found, key=lambda event: (event.number, event.at))
+        """Return the readable events, in order. Truncated lines and lines of a newer version are skipped."""
+        events: list[Event] = []
+        for path in sorted(self.run.journal.glob("*.jsonl")):
+            events += _read(path)
+        return sorted(events, key=lambda event: (event.number, event.at))
 
 
 def _to_line(event: Event) -> bytes:
     record = {"n": event.number, "at": event.at, "actor": event.actor, "kind": event.kind, **event.data}
-    # Half a character, which a team-mate's JSON can hold, is written as JSON escapes it.
+    # A lone surrogate, which a team member's JSON may contain, is written as an escape.
     return (json.dumps(record, ensure_ascii=False, default=str) + "\n").encode(errors="backslashreplace")
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Add one whole line, on the disk when this returns. Raises OSError; then less than a line may have been added."""
+    """Append one line and fsync. Raises OSError; then a part of the line may have been written."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        # After a torn tail the next event starts on a line of its own.
+        # After a truncated line, start a new line.
         if os.fstat(handle).st_size and _last_byte(path) != b"\n":
             line = b"\n" + line
         written = os.write(handle, line)
@@ -164,13 +168,13 @@ def _read(path: Path) -> Iterator[Event]:
 
 
 def actor() -> str:
-    """Who we are, as Slurm and the file system have it, for $USER may say anything."""
+    """Return the name of the effective user. $USER is not reliable."""
     return user_name(os.geteuid())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """One submission of the train that Slurm has taken."""
+    """One submission of the train that Slurm has accepted."""
 
     id: str
     nonce: str
@@ -180,56 +184,59 @@ class Array:
 
 @dataclass(slots=True)
 class TrainHistory:
-    """What the events of a train add up to."""
+    """The state of a train according to its events."""
 
     arrays: dict[str, Array] = field(default_factory=dict)
-    """By id, in order of submission."""
+    """Accepted submissions by array id, in order."""
     pending: dict[str, Event] = field(default_factory=dict)
-    """Submissions that were begun and of which it is not known how they ended, by nonce."""
+    """Started submissions whose result is unknown, by nonce."""
     started: dict[str, datetime] = field(default_factory=dict)
-    """When each attempt started, in order."""
+    """Start of every attempt, in order."""
     finalized: dict[str, Event] = field(default_factory=dict)
-    """How each attempt was finalized."""
+    """The finalizing event of every attempt."""
     diagnosed: dict[str, Event] = field(default_factory=dict)
-    """What was found out about the end of each, where somebody wanted to know."""
+    """The diagnosis of every attempt that has one."""
     held: Event | None = None
-    """The hold that is in force, as far as opsctl knows."""
+    """The hold in force, as far as known."""
     cancelling: Event | None = None
-    """The cancellation that was begun and of which it is not known whether it was done."""
+    """The started cancellation whose result is unknown."""
 
     def attempts_of(self, array: str) -> list[str]:
+        """Return the attempts of an array, in order of their start."""
         return [attempt for attempt in self.started if Attempt(Path(attempt)).array == array]
 
 
 def replay(events: list[Event]) -> TrainHistory:
-    """What `events` add up to. Events of a kind that changes nothing here are passed over."""
+    """Return the history after `events`. Kinds without a step change nothing."""
     history = TrainHistory()
     for event in events:
-        if step := _STEPS.get(event.kind):
+        step = _STEPS.get(event.kind)
+        if step:
             step(history, event)
     return history
 
 
 def _submitted(history: TrainHistory, event: Event) -> None:
     array, nonce = str(event.data["array"]), str(event.data["nonce"])
-    begun, known = history.pending.pop(nonce, None), history.arrays.get(array)
+    submitting = history.pending.pop(nonce, None)
+    known = history.arrays.get(array)
     tasks = known.tasks if known and known.nonce == nonce else 0
-    if begun:
-        tasks = int(begun.data["tasks"])
+    if submitting:
+        tasks = int(submitting.data["tasks"])
     history.arrays[array] = Array(id=array, nonce=nonce, tasks=tasks, submitted=event.when)
     history.held = history.cancelling = None
 
 
 def _started(history: TrainHistory, event: Event) -> None:
-    """An attempt of an array that nobody knows is what became of a submission that was cut off."""
+    """Record the start. An attempt of an unknown array proves that an interrupted submission was accepted."""
     attempt = str(event.data["attempt"])
     array = Attempt(Path(attempt)).array
     if array not in history.arrays and len(history.pending) == 1:
-        nonce, begun = history.pending.popitem()
-        tasks = int(begun.data["tasks"])
-        history.arrays[array] = Array(id=array, nonce=nonce, tasks=tasks, submitted=begun.when)
+        nonce, submitting = history.pending.popitem()
+        tasks = int(submitting.data["tasks"])
+        history.arrays[array] = Array(id=array, nonce=nonce, tasks=tasks, submitted=submitting.when)
     history.started[attempt] = event.when
-    history.finalized.pop(attempt, None)  # a controller that was killed uses ids again
+    history.finalized.pop(attempt, None)  # a killed controller reuses ids
 
 
 def _set_held(history: TrainHistory, event: Event) -> None:

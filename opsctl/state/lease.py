@@ -1,6 +1,6 @@
-"""One writer at a time in a directory of a shared file system, without the file system's locks.
+"""Leases: one writer at a time in a directory of a shared file system, without the file system's locks.
 
-A lease is a hard link: making one is atomic everywhere, also where flock() is missing or only local.
+A lease is a hard link. Creating a link is atomic on every file system, also where flock() is missing or only local.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from opsctl.host.processes import ProcessId
 from opsctl.host.system import hostname
 from opsctl.ports import Clock
 
-STALE_AFTER = 120.0
-"""Seconds. No holder keeps a lease for longer than a few commands to Slurm take; clocks may differ by some seconds."""
+LEASE_STALE_S = 120.0
+"""A holder needs a lease for a few Slurm commands only; clocks may differ by some seconds."""
 
 
 class LeaseBusy(OpsctlError):
-    """Somebody else is writing there. Safe to try again."""
+    """Another process holds the lease. Safe to try again."""
 
     exit_code = 75
 
@@ -31,7 +31,7 @@ class LeaseBusy(OpsctlError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseHolder:
     host: str
-    """With its namespace of process ids."""
+    """The host name with the namespace of process ids."""
     pid: int
     started: int
     at: float
@@ -40,44 +40,46 @@ class LeaseHolder:
         return f"process {self.pid} on {self.host.partition('/')[0]}"
 
     def is_stale(self, now: float) -> bool:
-        """Its process is gone, if it is one of this host, or it has had far more time than anybody needs."""
-        if self.host == _here() and not ProcessId(pid=self.pid, started=self.started).is_alive:
+        """Whether the process has ended (known on this host only) or the lease is older than LEASE_STALE_S."""
+        if self.host == _local_host() and not ProcessId(pid=self.pid, started=self.started).is_alive:
             return True
-        return now - self.at > STALE_AFTER
+        return now - self.at > LEASE_STALE_S
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """A lease that we hold."""
+    """A lease that this process holds."""
 
     lock: Path
     mine: Path
     clock: Clock
 
     def refresh(self) -> None:
-        """Keep it from becoming stale; for whoever may need it for longer. Raises Busy if we no longer hold it."""
+        """Restart the time after which the lease is stale. Raises LeaseBusy if another process has taken the lease."""
         with contextlib.suppress(OSError):
             if self.lock.samefile(self.mine):
-                # In place, for a new file would not be the one that is linked.
+                # Overwrite in place: a new file would not be the linked one.
                 with self.mine.open("r+") as file:
                     file.write(_holder(self.clock))
                 return
-        raise LeaseBusy(f"{self.lock.parent}: the lease was taken from us")
+        raise LeaseBusy(f"{self.lock.parent}: another process has taken the lease")
 
 
 @contextlib.contextmanager
 def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[HeldLease]:
-    """Hold the lease of `directory`. Raises Busy after `wait` seconds, RunDirError where it cannot be taken at all."""
+    """Hold the lease of `directory`. Raises LeaseBusy after `wait` seconds, RunDirError if no lease can be made."""
     lock = directory / ".lease"
     mine = directory / f".lease.{uuid.uuid4().hex}"
-    until = clock.monotonic() + wait
+    deadline = clock.monotonic() + wait
     try:
         while not _take(lock, mine, clock):
             if _break_stale(lock, mine, clock.now().timestamp()):
-                continue  # also for who does not want to wait: its holder was killed
-            if clock.monotonic() >= until:
-                raise LeaseBusy(f"{directory}: {_read(lock) or 'somebody'} has been writing here for {wait:g} s",
-                           hint="try again; a lease of a process that is gone is broken by itself")  # fmt: skip
+                continue  # also with wait=0: the holder was killed
+            if clock.monotonic() >= deadline:
+                raise LeaseBusy(
+                    f"{directory}: {_read(lock) or 'another process'} has been writing here for {wait:g} s",
+                    hint="try again; opsctl removes the lease of a process that has ended",
+                )
             clock.sleep(0.05)
         yield HeldLease(lock, mine, clock)
     finally:
@@ -93,30 +95,30 @@ def _take(lock: Path, mine: Path, clock: Clock) -> bool:
     except OSError as error:
         raise RunDirError(
             f"{lock.parent}: cannot be locked: {error.strerror}",
-            hint="it needs to be yours, with free space, on a file system with hard links",
+            hint="the directory must be yours, with free space, on a file system with hard links",
         ) from error
     return True
 
 
-def _here() -> str:
-    """Where process ids mean what they mean to us: a container may share its host's name, and not its processes."""
+def _local_host() -> str:
+    """Return host name and namespace of process ids: a container may share the host's name but not its processes."""
     return f"{hostname()}/{os.stat('/proc/self/ns/pid').st_ino}"  # noqa: PTH116 (no file)
 
 
 def _holder(clock: Clock) -> str:
-    """Us, now: always as long, so that it can be written over."""
-    me = ProcessId.of(os.getpid())
-    started = me.started if me else 0
-    holder = LeaseHolder(host=_here(), pid=os.getpid(), started=started, at=clock.now().timestamp())
+    """Return this process and the time as JSON of constant length, so that it can be overwritten."""
+    process = ProcessId.of(os.getpid())
+    started = process.started if process else 0
+    holder = LeaseHolder(host=_local_host(), pid=os.getpid(), started=started, at=clock.now().timestamp())
     return json.dumps(asdict(holder)).ljust(400)
 
 
 def _break_stale(lock: Path, mine: Path, now: float) -> bool:
-    """Whether the lease was stale and is broken now, by us."""
+    """Remove the lease if stale; return whether this process removed a stale lease."""
     lease_holder = _read(lock)
     if lease_holder is None or not lease_holder.is_stale(now):
         return False
-    # Renaming is the vote: of several that saw the same stale lease, one gets it, and looks at what it got.
+    # Of several processes that read the same stale lease, only one can rename it. That one checks the renamed file.
     taken = mine.with_suffix(".broken")
     with contextlib.suppress(OSError):
         lock.rename(taken)
@@ -132,7 +134,7 @@ def _give_back(lock: Path, mine: Path) -> None:
     with contextlib.suppress(OSError):
         if lock.samefile(mine):
             lock.unlink()
-    with contextlib.suppress(OSError):  # on a read-only file system not even what is not there can be unlinked
+    with contextlib.suppress(OSError):  # on a read-only file system, unlinking a missing file fails, too
         mine.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Where everything of a train lies, who may write it, and whether it may be trusted."""
+"""Paths of a run directory, their permissions, and the check that only the owner can write them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from opsctl.settings.field_types import check_name
 from opsctl.state.files import write_atomic
 
 SHARED = ("switches", "requests")
-"""The only places that others may write to, and only those of the site's group."""
+"""The only directories that other users, those of the site's group, can write."""
 
-SHOWN = 10
-"""So many trains' names fit into a message."""
+MAX_NAMED_TRAINS = 10
+"""Train names in a message."""
 
 OWNED = ("journal", "heartbeat", "logs", "attempts", "checkpoints", "revisions")
 
@@ -35,7 +35,7 @@ class Attempt:
 
     @property
     def job(self) -> str:
-        """What Slurm calls it: `12_3`."""
+        """The id of the task in Slurm's notation: `12_3`."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -44,7 +44,7 @@ class Attempt:
 
     @property
     def task(self) -> int | None:
-        """None outside an array."""
+        """The array index; None outside an array."""
         task = self.job.partition("_")[2]
         return int(task) if task else None
 
@@ -58,7 +58,7 @@ class Attempt:
 
     @property
     def end(self) -> Path:
-        """Written last of all. An attempt without it has not been finalized."""
+        """The last file to be written. An attempt without end.json is not finalized."""
         return self.path / "end.json"
 
     @property
@@ -75,7 +75,7 @@ class Attempt:
 
     @property
     def body_exit(self) -> Path:
-        """The body's exit code, as the guard saw it."""
+        """The exit code of the body, written by the guard."""
         return self.path / "body-exit"
 
     @property
@@ -89,7 +89,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """A train's directory. Properties are paths and touch nothing."""
+    """A run directory. Properties are paths and touch nothing."""
 
     path: Path
 
@@ -149,7 +149,7 @@ class RunDir:
         return Attempt(self.path / "attempts" / name)
 
     def attempts(self) -> list[Attempt]:
-        """Every attempt that has a directory, in no order that means anything."""
+        """Return every attempt that has a directory, unordered."""
         try:
             return [Attempt(path) for path in (self.path / "attempts").iterdir() if path.is_dir()]
         except FileNotFoundError:
@@ -164,17 +164,17 @@ class RunDir:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this user owns it, and so may act for it."""
+        """Whether this user owns the run directory and may therefore act for the train. Raises OSError."""
         return self.path.stat().st_uid == os.geteuid()
 
     def create(self, group: str = "") -> None:
-        """Make every directory of it. Idempotent. Raises RunDirError, and InputError for a group that is not ours."""
+        """Make every directory. Idempotent. Raises RunDirError, and InputError for a group that does not exist."""
         try:
             for path in reversed((self.path, *self.path.parents)):
-                # One by one: parents made on the way would follow the umask, and often be the group's to write.
+                # One by one: parents made implicitly would follow the umask and could be writable by the group.
                 if not path.exists():
                     path.mkdir(exist_ok=True, mode=0o755)
-                    if group:  # whoever may arm switches has to get there, also where the umask hides all else
+                    if group:  # members of the group must reach the switches, whatever the umask
                         path.chmod(0o755)
             for literal in OWNED:
                 self.make(self.path / literal)
@@ -185,8 +185,8 @@ class RunDir:
             raise cannot_write(self.path, error) from error
 
     def make(self, path: Path) -> None:
-        """Make a directory of it, and those above: whatever the umask, for its owner alone to write, and for others to
-        read as the run directory is. Idempotent. Raises OSError."""
+        """Make a directory and its parents, independent of the umask: writable by the owner only, readable like the run
+        directory. Idempotent. Raises OSError."""
         if not path.is_dir():
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(0o755 & stat.S_IMODE(self.path.stat().st_mode))
@@ -207,22 +207,22 @@ def _share(directory: Path, group: str) -> None:
         shutil.chown(directory, group=group)
     except LookupError:
         raise InputError(f"group {group!r}: no such group", hint="`group` in site.toml") from None
-    # set-gid, so that what is made inside belongs to the group; not sticky, so that a team-mate can disarm.
+    # set-gid: new files belong to the group. Not sticky: team members can disarm each other's switches.
     directory.chmod(0o2775)
 
 
 def check_trusted(paths: Iterable[Path], *, root: Path | None = None) -> None:
-    """Refuse to run what others could have written: each path and its parents, up to `root` if given, else to /.
+    """Check that other users can write neither the paths nor their parents, up to `root` or /.
 
-    Raises RunDirError with every offence in it. A directory with the sticky bit, such as /tmp, lets nobody replace
-    what is not theirs, so it is no offence.
+    Raises RunDirError with every offence. A directory with the sticky bit, such as /tmp, is no offence: users cannot
+    replace files of other users there.
     """
     trusted = {0, os.geteuid()}
     offences: dict[Path, str] = {}
     for path in paths:
-        for each in (path, *path.absolute().parents):
-            offences |= _offence(each, trusted)
-            if each == root:
+        for directory in (path, *path.absolute().parents):
+            offences |= _find_offence(directory, trusted)
+            if directory == root:
                 break
     if offences:
         lines = "\n".join(f"  {path}: {why}" for path, why in offences.items())
@@ -232,46 +232,48 @@ def check_trusted(paths: Iterable[Path], *, root: Path | None = None) -> None:
         )
 
 
-def _offence(path: Path, trusted: set[int]) -> dict[Path, str]:
+def _find_offence(path: Path, trusted: set[int]) -> dict[Path, str]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         return {path: error.strerror or str(error)}
-    if found.st_uid not in trusted:
-        return {path: f"belongs to uid {found.st_uid}"}
-    if found.st_mode & 0o022 and not (path.is_dir() and found.st_mode & stat.S_ISVTX):
-        return {path: f"mode {stat.S_IMODE(found.st_mode):04o} lets others write"}
+    if status.st_uid not in trusted:
+        return {path: f"belongs to uid {status.st_uid}"}
+    if status.st_mode & 0o022 and not (path.is_dir() and status.st_mode & stat.S_ISVTX):
+        return {path: f"mode {stat.S_IMODE(status.st_mode):04o} lets others write"}
     return {}
 
 
 def find(root: Path, text: str) -> RunDir:
-    """The train that `text` names: its name, its run directory, or a TRAIN.toml in it. Raises InputError."""
+    """Return the train by its name, its run directory, or the train.toml there. Raises InputError."""
     if not text:
-        raise InputError("the name of the train is empty", hint="opsctl status lists them")
+        raise InputError("the name of the train is empty", hint="opsctl status lists all trains")
     path = Path(text)
     try:
         if path.name == "train.toml" and path.is_file():
             path = path.parent
         is_path = "/" in text or RunDir(path).exists
-        run = RunDir(path.absolute() if is_path else root / _checked(text))
-        there = run.exists
-    except OSError as error:  # a name too long for any file, a directory that may not be looked into
+        run = RunDir(path.absolute() if is_path else root / _check_train_name(text))
+        exists = run.exists
+    except OSError as error:  # a name too long for a file, a directory without permission
         raise InputError(f"{text!r:.80}: {error.strerror}") from error
-    if not there:
-        raise InputError(f"no train {text!r} below {root}; {_known(root, text)}", hint="opsctl status lists them")
+    if not exists:
+        raise InputError(
+            f"no train {text!r} below {root}; {_suggest(root, text)}", hint="opsctl status lists all trains"
+        )
     return run
 
 
-def _known(root: Path, text: str) -> str:
-    """The train that was meant, if one is near, and what there is."""
+def _suggest(root: Path, text: str) -> str:
+    """Return the nearest train name, if any, and the existing trains."""
     names = [train.name for train in all_trains(root)]
     near = get_close_matches(text, names, 1)
-    meant = f"did you mean {near[0]!r}? " if near else ""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{meant}there are: {', '.join(names[:SHOWN]) or 'none'}{more}"
+    suggestion = f"did you mean {near[0]!r}? " if near else ""
+    more = f" and {len(names) - MAX_NAMED_TRAINS} more" if len(names) > MAX_NAMED_TRAINS else ""
+    return f"{suggestion}there are: {', '.join(names[:MAX_NAMED_TRAINS]) or 'none'}{more}"
 
 
-def _checked(text: str) -> str:
+def _check_train_name(text: str) -> str:
     try:
         return check_name(text)
     except ValueError as error:
@@ -279,7 +281,7 @@ def _checked(text: str) -> str:
 
 
 def all_trains(root: Path) -> list[RunDir]:
-    """Every train below `root`, by name."""
+    """Return every train below `root`, sorted by name."""
     try:
         runs = [RunDir(path) for path in root.iterdir() if not path.name.startswith(".")]
     except OSError:
@@ -288,7 +290,7 @@ def all_trains(root: Path) -> list[RunDir]:
 
 
 def _is_train(run: RunDir) -> bool:
-    """What its user keeps from us is none of ours; what cannot be read just now still is one, and said to be so."""
+    """Whether the directory is a train. Another read error than a missing permission counts as yes, to be reported."""
     try:
         return run.exists
     except PermissionError:
@@ -298,7 +300,7 @@ def _is_train(run: RunDir) -> bool:
 
 
 def may_act(run: RunDir) -> bool:
-    """Whether it is ours; no, where that cannot be told: it may be gone by now."""
+    """Whether this user owns the train; False if unknown, as for a directory that has vanished."""
     try:
         return run.is_ours
     except OSError:

@@ -1,4 +1,4 @@
-"""Where everything of a site lies that belongs to no single train: `<root>/.site`."""
+"""Paths of the site directory `<root>/.site`: everything that belongs to no single train."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ OWNED = ("alerts", "nodes", "cron")
 
 @dataclass(frozen=True, slots=True)
 class SiteDir:
-    """The site's directory. Properties are paths and touch nothing."""
+    """The site directory. Properties are paths and touch nothing."""
 
     path: Path
 
     @classmethod
     def of(cls, root: Path) -> SiteDir:
-        """That of the trains below `root`."""
+        """Return the site directory of the trains below `root`."""
         return cls(root / ".site")
 
     @property
     def alerts(self) -> Path:
-        """What people were told, what they are still to be told, and what they do not want to hear."""
+        """Delivered alerts, the outbox, and silences."""
         return self.path / "alerts"
 
     @property
@@ -34,19 +34,19 @@ class SiteDir:
 
     @property
     def cron(self) -> Path:
-        """What ran when, and what it said."""
+        """Runs of cron entries and their output."""
         return self.path / "cron"
 
     @property
     def last_tick(self) -> Path:
-        """When a tick of cron last gave a sign of life, in seconds since the epoch, as text."""
+        """Time of the last cron tick, in seconds since the epoch, as text."""
         return self.cron / "last-tick"
 
     def create(self) -> None:
-        """Make every directory of it, for its owner alone to write. Idempotent. Raises RunDirError."""
+        """Make every directory, writable by the owner only. Idempotent. Raises RunDirError."""
         try:
             for path in reversed((self.path, *self.path.parents)):
-                # One by one: parents made on the way would follow the umask, and often be the group's to write.
+                # One by one: parents made implicitly would follow the umask and could be writable by the group.
                 if not path.exists():
                     path.mkdir(exist_ok=True, mode=0o755)
             for literal in OWNED:
@@ -55,7 +55,7 @@ class SiteDir:
             raise cannot_write(self.path, error) from error
 
     def write(self, path: Path, data: str, *, mode: int = 0o644) -> None:
-        """Write a file of the site's directory atomically. Raises RunDirError."""
+        """Write a file of the site directory atomically. Raises RunDirError."""
         try:
             write_atomic(path, data, mode=mode)
         except OSError as error:

@@ -1,6 +1,6 @@
-"""Switches and requests: files by which people ask a train for something, without any right over its job.
+"""Switches and requests: files with which team members ask a train for an action, without permission over its job.
 
-A switch asks by its mere existence. What is in it is optional and never believed: who made it is the file's owner.
+A switch is armed if its file exists. The contents are optional and untrusted; the user is the owner of the file.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from opsctl.state.run_dir import RunDir
 
 class Switch(StrEnum):
     KILL = "kill"
-    """Save, stop, cancel what is queued."""
+    """Save, stop, cancel the queued tasks."""
     PAUSE = "pause"
-    """Save, stop, hold what is queued."""
+    """Save, stop, hold the queued tasks."""
     SAVE = "save"
-    """Save, go on."""
+    """Save and continue."""
 
 
 class RequestKind(StrEnum):
-    """What needs the owner's hand while nothing runs."""
+    """Actions that only the owner can carry out while no task runs."""
 
     RELEASE = "release"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Armed:
-    """A switch that is there."""
+    """An armed switch."""
 
     switch: Switch
     by: str
@@ -50,7 +50,7 @@ class Armed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Something that a team-mate asks of the owner."""
+    """A team member's request to the owner."""
 
     verb: RequestKind
     by: str
@@ -61,27 +61,29 @@ class Request:
 
 
 def path_of(run: RunDir, switch: Switch) -> Path:
+    """Return the path of a switch."""
     return run.switches / switch.value
 
 
 def read(run: RunDir, switch: Switch) -> Armed | None:
-    """The switch, if it is there. Raises OSError where that cannot be told, for that is not the same as not armed."""
+    """Return the switch if armed, else None. Raises OSError if the state is unknown, which is not the same as None."""
     path = path_of(run, switch)
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return None
     why = str(_contents(path).get("why", ""))[:500]
-    return Armed(switch=switch, by=user_name(found.st_uid), since=_since(found), why=why)
+    return Armed(switch=switch, by=user_name(status.st_uid), since=_modified(status), why=why)
 
 
 def find_armed(run: RunDir) -> list[Armed]:
-    """Every switch that is there, the strongest first."""
-    return [armed for switch in Switch if (armed := read(run, switch))]
+    """Return every armed switch, the strongest first. Raises OSError."""
+    switches = [read(run, switch) for switch in Switch]
+    return [armed for armed in switches if armed]
 
 
 def arm(run: RunDir, switch: Switch, *, why: str) -> bool:
-    """Make the switch; whether it was not there before, for one that is armed is left as it is. Raises RunDirError."""
+    """Arm the switch; return False if the switch was armed already, which changes nothing. Raises RunDirError."""
     if read(run, switch):
         return False
     _leave(run, path_of(run, switch), {"why": why})
@@ -89,7 +91,7 @@ def arm(run: RunDir, switch: Switch, *, why: str) -> bool:
 
 
 def disarm(run: RunDir, switch: Switch) -> bool:
-    """Take the switch away; whether it was there. Raises OSError."""
+    """Disarm the switch; return whether the switch was armed. Raises OSError."""
     try:
         path_of(run, switch).unlink()
     except FileNotFoundError:
@@ -97,31 +99,36 @@ def disarm(run: RunDir, switch: Switch) -> bool:
     return True
 
 
-def journal_switches(run: RunDir, journal: Journal, which: Iterable[Switch] = Switch) -> list[str]:
-    """Journal which switches were made or taken away since the journal last said; what changed, in words.
+def journal_switches(run: RunDir, journal: Journal, switches: Iterable[Switch] = Switch) -> list[str]:
+    """Journal the switches that were armed or disarmed since their last event; return the changes as sentences.
 
     Raises OSError, RunDirError.
     """
-    events, done = journal.events(), []
-    for switch in which:
-        there, known = read(run, switch), _is_known(events, switch)
-        if there and not known:
-            journal.append(EventKind.ARMED, switch=switch.value, by=there.by, why=there.why)
-            done.append(f"{switch.value} switch armed by {there.by}")
-        elif known and not there:
+    events = journal.events()
+    changes = []
+    for switch in switches:
+        armed = read(run, switch)
+        was_armed = _was_armed(events, switch)
+        if armed and not was_armed:
+            journal.append(EventKind.ARMED, switch=switch.value, by=armed.by, why=armed.why)
+            changes.append(f"{switch.value} switch armed by {armed.by}")
+        elif was_armed and not armed:
             journal.append(EventKind.DISARMED, switch=switch.value, by="")
-            done.append(f"{switch.value} switch is gone")
-    return done
+            changes.append(f"{switch.value} switch is gone")
+    return changes
 
 
-def _is_known(events: Sequence[Event], switch: Switch) -> bool:
-    """Whether the last that the journal says of a switch is that it was armed."""
-    kinds = [e.kind for e in events if e.kind in {EventKind.ARMED, EventKind.DISARMED} and e.data["switch"] == switch]
-    return kinds[-1:] == [EventKind.ARMED]
+def _was_armed(events: Sequence[Event], switch: Switch) -> bool:
+    """Whether the last event of the switch is ARMED."""
+    was_armed = False
+    for event in events:
+        if event.kind in {EventKind.ARMED, EventKind.DISARMED} and event.data["switch"] == switch:
+            was_armed = event.kind is EventKind.ARMED
+    return was_armed
 
 
 def request(run: RunDir, verb: RequestKind, *, exclude: str = "") -> Path:
-    """Leave a request for the owner. Raises RunDirError."""
+    """Write a request to the owner. Raises RunDirError."""
     path = run.requests / f"{verb.value}-{uuid.uuid4().hex[:12]}.json"
     _leave(run, path, {"verb": verb.value, "exclude": exclude})
     return path
@@ -133,44 +140,45 @@ def _leave(run: RunDir, path: Path, data: dict[str, str]) -> None:
     except RunDirError as error:
         if run.is_ours or not isinstance(error.__cause__, PermissionError):
             raise
-        whose = user_name(run.path.stat().st_uid)
+        owner = user_name(run.path.stat().st_uid)
         raise RunDirError(
-            error.message, hint=f"only {whose}, and the `group` that their site.toml names, may"
+            error.message, hint=f"only {owner}, and the `group` that their site.toml names, may"
         ) from error
 
 
 def list_requests(run: RunDir) -> list[Request]:
-    """Every request that can be understood, the oldest first."""
-    requests = [request for path in run.requests.glob("*.json") if (request := _request(path))]
+    """Return every valid request, the oldest first."""
+    parsed = [_read_request(path) for path in run.requests.glob("*.json")]
+    requests = [request for request in parsed if request]
     return sorted(requests, key=lambda request: (request.since, request.path.name))
 
 
-def _request(path: Path) -> Request | None:
+def _read_request(path: Path) -> Request | None:
     fields = _contents(path)
     try:
         verb = RequestKind(fields.get("verb", ""))
-        found = path.lstat()
+        status = path.lstat()
     except (ValueError, OSError):
         return None
     exclude = fields.get("exclude", "")
-    return Request(verb=verb, by=user_name(found.st_uid), since=_since(found), exclude=str(exclude), path=path)
+    return Request(verb=verb, by=user_name(status.st_uid), since=_modified(status), exclude=str(exclude), path=path)
 
 
 def _contents(path: Path) -> dict[str, Any]:
-    """What somebody wrote there, if it is short JSON. A pipe or a link to elsewhere is not followed."""
+    """Return the JSON object in a short regular file; empty for everything else. Pipes and links are not opened."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return {}
     try:
         is_file = stat.S_ISREG(os.fstat(handle).st_mode)
-        given = json.loads(os.read(handle, 10_000)) if is_file else {}
+        contents = json.loads(os.read(handle, 10_000)) if is_file else {}
     except (ValueError, OSError, RecursionError):
         return {}
     finally:
         os.close(handle)
-    return given if isinstance(given, dict) else {}
+    return contents if isinstance(contents, dict) else {}
 
 
-def _since(found: os.stat_result) -> datetime:
-    return datetime.fromtimestamp(found.st_mtime, UTC)
+def _modified(status: os.stat_result) -> datetime:
+    return datetime.fromtimestamp(status.st_mtime, UTC)

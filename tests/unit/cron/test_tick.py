@@ -15,7 +15,7 @@ import pytest
 
 from opsctl.cron.run_history import EntryResult, EntryRun
 from opsctl.host.processes import ProcessId
-from opsctl.state.lease import STALE_AFTER, LeaseBusy, lease
+from opsctl.state.lease import LEASE_STALE_S, LeaseBusy, lease
 from tests.support.cron_context import NOON, CronWorld
 
 DAY = 86_400.0
@@ -186,7 +186,7 @@ def test_a_tick_that_takes_longer_than_a_lease_lasts_keeps_it(world: CronWorld) 
     held = world.place.path / ".lease"
     until(lambda: world.place.ledger.exists() and world.ledger.entries[entry].result is EntryResult.RUNNING)
     for _ in range(4):
-        world.clock.time += timedelta(seconds=STALE_AFTER / 2)
+        world.clock.time += timedelta(seconds=LEASE_STALE_S / 2)
         now = world.clock.time.timestamp()
         until(lambda now=now: f'"at": {now}' in held.read_text())  # type: ignore[misc]  # what it is now
     with pytest.raises(LeaseBusy), lease(world.place.path, world.clock, wait=0):

@@ -12,7 +12,7 @@ import pytest
 
 from opsctl.errors import RunDirError
 from opsctl.host.system import SystemClock
-from opsctl.state.lease import STALE_AFTER, LeaseBusy, lease
+from opsctl.state.lease import LEASE_STALE_S, LeaseBusy, lease
 
 
 @dataclass
@@ -63,9 +63,9 @@ def test_a_lease_that_is_far_too_old_is_broken(tmp_path):
     clock = Hands()
     elsewhere = {"host": "another", "pid": 1, "started": 1, "at": clock.now().timestamp()}
     (tmp_path / ".lease").write_text(json.dumps(elsewhere))
-    clock.passed = STALE_AFTER - 5
+    clock.passed = LEASE_STALE_S - 5
     with lease(tmp_path, clock, wait=10):
-        assert clock.passed > STALE_AFTER
+        assert clock.passed > LEASE_STALE_S
     assert leftovers(tmp_path) == []
 
 
@@ -96,13 +96,16 @@ def test_a_lease_whose_process_is_gone_is_broken_by_who_does_not_want_to_wait_to
 
 def test_a_lease_of_a_process_that_attempts_is_kept(tmp_path):
     clock = Hands()
-    with lease(tmp_path, SystemClock()), pytest.raises(LeaseBusy), lease(tmp_path, clock, wait=STALE_AFTER / 2):
+    with lease(tmp_path, SystemClock()), pytest.raises(LeaseBusy), lease(tmp_path, clock, wait=LEASE_STALE_S / 2):
         pass
 
 
 def test_what_cannot_be_read_is_held_by_somebody(tmp_path):
     (tmp_path / ".lease").write_text("{")
-    with pytest.raises(LeaseBusy, match="somebody has been writing here for 1 s"), lease(tmp_path, Hands(), wait=1):
+    with (
+        pytest.raises(LeaseBusy, match="another process has been writing here for 1 s"),
+        lease(tmp_path, Hands(), wait=1),
+    ):
         pass
 
 
