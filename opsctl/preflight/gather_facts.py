@@ -18,7 +18,7 @@ from opsctl.nodes.history import NodeRecord
 from opsctl.nodesets import nodeset
 from opsctl.ports import Runner, Scheduler
 from opsctl.preflight import corpus_files
-from opsctl.preflight.checks.slurm import asked
+from opsctl.preflight.checks.slurm import find_partitions
 from opsctl.preflight.command_flags import words
 from opsctl.preflight.facts import (
     ArmedSwitch,
@@ -67,7 +67,7 @@ def gather_cluster(scheduler: Scheduler, spec: JobSpec, user: str) -> ClusterFac
     """Ask Slurm for all facts that checks need. Raises SchedulerError."""
     partitions, limits = tuple(scheduler.partitions()), scheduler.limits()
     known = {partition.name for partition in partitions}
-    members = {node for name in asked(spec, partitions) if name in known for node in scheduler.members(name)}
+    members = {node for name in find_partitions(spec, partitions) if name in known for node in scheduler.members(name)}
     accounting, unavailable = _query_accounting(scheduler, spec, user, limits)
     return ClusterFacts(
         partitions=partitions,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
 from opsctl.model import JobSpec
-from opsctl.preflight.checks.slurm import as_slurm, asked
+from opsctl.preflight.checks.slurm import as_slurm, find_partitions
 from opsctl.preflight.effective_limits import Bound, find_limits, named, own
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
@@ -84,7 +84,7 @@ def limits(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if cluster is None or cluster.accounting is None or not _enforced(cluster, "limits"):
         return
     known = {partition.name: partition for partition in cluster.partitions}
-    names = [name for name in asked(request.spec, cluster.partitions) if name in known]
+    names = [name for name in find_partitions(request.spec, cluster.partitions) if name in known]
     judged = [list(_beyond(request.spec, find_limits(request.spec, cluster.accounting, known[name]))) for name in names]
     if judged and all(judged):
         yield from dict.fromkeys(problem for problems in judged for problem in problems)

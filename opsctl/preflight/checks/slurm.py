@@ -27,7 +27,7 @@ def partition(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if facts.cluster is None:
         return
     known = {partition.name: partition for partition in facts.cluster.partitions}
-    names = asked(request.spec, facts.cluster.partitions)
+    names = find_partitions(request.spec, facts.cluster.partitions)
     if not names:
         yield error(
             f"[slurm] partition: none is set, and this cluster has no default; there are: {', '.join(known)}",
@@ -38,7 +38,7 @@ def partition(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         yield from chain.from_iterable(judged)
 
 
-def asked(spec: JobSpec, partitions: tuple[Partition, ...]) -> list[str]:
+def find_partitions(spec: JobSpec, partitions: tuple[Partition, ...]) -> list[str]:
     """Return the partitions in which the job may run."""
     if spec.partition:
         return spec.partition.split(",")

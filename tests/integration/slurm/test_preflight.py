@@ -63,7 +63,7 @@ def test_what_preflight_foresees_is_what_slurm_does(trains: Trains, sandbox: San
     text = trains.opsctl("launch", late, "--dry-run")
     assert "t: warning: [slurm] time_limit = 30: reservation 'service' takes node[001-002] from" in text
     text = trains.opsctl("launch", late)
-    assert "of 2 nodes 0 are left, and 1 are needed" in text
+    assert "of 2 nodes 0 are left, but 1 are needed" in text
     until(lambda: "maintenance" in slurm_says(sandbox, "squeue", "-h", "-o", "%r"))
     trains.opsctl("cancel", "t")
 

@@ -78,8 +78,8 @@ NEVER = [
     ({"account": "llm", "nodes": 2}, "account 'team' allows 1 for all its jobs together", "AssocGrpNodeLimit"),
     ({"account": "lone", "cpus_per_process": 4}, "account 'lone' allows 3 for a job", "AssocMaxCpuPerJobLimit"),
     ({"qos": "gpus", "nodes": 2, "gpus_per_node": 2}, "allows 3 for all jobs of a user", "QOSMaxGRESPerUser"),
-    ({"qos": "shut"}, "QOS 'shut' lets none of them run", "QOSMaxJobsPerUserLimit"),
-    ({"qos": "big"}, "QOS 'big' wants 2 of a job", "QOSMinNode"),
+    ({"qos": "shut"}, "QOS 'shut' allows no running job", "QOSMaxJobsPerUserLimit"),
+    ({"qos": "big"}, "QOS 'big' requires 2 of a job", "QOSMinNode"),
     (
         {"qos": "minutes", "cpus_per_process": 5},
         "allows 20 for a job, times its minutes",
@@ -189,7 +189,7 @@ def test_a_queued_train_that_comes_to_be_beyond_a_limit_is_told_in_words(trains:
     until(told_so)
     told = json.loads(trains.opsctl("preflight", path, "--json"))
     assert [each["what"] for each in told["findings"] if each["check"] == "limits"] == [
-        "[slurm] tasks = 3: account 'open' lets none of them run (MaxJobs)"
+        "[slurm] tasks = 3: account 'open' allows no running job (MaxJobs)"
     ]
 
 

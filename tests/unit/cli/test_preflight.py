@@ -54,7 +54,7 @@ def test_an_error_fails_with_its_source_and_its_remedy(preflight):
     code, out, err = preflight(environment='HF_TOKEN = "x"')
     assert (code, err) == (2, "")
     assert "error  secrets  [environment] HF_TOKEN: every user could read the value in body.sh" in out
-    assert "put it in a file that only you can read" in out and "[BigScience hub-sync.py" in out
+    assert "put the value in a file that only you can read" in out and "[BigScience hub-sync.py" in out
 
 
 def test_what_launch_cannot_render_is_an_error_too(preflight):
