@@ -153,12 +153,12 @@ def _inodes(filesystem: Filesystem, space: Space) -> tuple[Level, str] | None:
     return level, f"{text} ({space.inodes_used:,} of {limit:,})"
 
 
-def _share(filesystem: Filesystem, percent: float, what: str) -> tuple[Level, str]:
+def _share(filesystem: Filesystem, percent: float, resource: str) -> tuple[Level, str]:
     if percent >= filesystem.critical_percent:
-        return Level.CRITICAL, f"{percent:.2f}% {what} usage, critical at {filesystem.critical_percent:g}%"
+        return Level.CRITICAL, f"{percent:.2f}% {resource} usage, critical at {filesystem.critical_percent:g}%"
     if percent >= filesystem.warning_percent:
-        return Level.WARNING, f"{percent:.2f}% {what} usage, warning at {filesystem.warning_percent:g}%"
-    return Level.OK, f"{percent:.2f}% {what} usage"
+        return Level.WARNING, f"{percent:.2f}% {resource} usage, warning at {filesystem.warning_percent:g}%"
+    return Level.OK, f"{percent:.2f}% {resource} usage"
 
 
 def _hours(observation: FilesystemObservation) -> list[tuple[Level, str]]:
@@ -179,11 +179,11 @@ def _hours(observation: FilesystemObservation) -> list[tuple[Level, str]]:
     return forecasts
 
 
-def _forecast(filesystem: Filesystem, hours: float, what: str, rate: str) -> tuple[Level, str]:
+def _forecast(filesystem: Filesystem, hours: float, resource: str, rate: str) -> tuple[Level, str]:
     level = Level.OK
     if hours < filesystem.warning_hours:
         level = Level.CRITICAL if hours < filesystem.critical_hours else Level.WARNING
-    return level, f"out of {what} in {max(0, hours):,.0f} h at {rate}"
+    return level, f"out of {resource} in {max(0, hours):,.0f} h at {rate}"
 
 
 def _stale(observation: FilesystemObservation, now: datetime) -> str:

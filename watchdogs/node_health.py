@@ -32,7 +32,7 @@ _SIGNS = {"*": "NOT_RESPONDING"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesObservation:
     train: str
-    found: tuple[Node, ...] = ()
+    nodes: tuple[Node, ...] = ()
     missing: tuple[str, ...] = ()
     """Nodes of the job that Slurm does not list."""
     is_known: bool = True
@@ -57,7 +57,7 @@ class NodeHealth:
             train=target.name,
             records=tuple(history.read(name) for name in mine),
             record_hours=context.site.health.xid_hours,
-            found=tuple(named[name] for name in mine if name in named),
+            nodes=tuple(named[name] for name in mine if name in named),
             missing=tuple(name for name in mine if name not in named),
         )
 
@@ -77,10 +77,10 @@ class NodeHealth:
         }
         bad = [
             finding
-            for node in observation.found
+            for node in observation.nodes
             if (finding := self._judge_node(observation.train, node, records.get(node.name)))
         ]
-        summary = f"{observation.train}: {len(observation.found)} nodes, {len(bad)} unhealthy"
+        summary = f"{observation.train}: {len(observation.nodes)} nodes, {len(bad)} unhealthy"
         level = Level.UNKNOWN if observation.missing else Level.OK
         if observation.missing:
             summary = f"{observation.train}: Slurm does not list {','.join(observation.missing[:5])}, which the job has"

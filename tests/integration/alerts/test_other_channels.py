@@ -127,7 +127,7 @@ def test_a_channel_with_a_bug_loses_nothing_and_says_nothing_secret(site, monkey
 class Buggy:
     def __init__(self, table, runner): ...
 
-    def dispatch(self, message, *, reply_to=""):
+    def send(self, message, *, reply_to=""):
         return 1 / 0
 
 
