@@ -19,7 +19,9 @@ This page is the help of every command, as `opsctl COMMAND --help` prints it. It
 
 def render_page() -> str:
     """Return the page: the command list, then one section per command and subcommand."""
-    context = click.Context(cli, info_name="opsctl", max_content_width=WIDTH, terminal_width=WIDTH)
+    context = click.Context(
+        cli, info_name="opsctl", max_content_width=WIDTH, terminal_width=WIDTH, **cli.context_settings
+    )
     return "\n".join([INTRO, *render_sections(cli, context)])
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from opsctl.cli import cli
 from opsctl.cron.cron_dir import CronDir
-from opsctl.cron.drivers.selected_driver import SelectedDriver, write_wanted
+from opsctl.cron.drivers.selected_driver import SelectedDriver, write_selected
 from opsctl.state.site_dir import SiteDir
 
 
@@ -37,8 +37,8 @@ def ticked(site: Path, *, ago: float, wanted: bool) -> None:
     place.touch(datetime.fromtimestamp(then, UTC))
     if wanted:
         since = datetime.fromtimestamp(then - 10, UTC)
-        write_wanted(place, SelectedDriver(driver="daemon", since=since, by="me", host="login1", pid=1, started=1))
-        os.utime(place.wanted, (then, then))
+        write_selected(place, SelectedDriver(driver="daemon", since=since, by="me", host="login1", pid=1, started=1))
+        os.utime(place.selected, (then, then))
 
 
 def test_where_nobody_ticks_it_says_how_to_begin(site):
@@ -63,7 +63,7 @@ def test_ticks_that_do_not_come_are_missing(site):
 
 def test_a_file_that_makes_no_sense_does_not_stop_it(site):
     ticked(site, ago=7200, wanted=True)
-    wanted = CronDir(SiteDir.of(site.parent / "trains")).wanted
+    wanted = CronDir(SiteDir.of(site.parent / "trains")).selected
     wanted.write_text("{")
     os.utime(wanted, (0, 0))
     assert cron_line(site)["level"] == "missing"
