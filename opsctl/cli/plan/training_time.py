@@ -245,23 +245,10 @@ def network(
     \b
     opsctl plan network --billions 80 --gpus 512 --batch 3584 --sequence 1024 --gb-s 42.5 --tflops 250
     """
-    refuse(
-        "network",
-        [
-            *unknown(gpu),
-            *not_positive(
-                **drop_none(
-                    gpus=gpus,
-                    batch=batch,
-                    sequence=sequence,
-                    gb_s=gb_s,
-                    bytes=bytes_each,
-                    accumulation=accumulation,
-                    tflops=tflops,
-                )
-            ),
-        ],
+    required = drop_none(
+        gpus=gpus, batch=batch, sequence=sequence, gb_s=gb_s, bytes=bytes_each, accumulation=accumulation, tflops=tflops
     )
+    refuse("network", [*unknown(gpu), *not_positive(**required)])
     alone = 0.75 * accelerator(gpu).tflops if tflops is None else tflops
     traffics = {
         zero: networks.traffic(
