@@ -91,7 +91,7 @@ def test_adding_tasks_does_not_change_what_the_queued_ones_run(trains: Trains) -
     before = trains.run().body.read_text()
     error = trains.refusal("launch", trains.toml(command=("false",)), "--after", first)
     assert error.message == "t: this launch would change the files of the queued tasks"
-    assert error.hint == "opsctl edit t TRAIN.toml changes it for them too; then launch again"
+    assert error.hint == "run opsctl edit t TRAIN.toml to change them, then launch again"
     assert trains.run().body.read_text() == before
 
 

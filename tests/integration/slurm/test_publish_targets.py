@@ -223,7 +223,7 @@ def test_values_are_quoted_for_the_shell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        ("cp x y", "needs {source}"),
+        ("cp x y", "{source}, the directory to copy, is missing"),
         ("cp {source} {where}", "{where} is not a placeholder"),
         ("cp '{source}' y", "must stand outside of quotes"),
         ('cp "{source}" y', "must stand outside of quotes"),

@@ -82,11 +82,11 @@ def test_shrink_keeps_only_used_storage(copy):
     tensor = torch.arange(100_000)[10:20]
     torch.save({"torch": tensor, "again": [tensor]}, copy / name)
     held = manifest.read_manifest(copy)
-    from opsctl.trainer.checkpoint.rewrite import _hashed  # noqa: PLC0415 - torch may be absent
+    from opsctl.trainer.checkpoint.rewrite import _hash_files  # noqa: PLC0415 - torch may be absent
 
     (copy / "COMPLETE").unlink()
     (copy / "manifest.json").unlink()
-    manifest.write_manifest(copy, replace(held, files=_hashed(copy)))
+    manifest.write_manifest(copy, replace(held, files=_hash_files(copy)))
     before = (copy / name).stat().st_size
 
     assert "799920 unused bytes in 1 files (dry run)" in tool("shrink", copy, "--dry-run")
@@ -96,7 +96,7 @@ def test_shrink_keeps_only_used_storage(copy):
     assert torch.equal(torch.load(copy / name)["again"][0], tensor)
     assert manifest.verify(copy) == []
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
-    assert ": 0 bytes in 0 files" in tool("shrink", copy)
+    assert ": 0 unused bytes in 0 files" in tool("shrink", copy)
 
 
 @pytest.mark.parametrize("named", [lambda copy: copy, lambda copy: copy.parent], ids=["itself", "all"])
