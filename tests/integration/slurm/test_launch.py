@@ -98,7 +98,7 @@ def test_adding_tasks_does_not_change_what_the_queued_ones_run(trains: Trains) -
 def test_waiting_for_a_job_that_is_unknown_is_refused(trains: Trains) -> None:
     assert trains.refusal("launch", trains.toml(), "--after", "999999").problems == (
         "--after 999999: no such job in the queue, so the train would start at once\n"
-        "    -> leave --after out, or look the job up with squeue",
+        "    -> find the job with squeue, or leave --after out",
     )
 
 
