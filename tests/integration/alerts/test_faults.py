@@ -134,17 +134,18 @@ def test_where_nothing_can_be_written_at_all_the_cycle_is_told(world, small_disk
 RECORD = """
 import json, sys
 from pathlib import Path
-from opsctl.alerts import send
+from opsctl.alerts import dispatch
 from opsctl.host.system import SystemClock
 sys.path.insert(0, sys.argv[2])
-from tests.unit.alerts.conftest import World, finding, AlertSite
+from opsctl.settings.alerts import AlertSettings
+from tests.unit.alerts.conftest import World, finding
 world = World(Path(sys.argv[1]), clock=SystemClock(),
-              rules=AlertSite.model_validate({"channels": {"file": {"kind": "file", "path": sys.argv[1] + "/told"}}}))
+              rules=AlertSettings.model_validate({"channels": {"file": {"kind": "file", "path": sys.argv[1] + "/told"}}}))
 told = []
 for mark in "CC..CC..":
     for train in range(5):
         told += world.see(mark, key=f"hang/{train}")
-    send.alert(world.alerting)
+    dispatch.send_alerts(world.alerting)
 print(json.dumps(told))
 """
 

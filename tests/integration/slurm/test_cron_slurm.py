@@ -160,7 +160,7 @@ def test_a_successor_that_a_killed_slurmctld_forgot_is_submitted_again(
 ) -> None:
     sandbox = fresh_slurm(nodes=1)
     site = site_on(sandbox, every=3600)
-    monkeypatch.setattr("opsctl.cron.drivers.slurm_job.ON_DISK", 3.0)
+    monkeypatch.setattr("opsctl.cron.drivers.slurm_job.PERSISTED_AFTER_S", 3.0)
     site.place.create()
     write_selected(site.place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
 
@@ -249,8 +249,8 @@ def test_a_queue_that_is_full_loses_nothing(
     fillers = ["sbatch", "--parsable", "--hold", "--mem=10", "--output=/dev/null", "--wrap=true"]
     held = subprocess.run(fillers, capture_output=True, text=True, check=True).stdout.strip()
     site.place.create()
-    monkeypatch.setattr("opsctl.cron.sbatch.TIMEOUT", 2.0)
-    monkeypatch.setattr("opsctl.cron.drivers.slurm_job.ON_DISK", 1.0)
+    monkeypatch.setattr("opsctl.cron.sbatch.TIMEOUT_S", 2.0)
+    monkeypatch.setattr("opsctl.cron.drivers.slurm_job.PERSISTED_AFTER_S", 1.0)
     with pytest.raises(Unreachable):
         site.driver.start()
     assert read_selected(site.place) is not None, "whoever notices goes on with it"
