@@ -139,8 +139,10 @@ from opsctl.host.system import SystemClock
 sys.path.insert(0, sys.argv[2])
 from opsctl.settings.alerts import AlertSettings
 from tests.unit.alerts.conftest import World, finding
-world = World(Path(sys.argv[1]), clock=SystemClock(),
-              rules=AlertSettings.model_validate({"channels": {"file": {"kind": "file", "path": sys.argv[1] + "/told"}}}))
+channel = {"kind": "file", "path": sys.argv[1] + "/told"}
+world = World(
+    Path(sys.argv[1]), clock=SystemClock(), rules=AlertSettings.model_validate({"channels": {"file": channel}})
+)
 told = []
 for mark in "CC..CC..":
     for train in range(5):
