@@ -81,18 +81,18 @@ def _of(train: str, attempt: str, events: Sequence[Event], held: Event | None, t
     cause: dict[str, Any] = causes[-1] if causes else {}
     holds = held is not None and held.data["attempt"] == attempt
     nodes = str(taken.data["nodes"]) if taken else str(cause.get("node", ""))
-    is_kept = taken is not None and bool(taken.data["excluded"])
+    is_excluded = taken is not None and bool(taken.data["excluded"])
     if held is not None and holds:
         summary = f"{train} is held: {attempt} {held.data['outcome']}: {held.data['why']}"
     else:
-        goes_on = f"goes on without {nodes}" if is_kept else f"goes on with {nodes}, too few other nodes"
+        goes_on = f"goes on without {nodes}" if is_excluded else f"goes on with {nodes}, too few other nodes"
         summary = f"{train} {goes_on}: {last}: {taken.data['why'] if taken else ''}"
     done = (*(taken.data["done"] if taken else ()), *([f"held what is queued of {train}"] if holds else []))
     todo = [f"opsctl why {train}", *([f"opsctl health {nodes}"] if taken else [])]
     todo += [f"opsctl release {train} after the repair"] if holds else []
     return Finding(
         key=f"failures/{train}/{attempt}",
-        level=Level.WARNING if is_kept and not holds else Level.CRITICAL,
+        level=Level.WARNING if is_excluded and not holds else Level.CRITICAL,
         train=train,
         node=nodes,
         summary=summary,

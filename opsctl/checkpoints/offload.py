@@ -34,21 +34,21 @@ class CopyFailed(OpsctlError):
     """The copy could not be made, or is not what was to be copied."""
 
 
-Told = Callable[[int], None]
+ReportBytes = Callable[[int], None]
 """Hears how many more bytes are done."""
 
 
 class Destination(Protocol):
     """Where copies go. `copy` returns when a verified copy of the checkpoint is there, complete.
 
-    Called again after it was cut off, it goes on where it was. Raises Damaged, NotCopied, OSError.
+    Called again after it was cut off, it goes on where it was. Raises Damaged, CopyFailed, OSError.
     """
 
     @property
     def label(self) -> str:
         """How it is remembered."""
 
-    def copy(self, checkpoint: Path, told: Told) -> None: ...
+    def copy(self, checkpoint: Path, report_bytes: ReportBytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +61,14 @@ class Directory:
     def label(self) -> str:
         return str(self.path.absolute())
 
-    def copy(self, checkpoint: Path, told: Told) -> None:
+    def copy(self, checkpoint: Path, report_bytes: ReportBytes) -> None:
         final, part = self.path / checkpoint.name, self.path / f".offloading-{checkpoint.name}"
         if not final.exists():
             part.mkdir(parents=True, exist_ok=True)
             contents = _contents(checkpoint)
             for name, (size, digest) in contents.items():
                 _copy_file(checkpoint / name, part / name, digest)
-                told(size)
+                report_bytes(size)
             self._refuse_damaged(part)
             for directory in {part, *((part / name).parent for name in contents)}:
                 fsync_directory(directory)  # the original may be removed after this
@@ -105,7 +105,7 @@ class Program:
 
     def __post_init__(self) -> None:
         for name, words, needed in (("--push", self.push, ("{source}", "{files}")), ("--sums", self.sums, ())):
-            missing = [each for each in needed if not any(each in word for word in words)]
+            missing = [placeholder for placeholder in needed if not any(placeholder in word for word in words)]
             if not words or missing:
                 raise InputError(f"{name} needs {' and '.join(missing) or 'a command'}")
             _filled(words, dict.fromkeys(_PLACEHOLDERS, ""))
@@ -114,7 +114,7 @@ class Program:
     def label(self) -> str:
         return " ".join(self.push)
 
-    def copy(self, checkpoint: Path, told: Told) -> None:
+    def copy(self, checkpoint: Path, report_bytes: ReportBytes) -> None:
         if found := problems(checkpoint):
             raise Damaged("; ".join(found))
         contents = _contents(checkpoint)
@@ -122,7 +122,7 @@ class Program:
         self._push(checkpoint, before)
         self._check(checkpoint, {name: contents[name][1] for name in before})
         self._push(checkpoint, [last])
-        told(sum(size for size, _ in contents.values()))
+        report_bytes(sum(size for size, _ in contents.values()))
 
     def _push(self, checkpoint: Path, names: Iterable[str]) -> None:
         with tempfile.NamedTemporaryFile("w", prefix="opsctl-offload-") as files:
@@ -172,7 +172,7 @@ def parse_sums(text: str) -> dict[str, str]:
 
 
 def _has(there: Mapping[str, str], checkpoint: str, name: str, digest: str) -> bool:
-    """Paths may be told from the checkpoint's directory on, or from further up."""
+    """Paths may be given from the checkpoint's directory on, or from further up."""
     if name in there:
         return there[name] == digest
     return any(path.endswith(f"{checkpoint}/{name}") and found == digest for path, found in there.items())
@@ -240,10 +240,10 @@ def size(checkpoint: Checkpoint) -> int:
         return 0
 
 
-def offload(checkpoint: Checkpoint, to: Destination, clock: Clock, told: Told) -> None:
-    """Make and verify one copy, and remember it. Raises Damaged, NotCopied."""
+def offload(checkpoint: Checkpoint, to: Destination, clock: Clock, report_bytes: ReportBytes) -> None:
+    """Make and verify one copy, and remember it. Raises Damaged, CopyFailed."""
     try:
-        to.copy(checkpoint.path, told)
+        to.copy(checkpoint.path, report_bytes)
         note_offloaded(checkpoint.path, to=to.label, at=clock.now().isoformat(timespec="seconds"))
     except OSError as error:
         raise CopyFailed(f"{checkpoint.path.name}: {cause(error, checkpoint.path)}") from error

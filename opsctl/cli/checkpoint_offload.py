@@ -160,7 +160,7 @@ def recheck(run: RunDir) -> str:
     )
 
 
-def _refreshing(held: HeldLease, app: App, report_bytes: offload.Told) -> offload.Told:
+def _refreshing(held: HeldLease, app: App, report_bytes: offload.ReportBytes) -> offload.ReportBytes:
     """Return a progress callback that also refreshes the lease."""
     last = app.clock.monotonic()
 

@@ -37,7 +37,7 @@ def when(event: LogEvent) -> str:
 def _around(event: LogEvent) -> tuple[list[str], list[str]]:
     above, below = _read(event)
     mine = _place(split(below[0])[0]) if below else ("", None)
-    return _said_by(mine, above), _said_by(mine, below)
+    return _lines_of(mine, above), _lines_of(mine, below)
 
 
 def _read(event: LogEvent) -> tuple[list[bytes], list[bytes]]:
@@ -57,7 +57,7 @@ def _place(speaker: Speaker) -> tuple[str, int | None]:
     return speaker.node, speaker.rank
 
 
-def _said_by(place: tuple[str, int | None], lines: list[bytes]) -> list[str]:
+def _lines_of(place: tuple[str, int | None], lines: list[bytes]) -> list[str]:
     """What one rank says. In a log of one rank no line has a prefix, and all of it is that rank's."""
     generator = (split(line[:LONGEST]) for line in lines if line.strip())
     return [

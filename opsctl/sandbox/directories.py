@@ -98,6 +98,6 @@ def make_run_directory(run: Path, *, mode: int) -> None:
 def remove_run_directory(run: Path) -> None:
     """Remove it if it is really ours: a directory, no link, with our user as its owner."""
     with contextlib.suppress(FileNotFoundError):
-        seen = run.lstat()
-        if stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid():
+        status = run.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
             shutil.rmtree(run)

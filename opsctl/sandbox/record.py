@@ -105,7 +105,7 @@ def parse_record(fields: dict[str, Any]) -> SandboxRecord:
         started=datetime.fromisoformat(fields["started"]),
         complete=fields["complete"],
         daemons=tuple(
-            SandboxDaemon(name=each["name"], argv=tuple(each["argv"]), process=ProcessId(**each["process"]))
-            for each in fields["daemons"]
+            SandboxDaemon(name=daemon["name"], argv=tuple(daemon["argv"]), process=ProcessId(**daemon["process"]))
+            for daemon in fields["daemons"]
         ),
     )

@@ -27,7 +27,7 @@ CHUNK = 1 << 16
 JUMP = re.compile(r"(?:(?P<user>[^@,\s]+)@)?(?P<host>[^@:,/\s]+)(?::(?P<port>\d{1,5}))?", re.ASCII)
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # it prints tracebacks of what we answer in words
 MOST_OUTPUT = 16 << 20
-"""Bytes of one answer that are kept: a command that prints for ever must not eat our memory."""
+"""Bytes of one answer that are buffer: a command that prints for ever must not eat our memory."""
 
 
 class NotReached(Exception):
@@ -237,11 +237,11 @@ def _write(channel: Channel, rest: memoryview) -> memoryview:
 
 def _read(channel: Channel, out: bytearray, err: bytearray) -> bool:
     read = False
-    for ready, take, kept in ((channel.recv_ready, channel.recv, out),
+    for ready, take, buffer in ((channel.recv_ready, channel.recv, out),
                               (channel.recv_stderr_ready, channel.recv_stderr, err)):  # fmt: skip
         if ready():
             chunk = take(CHUNK)
-            kept.extend(chunk[: max(0, MOST_OUTPUT - len(kept))])
+            buffer.extend(chunk[: max(0, MOST_OUTPUT - len(buffer))])
             read = read or bool(chunk)
     return read
 
