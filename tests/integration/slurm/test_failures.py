@@ -145,7 +145,8 @@ def test_a_train_whose_gpu_fails_at_night_finishes_on_the_other_nodes(slurm: San
         mail = it.one_mail()
         for words in (
             f"WARNING: failures/t/{failed}", f"t goes on without {bad}", "uncorrectable memory error of a GPU",
-            "rank 0", "RuntimeError: CUDA error: uncorrectable ECC error encountered", f"excluded {bad} for queued tasks",
+            "rank 0", "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+            f"excluded {bad} for queued tasks",
             f"drained {bad}: opsctl: remapped_rows", "What to do now", "opsctl why t",
         ):  # fmt: skip
             assert words in " ".join(mail.split()), (words, mail)
