@@ -215,7 +215,7 @@ def saving(bench: Bench) -> dict[str, float]:
         state.step += 1
         held = replace(state)
         stalled = bench.timed(lambda: checkpoints.save(held, background=background))
-        checkpoints.finalize(state, wait=True)
+        checkpoints.collect_save(state, wait=True)
         return stalled
 
     save(background=True)  # asks the system for the memory of the copy, once an attempt

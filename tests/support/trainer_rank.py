@@ -58,7 +58,7 @@ def main(run_dir: Path) -> None:
     fields["last"] = digests(engine)
     if plan.get("save"):
         checkpoints.save(state, background=True)
-        assert checkpoints.finalize(state, wait=True), state.notes
+        assert checkpoints.collect_save(state, wait=True), state.notes
     fields["parameters"] = sum(p.numel() for p in engine.deepspeed.module.parameters())
     (run_dir / f"rank-{me.rank}.json").write_text(json.dumps(fields))
     leave(control, 0)
