@@ -25,7 +25,7 @@ class Weather:
 
     def __init__(self, table, runner): ...
 
-    def dispatch(self, message, *, reply_to=""):
+    def send(self, message, *, reply_to=""):
         draw = self.chance.random()
         if self.is_down or draw < 0.2:
             raise Undelivered("down", retry_after=self.chance.choice([0, 0, 300]))
