@@ -74,7 +74,11 @@ quit
 """Three accounts: `open` has no limits, `lone` has a user's, `llm` has its own and those of the account above it."""
 NEVER = [
     ({"qos": "quick", "time_limit": "20"}, "QOS 'quick' allows at most 00:10:00", "QOSMaxWallDurationPerJobLimit"),
-    ({"account": "llm", "time_limit": "40"}, "account 'llm' allows at most 00:30:00", "AssocMaxWallDurationPerJobLimit"),
+    (
+        {"account": "llm", "time_limit": "40"},
+        "account 'llm' allows at most 00:30:00",
+        "AssocMaxWallDurationPerJobLimit",
+    ),
     ({"account": "llm", "nodes": 2}, "account 'team' allows 1 for all its jobs together", "AssocGrpNodeLimit"),
     ({"account": "lone", "cpus_per_process": 4}, "account 'lone' allows 3 for a job", "AssocMaxCpuPerJobLimit"),
     ({"qos": "gpus", "nodes": 2, "gpus_per_node": 2}, "allows 3 for all jobs of a user", "QOSMaxGRESPerUser"),
