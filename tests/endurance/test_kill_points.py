@@ -57,7 +57,7 @@ def test_on_a_real_slurm_too(verb: str, runs: Runs, slurm: Sandbox) -> None:
     # A launch that is known to have been submitted is refused a second time.
     wrong = (2,) if verb.startswith("launch") else ()
     make = on_slurm(verb, slurm, runs)
-    verdict = Proof(verb=verb, make=make, runs=runs, most=FEW, finalize=0.1, wrong=wrong).go()
+    verdict = Proof(verb=verb, make=make, runs=runs, most=FEW, pause_s=0.1, wrong=wrong).go()
     assert verdict.failures == [], "\n".join(verdict.failures)
 
 
@@ -70,7 +70,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cards]:
 @pytest.mark.parametrize("verb", ["drain-bad-nodes", "undrain-good-nodes"])
 def test_on_nodes(verb: str, runs: Runs, slurm: Sandbox, known: Cards) -> None:
     make = partial(on_nodes, verb, slurm, runs, known, LAUNCH)
-    verdict = Proof(verb=verb, make=make, runs=runs, most=FEW, finalize=0.2).go()
+    verdict = Proof(verb=verb, make=make, runs=runs, most=FEW, pause_s=0.2).go()
     assert verdict.failures == [], "\n".join(verdict.failures)
 
 
@@ -79,7 +79,7 @@ def test_on_a_sandbox_that_comes_and_goes(verb: str, runs: Runs) -> None:
     is_up = verb == "sandbox down"
     words = ("sandbox", "down", "--name", "cut") if is_up else ("sandbox", "up", *SIZE)
     make = partial(Private, words=words, runs=runs, is_up=is_up)
-    verdict = Proof(verb=verb, make=make, runs=runs, most=FEW, finalize=0.2).go()
+    verdict = Proof(verb=verb, make=make, runs=runs, most=FEW, pause_s=0.2).go()
     assert verdict.failures == [], "\n".join(verdict.failures)
 
 

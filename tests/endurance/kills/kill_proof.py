@@ -114,7 +114,7 @@ class Proof:
     most: int = 0
     lines: Sequence[str] = ()
     """Files below opsctl/ of which every line counts as an effect."""
-    finalize: float = 0.0
+    pause_s: float = 0.0
     """Seconds between the cut and the next run, for what was started meanwhile."""
     wrong: tuple[int, ...] = ()
     """Exit codes, besides 0, with which the second run may say that there is nothing left to do."""
@@ -149,7 +149,7 @@ class Proof:
         code, _, text = self.runs.run(world, argv, at=at, after=after, lines=self.lines)
         if code not in {KILLED, 0}:
             yield f"was not killed: exit {code}: {text[-800:]}"
-        time.sleep(self.finalize)
+        time.sleep(self.pause_s)
         code, _, text = self.runs.run(world, argv)
         if code not in {0, *self.wrong}:
             yield f"the second run: exit {code}: {text[-800:]}"
