@@ -21,6 +21,7 @@ from opsctl.errors import OpsctlError, Unreachable
 from opsctl.guard import attempt_record
 from opsctl.guard.diagnose import describe_diagnosis, diagnose, find_diagnosis, recall_diagnosis, to_event
 from opsctl.guard.exit_evidence import gather_evidence
+from opsctl.guard.hold_rules import decide_action, hold_if_stuck
 from opsctl.guard.node_care import NodeCare, find_suspects
 from opsctl.guard.outcome import (
     ACTION_BY_CAUSE,
@@ -28,11 +29,10 @@ from opsctl.guard.outcome import (
     Action,
     FinishedAttempt,
     Outcome,
-    decide_action,
     decide_outcome,
-    is_burning,
     needs_diagnosis,
 )
+from opsctl.guard.progress_signs import read_attempt_steps
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.model import Job
 from opsctl.nodes.health.node_state import Verdict
@@ -69,7 +69,7 @@ def finalize(
         ended = _decide(chain, rules, attempt, job, events)
         event = replay(events).finalized.get(attempt.name)
         if event is None:
-            ended = _act(chain, ended, cause_inquiry, care)
+            ended = _act(chain, rules, ended, cause_inquiry, care)
             journal.append(
                 EventKind.ATTEMPT_FINALIZED,
                 attempt=attempt.name,
@@ -113,7 +113,7 @@ def _find_cause(
         diagnosis, suspects = recall_diagnosis(event), tuple(event.data["suspects"])
     else:
         ended = _decide_without_cause(chain, attempt, job, events)
-        if not needs_diagnosis(ended.outcome, is_short=is_burning(ended, rules)):
+        if not needs_diagnosis(ended, rules):
             return CauseInquiry()
         allocated = _allocated_nodes(attempt, job)
         complete = partial(care.add_history, allocated=allocated, at=ended.ended) if care else _add_nothing
@@ -152,7 +152,11 @@ def _may_exclude(diagnosis: Diagnosis) -> bool:
 
 
 def _act(
-    chain: TrainArrays, ended: FinishedAttempt, cause_inquiry: CauseInquiry, care: NodeCare | None
+    chain: TrainArrays,
+    rules: GuardSettings,
+    ended: FinishedAttempt,
+    cause_inquiry: CauseInquiry,
+    care: NodeCare | None,
 ) -> FinishedAttempt:
     """Carry out the action; return `ended` with what was done."""
     ended = replace(ended, done=_note_hang(chain, ended, cause_inquiry, care))
@@ -169,15 +173,21 @@ def _act(
         )
         ended = replace(ended, done=removed.done)
         if not removed.is_excluded and ended.action is Action.EXCLUDE_NODES:
-            ended = replace(ended, action=Action.CONTINUE, why=f"{ended.why}; {removed.done[0]}")
+            ended = _without_exclusion(chain, rules, replace(ended, why=f"{ended.why}; {removed.done[0]}"))
     elif ended.action is Action.EXCLUDE_NODES:
-        ended = replace(ended, action=Action.CONTINUE)
+        ended = _without_exclusion(chain, rules, ended)
     why = f"{ended.attempt} {ended.outcome.value}: {ended.why}"
     if ended.action is Action.CANCEL_QUEUED:
         chain.cancel(why, queued_only=True)
     elif ended.action is Action.HOLD_QUEUED:
         chain.hold(ended.why)
     return ended
+
+
+def _without_exclusion(chain: TrainArrays, rules: GuardSettings, ended: FinishedAttempt) -> FinishedAttempt:
+    """Return `ended` with the action if its suspects could not be excluded: then its end counts as any other."""
+    ended = replace(ended, action=Action.CONTINUE)
+    return hold_if_stuck(ended, _recent_attempts(chain.run, ended, chain.journal.events()), rules)
 
 
 def _note_hang(
@@ -247,6 +257,7 @@ def _decide_without_cause(
     outcome, why = decide_outcome(evidence)
     start = attempt_record.read_start(attempt)
     started = start.at if start else replay(list(events)).started.get(attempt.name, at or now)
+    steps = read_attempt_steps(run, attempt.name, list(replay(list(events)).started), start)
     return FinishedAttempt(
         attempt=attempt.name,
         outcome=outcome,
@@ -255,6 +266,8 @@ def _decide_without_cause(
         started=started,
         ended=at or now,
         new_checkpoint=start is not None and attempt_record.find_newest_checkpoint(run) > start.checkpoint,
+        resume_step=steps.resume,
+        highest_step=steps.highest,
     )
 
 

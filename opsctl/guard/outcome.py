@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -89,21 +88,17 @@ ACTION_BY_CAUSE: dict[CauseKind, Action] = {
 """The action that follows from the cause, if the outcome alone would continue the train.
 
 Nodes are excluded if the evidence names them. Queued tasks are held once the same fault has ended `fault_attempts`
-attempts in a row without a new checkpoint. Other causes change nothing.
+attempts in a row without progress. Other causes change nothing.
 """
 
-BURNING = frozenset(
-    {
-        Outcome.CRASHED,
-        Outcome.EXITED,
-        Outcome.DEADLINE,
-        Outcome.TIMED_OUT,
-        Outcome.NODE_FAILED,
-        Outcome.HUNG,
-        Outcome.LOST,
-    }
-)
-"""Outcomes that burn queued tasks if attempts are short and make no new checkpoint. Nobody asked for these ends."""
+BURNING = frozenset({Outcome.CRASHED, Outcome.EXITED, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST})
+"""Outcomes that burn queued tasks if attempts are short and do not advance the train.
+
+Attempts that were ended by the time limit, by a preemption or by a person say nothing about the train.
+"""
+
+NOT_STARTED = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
+"""Outcomes of attempts whose body never ran. Such attempts are no evidence about the train."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +128,10 @@ class FinishedAttempt:
     started: datetime
     ended: datetime
     new_checkpoint: bool
+    resume_step: int | None = None
+    """The step after which the attempt went on, as its first step shows; None if unknown."""
+    highest_step: int | None = None
+    """The highest step that the attempt reached; None if no step is known."""
     kind: CauseKind = CauseKind.UNKNOWN
     """The kind of cause, if the attempt was diagnosed."""
     cause: str = ""
@@ -239,49 +238,8 @@ def _by_code(evidence: Evidence) -> tuple[Outcome, str] | None:
     return Outcome.CRASHED, f"the body exited with {evidence.code}"
 
 
-def is_burning(attempt: FinishedAttempt, rules: GuardSettings) -> bool:
-    """Return whether the attempt was short, made no new checkpoint, and ended without a request."""
-    return attempt.outcome in BURNING and attempt.minutes < rules.short_attempt_minutes and not attempt.new_checkpoint
-
-
-def needs_diagnosis(outcome: Outcome, *, is_short: bool) -> bool:
+def needs_diagnosis(attempt: FinishedAttempt, rules: GuardSettings) -> bool:
     """Return whether the logs may explain the end. A long attempt that exited with 0 needs no diagnosis."""
     failed = {Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST}
-    return outcome in failed or (is_short and outcome in BURNING)
-
-
-NOT_STARTED = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
-"""Outcomes of attempts whose body never ran. Such attempts are no evidence about the train."""
-
-
-def decide_action(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> FinishedAttempt:
-    """Return `ended` with its action, from its cause and the attempts before it. `attempts` ends with `ended`."""
-    if ended.action is not Action.CONTINUE:
-        return ended
-    if loop := find_crash_loop(attempts, rules) or find_fault_loop(attempts, rules):
-        return replace(ended, action=Action.HOLD_QUEUED, why=f"{ended.why}; {loop}")
-    if ACTION_BY_CAUSE.get(ended.kind) is Action.EXCLUDE_NODES and ended.suspects:
-        return replace(ended, action=Action.EXCLUDE_NODES)
-    return ended
-
-
-def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
-    """Return why the train must be held for a repeated fault; empty if it may go on.
-
-    The attempts may be long. A single full disk, or a bug that the trainer gets past, is no reason.
-    """
-    last = [attempt for attempt in attempts if attempt.outcome not in NOT_STARTED][-rules.fault_attempts :]
-    is_same = len({attempt.cause for attempt in last}) == 1 and ACTION_BY_CAUSE.get(last[-1].kind) is Action.HOLD_QUEUED
-    if len(last) < rules.fault_attempts or not is_same or any(attempt.new_checkpoint for attempt in last):
-        return ""
-    count = f"{len(last)} attempts in a row" if len(last) > 1 else "an attempt"
-    return f"a {last[-1].kind.value} fault ended {count} without a new checkpoint: {last[-1].cause}"
-
-
-def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
-    """Return why the train must be held for a crash loop; empty if it may go on. `attempts` has the newest last."""
-    last = [attempt for attempt in attempts if attempt.outcome not in NOT_STARTED][-rules.short_attempts :]
-    if len(last) < rules.short_attempts or not all(is_burning(attempt, rules) for attempt in last):
-        return ""
-    text = ", ".join(f"{attempt.attempt} {attempt.outcome.value}" for attempt in last)
-    return f"{len(last)} attempts in a row under {rules.short_attempt_minutes:g} min without a new checkpoint: {text}"
+    is_short = attempt.minutes < rules.short_attempt_minutes and not attempt.new_checkpoint
+    return attempt.outcome in failed or (is_short and attempt.outcome in {Outcome.EXITED, Outcome.DEADLINE})

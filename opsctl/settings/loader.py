@@ -132,13 +132,19 @@ class GuardSettings(SettingsTable):
     """`[guard]` of TRAIN.toml: limits of the guard and of crash loops."""
 
     short_attempt_minutes: float = Field(
-        20, gt=0, description="an attempt that is shorter and saved no new checkpoint counts as short"
+        20, gt=0, description="an attempt that is shorter and did not advance the train counts as short"
     )
     short_attempts: int = Field(3, ge=1, description="consecutive short attempts after which the queued tasks are held")
     fault_attempts: int = Field(
         2,
         ge=1,
         description="consecutive attempts with the same code or storage fault after which the queued tasks are held",
+    )
+    stalled_attempts: int = Field(
+        5,
+        ge=2,
+        description="consecutive attempts of any length that did not advance the train, as its steps show, after which"
+        " the queued tasks are held",
     )
     diagnosis_seconds: float = Field(
         20,

@@ -128,7 +128,10 @@ def test_a_bug_is_tried_once_more_and_then_holds_what_is_queued(world: World, ca
     assert first.action is Action.CONTINUE
     second = finalize(world.chain, world.rules, crashed(world, BUG, task=2, minutes=600), care=care)
     assert second.action is Action.HOLD_QUEUED
-    assert second.why.endswith("a code fault ended 2 attempts in a row without a new checkpoint: python-error")
+    assert second.why.endswith(
+        "a code fault ended 2 attempts in a row without progress: python-error;"
+        " before a release, change the code or the settings (opsctl edit)"
+    )
     assert all(job.is_held for job in world.queue.waiting)
     assert world.queue.excludes == {}
 
@@ -157,12 +160,22 @@ def test_two_different_faults_are_no_loop(world: World, care: NodeCare) -> None:
     assert second.action is Action.CONTINUE
 
 
-def test_short_attempts_hold_the_train_also_where_each_lost_a_node(world: World, care: NodeCare) -> None:
-    """Else a mistaken cause would take every node of the site, one by one."""
+def test_excluded_nodes_do_not_make_a_crash_loop(world: World, care: NodeCare) -> None:
     rules = world.rules.model_copy(update={"short_attempts": 2})
-    finalize(world.chain, rules, crashed(world, ECC), care=care)
-    ended = finalize(world.chain, rules, crashed(world, ECC, task=2), care=care)
-    assert ended.action is Action.HOLD_QUEUED
+    for task in (1, 2, 3):
+        ended = finalize(world.chain, rules, crashed(world, ECC, task=task), care=care)
+        assert ended.action is Action.EXCLUDE_NODES
+    assert not any(job.is_held for job in world.queue.waiting)
+
+
+def test_mistaken_cause_does_not_take_every_node(world: World, care: NodeCare) -> None:
+    rules = world.rules.model_copy(update={"stalled_attempts": 3})
+    ended = [finalize(world.chain, rules, crashed(world, ECC, task=task), care=care) for task in (1, 2, 3)]
+    assert [finished.action for finished in ended] == [
+        Action.EXCLUDE_NODES,
+        Action.EXCLUDE_NODES,
+        Action.HOLD_QUEUED,
+    ]
     assert all(job.is_held for job in world.queue.waiting)
 
 

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
 from opsctl.guard.outcome import (
     ACTIONS,
-    BURNING,
     Action,
     Evidence,
-    FinishedAttempt,
     Outcome,
     decide_outcome,
-    find_crash_loop,
 )
 from opsctl.guard.stop_request import StopKind, StopRequest
 from opsctl.model import JobState
-from opsctl.settings.loader import GuardSettings
 from opsctl.trainer.contract import StopReason, TrainerStop
-
-RULES = GuardSettings(short_attempts=3, short_attempt_minutes=20)
 
 
 def left(reason: TrainerStop) -> StopReason:
@@ -131,50 +122,3 @@ def test_a_attempt_is_judged_by_the_best_evidence_there_is(seen: Evidence, outco
 def test_every_final_state_of_slurm_is_an_outcome_and_no_other_state_is() -> None:
     known = {state for state in JobState if decide_outcome(Evidence(state=state))[0] is not Outcome.LOST}
     assert known == {state for state in JobState if state.is_final}
-
-
-def a_attempt(outcome: Outcome, *, minutes: float = 1, new_checkpoint: bool = False) -> FinishedAttempt:
-    begin = datetime(2026, 3, 1, tzinfo=UTC)
-    return FinishedAttempt(
-        attempt="12_1.0",
-        outcome=outcome,
-        action=ACTIONS[outcome],
-        why="",
-        started=begin,
-        ended=begin + timedelta(minutes=minutes),
-        new_checkpoint=new_checkpoint,
-    )
-
-
-CRASH = a_attempt(Outcome.CRASHED)
-
-
-@pytest.mark.parametrize("outcome", list(Outcome))
-def test_only_attempts_that_nobody_wanted_to_end_make_a_crash_loop(outcome: Outcome) -> None:
-    assert bool(find_crash_loop([a_attempt(outcome)] * 3, RULES)) == (outcome in BURNING)
-
-
-@pytest.mark.parametrize(
-    "attempts",
-    [
-        [],
-        [CRASH, CRASH],
-        [CRASH, a_attempt(Outcome.STOPPED), CRASH],
-        [CRASH, CRASH, CRASH, a_attempt(Outcome.CRASHED, minutes=20)],
-        [CRASH, a_attempt(Outcome.CRASHED, new_checkpoint=True), CRASH],
-    ],
-)
-def test_attempts_that_got_somewhere_or_are_too_few_are_no_crash_loop(attempts: list[FinishedAttempt]) -> None:
-    assert find_crash_loop(attempts, RULES) == ""
-
-
-def test_a_attempt_that_was_skipped_neither_makes_nor_breaks_a_crash_loop() -> None:
-    assert find_crash_loop([CRASH, CRASH, a_attempt(Outcome.SKIPPED)], RULES) == ""
-    assert find_crash_loop([CRASH, CRASH, a_attempt(Outcome.SKIPPED), CRASH], RULES) != ""
-
-
-def test_a_crash_loop_is_told_in_words() -> None:
-    attempts = [replace(CRASH, attempt=f"12_{n}.0") for n in (1, 2, 3)]
-    assert find_crash_loop(attempts, RULES) == (
-        "3 attempts in a row under 20 min without a new checkpoint: 12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
-    )
