@@ -38,7 +38,7 @@ from opsctl.model import Job
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.ports import Scheduler
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.journal import Event, EventKind, replay
+from opsctl.state.journal import Event, EventKind, TrainHistory, replay
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import Attempt, RunDir
 
@@ -112,7 +112,7 @@ def _find_cause(
     if event is not None:
         diagnosis, suspects = recall_diagnosis(event), tuple(event.data["suspects"])
     else:
-        ended = _decide_without_cause(chain, attempt, job, events)
+        ended = _decide_without_cause(chain, rules, attempt, job, events)
         if not needs_diagnosis(ended, rules):
             return CauseInquiry()
         allocated = _allocated_nodes(attempt, job)
@@ -232,7 +232,7 @@ def read_end(attempt: Attempt) -> FinishedAttempt | None:
 def _decide(
     chain: TrainArrays, rules: GuardSettings, attempt: Attempt, job: Job | None, events: Sequence[Event]
 ) -> FinishedAttempt:
-    ended = _decide_without_cause(chain, attempt, job, events)
+    ended = _decide_without_cause(chain, rules, attempt, job, events)
     if event := find_diagnosis(events, attempt.name):
         diagnosis = recall_diagnosis(event)
         suspects = tuple(event.data["suspects"]) if _may_exclude(diagnosis) else ()
@@ -249,15 +249,18 @@ def _decide(
 
 
 def _decide_without_cause(
-    chain: TrainArrays, attempt: Attempt, job: Job | None, events: Sequence[Event]
+    chain: TrainArrays, rules: GuardSettings, attempt: Attempt, job: Job | None, events: Sequence[Event]
 ) -> FinishedAttempt:
     """Return how the attempt ended, from the evidence without a diagnosis."""
-    run, now = chain.run, chain.journal.clock.now()
-    evidence, at = gather_evidence(run, attempt, job)
-    outcome, why = decide_outcome(evidence)
+    run, now, history = chain.run, chain.journal.clock.now(), replay(list(events))
     start = attempt_record.read_start(attempt)
-    started = start.at if start else replay(list(events)).started.get(attempt.name, at or now)
-    steps = read_attempt_steps(run, attempt.name, list(replay(list(events)).started), start)
+    steps = read_attempt_steps(run, attempt.name, list(history.started), start)
+    new_checkpoint = start is not None and attempt_record.find_newest_checkpoint(run) > start.checkpoint
+    is_idle = steps.highest is None and not new_checkpoint
+    is_idle_again = is_idle and _has_left_before(run, attempt, history)
+    evidence, at = gather_evidence(run, attempt, job, on_exit_0=rules.on_exit_0, is_idle_again=is_idle_again)
+    outcome, why = decide_outcome(evidence)
+    started = start.at if start else history.started.get(attempt.name, at or now)
     return FinishedAttempt(
         attempt=attempt.name,
         outcome=outcome,
@@ -265,10 +268,19 @@ def _decide_without_cause(
         why=why,
         started=started,
         ended=at or now,
-        new_checkpoint=start is not None and attempt_record.find_newest_checkpoint(run) > start.checkpoint,
+        new_checkpoint=new_checkpoint,
         resume_step=steps.resume,
         highest_step=steps.highest,
     )
+
+
+def _has_left_before(run: RunDir, attempt: Attempt, history: TrainHistory) -> bool:
+    """Whether the attempt before made steps, whose log is therefore readable, and exited with 0 by itself."""
+    started = list(history.started)
+    position = started.index(attempt.name) if attempt.name in started else len(started)
+    previous = read_end(run.attempt(started[position - 1])) if position else None
+    has_left = previous is not None and previous.outcome in {Outcome.EXITED, Outcome.DEADLINE}
+    return has_left and previous is not None and previous.highest_step is not None
 
 
 def _is_overtaken(ended: FinishedAttempt, events: Sequence[Event]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -9,7 +10,7 @@ from enum import StrEnum
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.guard.stop_request import StopKind, StopRequest
 from opsctl.model import JobState
-from opsctl.settings.loader import GuardSettings
+from opsctl.settings.loader import GuardSettings, OnExit0
 from opsctl.trainer.contract import StopReason, TrainerStop
 
 
@@ -17,15 +18,15 @@ class Outcome(StrEnum):
     """How an attempt ended."""
 
     FINISHED = "finished"
-    """The trainer completed its last step."""
+    """The training is over: the last step is done, or the body exited with 0 and no further step is known."""
     KILLED = "killed"
     PAUSED = "paused"
     DEADLINE = "deadline"
-    """The trainer stopped by itself shortly before the time limit."""
+    """The trainer stopped by itself before the time limit."""
     STOPPED = "stopped"
     """The trainer saved and stopped on request: a signal, a preemption, or the near time limit."""
     EXITED = "exited"
-    """The body exited with 0 and gave no reason, as trainers other than ours do."""
+    """The body exited with 0 and gave no reason, and the training is to go on."""
     CRASHED = "crashed"
     TIMED_OUT = "timed-out"
     NODE_FAILED = "node-failed"
@@ -113,6 +114,22 @@ class Evidence:
     """Slurm's final state of the job."""
     is_last_step: bool = False
     """Whether the last iteration line of the log shows the last iteration."""
+    has_steps_left: bool = False
+    """Whether the last iteration line of the log shows an earlier iteration than the last."""
+    has_finished_file: bool = False
+    """Whether the trainer has written the file in TRAIN_FINISHED."""
+    finished_line: str = ""
+    """A last line that says that the training is over."""
+    unfinished_line: str = ""
+    """A last line that says that the trainer stopped early."""
+    on_exit_0: OnExit0 | None = None
+    """The rule for exit code 0 without a request; None: by the evidence."""
+    is_near_limit: bool = False
+    """Whether the attempt used most of its time, so that the trainer may have stopped itself for the time limit."""
+    limits_itself: bool = False
+    """Whether the command has an option with which the trainer stops itself after some time."""
+    is_idle_again: bool = False
+    """Whether the attempt made no step, after an attempt that exited with 0 as well."""
     at_its_limit: bool = False
     """Whether the attempt ended at about the time limit of its job."""
 
@@ -147,7 +164,7 @@ class FinishedAttempt:
 
 def decide_outcome(evidence: Evidence) -> tuple[Outcome, str]:
     """Return the outcome and the reason for it. The trainer's own stop reason counts first, then the stop request."""
-    for rule in (_by_trainer, _by_request, _by_log, _by_body, _by_slurm, _by_signal, _by_code):
+    for rule in (_by_trainer, _by_file, _by_request, _by_log, _by_exit_0, _by_slurm, _by_signal, _by_code):
         if outcome := rule(evidence):
             return outcome
     return Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"
@@ -203,19 +220,45 @@ def _stopped(evidence: Evidence) -> tuple[Outcome, str]:
     return Outcome.STOPPED, evidence.request.why if evidence.request else "the trainer was asked to stop"
 
 
+def _by_file(evidence: Evidence) -> tuple[Outcome, str] | None:
+    if evidence.has_finished_file:
+        return Outcome.FINISHED, "the trainer wrote TRAIN_FINISHED"
+    return None
+
+
 def _by_log(evidence: Evidence) -> tuple[Outcome, str] | None:
-    has_exited = evidence.code == 0 or (evidence.code is None and evidence.state is JobState.COMPLETED)
-    if has_exited and evidence.is_last_step:
+    if _has_exited(evidence) and evidence.is_last_step:
         return Outcome.FINISHED, "the log ends with the last iteration"
     return None
 
 
-def _by_body(evidence: Evidence) -> tuple[Outcome, str] | None:
-    if evidence.code != 0:
+def _has_exited(evidence: Evidence) -> bool:
+    return evidence.code == 0 or (evidence.code is None and evidence.state is JobState.COMPLETED)
+
+
+def _by_exit_0(evidence: Evidence) -> tuple[Outcome, str] | None:
+    """Exit code 0 that nobody asked for ends the train, unless it is known that the training is to go on."""
+    if not _has_exited(evidence):
         return None
     if evidence.request:
         return _stopped(evidence)
-    return Outcome.EXITED, "the body exited with 0"
+    exited = "the body exited with 0" if evidence.code == 0 else f"Slurm reports {evidence.state.value}"
+    outcome, why = next((outcome, why) for applies, outcome, why in _exit_0_rules(evidence) if applies)
+    return outcome, f"{exited}{why}"
+
+
+def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
+    """Yield whether a rule applies, its outcome and its reason, the strongest rule first."""
+    rule, unfinished, finished = evidence.on_exit_0, evidence.unfinished_line, evidence.finished_line
+    yield rule == "finish", Outcome.FINISHED, ', and on_exit_0 = "finish"'
+    yield rule == "continue", Outcome.EXITED, ', and on_exit_0 = "continue"'
+    yield bool(unfinished), Outcome.EXITED, f" after the line: {unfinished[:200]}"
+    yield bool(finished), Outcome.FINISHED, f" after the line: {finished[:200]}"
+    yield evidence.is_idle_again, Outcome.FINISHED, " again, this time without a step"
+    yield evidence.has_steps_left, Outcome.EXITED, " before the last iteration"
+    yield evidence.is_near_limit, Outcome.DEADLINE, " after most of the task's time"
+    yield evidence.limits_itself, Outcome.EXITED, ", and the command limits its own time"
+    yield True, Outcome.FINISHED, "; nobody asked for it, and no further step is known"
 
 
 def _by_slurm(evidence: Evidence) -> tuple[Outcome, str] | None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.guard import attempt_record, reproduction
-from opsctl.guard.body import start_body
+from opsctl.guard.body import Body, start_body
 from opsctl.guard.deadline import DeadlineFile
+from opsctl.guard.escalation import Escalation, is_reacting, plan_stop, reads_stop_request
 from opsctl.guard.finalize import finalize, finalize_ended, is_row_of
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.node_check import check_nodes
@@ -23,7 +24,7 @@ from opsctl.guard.outcome import Action, FinishedAttempt
 from opsctl.guard.signals import Signals
 from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
 from opsctl.guard.stragglers import Stragglers
-from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants
+from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants, signal_below
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Job, JobState
 from opsctl.nodesets import fold
@@ -65,8 +66,9 @@ class Supervisor:
     attempt: Attempt = field(init=False)
     deadline: DeadlineFile = field(init=False)
     stragglers: Stragglers = field(init=False)
-    has_begun: bool = False
-    """Whether the body has been started."""
+    escalation: Escalation = field(init=False)
+    body: Body | None = None
+    """The body, once it has been started."""
     is_over: bool = False
     _errors: dict[str, str] = field(default_factory=dict)
     """By step, the error of its last run. A step that succeeded has no entry."""
@@ -84,11 +86,17 @@ class Supervisor:
             scheduler=self.chain.scheduler,
             clock=self.clock,
         )
+        self.escalation = Escalation(self.clock)
         self.stragglers = Stragglers(
             first_exit=self.run.attempt_logs(self.attempt.name) / "first-exit",
             grace_s=self.rules.exit_grace_seconds,
             clock=self.clock,
         )
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the body has been started."""
+        return self.body is not None
 
     @property
     def run(self) -> RunDir:
@@ -189,8 +197,7 @@ class Supervisor:
     def _run_body(self, signals: Signals) -> int:
         minutes = self.deadline.minutes_left(self.rules.stop_grace_seconds)
         env = attempt_record.make_body_env(self.run, self.attempt, self.env, minutes_left=minutes)
-        body = start_body(["bash", str(self.run.body)], env)
-        self.has_begun = True
+        self.body = body = start_body(["bash", str(self.run.body)], env)
         signal.signal(signal.SIGUSR2, lambda *_: body.pass_usr2_on())
         threading.Thread(target=self._dump, daemon=True).start()
         self._watch(signals, lambda: body.poll() is None)
@@ -222,9 +229,13 @@ class Supervisor:
                     f"the body still runs {self.rules.exit_grace_seconds:g} s after a rank failed: ending the body"
                 )
                 return
+            if self._is_kill_due():
+                return
             signals.wait(self.rules.poll_seconds)
             with self.tolerated("reading the switches"):
                 self._check_switches()
+            with self.tolerated("sending the stop signal"):
+                self._escalate()
             with self.tolerated("asking for the job's end"):
                 was_due = self.deadline.refresh()
                 if was_due and self._has_unfinalized:
@@ -253,8 +264,44 @@ class Supervisor:
     # --- reasons to stop
 
     def ask_to_stop(self, reason: StopKind, why: str) -> None:
-        if request_stop(self.run, self.attempt, reason, why):
-            self.report(f"stop requested ({reason.value}): {why}")
+        now = self.clock.now()
+        plan = plan_stop(
+            reason, now, self.rules, reads_request=reads_stop_request(self.run), deadline=self.deadline.end
+        )
+        signal_name = plan.signal if plan.signal_at else ""
+        times = {"at": now, "signal_at": plan.signal_at, "kill_at": plan.kill_at}
+        if not request_stop(self.run, self.attempt, reason, why, signal=signal_name, **times):
+            return
+        self.escalation.begin(plan, now)
+        self._note_stop_step("requested", f"{reason.value}: {why}")
+
+    def _escalate(self) -> None:
+        """Send the stop signal if it is due and the trainer does not react to the stop request."""
+        if not self.escalation.is_signal_due() or self._is_reacting():
+            return
+        self.escalation.has_signalled = True
+        name = self.escalation.plan.signal
+        self._note_stop_step(f"SIG{name}", "no reaction to the stop request")
+        self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], name)
+        if self.body:  # ranks that the body starts without srun
+            signal_below(self.body.keeper, signal.Signals[f"SIG{name}"], spared=("srun",))
+
+    def _is_kill_due(self) -> bool:
+        """Whether neither the stop request nor the signal ended the body; then the ranks are killed."""
+        if not self.escalation.is_kill_due() or self._is_reacting():
+            return False
+        with self.tolerated("ending the ranks"):
+            self._note_stop_step("killed", "no reaction to the stop request and the signal")
+            self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], "KILL")
+        return True
+
+    def _is_reacting(self) -> bool:
+        return is_reacting(self.run, self.attempt, self.clock.now())
+
+    def _note_stop_step(self, step: str, why: str) -> None:
+        self.report(f"stop {step}: {why}")
+        with self.tolerated("recording a stop step"):
+            self.chain.note(EventKind.STOP_STEP, attempt=self.attempt.name, step=step, why=why)
 
     def on_signal(self, number: signal.Signals) -> None:
         with self.tolerated(f"on {number.name}"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.errors import ConfigError, InputError, OpsctlError, SchedulerError, Unreachable
+from opsctl.guard.apply_switches import apply_switches
 from opsctl.guard.finalize import finalize_ended, find_vanished, load_past_jobs
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.train_arrays import TrainArrays, excluded_until, take_snapshot
@@ -75,18 +76,24 @@ def reconcile(
     *,
     care: NodeCare | None = None,
 ) -> list[str]:
-    """Finalize, journal switches, carry out requests and readmit nodes; return one sentence per action.
+    """Journal and apply switches, finalize, carry out requests, readmit nodes; return one sentence per action.
 
     Only for the train's owner. Without `care`, no node is excluded or drained.
     """
     done = switches.journal_switches(chain.run, chain.journal)
     fields = read_toml(chain.run.config)
-    rules = parse(GuardSettings, fields.get("guard", {}), str(chain.run.config))
+    rules = read_rules(chain.run)
+    done += apply_switches(chain, rules, jobs)
     for ended in finalize_ended(chain, rules, chain.check(jobs), past=past, care=care):
         done.append(f"finalized {ended.attempt}: {ended.outcome.value}, {ended.action.value}: {ended.why}")
     for request in switches.list_requests(chain.run):
         done += carry_out(chain, request, nodes=_nodes(fields))
     return done + readmit_nodes(chain, fields)
+
+
+def read_rules(run: RunDir) -> GuardSettings:
+    """Return the [guard] table of train.toml. Raises ConfigError."""
+    return parse(GuardSettings, read_toml(run.config).get("guard", {}), str(run.config))
 
 
 def readmit_nodes(chain: TrainArrays, fields: dict[str, Any]) -> list[str]:

@@ -128,6 +128,10 @@ class ShellSetup(SettingsTable):
     lines: tuple[Text, ...] = Field((), description="shell lines run verbatim before the trainer")
 
 
+OnExit0 = Literal["finish", "continue"]
+StopSignal = Literal["none", "TERM", "INT", "HUP", "USR1", "USR2"]
+
+
 class GuardSettings(SettingsTable):
     """`[guard]` of TRAIN.toml: limits of the guard and of crash loops."""
 
@@ -146,6 +150,11 @@ class GuardSettings(SettingsTable):
         description="consecutive attempts of any length that did not advance the train, as its steps show, after which"
         " the queued tasks are held",
     )
+    on_exit_0: OnExit0 | None = Field(
+        None,
+        description="when the trainer exits with 0 and nobody asked for it: finish: the training is over; continue: the"
+        " next task goes on; unset: continue if the log shows steps left, a stop of the trainer, or a near time limit",
+    )
     diagnosis_seconds: float = Field(
         20,
         gt=0,
@@ -158,8 +167,19 @@ class GuardSettings(SettingsTable):
     node_check_seconds: float = Field(
         10, gt=0, le=60, description="time limit of the node check; a late node is unknown"
     )
+    stop_signal: StopSignal | None = Field(
+        None,
+        description="signal to the ranks of a trainer that does not react to the stop request; none: no signal; unset:"
+        " TERM after a kill or pause switch, no signal at the time limit",
+    )
+    stop_after_seconds: float | None = Field(
+        None,
+        ge=0,
+        description="time from the stop request to the signal; unset: 300 for a trainer that reads the stop request, 60"
+        " for any other",
+    )
     stop_grace_seconds: float = Field(
-        120, gt=0, description="time to save and exit after TERM or preemption, before the ranks are ended"
+        120, gt=0, description="time to save and exit after a signal, TERM or preemption, before the ranks are ended"
     )
     exit_grace_seconds: float = Field(
         60, gt=0, description="time after the failure of a rank until the guard ends the others, if srun does not"

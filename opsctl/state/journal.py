@@ -30,6 +30,7 @@ class EventKind(StrEnum):
     SUBMIT_REFUSED = "submit-refused"
     ARRAY_LOST = "array-lost"
     ATTEMPT_STARTED = "attempt-started"
+    STOP_STEP = "stop-step"
     DIAGNOSED = "diagnosed"
     QUARANTINED = "quarantined"
     ATTEMPT_FINALIZED = "attempt-finalized"
@@ -53,6 +54,7 @@ FIELDS: dict[EventKind, frozenset[str]] = {
     EventKind.SUBMIT_REFUSED: frozenset({"nonce", "why"}),
     EventKind.ARRAY_LOST: frozenset({"array"}),
     EventKind.ATTEMPT_STARTED: frozenset({"attempt", "nodes"}),
+    EventKind.STOP_STEP: frozenset({"attempt", "step", "why"}),
     EventKind.DIAGNOSED: frozenset(
         {"attempt", "class", "cause", "says", "node", "rank", "suspects", "evidence", "also", "advice"}
     ),

@@ -136,10 +136,12 @@ def test_with_nothing_in_the_queue_there_is_nothing_to_do(trains: Trains, verb: 
 def test_an_edit_takes_effect_with_the_next_task(trains: Trains) -> None:
     go = trains.place / "go"
     script = f'echo "$0" >>{trains.place}/words; until [ -e {go} ]; do sleep 0.1; done'
-    trains.opsctl("launch", trains.toml(command=("bash", "-c", script, "one"), extra=(), tasks=2))
+    more = "on_exit_0 = 'continue'"
+    trains.opsctl("launch", trains.toml(command=("bash", "-c", script, "one"), more=more, extra=(), tasks=2))
     words = trains.place / "words"
     until(words.exists)
-    text = trains.opsctl("edit", "t", trains.toml(command=("bash", "-c", script, "two $(id)"), extra=(), tasks=2))
+    changed = trains.toml(command=("bash", "-c", script, "two $(id)"), more=more, extra=(), tasks=2)
+    text = trains.opsctl("edit", "t", changed)
     assert text.endswith("t: the next task runs the changed files; the earlier ones are in revisions/0001\n")
     assert words.read_text() == "one\n"
     go.touch()

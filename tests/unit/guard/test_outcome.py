@@ -83,7 +83,49 @@ def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_swi
 @pytest.mark.parametrize(
     ("seen", "outcome", "why"),
     [
-        (Evidence(code=0), Outcome.EXITED, "the body exited with 0"),
+        (
+            Evidence(code=0),
+            Outcome.FINISHED,
+            "the body exited with 0; nobody asked for it, and no further step is known",
+        ),
+        (Evidence(code=0, has_steps_left=True), Outcome.EXITED, "the body exited with 0 before the last iteration"),
+        (
+            Evidence(code=0, is_near_limit=True),
+            Outcome.DEADLINE,
+            "the body exited with 0 after most of the task's time",
+        ),
+        (
+            Evidence(code=0, limits_itself=True),
+            Outcome.EXITED,
+            "the body exited with 0, and the command limits its own time",
+        ),
+        (
+            Evidence(code=0, has_steps_left=True, is_idle_again=True),
+            Outcome.FINISHED,
+            "the body exited with 0 again, this time without a step",
+        ),
+        (
+            Evidence(code=0, has_steps_left=True, finished_line="Training completed"),
+            Outcome.FINISHED,
+            "the body exited with 0 after the line: Training completed",
+        ),
+        (
+            Evidence(code=0, finished_line="Training complete", unfinished_line="Run canceled"),
+            Outcome.EXITED,
+            "the body exited with 0 after the line: Run canceled",
+        ),
+        (
+            Evidence(code=0, on_exit_0="continue", finished_line="Training completed"),
+            Outcome.EXITED,
+            'the body exited with 0, and on_exit_0 = "continue"',
+        ),
+        (
+            Evidence(code=0, on_exit_0="finish", has_steps_left=True),
+            Outcome.FINISHED,
+            'the body exited with 0, and on_exit_0 = "finish"',
+        ),
+        (Evidence(code=7, has_finished_file=True), Outcome.FINISHED, "the trainer wrote TRAIN_FINISHED"),
+        (Evidence(code=0, on_exit_0="finish", request=asked(StopKind.TERM)), Outcome.STOPPED, "because of term"),
         (Evidence(code=0, is_last_step=True), Outcome.FINISHED, "the log ends with the last iteration"),
         (Evidence(code=1, is_last_step=True), Outcome.CRASHED, "the body exited with 1"),
         (Evidence(code=85), Outcome.CRASHED, "the body exited with 85"),
@@ -104,7 +146,11 @@ def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_swi
         (Evidence(code=143, request=asked(StopKind.TERM), at_its_limit=True), Outcome.TIMED_OUT, "because of term"),
         (Evidence(), Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"),
         (Evidence(is_last_step=True), Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"),
-        (Evidence(state=JobState.COMPLETED), Outcome.EXITED, "Slurm reports COMPLETED"),
+        (
+            Evidence(state=JobState.COMPLETED),
+            Outcome.FINISHED,
+            "Slurm reports COMPLETED; nobody asked for it, and no further step is known",
+        ),
         (
             Evidence(state=JobState.COMPLETED, is_last_step=True),
             Outcome.FINISHED,
@@ -112,7 +158,11 @@ def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_swi
         ),
         (Evidence(code=137, state=JobState.NODE_FAIL), Outcome.NODE_FAILED, "Slurm reports NODE_FAIL"),
         (Evidence(code=2, state=JobState.FAILED), Outcome.CRASHED, "the body exited with 2"),
-        (Evidence(code=0, state=JobState.CANCELLED), Outcome.EXITED, "the body exited with 0"),
+        (
+            Evidence(code=0, state=JobState.CANCELLED, has_steps_left=True),
+            Outcome.EXITED,
+            "the body exited with 0 before the last iteration",
+        ),
     ],
 )
 def test_a_attempt_is_judged_by_the_best_evidence_there_is(seen: Evidence, outcome: Outcome, why: str) -> None:
