@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from opsctl.host.processes import die_with_parent
@@ -81,11 +82,20 @@ chroot "$root" /bin/sh -c 'cd "$1" && shift && "$@"' sh "$DIRECTORY" "$@"
 
 
 def requirements() -> list[str]:
-    """What pip installs in each root: the core of opsctl, its build backend and what its tests import. No torch."""
+    """Return what pip installs in every root: opsctl's build backend, core, small extras and tests' packages. No torch."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    dev = project["project"]["optional-dependencies"]["dev"]
-    tests = [name for name in dev if not name.startswith(CHECKERS)]
-    return sorted([*project["build-system"]["requires"], "editables", *project["project"]["dependencies"], *tests])
+    extras = project["project"]["optional-dependencies"]
+    tests = [name for name in expand(["dev"], extras) if not name.startswith(CHECKERS)]
+    return sorted({*project["build-system"]["requires"], *project["project"]["dependencies"], *tests})
+
+
+def expand(names: Sequence[str], extras: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the packages of the extras `names`, also of those that they name as opsctl-slurm[...]."""
+    for requirement in chain.from_iterable(extras[name] for name in names):
+        if own := re.fullmatch(r"opsctl-slurm\[(.+)\]", requirement):
+            yield from expand(own[1].split(","), extras)
+        else:
+            yield requirement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

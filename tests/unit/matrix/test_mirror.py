@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,7 @@ def test_rolling_suite_gets_the_base_archive_only() -> None:
     assert text == "deb http://deb.example.org/debian/ sid main\n"
 
 
+@pytest.mark.skipif(not find_spec("pip"), reason="needs pip in this environment")
 def test_pip_settings_keep_local_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheels = tmp_path / "index" / "wheels"
     wheels.mkdir(parents=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.matrix.roots import bounded, remove
+from tests.matrix.roots import bounded, expand, remove, requirements
 
 REMOVE_WITH_A_MOUNT = """
 import subprocess, sys
@@ -52,3 +52,14 @@ def test_command_that_takes_too_long_is_ended() -> None:
     began = time.monotonic()
     assert bounded(["sleep", "60"], env=dict(os.environ), limit_s=0.2, output=None) == 124
     assert time.monotonic() - began < 30
+
+
+def test_no_root_installs_the_released_opsctl() -> None:
+    names = requirements()
+    assert [name for name in names if name.startswith("opsctl")] == []
+    assert any(name.startswith("paramiko") for name in names)
+
+
+def test_extra_of_extras_is_expanded() -> None:
+    extras = {"a": ["x"], "b": ["y"], "all": ["opsctl-slurm[a,b]"], "dev": ["opsctl-slurm[all]", "z"]}
+    assert list(expand(["dev"], extras)) == ["x", "y", "z"]
