@@ -82,7 +82,7 @@ chroot "$root" /bin/sh -c 'cd "$1" && shift && "$@"' sh "$DIRECTORY" "$@"
 
 
 def requirements() -> list[str]:
-    """Return what pip installs in every root: opsctl's build backend, core, small extras and tests' packages. No torch."""
+    """Return what pip installs in every root: build backend, core, small extras, tests' packages. No torch."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     tests = [name for name in expand(["dev"], extras) if not name.startswith(CHECKERS)]
