@@ -16,7 +16,7 @@ OPSCTL = (sys.executable, "-m", "opsctl", "sandbox")
 Up = Callable[..., Sandbox]
 
 
-def slurm_says(sandbox: Sandbox, *argv: str) -> str:
+def run_slurm(sandbox: Sandbox, *argv: str) -> str:
     """What a Slurm command, which must succeed, prints on this sandbox."""
     env = {**os.environ, **sandbox.env()}
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=200, check=True).stdout

@@ -27,7 +27,7 @@ from opsctl.errors import Unreachable
 from opsctl.model import Job, JobState
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from tests.support.slurms import forgetting, slurm_says
+from tests.support.slurms import forgetting, run_slurm
 from tests.support.trains import until
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
@@ -83,7 +83,7 @@ class Site:
 
     def stands_still(self) -> None:
         """From now on no job starts, whatever the hour."""
-        slurm_says(self.sandbox, "scontrol", "update", "partition=main", "state=down")
+        run_slurm(self.sandbox, "scontrol", "update", "partition=main", "state=down")
 
     @property
     def ticks(self) -> tuple[TickRun, ...]:

@@ -11,7 +11,7 @@ from opsctl.host.processes import Candidate, find_processes
 from opsctl.nodesets import expand
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from tests.support.slurms import slurm_says
+from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, trains_on, until
 
 Scene = tuple[Trains, Sandbox]
@@ -48,7 +48,7 @@ def test_an_attempt_that_lost_a_node_is_not_cancelled(scene: Scene) -> None:
 def test_down_leaves_no_slurmstepd(fresh_slurm: Callable[..., Sandbox]) -> None:
     sandbox = fresh_slurm(nodes=2)
     home = str(sandbox.record.site.home)
-    slurm_says(sandbox, "sbatch", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 300")
+    run_slurm(sandbox, "sbatch", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 300")
 
     def is_step(process: Candidate) -> bool:
         return process.name == "slurmstepd" and any(home in path for path in process.open_files())

@@ -24,7 +24,7 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from opsctl.state.journal import EventKind, Journal, actor
 from tests.support.gpu_nodes import NODES, GpuNodes, gpu_nodes
-from tests.support.slurms import slurm_says
+from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, as_user, trains_on, until
 
 
@@ -117,7 +117,7 @@ def test_never_beyond_the_cap_and_never_what_somebody_else_took_out(world: tuple
     trains, nodes = world
     for name in NODES:
         nodes.breaks(name, failure="Yes")
-    slurm_says_drain(trains, "node004", "bad fan")
+    drain_by_hand(trains, "node004", "bad fan")
     done = json.loads(trains.opsctl("drain-bad-nodes", "--all", "--max", "1", "--json"))
     assert [(each["node"], each["action"]) for each in done["done"]] == [("node001", "drained")]
     why = {each["node"]: each["why"] for each in done["plan"]["left"]}
@@ -127,7 +127,7 @@ def test_never_beyond_the_cap_and_never_what_somebody_else_took_out(world: tuple
     assert len(done["done"]) == 1  # half of four nodes, the one that is out already included
 
 
-def slurm_says_drain(trains: Trains, name: str, reason: str) -> None:
+def drain_by_hand(trains: Trains, name: str, reason: str) -> None:
     argv = ("scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}")
     subprocess.run(argv, check=True, timeout=60)
     until(lambda: node(trains, name).reason == reason)
@@ -139,7 +139,7 @@ def test_a_node_that_changed_after_the_plan_is_not_touched(world: tuple[Trains, 
     steps = tuple(
         Step(node=name, reason="opsctl: x: y", snapshot=node(trains, name)) for name in ("node001", "node002")
     )
-    slurm_says_drain(trains, "node001", "bad fan")
+    drain_by_hand(trains, "node001", "bad fan")
     acts = Quarantine(scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health,
                       chains=())  # fmt: skip
     done = acts.drain(NodePlan(steps=steps, cap=2))
@@ -150,7 +150,7 @@ def test_a_node_that_changed_after_the_plan_is_not_touched(world: tuple[Trains, 
     assert done[0].why == "has changed since: IDLE+DRAIN, bad fan"
     assert node(trains, "node001").reason == "bad fan"
     back = NodePlan(steps=(Step(node="node002", reason="opsctl: x: y", snapshot=node(trains, "node002")),))
-    slurm_says_drain(trains, "node002", "bad fan too")
+    drain_by_hand(trains, "node002", "bad fan too")
     assert [node_action.action for node_action in acts.undrain(back)] == ["left"]
     assert node(trains, "node002").reason == "bad fan too"
 
@@ -196,7 +196,7 @@ def test_what_we_drained_is_put_back_when_it_is_well_at_two_looks(ssh_world: tup
     trains, nodes = ssh_world
     nodes.breaks("node003", failure="Yes")
     trains.opsctl("drain-bad-nodes", "node003")
-    slurm_says_drain(trains, "node004", "bad fan")
+    drain_by_hand(trains, "node004", "bad fan")
     assert trains.opsctl("undrain-good-nodes").splitlines()[0].startswith("leave node003: is faulty: remapped_rows")
     nodes.breaks("node003")
     text = trains.opsctl("undrain-good-nodes")
@@ -220,7 +220,7 @@ def test_orphans_are_ended_by_id_only_when_asked_and_the_node_is_put_back(ssh_wo
     held = "".join(f"<process_info><pid>{popen.pid}</pid><type>C</type></process_info>" for popen in (orphan, other))
     try:
         nodes.breaks("node002", processes=held)
-        slurm_says_drain(trains, "node002", "Kill task failed")
+        drain_by_hand(trains, "node002", "Kill task failed")
         text = trains.opsctl("undrain-good-nodes", "node002")
         assert text.startswith(f"leave node002: is degraded: orphans: held by {orphan.pid} (sleep, uid 23456)")
         assert orphan.poll() is None
@@ -322,4 +322,4 @@ def test_nothing_of_the_gathering_is_left_behind(world: tuple[Trains, GpuNodes],
     before = set(Path("/tmp").glob("opsctl-health.*"))
     look(trains, "node[001-004]")
     until(lambda: set(Path("/tmp").glob("opsctl-health.*")) <= before)
-    until(lambda: not [line for line in slurm_says(slurm, "squeue", "-h", "-n", "opsctl-node").splitlines() if line])
+    until(lambda: not [line for line in run_slurm(slurm, "squeue", "-h", "-n", "opsctl-node").splitlines() if line])

@@ -10,7 +10,7 @@ import pytest
 from opsctl.cli.nodes import shorten
 from opsctl.errors import InputError
 from opsctl.sandbox.cluster import Sandbox
-from tests.support.slurms import slurm_says
+from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, trains_on, until
 
 
@@ -22,7 +22,7 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
 
 def test_all_trains_of_a_node_are_named_and_each_is_found_there(slurm: Sandbox, trains: Trains) -> None:
     for name, nodes in (("gpt-b", "node001"), ("gpt-a", "node[001-002]")):
-        slurm_says(
+        run_slurm(
             slurm, "sbatch", f"--job-name={name}", f"--comment=opsctl:{name}:n", f"--nodelist={nodes}", "--mem=10",
             f"--nodes={2 - (nodes == 'node001')}", "--ntasks-per-node=1", "--output=/dev/null", "--wrap=sleep 100",
         )  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 
 from opsctl.errors import ConfigError
 from opsctl.sandbox.cluster import Sandbox
-from tests.support.slurms import slurm_says
+from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, trains_on, until
 
 STOPS = ("echo", "{{ stop_request }}")
@@ -24,13 +24,13 @@ def sandbox(fresh_slurm: Any) -> Sandbox:
     found: Sandbox = fresh_slurm(nodes=2)
     conf = Path(found.env()["SLURM_CONF"])
     conf.write_text(conf.read_text() + "\nMaxArraySize=11\n")
-    slurm_says(found, "scontrol", "reconfigure")
-    slurm_says(found, "scontrol", "update", "partitionname=main", "maxtime=60")
-    slurm_says(
+    run_slurm(found, "scontrol", "reconfigure")
+    run_slurm(found, "scontrol", "update", "partitionname=main", "maxtime=60")
+    run_slurm(
         found, "scontrol", "create", "reservation", "reservationname=service", "starttime=now+10minutes",
         "duration=60", "nodes=ALL", "flags=maint", "users=root",
     )  # fmt: skip
-    until(lambda: "MaxArraySize            = 11" in slurm_says(found, "scontrol", "show", "config"))
+    until(lambda: "MaxArraySize            = 11" in run_slurm(found, "scontrol", "show", "config"))
     return found
 
 
@@ -64,7 +64,7 @@ def test_what_preflight_foresees_is_what_slurm_does(trains: Trains, sandbox: San
     assert "t: warning: [slurm] time_limit = 30: reservation 'service' takes node[001-002] from" in text
     text = trains.opsctl("launch", late)
     assert "of 2 nodes 0 are left, but 1 are needed" in text
-    until(lambda: "maintenance" in slurm_says(sandbox, "squeue", "-h", "-o", "%r"))
+    until(lambda: "maintenance" in run_slurm(sandbox, "squeue", "-h", "-o", "%r"))
     trains.opsctl("cancel", "t")
 
     assert preflight(trains, trains.toml(command=STOPS, time_limit="5")) == []

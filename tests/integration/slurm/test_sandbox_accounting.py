@@ -26,7 +26,7 @@ from opsctl.sandbox.programs import find_programs
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
 from opsctl.state.journal import actor
-from tests.support.slurms import Up, slurm_says, wait_until
+from tests.support.slurms import Up, run_slurm, wait_until
 from tests.support.trains import HELD, Trains, trains_on, until
 
 
@@ -40,16 +40,16 @@ def _accounting(_programs: None) -> None:
 
 def test_sacct_tells_how_a_job_ended_and_the_next_sandbox_starts_from_a_copy(fresh_slurm: Up, places: Places) -> None:
     first = fresh_slurm(accounting=True)
-    job = slurm_says(first, "sbatch", "--parsable", "--account=train", "--output=/dev/null", "--wrap=exit 3").strip()
+    job = run_slurm(first, "sbatch", "--parsable", "--account=train", "--output=/dev/null", "--wrap=exit 3").strip()
     told = ("sacct", "-nXP", "-j", job, "-o", "Account,State,ExitCode")
-    wait_until(lambda: "FAILED" in slurm_says(first, *told))
-    assert slurm_says(first, *told) == "train|FAILED|3:0\n"
+    wait_until(lambda: "FAILED" in run_slurm(first, *told))
+    assert run_slurm(first, *told) == "train|FAILED|3:0\n"
     first.down()
     templates = list(places.cache.iterdir())
     second = fresh_slurm(accounting=True)
     assert list(places.cache.iterdir()) == templates
-    assert slurm_says(second, "sacct", "-nX") == ""
-    assert "train" in slurm_says(second, "sacctmgr", "-nP", "show", "account", "format=account")
+    assert run_slurm(second, "sacct", "-nX") == ""
+    assert "train" in run_slurm(second, "sacctmgr", "-nP", "show", "account", "format=account")
 
 
 # --- limits, and what Slurm makes of a train that is beyond them
@@ -119,7 +119,7 @@ def limited(places: Places, _programs: None) -> Iterator[Sandbox]:
     text = LIMITS.format(user=sandbox.record.site.user)
     done = subprocess.run(argv, input=text, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert not re.search("error|Unknown|Nothing", done.stdout + done.stderr, re.IGNORECASE), done
-    slurm_says(sandbox, "scontrol", "update", "partitionname=cpu", "qos=part")
+    run_slurm(sandbox, "scontrol", "update", "partitionname=cpu", "qos=part")
     yield sandbox
     sandbox.down(grace=0.2)
 
@@ -169,19 +169,19 @@ def test_what_a_limit_forbids_slurm_never_starts_and_what_it_allows_slurm_starts
         fine.append(sbatch(spec(**asked)).stdout.strip())
 
     def now() -> dict[str, str]:
-        lines = slurm_says(limited, "squeue", "-h", "--states=all", "--Format=ArrayJobID:|,State:|,Reason:|")
+        lines = run_slurm(limited, "squeue", "-h", "--states=all", "--Format=ArrayJobID:|,State:|,Reason:|")
         rows = [line.split("|") for line in lines.splitlines()]  # a reason may have spaces
         return {job: why if state == "PENDING" else state for job, state, why, *_ in rows}
 
     until(lambda: {job: now().get(job) for job in reasons} == reasons, seconds=150)
     until(lambda: {now().get(job, "") for job in fine} == {"COMPLETED"}, seconds=150)
-    slurm_says(limited, "scancel", "--name=probe")
+    run_slurm(limited, "scancel", "--name=probe")
 
 
 def test_a_queued_train_that_comes_to_be_beyond_a_limit_is_told_in_words(trains: Trains, limited: Sandbox) -> None:
     path = trains.toml(account="open", extra=HELD)
     trains.opsctl("launch", path)
-    slurm_says(limited, "sacctmgr", "--immediate", "modify", "account", "open", "set", "MaxJobs=0")
+    run_slurm(limited, "sacctmgr", "--immediate", "modify", "account", "open", "set", "MaxJobs=0")
     trains.opsctl("release", "t")
     words = "waiting for a limit: the running jobs that its account allows a user (AssocMaxJobsLimit)"
 

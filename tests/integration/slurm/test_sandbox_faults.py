@@ -10,14 +10,14 @@ from opsctl.errors import InputError, SandboxError
 from opsctl.host.processes import ProcessId
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from tests.support.slurms import Up, slurm_says, wait_until
+from tests.support.slurms import Up, run_slurm, wait_until
 
 
 def start_job(sandbox: Sandbox, tmp_path: Path, node: str) -> ProcessId:
     """Start a job on `node`; the process that it is."""
     path = tmp_path / "pid"
     script = f"echo $$ > {path}.new; mv {path}.new {path}; exec sleep 1000"
-    slurm_says(sandbox, "sbatch", "--no-requeue", "-w", node, "--output=/dev/null", f"--wrap={script}")
+    run_slurm(sandbox, "sbatch", "--no-requeue", "-w", node, "--output=/dev/null", f"--wrap={script}")
     wait_until(path.exists)
     process = ProcessId.of(int(path.read_text()))
     assert process is not None
@@ -32,7 +32,7 @@ def test_a_killed_slurmd_leaves_its_job_running_and_comes_back(fresh_slurm: Up, 
     assert job.is_alive
     sandbox.fault("node002", FaultKind.RESTART)
     assert sandbox.status().dead == ()
-    assert slurm_says(sandbox, "squeue", "-h", "-o%t").strip() == "R"
+    assert run_slurm(sandbox, "squeue", "-h", "-o%t").strip() == "R"
     assert job.is_alive
 
 
@@ -55,7 +55,7 @@ def test_a_stopped_slurmd_is_there_and_does_not_answer_until_it_is_resumed(fresh
     wait_until(lambda: "(stopped)" in Path(f"/proc/{slurmd.process.pid}/status").read_text())
     assert sandbox.status().dead == ()
     sandbox.fault("node001", FaultKind.RESUME)
-    assert slurm_says(sandbox, "srun", "hostname")
+    assert run_slurm(sandbox, "srun", "hostname")
 
 
 def test_a_killed_controller_is_told_from_one_that_is_up(fresh_slurm: Up) -> None:
@@ -71,7 +71,7 @@ def test_a_restarted_controller_keeps_its_queue(fresh_slurm: Up, tmp_path: Path)
     sandbox = fresh_slurm()
     start_job(sandbox, tmp_path, "node001")
     sandbox.fault("controller", FaultKind.RESTART)
-    assert slurm_says(sandbox, "squeue", "-h", "-o%t").strip() == "R"
+    assert run_slurm(sandbox, "squeue", "-h", "-o%t").strip() == "R"
 
 
 def test_what_does_not_run_cannot_be_killed(fresh_slurm: Up) -> None:

@@ -18,7 +18,7 @@ from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
-from tests.support.slurms import OPSCTL, Up, slurm_says, wait_until
+from tests.support.slurms import OPSCTL, Up, run_slurm, wait_until
 
 
 def opsctl(*words: str) -> subprocess.CompletedProcess[str]:
@@ -48,17 +48,17 @@ def mine(home: Path) -> Iterator[Places]:
 
 
 def test_a_job_runs_on_every_node_and_sees_its_gpus(slurm: Sandbox) -> None:
-    text = slurm_says(slurm, "srun", "-N4", "--gres=gpu:2", "sh", "-c", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES")
+    text = run_slurm(slurm, "srun", "-N4", "--gres=gpu:2", "sh", "-c", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES")
     assert sorted(text.splitlines()) == ["node001 0,1", "node002 0,1", "node003 0,1", "node004 0,1"]
 
 
 def test_a_queued_job_gains_age(slurm: Sandbox) -> None:
     first, second = (
-        slurm_says(slurm, "sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
+        run_slurm(slurm, "sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
         for _ in range(2)
     )
-    wait_until(lambda: "AccrueTime=2" in slurm_says(slurm, "scontrol", "show", "job", second.strip()))
-    slurm_says(slurm, "scancel", first.strip(), second.strip())
+    wait_until(lambda: "AccrueTime=2" in run_slurm(slurm, "scontrol", "show", "job", second.strip()))
+    run_slurm(slurm, "scancel", first.strip(), second.strip())
 
 
 def test_its_daemons_listen_on_loopback_alone(slurm: Sandbox) -> None:
@@ -79,8 +79,8 @@ def test_its_keys_are_the_owners_and_its_configuration_everybodys(slurm: Sandbox
 
 def test_down_ends_jobs_and_daemons_and_removes_the_files(fresh_slurm: Up) -> None:
     sandbox = fresh_slurm()
-    slurm_says(sandbox, "sbatch", "-N2", "--output=/dev/null", "--wrap=trap '' TERM; sleep 1000 & sleep 1000")
-    wait_until(lambda: "R" in slurm_says(sandbox, "squeue", "--noheader", "--format=%t"))
+    run_slurm(sandbox, "sbatch", "-N2", "--output=/dev/null", "--wrap=trap '' TERM; sleep 1000 & sleep 1000")
+    wait_until(lambda: "R" in run_slurm(sandbox, "squeue", "--noheader", "--format=%t"))
     run = sandbox.record.site.run
     assert sandbox.down().remaining == ()
     assert mentions(run) == []
@@ -105,9 +105,9 @@ def test_down_leaves_a_shell_that_only_uses_the_sandbox(fresh_slurm: Up) -> None
 
 def test_two_sandboxes_at_once_do_not_see_each_other(fresh_slurm: Up) -> None:
     one, two = fresh_slurm(nodes=1), fresh_slurm(nodes=2)
-    assert slurm_says(one, "sinfo", "-h", "-pmain", "-o%D").strip() == "1"
+    assert run_slurm(one, "sinfo", "-h", "-pmain", "-o%D").strip() == "1"
     one.down()
-    assert slurm_says(two, "sinfo", "-h", "-pmain", "-o%D").strip() == "2"
+    assert run_slurm(two, "sinfo", "-h", "-pmain", "-o%D").strip() == "2"
 
 
 def test_up_twice_says_that_it_is_up_and_changes_nothing(mine: Places) -> None:

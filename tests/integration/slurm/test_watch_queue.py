@@ -25,7 +25,7 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.loader import load_site
 from opsctl.state.journal import EventKind
 from opsctl.watchdogs.node_health import worst_severity
-from tests.support.slurms import slurm_says
+from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, as_user, trains_on, until
 from tests.support.watched_trains import CountedApp, CountingRunner, ForwardClock, cycle, found, told
 
@@ -103,12 +103,12 @@ def test_a_train_that_is_held_is_fine_until_it_is_forgotten(
 
 
 def test_what_will_never_start_is_not_scheduled(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
-    failing = slurm_says(
+    failing = run_slurm(
         slurm, "sbatch", "--hold", "--parsable", "--mem=1", "--output=/dev/null", "--wrap=exit 3"
     ).strip()
     trains.opsctl("launch", trains.toml(extra=(f"--dependency=afterok:{failing}",), command=("false",)))
     (array,) = trains.arrays()
-    slurm_says(slurm, "scontrol", "release", failing)
+    run_slurm(slurm, "scontrol", "release", failing)
     until(lambda: [job for job in trains.rows() if "NeverSatisfied" in job.reason])
     report = cycle(app)
     assert status(report) == (
@@ -121,7 +121,7 @@ def test_a_partition_that_is_down_is_told_when_it_lasts(
     trains: Trains, app: CountedApp, clock: ForwardClock, slurm: Sandbox
 ) -> None:
     trains.opsctl("launch", trains.toml(command=SLEEP))
-    slurm_says(slurm, "scontrol", "update", "partition=main", "state=down")
+    run_slurm(slurm, "scontrol", "update", "partition=main", "state=down")
     try:
         trains.opsctl("release", "t")
         until(lambda: [job for job in trains.rows() if job.reason == "PartitionDown"])
@@ -130,7 +130,7 @@ def test_a_partition_that_is_down_is_told_when_it_lasts(
         level, summary = status(cycle(app))
         assert (level, "the partition is down, for 31m" in summary) == (Level.WARNING, True)
     finally:
-        slurm_says(slurm, "scontrol", "update", "partition=main", "state=up")
+        run_slurm(slurm, "scontrol", "update", "partition=main", "state=up")
     until(lambda: runs(trains))
     assert ("slurm_status/t", Level.OK) in told(cycle(app))
 
@@ -155,7 +155,7 @@ def test_a_train_that_somebody_cancelled_is_no_alarm(trains: Trains, app: Counte
 def test_a_train_that_was_cancelled_behind_our_back_is_one(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
     (array,) = trains.arrays()
-    slurm_says(slurm, "scancel", array)
+    run_slurm(slurm, "scancel", array)
     until(lambda: not trains.rows())
     assert status(cycle(app)) == (Level.CRITICAL, "t is neither running nor scheduled to run")
 
@@ -166,13 +166,13 @@ def test_a_job_that_was_started_by_hand_counts_where_the_train_names_it(
     name = "by hand; with a name of more than forty characters, $and |bars"
     trains.opsctl("launch", trains.toml(more='[watch]\nalso_jobs = ["by hand.*bars"]'))
     (array,) = trains.arrays()
-    slurm_says(slurm, "scancel", array)
-    job = slurm_says(
+    run_slurm(slurm, "scancel", array)
+    job = run_slurm(
         slurm, "sbatch", "--parsable", "--hold", "--mem=1", f"--job-name={name}", "--output=/dev/null", "--wrap=true"
     )  # fmt: skip
     until(lambda: not trains.rows())
     assert status(cycle(app))[0] is Level.OK
-    slurm_says(slurm, "scancel", job.strip())
+    run_slurm(slurm, "scancel", job.strip())
     until(lambda: not [each for each in app.scheduler.jobs() if each.name == name and not each.state.is_final])
     assert status(cycle(app))[0] is Level.CRITICAL
 
@@ -191,7 +191,7 @@ def test_a_node_that_is_drained_under_a_train_is_told_and_over_when_it_is_back(
     trains.opsctl("launch", trains.toml(command=SLEEP, extra=(), tasks=1))
     until(lambda: runs(trains))
     node = trains.rows()[0].nodes
-    slurm_says(slurm, "scontrol", "update", f"nodename={node}", "state=drain", "reason=xid 79 | fell off")
+    run_slurm(slurm, "scontrol", "update", f"nodename={node}", "state=drain", "reason=xid 79 | fell off")
     try:
         report = cycle(app, "node_health")
         assert told(report) == [(f"node_health/t/{node}", Level.WARNING)]
@@ -200,7 +200,7 @@ def test_a_node_that_is_drained_under_a_train_is_told_and_over_when_it_is_back(
         assert told(cycle(app, "node_health")) == [("node_health/t", Level.UNKNOWN)]
         del app.counting.env["PATH"]
     finally:
-        slurm_says(slurm, "scontrol", "update", f"nodename={node}", "state=resume")
+        run_slurm(slurm, "scontrol", "update", f"nodename={node}", "state=resume")
     until(lambda: all(worst_severity(each.state) is Level.OK for each in app.scheduler.nodes()))
     assert sorted(told(cycle(app, "node_health"))) == [("node_health/t", Level.OK), (f"node_health/t/{node}", Level.OK)]
 
@@ -210,7 +210,7 @@ def test_a_slurm_that_does_not_answer_is_one_finding_and_takes_nothing_back(
 ) -> None:
     for name in ("a", "b"):
         trains.opsctl("launch", trains.toml(name))
-        slurm_says(slurm, "scancel", *trains.arrays(name))
+        run_slurm(slurm, "scancel", *trains.arrays(name))
     until(lambda: not trains.rows("a") and not trains.rows("b"))
     assert len(told(cycle(app))) == 2
     app.counting.env["PATH"] = refusing(tmp_path / "bin/squeue")
@@ -241,7 +241,7 @@ def test_a_cycle_that_was_not_told_how_nodes_are_pings_nobody(
 
 def test_of_two_cycles_at_once_one_tells(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
-    slurm_says(slurm, "scancel", *trains.arrays())
+    run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     reports: list[CycleReport] = []
     both = [threading.Thread(target=lambda: reports.append(Watch(services=app).cycle())) for _ in range(2)]
@@ -255,7 +255,7 @@ def test_of_two_cycles_at_once_one_tells(trains: Trains, app: CountedApp, slurm:
 
 def test_a_train_that_was_removed_takes_its_alerts_with_it(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
-    slurm_says(slurm, "scancel", *trains.arrays())
+    run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     assert told(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
     shutil.rmtree(trains.run().path)
@@ -266,7 +266,7 @@ def test_a_train_that_was_removed_takes_its_alerts_with_it(trains: Trains, app: 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user")
 def test_a_team_mate_sees_it_all_and_tells_nobody(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
-    slurm_says(slurm, "scancel", *trains.arrays())
+    run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     cycle(app, "held")
     before = (app.alerting.site.alerts / "ledger.json").read_text()
@@ -292,7 +292,7 @@ def test_a_watchdog_that_is_switched_off_takes_its_alert_with_it(
     trains: Trains, app: CountedApp, slurm: Sandbox
 ) -> None:
     trains.opsctl("launch", trains.toml())
-    slurm_says(slurm, "scancel", *trains.arrays())
+    run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     assert told(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
     with trains.run().config.open("a") as config:
@@ -337,7 +337,7 @@ def test_where_nothing_can_be_written_it_is_told_all_the_same(
         shutil.copytree(aside, place, symlinks=True, dirs_exist_ok=True)
         with pytest.raises(OSError, match="No space"):
             (place / "filler").write_bytes(bytes(4 << 20))
-        slurm_says(slurm, "scancel", array)
+        run_slurm(slurm, "scancel", array)
         until(lambda: not trains.rows())
         assert {("slurm_status/t", Level.CRITICAL), ("fs_quota/root", Level.CRITICAL)} <= set(told(cycle(app)))
         report = cycle(app)
@@ -351,7 +351,7 @@ def test_where_nothing_can_be_written_it_is_told_all_the_same(
 
 def test_a_resident_watch_looks_again_until_it_is_interrupted(trains: Trains, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
-    slurm_says(slurm, "scancel", *trains.arrays())
+    run_slurm(slurm, "scancel", *trains.arrays())
     argv = [sys.executable, "-m", "opsctl", "--site", str(trains.site), "watch", "slurm_status", "--every", "1s"]
     with subprocess.Popen(
         argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -378,7 +378,7 @@ def test_nagios_gets_its_line_and_its_exit_code_and_nothing_is_done(
     words = ("watch", "slurm_status", "--train", "t", "--nagios")
     (trains.run().switches / "pause").touch()
     assert trains.opsctl(*words, app=app).splitlines()[0] == "OK - 2 findings"
-    slurm_says(slurm, "scancel", *trains.arrays())
+    run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     assert trains.opsctl(*words, app=app).splitlines()[0] == "CRITICAL - t is neither running nor scheduled to run"
     assert not (app.alerting.site.alerts / "ledger.json").exists()
