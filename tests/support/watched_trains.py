@@ -63,12 +63,12 @@ def app_of(root: Path, env: dict[str, str], clock: Clock, *, watch: str = "", mo
     return app
 
 
-def told(report: CycleReport) -> list[tuple[str, Level]]:
+def list_transitions(report: CycleReport) -> list[tuple[str, Level]]:
     """What people are told by a cycle."""
     return [(transition.finding.key, transition.finding.level) for transition in report.transitions]
 
 
-def found(report: CycleReport, key: str) -> Finding:
+def find_finding(report: CycleReport, key: str) -> Finding:
     return next(finding for finding in report.findings if finding.key == key)
 
 

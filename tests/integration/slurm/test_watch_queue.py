@@ -27,7 +27,7 @@ from opsctl.state.journal import EventKind
 from opsctl.watchdogs.node_health import worst_severity
 from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, as_user, trains_on, until
-from tests.support.watched_trains import CountedApp, CountingRunner, ForwardClock, cycle, found, told
+from tests.support.watched_trains import CountedApp, CountingRunner, ForwardClock, cycle, find_finding, list_transitions
 
 SLEEP = ("sleep", "600")
 
@@ -57,7 +57,7 @@ def app_of(trains: Trains, clock: ForwardClock, slurm: Sandbox, watch: str = "",
 
 
 def status(report: CycleReport, train: str = "t") -> tuple[Level, str]:
-    finding = found(report, f"slurm_status/{train}")
+    finding = find_finding(report, f"slurm_status/{train}")
     return finding.level, finding.summary
 
 
@@ -90,16 +90,16 @@ def test_a_train_that_is_held_is_fine_until_it_is_forgotten(
     trains.opsctl("hold", "t", "--reason", "look at the data")
     until(lambda: trains.rows() and all(job.is_held for job in trains.rows()))
     report = cycle(app)
-    assert (status(report)[0], found(report, "held/t").level) == (Level.OK, Level.OK)
+    assert (status(report)[0], find_finding(report, "held/t").level) == (Level.OK, Level.OK)
     clock.ahead = timedelta(hours=13)
     report = cycle(app)
-    assert found(report, "held/t").summary == "t has been held for 13.0 h (limit 12 h): look at the data"
-    assert told(report) == [("held/t", Level.WARNING)]
+    assert find_finding(report, "held/t").summary == "t has been held for 13.0 h (limit 12 h): look at the data"
+    assert list_transitions(report) == [("held/t", Level.WARNING)]
     clock.ahead = timedelta(hours=25)
-    assert told(cycle(app)) == [("held/t", Level.CRITICAL)]
+    assert list_transitions(cycle(app)) == [("held/t", Level.CRITICAL)]
     trains.opsctl("release", "t")
     until(lambda: not any(job.is_held for job in trains.rows()))
-    assert told(cycle(app, "held")) == [("held/t", Level.OK)]
+    assert list_transitions(cycle(app, "held")) == [("held/t", Level.OK)]
 
 
 def test_what_will_never_start_is_not_scheduled(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
@@ -114,7 +114,7 @@ def test_what_will_never_start_is_not_scheduled(trains: Trains, app: CountedApp,
     assert status(report) == (
         Level.CRITICAL, f"t: {array} will never start: the job before it failed"
     )  # fmt: skip
-    assert ("slurm_status/t", Level.CRITICAL) in told(report)
+    assert ("slurm_status/t", Level.CRITICAL) in list_transitions(report)
 
 
 def test_a_partition_that_is_down_is_told_when_it_lasts(
@@ -132,7 +132,7 @@ def test_a_partition_that_is_down_is_told_when_it_lasts(
     finally:
         run_slurm(slurm, "scontrol", "update", "partition=main", "state=up")
     until(lambda: runs(trains))
-    assert ("slurm_status/t", Level.OK) in told(cycle(app))
+    assert ("slurm_status/t", Level.OK) in list_transitions(cycle(app))
 
 
 def test_on_an_exclusive_allocation_waiting_is_wrong(trains: Trains, clock: ForwardClock, slurm: Sandbox) -> None:
@@ -194,15 +194,18 @@ def test_a_node_that_is_drained_under_a_train_is_told_and_over_when_it_is_back(
     run_slurm(slurm, "scontrol", "update", f"nodename={node}", "state=drain", "reason=xid 79 | fell off")
     try:
         report = cycle(app, "node_health")
-        assert told(report) == [(f"node_health/t/{node}", Level.WARNING)]
-        assert found(report, f"node_health/t/{node}").summary.endswith("under t: xid 79 | fell off")
+        assert list_transitions(report) == [(f"node_health/t/{node}", Level.WARNING)]
+        assert find_finding(report, f"node_health/t/{node}").summary.endswith("under t: xid 79 | fell off")
         app.counting.env["PATH"] = refusing(tmp_path / "bin/sinfo")
-        assert told(cycle(app, "node_health")) == [("node_health/t", Level.UNKNOWN)]
+        assert list_transitions(cycle(app, "node_health")) == [("node_health/t", Level.UNKNOWN)]
         del app.counting.env["PATH"]
     finally:
         run_slurm(slurm, "scontrol", "update", f"nodename={node}", "state=resume")
     until(lambda: all(worst_severity(each.state) is Level.OK for each in app.scheduler.nodes()))
-    assert sorted(told(cycle(app, "node_health"))) == [("node_health/t", Level.OK), (f"node_health/t/{node}", Level.OK)]
+    assert sorted(list_transitions(cycle(app, "node_health"))) == [
+        ("node_health/t", Level.OK),
+        (f"node_health/t/{node}", Level.OK),
+    ]
 
 
 def test_a_slurm_that_does_not_answer_is_one_finding_and_takes_nothing_back(
@@ -212,15 +215,15 @@ def test_a_slurm_that_does_not_answer_is_one_finding_and_takes_nothing_back(
         trains.opsctl("launch", trains.toml(name))
         run_slurm(slurm, "scancel", *trains.arrays(name))
     until(lambda: not trains.rows("a") and not trains.rows("b"))
-    assert len(told(cycle(app))) == 2
+    assert len(list_transitions(cycle(app))) == 2
     app.counting.env["PATH"] = refusing(tmp_path / "bin/squeue")
     report = cycle(app)
-    assert told(report) == [("slurm/site", Level.UNKNOWN)]
+    assert list_transitions(report) == [("slurm/site", Level.UNKNOWN)]
     looked = {finding.key for finding in report.findings}
     assert {"loss/a", "throughput/b", "checkpoint/a", "fs_quota/root", "cron_alive/site"} <= looked
     assert not {"hang/a", "slurm_status/a"} & looked
     del app.counting.env["PATH"]
-    assert told(cycle(app)) == [("slurm/site", Level.OK)]
+    assert list_transitions(cycle(app)) == [("slurm/site", Level.OK)]
 
 
 def test_a_cycle_that_was_not_told_how_nodes_are_pings_nobody(
@@ -235,7 +238,7 @@ def test_a_cycle_that_was_not_told_how_nodes_are_pings_nobody(
     assert "Connection refused" in problem
     app.counting.env["PATH"] = refusing(tmp_path / "bin/sinfo")
     report = cycle(app)
-    assert found(report, "node_health/t").level is Level.UNKNOWN
+    assert find_finding(report, "node_health/t").level is Level.UNKNOWN
     assert not any("ping" in each for each in report.problems)
 
 
@@ -249,7 +252,7 @@ def test_of_two_cycles_at_once_one_tells(trains: Trains, app: CountedApp, slurm:
         thread.start()
     for thread in both:
         thread.join()
-    assert sorted(len(told(report)) for report in reports) == [0, 1]
+    assert sorted(len(list_transitions(report)) for report in reports) == [0, 1]
     assert [report.problems for report in reports] == [(), ()]
 
 
@@ -257,9 +260,9 @@ def test_a_train_that_was_removed_takes_its_alerts_with_it(trains: Trains, app: 
     trains.opsctl("launch", trains.toml())
     run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
-    assert told(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
+    assert list_transitions(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
     shutil.rmtree(trains.run().path)
-    assert told(cycle(app)) == [("slurm_status/t", Level.OK)]
+    assert list_transitions(cycle(app)) == [("slurm_status/t", Level.OK)]
 
 
 @pytest.mark.root
@@ -282,10 +285,10 @@ def test_a_train_that_cannot_be_read_stops_no_other(trains: Trains, app: Counted
     config = trains.run("a").config.read_text()
     trains.run("a").config.write_text("name = ")
     report = cycle(app)
-    assert told(report) == [("train/a", Level.WARNING)]
+    assert list_transitions(report) == [("train/a", Level.WARNING)]
     assert status(report, "b")[0] is Level.OK
     trains.run("a").config.write_text(config)
-    assert told(cycle(app)) == [("train/a", Level.OK)]
+    assert list_transitions(cycle(app)) == [("train/a", Level.OK)]
 
 
 def test_a_watchdog_that_is_switched_off_takes_its_alert_with_it(
@@ -294,11 +297,11 @@ def test_a_watchdog_that_is_switched_off_takes_its_alert_with_it(
     trains.opsctl("launch", trains.toml())
     run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
-    assert told(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
+    assert list_transitions(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
     with trains.run().config.open("a") as config:
         config.write('[watch]\noff = ["slurm_status"]\n')
-    assert told(cycle(app, "hang")) == []
-    assert told(cycle(app)) == [("slurm_status/t", Level.OK)]
+    assert list_transitions(cycle(app, "hang")) == []
+    assert list_transitions(cycle(app)) == [("slurm_status/t", Level.OK)]
 
 
 def test_a_log_that_cannot_be_read_to_its_end_stops_nothing_else(
@@ -313,8 +316,10 @@ def test_a_log_that_cannot_be_read_to_its_end_stops_nothing_else(
         watching = Watch(services=app)
         for _ in range(2):
             report = watching.cycle()
-            assert found(report, "loss/a").summary == "loss could not check a: no answer within 10 s"
-            assert {found(report, key).level for key in ("loss/b", "slurm_status/a", "slurm_status/b")} == {Level.OK}
+            assert find_finding(report, "loss/a").summary == "loss could not check a: no answer within 10 s"
+            assert {find_finding(report, key).level for key in ("loss/b", "slurm_status/a", "slurm_status/b")} == {
+                Level.OK
+            }
             assert report.seconds < 100
     finally:
         os.close(os.open(log, os.O_WRONLY | os.O_NONBLOCK))
@@ -339,12 +344,14 @@ def test_where_nothing_can_be_written_it_is_told_all_the_same(
             (place / "filler").write_bytes(bytes(4 << 20))
         run_slurm(slurm, "scancel", array)
         until(lambda: not trains.rows())
-        assert {("slurm_status/t", Level.CRITICAL), ("fs_quota/root", Level.CRITICAL)} <= set(told(cycle(app)))
+        assert {("slurm_status/t", Level.CRITICAL), ("fs_quota/root", Level.CRITICAL)} <= set(
+            list_transitions(cycle(app))
+        )
         report = cycle(app)
-        assert told(report) == []
+        assert list_transitions(report) == []
         assert any("No space left on device" in problem for problem in report.problems)
         (place / "filler").unlink()
-        assert told(cycle(app)) == [("fs_quota/root", Level.OK)]
+        assert list_transitions(cycle(app)) == [("fs_quota/root", Level.OK)]
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
