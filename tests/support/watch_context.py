@@ -59,7 +59,7 @@ class Stage:
             events=tuple(self.journal.events()),
         )
 
-    def scene(self) -> WatchContext:
+    def make_context(self) -> WatchContext:
         site = parse(SiteSettings, {"root": str(self.place), **self.site}, "s")
         return WatchContext(
             site=site,
@@ -73,22 +73,22 @@ class Stage:
             nodes=self.nodes,
         )
 
-    def look(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> Finding:
+    def judge(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> Finding:
         """What a watchdog finds first, some time later."""
-        return self.all(name, thing, after=after)[0]
+        return self.judge_all(name, thing, after=after)[0]
 
-    def all(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> list[Finding]:
+    def judge_all(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> list[Finding]:
         self.clock.time += after
-        watchdog, context = WATCHDOGS[name], self.scene()
+        watchdog, context = WATCHDOGS[name], self.make_context()
         observation = watchdog.probe(context, thing if watchdog.of != "train" else context.trains[0])
         return watchdog.judge(observation, context.now)
 
-    def say(self, *lines: str) -> None:
+    def write_log(self, *lines: str) -> None:
         with self.run.main_log.open("a") as log:
             log.write("".join(f"{line}\n" for line in lines))
 
     def steps(self, first: int, last: int, *, step_s: float = 1.0, loss: float = 2.0) -> None:
-        self.say(*(LINE.format(step=step, step_s=step_s, loss=loss) for step in range(first, last)))
+        self.write_log(*(LINE.format(step=step, step_s=step_s, loss=loss) for step in range(first, last)))
 
 
 def job(**changed: Any) -> Job:
