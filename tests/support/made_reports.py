@@ -73,7 +73,7 @@ class Train:
         }
         self.run.attempt(attempt).start.write_text(json.dumps(record))
 
-    def say(self, text: str) -> None:
+    def write_log(self, text: str) -> None:
         with self.run.main_log.open("a") as log:
             log.write(f"{text}\n")
 
@@ -85,7 +85,7 @@ class Train:
         for step in range(first + every - 1, last + 1, every):
             at += seconds * every
             stamp = f" [{self.stamp(at)}]" if self.stamps else ""
-            self.say(
+            self.write_log(
                 f"[node001:3]: {stamp} iteration {step:8d}/     150 | consumed samples: {step * 16:12d} | "
                 f"consumed tokens: {step * 2048:12d} | elapsed time per iteration (s): {seconds:.3f} | "
                 f"global batch size:    16 | lm loss: {3 + 5 / step:.6E} | TFLOPs: 140.00 |"
@@ -120,13 +120,13 @@ def rough(place: Path, *, stamps: bool = True) -> Train:
     train.submit(0)
     train.start(600, "7_1.0")
     at = train.steps(720, 1, 50)
-    train.say("saved checkpoint step-0000050 in 41.00 s; training stood still for 40.000 s")
+    train.write_log("saved checkpoint step-0000050 in 41.00 s; training stood still for 40.000 s")
     at = train.steps(at + 40, 51, 100)
     train.end(at + 300, Outcome.NODE_FAILED, "Slurm says NODE_FAIL")
     train.start(at + 360, "7_2.0")
     at = train.steps(at + 480, 51, 120)
     at = train.steps(at, 121, 130, seconds=15.0)
     at = train.steps(at, 131, 150)
-    train.say("saved checkpoint step-0000150 in 30.00 s; training stood still for 30.000 s")
+    train.write_log("saved checkpoint step-0000150 in 30.00 s; training stood still for 30.000 s")
     train.end(at + 30, Outcome.FINISHED)
     return train
