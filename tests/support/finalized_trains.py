@@ -155,7 +155,7 @@ class World:
         return json.loads(attempt.end.read_text())  # type: ignore[no-any-return]  # what was written
 
 
-def a_world(path: Path) -> World:
+def make_world(path: Path) -> World:
     run, clock, queue = RunDir(path / "gpt"), FakeClock(BEGIN), Queue()
     run.path.mkdir()
     run.create()
@@ -171,7 +171,7 @@ def a_world(path: Path) -> World:
     return made
 
 
-def care_of(world: World) -> NodeCare:
+def make_node_care(world: World) -> NodeCare:
     """Nodes are looked after, but no way leads to any."""
     site = SiteDir(world.run.path.parent / ".site")
     return NodeCare(
