@@ -25,7 +25,7 @@ class CronWorld:
     path: Path
     settings: dict[str, Any] = field(default_factory=dict)
     clock: FakeClock = field(default_factory=lambda: FakeClock(NOON))
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.directory = self.path / "cron"
@@ -39,7 +39,12 @@ class CronWorld:
         )
         env = {**os.environ, "HERE": str(self.path), "HOME": str(self.path)}
         return CronContext(
-            place=self.place, settings=settings, clock=self.clock, env=env, trust_parents=True, report=self.said.append
+            place=self.place,
+            settings=settings,
+            clock=self.clock,
+            env=env,
+            trust_parents=True,
+            report=self.messages.append,
         )
 
     def crontab(self, text: str) -> None:
@@ -62,11 +67,11 @@ class CronWorld:
     def ledger(self) -> RunHistory:
         return read_ledger(self.place)
 
-    def printed(self, ran: EntryRun) -> str:
+    def read_output(self, ran: EntryRun) -> str:
         return (self.place.output / ran.output).read_text() if ran.output else ""
 
     @property
-    def wrote(self) -> list[str]:
+    def log_lines(self) -> list[str]:
         """Lines that entries appended to $HERE/log."""
         log = self.path / "log"
         return log.read_text().splitlines() if log.exists() else []
