@@ -32,30 +32,30 @@ FACTS = TypeAdapter(Facts)
 @dataclass(frozen=True, kw_only=True)
 class Case:
     name: str
-    given: dict[str, Any]
+    table: dict[str, Any]
 
     @property
-    def finds(self) -> list[tuple[str, str, str]]:
-        return [tuple(finding) for finding in self.given["finds"]]
+    def expected(self) -> list[tuple[str, str, str]]:
+        return [tuple(finding) for finding in self.table["finds"]]
 
-    def order(self) -> LaunchRequest:
-        fields = tomllib.loads((ROOT / "examples" / f"{self.given.get('of', 'gpt-176b')}.toml").read_text())
-        for path, value in self.given.get("set", {}).items():
-            put(fields, path, value)
+    def make_request(self) -> LaunchRequest:
+        fields = tomllib.loads((ROOT / "examples" / f"{self.table.get('of', 'gpt-176b')}.toml").read_text())
+        for path, value in self.table.get("set", {}).items():
+            set_path(fields, path, value)
         if "command" in fields:
-            fields["command"] = changed(fields["command"], self.given.get("flags", {}))
+            fields["command"] = change_flags(fields["command"], self.table.get("flags", {}))
         train = parse(TrainSettings, fields, self.name, extra=find_trainer_problems(fields, layout=False))
-        spec = job_spec(train, SiteSettings(root="/trains"), after=self.given.get("after", ""))
+        spec = job_spec(train, SiteSettings(root="/trains"), after=self.table.get("after", ""))
         return LaunchRequest(train=train, spec=spec, recipe=read_recipe(train))
 
-    def findings(self) -> list[Problem]:
+    def find_problems(self) -> list[Problem]:
         fields = deepcopy(BASE)
-        for path, value in self.given.get("facts", {}).items():
-            put(fields, path, value)
-        return judge(CHECKS.items(), self.order(), facts(fields, self.given.get("nodes", {})))
+        for path, value in self.table.get("facts", {}).items():
+            set_path(fields, path, value)
+        return judge(CHECKS.items(), self.make_request(), make_facts(fields, self.table.get("nodes", {})))
 
 
-def facts(given: dict[str, Any], states: dict[str, str]) -> Facts:
+def make_facts(given: dict[str, Any], states: dict[str, str]) -> Facts:
     """Nodes stand folded in the files."""
     if cluster := given.get("cluster"):
         cluster["members"] = [node for nodes in cluster["members"] for node in expand(nodes)]
@@ -68,7 +68,7 @@ def facts(given: dict[str, Any], states: dict[str, str]) -> Facts:
     return FACTS.validate_python(given)
 
 
-def put(fields: dict[str, Any], path: str, value: Any) -> None:
+def set_path(fields: dict[str, Any], path: str, value: Any) -> None:
     """Set what lies at the dotted path; none there, where the value is "none"."""
     *tables, key = path.split(".")
     for table in tables:
@@ -79,7 +79,7 @@ def put(fields: dict[str, Any], path: str, value: Any) -> None:
         fields[key] = value
 
 
-def changed(command: list[str], flags: dict[str, str]) -> list[str]:
+def change_flags(command: list[str], flags: dict[str, str]) -> list[str]:
     """A flag's value is all that stands up to the next flag."""
     words = list(command)
     for flag, value in flags.items():
@@ -91,9 +91,9 @@ def changed(command: list[str], flags: dict[str, str]) -> list[str]:
     return words
 
 
-def cases() -> list[Case]:
+def read_cases() -> list[Case]:
     found = []
     for path in sorted(CORPUS.glob("*.toml")):
         if path.name != "facts.toml":
-            found += [Case(name=load["name"], given=load) for load in tomllib.loads(path.read_text())["case"]]
+            found += [Case(name=load["name"], table=load) for load in tomllib.loads(path.read_text())["case"]]
     return found
