@@ -22,20 +22,20 @@ def opsctl(*words: object, code: int = 0) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refusal:
     out: str
     error: OpsctlError
 
 
-def refused(*words: object) -> Refused:
+def expect_refusal(*words: object) -> Refusal:
     """What a verb printed that ended with exit code 1, and said why."""
     done = CliRunner().invoke(cli, ["checkpoint", *map(str, words)], standalone_mode=False, prog_name="opsctl")
     assert isinstance(done.exception, OpsctlError)
     assert done.exception.exit_code == 1
-    return Refused(done.stdout, done.exception)
+    return Refusal(done.stdout, done.exception)
 
 
-def shut(checkpoint: Path, name: str) -> None:
+def make_unreadable(checkpoint: Path, name: str) -> None:
     """That file cannot be looked at, by root either: the name it leads to is longer than any file system takes."""
     (checkpoint / name).unlink()
     (checkpoint / name).symlink_to("x" * 300)
