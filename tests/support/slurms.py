@@ -29,7 +29,7 @@ def wait_until(true: Callable[[], object], seconds: float = 100) -> None:
         time.sleep(0.03)
 
 
-def forgetting(sandbox: Sandbox) -> Callable[[], None]:
+def save_controller_state(sandbox: Sandbox) -> Callable[[], None]:
     """Has the controller killed, and come back with what it has on its disk now: as where it had no time to write down
     what came later."""
     state = sandbox.record.site.home / "state"

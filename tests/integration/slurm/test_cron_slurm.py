@@ -27,7 +27,7 @@ from opsctl.errors import Unreachable
 from opsctl.model import Job, JobState
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from tests.support.slurms import forgetting, run_slurm
+from tests.support.slurms import run_slurm, save_controller_state
 from tests.support.trains import until
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
@@ -164,7 +164,7 @@ def test_a_successor_that_a_killed_slurmctld_forgot_is_submitted_again(
     site.place.create()
     write_selected(site.place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
 
-    forget = forgetting(sandbox)
+    forget = save_controller_state(sandbox)
     now = datetime.now(UTC)
     first = site.driver.ensure(after=now, own="999")
     submitted = site.waiting[0].submitted

@@ -19,7 +19,7 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.scheduler.slurm import Slurm
 from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import RunDir
-from tests.support.slurms import forgetting
+from tests.support.slurms import save_controller_state
 from tests.support.trains import Trains, trains_on, until
 
 
@@ -182,7 +182,7 @@ def test_an_id_that_a_killed_controller_gave_to_another_job_is_not_taken_for_our
     sandbox = fresh_slurm(nodes=1)
     with trains_on(sandbox) as trains:
         path = trains.toml()
-        forget = forgetting(sandbox)
+        forget = save_controller_state(sandbox)
         lost = json.loads(trains.opsctl("launch", path, "--json"))["array"]
         forget()
         theirs = ("sbatch", "--parsable", "--hold", "--job-name=theirs", "--wrap=true")
