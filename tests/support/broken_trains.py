@@ -1,8 +1,8 @@
-"""Broken trains of tests/corpus/preflight: an example, what is changed of it and of the facts, and what must be found.
+"""Broken trains of tests/corpus/preflight: an example, changes to it and to the facts, and the expected problems.
 
-A file holds `[[case]]` tables: `name`, `of` (the example; gpt-176b if absent), `finds` (level, check, part of what is
-said), `after`, and the changes by dotted path: `[case.set]` of the train's TOML, `[case.flags]` of its command (""
-takes one out), `[case.facts]`, and `[case.nodes]`: nodes and their state.
+A file holds `[[case]]` tables: `name`, `of` (the example; default gpt-176b), `finds` (level, check, part of the
+message), `after`, and changes by dotted path: `[case.set]` to the train's TOML, `[case.flags]` to its command (""
+removes a flag), `[case.facts]`, and `[case.nodes]`: nodes and their state.
 """
 
 from __future__ import annotations
@@ -55,21 +55,29 @@ class Case:
         return judge(CHECKS.items(), self.make_request(), make_facts(fields, self.table.get("nodes", {})))
 
 
-def make_facts(given: dict[str, Any], states: dict[str, str]) -> Facts:
-    """Nodes stand folded in the files."""
-    if cluster := given.get("cluster"):
-        cluster["members"] = [node for nodes in cluster["members"] for node in expand(nodes)]
-        cluster["nodes"] = [
-            {"name": node, "state": "IDLE", "address": node} for nodes in cluster["nodes"] for node in expand(nodes)
-        ]
+def make_facts(table: dict[str, Any], states: dict[str, str]) -> Facts:
+    """Return the facts of a table, whose nodes are folded lists, with the states of some nodes replaced."""
+    cluster = table.get("cluster")
+    if cluster:
+        cluster["members"] = expand_all(cluster["members"])
+        names = expand_all(cluster["nodes"])
+        cluster["nodes"] = [{"name": name, "state": "IDLE", "address": name} for name in names]
         for nodes, state in states.items():
             for node in cluster["nodes"]:
                 node["state"] = state if node["name"] in expand(nodes) else node["state"]
-    return FACTS.validate_python(given)
+    return FACTS.validate_python(table)
+
+
+def expand_all(folded: list[str]) -> list[str]:
+    """Return the names of all nodes of several folded lists."""
+    names: list[str] = []
+    for nodes in folded:
+        names += expand(nodes)
+    return names
 
 
 def set_path(fields: dict[str, Any], path: str, value: Any) -> None:
-    """Set what lies at the dotted path; none there, where the value is "none"."""
+    """Set the value at the dotted path; the value "none" removes the key."""
     *tables, key = path.split(".")
     for table in tables:
         fields = fields.setdefault(table, {})
@@ -80,7 +88,7 @@ def set_path(fields: dict[str, Any], path: str, value: Any) -> None:
 
 
 def change_flags(command: list[str], flags: dict[str, str]) -> list[str]:
-    """A flag's value is all that stands up to the next flag."""
+    """Return the command with these flags replaced. The value of a flag extends to the next flag."""
     words = list(command)
     for flag, value in flags.items():
         if flag in words:
@@ -92,8 +100,8 @@ def change_flags(command: list[str], flags: dict[str, str]) -> list[str]:
 
 
 def read_cases() -> list[Case]:
-    found = []
+    cases = []
     for path in sorted(CORPUS.glob("*.toml")):
         if path.name != "facts.toml":
-            found += [Case(name=load["name"], table=load) for load in tomllib.loads(path.read_text())["case"]]
-    return found
+            cases += [Case(name=table["name"], table=table) for table in tomllib.loads(path.read_text())["case"]]
+    return cases

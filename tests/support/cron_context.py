@@ -1,4 +1,4 @@
-"""A crontab of a test's own, real programs, and a clock that is set by hand."""
+"""A crontab for one test, real programs, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opsctl.state.site_dir import SiteDir
 from tests.support.clocks import FakeClock
 
 NOON = datetime(2026, 3, 2, 12, 0, 3, tzinfo=UTC)
-"""A Monday, three seconds after a tick of ten minutes was due."""
+"""A Monday, three seconds after a ten-minute tick was due."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class CronWorld:
         return path
 
     def tick(self, *, after: float = 0, slot: datetime | None = None) -> dict[str, EntryRun]:
-        """One tick, so many seconds after the last one."""
+        """Run one tick, `after` seconds after the previous one."""
         self.clock.time += timedelta(seconds=after)
         self.place.create()
         return TickRunner(cron=self.cron, slot=slot).run()
@@ -72,6 +72,6 @@ class CronWorld:
 
     @property
     def log_lines(self) -> list[str]:
-        """Lines that entries appended to $HERE/log."""
+        """The lines that entries appended to $HERE/log."""
         log = self.path / "log"
         return log.read_text().splitlines() if log.exists() else []

@@ -1,4 +1,4 @@
-"""A train in a run directory, its rows of the queue as given, and a clock that stands where it is put."""
+"""A train in a run directory, queue rows that the test sets, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINE = "[default7]: iteration {step:8d}/   1000 | elapsed time per iteration (s)
 
 @dataclass
 class Stage:
-    """What a watchdog is shown."""
+    """The context of one watchdog: a site, a train, its jobs and nodes."""
 
     place: Path
     clock: FakeClock = field(default_factory=lambda: FakeClock(T0))
@@ -74,7 +74,7 @@ class Stage:
         )
 
     def judge(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> Finding:
-        """What a watchdog finds first, some time later."""
+        """Return the first finding of a watchdog, `after` a time."""
         return self.judge_all(name, thing, after=after)[0]
 
     def judge_all(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> list[Finding]:
@@ -92,8 +92,8 @@ class Stage:
 
 
 def job(**changed: Any) -> Job:
-    """A row of the train's array: its first task, running."""
-    known = {
+    """Return a job of the train's array: its first task, running."""
+    fields = {
         "id": "7",
         "array": "7",
         "tasks": (1,),
@@ -105,7 +105,7 @@ def job(**changed: Any) -> Job:
         "partition": "gpu",
         "comment": "opsctl:gpt:n",
     }
-    return Job(**{**known, **changed})
+    return Job(**{**fields, **changed})
 
 
 def waiting(reason: str, **changed: Any) -> Job:

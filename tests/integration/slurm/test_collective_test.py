@@ -40,8 +40,11 @@ def python(place: Path, *cases: str) -> Path:
 def run(trains: Trains, *words: object) -> tuple[int, dict]:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "opsctl", "--site", str(trains.site), "test-nodes", *map(str, words), "--json"],
-        capture_output=True, text=True, check=False, timeout=500,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
     assert done.returncode in {0, 1}, done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -49,13 +52,17 @@ def run(trains: Trains, *words: object) -> tuple[int, dict]:
 def test_the_node_that_spoils_the_sum_is_found_and_drained(world: tuple[Trains, GpuNodes], tmp_path: Path) -> None:
     trains, _ = world
     broken = python(tmp_path, '*node002*rank*) echo "no route to host" >&2; exit 7 ;;')
-    code, said = run(trains, "node[001-004]", "--python", broken, "--seconds", 8, "--megabytes", 1, "--pairs", 0,
-                     "--drain")  # fmt: skip
+    code, said = run(
+        trains, "node[001-004]", "--python", broken, "--seconds", 8, "--megabytes", 1, "--pairs", 0, "--drain"
+    )
     found = {each["node"]: each for each in said["nodes"]}
     assert code == 1
     assert {name: each["health"] for name, each in found.items()} == {
-        "node001": "healthy", "node002": "faulty", "node003": "healthy", "node004": "healthy"
-    }  # fmt: skip
+        "node001": "healthy",
+        "node002": "faulty",
+        "node003": "healthy",
+        "node004": "healthy",
+    }
     evidence = "all-reduce fails with every other node: no route to host"
     assert found["node002"]["results"][0]["evidence"] == evidence
     node = next(each for each in trains.app.scheduler.nodes() if each.name == "node002")

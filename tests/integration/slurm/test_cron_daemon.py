@@ -59,8 +59,9 @@ def test_a_daemon_ticks_alone_until_it_is_told_to_leave(daemons: Daemons) -> Non
     text = first.communicate(timeout=100)[1]
     lines = [line for line in text.splitlines() if "echo" not in line]  # the job, if a minute begins meanwhile
     assert (first.returncode, lines) == (
-        0, ["opsctl cron: ticking every 1 s until Ctrl-C", "opsctl cron: leaving after the current tick"]
-    )  # fmt: skip
+        0,
+        ["opsctl cron: ticking every 1 s until Ctrl-C", "opsctl cron: leaving after the current tick"],
+    )
     assert read_selected(daemons.place) is None
 
 
@@ -74,8 +75,10 @@ def test_a_daemon_that_was_killed_is_no_reason_not_to_start_another_which_stop_e
     argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(daemons.site), "cron", "stop", "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
     assert json.loads(done.stdout) == {
-        "driver": "daemon", "done": f"told the daemon with pid {second.pid} to leave", "cancelled": []
-    }  # fmt: skip
+        "driver": "daemon",
+        "done": f"told the daemon with pid {second.pid} to leave",
+        "cancelled": [],
+    }
     begun = json.loads(second.communicate(timeout=100)[0])
     assert begun == {"driver": "daemon", "every": 1, "refused": {}, "pid": second.pid}
     assert second.returncode == 0

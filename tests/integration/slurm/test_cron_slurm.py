@@ -209,8 +209,9 @@ def test_doubles_and_successors_far_away_are_cancelled(
     driver.start()
     until(site.all_cancelled)
     now = datetime.now(UTC)
-    year, first, second = (driver._submit(now + ahead) for ahead in (
-        timedelta(days=365), timedelta(hours=2), timedelta(hours=2)))  # fmt: skip
+    year, first, second = (
+        driver._submit(now + ahead) for ahead in (timedelta(days=365), timedelta(hours=2), timedelta(hours=2))
+    )
     until(lambda: len(site.waiting) == 3)
     assert driver.ensure(after=now, own="999") == first
     assert [job.id for job in site.waiting] == [first]
@@ -272,8 +273,10 @@ def test_what_is_shipped_runs(slurm: Sandbox, site_on: Callable[..., Site]) -> N
 
 def test_without_slurm_a_tick_still_runs_what_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     conf = tmp_path / "slurm.conf"
-    conf.write_text("ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nTCPTimeout=1\n"
-                    "MessageTimeout=1\nSlurmctldTimeout=1\n")  # fmt: skip
+    conf.write_text(
+        "ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nTCPTimeout=1\n"
+        "MessageTimeout=1\nSlurmctldTimeout=1\n"
+    )
     monkeypatch.setenv("SLURM_CONF", str(conf))
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     site = Site(tmp_path, None, 1)  # type: ignore[arg-type]  # there is none

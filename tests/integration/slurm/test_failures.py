@@ -144,11 +144,16 @@ def test_a_train_whose_gpu_fails_at_night_finishes_on_the_other_nodes(slurm: San
         assert seen.reason.startswith(f"opsctl: remapped_rows: GPU-{bad}-1 a row could not be remapped")
         mail = it.one_mail()
         for words in (
-            f"WARNING: failures/t/{failed}", f"t goes on without {bad}", "uncorrectable memory error of a GPU",
-            "rank 0", "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+            f"WARNING: failures/t/{failed}",
+            f"t goes on without {bad}",
+            "uncorrectable memory error of a GPU",
+            "rank 0",
+            "RuntimeError: CUDA error: uncorrectable ECC error encountered",
             f"excluded {bad} for queued tasks",
-            f"drained {bad}: opsctl: remapped_rows", "What to do now", "opsctl why t",
-        ):  # fmt: skip
+            f"drained {bad}: opsctl: remapped_rows",
+            "What to do now",
+            "opsctl why t",
+        ):
             assert words in " ".join(mail.split()), (words, mail)
 
 
@@ -195,10 +200,13 @@ def test_a_bug_ends_held_with_its_age_kept_after_the_attempts_that_were_to_be_tr
         assert held.accrued == waiting.accrued
         mail = " ".join(it.one_mail().split())
         for words in (
-            "CRITICAL: failures/t/", "t is held: ", "code: an error in the training program",
+            "CRITICAL: failures/t/",
+            "t is held: ",
+            "code: an error in the training program",
             "KeyError: 'learning_rate'",
-            "held what is queued of t", "opsctl release t",
-        ):  # fmt: skip
+            "held what is queued of t",
+            "opsctl release t",
+        ):
             assert words in mail, (words, mail)
 
 

@@ -275,8 +275,11 @@ def test_a_guard_that_cannot_start_still_runs_the_body(train: GuardedTrain, tmp_
     assert train.task(1).exit_code == "0:0", train.log
     node = train.task(1).nodes
     assert train.wrote("told").splitlines() == [
-        attempt.name, str(attempt.stop_request), str(train.run.attempt_logs(attempt.name)), node,
-    ]  # fmt: skip
+        attempt.name,
+        str(attempt.stop_request),
+        str(train.run.attempt_logs(attempt.name)),
+        node,
+    ]
     assert "continuing without the guard" in train.log
 
 
@@ -286,9 +289,12 @@ def test_a_guard_that_can_write_nothing_down_still_runs_the_body(train: GuardedT
         (train.run.path / name).touch()
     train.run.write(train.run.body, f"touch {train.run.path}/begun; exit 85\n")
     text = render(
-        "slurm/wrapper.slurm.j2", directives=["--mem=10"], run_dir=str(train.run.path), python=sys.executable,
+        "slurm/wrapper.slurm.j2",
+        directives=["--mem=10"],
+        run_dir=str(train.run.path),
+        python=sys.executable,
         site_file=str(train.site),
-    )  # fmt: skip
+    )
     train.run.write(train.run.wrapper, text)
     argv = ("sbatch", "--parsable", f"--output={train.run.main_log}", str(train.run.wrapper))
     train.arrays.append(train.runner.run(argv, timeout=60).out.strip())

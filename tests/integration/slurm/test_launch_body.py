@@ -46,8 +46,17 @@ def submit(trains: Trains, name: str, command: list[str], **top: object) -> str:
     run = RunDir(trains.root / name)
     run.create()
     run.body.write_text(render_body(train, run, python=sys.executable))
-    argv = ("sbatch", "--parsable", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1", "--mem=10", "--time=5",
-            f"--output={run.main_log}", str(run.body))  # fmt: skip
+    argv = (
+        "sbatch",
+        "--parsable",
+        "--nodes=2",
+        "--ntasks-per-node=2",
+        "--cpus-per-task=1",
+        "--mem=10",
+        "--time=5",
+        f"--output={run.main_log}",
+        str(run.body),
+    )
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, cwd=trains.place)
     return done.stdout.strip()
 

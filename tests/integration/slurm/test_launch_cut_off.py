@@ -155,8 +155,17 @@ def test_a_submission_that_arrives_late_all_the_same_is_cancelled(trains: Trains
     path = trains.toml()
     trains.opsctl("launch", path)
     (first,) = trains.rows()
-    late = ("sbatch", "--parsable", "--hold", "--job-name=t", f"--comment={first.comment}", "--array=1-3%1", "--mem=10",
-            "--time=5", "--wrap=true")  # fmt: skip
+    late = (
+        "sbatch",
+        "--parsable",
+        "--hold",
+        "--job-name=t",
+        f"--comment={first.comment}",
+        "--array=1-3%1",
+        "--mem=10",
+        "--time=5",
+        "--wrap=true",
+    )
     subprocess.run(late, check=True, capture_output=True, timeout=60, cwd=trains.place)
     assert len(trains.arrays()) == 2
     trains.refusal("launch", path)

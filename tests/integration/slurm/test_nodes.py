@@ -140,8 +140,9 @@ def test_a_node_that_changed_after_the_plan_is_not_touched(world: tuple[Trains, 
         Step(node=name, reason="opsctl: x: y", snapshot=node(trains, name)) for name in ("node001", "node002")
     )
     drain_by_hand(trains, "node001", "bad fan")
-    acts = Quarantine(scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health,
-                      chains=())  # fmt: skip
+    acts = Quarantine(
+        scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health, chains=()
+    )
     done = acts.drain(NodePlan(steps=steps, cap=2))
     assert [(node_action.node, node_action.action) for node_action in done] == [
         ("node001", "left"),
@@ -160,8 +161,9 @@ def test_the_cap_holds_when_somebody_else_used_it_up_meanwhile(world: tuple[Trai
     app = trains.app
     plan = NodePlan(steps=(Step(node="node001", reason="opsctl: x: y", snapshot=node(trains, "node001")),), cap=1)
     app.scheduler.drain("node004", "opsctl: a: b")
-    acts = Quarantine(scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health,
-                      chains=())  # fmt: skip
+    acts = Quarantine(
+        scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health, chains=()
+    )
     assert acts.drain(plan)[0].why == "opsctl has 1 node out of service already; the cap is 1"
     assert node(trains, "node001").state == "IDLE"
 
@@ -285,9 +287,8 @@ def test_exec_groups_what_nodes_answer_and_sums_exit_codes(world: tuple[Trains, 
         "exec", "-w", "node[001-003]", "--", "case $SLURMD_NODENAME in *2) echo odd; exit 3;; esac; echo hi"
     )
     assert text == (
-        "--- node002 (1): exit 3\nodd\n--- node[001,003] (2)\nhi\n"
-        "exit 0: 2 node[001,003]\nexit 3: 1 node002\n"
-    )  # fmt: skip
+        "--- node002 (1): exit 3\nodd\n--- node[001,003] (2)\nhi\nexit 0: 2 node[001,003]\nexit 3: 1 node002\n"
+    )
     assert trains.opsctl("exec", "-w", "node001", "--", "printf", "%s", "a b; $c").splitlines()[1] == "a b; $c"
     with pytest.raises(InputError, match="no such nodes: node9"):
         trains.opsctl("exec", "-w", "node9", "--", "true")
@@ -312,8 +313,10 @@ def test_the_exit_code_says_whether_a_node_is_bad(world: tuple[Trains, GpuNodes]
     trains, nodes = world
     nodes.breaks("node002", failure="Yes")
     argv = (sys.executable, "-m", "opsctl", "--site", str(trains.site), "health")
-    codes = [subprocess.run((*argv, literal), check=False, timeout=200, stdout=subprocess.DEVNULL).returncode
-             for literal in ("node001", "node[001-002]")]  # fmt: skip
+    codes = [
+        subprocess.run((*argv, literal), check=False, timeout=200, stdout=subprocess.DEVNULL).returncode
+        for literal in ("node001", "node[001-002]")
+    ]
     assert codes == [0, 1]
 
 

@@ -23,9 +23,17 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
 def test_all_trains_of_a_node_are_named_and_each_is_found_there(slurm: Sandbox, trains: Trains) -> None:
     for name, nodes in (("gpt-b", "node001"), ("gpt-a", "node[001-002]")):
         run_slurm(
-            slurm, "sbatch", f"--job-name={name}", f"--comment=opsctl:{name}:n", f"--nodelist={nodes}", "--mem=10",
-            f"--nodes={2 - (nodes == 'node001')}", "--ntasks-per-node=1", "--output=/dev/null", "--wrap=sleep 100",
-        )  # fmt: skip
+            slurm,
+            "sbatch",
+            f"--job-name={name}",
+            f"--comment=opsctl:{name}:n",
+            f"--nodelist={nodes}",
+            "--mem=10",
+            f"--nodes={2 - (nodes == 'node001')}",
+            "--ntasks-per-node=1",
+            "--output=/dev/null",
+            "--wrap=sleep 100",
+        )
         trains.run(name).create()
         trains.run(name).config.write_text("")
     until(lambda: all(row.state.is_active for name in ("gpt-a", "gpt-b") for row in trains.rows(name)))

@@ -63,8 +63,9 @@ def test_the_same_answers_are_shown_once_and_odd_ones_first(daemon: Sshd) -> Non
     answers = Fanout(shells=[shell(daemon)], parallel=8).run(NODES, command, timeout=100)
     groups = grouped(answers.values())
     assert [(group.folded, group.answer.code, group.answer.out) for group in groups] == [
-        ("node[003,007]", 1, ""), ("node[001-002,004-006,008-016]", 0, "well\n")
-    ]  # fmt: skip
+        ("node[003,007]", 1, ""),
+        ("node[001-002,004-006,008-016]", 0, "well\n"),
+    ]
 
 
 class Waiting(SystemClock):
@@ -150,8 +151,10 @@ def test_known_hosts_has_patterns_hashes_and_revocations(daemon: Sshd, tmp_path:
         name: " ".join((daemon.place / f"{name}.pub").read_text().split()[:2]) for name in ("host", "user", "other")
     }
     file = tmp_path / "known_hosts"
-    file.write_text(f"# a comment\nr*i?n*,!r9* {keys['host']}\nplain {keys['user']}\n@revoked plain {keys['other']}\n"
-                    f"@cert-authority * {keys['other']}\nbroken ssh-ed25519 AAAA\n\n")  # fmt: skip
+    file.write_text(
+        f"# a comment\nr*i?n*,!r9* {keys['host']}\nplain {keys['user']}\n@revoked plain {keys['other']}\n"
+        f"@cert-authority * {keys['other']}\nbroken ssh-ed25519 AAAA\n\n"
+    )
     subprocess.run(("ssh-keygen", "-q", "-H", "-f", str(file)), check=True, timeout=100, capture_output=True)
     known = KnownHosts([file])
     key = {name: parse(f"x {text}")[0].key for name, text in keys.items()}
@@ -226,9 +229,12 @@ def test_nodes_that_go_down_refuse_or_are_others_now_are_unknown_and_only_the_fa
         known[2] = f"[127.0.0.1]:{daemon.ports['node003']} {changed}"
         daemon.known_hosts.write_text("\n".join(known) + "\n")
         looker = NodeChecker(
-            fanout=Fanout(shells=[shell(daemon)]), site=HealthSettings(section_seconds=100), clock=clock, busy={},
+            fanout=Fanout(shells=[shell(daemon)]),
+            site=HealthSettings(section_seconds=100),
+            clock=clock,
+            busy={},
             history=NodeHistory(site=SiteDir(tmp_path / ".site"), clock=clock),
-        )  # fmt: skip
+        )
         began = time.monotonic()
         checked = looker.check(nodes)
         assert time.monotonic() - began < 100

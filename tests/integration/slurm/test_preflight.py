@@ -27,9 +27,17 @@ def sandbox(fresh_slurm: Any) -> Sandbox:
     run_slurm(found, "scontrol", "reconfigure")
     run_slurm(found, "scontrol", "update", "partitionname=main", "maxtime=60")
     run_slurm(
-        found, "scontrol", "create", "reservation", "reservationname=service", "starttime=now+10minutes",
-        "duration=60", "nodes=ALL", "flags=maint", "users=root",
-    )  # fmt: skip
+        found,
+        "scontrol",
+        "create",
+        "reservation",
+        "reservationname=service",
+        "starttime=now+10minutes",
+        "duration=60",
+        "nodes=ALL",
+        "flags=maint",
+        "users=root",
+    )
     until(lambda: "MaxArraySize            = 11" in run_slurm(found, "scontrol", "show", "config"))
     return found
 

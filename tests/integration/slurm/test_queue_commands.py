@@ -50,9 +50,7 @@ def test_every_array_is_held_the_last_one_first(trains: Trains) -> None:
     path = trains.toml(extra=("--begin=now+1hour",))
     first = json.loads(trains.opsctl("launch", path, "--json"))["array"]
     second = json.loads(trains.opsctl("launch", path, "--after", first, "--json"))["array"]
-    assert json.loads(trains.opsctl("hold", "t", "--json")) == {
-        "train": "t", "done": "held", "arrays": [second, first]
-    }  # fmt: skip
+    assert json.loads(trains.opsctl("hold", "t", "--json")) == {"train": "t", "done": "held", "arrays": [second, first]}
     assert [job.is_held for job in trains.rows()] == [True, True]
 
 

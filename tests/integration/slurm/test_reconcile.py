@@ -32,7 +32,7 @@ def attend(train: GuardedTrain, scheduler: Slurm | None = None) -> list[Reconcil
     reader = scheduler or train.scheduler
     return reconcile_root(
         train.path, reader, lambda run: TrainArrays(run=run, journal=Journal(run, SystemClock()), scheduler=reader)
-    )  # fmt: skip
+    )
 
 
 def test_a_round_finalizes_what_ran_without_a_guard(train: GuardedTrain) -> None:

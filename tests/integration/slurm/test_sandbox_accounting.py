@@ -132,9 +132,15 @@ def trains(limited: Sandbox) -> Iterator[Trains]:
 
 def spec(**changed: object) -> JobSpec:
     fields: dict[str, object] = {
-        "name": "probe", "nodes": 1, "processes_per_node": 1, "cpus_per_process": 1, "time_limit": "5", "tasks": 1,
-        "account": "open", "memory_per_node": "10",
-    }  # fmt: skip
+        "name": "probe",
+        "nodes": 1,
+        "processes_per_node": 1,
+        "cpus_per_process": 1,
+        "time_limit": "5",
+        "tasks": 1,
+        "account": "open",
+        "memory_per_node": "10",
+    }
     return JobSpec(**{**fields, **changed})  # type: ignore[arg-type]  # what a JobSpec takes
 
 

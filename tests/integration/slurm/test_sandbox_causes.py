@@ -99,8 +99,12 @@ def doctor(path: str, tmp_path: Path) -> tuple[int, dict[str, str]]:
     site.write_text(f'engine = "sandbox"\nroot = "{tmp_path}/trains"\n')
     done = subprocess.run(
         [sys.executable, "-m", "opsctl", "--site", str(site), "doctor", "--json"],
-        env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     return done.returncode, next(line for line in json.loads(done.stdout) if line["what"] == "sandbox start")
 
 

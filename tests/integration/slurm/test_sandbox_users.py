@@ -42,9 +42,17 @@ def nobody(_programs: None) -> Iterator[Callable[..., subprocess.CompletedProces
 
         def run(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                argv, user=NOBODY, group=NOBODY, extra_groups=[], cwd=home, env=base | (env or {}),
-                capture_output=True, text=True, timeout=250, check=False,
-            )  # fmt: skip
+                argv,
+                user=NOBODY,
+                group=NOBODY,
+                extra_groups=[],
+                cwd=home,
+                env=base | (env or {}),
+                capture_output=True,
+                text=True,
+                timeout=250,
+                check=False,
+            )
 
         yield run
 
@@ -114,9 +122,17 @@ def stranger(_programs: None) -> Iterator[Run]:
 
         def run(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                argv, user=STRANGER.pw_uid, group=STRANGER.pw_gid, extra_groups=[], cwd=home, env=base | (env or {}),
-                capture_output=True, text=True, timeout=100, check=False,
-            )  # fmt: skip
+                argv,
+                user=STRANGER.pw_uid,
+                group=STRANGER.pw_gid,
+                extra_groups=[],
+                cwd=home,
+                env=base | (env or {}),
+                capture_output=True,
+                text=True,
+                timeout=100,
+                check=False,
+            )
 
         yield run
 
@@ -178,12 +194,21 @@ def test_guessed_configuration_with_another_munge_is_refused(
     os.chown(home / "key", STRANGER.pw_uid, STRANGER.pw_gid)
     munged = subprocess.Popen(
         [
-            "munged", "--foreground", "--force", "--origin=127.0.0.1", f"--socket={home}/socket",
-            f"--key-file={home}/key", f"--pid-file={home}/pid", f"--seed-file={home}/seed",
+            "munged",
+            "--foreground",
+            "--force",
+            "--origin=127.0.0.1",
+            f"--socket={home}/socket",
+            f"--key-file={home}/key",
+            f"--pid-file={home}/pid",
+            f"--seed-file={home}/seed",
         ],
-        user=STRANGER.pw_uid, group=STRANGER.pw_gid, extra_groups=[], stderr=subprocess.DEVNULL,
+        user=STRANGER.pw_uid,
+        group=STRANGER.pw_gid,
+        extra_groups=[],
+        stderr=subprocess.DEVNULL,
         env={"PATH": "/usr/sbin:/usr/bin"},
-    )  # fmt: skip
+    )
     try:
         wait_until((home / "socket").exists, 10)
         auth = f"AuthType=auth/munge\nCredType=cred/munge\nAuthInfo=socket={home}/socket"
@@ -218,6 +243,9 @@ def test_sandbox_of_run_without_namespaces_is_its_owners_alone(
     as_root = subprocess.run(
         [*OPSCTL, "run", "--nodes", "1", "--", "sh", "-c", script],
         env={**os.environ, "PATH": f"{refuses.parent}:{os.environ['PATH']}"},
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert as_root.stdout.split() == ["700", "AuthType=auth/munge"], as_root.stderr

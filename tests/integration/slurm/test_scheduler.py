@@ -21,9 +21,12 @@ from opsctl.scheduler.slurm import Slurm
 
 HOSTILE = "new\nline | \"quoted\" $(touch owned) 'x'; é漢字 🚂\t\x1f\x1e"
 PLAN = LaunchPlan(
-    train="t", wrapper="", body="", nonce="n1",
+    train="t",
+    wrapper="",
+    body="",
+    nonce="n1",
     spec=JobSpec(name="t", nodes=1, processes_per_node=1, cpus_per_process=1, time_limit="10", tasks=4),
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -222,8 +225,15 @@ def test_hold_and_release_of_what_ended_do_nothing(scheduler: Slurm, sbatch):
 
 def test_the_users_own_settings_for_squeue_hide_nothing(slurm: Sandbox, scheduler: Slurm, sbatch):
     array = sbatch("--array=1-3", "--hold")
-    settings = {"SQUEUE_USERS": "nobody", "SQUEUE_PARTITION": "", "SQUEUE_ARRAY": "1", "SQUEUE_STATES": "RUNNING",
-                "SQUEUE_FORMAT": "%i", "SQUEUE_SORT": "?", "SLURM_TIME_FORMAT": "relative"}  # fmt: skip
+    settings = {
+        "SQUEUE_USERS": "nobody",
+        "SQUEUE_PARTITION": "",
+        "SQUEUE_ARRAY": "1",
+        "SQUEUE_STATES": "RUNNING",
+        "SQUEUE_FORMAT": "%i",
+        "SQUEUE_SORT": "?",
+        "SLURM_TIME_FORMAT": "relative",
+    }
     job = of(Slurm(SystemRunner(env=slurm.env() | settings)), array)[False]
     assert job.tasks == (1, 2, 3)
     assert job.submitted is not None
@@ -295,12 +305,20 @@ def test_with_the_controller_down_every_verb_gives_up_in_time(slurm: Sandbox, tm
     script = write_wrapper(tmp_path, "--time=1")
     lost = Slurm(SystemRunner(env={"SLURM_CONF": str(tmp_path / "nosuch.conf")}))  # Slurm waits a minute for the file
     verbs = (
-        down.jobs, down.nodes, down.partitions, down.limits,
-        lambda: down.hold("1"), lambda: down.release("1"), lambda: down.exclude("1", "node001"),
-        lambda: down.cancel("1"), lambda: down.cancel("1", queued_only=True),
-        lambda: down.excluded("1"), lambda: down.end_time("1"),
-        lambda: down.submit(PLAN, script=script, output="/dev/null"), lost.jobs,
-    )  # fmt: skip
+        down.jobs,
+        down.nodes,
+        down.partitions,
+        down.limits,
+        lambda: down.hold("1"),
+        lambda: down.release("1"),
+        lambda: down.exclude("1", "node001"),
+        lambda: down.cancel("1"),
+        lambda: down.cancel("1", queued_only=True),
+        lambda: down.excluded("1"),
+        lambda: down.end_time("1"),
+        lambda: down.submit(PLAN, script=script, output="/dev/null"),
+        lost.jobs,
+    )
 
     def seconds(verb: Callable[[], object]) -> float:
         began = time.monotonic()

@@ -111,9 +111,7 @@ def test_what_will_never_start_is_not_scheduled(trains: Trains, app: CountedApp,
     run_slurm(slurm, "scontrol", "release", failing)
     until(lambda: [job for job in trains.rows() if "NeverSatisfied" in job.reason])
     report = cycle(app)
-    assert status(report) == (
-        Level.CRITICAL, f"t: {array} will never start: the job before it failed"
-    )  # fmt: skip
+    assert status(report) == (Level.CRITICAL, f"t: {array} will never start: the job before it failed")
     assert ("slurm_status/t", Level.CRITICAL) in list_transitions(report)
 
 
@@ -169,7 +167,7 @@ def test_a_job_that_was_started_by_hand_counts_where_the_train_names_it(
     run_slurm(slurm, "scancel", array)
     job = run_slurm(
         slurm, "sbatch", "--parsable", "--hold", "--mem=1", f"--job-name={name}", "--output=/dev/null", "--wrap=true"
-    )  # fmt: skip
+    )
     until(lambda: not trains.rows())
     assert status(cycle(app))[0] is Level.OK
     run_slurm(slurm, "scancel", job.strip())

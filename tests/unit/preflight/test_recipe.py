@@ -156,4 +156,6 @@ def test_whatever_a_command_says_nothing_raises(said):
     """Of a foreign trainer anything may be said, and its flags may mean something else there."""
     command = [word for flag, values in said.items() for word in (flag, *values)]
     case = Case(name="any", table={"of": "megatron-deepspeed", "set": {"command": ["train", *command]}})
-    assert [finding for finding in case.find_problems() if not (finding.what and finding.check and finding.source)] == []
+    assert [
+        finding for finding in case.find_problems() if not (finding.what and finding.check and finding.source)
+    ] == []
