@@ -1,4 +1,4 @@
-"""A crontab of a test's own, real programs, and a clock that is set by hand."""
+"""A crontab for one test, real programs, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opsctl.state.site_dir import SiteDir
 from tests.support.clocks import FakeClock
 
 NOON = datetime(2026, 3, 2, 12, 0, 3, tzinfo=UTC)
-"""A Monday, three seconds after a tick of ten minutes was due."""
+"""A Monday, three seconds after a ten-minute tick was due."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class CronWorld:
     path: Path
     settings: dict[str, Any] = field(default_factory=dict)
     clock: FakeClock = field(default_factory=lambda: FakeClock(NOON))
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.directory = self.path / "cron"
@@ -39,7 +39,12 @@ class CronWorld:
         )
         env = {**os.environ, "HERE": str(self.path), "HOME": str(self.path)}
         return CronContext(
-            place=self.place, settings=settings, clock=self.clock, env=env, trust_parents=True, report=self.said.append
+            place=self.place,
+            settings=settings,
+            clock=self.clock,
+            env=env,
+            trust_parents=True,
+            report=self.messages.append,
         )
 
     def crontab(self, text: str) -> None:
@@ -53,7 +58,7 @@ class CronWorld:
         return path
 
     def tick(self, *, after: float = 0, slot: datetime | None = None) -> dict[str, EntryRun]:
-        """One tick, so many seconds after the last one."""
+        """Run one tick, `after` seconds after the previous one."""
         self.clock.time += timedelta(seconds=after)
         self.place.create()
         return TickRunner(cron=self.cron, slot=slot).run()
@@ -62,11 +67,11 @@ class CronWorld:
     def ledger(self) -> RunHistory:
         return read_ledger(self.place)
 
-    def printed(self, ran: EntryRun) -> str:
+    def read_output(self, ran: EntryRun) -> str:
         return (self.place.output / ran.output).read_text() if ran.output else ""
 
     @property
-    def wrote(self) -> list[str]:
-        """Lines that entries appended to $HERE/log."""
+    def log_lines(self) -> list[str]:
+        """The lines that entries appended to $HERE/log."""
         log = self.path / "log"
         return log.read_text().splitlines() if log.exists() else []

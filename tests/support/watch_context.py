@@ -1,4 +1,4 @@
-"""A train in a run directory, its rows of the queue as given, and a clock that stands where it is put."""
+"""A train in a run directory, queue rows that the test sets, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINE = "[default7]: iteration {step:8d}/   1000 | elapsed time per iteration (s)
 
 @dataclass
 class Stage:
-    """What a watchdog is shown."""
+    """The context of one watchdog: a site, a train, its jobs and nodes."""
 
     place: Path
     clock: FakeClock = field(default_factory=lambda: FakeClock(T0))
@@ -59,7 +59,7 @@ class Stage:
             events=tuple(self.journal.events()),
         )
 
-    def scene(self) -> WatchContext:
+    def make_context(self) -> WatchContext:
         site = parse(SiteSettings, {"root": str(self.place), **self.site}, "s")
         return WatchContext(
             site=site,
@@ -73,27 +73,27 @@ class Stage:
             nodes=self.nodes,
         )
 
-    def look(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> Finding:
-        """What a watchdog finds first, some time later."""
-        return self.all(name, thing, after=after)[0]
+    def judge(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> Finding:
+        """Return the first finding of a watchdog, `after` a time."""
+        return self.judge_all(name, thing, after=after)[0]
 
-    def all(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> list[Finding]:
+    def judge_all(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> list[Finding]:
         self.clock.time += after
-        watchdog, context = WATCHDOGS[name], self.scene()
+        watchdog, context = WATCHDOGS[name], self.make_context()
         observation = watchdog.probe(context, thing if watchdog.of != "train" else context.trains[0])
         return watchdog.judge(observation, context.now)
 
-    def say(self, *lines: str) -> None:
+    def write_log(self, *lines: str) -> None:
         with self.run.main_log.open("a") as log:
             log.write("".join(f"{line}\n" for line in lines))
 
     def steps(self, first: int, last: int, *, step_s: float = 1.0, loss: float = 2.0) -> None:
-        self.say(*(LINE.format(step=step, step_s=step_s, loss=loss) for step in range(first, last)))
+        self.write_log(*(LINE.format(step=step, step_s=step_s, loss=loss) for step in range(first, last)))
 
 
 def job(**changed: Any) -> Job:
-    """A row of the train's array: its first task, running."""
-    known = {
+    """Return a job of the train's array: its first task, running."""
+    fields = {
         "id": "7",
         "array": "7",
         "tasks": (1,),
@@ -105,7 +105,7 @@ def job(**changed: Any) -> Job:
         "partition": "gpu",
         "comment": "opsctl:gpt:n",
     }
-    return Job(**{**known, **changed})
+    return Job(**{**fields, **changed})
 
 
 def waiting(reason: str, **changed: Any) -> Job:

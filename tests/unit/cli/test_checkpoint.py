@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.errors import InputError, RunDirError
 from opsctl.trainer import manifest
-from tests.support.saved_checkpoints import flip, make_train, opsctl, refused, save, shut, steps
+from tests.support.saved_checkpoints import expect_refusal, flip, make_train, make_unreadable, opsctl, save, steps
 
 
 @pytest.fixture
@@ -82,14 +82,14 @@ def test_verify_names_what_is_damaged_and_exits_1(run):
 def test_prune_never_removes_the_last_two_that_verify(run):
     flip(run / "checkpoints" / "step-0000040" / "layer_00.pt")
     damaged = ["step-0000040: layer_00.pt has changed since it was written (SHA-256 differs)"]
-    assert refused("prune", "tiny", "--keep-last", 2, "--dry-run").out.startswith("tiny: would remove step 10, ")
+    assert expect_refusal("prune", "tiny", "--keep-last", 2, "--dry-run").out.startswith("tiny: would remove step 10, ")
     assert steps(run / "checkpoints") == [10, 20, 30, 40]
-    done = refused("prune", "tiny", "--keep-last", 2, "--json")
+    done = expect_refusal("prune", "tiny", "--keep-last", 2, "--json")
     assert (json.loads(done.out)["removed"], json.loads(done.out)["failed"]) == ([10], damaged)
     assert done.error.message == damaged[0]
     assert "opsctl checkpoint verify tiny" in str(done.error.hint)
     assert steps(run / "checkpoints") == [20, 30, 40]
-    assert refused("prune", "tiny", "--keep-last", 2).out == "tiny: nothing to remove\n"
+    assert expect_refusal("prune", "tiny", "--keep-last", 2).out == "tiny: nothing to remove\n"
 
 
 def test_prune_keeps_every_nth_and_what_is_kept_for_study(run):
@@ -103,21 +103,21 @@ def test_prune_keeps_every_nth_and_what_is_kept_for_study(run):
 def test_one_that_cannot_be_looked_into_keeps_no_verb_from_the_others(run, tmp_path, name):
     """It is named with what to do, counts for none of the two that stay, and goes nowhere."""
     save(run / "checkpoints", 50)
-    shut(run / "checkpoints" / "step-0000010", name)
-    shut(run / "checkpoints" / "step-0000040", name)
+    make_unreadable(run / "checkpoints" / "step-0000010", name)
+    make_unreadable(run / "checkpoints" / "step-0000040", name)
     rows = json.loads(opsctl("list", "tiny", "--json", code=1))
     assert [row["step"] for row in rows if row["is_unread"] and "File name too long" in row["problem"]] == [10, 40]
     verdicts = json.loads(opsctl("verify", "tiny", "--json", code=1))
     assert [verdict["verdict"] for verdict in verdicts] == ["unknown", "verified", "verified", "unknown", "verified"]
 
-    done = refused("prune", "tiny", "--keep-last", 2, "--json")
+    done = expect_refusal("prune", "tiny", "--keep-last", 2, "--json")
     assert json.loads(done.out)["removed"] == [20]  # of 30 and 50 both are needed: 40 may be no good
     assert [line.partition(", so it is left alone")[0] for line in json.loads(done.out)["failed"]] == [
         "step-0000010: cannot be read",
         "step-0000040: cannot be read",
     ]
     save(run / "checkpoints", 60)
-    done = refused("offload", "tiny", "--to", tmp_path / "archive", "--json")
+    done = expect_refusal("offload", "tiny", "--to", tmp_path / "archive", "--json")
     told = json.loads(done.out)
     assert (told["copied"], told["removed"]) == ([30, 50, 60], [30])
     assert [f"step-00000{step}0" in line for step, line in zip((1, 4), told["failed"], strict=True)] == [True, True]
@@ -127,7 +127,7 @@ def test_one_that_cannot_be_looked_into_keeps_no_verb_from_the_others(run, tmp_p
 def test_a_removal_that_fails_keeps_the_others_from_nothing(run):
     """A file has taken the place to which the first is moved."""
     (run / "checkpoints" / ".removing-step-0000010").write_text("")
-    done = refused("prune", "tiny", "--keep-last", 2, "--json")
+    done = expect_refusal("prune", "tiny", "--keep-last", 2, "--json")
     assert json.loads(done.out)["removed"] == [20]
     assert "step-0000010: cannot be removed: " in done.error.message
     assert steps(run / "checkpoints") == [10, 30, 40]

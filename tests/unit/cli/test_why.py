@@ -24,7 +24,7 @@ from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import TrainerStop
 from tests.support.clocks import FakeClock
-from tests.support.finalized_trains import World, a_world, care_of
+from tests.support.finalized_trains import World, make_node_care, make_world
 from tests.unit.diagnosis.conftest import LOST, Log, real
 
 
@@ -55,7 +55,7 @@ class App:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    made = a_world(tmp_path)
+    made = make_world(tmp_path)
     made.run.config.write_text(
         'name = "gpt"\ncommand = ["true"]\n[slurm]\nnodes = 2\nprocesses_per_node = 2\ntime_limit = "10"\n'
     )
@@ -161,7 +161,7 @@ def test_what_the_guard_saw_and_did_when_it_finalized_a_attempt_is_told_with_it(
     world.queue.states["node001"] = "DOWN+NOT_RESPONDING"
     attempt = world.began("12_1.0", nodes="node[001-002]")
     world.row((1,), JobState.NODE_FAIL, end=world.clock.now() + timedelta(minutes=1))
-    finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1], care=care_of(world))
+    finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1], care=make_node_care(world))
     world.queue.states.clear()
     fields = ask(world, "gpt")
     assert (fields["says"], fields["node"]) == ("Slurm lost a node", "node001")

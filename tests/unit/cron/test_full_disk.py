@@ -39,12 +39,12 @@ def full(world: CronWorld) -> Iterator[CronWorld]:
 
 def test_on_a_full_disk_what_is_due_now_is_run_and_nothing_is_caught_up_with_again_and_again(full: CronWorld) -> None:
     for _ in range(6):
-        ran = full.tick(after=600 if full.wrote else 0)
+        ran = full.tick(after=600 if full.log_lines else 0)
         assert ran
         assert {entry_run.result for entry_run in ran.values()} == {EntryResult.OK}
-    assert full.wrote.count("often") == 6
-    assert full.wrote.count("daily") == 1
-    assert any("No space left on device" in text for text in full.said)
+    assert full.log_lines.count("often") == 6
+    assert full.log_lines.count("daily") == 1
+    assert any("No space left on device" in text for text in full.messages)
     (full.path / "trains" / "filler").unlink()
     full.tick(after=600)
     assert len(full.ledger.entries) == 2, "and it is written down again"
@@ -55,4 +55,4 @@ def test_a_disk_that_is_read_only_does_not_stop_it_either(full: CronWorld) -> No
     ran = full.tick()
     assert len(ran) == 2
     assert {entry_run.result for entry_run in ran.values()} == {EntryResult.OK}
-    assert any("Read-only file system" in text for text in full.said)
+    assert any("Read-only file system" in text for text in full.messages)

@@ -78,7 +78,7 @@ def test_a_slurm_that_does_not_answer_is_asked_again_for_so_long_and_no_longer(w
     write_selected(world.place, SelectedDriver(driver="slurm", since=NOON, by="me"))
     assert driver_of(world).follow(NOON, "7", seconds=60) is False
     assert 60 <= (world.clock.now() - NOON).total_seconds() < 70
-    assert world.said[-1] == "the next tick: jobs did not answer"
+    assert world.messages[-1] == "the next tick: jobs did not answer"
 
 
 @pytest.mark.parametrize("rubbish", ["", "[]", "{}", "\0"])

@@ -25,22 +25,22 @@ def test_what_is_due_is_run_and_written_down(world: CronWorld) -> None:
     world.crontab("*/10 * * * * echo hello; echo trouble >&2; exit 3\n")
     ran = world.tick()["echo hello; echo trouble >&2; exit 3"]
     assert (ran.result, ran.detail, ran.started) == (EntryResult.FAILED, "exit 3", NOON)
-    assert world.printed(ran) == "hello\ntrouble\n"
+    assert world.read_output(ran) == "hello\ntrouble\n"
     assert world.ledger.entries == {"echo hello; echo trouble >&2; exit 3": ran}
-    assert world.said == ["echo hello; echo trouble >&2; exit 3: failed: exit 3"]
+    assert world.messages == ["echo hello; echo trouble >&2; exit 3: failed: exit 3"]
 
 
 def test_an_entry_runs_at_the_first_tick_at_or_after_its_time(world: CronWorld) -> None:
     world.crontab("5 * * * * echo >>$HERE/log\n")
     assert [len(world.tick(after=600)) for _ in range(8)] == [1, 0, 0, 0, 0, 0, 1, 0]
-    assert len(world.wrote) == 2
+    assert len(world.log_lines) == 2
 
 
 def test_what_was_missed_for_days_is_caught_up_with_once(world: CronWorld) -> None:
     world.crontab("*/10 * * * * echo often >>$HERE/log\n0 6 * * * echo daily >>$HERE/log\n")
     world.tick()
     world.tick(after=3 * DAY)
-    assert world.wrote == ["often", "often", "daily"]
+    assert world.log_lines == ["often", "often", "daily"]
     assert world.tick(after=1) == {}
 
 
@@ -63,7 +63,7 @@ def test_a_ledger_that_is_rubbish_runs_nothing_twice(world: CronWorld) -> None:
     for rubbish in ("", "[]", "{", '{"entries": {"x": {"since": 3}}, "ticks": []}', "\x00\xff"):
         world.place.ledger.write_text(rubbish)
         world.tick(after=600)
-    assert len(world.wrote) == 1
+    assert len(world.log_lines) == 1
     assert list(world.ledger.entries) == ["echo >>$HERE/log"]
 
 
@@ -94,7 +94,7 @@ def test_of_a_gigabyte_the_beginning_and_the_end_are_kept(world: CronWorld) -> N
     world.settings["timeout_seconds"] = 250
     world.crontab("0 12 * * * echo first; head -c 1000000000 /dev/zero; echo; echo last; exit 1\n")
     (ran,) = world.tick().values()
-    text = world.printed(ran)
+    text = world.read_output(ran)
     assert (ran.result, ran.detail) == (EntryResult.FAILED, "exit 1")
     assert text.startswith("first\n")
     assert text.endswith("\nlast\n")
@@ -107,7 +107,7 @@ def test_of_a_gigabyte_the_beginning_and_the_end_are_kept(world: CronWorld) -> N
 def test_a_script_without_an_x_is_told_and_not_run(world: CronWorld) -> None:
     world.drop_in("cron.hourly/mine", "#!/bin/sh\necho >>$HERE/log\n", mode=0o644)
     (ran,) = world.tick().values()
-    assert (ran.result, ran.detail, world.wrote) == (EntryResult.REFUSED, "not executable: chmod +x it", [])
+    assert (ran.result, ran.detail, world.log_lines) == (EntryResult.REFUSED, "not executable: chmod +x it", [])
 
 
 def test_a_script_that_others_could_have_written_is_not_run(world: CronWorld) -> None:
@@ -129,7 +129,7 @@ def test_a_link_is_as_good_as_what_it_leads_to(world: CronWorld) -> None:
     world.tick()
     target.parent.chmod(0o777)
     (ran,) = world.tick(after=3600).values()
-    assert (ran.result, len(world.wrote)) == (EntryResult.REFUSED, 1)
+    assert (ran.result, len(world.log_lines)) == (EntryResult.REFUSED, 1)
 
 
 def test_names_of_any_bytes_are_run_as_they_are(world: CronWorld) -> None:
@@ -139,7 +139,7 @@ def test_names_of_any_bytes_are_run_as_they_are(world: CronWorld) -> None:
         path.write_text("#!/bin/sh\necho ran >>$HERE/log\n")
         path.chmod(0o755)
     assert {entry_run.result for entry_run in world.tick().values()} == {EntryResult.OK}
-    assert len(world.wrote) == 6
+    assert len(world.log_lines) == 6
     assert world.ledger.entries.keys() == {entry.id for entry in world.cron.schedule().entries}
 
 
@@ -162,7 +162,7 @@ def test_entries_find_this_opsctl_first_and_nothing_of_the_job_they_may_be_in(
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     world.crontab('PATH=/usr/bin:/bin\nX=1\n0 12 * * * echo "$PATH|$X|$SLURM_JOB_ID|$SLURM_CONF" >>$HERE/log\n')
     world.tick()
-    path, x, job, conf = world.wrote[0].split("|")
+    path, x, job, conf = world.log_lines[0].split("|")
     assert path.endswith(":/usr/bin:/bin")
     assert (x, job, conf) == ("1", "", "/etc/slurm.conf")
     assert world.ledger.ticks[-1].by.endswith(", job 7")
@@ -173,7 +173,7 @@ def test_a_tick_leaves_while_another_is_at_work(world: CronWorld) -> None:
     world.place.create()
     with lease(world.place.path, world.clock), pytest.raises(LeaseBusy):
         world.tick()
-    assert world.wrote == []
+    assert world.log_lines == []
     assert len(world.tick()) == 1
 
 
@@ -220,7 +220,7 @@ def test_a_tick_that_kills_itself_runs_its_entry_once_more_and_not_for_ever(worl
     assert killed_tick(world).result is EntryResult.RUNNING
     assert killed_tick(world, after=600).again
     assert world.tick(after=1200) == {}, "the lease is free, and it is not due"
-    assert len(world.wrote) == 2
+    assert len(world.log_lines) == 2
 
 
 def test_an_entry_whose_tick_was_killed_is_run_by_the_next_tick(world: CronWorld) -> None:
@@ -257,7 +257,7 @@ def test_out_of_time_the_rest_stays_due(world: CronWorld) -> None:
     calls = iter(range(1000))
     world.clock.monotonic = lambda: real() + 20 * next(calls)  # type: ignore[method-assign]  # time flies
     assert list(world.tick()) == ["echo one"]
-    assert world.said[-1] == "out of time; the rest is due at the next tick"
+    assert world.messages[-1] == "out of time; the rest is due at the next tick"
     del world.clock.monotonic
     assert list(world.tick(after=5)) == ["echo two"]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.finalized_trains import World, a_world
+from tests.support.finalized_trains import World, make_world
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return a_world(tmp_path)
+    return make_world(tmp_path)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Se
 from opsctl.nodes.history import node_score
 from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import Attempt, RunDir
-from tests.support.finalized_trains import World, care_of
+from tests.support.finalized_trains import World, make_node_care
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 BUG = "KeyError: 'lr'"
@@ -35,7 +35,7 @@ Write = Callable[[str], None]
 
 @pytest.fixture
 def care(world: World) -> NodeCare:
-    return care_of(world)
+    return make_node_care(world)
 
 
 def crashed(world: World, line: str, *, task: int = 1, node: str = "node001", minutes: float = 1) -> Attempt:

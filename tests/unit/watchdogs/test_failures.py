@@ -58,12 +58,12 @@ def finalized(stage: Stage, action: str, outcome: str = "crashed", attempt: str 
 
 def test_the_failures_watchdog_finds_nothing_where_attempts_go_on(stage: Stage) -> None:
     finalized(stage, "continue")
-    assert [(finding.key, finding.level) for finding in stage.all("failures")] == [("failures/gpt", Level.OK)]
+    assert [(finding.key, finding.level) for finding in stage.judge_all("failures")] == [("failures/gpt", Level.OK)]
 
 
 def test_a_node_that_the_train_is_kept_from_is_told_with_cause_rank_evidence_and_what_was_done(stage: Stage) -> None:
     taken(stage)
-    [finding] = stage.all("failures")
+    [finding] = stage.judge_all("failures")
     assert (finding.key, finding.level, finding.node) == ("failures/gpt/7_1.0", Level.WARNING, "node003")
     literal = "gpt goes on without node003: 7_1.0: gpu: uncorrectable memory error of a GPU (node003, rank 5)"
     assert finding.summary == literal

@@ -175,9 +175,9 @@ def test_a_quota_command_that_says_something_else_is_no_figure(tmp_path: Path, t
 def test_a_quota_command_that_is_missing_or_fails_is_unknown(stage: Stage) -> None:
     table = {"name": "work", "path": "/", "by": "command", "pattern": "(?P<percent>.*)"}
     missing = Filesystem(**table, command=("no-such-quota",))
-    assert stage.look("fs_quota", missing).summary == "work: no-such-quota: is not on PATH"
+    assert stage.judge("fs_quota", missing).summary == "work: no-such-quota: is not on PATH"
     failing = Filesystem(**table, command=("sh", "-c", "echo who are you >&2; exit 3"))
-    assert stage.look("fs_quota", failing).summary == "work: sh failed (3): who are you"
+    assert stage.judge("fs_quota", failing).summary == "work: sh failed (3): who are you"
 
 
 def measure(stage: Stage, filesystem: Filesystem) -> Finding:
@@ -194,7 +194,7 @@ def measure(stage: Stage, filesystem: Filesystem) -> Finding:
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.05)
     stage.clock.time = datetime.now(UTC)
-    return stage.look("fs_quota", filesystem)
+    return stage.judge("fs_quota", filesystem)
 
 
 def test_du_measures_in_the_background_and_names_the_biggest(stage: Stage) -> None:
@@ -205,7 +205,10 @@ def test_du_measures_in_the_background_and_names_the_biggest(stage: Stage) -> No
     (place / "small/model").write_bytes(bytes(1 << 20))
     os.chown(place / "small", 12345, -1) if os.geteuid() == 0 else None
     filesystem = Filesystem(name="project", path=str(place), by="du", limit=10 << 20, inode_limit=100)
-    assert stage.look("fs_quota", filesystem).level in (Level.UNKNOWN, Level.WARNING)  # du may be quicker than the look
+    assert stage.judge("fs_quota", filesystem).level in (
+        Level.UNKNOWN,
+        Level.WARNING,
+    )  # du may be quicker than the look
     finding = measure(stage, filesystem)
     assert finding.level is Level.WARNING
     assert re.search(r"90\.\d\d% bytes usage, warning at 85% \(9[\d.]* MiB of 10 MiB\)", finding.summary)
@@ -240,13 +243,13 @@ def saved(stage: Stage, count: int, size: int = 1000) -> None:
 def test_a_train_s_checkpoints_make_the_forecast(stage: Stage) -> None:
     saved(stage, 3)
     stage.runs()
-    finding = stage.look("fs_quota", Filesystem(name="root", path=str(stage.place)))
+    finding = stage.judge("fs_quota", Filesystem(name="root", path=str(stage.place)))
     assert finding.evidence == ("gpt: 1000 B in 2 inodes every 1.0 h",)
 
 
 def test_a_train_that_is_not_queued_fills_nothing(stage: Stage) -> None:
     saved(stage, 3)
-    assert stage.look("fs_quota", Filesystem(name="root", path=str(stage.place))).evidence == ()
+    assert stage.judge("fs_quota", Filesystem(name="root", path=str(stage.place))).evidence == ()
 
 
 def test_nor_does_one_that_keeps_only_the_last(stage: Stage) -> None:
@@ -257,20 +260,20 @@ def test_nor_does_one_that_keeps_only_the_last(stage: Stage) -> None:
         place = stage.run.checkpoints / f"step-{step:07d}"
         place.mkdir()
         (place / "COMPLETE").write_text("x")
-    assert stage.look("fs_quota", Filesystem(name="root", path=str(stage.place))).evidence == ()
+    assert stage.judge("fs_quota", Filesystem(name="root", path=str(stage.place))).evidence == ()
 
 
 def test_figures_that_stand_still_are_stale_only_if_something_was_written_since(stage: Stage, minutes: Minutes) -> None:
     saved(stage, 3)
     stage.runs()
     same = Filesystem(name="q", path=str(stage.place), by="command", command=("echo", "7 %"), pattern=r"(?P<percent>7)")
-    assert stage.look("fs_quota", same).level is Level.OK
-    assert stage.look("fs_quota", same, after=minutes(90)).level is Level.OK
+    assert stage.judge("fs_quota", same).level is Level.OK
+    assert stage.judge("fs_quota", same, after=minutes(90)).level is Level.OK
     place = stage.run.checkpoints / "step3"
     place.mkdir()
     at = stage.clock.now().timestamp()
     os.utime(place, (at, at))
-    finding = stage.look("fs_quota", same)
+    finding = stage.judge("fs_quota", same)
     assert (finding.level, "have not moved for 1.5 h" in finding.summary) == (Level.UNKNOWN, True)
 
 
@@ -311,5 +314,5 @@ def test_sizes_are_shown_short() -> None:
 
 
 def test_a_directory_that_is_gone_is_said_in_words(stage: Stage) -> None:
-    finding = stage.look("fs_quota", Filesystem(name="scratch", path="/gone"))
+    finding = stage.judge("fs_quota", Filesystem(name="scratch", path="/gone"))
     assert (finding.level, finding.summary) == (Level.UNKNOWN, "scratch: /gone: No such file or directory")

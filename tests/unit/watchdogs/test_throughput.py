@@ -17,7 +17,7 @@ LINE = " iteration {step:8d}/ 1000 | elapsed time per iteration (s): {s:.3f} | g
 
 def say(stage: Stage, first: int, count: int, tflops: float, *, noise: float = 0.005, seed: int = 1) -> None:
     dice = random.Random(seed)
-    stage.say(
+    stage.write_log(
         *(
             LINE.format(step=first + n, s=100, batch=2048, more=f"TFLOPs: {tflops * (1 + dice.gauss(0, noise)):.2f} |")
             for n in range(count)
@@ -35,12 +35,12 @@ def node(stage: Stage, name: str, step_s: float, attempt: str = "7_1.0") -> None
 def test_from_149_to_140_tflops_by_one_slow_node(stage: Stage) -> None:
     stage.runs(node_count=3)
     say(stage, 1, 100, 149)
-    assert stage.look("throughput").level is Level.OK
+    assert stage.judge("throughput").level is Level.OK
     for name, step_s in (("n1", 100.0), ("n2", 107.0), ("n3", 100.1)):
         node(stage, name, step_s)
     node(stage, "n9", 300.0, attempt="6_1.0")
     say(stage, 101, 10, 140)
-    finding = stage.look("throughput")
+    finding = stage.judge("throughput")
     assert finding.level is Level.WARNING
     assert finding.summary.startswith("gpt: 140")
     assert finding.summary.endswith(
@@ -55,7 +55,7 @@ def test_where_no_node_stands_out_none_is_blamed(stage: Stage) -> None:
     for name in ("n1", "n2"):
         node(stage, name, 100.0)
     say(stage, 101, 10, 100)
-    finding = stage.look("throughput")
+    finding = stage.judge("throughput")
     assert (finding.level, finding.node, finding.evidence) == (Level.CRITICAL, "", ())
 
 
@@ -63,16 +63,16 @@ def test_of_a_train_that_is_over_nobody_is_told_that_it_was_slow(stage: Stage) -
     stage.runs()
     say(stage, 1, 100, 149)
     say(stage, 101, 10, 100)
-    assert stage.look("throughput").level is Level.CRITICAL
+    assert stage.judge("throughput").level is Level.CRITICAL
     stage.jobs = (waiting("Dependency"),)
-    assert stage.look("throughput").level is Level.CRITICAL
+    assert stage.judge("throughput").level is Level.CRITICAL
     stage.journal.append(EventKind.ATTEMPT_STARTED, attempt="7_1.0", nodes="n1")
     stage.journal.append(
         EventKind.ATTEMPT_FINALIZED, attempt="7_1.0", outcome="killed", action="cancel-queued", why="the kill switch"
     )
-    assert stage.look("throughput").level is Level.CRITICAL
+    assert stage.judge("throughput").level is Level.CRITICAL
     stage.jobs = ()
-    assert stage.look("throughput").level is Level.OK
+    assert stage.judge("throughput").level is Level.OK
 
 
 def test_single_slow_steps_say_nothing(stage: Stage) -> None:
@@ -81,33 +81,33 @@ def test_single_slow_steps_say_nothing(stage: Stage) -> None:
         say(stage, step, 1, 20)
         say(stage, step + 1, 1, 149)
     say(stage, 107, 4, 149)
-    assert stage.look("throughput").level is Level.OK
+    assert stage.judge("throughput").level is Level.OK
 
 
 def test_a_machine_that_is_never_steady_is_not_told_about_for_what_is_usual_there(stage: Stage) -> None:
     found = []
     for block in range(30):
         say(stage, 1 + 30 * block, 30, 149, noise=0.15, seed=block)
-        found.append(stage.look("throughput").level)
+        found.append(stage.judge("throughput").level)
     assert set(found) == {Level.OK}
 
 
 def test_a_batch_that_grows_is_not_slower_in_samples(stage: Stage) -> None:
-    stage.say(*(LINE.format(step=n, s=10, batch=200, more="") for n in range(1, 60)))
-    stage.say(*(LINE.format(step=n, s=20, batch=400, more="") for n in range(60, 90)))
-    assert stage.look("throughput").level is Level.OK
+    stage.write_log(*(LINE.format(step=n, s=10, batch=200, more="") for n in range(1, 60)))
+    stage.write_log(*(LINE.format(step=n, s=20, batch=400, more="") for n in range(60, 90)))
+    assert stage.judge("throughput").level is Level.OK
 
 
 def test_on_other_nodes_it_begins_anew(stage: Stage) -> None:
     stage.runs(node_count=4)
     say(stage, 1, 100, 149)
-    stage.look("throughput")
+    stage.judge("throughput")
     stage.jobs = (job(node_count=2),)
     say(stage, 101, 20, 70)
-    assert stage.look("throughput").summary == "gpt: too few steps to judge"
+    assert stage.judge("throughput").summary == "gpt: too few steps to judge"
 
 
 @pytest.mark.parametrize("count", [0, 5, 29])
 def test_a_few_steps_say_nothing(stage: Stage, count: int) -> None:
     say(stage, 1, count, 149)
-    assert stage.look("throughput").summary == "gpt: too few steps to judge"
+    assert stage.judge("throughput").summary == "gpt: too few steps to judge"

@@ -50,13 +50,13 @@ def test_states_of_nodes(state: str, level: Level) -> None:
 def test_only_the_nodes_of_the_train_are_looked_at(stage: Stage) -> None:
     stage.runs(nodes="n[1-2]")
     stage.nodes = tuple(Node(name=f"n{n}", state="DOWN" if n > 1 else "MIXED", address="a") for n in (1, 2, 3))
-    assert [finding.key for finding in stage.all("node_health")] == ["node_health/gpt", "node_health/gpt/n2"]
+    assert [finding.key for finding in stage.judge_all("node_health")] == ["node_health/gpt", "node_health/gpt/n2"]
 
 
 def test_a_node_that_slurm_does_not_list_is_unknown(stage: Stage) -> None:
     stage.runs(nodes="n[1-2]")
     stage.nodes = (Node(name="n1", state="MIXED", address="a"),)
-    assert stage.look("node_health").level is Level.UNKNOWN
+    assert stage.judge("node_health").level is Level.UNKNOWN
 
 
 @pytest.mark.parametrize(("health", "level"), [("faulty", Level.CRITICAL), ("degraded", Level.WARNING)])
@@ -68,34 +68,34 @@ def test_what_the_last_look_found_of_a_node_is_told_for_a_day(stage: Stage, heal
     for node, hours, found in (("n1", 1, health), ("n2", 1, "healthy"), ("n3", 25, "faulty")):
         at = (T0 - timedelta(hours=hours)).timestamp()
         (looks / f"{node}.json").write_text(json.dumps({"node": node, "at": at, "health": found, "evidence": ["ECC"]}))
-    _, finding = stage.all("node_health")
+    _, finding = stage.judge_all("node_health")
     assert (finding.key, finding.level, finding.evidence) == ("node_health/gpt/n1", level, ("ECC",))
     assert finding.summary == f"n1 under gpt is {health}: ECC"
 
 
 def test_nodes_that_slurm_says_nothing_of_are_unknown(stage: Stage) -> None:
     stage.nodes = None
-    assert stage.look("node_health").level is Level.UNKNOWN
+    assert stage.judge("node_health").level is Level.UNKNOWN
 
 
 # --- cron
 
 
 def test_a_cron_that_nobody_started_is_no_alarm(stage: Stage) -> None:
-    assert stage.look("cron_alive").summary == "cron: not started"
+    assert stage.judge("cron_alive").summary == "cron: not started"
 
 
 def test_a_tick_that_does_not_come_is_told(stage: Stage) -> None:
     driver = stage.place / ".site/cron/driver"
     driver.mkdir(parents=True)
     (driver / "wanted.json").write_text("{}")
-    assert stage.look("cron_alive").level is Level.WARNING
+    assert stage.judge("cron_alive").level is Level.WARNING
     (driver.parent / "last-tick").write_text(f"{T0.timestamp():.0f}\n")
-    assert stage.look("cron_alive", after=timedelta(minutes=29)).level is Level.OK
-    finding = stage.look("cron_alive", after=timedelta(minutes=2))
+    assert stage.judge("cron_alive", after=timedelta(minutes=29)).level is Level.OK
+    finding = stage.judge("cron_alive", after=timedelta(minutes=2))
     assert (finding.level, finding.summary) == (Level.CRITICAL, "cron: no tick for 31 min (limit 30 min)")
     (driver / "wanted.json").unlink()
-    assert stage.look("cron_alive").level is Level.OK
+    assert stage.judge("cron_alive").level is Level.OK
 
 
 def test_a_tick_by_a_clock_that_is_ahead_is_a_tick(stage: Stage) -> None:
@@ -103,7 +103,7 @@ def test_a_tick_by_a_clock_that_is_ahead_is_a_tick(stage: Stage) -> None:
     (place / "driver").mkdir(parents=True)
     (place / "driver/wanted.json").write_text("{}")
     (place / "last-tick").write_text(f"{T0.timestamp() + 90:.0f}\n")
-    assert stage.look("cron_alive").level is Level.OK
+    assert stage.judge("cron_alive").level is Level.OK
 
 
 # --- waiting
@@ -135,21 +135,21 @@ def test_reasons_are_told_apart(reason: str, kind: WaitKind) -> None:
 
 def test_a_word_that_nobody_knows_is_unknown_when_it_lasts(stage: Stage) -> None:
     stage.jobs = (waiting("SomethingNew"),)
-    assert stage.look("slurm_status").level is Level.OK
-    assert stage.look("slurm_status", after=timedelta(minutes=31)).level is Level.UNKNOWN
+    assert stage.judge("slurm_status").level is Level.OK
+    assert stage.judge("slurm_status", after=timedelta(minutes=31)).level is Level.UNKNOWN
 
 
 def test_a_limit_of_the_account_is_told_when_it_lasts_and_slurm_has_no_start_for_it(stage: Stage) -> None:
     stage.jobs = (waiting("AssocGrpNodeLimit"),)
-    stage.look("slurm_status")
-    assert stage.look("slurm_status", after=timedelta(minutes=31)).level is Level.WARNING
+    stage.judge("slurm_status")
+    assert stage.judge("slurm_status", after=timedelta(minutes=31)).level is Level.WARNING
     stage.jobs = (waiting("AssocGrpNodeLimit", start=T0 + timedelta(days=1)),)
-    assert stage.look("slurm_status").level is Level.OK
+    assert stage.judge("slurm_status").level is Level.OK
 
 
 def test_what_slurm_could_not_start_is_told_at_once(stage: Stage) -> None:
     stage.jobs = (waiting("launch failed requeued held"),)
-    finding = stage.look("slurm_status")
+    finding = stage.judge("slurm_status")
     assert (finding.level, finding.summary) == (
         Level.CRITICAL,
         "gpt: 7 could not be started: launch failed requeued held",
@@ -158,24 +158,24 @@ def test_what_slurm_could_not_start_is_told_at_once(stage: Stage) -> None:
 
 def test_that_the_next_array_will_never_start_is_told_while_this_one_runs(stage: Stage) -> None:
     stage.jobs = (job(start=T0), waiting("DependencyNeverSatisfied"))
-    assert stage.look("slurm_status").level is Level.WARNING
+    assert stage.judge("slurm_status").level is Level.WARNING
 
 
 def test_a_state_that_nobody_knows_is_neither_running_nor_ended(stage: Stage) -> None:
     stage.jobs = (job(state=JobState.UNKNOWN),)
-    assert stage.look("slurm_status").level is Level.UNKNOWN
+    assert stage.judge("slurm_status").level is Level.UNKNOWN
 
 
 def test_a_node_that_does_not_clean_up_is_told(stage: Stage) -> None:
     stage.jobs = (job(state=JobState.COMPLETING, end=T0),)
-    assert stage.look("slurm_status", after=timedelta(minutes=29)).level is Level.OK
-    assert stage.look("slurm_status", after=timedelta(minutes=2)).level is Level.WARNING
+    assert stage.judge("slurm_status", after=timedelta(minutes=29)).level is Level.OK
+    assert stage.judge("slurm_status", after=timedelta(minutes=2)).level is Level.WARNING
 
 
 def test_a_submission_that_was_cut_off_is_unknown_for_ten_minutes(stage: Stage) -> None:
     stage.journal.append(EventKind.SUBMITTING, nonce="m", tasks=3, after="")
-    assert stage.look("slurm_status", after=timedelta(minutes=9)).level is Level.UNKNOWN
-    assert stage.look("slurm_status", after=timedelta(minutes=2)).level is Level.CRITICAL
+    assert stage.judge("slurm_status", after=timedelta(minutes=9)).level is Level.UNKNOWN
+    assert stage.judge("slurm_status", after=timedelta(minutes=2)).level is Level.CRITICAL
 
 
 def test_a_train_whose_last_step_is_done_is_no_alarm(stage: Stage) -> None:
@@ -187,16 +187,16 @@ def test_a_train_whose_last_step_is_done_is_no_alarm(stage: Stage) -> None:
         action="cancel-queued",
         why="the last step is done",
     )
-    assert stage.look("slurm_status").summary == "gpt: finished: the last step is done"
+    assert stage.judge("slurm_status").summary == "gpt: finished: the last step is done"
     stage.journal.append(EventKind.CANCELLED, job="7", why="7_1.0 finished: the last step is done")
-    assert stage.look("slurm_status").summary == "gpt: 7_1.0 finished: the last step is done"
+    assert stage.judge("slurm_status").summary == "gpt: 7_1.0 finished: the last step is done"
     stage.journal.append(EventKind.CANCELLED, job="8", why="opsctl cancel")
-    assert stage.look("slurm_status").summary.endswith(": opsctl cancel")
+    assert stage.judge("slurm_status").summary.endswith(": opsctl cancel")
 
 
 def test_a_job_array_that_is_not_the_trains_is_no_sign_of_it(stage: Stage) -> None:
     stage.jobs = (job(comment="opsctl:gpt:another", name="gpt"),)
-    assert stage.look("slurm_status").level is Level.CRITICAL
+    assert stage.judge("slurm_status").level is Level.CRITICAL
 
 
 # --- pulse
@@ -235,9 +235,9 @@ def test_pulse_lines_are_those_of_the_chronicles() -> None:
 def test_a_pulse_is_written_when_something_changes_and_every_ten_minutes(stage: Stage) -> None:
     stage.runs()
     for _ in range(601):
-        stage.look("slurm_status", after=timedelta(seconds=2))
+        stage.judge("slurm_status", after=timedelta(seconds=2))
     stage.jobs = ()
-    stage.look("slurm_status")
+    stage.judge("slurm_status")
     assert len((stage.run.logs / "pulse.log").read_text().splitlines()) == 4
     assert not stage.run.main_log.exists()
 
@@ -248,7 +248,7 @@ def test_a_pulse_is_written_when_something_changes_and_every_ten_minutes(stage: 
 def test_a_hold_is_as_old_as_it_is_and_not_as_old_as_the_first_look_at_it(stage: Stage) -> None:
     stage.journal.append(EventKind.HELD, jobs=["7"], why="maintenance")
     stage.jobs = (waiting("JobHeldUser"),)
-    finding = stage.look("held", after=timedelta(hours=13))
+    finding = stage.judge("held", after=timedelta(hours=13))
     assert (finding.level, finding.summary) == (
         Level.WARNING,
         "gpt has been held for 13.0 h (limit 12 h): maintenance",
