@@ -49,6 +49,25 @@ IN_SERVICE_WORDS = frozenset(
 )
 """States and flags of a node that runs jobs or waits for jobs."""
 
+OUT_OF_SERVICE_WORDS = frozenset(
+    {
+        "DRAIN",
+        "DRAINED",
+        "DRAINING",
+        "DOWN",
+        "FAIL",
+        "FAILING",
+        "ERROR",
+        "INVAL",
+        "MAINT",
+        "REBOOT",
+    }
+)
+"""States and flags of a node that gets no new jobs."""
+
+WITH_JOB_WORDS = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+"""States and flags of a node that has a job."""
+
 
 def parse_state(text: str) -> JobState:
     """Return the job state that squeue or sacct printed, in forms such as `CANCELLED by 1001` and `RUNNING+`."""
