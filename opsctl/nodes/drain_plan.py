@@ -278,7 +278,7 @@ def _why_not_free(verdict: Verdict, snapshot: NodeSnapshot, site: HealthSettings
     blocking: list[NodeProcess] = []
     for process in snapshot.processes:
         is_user = process.uid >= site.user_uid_min and process.state not in "ZX"
-        is_health_check = process.uid == snapshot.uid and process.age < MAX_OWN_PROCESS_AGE_S
+        is_health_check = process.uid == snapshot.uid and process.age_s < MAX_OWN_PROCESS_AGE_S
         if is_user and not is_health_check:
             blocking.append(process)
     if not blocking:

@@ -78,7 +78,7 @@ class Night:
 
     def node_fails(self, name: str) -> None:
         """A row of one of its cards cannot be remapped any more, and whoever computes there finds out."""
-        self.nodes.breaks(name, failure="Yes")
+        self.nodes.change_gpu(name, failure="Yes")
         (self.trains.place / f"bad-{name}").touch()
 
     def over(self, *, seconds: float = 250) -> None:
@@ -206,7 +206,7 @@ def test_a_guard_that_cannot_find_out_leaves_a_healthy_train_alone(slurm: Sandbo
     """nvidia-smi hangs, the site's directory is a file, and a rank's log is one that cannot be read to its end."""
     with night(slurm) as it:
         for name in ("node001", "node002", "node003", "node004"):
-            it.nodes.says(name, "smi", "", first="trap '' TERM; sleep 30 & wait; sleep 30")
+            it.nodes.set_output(name, "smi", "", first="trap '' TERM; sleep 30 & wait; sleep 30")
         it.trains.root.mkdir()
         (it.trains.root / ".site").write_text("")
         with it.paused_after(7):
@@ -226,7 +226,7 @@ def test_a_guard_that_cannot_find_out_leaves_a_healthy_train_alone(slurm: Sandbo
 
 def test_a_node_that_is_faulty_is_refused_before_the_trainer_starts(slurm: Sandbox) -> None:
     with night(slurm) as it:
-        it.nodes.logs("node001", "xid-79-154")
+        it.nodes.set_kernel_log("node001", "xid-79-154")
         it.launch(last=5)
         it.over()
         assert it.finalized == [("node-refused", "exclude-nodes"), ("finished", "cancel-queued")]
@@ -239,7 +239,7 @@ def test_a_node_that_is_faulty_is_refused_before_the_trainer_starts(slurm: Sandb
 
 def test_a_faulty_node_that_the_train_cannot_do_without_is_used_and_told(slurm: Sandbox) -> None:
     with night(slurm) as it:
-        it.nodes.logs("node001", "xid-79-154")
+        it.nodes.set_kernel_log("node001", "xid-79-154")
         it.launch(last=5, nodes=4)
         it.over()
         assert it.finalized == [("finished", "cancel-queued")]

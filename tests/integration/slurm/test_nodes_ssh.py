@@ -23,7 +23,7 @@ from opsctl.nodes.remote.ssh import Ssh
 from opsctl.ports import Answer
 from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.state.site_dir import SiteDir
-from tests.support.gpu_nodes import smi
+from tests.support.gpu_nodes import render_smi
 from tests.support.sshds import Sshd, sshd
 
 NODES = [f"node{number:03}" for number in range(1, 17)]
@@ -215,7 +215,7 @@ def test_nodes_that_go_down_refuse_or_are_others_now_are_unknown_and_only_the_fa
     tools.mkdir()
     (tools / "nvidia-smi").write_text(DIES)
     (tools / "nvidia-smi").chmod(0o755)
-    (tools / "smi").write_text(smi(failure="Yes"))
+    (tools / "smi").write_text(render_smi(failure="Yes"))
     nodes = NODES[:6]
     clock = SystemClock()
     with sshd(tmp_path, nodes, path=f"{tools}:/usr/bin:/bin") as daemon:
