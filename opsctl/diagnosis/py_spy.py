@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.nodes.remote.fanout import AnswerGroup, Fanout, grouped
+from opsctl.nodes.remote.fanout import AnswerGroup, Fanout, group_answers
 
 SECONDS = 30.0
 FILE = "py-spy.txt"
@@ -52,7 +52,7 @@ def dump_stacks(program: str, attempt: str, nodes: Sequence[str], ways: Fanout, 
     silent = [answer for answer in answers.values() if "== node" not in answer.out]
     return PySpyDump(
         text="".join(answer.out for answer in answers.values()),
-        problems=tuple(_why(group) for group in grouped(silent)),
+        problems=tuple(_why(group) for group in group_answers(silent)),
     )
 
 

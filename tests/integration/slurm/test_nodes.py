@@ -186,7 +186,7 @@ def test_a_node_that_is_down_is_unknown_and_is_left_alone(world: tuple[Trains, G
         argv = ("scontrol", "update", "NodeName=node004", "State=DOWN", "Reason=dead")
         subprocess.run(argv, check=True, timeout=60)
         fields = look(trains, "node004")["node004"]
-        assert (fields["health"], fields["results"][0]["evidence"]) == ("unknown", "no way leads there")
+        assert (fields["health"], fields["results"][0]["evidence"]) == ("unknown", "no route leads to the node")
         assert trains.opsctl("drain-bad-nodes", "node004").endswith("nothing to drain\n")
     finally:
         slurm.fault("node004", FaultKind.RESTART)

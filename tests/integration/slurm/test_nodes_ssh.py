@@ -17,7 +17,7 @@ from opsctl.model import Node
 from opsctl.nodes.drain_plan import plan_drain
 from opsctl.nodes.health.node_checker import NodeChecker
 from opsctl.nodes.history import NodeHistory
-from opsctl.nodes.remote.fanout import Fanout, grouped
+from opsctl.nodes.remote.fanout import Fanout, group_answers
 from opsctl.nodes.remote.known_hosts import HostKeyChanged, HostUnknown, KnownHosts, parse
 from opsctl.nodes.remote.ssh import Ssh
 from opsctl.ports import Answer
@@ -36,7 +36,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 
 def shell(daemon: Sshd, **changes: Any) -> Ssh:
-    return Ssh.of(RemoteSettings(**{**daemon.settings, **changes}), SystemClock())
+    return Ssh.from_settings(RemoteSettings(**{**daemon.settings, **changes}), SystemClock())
 
 
 def run(daemon: Sshd, *argv: str, stdin: str = "", timeout: float = 100, **changes: Any) -> Answer:
@@ -61,7 +61,7 @@ def test_sixteen_nodes_answer_together(daemon: Sshd) -> None:
 def test_the_same_answers_are_shown_once_and_odd_ones_first(daemon: Sshd) -> None:
     command = ("sh", "-c", 'case $SLURMD_NODENAME in node003|node007) exit 1;; esac; echo "well"')
     answers = Fanout(shells=[shell(daemon)], parallel=8).run(NODES, command, timeout=100)
-    groups = grouped(answers.values())
+    groups = group_answers(answers.values())
     assert [(group.folded, group.answer.code, group.answer.out) for group in groups] == [
         ("node[003,007]", 1, ""), ("node[001-002,004-006,008-016]", 0, "well\n")
     ]  # fmt: skip
@@ -80,8 +80,8 @@ class Waiting(SystemClock):
 def test_a_command_that_does_not_end_in_time_may_have_run(daemon: Sshd, tmp_path: Path) -> None:
     far, clock = tmp_path / "so-far", Waiting(tmp_path / "so-far")
     command = ("sh", "-c", 'echo begun; sleep 1; touch "$0"; sleep 60', str(far))
-    answer = Ssh.of(RemoteSettings(**daemon.settings), clock).run("node001", command, timeout=500)
-    assert (answer.code, answer.problem, answer.may_have_run) == (None, "ssh: did not end in time", True)
+    answer = Ssh.from_settings(RemoteSettings(**daemon.settings), clock).run("node001", command, timeout=500)
+    assert (answer.code, answer.problem, answer.may_have_run) == (None, "ssh: the command did not end in time", True)
     assert answer.out == "begun\n"
 
 
@@ -90,7 +90,7 @@ def test_a_node_that_dies_in_the_middle_has_not_answered(daemon: Sshd) -> None:
     answer = run(daemon, "sh", "-c", "echo half; kill -9 $PPID; sleep 5")
     assert answer.code is None
     assert answer.may_have_run
-    assert answer.problem != "ssh: did not end in time"
+    assert answer.problem != "ssh: the command did not end in time"
 
 
 def test_a_port_where_nobody_listens_is_refused_and_nothing_has_run(daemon: Sshd, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_user_who_is_not_let_in_has_run_nothing(daemon: Sshd, tmp_path: Path) 
 def test_a_host_that_is_not_known_is_refused_unless_new_ones_may_be_believed(daemon: Sshd, tmp_path: Path) -> None:
     mine = tmp_path / "new" / "known_hosts"
     answer = run(daemon, "true", known_hosts=(str(mine),))
-    assert answer.problem == f"ssh as {daemon.user}: its host key is in no known_hosts"
+    assert answer.problem == f"ssh as {daemon.user}: the host key is in no known_hosts file"
     assert not mine.exists()
     assert run(daemon, "true", known_hosts=(str(mine),), accept_new=True).code == 0
     assert mine.read_text().startswith(f"[127.0.0.1]:{daemon.ports['node001']} ssh-ed25519 ")
@@ -135,7 +135,7 @@ def test_a_host_key_that_has_changed_is_refused_either_way(daemon: Sshd, tmp_pat
     mine = tmp_path / "known_hosts"
     mine.write_text(f"[127.0.0.1]:{daemon.ports['node001']} {other}\n")
     answer = run(daemon, "true", known_hosts=(str(mine),), accept_new=accept_new)
-    assert answer.problem.startswith(f"ssh as {daemon.user}: its host key is another than known_hosts has: SHA256:")
+    assert answer.problem.startswith(f"ssh as {daemon.user}: the host key differs from known_hosts: SHA256:")
     assert not answer.may_have_run
 
 
@@ -237,7 +237,7 @@ def test_nodes_that_go_down_refuse_or_are_others_now_are_unknown_and_only_the_fa
     said = {verdict.node: verdict.results[0].evidence for verdict in checked.verdicts}
     assert "connection" in said["node001"]
     assert said["node002"].endswith("connection refused")
-    assert "its host key is another than known_hosts has" in said["node003"]
+    assert "the host key differs from known_hosts" in said["node003"]
     assert "login refused" in said["node004"]
     everywhere = [Node(name=name, state="IDLE", address="") for name in NODES]
     plan = plan_drain(checked.verdicts, everywhere, HealthSettings(drain_max=9, drain_percent=100), scores={})

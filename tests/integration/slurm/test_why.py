@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.diagnosis.stack_dumps import PTRACE, REFUSED
-from opsctl.nodes.remote.srun import NOT_BEGUN
+from opsctl.nodes.remote.srun import NOT_STARTED
 from tests.support.sshds import sshd
 from tests.support.trains import as_user, trains_on, until
 
@@ -131,7 +131,7 @@ def test_ranks_are_seen_through_their_job_else_by_ssh_and_what_is_out_of_reach_i
 def test_an_srun_that_does_not_know_the_option_has_begun_nothing(trains):
     """As that of a Slurm before 20.11 does not know --overlap."""
     done = trains.app.engine_runner.run(("srun", "--no-such-option", "true"), timeout=60)
-    assert NOT_BEGUN.search(done.err), done.err
+    assert NOT_STARTED.search(done.err), done.err
 
 
 def test_where_nothing_runs_it_says_so(trains):

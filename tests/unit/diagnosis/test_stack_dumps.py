@@ -139,7 +139,7 @@ def test_a_rank_that_speaks_of_permissions_in_its_own_log_was_not_refused() -> N
 def test_a_node_on_which_nothing_was_seen_says_why(program: str, why: str) -> None:
     here = Fanout(shells=[Local(runner=SystemRunner(), names=["n1"])])
     looked = dump_stacks(program, "none.such", ["n1", "n2"], here)
-    assert (looked.text, set(looked.problems)) == ("", {why, "n2 could not be reached: no way leads there"})
+    assert (looked.text, set(looked.problems)) == ("", {why, "n2 could not be reached: no route leads to the node"})
 
 
 @given(st.binary(max_size=300))

@@ -374,12 +374,13 @@ def test_a_node_that_answers_half_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("length", [30, 900])
-def test_a_node_that_is_gone_amid_its_answer_is_told_by_how_it_went(length: int) -> None:
-    cut = Answer(node="node001", by="ssh", out=render_answer()[:length], problem="ssh: the connection ended first")
+def test_broken_connection_is_reported_as_the_reason(length: int) -> None:
+    problem = "ssh: the connection broke before the command ended"
+    cut = Answer(node="node001", by="ssh", out=render_answer()[:length], problem=problem)
     found = judge_snapshot(parse(cut, MARK, sent_at=NOW, answered_at=NOW))
     assert (found.health, list_results(found, "reach")) == (
         Health.UNKNOWN,
-        [("unknown", "ssh: the connection ended first")],
+        [("unknown", problem)],
     )
 
 
