@@ -198,7 +198,7 @@ def _why_capped(cap: int) -> str:
 def _why_left_alone(node: Node | None) -> str:
     """Return why opsctl does not touch a node that is missing or out of service."""
     if node is None:
-        return "Slurm does not list it"
+        return "Slurm does not list the node"
     if is_ours(node):
         return f"is drained already: {node.reason}"
     return f"is {node.state}, not by opsctl: {node.reason or 'no reason given'}"
@@ -216,7 +216,7 @@ def _find_short_trains(nodes: Sequence[Node], steps: Sequence[Step], demands: Se
 def has_changed(step: Step, now: Node | None) -> str:
     """Return why a planned step no longer applies, an empty string if the node is as it was when the plan was made."""
     if now is None:
-        return "Slurm does not list it any more"
+        return "Slurm no longer lists the node"
     if (is_out(now), now.reason) != (is_out(step.snapshot), step.snapshot.reason):
         return f"has changed since: {now.state}, {now.reason or 'no reason'}"
     return ""

@@ -97,7 +97,7 @@ def test_node_that_others_drained_is_left_alone() -> None:
         "node001": "is IDLE+DRAIN, not by opsctl: bad fan",
         "node002": "is drained already: opsctl: xid: 79",
         "node003": "is DOWN*, not by opsctl: no reason given",
-        "gone": "Slurm does not list it",
+        "gone": "Slurm does not list the node",
     }
 
 
@@ -112,7 +112,7 @@ def test_changed_node_is_not_touched() -> None:
     assert has_changed(step, node("node001")) == ""
     assert has_changed(step, node("node001", "ALLOCATED")) == ""
     assert has_changed(step, node("node001", "IDLE+DRAIN", "x")) == "has changed since: IDLE+DRAIN, x"
-    assert has_changed(step, None) == "Slurm does not list it any more"
+    assert has_changed(step, None) == "Slurm no longer lists the node"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_node_of_others_or_already_booting_is_not_rebooted() -> None:
     assert [skipped.why for skipped in plan.left] == [
         "is DOWN, not by opsctl: bad fan",
         "reboot already requested: IDLE+REBOOT_REQUESTED",
-        "Slurm does not list it",
+        "Slurm does not list the node",
     ]
 
 
