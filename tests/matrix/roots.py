@@ -82,11 +82,7 @@ chroot "$root" /bin/sh -c 'cd "$1" && shift && "$@"' sh "$DIRECTORY" "$@"
 
 
 def requirements() -> list[str]:
-<<<<<<< HEAD
     """Return what pip installs in every root: build backend, core, small extras, tests' packages. No torch."""
-=======
-    """Return the packages that pip installs in every root: opsctl's core, build backend and test imports. No torch."""
->>>>>>> tint
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     tests = [name for name in expand(["dev"], extras) if not name.startswith(CHECKERS)]

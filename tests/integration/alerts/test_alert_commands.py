@@ -57,7 +57,7 @@ def test_nothing_is_open(shell):
         "open": [],
         "silences": [],
         "undelivered": [],
-        "given_up": [],
+        "abandoned": [],
     }
 
 

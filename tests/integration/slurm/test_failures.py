@@ -78,7 +78,7 @@ class Night:
 
     def break_node(self, name: str) -> None:
         """Break a GPU of the node: a row cannot be remapped, and a trainer that computes there fails."""
-        self.nodes.breaks(name, failure="Yes")
+        self.nodes.change_gpu(name, failure="Yes")
         (self.trains.place / f"bad-{name}").touch()
 
     def wait_until_over(self, *, seconds: float = 250) -> None:
@@ -216,7 +216,7 @@ def test_guard_without_evidence_leaves_the_train_alone(slurm: Sandbox) -> None:
     """nvidia-smi hangs, the site directory is a file, and the log of a rank is a pipe that never ends."""
     with make_night(slurm) as night:
         for name in ("node001", "node002", "node003", "node004"):
-            night.nodes.says(name, "smi", "", first="trap '' TERM; sleep 30 & wait; sleep 30")
+            night.nodes.set_output(name, "smi", "", first="trap '' TERM; sleep 30 & wait; sleep 30")
         night.trains.root.mkdir()
         (night.trains.root / ".site").write_text("")
         with night.paused_after(7):
@@ -236,7 +236,7 @@ def test_guard_without_evidence_leaves_the_train_alone(slurm: Sandbox) -> None:
 
 def test_faulty_node_is_refused_before_the_trainer_starts(slurm: Sandbox) -> None:
     with make_night(slurm) as night:
-        night.nodes.logs("node001", "xid-79-154")
+        night.nodes.set_kernel_log("node001", "xid-79-154")
         night.launch(last=5)
         night.wait_until_over()
         assert night.finalized == [("node-refused", "exclude-nodes"), ("finished", "cancel-queued")]
@@ -249,7 +249,7 @@ def test_faulty_node_is_refused_before_the_trainer_starts(slurm: Sandbox) -> Non
 
 def test_indispensable_faulty_node_is_used_and_reported(slurm: Sandbox) -> None:
     with make_night(slurm) as night:
-        night.nodes.logs("node001", "xid-79-154")
+        night.nodes.set_kernel_log("node001", "xid-79-154")
         night.launch(last=5, nodes=4)
         night.wait_until_over()
         assert night.finalized == [("finished", "cancel-queued")]

@@ -52,8 +52,8 @@ def read_node(trains: Trains, name: str) -> Node:
 
 def test_bad_gpu_is_found_on_idle_nodes_by_a_short_job(world: tuple[Trains, GpuNodes]) -> None:
     trains, nodes = world
-    nodes.breaks("node002", failure="Yes")
-    nodes.says("node003", "smi", "NVIDIA-SMI has failed because it couldn't communicate with the driver.", code=9)
+    nodes.change_gpu("node002", failure="Yes")
+    nodes.set_output("node003", "smi", "NVIDIA-SMI has failed because it couldn't communicate with the driver.", code=9)
     text = trains.opsctl("health", "node[001-004]")
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0].startswith("node002 faulty remapped_rows: GPU-node002-1: a row could not be remapped")
@@ -81,7 +81,7 @@ def test_nodes_of_a_train_are_checked_inside_its_job(world: tuple[Trains, GpuNod
     trains, nodes = world
     trains.opsctl("launch", trains.toml(command=("sleep", "600"), nodes=2, gpus_per_node=2, extra=(), tasks=1))
     job = until(lambda: next((job for job in trains.rows() if job.state is JobState.RUNNING), None))
-    nodes.logs(job.nodes.replace("node[001-002]", "node001").split(",")[0], "xid-79-154")
+    nodes.set_kernel_log(job.nodes.replace("node[001-002]", "node001").split(",")[0], "xid-79-154")
     verdicts = check_health(trains)
     assert len(verdicts) == 2
     assert {verdict["by"] for verdict in verdicts.values()} == {"srun"}
@@ -94,7 +94,7 @@ def test_bad_node_is_drained_with_the_evidence(
     world: tuple[Trains, GpuNodes],
 ) -> None:
     trains, nodes = world
-    nodes.logs("node002", "xid-79-154")
+    nodes.set_kernel_log("node002", "xid-79-154")
     plan = "drain node002: opsctl: xid: Xid 79 (the GPU has fallen off the bus) on 0000:01:00: NVRM: Xid"
     text = trains.opsctl("drain-bad-nodes", "--all", "--dry-run")
     assert plan in text
@@ -116,7 +116,7 @@ def test_bad_node_is_drained_with_the_evidence(
 def test_drain_respects_the_cap_and_nodes_drained_by_others(world: tuple[Trains, GpuNodes]) -> None:
     trains, nodes = world
     for name in NODES:
-        nodes.breaks(name, failure="Yes")
+        nodes.change_gpu(name, failure="Yes")
     drain_by_hand(trains, "node004", "bad fan")
     done = json.loads(trains.opsctl("drain-bad-nodes", "--all", "--max", "1", "--json"))
     assert [(result["node"], result["action"]) for result in done["done"]] == [("node001", "drained")]
@@ -171,8 +171,8 @@ def test_cap_counts_nodes_drained_after_the_plan(world: tuple[Trains, GpuNodes])
 def test_hanging_check_is_unknown_and_drains_nothing(world: tuple[Trains, GpuNodes]) -> None:
     trains, nodes = world
     trains.site.write_text(trains.site.read_text().replace("section_seconds = 30", "section_seconds = 1"))
-    nodes.says("node001", "smi", "", first="trap '' TERM; sleep 200 & wait; sleep 200")
-    nodes.says("node002", "smi", "", first='echo "<nvidia_smi_log><gpu>"; kill -9 $$')
+    nodes.set_output("node001", "smi", "", first="trap '' TERM; sleep 200 & wait; sleep 200")
+    nodes.set_output("node002", "smi", "", first='echo "<nvidia_smi_log><gpu>"; kill -9 $$')
     began = time.monotonic()
     done = json.loads(trains.opsctl("drain-bad-nodes", "node[001-002]", "--json"))
     assert time.monotonic() - began < 150
@@ -196,11 +196,11 @@ def test_down_node_is_unknown_and_left_alone(world: tuple[Trains, GpuNodes], slu
 
 def test_drained_node_is_undrained_after_two_good_checks(ssh_world: tuple[Trains, GpuNodes]) -> None:
     trains, nodes = ssh_world
-    nodes.breaks("node003", failure="Yes")
+    nodes.change_gpu("node003", failure="Yes")
     trains.opsctl("drain-bad-nodes", "node003")
     drain_by_hand(trains, "node004", "bad fan")
     assert trains.opsctl("undrain-good-nodes").splitlines()[0].startswith("leave node003: is faulty: remapped_rows")
-    nodes.breaks("node003")
+    nodes.change_gpu("node003")
     text = trains.opsctl("undrain-good-nodes")
     assert text == "leave node003: has passed one health check; check again after 0s\nnothing to undrain\n"
     assert check_health(trains, "node003")["node003"]["by"] == "ssh"
@@ -221,7 +221,7 @@ def test_orphans_are_ended_only_with_kill_orphans(ssh_world: tuple[Trains, GpuNo
     other = subprocess.Popen(("sleep", "300"), user=0)
     held = "".join(f"<process_info><pid>{popen.pid}</pid><type>C</type></process_info>" for popen in (orphan, other))
     try:
-        nodes.breaks("node002", processes=held)
+        nodes.change_gpu("node002", processes=held)
         drain_by_hand(trains, "node002", "Kill task failed")
         text = trains.opsctl("undrain-good-nodes", "node002")
         assert text.startswith(f"leave node002: is degraded: orphans: held by {orphan.pid} (sleep, uid 23456)")
@@ -244,7 +244,7 @@ def test_without_drain_nodes_are_excluded_and_reported(
         trains.opsctl("launch", trains.toml(nodes=2))
         trains.opsctl("launch", trains.toml("large", nodes=4))
         (array,), (large,) = trains.arrays(), trains.arrays("large")
-        nodes.logs("node002", "xid-79-154")
+        nodes.set_kernel_log("node002", "xid-79-154")
         text = trains.opsctl("drain-bad-nodes", "--all")
         assert "note: after this drain large's 4 nodes no longer fit: 3 left\n" in text
         assert "from t's queued tasks" in text
@@ -269,7 +269,7 @@ def test_user_without_drain_rights_excludes_instead(slurm: Sandbox) -> None:
         pytest.skip("needs to be root, to become another user")
     with gpu_nodes(slurm) as (trains, nodes):
         os.chown(trains.place, 65534, 65534)
-        nodes.logs("node003", "xid-79-154")
+        nodes.set_kernel_log("node003", "xid-79-154")
         text = as_user(65534, 65534, lambda: _launch_and_drain(trains))
         assert "node003: excluded: from later launches; from t's queued tasks" in text
         assert "for the administrators" in text
@@ -311,7 +311,7 @@ def test_unknown_check_is_reported(world: tuple[Trains, GpuNodes]) -> None:
 
 def test_exit_code_says_whether_a_node_is_bad(world: tuple[Trains, GpuNodes]) -> None:
     trains, nodes = world
-    nodes.breaks("node002", failure="Yes")
+    nodes.change_gpu("node002", failure="Yes")
     argv = (sys.executable, "-m", "opsctl", "--site", str(trains.site), "health")
     codes = [
         subprocess.run((*argv, nodes_argument), check=False, timeout=200, stdout=subprocess.DEVNULL).returncode

@@ -17,13 +17,13 @@ from opsctl.model import Node
 from opsctl.nodes.drain_plan import plan_drain
 from opsctl.nodes.health.node_checker import NodeChecker
 from opsctl.nodes.history import NodeHistory
-from opsctl.nodes.remote.fanout import Fanout, grouped
+from opsctl.nodes.remote.fanout import Fanout, group_answers
 from opsctl.nodes.remote.known_hosts import HostKeyChanged, HostUnknown, KnownHosts, parse
 from opsctl.nodes.remote.ssh import Ssh
 from opsctl.ports import Answer
 from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.state.site_dir import SiteDir
-from tests.support.gpu_nodes import smi
+from tests.support.gpu_nodes import render_smi
 from tests.support.sshds import Sshd, sshd
 
 NODES = [f"node{number:03}" for number in range(1, 17)]
@@ -61,7 +61,7 @@ def test_sixteen_nodes_answer_together(daemon: Sshd) -> None:
 def test_equal_answers_are_grouped_and_failures_come_first(daemon: Sshd) -> None:
     command = ("sh", "-c", 'case $SLURMD_NODENAME in node003|node007) exit 1;; esac; echo "well"')
     answers = Fanout(shells=[shell(daemon)], parallel=8).run(NODES, command, timeout=100)
-    groups = grouped(answers.values())
+    groups = group_answers(answers.values())
     assert [(group.folded, group.answer.code, group.answer.out) for group in groups] == [
         ("node[003,007]", 1, ""),
         ("node[001-002,004-006,008-016]", 0, "well\n"),
@@ -218,7 +218,7 @@ def test_unreachable_nodes_are_unknown_and_not_drained(
     tools.mkdir()
     (tools / "nvidia-smi").write_text(DIES)
     (tools / "nvidia-smi").chmod(0o755)
-    (tools / "smi").write_text(smi(failure="Yes"))
+    (tools / "smi").write_text(render_smi(failure="Yes"))
     nodes = NODES[:6]
     clock = SystemClock()
     with sshd(tmp_path, nodes, path=f"{tools}:/usr/bin:/bin") as daemon:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.diagnosis.stack_dumps import PTRACE, REFUSED
-from opsctl.nodes.remote.srun import NOT_BEGUN
+from opsctl.nodes.remote.srun import NOT_STARTED
 from tests.support.sshds import sshd
 from tests.support.trains import as_user, trains_on, until
 
@@ -131,7 +131,7 @@ def test_stacks_are_read_through_the_job_or_by_ssh(trains, tmp_path):
 def test_srun_with_an_unknown_option_has_begun_nothing(trains):
     """The srun of a Slurm before 20.11 does not know --overlap."""
     done = trains.app.engine_runner.run(("srun", "--no-such-option", "true"), timeout=60)
-    assert NOT_BEGUN.search(done.err), done.err
+    assert NOT_STARTED.search(done.err), done.err
 
 
 def test_stacks_and_why_need_an_attempt(trains):

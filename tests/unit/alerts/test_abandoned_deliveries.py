@@ -103,7 +103,7 @@ def test_people_see_what_was_given_up(dead, tmp_path):
     (tmp_path / "trains" / ".site").mkdir(parents=True)
     dead.site.alerts.rename(tmp_path / "trains" / ".site" / "alerts")
     shown = json.loads(CliRunner().invoke(cli, ["--site", str(site), "alerts", "list", "--json"]).output)
-    assert [each["channel"] for each in shown["given_up"]] == ["log"]
+    assert [each["channel"] for each in shown["abandoned"]] == ["log"]
     text = CliRunner().invoke(cli, ["--site", str(site), "alerts", "list"]).output
     assert "delivery by log abandoned: " in text
     lines = json.loads(CliRunner().invoke(cli, ["--site", str(site), "doctor", "--json"]).output)

@@ -19,7 +19,7 @@ from opsctl.settings.health import HealthSettings
 from opsctl.state.journal import EventKind
 from opsctl.state.site_dir import SiteDir
 from tests.support.finalized_trains import World
-from tests.support.made_nodes import smi
+from tests.support.made_nodes import render_smi
 
 NODES = ("node001", "node002")
 Look = Callable[..., NodeCheck]
@@ -55,7 +55,7 @@ def look(world: World, tmp_path: Path) -> Look:
 
 
 def test_a_faulty_node_is_refused_and_the_cause_written_down(look: Look, world: World) -> None:
-    node_check = look(smi(2, bad=1, failure="Yes"))
+    node_check = look(render_smi(2, bad=1, failure="Yes"))
     assert node_check.refusal.startswith("node[001-002] is faulty: gpu: remapped_rows: a row could not be remapped")
     [cause] = [event for event in world.chain.journal.events() if event.kind is EventKind.DIAGNOSED]
     assert (cause.data["class"], cause.data["suspects"]) == ("gpu", list(NODES))
@@ -64,11 +64,11 @@ def test_a_faulty_node_is_refused_and_the_cause_written_down(look: Look, world: 
 @pytest.mark.parametrize(
     ("says", "first"),
     [
-        (smi(2), ""),
-        (smi(2, bad=1, pending="Yes"), ""),
+        (render_smi(2), ""),
+        (render_smi(2, bad=1, pending="Yes"), ""),
         ("<nvidia_smi_log><gpu>", ""),
         ("NVIDIA-SMI has failed because it couldn't communicate with the driver.", "exit 9"),
-        (smi(2, bad=1, failure="Yes"), "trap '' TERM; sleep 20 & wait"),
+        (render_smi(2, bad=1, failure="Yes"), "trap '' TERM; sleep 20 & wait"),
     ],
     ids=["well", "degraded", "half", "no-driver", "hangs"],
 )
@@ -79,12 +79,12 @@ def test_neither_well_nor_degraded_nor_unknown_is_refused(look: Look, world: Wor
 
 def test_where_nobody_asks_for_it_nothing_is_looked_at(look: Look) -> None:
     """The train asks for no GPUs."""
-    assert look(smi(2, bad=1, failure="Yes"), node_check=None) == NodeCheck()
-    assert look(smi(2, bad=1, failure="Yes"), node_check=False) == NodeCheck()
+    assert look(render_smi(2, bad=1, failure="Yes"), node_check=None) == NodeCheck()
+    assert look(render_smi(2, bad=1, failure="Yes"), node_check=False) == NodeCheck()
 
 
 def test_more_faulty_nodes_than_may_be_taken_out_are_no_reason_to_refuse(look: Look) -> None:
-    node_check = look(smi(2, bad=1, failure="Yes"), most=1)
+    node_check = look(render_smi(2, bad=1, failure="Yes"), most=1)
     assert (node_check.refusal, node_check.concession.partition("), but ")[2]) == (
         "",
         "2 faulty nodes at once exceed the limit of 1",
@@ -93,7 +93,7 @@ def test_more_faulty_nodes_than_may_be_taken_out_are_no_reason_to_refuse(look: L
 
 def test_the_last_task_starts_all_the_same(look: Look, world: World) -> None:
     world.queue.rows.clear()
-    node_check = look(smi(2, bad=1, failure="Yes"))
+    node_check = look(render_smi(2, bad=1, failure="Yes"))
     assert node_check.concession.endswith("but no queued task could go on without it")
     last = world.chain.journal.events()[-1]
     assert (last.kind, last.data["excluded"], last.data["nodes"]) == (EventKind.QUARANTINED, False, "node[001-002]")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.matrix.mirror import CannotBuild, Source, archive, pip_conf, sources, sources_list
+from tests.matrix.mirror import CannotBuild, Source, find_archive, read_sources, render_pip_conf, render_sources_list
 
 BASE = Source(uri="http://deb.example.org/debian/", release="bookworm", component="main", signed_by="")
 UPDATES = Source(uri=BASE.uri, release="bookworm-updates", component="main", signed_by="")
@@ -40,25 +40,27 @@ def apt_options(directory: Path, name: str, text: str) -> list[str]:
     ],
 )
 def test_both_source_formats_are_read(tmp_path: Path, name: str, text: str) -> None:
-    assert sources(apt_options(tmp_path, name, text)) == [BASE]
+    assert read_sources(apt_options(tmp_path, name, text)) == [BASE]
 
 
 def test_archive_is_that_of_the_base_suite() -> None:
-    assert archive([SECURITY, UPDATES, BASE], "bookworm") == BASE.uri
+    assert find_archive([SECURITY, UPDATES, BASE], "bookworm") == BASE.uri
 
 
 def test_missing_archive_is_refused() -> None:
     with pytest.raises(CannotBuild, match="no archive for trixie"):
-        archive([BASE], "trixie")
+        find_archive([BASE], "trixie")
 
 
 def test_stable_suite_gets_updates_and_security() -> None:
-    lines = sources_list([BASE, UPDATES, SECURITY], machine="bookworm", suite="trixie", rolling=["sid"]).splitlines()
+    lines = render_sources_list(
+        [BASE, UPDATES, SECURITY], machine="bookworm", suite="trixie", rolling=["sid"]
+    ).splitlines()
     assert [line.split()[2] for line in lines] == ["trixie", "trixie-updates", "trixie-security"]
 
 
 def test_rolling_suite_gets_the_base_archive_only() -> None:
-    text = sources_list([BASE, UPDATES, SECURITY], machine="bookworm", suite="sid", rolling=["sid"])
+    text = render_sources_list([BASE, UPDATES, SECURITY], machine="bookworm", suite="sid", rolling=["sid"])
     assert text == "deb http://deb.example.org/debian/ sid main\n"
 
 
@@ -71,7 +73,7 @@ def test_pip_settings_keep_local_paths(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
-    text, paths = pip_conf(sys.executable)
+    text, paths = render_pip_conf(sys.executable)
     assert f"find-links = {wheels}" in text
     assert "require-virtualenv" not in text
     assert wheels in paths

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.matrix.roots import bounded, expand, remove, requirements
+from tests.matrix.roots import expand, remove, requirements, run_bounded
 
 REMOVE_WITH_A_MOUNT = """
 import subprocess, sys
@@ -50,7 +50,7 @@ def test_root_without_mounts_is_removed(tmp_path: Path) -> None:
 
 def test_command_that_takes_too_long_is_ended() -> None:
     began = time.monotonic()
-    assert bounded(["sleep", "60"], env=dict(os.environ), limit_s=0.2, output=None) == 124
+    assert run_bounded(["sleep", "60"], env=dict(os.environ), limit_s=0.2, output=None) == 124
     assert time.monotonic() - began < 30
 
 

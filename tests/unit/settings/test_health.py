@@ -27,5 +27,5 @@ def test_what_names_no_one_jump_host_is_an_answer_and_no_bug_of_ours(jump):
     way = Ssh(RemoteSettings(jump=jump), KnownHosts([]), SSHConfig(), SystemClock())
     answer = way.run("node001", ("true",), timeout=5)
     assert (answer.problem, answer.may_have_run) == (
-        f"ssh: {jump!r} is not a [user@]host[:port] to go through", False,
+        f"ssh: jump host {jump!r} is not of the form [user@]host[:port]", False,
     )  # fmt: skip

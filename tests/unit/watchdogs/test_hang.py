@@ -242,4 +242,4 @@ def test_ranks_are_grouped_by_where_they_are_the_odd_one_first(tmp_path: Path) -
 @pytest.mark.parametrize("dump", ["", "Thread 0x", "\x00\xff", "Thread 0x1 (most recent call first):\n"])
 def test_a_dump_that_was_cut_off_is_nowhere(tmp_path: Path, dump: str) -> None:
     (tmp_path / "n1-0.txt").write_text(dump)
-    assert hang_stacks.summary(tmp_path, ranks=1)[0] == "1 rank (node n1: 0) nowhere that can be told"
+    assert hang_stacks.summary(tmp_path, ranks=1)[0] == "1 rank (node n1: 0) without a stack"
