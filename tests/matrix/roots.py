@@ -77,7 +77,11 @@ for path in $BINDS; do
     if [ -d "$path" ]; then mkdir -p "$root$path"; else mkdir -p "$root${path%/*}"; : >>"$root$path"; fi
     mount --bind -o ro "$path" "$root$path"
 done
-chroot "$root" /bin/sh -c 'cd "$1" && shift && "$@"' sh "$DIRECTORY" "$@"
+cd "$root"
+pivot_root . mnt  # not chroot: in a chroot ordinary users may make no namespaces
+umount -l /mnt
+cd "$DIRECTORY"
+exec "$@"
 """
 
 

@@ -225,6 +225,8 @@ def test_guessed_configuration_with_another_munge_is_refused(
 
 
 def test_sandbox_of_run_has_a_private_network(nobody: Run, opsctl: tuple[str, ...]) -> None:
+    if nobody("unshare", "--user", "--map-root-user", "--net", "true").returncode:
+        pytest.skip("ordinary users may make no namespaces here")
     script = "grep -o '^AuthType=.*' $SLURM_CONF; readlink /proc/self/ns/net"
     done = nobody(*opsctl, "run", "--nodes", "1", "--", "sh", "-c", script)
     auth, network = done.stdout.split()
