@@ -1,4 +1,4 @@
-"""Logs made of real lines: what one rank says, among what all others say."""
+"""Logs made of real lines: the lines of one rank among the lines of all other ranks."""
 
 from __future__ import annotations
 
