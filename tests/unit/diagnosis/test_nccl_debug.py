@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from opsctl.cli.nccl import nccl
 from opsctl.diagnosis.nccl_debug import read_nccl_debug, render_nccl
-from tests.unit.diagnosis.conftest import real
+from tests.unit.diagnosis.conftest import read_corpus
 
-ODD = real("nccl-odd.txt")
+ODD = read_corpus("nccl-odd.txt")
 # The same report says that ranks 1 and 3 were at the place of rank 0: their lines are copies of its lines.
 ONE = ODD.splitlines()[0].replace("45006", "45009").replace("[0]", "[1]")
 THREE = ODD.splitlines()[0].replace("45006", "45015").replace("[0]", "[3]")

@@ -17,29 +17,31 @@ from opsctl.diagnosis.stack_dumps import NO_STACK, PTRACE, REFUSED, parse, rende
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.local import Local
-from tests.unit.diagnosis.conftest import real
+from tests.unit.diagnosis.conftest import read_corpus
 
-SIX, TWO = real("tr11-hang-six.txt"), real("tr11-hang-two.txt")
+SIX, TWO = read_corpus("tr11-hang-six.txt"), read_corpus("tr11-hang-two.txt")
 
 
-def pyspy(node: str, rank: int, text: str) -> str:
+def render_pyspy(node: str, rank: int, text: str) -> str:
     """Return the output of `opsctl stacks --py-spy` for one rank."""
     pid = 835990 + rank % 8
     head = f"== node {node} rank {rank} pid {pid}\nProcess {pid}: python pretrain_gpt.py\nPython v3.8.8 (python3.8)\n\n"
     return head + text.replace("835990", str(pid)).replace("835995", str(pid))
 
 
-def hang() -> str:
+def render_hang() -> str:
     """Return the stacks of 48 nodes; on one node local ranks 4 and 5 never finished their step."""
     return "".join(
-        pyspy(f"r10i{node // 8}n{node % 8}", node * 8 + local, TWO if (node, local) in {(13, 4), (13, 5)} else SIX)
+        render_pyspy(
+            f"r10i{node // 8}n{node % 8}", node * 8 + local, TWO if (node, local) in {(13, 4), (13, 5)} else SIX
+        )
         for node in range(48)
         for local in range(8)
     )
 
 
 def test_hung_ranks_come_first() -> None:
-    assert render_stacks(parse(hang().encode())) == [
+    assert render_stacks(parse(render_hang().encode())) == [
         "2 ranks (node r10i1n5: 108-109) in broadcast at engine.py:540",
         "382 ranks (node r10i0n0: 0-7; node r10i0n1: 8-15; node r10i0n2: 16-23; node r10i0n3: 24-31; 44 more nodes)"
         " in train at training.py:915",
@@ -99,7 +101,7 @@ def test_later_dump_of_a_rank_counts() -> None:
 def test_py_spy_outweighs_a_dump_of_the_rank(tmp_path: Path) -> None:
     (tmp_path / "n1-0.txt").write_text("")
     (tmp_path / "n1-1.txt").write_text('at 1.0\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n')
-    (tmp_path / "py-spy.txt").write_text(pyspy("n1", 1, SIX))
+    (tmp_path / "py-spy.txt").write_text(render_pyspy("n1", 1, SIX))
     assert render_stacks(collect_answers(tmp_path)) == [
         "1 rank (node n1: 1) in train at training.py:915",
         f"1 rank (node n1: 0) {NO_STACK}",
@@ -116,7 +118,7 @@ YAMA = "== node n1 rank {rank} pid 8\nPermission Denied: Try running again with 
 
 
 def test_refused_ranks_come_last_with_a_hint() -> None:
-    text = FORBIDDEN.format(rank=0) + YAMA.format(rank=1) + "".join(pyspy("n2", rank, SIX) for rank in (2, 3, 4))
+    text = FORBIDDEN.format(rank=0) + YAMA.format(rank=1) + "".join(render_pyspy("n2", rank, SIX) for rank in (2, 3, 4))
     assert render_stacks(parse(text.encode())) == [
         "3 ranks (node n2: 2-4) in train at training.py:915",
         f"2 ranks (node n1: 0-1) {REFUSED}",
