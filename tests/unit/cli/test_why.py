@@ -25,7 +25,7 @@ from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import TrainerStop
 from tests.support.clocks import FakeClock
 from tests.support.finalized_trains import World, make_node_care, make_world
-from tests.unit.diagnosis.conftest import LOST, Log, real
+from tests.unit.diagnosis.conftest import LOST, Log, read_corpus
 
 
 @dataclass
@@ -77,7 +77,9 @@ def says(world: World, *lines: str) -> None:
 
 def test_a_crash_is_told_with_place_proof_and_what_to_do(world: World) -> None:
     attempt = world.began("12_1.0")
-    says(world, *(f"[node002:3]: {line}" for line in real("tr1-13b-ecc.txt").splitlines()), f"[node001:0]: {LOST}")
+    says(
+        world, *(f"[node002:3]: {line}" for line in read_corpus("tr1-13b-ecc.txt").splitlines()), f"[node001:0]: {LOST}"
+    )
     world.exited(attempt, 1)
     lines = call(world, "gpt").stdout.splitlines()
     assert lines[:3] == [
@@ -115,7 +117,7 @@ def _crashed(world: World, name: str, corpus: str, **more: str) -> Attempt:
     log = world.run.main_log
     start = json.loads(attempt.start.read_text()) | {"main_log": log.stat().st_size if log.exists() else 0}
     attempt.start.write_text(json.dumps(start))
-    says(world, *(f"[node002:3]: {line}" for line in real(corpus).splitlines()))
+    says(world, *(f"[node002:3]: {line}" for line in read_corpus(corpus).splitlines()))
     return attempt
 
 
@@ -190,7 +192,7 @@ def test_where_slurm_does_not_answer_the_log_still_tells(world: World) -> None:
 
 def test_what_main_log_lost_is_read_from_the_ranks_own_log(world: World) -> None:
     attempt = world.began()
-    (world.run.attempt_logs(attempt.name) / "node002-3.log").write_text(real("tr1-13b-ecc.txt"))
+    (world.run.attempt_logs(attempt.name) / "node002-3.log").write_text(read_corpus("tr1-13b-ecc.txt"))
     world.exited(attempt, 1)
     fields = ask(world, "gpt")
     assert (fields["cause"], fields["node"], fields["rank"]) == ("gpu-ecc", "node002", 3)
@@ -255,7 +257,7 @@ BROKEN = {"at": "x", "last": None, "count": 1, "node": "n", "check": "", "severi
 
 
 def test_a_log_alone(world: World, log: Log) -> None:
-    log.steps(1, 2).say(41, real("tr1-13b-ecc.txt"))
+    log.add_steps(1, 2).add(41, read_corpus("tr1-13b-ecc.txt"))
     assert call(world, "--log", str(log.write())).stdout.startswith(
         "gpu: uncorrectable memory error of a GPU\n  where  node r10i0n5"
     )

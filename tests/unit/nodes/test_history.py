@@ -1,4 +1,4 @@
-"""What is remembered of nodes and cards."""
+"""The stored history of nodes and GPUs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def history(tmp_path: Path) -> NodeHistory:
 
 
 def save(history: NodeHistory, snapshot: NodeSnapshot) -> NodeRecord:
-    judged = judge_snapshot(snapshot, prior=history.read(snapshot.node).prior)
-    (record,) = history.save([(snapshot, judged)], baseline_hours=24)
+    verdict = judge_snapshot(snapshot, prior=history.read(snapshot.node).prior)
+    (record,) = history.save([(snapshot, verdict)], baseline_hours=24)
     return record
 
 
@@ -92,9 +92,9 @@ def test_gpu_is_recognized_under_another_node_name(history: NodeHistory) -> None
         bad = replace(make_snapshot(node="cloud-7", smi=render_smi(failure="Yes")), boot=f"b{boot}")
         save(history, bad)
     cards = history.cards()
-    lemons = find_flaky_gpus(cards, NOW, days=28, limit=6)
-    assert set(lemons) == {gpu_uuid(3), "165052200003"}
-    assert lemons[gpu_uuid(3)].startswith(
+    summaries = find_flaky_gpus(cards, NOW, days=28, limit=6)
+    assert set(summaries) == {gpu_uuid(3), "165052200003"}
+    assert summaries[gpu_uuid(3)].startswith(
         "score 6; last on cloud-7, 2026-11-20: remapped_rows: a row could not be remapped"
     )
     record = save(history, make_snapshot(node="cloud-9"))
@@ -112,12 +112,12 @@ def test_unknown_check_keeps_earlier_passes(history: NodeHistory) -> None:
 
 
 def test_counter_baseline_expires(history: NodeHistory) -> None:
-    def look(count: int, hours: float) -> str:
+    def check(count: int, hours: float) -> str:
         text = f"mlx/ports/1/state:4: ACTIVE\nmlx/ports/1/counters/link_downed:{count}\n"
         return save(history, replace(make_snapshot(infiniband=text), at=NOW + timedelta(hours=hours))).health
 
-    looks = [look(2, 0), look(3, 1), look(3, 2), look(3, 25), look(3, 26)]
-    assert looks == ["healthy", "degraded", "degraded", "degraded", "healthy"]
+    healths = [check(2, 0), check(3, 1), check(3, 2), check(3, 25), check(3, 26)]
+    assert healths == ["healthy", "degraded", "degraded", "degraded", "healthy"]
 
 
 def test_repeated_hang_counts_once_and_survives_a_new_baseline(history: NodeHistory) -> None:

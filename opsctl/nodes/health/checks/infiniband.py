@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Port, Severity
+from opsctl.units import format_duration
 
 DAMAGE_COUNTERS = ("link_downed", "excessive_buffer_overrun_errors", "local_link_integrity_errors")
 """Counters of which any rise is evidence."""
@@ -51,7 +52,7 @@ def _check_counters(name: str, before: Port, now: Port, passed_s: float) -> Iter
     for counter, max_rate in MAX_RATES_PER_S.items():
         rise = rises.get(counter, 0)
         if rise > max_rate * passed_s:
-            yield _result(Severity.NOTE, f"{name}: {counter} rose by {rise} in {passed_s:.0f} s")
+            yield _result(Severity.NOTE, f"{name}: {counter} rose by {rise} in {format_duration(passed_s)}")
 
 
 def _result(severity: Severity, evidence: str, remedy: str = "") -> CheckResult:

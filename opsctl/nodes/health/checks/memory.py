@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
+from opsctl.units import format_size
 
 MIN_SHARE = 0.98
 KIB_PER_GIB = 2**20
+BYTES_PER_KIB = 1024
 
 
 def memory(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
@@ -15,7 +17,8 @@ def memory(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckRes
     if snapshot.memory_kb is None:
         yield CheckResult(check="memory", severity=Severity.UNKNOWN, evidence="/proc/meminfo cannot be read")
     elif snapshot.memory_kb < MIN_SHARE * expected_kb:
-        text = f"{snapshot.memory_kb / KIB_PER_GIB:.1f} GiB of memory, expected {expected_kb / KIB_PER_GIB:.1f} GiB"
+        sizes = [format_size(size_kb * BYTES_PER_KIB) for size_kb in (snapshot.memory_kb, expected_kb)]
+        text = f"{sizes[0]} of memory, expected {sizes[1]}"
         yield CheckResult(
             check="memory", severity=Severity.DEGRADED, evidence=text, remedy="check for a failed memory module"
         )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
+from opsctl.units import format_size
 
-KIB_PER_GIB = 2**20
+BYTES_PER_KIB = 1024
+BYTES_PER_GIB = 2**30
 
 
 def shm(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
@@ -14,9 +16,9 @@ def shm(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult
     if snapshot.shm_kb is None or snapshot.shm_percent is None:
         yield _result(Severity.UNKNOWN, f"df {snapshot.section('shm').why or 'cannot be read'}")
         return
-    size_gib = snapshot.shm_kb / KIB_PER_GIB
-    if size_gib < site.shm_gib:
-        text = f"{size_gib:.1f} GiB of shared memory, required {site.shm_gib:g} GiB"
+    size_bytes, required_bytes = snapshot.shm_kb * BYTES_PER_KIB, site.shm_gib * BYTES_PER_GIB
+    if size_bytes < required_bytes:
+        text = f"{format_size(size_bytes)} of shared memory, required {format_size(required_bytes)}"
         yield _result(Severity.DEGRADED, text, "remount /dev/shm with a larger size")
     if snapshot.shm_percent > site.shm_percent:
         # A running job may fill shared memory.
