@@ -98,11 +98,11 @@ def test_what_is_told_and_cannot_be_delivered_is_said(site):
         file.write(f"[alerts.channels.mail]\n{mail}{disk}")
     result = watch(site)
     assert "changed: fs_quota/scratch: ok -> critical" in result.output
-    assert "opsctl: not delivered by mail, tried again later: localhost:1: [Errno 111] Connection re" in result.output
+    assert "not delivered by mail, tried again later: localhost:1: [Errno 111] Connection re" in result.output
 
 
 def test_where_there_is_nothing_to_look_at_that_is_said(site):
-    assert watch(site, "hang").output == "nothing to watch: there are no trains; opsctl launch TRAIN.toml starts one\n"
+    assert watch(site, "hang").stdout == "nothing to watch: there are no trains; opsctl launch TRAIN.toml starts one\n"
 
 
 def test_a_cron_that_died_is_noticed_and_a_dry_run_leaves_it(site):
