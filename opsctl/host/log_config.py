@@ -12,8 +12,10 @@ import os
 import sys
 import time
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from opsctl.secret_formats import Secrets, all_forms, find_in_environment
+if TYPE_CHECKING:
+    from opsctl.secret_formats import Secrets
 
 ROOT = "opsctl"
 COMPONENTS = {"host": "command", "monitor": "watch", "state": "journal", "watchdogs": "watch"}
@@ -53,6 +55,8 @@ class SecretMask(logging.Filter):
 
     @cached_property
     def _secrets(self) -> Secrets:
+        from opsctl.secret_formats import Secrets, all_forms, find_in_environment  # noqa: PLC0415 (for a record only)
+
         return Secrets(passing=all_forms(find_in_environment(os.environ)))
 
     def filter(self, record: logging.LogRecord) -> bool:
