@@ -133,3 +133,11 @@ def test_log_that_cannot_be_renamed_stays_bounded(site, monkeypatch):
         LOG.debug("x" * 600)
     [path] = [path for path in files(site) if path.suffix == ".log"]
     assert 1_000 < path.stat().st_size < 3_000
+
+
+def test_log_that_another_process_renamed_is_not_renamed_again(site):
+    site.create()
+    LOG.debug("the first record after the other process renamed the full log")
+    late = debug_log.DebugLog(site, SystemClock())
+    late._rename_full_log()
+    assert [path.suffix for path in files(site)] == [".log"]
