@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -18,7 +20,7 @@ from opsctl.host.system import SystemClock, SystemRunner, hostname
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.ports import Clock, Runner, Scheduler, Shell
 from opsctl.settings.loader import SiteSettings, find_site, load_site, state_home
-from opsctl.state import run_dir
+from opsctl.state import debug_log, run_dir
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from opsctl.nodes.history import NodeHistory
     from opsctl.nodes.remote.fanout import Fanout
     from opsctl.preflight.gather_facts import LaunchPlace
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,6 @@ class App:
             clock=self.clock,
             env=env,
             trust_parents=self.site.trust_parents,
-            report=_print_cron_message,
         )
 
     @cached_property
@@ -219,16 +222,17 @@ class App:
         run_dir.check_trusted((run.config, run.body, run.wrapper, run.journal), root=root)
 
 
-def _print_cron_message(text: str) -> None:
-    sys.stderr.write(f"opsctl cron: {text}\n")
-    sys.stderr.flush()
-
-
 def build(site_file: Path | None = None) -> App:
     """Build the App from `site_file`, or from the site file in its usual places. Raises ConfigError."""
     path = site_file or find_site()
     site = load_site(path) if path else built_in_site()
     return App(site=site, site_path=path, clock=SystemClock(), runner=SystemRunner())
+
+
+def open_debug_log(app: App) -> None:
+    """Write the log records of this process, and its command line, to the debug log of the site."""
+    debug_log.attach(SiteDir.of(app.root), app.clock)
+    log.debug("opsctl %s", shlex.join(sys.argv[1:]))
 
 
 def built_in_site() -> SiteSettings:

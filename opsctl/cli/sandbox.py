@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import click
 
 from opsctl.cli.output import json_option, print_json, print_text
+from opsctl.host import log_config
 from opsctl.ports import Clock, Runner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
@@ -78,6 +79,7 @@ def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
     opsctl sandbox up --nodes 8 --fast
     opsctl sandbox up --name night-1 --accounting
     """
+    log_config.show_progress()
     begun = app.clock.monotonic()
     cluster = Sandbox.up(SandboxSpec(name=name, **size), clock=app.clock, runner=app.runner)
     description = f"sandbox {name!r}: {cluster.record.spec.describe()}"
@@ -105,6 +107,7 @@ def down(app: HasSeams, *, name: str, as_json: bool) -> None:
     opsctl sandbox down
     opsctl sandbox down --name night-1
     """
+    log_config.show_progress()
     ended = Sandbox.end(name, clock=app.clock)
     if as_json:
         print_json({"name": name, "ended": ended.count})
@@ -221,6 +224,7 @@ def fault(app: HasSeams, target: str, action: str, name: str, *, as_json: bool) 
     opsctl sandbox fault node003 restart    start the slurmd again
     opsctl sandbox fault controller kill    SIGKILL slurmctld
     """
+    log_config.show_progress()
     Sandbox.open(name, clock=app.clock, runner=app.runner).fault(target, FaultKind(action))
     print_json({"name": name, "target": target, "action": action}) if as_json else print_text(
         f"{target}: {action} done"

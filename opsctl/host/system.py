@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pwd
 import select
 import selectors
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,8 +23,11 @@ from opsctl.errors import MissingProgram
 from opsctl.host.processes import die_with_parent
 from opsctl.ports import Completed, Flooded, TimedOut
 
+log = logging.getLogger(__name__)
 MOST_OUTPUT = 256 << 20
 """Bytes that a program may print: ten times the queue of the largest cluster, and less than fills a login node."""
+MAX_LOGGED_CHARS = 1000
+"""Of a command line in the log: some carry a whole script."""
 GONE_SECONDS = 2.0
 """What a killed process may take to be gone; one that hangs in the kernel is left behind."""
 
@@ -59,17 +64,28 @@ class SystemRunner:
             )  # fmt: skip
         except OSError as error:
             raise _missing(argv[0], error) from error
-        until = time.monotonic() + timeout
+        began = time.monotonic()
+        until = began + timeout
         try:
             out, err = _exchange(process, stdin.encode(errors="surrogateescape"), until)
             code = process.wait(max(0.0, until - time.monotonic()))
         except OverflowError as error:
             raise Flooded(argv, MOST_OUTPUT) from error
         except subprocess.TimeoutExpired as error:
+            log.debug("%s: no answer within %g s", shlex.join(argv)[:MAX_LOGGED_CHARS], timeout)
             raise TimedOut(argv, timeout) from error
         finally:
             _let_go(process)
-        return Completed(argv=tuple(argv), code=code, out=_text(out), err=_text(err))
+        completed = Completed(argv=tuple(argv), code=code, out=_text(out), err=_text(err))
+        _log_completed(completed, time.monotonic() - began)
+        return completed
+
+
+def _log_completed(completed: Completed, seconds: float) -> None:
+    """Log a program with its exit code and duration; of a failed program also the last line of its errors."""
+    command = shlex.join(completed.argv)[:MAX_LOGGED_CHARS]
+    error = completed.err.rstrip().rpartition("\n")[2] if completed.code else ""
+    log.debug("%s: exit %d in %.3f s%s", command, completed.code, seconds, f": {error}" if error else "")
 
 
 def _exchange(process: subprocess.Popen[bytes], data: bytes, until: float) -> tuple[bytearray, bytearray]:

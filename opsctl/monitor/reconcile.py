@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from opsctl.state.journal import EventKind
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir, all_trains, may_act
 from opsctl.state.switches import Request, Switch
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,7 @@ def _reconcile_one(
     try:
         return ReconciledTrain(train=chain.run.name, done=tuple(reconcile(chain, jobs, past, care=care)))
     except (OpsctlError, OSError) as error:
+        log.warning("%s is not reconciled: %s", chain.run.name, error)
         return ReconciledTrain(train=chain.run.name, error=str(error))
 
 
@@ -98,6 +102,7 @@ def readmit_nodes(chain: TrainArrays, fields: dict[str, Any]) -> list[str]:
     if not over:
         return []
     chain.readmit(over)
+    log.info("%s: %s may be used again: the exclusion is over", chain.run.name, over)
     return [f"{over} may be used again: the exclusion is over"]
 
 
@@ -127,6 +132,7 @@ def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
             done = f"{request.verb.value} requested by {request.by} refused: {error.message}"
             chain.journal.append(EventKind.REQUEST_REFUSED, verb=request.verb, by=request.by, why=error.message)
         request.path.unlink(missing_ok=True)
+    log.info("%s: %s", chain.run.name, done)
     return [done]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.publish.redaction import Secrets
+from opsctl.secret_formats import Secrets
 from opsctl.state.run_dir import RunDir
 
 GROWING = (".txt", ".log", ".out", ".err", ".jsonl")

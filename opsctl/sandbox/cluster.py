@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from opsctl.sandbox.programs import find_programs, slurm_version
 from opsctl.sandbox.record import Places, SandboxRecord, read_record
 from opsctl.sandbox.sandbox_status import SandboxStatus, is_up, read_sandbox_status
 from opsctl.sandbox.slurm_conf import Auth, SandboxSpec, ports_needed
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +143,8 @@ def clean(places: Places, name: str, clock: Clock, *, grace: float) -> EndedProc
     remove_run_directory(run)
     if home.exists():
         shutil.rmtree(home)
+    if ended.count:
+        log.info("sandbox %s: %d processes ended", name, ended.count)
     return ended
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,8 @@ from opsctl.sandbox.loopback import is_listening
 from opsctl.sandbox.members import MARKER, NODE
 from opsctl.sandbox.record import CONTROLLER, MUNGED, Places, SandboxDaemon, SandboxRecord
 from opsctl.sandbox.slurm_conf import Auth
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +35,16 @@ class Tools:
 
 def start(record: SandboxRecord, name: str, argv: tuple[str, ...]) -> SandboxDaemon:
     """Start one daemon and say who it is."""
-    log = log_of(record, name)
     env = {"SLURM_CONF": str(record.site.conf), MARKER: str(record.site.run)}
     # The database is asked for at a compiled-in path otherwise, and that is the system's own.
     env["MYSQL_UNIX_PORT"] = str(record.site.home / "mysql.socket")
     if name in record.spec.node_names:
         env[NODE] = name
     env |= confinement(record)
-    process = ProcessId.of(spawn(argv, log=log, env=env).pid)
+    process = ProcessId.of(spawn(argv, log=log_of(record, name), env=env).pid)
     if process is None:
         raise failed(record, f"{name} did not start", name)
+    log.debug("%s: process %d: %s", name, process.pid, shlex.join(argv))
     return SandboxDaemon(name=name, argv=argv, process=process)
 
 
@@ -127,13 +131,16 @@ def start_nodes(record: SandboxRecord, tools: Tools) -> SandboxRecord:
     limit = tools.patience_s + record.spec.nodes / 4
     wait_for(record, tools.clock, idle, CONTROLLER, *names, limit=limit, what="not every node is idle")
     check_loopback(record)
+    log.info("sandbox %s: %d slurmds started, every node is idle", record.spec.name, record.spec.nodes)
     return record
 
 
 def started(record: SandboxRecord, name: str, argv: tuple[str, ...]) -> SandboxRecord:
     """With this daemon, started and written down."""
-    record = record.with_daemon(start(record, name, argv))
+    daemon = start(record, name, argv)
+    record = record.with_daemon(daemon)
     record.save()
+    log.info("sandbox %s: %s started as process %d", record.spec.name, name, daemon.process.pid)
     return record
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from enum import StrEnum
 
@@ -11,6 +12,8 @@ from opsctl.sandbox.daemons import start, wait_listening
 from opsctl.sandbox.failures import port_of
 from opsctl.sandbox.members import end_members, wait_ended
 from opsctl.sandbox.record import CONTROLLER, SandboxDaemon, SandboxRecord
+
+log = logging.getLogger(__name__)
 
 
 class FaultKind(StrEnum):
@@ -38,6 +41,7 @@ def inject(record: SandboxRecord, target: str, action: FaultKind, clock: Clock) 
         kill(daemon, clock)
     else:
         daemon.process.send(signal.SIGSTOP if action is FaultKind.STOP else signal.SIGCONT)
+    log.info("sandbox %s: fault %s of %s done", record.spec.name, action.value, target)
 
 
 def find(record: SandboxRecord, target: str) -> SandboxDaemon:

@@ -25,7 +25,6 @@ class CronWorld:
     path: Path
     settings: dict[str, Any] = field(default_factory=dict)
     clock: FakeClock = field(default_factory=lambda: FakeClock(NOON))
-    messages: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.directory = self.path / "cron"
@@ -38,14 +37,7 @@ class CronWorld:
             {"directory": str(self.directory), "time_zone": "UTC", "timeout_seconds": 100, **self.settings}
         )
         env = {**os.environ, "HERE": str(self.path), "HOME": str(self.path)}
-        return CronContext(
-            place=self.place,
-            settings=settings,
-            clock=self.clock,
-            env=env,
-            trust_parents=True,
-            report=self.messages.append,
-        )
+        return CronContext(place=self.place, settings=settings, clock=self.clock, env=env, trust_parents=True)
 
     def crontab(self, text: str) -> None:
         (self.directory / "crontab").write_text(text)

@@ -98,12 +98,12 @@ def test_watch_reports_undelivered_alerts(site):
         file.write(f"[alerts.channels.mail]\n{mail}{disk}")
     result = run_watch(site)
     assert "changed: fs_quota/scratch: ok -> critical" in result.output
-    assert "opsctl: not delivered by mail, tried again later: localhost:1: [Errno 111] Connection re" in result.output
+    assert "not delivered by mail, tried again later: localhost:1: [Errno 111] Connection re" in result.output
 
 
 def test_watch_without_trains_reports_that(site):
     assert (
-        run_watch(site, "hang").output == "nothing to watch: there are no trains; opsctl launch TRAIN.toml starts one\n"
+        run_watch(site, "hang").stdout == "nothing to watch: there are no trains; opsctl launch TRAIN.toml starts one\n"
     )
 
 

@@ -129,3 +129,15 @@ def test_sweeping_takes_what_killed_writers_left_in_our_trains_but_not_in_checkp
         age(path, days=2)
     assert sweep(world.place, NOON, world.cron.settings) == len(left)
     assert [path.exists() for path in theirs] == [True] * len(theirs)
+
+
+def test_old_debug_log_is_removed(world: CronWorld) -> None:
+    world.place.create()
+    logs = world.place.site.logs
+    logs.mkdir()
+    for name, age_days in (("login1-1000.log", 1), ("login9-1000.log", 8)):
+        (logs / name).write_text("a record\n")
+        at = NOON.timestamp() - 86_400 * age_days
+        os.utime(logs / name, (at, at))
+    assert sweep(world.place, NOON, world.cron.settings) == 1
+    assert [path.name for path in logs.iterdir()] == ["login1-1000.log"]

@@ -17,17 +17,18 @@ from opsctl.cron.run_history import EntryResult, EntryRun
 from opsctl.host.processes import ProcessId
 from opsctl.state.lease import LEASE_STALE_S, LeaseBusy, lease
 from tests.support.cron_context import NOON, CronWorld
+from tests.support.log_records import warnings
 
 DAY = 86_400.0
 
 
-def test_what_is_due_is_run_and_written_down(world: CronWorld) -> None:
+def test_what_is_due_is_run_and_written_down(world: CronWorld, caplog: pytest.LogCaptureFixture) -> None:
     world.crontab("*/10 * * * * echo hello; echo trouble >&2; exit 3\n")
     ran = world.tick()["echo hello; echo trouble >&2; exit 3"]
     assert (ran.result, ran.detail, ran.started) == (EntryResult.FAILED, "exit 3", NOON)
     assert world.read_output(ran) == "hello\ntrouble\n"
     assert world.ledger.entries == {"echo hello; echo trouble >&2; exit 3": ran}
-    assert world.messages == ["echo hello; echo trouble >&2; exit 3: failed: exit 3"]
+    assert warnings(caplog) == ["echo hello; echo trouble >&2; exit 3: failed: exit 3"]
 
 
 def test_an_entry_runs_at_the_first_tick_at_or_after_its_time(world: CronWorld) -> None:
@@ -250,14 +251,14 @@ def test_a_tick_that_is_told_to_leave_takes_its_script_with_it(world: CronWorld)
     assert (ran.result, ran.detail) == (EntryResult.FAILED, "ended together with the tick")
 
 
-def test_out_of_time_the_rest_stays_due(world: CronWorld) -> None:
+def test_out_of_time_the_rest_stays_due(world: CronWorld, caplog: pytest.LogCaptureFixture) -> None:
     world.settings |= {"time_limit": "2"}
     world.crontab("0 12 * * * echo one\n0 12 * * * echo two\n")
     real = world.clock.monotonic
     calls = iter(range(1000))
     world.clock.monotonic = lambda: real() + 20 * next(calls)  # type: ignore[method-assign]  # time flies
     assert list(world.tick()) == ["echo one"]
-    assert world.messages[-1] == "out of time; the rest is due at the next tick"
+    assert warnings(caplog)[-1] == "out of time; the rest is due at the next tick"
     del world.clock.monotonic
     assert list(world.tick(after=5)) == ["echo two"]
 
