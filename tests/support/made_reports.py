@@ -112,7 +112,7 @@ class Train:
         return report_train(self.run, self.journal.events(), BEGIN + timedelta(seconds=at), since=moment)
 
 
-def rough(place: Path, *, stamps: bool = True) -> Train:
+def make_rough_train(place: Path, *, stamps: bool = True) -> Train:
     """Ten minutes in the queue; a node dies after step 100, and five minutes pass until that is noticed; the next
     attempt
     goes on from the checkpoint of step 50, has ten slow steps and finishes."""

@@ -1,4 +1,4 @@
-"""`opsctl checkpoint offload`, on files alone."""
+"""`opsctl checkpoint offload` without torch."""
 
 import hashlib
 import json
@@ -52,8 +52,8 @@ def test_offload_copies_all_and_keeps_two(run, tmp_path):
     assert (done["copied"], done["removed"], done["failed"]) == ([50], [30], [])
 
 
-def test_one_that_cannot_be_read_is_not_copied_nor_counted_among_the_two_that_stay(run, tmp_path):
-    """Of another version: that it is damaged is not known either."""
+def test_checkpoint_of_another_format_is_not_copied(run, tmp_path):
+    """A checkpoint of another format is neither copied nor counted as one of the two that stay."""
     newest = run / "checkpoints" / "step-0000040"
     text = (newest / "manifest.json").read_text().replace('"format": 1', '"format": 7')
     (newest / "manifest.json").write_text(text)
@@ -67,7 +67,7 @@ def test_one_that_cannot_be_read_is_not_copied_nor_counted_among_the_two_that_st
     assert steps(run / "checkpoints") == [20, 30, 40]
 
 
-def test_a_note_of_copies_that_is_half_written_has_it_copied_again(run, tmp_path):
+def test_truncated_note_of_copies_is_copied_again(run, tmp_path):
     place = tmp_path / "archive"
     opsctl("offload", "tiny", "--to", place, "--copy-only")
     (run / "checkpoints" / "step-0000040" / "OFFLOADED").write_text('{"to": "/arch')
@@ -75,7 +75,7 @@ def test_a_note_of_copies_that_is_half_written_has_it_copied_again(run, tmp_path
     assert json.loads(opsctl("offload", "tiny", "--to", place, "--json"))["copied"] == []
 
 
-def test_a_damaged_checkpoint_is_not_copied_and_makes_none_go_that_is_needed(run, tmp_path):
+def test_damaged_checkpoint_is_not_copied(run, tmp_path):
     place = tmp_path / "archive"
     flip(run / "checkpoints" / "step-0000040" / "layer_00.pt")
     with pytest.raises(OpsctlError) as caught:
@@ -85,7 +85,7 @@ def test_a_damaged_checkpoint_is_not_copied_and_makes_none_go_that_is_needed(run
     assert steps(run / "checkpoints") == [20, 30, 40]
 
 
-def test_another_checkpoint_of_that_step_is_not_overwritten(run, tmp_path):
+def test_other_checkpoint_of_same_step_is_not_overwritten(run, tmp_path):
     place = tmp_path / "archive"
     save(place / "tiny", 10, size=7)
     with pytest.raises(OpsctlError) as caught:
@@ -95,8 +95,8 @@ def test_another_checkpoint_of_that_step_is_not_overwritten(run, tmp_path):
     assert steps(run / "checkpoints") == [10, 20, 30, 40]
 
 
-def test_cut_off_amid_a_file_it_goes_on_where_it_was(run, tmp_path):
-    """Killed twice; what has its name at the destination is always whole, and what is there is not copied again."""
+def test_interrupted_copy_is_resumed(run, tmp_path):
+    """The copy is killed twice. A file under its final name is always whole and is not copied again."""
     place = tmp_path / "archive"
     save(run / "checkpoints", 50, size=50_000)
     words = ["checkpoint", "offload", "tiny", "--to", str(place)]
@@ -119,7 +119,7 @@ def test_cut_off_amid_a_file_it_goes_on_where_it_was(run, tmp_path):
     assert {name: (copied / name).stat().st_mtime_ns for name in written} == written
 
 
-def test_what_a_cut_left_damaged_is_copied_anew(run, tmp_path):
+def test_damaged_partial_copy_is_copied_again(run, tmp_path):
     place = tmp_path / "archive"
     part = place / "tiny" / ".offloading-step-0000010"
     part.mkdir(parents=True)
@@ -129,17 +129,17 @@ def test_what_a_cut_left_damaged_is_copied_anew(run, tmp_path):
     assert manifest.verify(place / "tiny" / "step-0000010") == []
 
 
-def test_a_copy_that_no_longer_verifies_takes_nothing_away_here(run, tmp_path):
+def test_damaged_copy_removes_no_local_checkpoint(run, tmp_path):
     place = tmp_path / "archive"
     opsctl("offload", "tiny", "--to", place, "--copy-only")
     flip(place / "tiny" / "step-0000010" / "layer_00.pt")
-    (run / "checkpoints" / "step-0000010" / "OFFLOADED").unlink()  # cut off before it was noted
+    (run / "checkpoints" / "step-0000010" / "OFFLOADED").unlink()  # as if killed before the note was written
     with pytest.raises(OpsctlError, match=r"tiny/step-0000010 is not what was copied: .*layer_00.pt has ch"):
         opsctl("offload", "tiny", "--to", place)
     assert steps(run / "checkpoints") == [10, 30, 40]
 
 
-def test_a_full_destination_is_said_and_nothing_goes(run, tmp_path):
+def test_full_destination_removes_nothing(run, tmp_path):
     place = tmp_path / "archive"
     place.mkdir()
     mounted = subprocess.run(
@@ -162,7 +162,7 @@ def rsync(place: Path) -> tuple[str, ...]:
 
 
 @needs_rsync
-def test_a_program_copies_and_what_it_copied_is_verified(run, tmp_path):
+def test_push_program_copies_and_copies_are_verified(run, tmp_path):
     place = tmp_path / "archive"
     done = json.loads(opsctl("offload", "tiny", *rsync(place), "--json"))
     assert (done["copied"], done["removed"], done["failed"]) == ([10, 20, 30, 40], [10, 20], [])
@@ -176,13 +176,13 @@ def test_a_program_copies_and_what_it_copied_is_verified(run, tmp_path):
 
 
 @needs_rsync
-def test_a_program_that_copies_wrongly_makes_no_checkpoint_there(run, tmp_path):
+def test_wrong_copy_of_push_program_is_refused(run, tmp_path):
     place = tmp_path / "archive"
-    spoils = tmp_path / "spoils"
-    spoils.write_text('#!/bin/sh\nrsync "$@" || exit\nfor last; do :; done\necho x >>"$last/layer_00.pt"\n')
-    spoils.chmod(0o755)
+    corrupting_rsync = tmp_path / "spoils"
+    corrupting_rsync.write_text('#!/bin/sh\nrsync "$@" || exit\nfor last; do :; done\necho x >>"$last/layer_00.pt"\n')
+    corrupting_rsync.chmod(0o755)
     words = list(rsync(place))
-    words[1] = words[1].replace("rsync", str(spoils), 1)
+    words[1] = words[1].replace("rsync", str(corrupting_rsync), 1)
     with pytest.raises(OpsctlError) as caught:
         opsctl("offload", "tiny", *words)
     assert "step-0000010: 1 of 4 files are not there as they are here: layer_00.pt" in caught.value.message
@@ -191,7 +191,7 @@ def test_a_program_that_copies_wrongly_makes_no_checkpoint_there(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), "needs either --to DIRECTORY, or --push and --sums"),
         (("--to", "x", "--push", "y"), "needs either --to DIRECTORY, or --push and --sums"),
@@ -203,13 +203,13 @@ def test_a_program_that_copies_wrongly_makes_no_checkpoint_there(run, tmp_path):
         ),
     ],
 )
-def test_commands_that_cannot_be_meant_are_refused(run, words, said):
+def test_invalid_options_are_refused(run, words, message):
     with pytest.raises(InputError) as caught:
         opsctl("offload", "tiny", *words)
-    assert caught.value.message == said
+    assert caught.value.message == message
 
 
-def test_a_program_that_fails_is_quoted(run):
+def test_failed_push_program_is_quoted(run):
     words = ("--push", "sh -c 'echo no route to vault >&2; exit 7' {source} {files}", "--sums", "true")
     with pytest.raises(OpsctlError) as caught:
         opsctl("offload", "tiny", *words)

@@ -1,4 +1,4 @@
-"""`opsctl why` on a run directory, and on logs alone."""
+"""`opsctl why` on a run directory, and on a log alone."""
 
 from __future__ import annotations
 
@@ -55,29 +55,31 @@ class App:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    made = a_world(tmp_path)
-    made.run.config.write_text(
+    world = a_world(tmp_path)
+    world.run.config.write_text(
         'name = "gpt"\ncommand = ["true"]\n[slurm]\nnodes = 2\nprocesses_per_node = 2\ntime_limit = "10"\n'
     )
-    return made
+    return world
 
 
 def call(world: World, *args: str) -> Invoked:
     return CliRunner(catch_exceptions=False).invoke(why, args, obj=App(world))
 
 
-def ask(world: World, *args: str) -> dict[str, object]:
+def ask_json(world: World, *args: str) -> dict[str, object]:
     return json.loads(call(world, *args, "--json").stdout)
 
 
-def says(world: World, *lines: str) -> None:
+def append_log(world: World, *lines: str) -> None:
     with world.run.main_log.open("a") as log:
         log.write("".join(f"{line}\n" for line in lines))
 
 
-def test_a_crash_is_told_with_place_proof_and_what_to_do(world: World) -> None:
+def test_crash_shows_place_evidence_and_remedy(world: World) -> None:
     attempt = world.began("12_1.0")
-    says(world, *(f"[node002:3]: {line}" for line in real("tr1-13b-ecc.txt").splitlines()), f"[node001:0]: {LOST}")
+    append_log(
+        world, *(f"[node002:3]: {line}" for line in real("tr1-13b-ecc.txt").splitlines()), f"[node001:0]: {LOST}"
+    )
     world.exited(attempt, 1)
     lines = call(world, "gpt").stdout.splitlines()
     assert lines[:3] == [
@@ -94,28 +96,28 @@ def test_a_crash_is_told_with_place_proof_and_what_to_do(world: World) -> None:
     assert lines[11] == "         opsctl release gpt --exclude node002"
 
 
-def test_the_next_crash_on_the_same_node_says_so(world: World) -> None:
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
-    world.exited(_crashed(world, "12_2.0", "tr1-13b-out-of-memory-at-barrier.txt"), 1)
-    fields = ask(world, "gpt")
+def test_second_crash_on_the_same_node_is_noted(world: World) -> None:
+    world.exited(_crash_attempt(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
+    world.exited(_crash_attempt(world, "12_2.0", "tr1-13b-out-of-memory-at-barrier.txt"), 1)
+    fields = ask_json(world, "gpt")
     assert (fields["attempt"], fields["cause"], fields["node"]) == ("12_2.0", "gpu-memory-taken", "node002")
     assert fields["also"] == ["the same node ended 12_1.0: uncorrectable memory error of a GPU"]
 
 
-def test_an_earlier_task_is_told_from_its_own_part_of_the_log(world: World) -> None:
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
-    world.exited(_crashed(world, "12_2.0", "tr1-13b-bus-error.txt"), 1)
-    assert ask(world, "gpt", "--task", "1")["cause"] == "gpu-ecc"
-    assert ask(world, "gpt", "--task", "2")["cause"] == "shared-memory-full"
+def test_earlier_task_has_its_own_part_of_the_log(world: World) -> None:
+    world.exited(_crash_attempt(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
+    world.exited(_crash_attempt(world, "12_2.0", "tr1-13b-bus-error.txt"), 1)
+    assert ask_json(world, "gpt", "--task", "1")["cause"] == "gpu-ecc"
+    assert ask_json(world, "gpt", "--task", "2")["cause"] == "shared-memory-full"
 
 
-def _crashed(world: World, name: str, corpus: str, **more: str) -> Attempt:
-    """An attempt that began when main_log was as long as it is."""
+def _crash_attempt(world: World, name: str, corpus: str, **more: str) -> Attempt:
+    """Start an attempt whose part of main_log begins at the present end of the log, and log a crash."""
     attempt = world.began(name, **more)  # type: ignore[arg-type]  # handed on
     log = world.run.main_log
     start = json.loads(attempt.start.read_text()) | {"main_log": log.stat().st_size if log.exists() else 0}
     attempt.start.write_text(json.dumps(start))
-    says(world, *(f"[node002:3]: {line}" for line in real(corpus).splitlines()))
+    append_log(world, *(f"[node002:3]: {line}" for line in real(corpus).splitlines()))
     return attempt
 
 
@@ -130,12 +132,12 @@ def _crashed(world: World, name: str, corpus: str, **more: str) -> Attempt:
         (TrainerStop.MEMORY, "memory"),
     ],
 )
-def test_the_trainers_own_word_needs_no_log(world: World, reason: TrainerStop, kind: str) -> None:
+def test_stop_reason_of_the_trainer_needs_no_log(world: World, reason: TrainerStop, kind: str) -> None:
     attempt = world.began()
-    says(world, f"[node001:0]: {LOST}")
+    append_log(world, f"[node001:0]: {LOST}")
     world.left(attempt, reason)
     world.exited(attempt, 0)
-    assert ask(world, "gpt")["kind"] == kind
+    assert ask_json(world, "gpt")["kind"] == kind
 
 
 @pytest.mark.parametrize(
@@ -148,22 +150,22 @@ def test_the_trainers_own_word_needs_no_log(world: World, reason: TrainerStop, k
         (JobState.FAILED, "unknown"),
     ],
 )
-def test_slurms_word_is_taken_where_no_log_explains_more(world: World, state: JobState, kind: str) -> None:
+def test_slurm_state_is_used_without_a_log(world: World, state: JobState, kind: str) -> None:
     attempt = world.began()
     world.row((1,), state)
-    assert ask(world, "gpt")["kind"] == kind
+    assert ask_json(world, "gpt")["kind"] == kind
     finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1])
     world.queue.rows.clear()
-    assert ask(world, "gpt")["kind"] == kind
+    assert ask_json(world, "gpt")["kind"] == kind
 
 
-def test_what_the_guard_saw_and_did_when_it_finalized_a_attempt_is_told_with_it(world: World) -> None:
+def test_actions_of_the_guard_are_shown(world: World) -> None:
     world.queue.states["node001"] = "DOWN+NOT_RESPONDING"
     attempt = world.began("12_1.0", nodes="node[001-002]")
     world.row((1,), JobState.NODE_FAIL, end=world.clock.now() + timedelta(minutes=1))
     finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1], care=care_of(world))
     world.queue.states.clear()
-    fields = ask(world, "gpt")
+    fields = ask_json(world, "gpt")
     assert (fields["says"], fields["node"]) == ("Slurm lost a node", "node001")
     excluded = "excluded node001 for queued tasks and later launches, until 2026-03-04 12:00 UTC"
     assert fields["done"] == [excluded]
@@ -173,30 +175,30 @@ def test_what_the_guard_saw_and_did_when_it_finalized_a_attempt_is_told_with_it(
     assert "opsctl release" not in text
 
 
-def test_a_task_that_opsctl_cancelled_because_it_hung_was_not_cancelled_by_somebody(world: World) -> None:
+def test_hung_attempt_is_not_shown_as_cancelled(world: World) -> None:
     attempt = world.began()
     request_stop(world.run, attempt, StopKind.HUNG, "12_1.0 hangs")
     world.row((1,), JobState.CANCELLED)
-    assert ask(world, "gpt")["cause"] == "hang"
+    assert ask_json(world, "gpt")["cause"] == "hang"
     finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1])
-    assert ask(world, "gpt")["says"] == "the attempt hung"
+    assert ask_json(world, "gpt")["says"] == "the attempt hung"
 
 
-def test_where_slurm_does_not_answer_the_log_still_tells(world: World) -> None:
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
+def test_cause_is_found_without_slurm(world: World) -> None:
+    world.exited(_crash_attempt(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
     world.queue.breaks_after = 0
-    assert ask(world, "gpt")["cause"] == "gpu-ecc"
+    assert ask_json(world, "gpt")["cause"] == "gpu-ecc"
 
 
-def test_what_main_log_lost_is_read_from_the_ranks_own_log(world: World) -> None:
+def test_rank_log_supplies_lines_main_log_lost(world: World) -> None:
     attempt = world.began()
     (world.run.attempt_logs(attempt.name) / "node002-3.log").write_text(real("tr1-13b-ecc.txt"))
     world.exited(attempt, 1)
-    fields = ask(world, "gpt")
+    fields = ask_json(world, "gpt")
     assert (fields["cause"], fields["node"], fields["rank"]) == ("gpu-ecc", "node002", 3)
 
 
-def test_a_attempt_that_goes_on_has_no_end(world: World) -> None:
+def test_running_attempt_has_no_cause(world: World) -> None:
     world.began()
     world.row((1,), JobState.RUNNING)
     with pytest.raises(InputError, match="gpt: no attempt has ended"):
@@ -205,8 +207,8 @@ def test_a_attempt_that_goes_on_has_no_end(world: World) -> None:
         call(world, "gpt", "--task", "7")
 
 
-def looked(world: World, node: str, evidence: str = "") -> None:
-    """Somebody looks at a node now."""
+def check_node(world: World, node: str, evidence: str = "") -> None:
+    """Store a health check of `node`, made now."""
     at = world.clock.now()
     rows = (CheckResult(check="remapped_rows", severity=Severity.DEGRADED, evidence=evidence),) if evidence else ()
     health = Health.DEGRADED if evidence else Health.HEALTHY
@@ -214,23 +216,23 @@ def looked(world: World, node: str, evidence: str = "") -> None:
     App(world).history.save([(NodeSnapshot(node=node, at=at), verdict)], baseline_hours=24)
 
 
-def test_what_health_knew_of_the_first_causes_node_is_told_beside_it(world: World) -> None:
-    looked(world, "node002", "1 row pending")
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1, after=3 * 3600)
-    assert ask(world, "gpt")["also"] == [
+def test_earlier_findings_of_the_node_are_shown(world: World) -> None:
+    check_node(world, "node002", "1 row pending")
+    world.exited(_crash_attempt(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1, after=3 * 3600)
+    assert ask_json(world, "gpt")["also"] == [
         "node002 has had 1 finding (remapped_rows 1) in the 28 days before",
         "node002 was already degraded, at the check 3h before: remapped_rows: 1 row pending",
     ]
     assert "  also   node002 has had 1 finding" in call(world, "gpt").stdout
 
 
-def test_where_no_log_names_a_cause_the_nodes_of_that_attempt_are_told_of(world: World) -> None:
+def test_crash_without_cause_shows_health_of_its_nodes(world: World) -> None:
     for node, evidence in (("node001", ""), ("node003", "1 row pending"), ("node004", "1 row pending")):
-        looked(world, node, evidence)
+        check_node(world, node, evidence)
     attempt = world.began("12_1.0", nodes="node[001-003]")
-    says(world, "nothing to see")
+    append_log(world, "nothing to see")
     world.exited(attempt, 1, after=600)
-    fields = ask(world, "gpt")
+    fields = ask_json(world, "gpt")
     assert (fields["cause"], fields["suspects"]) == ("nothing", [])
     assert fields["also"] == [
         "node003 was already degraded, at the check 10m before: remapped_rows: 1 row pending",
@@ -239,14 +241,14 @@ def test_where_no_log_names_a_cause_the_nodes_of_that_attempt_are_told_of(world:
     ]
 
 
-def test_a_history_that_cannot_be_read_leaves_the_cause_as_it_was(world: World) -> None:
-    looked(world, "node002", "1 row pending")
+def test_unreadable_history_keeps_the_cause(world: World) -> None:
+    check_node(world, "node002", "1 row pending")
     path = world.run.path.parent / ".site" / "nodes" / "node" / "node002.json"
     path.write_text(path.read_text().replace('"at":', '"at":"x","not":'))
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1)
-    assert ask(world, "gpt")["cause"] == "gpu-ecc"
+    world.exited(_crash_attempt(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1)
+    assert ask_json(world, "gpt")["cause"] == "gpu-ecc"
     path.write_text('{"node":"node002","incidents":[' + json.dumps(BROKEN) + "]}")
-    fields = ask(world, "gpt")
+    fields = ask_json(world, "gpt")
     assert fields["cause"] == "gpu-ecc"
     assert "cannot be read" in fields["also"][0]  # type: ignore[index]  # a list
 
@@ -254,12 +256,12 @@ def test_a_history_that_cannot_be_read_leaves_the_cause_as_it_was(world: World) 
 BROKEN = {"at": "x", "last": None, "count": 1, "node": "n", "check": "", "severity": "", "evidence": ""}
 
 
-def test_a_log_alone(world: World, log: Log) -> None:
+def test_log_without_a_train(world: World, log: Log) -> None:
     log.steps(1, 2).say(41, real("tr1-13b-ecc.txt"))
     assert call(world, "--log", str(log.write())).stdout.startswith(
         "gpu: uncorrectable memory error of a GPU\n  where  node r10i0n5"
     )
 
 
-def test_a_train_or_a_log(world: World) -> None:
+def test_train_and_log_are_exclusive(world: World) -> None:
     assert "not both" in call(world).output
