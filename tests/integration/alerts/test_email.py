@@ -35,7 +35,7 @@ def failure(email, message=MESSAGE):
 def test_the_evening_of_the_chronicles(site, by_mail, mail_server):
     world = site({"mail": by_mail})
     for mark in ".CCCCCC..":
-        world.see(mark, key="slurm_status/gpt")
+        world.record(mark, key="slurm_status/gpt")
         dispatch.send_alerts(world.alerting)
         world.clock.forward(minutes=10)
     assert mail_server.subjects == [
@@ -58,7 +58,7 @@ def test_what_is_not_ascii_and_a_lone_dot_arrive(mail_server):
 def test_a_server_that_is_down_is_tried_again(site, by_mail, port):
     server = MailServer()
     world = site({"mail": {**by_mail, "port": port}})
-    world.see("C")
+    world.record("C")
     [attempt] = dispatch.send_alerts(world.alerting)
     assert attempt.error.message == f"127.0.0.1:{port}: [Errno 111] Connection refused"
     assert dispatch.send_alerts(world.alerting) == []  # it is not yet time
@@ -106,7 +106,7 @@ def test_a_refused_recipient_goes_to_the_fallback_at_once(site, by_mail, mail_se
     world = site(
         {"mail": by_mail, "file": {"kind": "file", "path": str(tmp_path / "told")}}, routes=({"channels": ("mail",)},)
     )
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     dispatch.send_alerts(world.alerting)
     assert (tmp_path / "told").read_text().count("CRITICAL: hang/gpt: it is critical") == 1
@@ -118,7 +118,7 @@ def test_what_is_undelivered_for_an_hour_goes_to_the_fallback(site, by_mail, por
         {"mail": {**by_mail, "port": port}, "file": {"kind": "file", "path": str(tmp_path / "told")}},
         routes=({"channels": ("mail",)},),
     )
-    world.see("C")
+    world.record("C")
     for _ in range(11):
         dispatch.send_alerts(world.alerting)
         assert not (tmp_path / "told").exists()
@@ -136,7 +136,7 @@ def test_the_hour_until_the_fallback_begins_when_the_quiet_hours_end(site, by_ma
         time_zone="UTC",
         warning_looks=1,
     )
-    world.see("w")
+    world.record("w")
     for _ in range(9):  # the last at 07:52
         dispatch.send_alerts(world.alerting)
         assert not (tmp_path / "told").exists()
@@ -175,7 +175,7 @@ def test_a_server_that_hangs_up_after_the_mail_was_said_may_have_got_it(liar):
 def test_it_is_sent_again_under_the_same_id_and_the_journal_says_so(site, by_mail, liar, mail_server):
     server = liar(*GREETING, None)
     world = site({"mail": {**by_mail, "port": server.port}})
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     world.rules = site({"mail": by_mail}).rules
     world.clock.forward(minutes=1)
@@ -239,7 +239,7 @@ def test_a_password_is_neither_in_the_arguments_nor_in_the_journal(site, by_mail
     mail_server.answers["DATA"] = "554 hunter2 is not what I like to hear"
     monkeypatch.setenv("SMTP_PASSWORD", "hunter2")
     world = site({"mail": {**by_mail, "password": "$SMTP_PASSWORD"}})
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     for path in filter(os.path.isfile, world.site.alerts.rglob("*")):
         assert "hunter2" not in path.read_text()

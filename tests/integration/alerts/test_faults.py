@@ -64,7 +64,7 @@ def read_only(place, *, yes):
 def cycles(world, marks):
     """So many looks, each with its alerts."""
     for mark in marks:
-        world.see(mark)
+        world.record(mark)
         dispatch.send_alerts(world.alerting)
         world.clock.forward(minutes=10)
 
@@ -103,7 +103,7 @@ def test_a_directory_that_becomes_read_only_keeps_nothing_from_being_told(world,
 
 def test_what_waits_in_a_directory_that_became_read_only_is_told_once(world, small_disk, out):
     cycles(world, ".")
-    world.see("C")
+    world.record("C")
     read_only(small_disk, yes=True)
     cycles(world, "CC")
     read_only(small_disk, yes=False)
@@ -128,7 +128,7 @@ def test_where_nothing_can_be_written_at_all_the_cycle_is_told(world, small_disk
     read_only(small_disk, yes=True)
     world.spare.path.write_text("in the way")
     with pytest.raises(RunDirError):
-        world.see("C")
+        world.record("C")
 
 
 RECORD = """
@@ -146,7 +146,7 @@ world = World(
 told = []
 for mark in "CC..CC..":
     for train in range(5):
-        told += world.see(mark, key=f"hang/{train}")
+        told += world.record(mark, key=f"hang/{train}")
     dispatch.send_alerts(world.alerting)
 print(json.dumps(told))
 """
@@ -171,14 +171,14 @@ class Dies(BaseException):
 
 
 def test_one_that_dies_after_recording_leaves_it_to_the_next(world, out):
-    world.see("C")
+    world.record("C")
     assert told(out) == []
     cycles(world, "C")
     assert told(out) == [CRITICAL]
 
 
 def test_one_that_dies_between_outbox_and_ledger_doubles_nothing(world, out, monkeypatch):
-    world.see("C")
+    world.record("C")
     with monkeypatch.context() as patched:
         patched.setattr("opsctl.alerts.ledger.dump", lambda state: (_ for _ in ()).throw(Dies))
         with pytest.raises(Dies):
@@ -207,7 +207,7 @@ def test_one_that_dies_while_putting_a_batch_into_the_outbox_loses_and_doubles_n
 
 
 def test_one_that_dies_after_sending_sends_again_and_the_journal_says_so(world, out, monkeypatch):
-    world.see("C")
+    world.record("C")
     write = Outbox._try_to_write
 
     def dies(outbox, path, item):
@@ -225,7 +225,7 @@ def test_one_that_dies_after_sending_sends_again_and_the_journal_says_so(world, 
 
 
 def test_one_that_dies_after_noting_that_it_was_taken_does_not_send_again(world, out, monkeypatch):
-    world.see("C")
+    world.record("C")
     with monkeypatch.context() as patched:
         patched.setattr(Outbox, "_archive", lambda *_, **__: (_ for _ in ()).throw(Dies))
         with pytest.raises(Dies):
@@ -260,7 +260,7 @@ def test_of_a_storm_each_end_is_told_in_its_thread(site, by_mail, mail_server):
 
 def test_a_channel_that_was_taken_out_of_the_settings_leaves_its_messages_to_another(site, out, tmp_path):
     world = site({"gone": {"kind": "file", "path": "/not/there"}})
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     world.rules = site({"file": {"kind": "file", "path": str(out)}}).rules
     world.clock.forward(hours=2)

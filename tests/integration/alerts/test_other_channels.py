@@ -71,7 +71,7 @@ def test_a_file_in_a_place_that_is_not_there(tmp_path):
 
 def test_the_terminal(site, capsys):
     world = site({"here": {"kind": "stdout"}})
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     assert capsys.readouterr().out.splitlines()[0] == "2026-01-01 00:00:00 [opsctl] CRITICAL: hang/gpt: it is critical"
 
@@ -82,7 +82,7 @@ def test_a_terminal_that_is_gone_loses_nothing(site, monkeypatch):
             raise BrokenPipeError(32, "Broken pipe")
 
     world = site({"here": {"kind": "stdout"}})
-    world.see("C")
+    world.record("C")
     monkeypatch.setattr("sys.stdout", Gone())
     [attempt] = dispatch.send_alerts(world.alerting)
     assert attempt.error.message == "stdout: Broken pipe"
@@ -117,7 +117,7 @@ def test_a_ping_to_nowhere():
 def test_a_channel_with_a_bug_loses_nothing_and_says_nothing_secret(site, monkeypatch, tmp_path):
     monkeypatch.setitem(CHANNELS, "stdout", f"{__name__}:Buggy")
     world = site({"here": {"kind": "stdout"}, "file": {"kind": "file", "path": str(tmp_path / "told")}})
-    world.see("C")
+    world.record("C")
     attempts = {send_alert.item.channel: send_alert.error for send_alert in dispatch.send_alerts(world.alerting)}
     assert attempts["here"].message == "bug in this channel: ZeroDivisionError"
     assert attempts["file"] is None

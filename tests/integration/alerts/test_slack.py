@@ -127,7 +127,7 @@ def test_a_bot_tells_in_a_thread_how_it_goes_on_and_shows_it_in_the_channel(site
     world = site({"team": bot(web)})
     web.answers = [says(ok=True, ts="1700000000.000100"), says(ok=True, ts="1700000000.000200")]
     for mark in "C.":
-        world.see(mark)
+        world.record(mark)
         dispatch.send_alerts(world.alerting)
     first, second = web.bodies
     assert "thread_ts" not in first
@@ -138,7 +138,7 @@ def test_a_bot_tells_in_a_thread_how_it_goes_on_and_shows_it_in_the_channel(site
 def test_an_alert_that_met_all_of_it_arrives_once(site, web):
     world = site({"team": webhook(web)})
     web.answers = [(429, {"Retry-After": "600"}, b""), (500, {}, b""), (200, {}, b"<html>"), (200, {}, b"ok")]
-    world.see("C")
+    world.record("C")
     for _ in range(60):
         dispatch.send_alerts(world.alerting)
         world.clock.forward(minutes=1)
@@ -150,7 +150,7 @@ def test_the_fallback_does_not_wait_for_what_another_channel_asked_for(site, web
     file = {"kind": "file", "path": str(tmp_path / "told")}
     world = site({"team": webhook(web), "file": file}, routes=({"channels": ("team",)},))
     web.answers = [(429, {"Retry-After": "7000"}, b"")]
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     world.clock.forward(hours=1)
     dispatch.send_alerts(world.alerting)
@@ -160,7 +160,7 @@ def test_the_fallback_does_not_wait_for_what_another_channel_asked_for(site, web
 def test_retry_after_is_kept_over_processes(site, web):
     world = site({"team": webhook(web)})
     web.answers = [(429, {"Retry-After": "600"}, b""), (200, {}, b"ok")]
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     world.clock.forward(seconds=599)
     assert dispatch.send_alerts(world.alerting) == []

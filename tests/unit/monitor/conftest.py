@@ -1,5 +1,5 @@
 """Fixtures of the guard, for tests of what calls it."""
 
-from tests.unit.guard.conftest import checkpoint, world
+from tests.unit.guard.conftest import checkpoint, train
 
-__all__ = ["checkpoint", "world"]
+__all__ = ["checkpoint", "train"]
