@@ -1,4 +1,4 @@
-"""A crontab of a test's own, real programs, and a clock that is set by hand."""
+"""A site with its own crontab, real programs and a fake clock."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NOON = datetime(2026, 3, 2, 12, 0, 3, tzinfo=UTC)
 
 
 @dataclass
-class CronWorld:
+class CronSite:
     path: Path
     settings: dict[str, Any] = field(default_factory=dict)
     clock: FakeClock = field(default_factory=lambda: FakeClock(NOON))
-    said: list[str] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.directory = self.path / "cron"
@@ -39,7 +39,12 @@ class CronWorld:
         )
         env = {**os.environ, "HERE": str(self.path), "HOME": str(self.path)}
         return CronContext(
-            place=self.place, settings=settings, clock=self.clock, env=env, trust_parents=True, report=self.said.append
+            place=self.place,
+            settings=settings,
+            clock=self.clock,
+            env=env,
+            trust_parents=True,
+            report=self.reports.append,
         )
 
     def crontab(self, text: str) -> None:
@@ -53,7 +58,7 @@ class CronWorld:
         return path
 
     def tick(self, *, after: float = 0, slot: datetime | None = None) -> dict[str, EntryRun]:
-        """One tick, so many seconds after the last one."""
+        """Run one tick, `after` seconds after the previous tick."""
         self.clock.time += timedelta(seconds=after)
         self.place.create()
         return TickRunner(cron=self.cron, slot=slot).run()
@@ -62,11 +67,11 @@ class CronWorld:
     def ledger(self) -> RunHistory:
         return read_ledger(self.place)
 
-    def printed(self, ran: EntryRun) -> str:
+    def read_output(self, ran: EntryRun) -> str:
         return (self.place.output / ran.output).read_text() if ran.output else ""
 
     @property
-    def wrote(self) -> list[str]:
+    def log_lines(self) -> list[str]:
         """Lines that entries appended to $HERE/log."""
         log = self.path / "log"
         return log.read_text().splitlines() if log.exists() else []
