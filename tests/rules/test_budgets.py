@@ -28,7 +28,7 @@ def list_functions() -> list[tuple[Path, ast.FunctionDef]]:
 
 
 def count_body_lines(function: ast.FunctionDef) -> int:
-    """Count the lines below signature and docstring: of a command, those are its options and its help."""
+    """Count the lines below signature and docstring; the options and help of a command do not count."""
     body = function.body[1:] if ast.get_docstring(function) is not None else function.body
     return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
 

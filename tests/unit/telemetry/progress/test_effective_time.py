@@ -1,4 +1,4 @@
-"""Where the time of a train went. `pytest tests/unit/report`"""
+"""Shares of a train's time by cause. `pytest tests/unit/report`"""
 
 from __future__ import annotations
 
@@ -19,15 +19,20 @@ def spent(report: Report) -> dict[str, float]:
 
 
 ROUGH = {
-    "queue": 660, "start-up": 240, "training": 1500, "done twice": 500, "checkpoints": 70, "hang until noticed": 300,
+    "queue": 660,
+    "start-up": 240,
+    "training": 1500,
+    "done twice": 500,
+    "checkpoints": 70,
+    "hang until noticed": 300,
     "slow steps": 50,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("stamps", [True, False])
 def test_every_second_of_a_rough_train_has_a_cause(tmp_path: Path, stamps: bool) -> None:
     train = make_rough_train(tmp_path, stamps=stamps)
-    if not stamps:  # then it counts when the ranks last spoke
+    if not stamps:  # the last output of the ranks counts instead
         log = train.run.attempt_logs("7_1.0") / "node001-3.log"
         log.parent.mkdir(parents=True)
         log.touch()
@@ -65,7 +70,7 @@ def test_since_cuts_the_window_but_not_the_history(tmp_path: Path) -> None:
     assert [attempt.attempt for attempt in report.attempts] == ["7_2.0"]
 
 
-def test_held_queued_and_nothing_queued_are_three_things(tmp_path: Path) -> None:
+def test_held_queued_and_nothing_queued_differ(tmp_path: Path) -> None:
     train = Train(tmp_path)
     train.submit(0, tasks=2)
     train.start(0, "7_1.0")
