@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CODE = [path for package in ("opsctl", "trainer", "watchdogs") for path in sorted((ROOT / package).rglob("*.py"))]
-ALL_CODE = [*CODE, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
+
+
+def list_modules(*folders: str) -> list[Path]:
+    modules = []
+    for folder in folders:
+        modules += sorted((ROOT / folder).rglob("*.py"))
+    return modules
+
+
+CODE = list_modules("opsctl", "trainer", "watchdogs")
+ALL_CODE = [*CODE, *list_modules("tests", "benchmarks")]
 
 
 def count_lines(path: Path) -> int:

@@ -1,12 +1,13 @@
-"""Broken trains of tests/corpus/preflight: an example, what is changed of it and of the facts, and what must be found.
+"""Broken trains of tests/corpus/preflight: an example, changes to the example and to the facts, expected problems.
 
-A file holds `[[case]]` tables: `name`, `of` (the example; gpt-176b if absent), `finds` (level, check, part of what is
-said), `after`, and the changes by dotted path: `[case.set]` of the train's TOML, `[case.flags]` of its command (""
-takes one out), `[case.facts]`, and `[case.nodes]`: nodes and their state.
+A file holds `[[case]]` tables: `name`, `of` (the example, by default gpt-176b), `finds` (level, check, part of the
+message), `after`, and changes by dotted path: `[case.set]` to the train's TOML, `[case.flags]` to its command (""
+removes a flag), `[case.facts]`, and `[case.nodes]`: nodes and their state.
 """
 
 from __future__ import annotations
 
+import itertools
 import tomllib
 from copy import deepcopy
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Case:
         for path, value in self.given.get("set", {}).items():
             put(fields, path, value)
         if "command" in fields:
-            fields["command"] = changed(fields["command"], self.given.get("flags", {}))
+            fields["command"] = change_flags(fields["command"], self.given.get("flags", {}))
         train = parse(TrainSettings, fields, self.name, extra=find_trainer_problems(fields, layout=False))
         spec = job_spec(train, SiteSettings(root="/trains"), after=self.given.get("after", ""))
         return LaunchRequest(train=train, spec=spec, recipe=read_recipe(train))
@@ -55,21 +56,25 @@ class Case:
         return judge(CHECKS.items(), self.order(), facts(fields, self.given.get("nodes", {})))
 
 
-def facts(given: dict[str, Any], states: dict[str, str]) -> Facts:
-    """Nodes stand folded in the files."""
-    if cluster := given.get("cluster"):
-        cluster["members"] = [node for nodes in cluster["members"] for node in expand(nodes)]
-        cluster["nodes"] = [
-            {"name": node, "state": "IDLE", "address": node} for nodes in cluster["nodes"] for node in expand(nodes)
-        ]
+def facts(fields: dict[str, Any], states: dict[str, str]) -> Facts:
+    """Return the facts, with the folded node lists of the file expanded."""
+    cluster = fields.get("cluster")
+    if cluster:
+        cluster["members"] = expand_all(cluster["members"])
+        names = expand_all(cluster["nodes"])
+        cluster["nodes"] = [{"name": name, "state": "IDLE", "address": name} for name in names]
         for nodes, state in states.items():
             for node in cluster["nodes"]:
                 node["state"] = state if node["name"] in expand(nodes) else node["state"]
-    return FACTS.validate_python(given)
+    return FACTS.validate_python(fields)
+
+
+def expand_all(node_lists: list[str]) -> list[str]:
+    return list(itertools.chain.from_iterable(expand(nodes) for nodes in node_lists))
 
 
 def put(fields: dict[str, Any], path: str, value: Any) -> None:
-    """Set what lies at the dotted path; none there, where the value is "none"."""
+    """Set the value at the dotted path; "none" removes the key."""
     *tables, key = path.split(".")
     for table in tables:
         fields = fields.setdefault(table, {})
@@ -79,8 +84,8 @@ def put(fields: dict[str, Any], path: str, value: Any) -> None:
         fields[key] = value
 
 
-def changed(command: list[str], flags: dict[str, str]) -> list[str]:
-    """A flag's value is all that stands up to the next flag."""
+def change_flags(command: list[str], flags: dict[str, str]) -> list[str]:
+    """Replace flags of a command; the value of a flag extends to the next flag."""
     words = list(command)
     for flag, value in flags.items():
         if flag in words:
@@ -92,8 +97,9 @@ def changed(command: list[str], flags: dict[str, str]) -> list[str]:
 
 
 def cases() -> list[Case]:
-    found = []
+    results = []
     for path in sorted(CORPUS.glob("*.toml")):
         if path.name != "facts.toml":
-            found += [Case(name=load["name"], given=load) for load in tomllib.loads(path.read_text())["case"]]
-    return found
+            tables = tomllib.loads(path.read_text())["case"]
+            results += [Case(name=table["name"], given=table) for table in tables]
+    return results

@@ -1,4 +1,4 @@
-"""The prequel's rows as what they measured."""
+"""The measured rows of the prequel."""
 
 import csv
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Row:
     note: str
     printed: str
     billions: int
-    """As the document has it."""
+    """The size that the document prints."""
 
 
 @cache
@@ -40,7 +40,7 @@ def rows() -> tuple[Row, ...]:
 
 @cache
 def distinct() -> tuple[Row, ...]:
-    """The timed rows; what the document prints again in a later table counts once."""
+    """Return the timed rows; a row that a later table repeats counts once."""
     first_rows = {}
     for row in rows():
         if row.seconds:

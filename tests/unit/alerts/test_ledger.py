@@ -195,8 +195,8 @@ def test_sent_transition_is_journalled(world):
 
 
 def test_long_or_invalid_text_is_cut(world):
-    rubbish = "\x00\x1b[31m\udcff\ud800<&>" + "x" * 5000
-    world.record("C", summary="a\nb", evidence=(rubbish,) * 500)
+    garbage = "\x00\x1b[31m\udcff\ud800<&>" + "x" * 5000
+    world.record("C", summary="a\nb", evidence=(garbage,) * 500)
     entry = world.ledger.levels()["hang/gpt"]
     assert entry.finding.summary == "a b"
     assert len(entry.finding.evidence) == 101
@@ -251,11 +251,11 @@ def test_clock_that_was_ahead_delays_no_repeat(world):
 
 @pytest.mark.parametrize("skew", [90, -90, 86400])
 def test_skewed_clocks_neither_lose_nor_duplicate(tmp_path, skew):
-    here, there = World(tmp_path), World(tmp_path, clock=Clock())
-    there.clock.forward(seconds=skew)
+    first_world, second_world = World(tmp_path), World(tmp_path, clock=Clock())
+    second_world.clock.forward(seconds=skew)
     changes = []
     for cycle in range(12):
-        for world in (here, there):
+        for world in (first_world, second_world):
             changes += world.record("C" if cycle < 6 else ".")
             world.clock.forward(minutes=5)
     assert changes[0] == ".>C"

@@ -217,21 +217,26 @@ def test_queue_is_delivered_by_a_single_process(channel):
 def test_item_in_both_outboxes_is_sent_once(world, first):
     world.site.create()
     channels = {name: FakeChannel(getattr(world, name), world.clock) for name in ("site", "spare")}
-    here, there = (channels.pop(first), *channels.values())
-    here.outbox, there.outbox = (
-        replace(here.outbox, other=there.outbox),
-        replace(there.outbox, other=here.outbox),
+    first_channel, second_channel = (channels.pop(first), *channels.values())
+    first_channel.outbox, second_channel.outbox = (
+        replace(first_channel.outbox, other=second_channel.outbox),
+        replace(second_channel.outbox, other=first_channel.outbox),
     )
-    for channel in (here, there):
+    for channel in (first_channel, second_channel):
         channel.put(1, "a.1")
 
     def flush_other(item):
-        there.flush()
-        return here.deliver(item)
+        second_channel.flush()
+        return first_channel.deliver(item)
 
-    here.outbox.flush("mail", flush_other, lambda item: "")
-    there.flush()
-    assert (here.sent, there.sent, here.waiting, there.waiting) == (["a.1"], [], [], [])
+    first_channel.outbox.flush("mail", flush_other, lambda item: "")
+    second_channel.flush()
+    assert (first_channel.sent, second_channel.sent, first_channel.waiting, second_channel.waiting) == (
+        ["a.1"],
+        [],
+        [],
+        [],
+    )
 
 
 def test_lost_lease_stops_delivery(channel):

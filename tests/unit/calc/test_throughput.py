@@ -49,9 +49,9 @@ def test_145m_samples_left_take_82_tasks_of_20_hours() -> None:
     rate = 784 / 32
     assert rate == 24.5
     steps = 145_000_000 / 784
-    left = throughput.time_left(steps=round(steps), step_s=32, attempt_s=20 * HOUR, waits_s=[4 * HOUR])
-    assert left.training / (20 * HOUR) == pytest.approx(82, abs=0.3)
-    assert left.likely / (24 * HOUR) == pytest.approx(82, abs=0.5)
+    remaining = throughput.time_left(steps=round(steps), step_s=32, attempt_s=20 * HOUR, waits_s=[4 * HOUR])
+    assert remaining.training / (20 * HOUR) == pytest.approx(82, abs=0.3)
+    assert remaining.likely / (24 * HOUR) == pytest.approx(82, abs=0.5)
     for faster, days in ((2, 41), (4, 20.5)):
         assert throughput.time_left(steps=round(steps), step_s=32 / faster).training / (20 * HOUR) == pytest.approx(
             days, abs=0.2
@@ -131,27 +131,27 @@ def test_unknown_accelerator_lists_the_known_ones() -> None:
 
 
 def test_time_left_without_a_limit_is_the_time_of_the_steps() -> None:
-    left = throughput.time_left(steps=100, step_s=36)
-    assert (left.likely, left.early, left.late, left.attempts) == (HOUR, HOUR, HOUR, 0)
+    remaining = throughput.time_left(steps=100, step_s=36)
+    assert (remaining.likely, remaining.early, remaining.late, remaining.attempts) == (HOUR, HOUR, HOUR, 0)
 
 
 def test_later_tasks_add_start_up_and_waits() -> None:
     # 45 h of steps in tasks of 20 h with a start-up of half an hour: two more tasks after the running one
-    left = throughput.time_left(
+    remaining = throughput.time_left(
         steps=1620, step_s=100, attempt_s=20 * HOUR, start_up_s=HOUR / 2, waits_s=[HOUR, 3 * HOUR]
     )
-    assert left.training == 45 * HOUR
-    assert left.attempts == 2
-    assert left.likely == (45 + 2 * 0.5 + 2 * 2) * HOUR
-    assert left.early < left.likely < left.late
-    assert left.early >= (45 + 1 + 2) * HOUR
+    assert remaining.training == 45 * HOUR
+    assert remaining.attempts == 2
+    assert remaining.likely == (45 + 2 * 0.5 + 2 * 2) * HOUR
+    assert remaining.early < remaining.likely < remaining.late
+    assert remaining.early >= (45 + 1 + 2) * HOUR
 
 
 def test_two_waits_spread_by_root_two() -> None:
-    left = throughput.time_left(steps=45, step_s=HOUR, attempt_s=20 * HOUR, waits_s=[3 * HOUR, 5 * HOUR])
+    remaining = throughput.time_left(steps=45, step_s=HOUR, attempt_s=20 * HOUR, waits_s=[3 * HOUR, 5 * HOUR])
     spread = 1.28155 * 2**0.5 * HOUR
-    assert left.early == pytest.approx((45 + 8) * HOUR - spread, rel=1e-5)
-    assert left.late == pytest.approx((45 + 8) * HOUR + spread, rel=1e-5)
+    assert remaining.early == pytest.approx((45 + 8) * HOUR - spread, rel=1e-5)
+    assert remaining.late == pytest.approx((45 + 8) * HOUR + spread, rel=1e-5)
 
 
 def test_finished_train_has_nothing_left() -> None:

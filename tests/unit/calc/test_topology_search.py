@@ -80,8 +80,8 @@ def test_replica_of_96_gpus_fits_four_times_on_384() -> None:
 
 def test_gib_of_gpu_memory_decides() -> None:
     needs = judge(BLOOM, NODES, CHOSEN, batch=2048).memory_gib
-    for there, fits in ((needs - 1, False), (needs + 1, True)):
-        cluster = replace(NODES, gpu=replace(NODES.gpu, memory_gb=there))
+    for memory_gb, fits in ((needs - 1, False), (needs + 1, True)):
+        cluster = replace(NODES, gpu=replace(NODES.gpu, memory_gb=memory_gb))
         assert (judge(BLOOM, cluster, CHOSEN, batch=2048).problems == ()) is fits
 
 

@@ -29,7 +29,7 @@ def complete(words: str, site: Path) -> list[str]:
         "OPSCTL_SITE": str(site),
         "_OPSCTL_COMPLETE": "bash_complete",
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", "from opsctl.cli import cli; cli(prog_name='opsctl')"],
         env=env,
         capture_output=True,
@@ -37,8 +37,8 @@ def complete(words: str, site: Path) -> list[str]:
         timeout=250,
         check=True,
     )
-    assert done.stderr == ""
-    return [line.partition(",")[2] for line in done.stdout.splitlines() if line.startswith("plain,")]
+    assert result.stderr == ""
+    return [line.partition(",")[2] for line in result.stdout.splitlines() if line.startswith("plain,")]
 
 
 @pytest.mark.parametrize("words", ["status gp", "cancel gp", "checkpoint list gp", "watch --train gp", "metrics gp"])

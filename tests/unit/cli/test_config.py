@@ -13,10 +13,10 @@ from opsctl.settings.loader import find_site, load_site, load_train
 
 
 def opsctl(*words: object) -> str:
-    done = CliRunner().invoke(cli, [str(word) for word in words], standalone_mode=False, prog_name="opsctl")
-    if done.exception:
-        raise done.exception
-    return done.output
+    result = CliRunner().invoke(cli, [str(word) for word in words], standalone_mode=False, prog_name="opsctl")
+    if result.exception:
+        raise result.exception
+    return result.output
 
 
 def test_starters_are_valid(tmp_path):

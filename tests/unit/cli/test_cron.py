@@ -41,7 +41,7 @@ def opsctl(site: Path, *words: str) -> Result:
     return CliRunner().invoke(cli, ["--site", str(site), "cron", *words], standalone_mode=False)
 
 
-def app_of(site: Path) -> App:
+def make_app(site: Path) -> App:
     return build(site)
 
 
@@ -76,16 +76,16 @@ def test_status_reports_scripts_that_will_not_run(site: Path) -> None:
 
 
 def test_status_fails_when_ticks_are_overdue(site: Path) -> None:
-    place = app_of(site).cron.place
-    place.create()
+    cron_dir = make_app(site).cron.place
+    cron_dir.create()
     ago = datetime.now(UTC) - timedelta(hours=2)
-    write_selected(place, SelectedDriver(driver="slurm", since=ago, by="me"))
-    place.touch(ago)
-    shutil.os.utime(place.selected, (ago.timestamp(), ago.timestamp()))  # type: ignore[attr-defined]  # it imports os
-    done = opsctl(site, "status")
-    assert done.return_value == 1
-    assert "the slurm driver, since" in done.output
-    assert re.search("last tick 72[0-9][0-9] s ago, one is due every 600 s; overdue: opsctl cron start", done.output)
+    write_selected(cron_dir, SelectedDriver(driver="slurm", since=ago, by="me"))
+    cron_dir.touch(ago)
+    shutil.os.utime(cron_dir.selected, (ago.timestamp(), ago.timestamp()))  # type: ignore[attr-defined]  # it imports os
+    result = opsctl(site, "status")
+    assert result.return_value == 1
+    assert "the slurm driver, since" in result.output
+    assert re.search("last tick 72[0-9][0-9] s ago, one is due every 600 s; overdue: opsctl cron start", result.output)
 
 
 def test_invalid_crontab_is_not_started(site: Path) -> None:
@@ -103,23 +103,23 @@ def test_crontab_writable_by_others_is_not_started(site: Path) -> None:
 
 
 def test_second_driver_is_refused(site: Path) -> None:
-    place = app_of(site).cron.place
-    place.create()
-    write_selected(place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
+    cron_dir = make_app(site).cron.place
+    cron_dir.create()
+    write_selected(cron_dir, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
     error = opsctl(site, "start", "daemon").exception
     assert isinstance(error, InputError)
     assert error.message.startswith("cron is driven already, by the slurm driver, since")
 
 
 def test_daemon_on_another_machine_leaves_at_its_tick(site: Path) -> None:
-    place = app_of(site).cron.place
-    place.create()
-    place.touch(datetime.now(UTC))
+    cron_dir = make_app(site).cron.place
+    cron_dir.create()
+    cron_dir.touch(datetime.now(UTC))
     write_selected(
-        place, SelectedDriver(driver="daemon", since=datetime.now(UTC), by="me", host="elsewhere", pid=1, started=1)
+        cron_dir, SelectedDriver(driver="daemon", since=datetime.now(UTC), by="me", host="elsewhere", pid=1, started=1)
     )
     assert opsctl(site, "stop").output == "the daemon on elsewhere leaves at its next tick\n"
-    assert read_selected(place) is None
+    assert read_selected(cron_dir) is None
 
 
 def test_missing_external_ticks_are_reported(site: Path) -> None:
@@ -127,7 +127,7 @@ def test_missing_external_ticks_are_reported(site: Path) -> None:
     command = shlex.split(line.split(maxsplit=5)[5])
     subprocess.run(command, check=True, capture_output=True)
     assert opsctl(site, "status").output.startswith("an exported line on ")
-    cron = app_of(site).cron
+    cron = make_app(site).cron
     late = cron.clock.now() - timedelta(hours=2)
     cron.place.touch(late)
     os.utime(cron.place.selected, (late.timestamp(), late.timestamp()))
@@ -141,35 +141,35 @@ def test_missing_external_ticks_are_reported(site: Path) -> None:
 
 def test_manual_tick_selects_no_driver(site: Path) -> None:
     opsctl(site, "tick")
-    assert read_selected(app_of(site).cron.place) is None
+    assert read_selected(make_app(site).cron.place) is None
 
 
 def test_exported_tick_keeps_the_started_driver(site: Path) -> None:
-    place = app_of(site).cron.place
-    place.create()
-    write_selected(place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
+    cron_dir = make_app(site).cron.place
+    cron_dir.create()
+    write_selected(cron_dir, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
     opsctl(site, "tick", "--exported")
-    selected = read_selected(place)
+    selected = read_selected(cron_dir)
     assert selected is not None and selected.driver == "slurm"
 
 
 def test_cron_of_another_user_is_left_alone(site: Path) -> None:
-    place = app_of(site).cron.place
-    place.create()
+    cron_dir = make_app(site).cron.place
+    cron_dir.create()
     try:
-        shutil.os.chown(place.path, 12345, -1)  # type: ignore[attr-defined]  # it imports os
+        shutil.os.chown(cron_dir.path, 12345, -1)  # type: ignore[attr-defined]  # it imports os
     except PermissionError:
         pytest.skip("needs root, to give a directory to another user")
     error = opsctl(site, "tick").exception
     assert isinstance(error, RunDirError)
-    assert error.message == f"{place.path}: belongs to 12345, who runs cron for this site"
+    assert error.message == f"{cron_dir.path}: belongs to 12345, who runs cron for this site"
 
 
 def test_manual_tick_prints_failures(site: Path) -> None:
     (site.parent / "cron" / "crontab").write_text("*/10 * * * * exit 4\n")
-    done = opsctl(site, "tick")
-    assert done.return_value == 1
-    assert "exit 4: failed exit 4, " in done.output
+    result = opsctl(site, "tick")
+    assert result.return_value == 1
+    assert "exit 4: failed exit 4, " in result.output
     assert json.loads(opsctl(site, "tick", "--json").stdout) == {}
 
 
@@ -212,15 +212,15 @@ def test_systemd_units_are_quoted() -> None:
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     unit = tmp_path / "opsctl-cron.service"
     unit.write_text(FORMATS["systemd-service"](["/bin/true", "a b", "tick"], CronSettings()))
-    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
-    assert "opsctl-cron" not in done.stderr
+    result = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert "opsctl-cron" not in result.stderr
 
 
 def test_stop_prints_json(site: Path) -> None:
-    place = app_of(site).cron.place
-    place.create()
-    write_selected(place, SelectedDriver(driver="export", since=datetime.now(UTC), by="me", host="login1"))
+    cron_dir = make_app(site).cron.place
+    cron_dir.create()
+    write_selected(cron_dir, SelectedDriver(driver="export", since=datetime.now(UTC), by="me", host="login1"))
     stopped = json.loads(opsctl(site, "stop", "--json").stdout)
     assert (stopped["driver"], stopped["cancelled"]) == ("export", [])
     assert stopped["done"].startswith("stopped expecting ticks; the line on login1 still ticks")
-    assert read_selected(place) is None
+    assert read_selected(cron_dir) is None

@@ -31,14 +31,14 @@ def cron_line(site: Path) -> dict:
 
 
 def write_tick(site: Path, *, ago: float, is_selected: bool) -> None:
-    place = CronDir(SiteDir.of(site.parent / "trains"))
-    place.create()
+    cron_dir = CronDir(SiteDir.of(site.parent / "trains"))
+    cron_dir.create()
     then = time.time() - ago
-    place.touch(datetime.fromtimestamp(then, UTC))
+    cron_dir.touch(datetime.fromtimestamp(then, UTC))
     if is_selected:
         since = datetime.fromtimestamp(then - 10, UTC)
-        write_selected(place, SelectedDriver(driver="daemon", since=since, by="me", host="login1", pid=1, started=1))
-        os.utime(place.selected, (then, then))
+        write_selected(cron_dir, SelectedDriver(driver="daemon", since=since, by="me", host="login1", pid=1, started=1))
+        os.utime(cron_dir.selected, (then, then))
 
 
 def test_cron_without_ticks_names_the_start_command(site):

@@ -22,7 +22,7 @@ from opsctl.state.run_dir import RunDir, find
 
 
 @dataclass
-class Clock:
+class FakeClock:
     """A clock whose sleeps run the next change; after the last change comes Ctrl-C."""
 
     changes: list[Callable[[], object]] = field(default_factory=list)
@@ -42,9 +42,9 @@ class Clock:
 
 
 @dataclass
-class App:
+class FakeApp:
     root: Path
-    clock: Clock = field(default_factory=Clock)
+    clock: FakeClock = field(default_factory=FakeClock)
 
     def find(self, train: str) -> RunDir:
         return find(self.root, train)
@@ -54,8 +54,8 @@ class App:
 
 
 @pytest.fixture
-def app(tmp_path) -> App:
-    return App(tmp_path)
+def app(tmp_path) -> FakeApp:
+    return FakeApp(tmp_path)
 
 
 @pytest.fixture
@@ -66,11 +66,11 @@ def run(app) -> RunDir:
     return run
 
 
-def call(app: App, *args: str) -> Result:
+def call(app: FakeApp, *args: str) -> Result:
     return CliRunner(catch_exceptions=False).invoke(logs, args, obj=app)
 
 
-def lines(app: App, *args: str) -> list[str]:
+def lines(app: FakeApp, *args: str) -> list[str]:
     return call(app, *args).stdout_bytes.decode(errors="replace").splitlines()
 
 
@@ -80,11 +80,11 @@ def append(path: Path, text: str | bytes) -> None:
         file.write(text.encode() if isinstance(text, str) else text)
 
 
-def start_attempt(app: App, run: RunDir, attempt: str, **texts: str) -> None:
+def start_attempt(app: FakeApp, run: RunDir, attempt: str, **texts: str) -> None:
     """Start an attempt and write its rank logs: `node1_0` is rank 0 on node1."""
     app.journal(run).append(EventKind.ATTEMPT_STARTED, attempt=attempt, nodes="node[1-2]")
-    for place, text in texts.items():
-        node, rank = place.split("_")
+    for key, text in texts.items():
+        node, rank = key.split("_")
         append(run.attempt_logs(attempt) / f"{node}-{rank}.log", text)
 
 
@@ -99,9 +99,9 @@ def test_all_shows_the_whole_log(app, run):
 
 
 def test_bytes_are_piped_unchanged(app, run):
-    rubbish = bytes(range(256)).replace(b"\n", b"") + b"\n"
-    append(run.main_log, rubbish)
-    assert call(app, "gpt").stdout_bytes == rubbish
+    garbage = bytes(range(256)).replace(b"\n", b"") + b"\n"
+    append(run.main_log, garbage)
+    assert call(app, "gpt").stdout_bytes == garbage
 
 
 def test_pulse_lines_are_merged_by_time(app, run):
@@ -269,8 +269,8 @@ def test_closed_pipe_ends_quietly(run):
 
 def test_log_cannot_control_the_terminal(run):
     append(run.main_log, b"\x1b]0;title\x07\x1b[2Jshown\n")
-    ours, theirs = os.openpty()
-    process = subprocess.Popen([sys.executable, "-m", "opsctl", "logs", str(run.path)], stdout=theirs)
-    assert (process.wait(timeout=100), os.read(ours, 1000)) == (0, b"shown\r\n")
-    os.close(ours)
-    os.close(theirs)
+    reader, terminal = os.openpty()
+    process = subprocess.Popen([sys.executable, "-m", "opsctl", "logs", str(run.path)], stdout=terminal)
+    assert (process.wait(timeout=100), os.read(reader, 1000)) == (0, b"shown\r\n")
+    os.close(reader)
+    os.close(terminal)

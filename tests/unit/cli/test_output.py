@@ -44,38 +44,38 @@ def test_times_are_iso_8601(capsys):
 
 def test_nagios_excludes_json_and_every():
     for option in ("--json", "--every=5s"):
-        done = CliRunner().invoke(cli, ["watch", "--nagios", option])
-        assert (done.exit_code, done.stdout) == (2, "")
+        result = CliRunner().invoke(cli, ["watch", "--nagios", option])
+        assert (result.exit_code, result.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(("env", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_no_color_is_honoured_on_a_terminal(tmp_path, env, is_coloured):
     (tmp_path / "site.toml").write_text(f'root = "{tmp_path}/trains"\n')
-    ours, theirs = pty.openpty()
+    reader, terminal = pty.openpty()
     plain = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     subprocess.run(
         [sys.executable, "-m", "opsctl", "--site", str(tmp_path / "site.toml"), "watch", "fs_quota", "--dry-run"],
         env={**plain, **env, "TERM": "xterm"},
-        stdout=theirs,
-        stderr=theirs,
+        stdout=terminal,
+        stderr=terminal,
         timeout=250,
         check=False,
     )
-    os.close(theirs)
-    assert (b"\x1b[" in os.read(ours, 65536)) is is_coloured
+    os.close(terminal)
+    assert (b"\x1b[" in os.read(reader, 65536)) is is_coloured
 
 
 def test_narrow_terminal_cuts_nothing_off(tmp_path):
     (tmp_path / "site.toml").write_text(f'root = "{tmp_path}/trains"\nengine = "sandbox"\nsandbox = "none-such"\n')
-    ours, theirs = pty.openpty()
+    reader, terminal = pty.openpty()
     subprocess.run(
         [sys.executable, "-m", "opsctl", "--site", str(tmp_path / "site.toml"), "doctor"],
         env={**os.environ, "TERM": "xterm", "COLUMNS": "50"},
-        stdout=theirs,
+        stdout=terminal,
         timeout=250,
         check=False,
     )
-    os.close(theirs)
-    text = os.read(ours, 65536).decode()
+    os.close(terminal)
+    text = os.read(reader, 65536).decode()
     assert "sandbox" in text
     assert "…" not in text

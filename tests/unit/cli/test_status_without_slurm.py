@@ -84,12 +84,12 @@ def status(*words: str) -> Result:
 
 
 def test_status_shows_the_run_directory(run: RunDir) -> None:
-    done = status("gpt")
-    assert done.return_value == 75
-    first, *lines = done.stdout.splitlines()
+    result = status("gpt")
+    assert result.return_value == 75
+    first, *lines = result.stdout.splitlines()
     assert first.startswith("Slurm does not answer: squeue got no answer: ")
     assert first.endswith("; showing what the run directories record")
-    assert done.stdout.count("Slurm does not answer") == 1
+    assert result.stdout.count("Slurm does not answer") == 1
     fields = {line[2:14].strip(): line[14:].strip() for line in lines}
     assert lines[0].split() == ["gpt", "unknown"]
     assert fields["began"].startswith("12_2.0 on node002, ")
@@ -101,17 +101,17 @@ def test_status_shows_the_run_directory(run: RunDir) -> None:
 
 
 def test_json_queue_is_null_and_exit_code_is_75(run: RunDir) -> None:
-    done = status("--json")
-    assert isinstance(done.exception, Unreachable)
-    assert done.exception.exit_code == 75
-    [status_row] = json.loads(done.stdout)
+    result = status("--json")
+    assert isinstance(result.exception, Unreachable)
+    assert result.exception.exit_code == 75
+    [status_row] = json.loads(result.stdout)
     assert (status_row["state"], status_row["running"], status_row["waiting"], status_row["notes"]) == (
         "unknown",
         None,
         None,
         [],
     )
-    assert status_row["slurm"] == done.exception.message
+    assert status_row["slurm"] == result.exception.message
     assert (status_row["begun"]["attempt"], status_row["progress"]["step"], status_row["last_attempt"]["attempt"]) == (
         "12_2.0",
         70,

@@ -29,7 +29,7 @@ from tests.unit.diagnosis.conftest import LOST, Log, real
 
 
 @dataclass
-class App:
+class FakeApp:
     train: QueuedTrain
 
     def find(self, train: str) -> RunDir:
@@ -63,7 +63,7 @@ def train(tmp_path: Path) -> QueuedTrain:
 
 
 def call(train: QueuedTrain, *args: str) -> Invoked:
-    return CliRunner(catch_exceptions=False).invoke(why, args, obj=App(train))
+    return CliRunner(catch_exceptions=False).invoke(why, args, obj=FakeApp(train))
 
 
 def ask_json(train: QueuedTrain, *args: str) -> dict[str, object]:
@@ -213,7 +213,7 @@ def check_node(train: QueuedTrain, node: str, evidence: str = "") -> None:
     rows = (CheckResult(check="remapped_rows", severity=Severity.DEGRADED, evidence=evidence),) if evidence else ()
     health = Health.DEGRADED if evidence else Health.HEALTHY
     verdict = Verdict(node=node, health=health, results=rows, at=at, by="ssh")
-    App(train).history.save([(NodeSnapshot(node=node, at=at), verdict)], baseline_hours=24)
+    FakeApp(train).history.save([(NodeSnapshot(node=node, at=at), verdict)], baseline_hours=24)
 
 
 def test_earlier_findings_of_the_node_are_shown(train: QueuedTrain) -> None:

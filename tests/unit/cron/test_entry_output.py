@@ -27,8 +27,8 @@ def run(script: str, *, timeout: float = 100, keep: int = 1000, grace: float = 0
 
 
 def test_program_that_ignores_sigterm_is_killed() -> None:
-    done = run("trap 'echo no' TERM; while :; do sleep 0.05; done", timeout=0.2)
-    assert done.code is None
+    result = run("trap 'echo no' TERM; while :; do sleep 0.05; done", timeout=0.2)
+    assert result.code is None
 
 
 def test_program_that_closes_its_output_is_waited_for() -> None:
@@ -36,9 +36,9 @@ def test_program_that_closes_its_output_is_waited_for() -> None:
 
 
 def test_endless_output_ends_at_the_timeout() -> None:
-    done = run("yes", timeout=0.3, keep=100)
-    assert done.code is None
-    assert len(done.output) < 200
+    result = run("yes", timeout=0.3, keep=100)
+    assert result.code is None
+    assert len(result.output) < 200
 
 
 def test_background_output_is_not_waited_for() -> None:
@@ -48,11 +48,11 @@ def test_background_output_is_not_waited_for() -> None:
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 1500, 2000, 5000])
 def test_long_output_is_cut_in_the_middle(size: int) -> None:
     text = b"".join(b"%09d\n" % number for number in range(size // 10 + 1))[:size]
-    done = run(f"printf %s '{text.decode()}'")
+    result = run(f"printf %s '{text.decode()}'")
     if size <= 1000:
-        assert done.output == text
+        assert result.output == text
     else:
-        assert done.output == text[:500] + b"\n[... %d bytes left out ...]\n" % (size - 1000) + text[-500:]
+        assert result.output == text[:500] + b"\n[... %d bytes left out ...]\n" % (size - 1000) + text[-500:]
 
 
 def age(path: Path, **ago: float) -> None:

@@ -1,4 +1,4 @@
-"""The record of what an attempt ran with, without secrets."""
+"""The record of code, environment and packages of an attempt, without secrets."""
 
 from __future__ import annotations
 

@@ -77,9 +77,9 @@ def test_any_run_directory_reaches_the_guard_unchanged(tmp_path: Path, name: str
 
 def test_body_without_a_guard_has_every_contract_name(tmp_path: Path, run: RunDir) -> None:
     program(run.body, f'env -0 >"{tmp_path}/env"; exit 85')
-    done = execute(tmp_path, run.path, "/nowhere/python")
+    result = execute(tmp_path, run.path, "/nowhere/python")
     env = dict(item.split("=", 1) for item in (tmp_path / "env").read_text().split("\0") if item)
-    assert done.returncode == 85
+    assert result.returncode == 85
     assert {name for name in Env if name not in env} == set()
     attempt = run.attempt("12_3.0")
     assert (env[Env.ATTEMPT], env[Env.STOP_REQUEST], env[Env.STOP_REASON]) == (
@@ -127,6 +127,6 @@ def test_failed_guard_is_not_started_again(tmp_path: Path, run: RunDir) -> None:
 def test_body_of_another_user_is_not_run_without_a_guard(tmp_path: Path, run: RunDir) -> None:
     program(run.body, f'touch "{tmp_path}/begun"')
     os.chown(run.body, 1234, -1)
-    done = execute(tmp_path, run.path, "/nowhere/python")
-    assert (done.returncode, "body.sh belongs to another user and is not run" in done.stderr) == (1, True)
+    result = execute(tmp_path, run.path, "/nowhere/python")
+    assert (result.returncode, "body.sh belongs to another user and is not run" in result.stderr) == (1, True)
     assert not (tmp_path / "begun").exists()

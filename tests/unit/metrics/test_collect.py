@@ -26,11 +26,12 @@ DASHBOARD = Path(__file__).parents[3] / "templates" / "grafana" / "opsctl.json"
 
 def read(text: str) -> dict[tuple[str, ...], float]:
     """Return samples by name and label values, the train first, as Prometheus's own parser reads them."""
-    return {
-        (sample.name, *(sample.labels[label] for label in sorted(sample.labels, key="train".__ne__))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    values = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = sorted(sample.labels, key="train".__ne__)
+            values[sample.name, *(sample.labels[label] for label in labels)] = sample.value
+    return values
 
 
 def gather_all(metrics_site: MetricsSite) -> dict[tuple[str, ...], float]:
@@ -38,10 +39,10 @@ def gather_all(metrics_site: MetricsSite) -> dict[tuple[str, ...], float]:
 
 
 def run_metrics(metrics_site: MetricsSite, *words: str) -> str:
-    done = CliRunner().invoke(cli, ["metrics", *words], obj=metrics_site.app, standalone_mode=False)
-    if done.exception:
-        raise done.exception
-    return done.output
+    result = CliRunner().invoke(cli, ["metrics", *words], obj=metrics_site.app, standalone_mode=False)
+    if result.exception:
+        raise result.exception
+    return result.output
 
 
 def test_metrics_of_a_running_train(metrics_site: MetricsSite) -> None:
@@ -199,11 +200,12 @@ def test_used_port_is_reported(server: str) -> None:
 
 def read_queries() -> list[str]:
     panels = json.loads(DASHBOARD.read_text())["panels"]
-    return [target["expr"] for panel in panels for target in panel["targets"]]
+    targets = itertools.chain.from_iterable(panel["targets"] for panel in panels)
+    return [target["expr"] for target in targets]
 
 
 def test_dashboard_queries_existing_metrics() -> None:
-    names = {name for expr in read_queries() for name in re.findall(r"opsctl_\w+", expr)}
+    names = set(re.findall(r"opsctl_\w+", "\n".join(read_queries())))
     assert names - set(FAMILIES) == set()
 
 
@@ -221,11 +223,11 @@ def test_dashboard_uses_existing_labels() -> None:
 def test_dashboard_panels_do_not_overlap() -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
-    taken = []
+    cells = []
     for panel in panels:
-        place = panel["gridPos"]
-        columns = range(place["x"], place["x"] + place["w"])
-        rows = range(place["y"], place["y"] + place["h"])
-        taken += itertools.product(columns, rows)
-    assert len(set(taken)) == len(taken)
-    assert max(column for column, _ in taken) < 24
+        position = panel["gridPos"]
+        columns = range(position["x"], position["x"] + position["w"])
+        rows = range(position["y"], position["y"] + position["h"])
+        cells += itertools.product(columns, rows)
+    assert len(set(cells)) == len(cells)
+    assert max(column for column, _ in cells) < 24

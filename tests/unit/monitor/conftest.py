@@ -1,4 +1,4 @@
-"""Fixtures of the guard, for tests of what calls it."""
+"""Fixtures of the guard's tests, for tests of the code that calls the guard."""
 
 from tests.unit.guard.conftest import checkpoint, train
 

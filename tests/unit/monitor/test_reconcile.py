@@ -79,8 +79,8 @@ def test_release_request_is_carried_out_and_removed(train: QueuedTrain) -> None:
     train.chain.hold("bad loss")
     switches.arm(train.run, Switch.PAUSE, why="")
     path = request(train.run, RequestKind.RELEASE, exclude="node[001-002]")
-    done = reconcile(train.chain)
-    assert "released 12 without node[001-002], as" in done[-1]
+    result = reconcile(train.chain)
+    assert "released 12 without node[001-002], as" in result[-1]
     assert not any(job.is_held for job in train.queue.waiting)
     assert train.queue.excludes == {"12": "node[001-002]"}
     assert switches.read(train.run, Switch.PAUSE) is None
@@ -99,8 +99,8 @@ def test_release_request_is_carried_out_and_removed(train: QueuedTrain) -> None:
 def test_impossible_request_is_refused_and_removed(train: QueuedTrain, exclude: str, why: str) -> None:
     train.chain.hold("bad loss")
     path = request(train.run, RequestKind.RELEASE, exclude=exclude)
-    [done] = reconcile(train.chain)
-    assert why in done
+    [result] = reconcile(train.chain)
+    assert why in result
     assert all(job.is_held for job in train.queue.waiting)
     assert not path.exists()
     assert train.chain.journal.events()[-1].kind is EventKind.REQUEST_REFUSED

@@ -148,8 +148,8 @@ def test_log_is_published_without_secrets(site: Site) -> None:
 def test_binary_with_a_secret_is_refused(site: Site) -> None:
     name = "metrics/tensorboard/events.out.tfevents.1"
     site.write(name, EVENTS + b"open sesame" + EVENTS)
-    done = site.publish()
-    assert [item.why for item in done.items if item.name == name] == [
+    result = site.publish()
+    assert [item.why for item in result.items if item.name == name] == [
         "holds a secret, which cannot be struck out of a binary file"
     ]
     assert name not in site.out()
@@ -188,9 +188,9 @@ def test_new_secret_removes_copies_without_source(site: Site) -> None:
     site.publish(max_file="1M")
     assert "logs/pulse.log" in site.out()
     site.known = frozenset({b"abracadabra"})
-    done = site.publish(max_file="1M")
+    result = site.publish(max_file="1M")
     assert "logs/pulse.log" not in site.out()
-    assert [item.name for item in done.items if item.why.startswith("its source no longer exists")] == [
+    assert [item.name for item in result.items if item.why.startswith("its source no longer exists")] == [
         "logs/pulse.log"
     ]
 

@@ -24,12 +24,12 @@ ALL = {
 }
 
 
-def actions(done: Published) -> dict[str, str]:
-    return {item.name: item.action for item in done.items}
+def actions(result: Published) -> dict[str, str]:
+    return {item.name: item.action for item in result.items}
 
 
-def why(done: Published, name: str) -> str:
-    return next(item.why for item in done.items if item.name == name)
+def why(result: Published, name: str) -> str:
+    return next(item.why for item in result.items if item.name == name)
 
 
 def test_logs_curves_and_report_are_published(site: Site) -> None:
@@ -50,8 +50,8 @@ def test_second_publish_writes_nothing(site: Site) -> None:
 def test_only_changed_files_are_written(site: Site) -> None:
     site.publish()
     site.write("logs/pulse.log", "all is well\nand still is\n")
-    done = actions(site.publish())
-    assert [name for name, action in done.items() if action == "copied"] == ["logs/pulse.log"]
+    result = actions(site.publish())
+    assert [name for name, action in result.items() if action == "copied"] == ["logs/pulse.log"]
 
 
 def test_report_is_rendered_again_when_the_log_grows(site: Site) -> None:
@@ -78,20 +78,20 @@ def test_copy_of_a_removed_file_stays(site: Site) -> None:
 
 def test_end_of_a_large_log_is_published_with_a_note(site: Site) -> None:
     site.write("logs/main_log.txt", "".join(f"iteration {n}/ 99999 |\n" for n in range(10_000)))
-    done = site.publish(max_file="1K")
+    result = site.publish(max_file="1K")
     text = site.out()["logs/main_log.txt"].decode()
     first, *rest = text.splitlines()
     assert rest[-1] == "iteration 9999/ 99999 |"
     assert len(text) <= 1024 + 80
     size = (site.run.path / "logs/main_log.txt").stat().st_size
     assert first == f"[opsctl: about {size - sum(len(line) + 1 for line in rest)} bytes before this line are left out]"
-    assert next(item.left_out for item in done.items if item.name == "logs/main_log.txt") == size - 1024
+    assert next(item.left_out for item in result.items if item.name == "logs/main_log.txt") == size - 1024
 
 
 def test_large_binary_file_is_not_published(site: Site) -> None:
-    done = site.publish(max_file="1K")
+    result = site.publish(max_file="1K")
     name = "metrics/tensorboard/events.out.tfevents.1"
-    assert (why(done, name), name in site.out()) == ("larger than 1024 bytes", False)
+    assert (why(result, name), name in site.out()) == ("larger than 1024 bytes", False)
 
 
 def test_unfinished_line_is_not_published(site: Site) -> None:
@@ -103,10 +103,10 @@ def test_unfinished_line_is_not_published(site: Site) -> None:
 def test_checkpoints_are_never_published(site: Site) -> None:
     site.write("metrics/best/model.safetensors", b"weights")
     (site.run.path / "metrics/link.txt").symlink_to(site.run.path / "checkpoints/step-0000100/COMPLETE")
-    done = site.publish(files=("**/*",))
+    result = site.publish(files=("**/*",))
     assert [name for name, data in site.out().items() if data in (b"weights", b"x")] == []
     for name in ("checkpoints/step-0000100/model.pt", "metrics/best/model.safetensors", "metrics/link.txt"):
-        assert why(done, name) == "is part of a checkpoint"
+        assert why(result, name) == "is part of a checkpoint"
 
 
 def test_link_out_of_the_run_is_not_followed(site: Site) -> None:
@@ -168,10 +168,10 @@ def test_next_call_continues_after_the_deadline(site: Site) -> None:
     site.clock = CountingClock()
     with pytest.raises(DeadlinePassed, match="not published within 9 s; the next call continues from here"):
         site.publisher(seconds=9).publish()
-    done = set(site.out())
-    assert 0 < len(done) < len(ALL)
+    result = set(site.out())
+    assert 0 < len(result) < len(ALL)
     repeated = actions(site.publish())
-    assert {name for name, action in repeated.items() if action == "unchanged"} == done
+    assert {name for name, action in repeated.items() if action == "unchanged"} == result
     assert site.out() == ALL
 
 

@@ -167,8 +167,8 @@ def test_line_covers_all_steps_since_the_last_line() -> None:
 
 def test_line_with_some_repeated_steps() -> None:
     first = make_attempt(*(make_step(n, 100 + 10 * n) for n in (10, 20, 30, 35)), end=450, ending=SpanEnd.BROKE)
-    again = make_attempt(*(make_step(n, 500 + 10 * (n - 20)) for n in (30, 40)), end=700)
-    second = AttemptSpan(begin=500.0, end=700.0, ending=SpanEnd.LEFT, log=again.log)
+    repeated = make_attempt(*(make_step(n, 500 + 10 * (n - 20)) for n in (30, 40)), end=700)
+    second = AttemptSpan(begin=500.0, end=700.0, ending=SpanEnd.LEFT, log=repeated.log)
     assert sum_buckets(first, second, end=700)["done twice"] == pytest.approx(100 + 50)
 
 

@@ -66,8 +66,8 @@ def test_invalid_line_is_skipped(journal, line):
 
 def test_journals_of_hosts_are_merged(journal):
     journal.append(EventKind.RELEASED, jobs=["1"])
-    theirs = {"n": 2, "at": "2020-01-01T00:00:00+00:00", "actor": "b", "kind": "released", "jobs": ["2"]}
-    (journal.run.journal / "other-1000.jsonl").write_text(json.dumps(theirs) + "\n")
+    event = {"n": 2, "at": "2020-01-01T00:00:00+00:00", "actor": "b", "kind": "released", "jobs": ["2"]}
+    (journal.run.journal / "other-1000.jsonl").write_text(json.dumps(event) + "\n")
     journal.append(EventKind.RELEASED, jobs=["3"])
     assert [event.data["jobs"] for event in journal.events()] == [["1"], ["2"], ["3"]]
 

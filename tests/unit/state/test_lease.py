@@ -75,8 +75,8 @@ def test_lease_of_a_dead_process_is_broken_at_once(tmp_path):
         "from opsctl.host.system import SystemClock\n"
         "with lease(Path(sys.argv[1]), SystemClock()): os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=250, check=False)
-    assert done.returncode == -signal.SIGKILL
+    result = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=250, check=False)
+    assert result.returncode == -signal.SIGKILL
     clock = FakeClock()
     with lease(tmp_path, clock):
         assert clock.passed_s < 0.2

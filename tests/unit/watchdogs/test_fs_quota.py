@@ -121,11 +121,11 @@ def test_missing_figure_is_unknown() -> None:
 
 
 def test_statvfs_agrees_with_df(tmp_path: Path) -> None:
-    ours = disk_usage.read_statvfs(tmp_path)
+    statvfs = disk_usage.read_statvfs(tmp_path)
     df = disk_usage.read(Filesystem(name="x", path=str(tmp_path), by="df"), SystemRunner(), keep=tmp_path, now=T0)
-    assert ours.limit is not None and df.limit is not None and ours.used is not None and df.used is not None
-    assert abs(ours.limit - df.limit) + abs(ours.used - df.used) < 0.01 * ours.limit
-    assert (df.inodes_limit is None) == (ours.inodes_limit is None)
+    assert statvfs.limit is not None and df.limit is not None and statvfs.used is not None and df.used is not None
+    assert abs(statvfs.limit - df.limit) + abs(statvfs.used - df.used) < 0.01 * statvfs.limit
+    assert (df.inodes_limit is None) == (statvfs.inodes_limit is None)
 
 
 @pytest.mark.parametrize("text", ["", "Used Avail\n", "Used Avail IUsed IFree\n1 2\n", "a b c d\n1 2 3 4\n5 6 7 8\n"])
@@ -196,13 +196,13 @@ def measure(bench: Bench, filesystem: Filesystem) -> Finding:
 
 
 def test_du_measures_in_the_background_by_owner(bench: Bench) -> None:
-    place = bench.root / "space $x"
-    (place / "big").mkdir(parents=True)
-    (place / "small").mkdir()
-    (place / "big/model").write_bytes(bytes(8 << 20))
-    (place / "small/model").write_bytes(bytes(1 << 20))
-    os.chown(place / "small", 12345, -1) if os.geteuid() == 0 else None
-    filesystem = Filesystem(name="project", path=str(place), by="du", limit=10 << 20, inode_limit=100)
+    directory = bench.root / "space $x"
+    (directory / "big").mkdir(parents=True)
+    (directory / "small").mkdir()
+    (directory / "big/model").write_bytes(bytes(8 << 20))
+    (directory / "small/model").write_bytes(bytes(1 << 20))
+    os.chown(directory / "small", 12345, -1) if os.geteuid() == 0 else None
+    filesystem = Filesystem(name="project", path=str(directory), by="du", limit=10 << 20, inode_limit=100)
     assert bench.check("fs_quota", filesystem).level in (Level.UNKNOWN, Level.WARNING)  # du may have finished
     finding = measure(bench, filesystem)
     assert finding.level is Level.WARNING
@@ -227,12 +227,12 @@ def test_second_du_is_not_started(tmp_path: Path) -> None:
 def write_checkpoints(bench: Bench, count: int, size: int = 1000) -> None:
     """Write checkpoints one hour apart, the newest at T0."""
     for number in range(count):
-        place = bench.run.checkpoints / f"step{number}"
-        place.mkdir()
-        (place / "model").write_bytes(bytes(size))
+        directory = bench.run.checkpoints / f"step{number}"
+        directory.mkdir()
+        (directory / "model").write_bytes(bytes(size))
         at = T0.timestamp() - 3600 * (count - 1 - number)
-        os.utime(place / "model", (at, at))
-        os.utime(place, (at, at))
+        os.utime(directory / "model", (at, at))
+        os.utime(directory, (at, at))
 
 
 def test_checkpoints_of_a_train_make_the_forecast(bench: Bench) -> None:
@@ -252,9 +252,9 @@ def test_train_with_keep_last_has_no_growth(bench: Bench) -> None:
     bench.start_task()
     bench.steps(1, 30)
     for step in (10, 20):
-        place = bench.run.checkpoints / f"step-{step:07d}"
-        place.mkdir()
-        (place / "COMPLETE").write_text("x")
+        directory = bench.run.checkpoints / f"step-{step:07d}"
+        directory.mkdir()
+        (directory / "COMPLETE").write_text("x")
     assert bench.check("fs_quota", Filesystem(name="root", path=str(bench.root))).evidence == ()
 
 
@@ -264,10 +264,10 @@ def test_unchanged_figures_are_stale_after_a_write(bench: Bench, minutes: Minute
     same = Filesystem(name="q", path=str(bench.root), by="command", command=("echo", "7 %"), pattern=r"(?P<percent>7)")
     assert bench.check("fs_quota", same).level is Level.OK
     assert bench.check("fs_quota", same, after=minutes(90)).level is Level.OK
-    place = bench.run.checkpoints / "step3"
-    place.mkdir()
+    directory = bench.run.checkpoints / "step3"
+    directory.mkdir()
     at = bench.clock.now().timestamp()
-    os.utime(place, (at, at))
+    os.utime(directory, (at, at))
     finding = bench.check("fs_quota", same)
     assert (finding.level, "have not moved for 1.5 h" in finding.summary) == (Level.UNKNOWN, True)
 

@@ -49,7 +49,7 @@ def test_spike_of_the_13b_training(bench: Bench) -> None:
 def test_spike_of_the_176b_training_ends(bench: Bench) -> None:
     bench.append_log(*make_calm(31100, 31214, 2.2, 0.24))
     assert bench.check("loss").level is Level.OK
-    bench.append_log(*(format_tr11(31214 + place, *figures) for place, figures in enumerate(TR11)))
+    bench.append_log(*(format_tr11(31214 + index, *figures) for index, figures in enumerate(TR11)))
     finding = bench.check("loss")
     assert finding.level is Level.WARNING
     assert "to 5.098 at step 31219" in finding.summary

@@ -101,10 +101,10 @@ def test_missing_tick_is_reported(bench: Bench) -> None:
 
 
 def test_tick_of_a_clock_ahead_counts(bench: Bench) -> None:
-    place = bench.root / ".site/cron"
-    (place / "driver").mkdir(parents=True)
-    (place / "driver/wanted.json").write_text("{}")
-    (place / "last-tick").write_text(f"{T0.timestamp() + 90:.0f}\n")
+    cron_dir = bench.root / ".site/cron"
+    (cron_dir / "driver").mkdir(parents=True)
+    (cron_dir / "driver/wanted.json").write_text("{}")
+    (cron_dir / "last-tick").write_text(f"{T0.timestamp() + 90:.0f}\n")
     assert bench.check("cron_alive").level is Level.OK
 
 

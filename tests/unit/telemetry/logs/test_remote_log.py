@@ -18,7 +18,7 @@ from opsctl.telemetry.logs.remote_log import MAX_TRIES, RemoteLog, connect
 
 
 @dataclass
-class Clock:
+class FakeClock:
     """A clock that does not wait and records the requested waits."""
 
     slept: list[float] = field(default_factory=list)
@@ -112,12 +112,12 @@ def url(site: FakeServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def log(url: str, clock: Clock) -> Iterator[RemoteLog]:
+def log(url: str, clock: FakeClock) -> Iterator[RemoteLog]:
     remote = connect(url, clock)
     yield remote
     remote.client.close()

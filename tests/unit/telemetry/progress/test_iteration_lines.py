@@ -59,12 +59,15 @@ def test_176b_line_is_read_with_tokens_and_throughput():
 
 
 def test_corpus_lines_have_a_loss_and_a_step_time():
-    lines = [line for path in CORPUS.glob("*.txt") for line in path.read_text().splitlines()]
-    read = [parse(line) for line in lines]
+    lines = []
+    for path in CORPUS.glob("*.txt"):
+        lines += path.read_text().splitlines()
+    iterations = [parse(line) for line in lines]
     assert all(
-        iteration is not None and iteration.loss is not None and iteration.step_s is not None for iteration in read
+        iteration is not None and iteration.loss is not None and iteration.step_s is not None
+        for iteration in iterations
     )
-    assert len(read) >= 7
+    assert len(iterations) >= 7
 
 
 PREFIXES = ["", "[default7]: ", "[node-1:12]: ", " [2024-05-01 10:00:00] ", "12: \x1b[0m", "é "]
