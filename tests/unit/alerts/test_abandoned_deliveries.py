@@ -55,7 +55,7 @@ def test_delivery_is_abandoned_after_a_month(dead, tmp_path):
     assert list_abandoned(dead) == ["hang.1"]
     assert [row["id"] for row in read_journal(dead) if row["kind"] == "given-up"] == ["hang.1"]
     assert waiting(dead) == ["[opsctl] LOST: delivery to log abandoned after 30 days"]
-    put_old_message(dead)  # as a process does that was killed before it removed the message
+    put_old_message(dead)  # as after a kill before the message is removed
     assert len(waiting(dead)) == 1
     (tmp_path / "told").rmdir()
     cycles(dead, 1)

@@ -42,7 +42,7 @@ def test_accumulation_adds_nothing_under_zero_1(zero: int, gigabytes: int) -> No
 
 
 def test_2b_model_is_bound_by_200_gbit_and_not_by_nvlink() -> None:
-    # It prints "0.053 > 0.42, so the comms will be slower than compute"; and 0.027 s in its table, at 600 GB/s.
+    # The book prints "0.053 > 0.42, so the comms will be slower than compute"; and 0.027 s in a table, at 600 GB/s.
     gradients, compute = 2 * 4 * 2, 65.536 / 156
     assert gradients / 300 == pytest.approx(0.053, abs=0.001)
     assert gradients / 300 < compute

@@ -32,7 +32,7 @@ def test_prequel_has_158_rows_and_143_have_a_time() -> None:
 
 
 def billions(shape: ModelShape) -> tuple[int, int]:
-    """Return the billions of all parameters and of the layers alone, rounded as the prequel prints them."""
+    """Return the billions of all parameters (rounded) and of the layers alone (truncated), as printed."""
     return round(parameters(shape) / 1e9), int(shape.layers * 12 * shape.hidden**2 / 1e9)
 
 
@@ -64,7 +64,7 @@ def test_step_time_gives_the_tflops_of_its_row(row: Row) -> None:
 
 @pytest.mark.parametrize("row", TIMED, ids=lambda row: f"line {row.line}")
 def test_corrected_formula_gives_3_to_4_percent_more(row: Row) -> None:
-    least, most = (1.03, 1.045) if row.shape.layers > 20 else (1.1, 1.25)  # few layers: a larger share of output layer
+    least, most = (1.03, 1.045) if row.shape.layers > 20 else (1.1, 1.25)  # the output layer weighs more on few layers
     assert least <= exact_tflops(row) / old_tflops(row) <= most
 
 

@@ -43,7 +43,7 @@ def test_2_3_tb_every_3_hours_are_18_4_tb_a_day() -> None:
 
 
 def test_small_files_in_large_blocks_waste_space() -> None:
-    """Files of 16 kB in blocks of 16 MB turn 100 GB into 100 TB; the book says 100 MB."""
+    """Files of 16 kB in blocks of 16 MB leave room for 100 GB in 100 TB; the book says 100 MB."""
     assert 16_000_000 / 16_000 == 1000
     assert 100e12 / 1000 == 100e9
 
@@ -124,7 +124,7 @@ def test_byterobust_loses_8_5_minutes_a_failure() -> None:
     assert between * (1 - 0.97) * 60 == pytest.approx(8.5, abs=0.1)
 
 
-def test_four_spares_of_52_nodes_were_enough_for_bloom() -> None:
+def test_four_spares_of_52_nodes_are_enough() -> None:
     out = spares.out_at_once(48, 3, 3)
     assert spares.failures_per_week(48, 3) == pytest.approx(1.008)
     assert spares.spares(out, 0.99) <= 4

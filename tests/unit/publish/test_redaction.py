@@ -206,7 +206,7 @@ def test_pending_removal_survives_the_deadline(site: Site) -> None:
     assert "logs/pulse.log" not in site.out()
 
 
-def test_unknown_environment_does_not_change_the_digest(tmp_path: Path) -> None:
+def test_environment_does_not_change_the_digest(tmp_path: Path) -> None:
     def digest(env: dict[str, str]) -> str:
         return gather_secrets(AlertSettings(), [], of_train={}, of_process=env).digest
 

@@ -138,7 +138,7 @@ def test_only_new_bytes_are_sent(site, log):
     assert list(log.read()) == []
 
 
-def test_server_without_ranges_is_read_again(site, log):
+def test_bytes_already_read_are_skipped_without_ranges(site, log):
     site.data, site.knows_ranges = LONG, False
     assert list(log.read()) == LONG.splitlines()
     site.data += b"new\n"
