@@ -169,7 +169,7 @@ class App:
                 partition=remote.job_partition,
                 account=slurm.account,
                 minutes=remote.job_minutes,
-                wait=remote.connect_seconds,
+                wait_s=remote.connect_seconds,
             ),
             "ssh": self._ssh,
         }
@@ -184,7 +184,7 @@ class App:
                 from opsctl.nodes.remote.ssh import Ssh  # noqa: PLC0415 (slow import: paramiko)
         except MissingPackage as error:  # the other shells may reach the node
             return Absent(name="ssh", problem=f"{error.message}: {error.hint}")
-        return Ssh.of(self.site.remote, self.clock)
+        return Ssh.from_settings(self.site.remote, self.clock)
 
     def place(self, run: RunDir, user: str) -> LaunchPlace:
         """Return the surroundings that preflight checks before `user` launches `run` from the working directory."""

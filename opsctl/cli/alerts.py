@@ -58,7 +58,7 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
                 "open": [_as_data(state, entry, now) for entry in entries],
                 "silences": [asdict(silence) for silence in silences],
                 "undelivered": [_item_as_data(outbox_item) for outbox_item in undelivered],
-                "given_up": [_item_as_data(outbox_item) for outbox_item in abandoned],
+                "abandoned": [_item_as_data(outbox_item) for outbox_item in abandoned],
             }
         )
         return
@@ -174,7 +174,7 @@ def _as_data(state: LedgerState, entry: LedgerEntry, now: datetime) -> dict[str,
         "key": entry.key,
         "level": entry.level,
         "since": entry.since,
-        "seen": entry.latest_level,
+        "latest_level": entry.latest_level,
         "checked_at": entry.checked_at,
         "incident": entry.incident,
         "finding": asdict(entry.finding) if entry.finding else None,

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 @dataclass
 class FakeClock:
-    """A clock that moves when a test sets `time` or when the code under test sleeps."""
+    """A clock that moves only when the test sets it or the code under test sleeps."""
 
     time: datetime
 

@@ -1,4 +1,4 @@
-"""A site with its own crontab, real programs and a fake clock."""
+"""A crontab for one test, real programs, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opsctl.state.site_dir import SiteDir
 from tests.support.clocks import FakeClock
 
 NOON = datetime(2026, 3, 2, 12, 0, 3, tzinfo=UTC)
-"""A Monday, three seconds after a tick of ten minutes was due."""
+"""A Monday, three seconds after a ten-minute tick was due."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class CronSite:
     path: Path
     settings: dict[str, Any] = field(default_factory=dict)
     clock: FakeClock = field(default_factory=lambda: FakeClock(NOON))
-    reports: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.directory = self.path / "cron"
@@ -44,7 +44,7 @@ class CronSite:
             clock=self.clock,
             env=env,
             trust_parents=True,
-            report=self.reports.append,
+            report=self.messages.append,
         )
 
     def crontab(self, text: str) -> None:
@@ -58,7 +58,7 @@ class CronSite:
         return path
 
     def tick(self, *, after: float = 0, slot: datetime | None = None) -> dict[str, EntryRun]:
-        """Run one tick, `after` seconds after the previous tick."""
+        """Run one tick, `after` seconds after the previous one."""
         self.clock.time += timedelta(seconds=after)
         self.place.create()
         return TickRunner(cron=self.cron, slot=slot).run()
@@ -72,6 +72,6 @@ class CronSite:
 
     @property
     def log_lines(self) -> list[str]:
-        """Lines that entries appended to $HERE/log."""
+        """The lines that entries appended to $HERE/log."""
         log = self.path / "log"
         return log.read_text().splitlines() if log.exists() else []

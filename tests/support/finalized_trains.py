@@ -1,4 +1,4 @@
-"""A train with attempts, a fake clock, and a queue that keeps the Scheduler's contract without Slurm."""
+"""A train with attempts, a clock that the test sets, and a queue that keeps the Scheduler's contract without Slurm."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 @dataclass
 class Queue:
-    """Rows that the methods change as Slurm would. After `breaks_after` calls every method raises Unreachable."""
+    """Rows that the commands change as Slurm would. After `breaks_after` calls the queue stops answering."""
 
     rows: list[Job] = field(default_factory=list)
     history: list[Job] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Queue:
     calls: list[str] = field(default_factory=list)
     breaks_after: int | None = None
     states: dict[str, str] = field(default_factory=dict)
-    """States of the nodes that are not idle."""
+    """The states of the nodes that are not idle."""
 
     def call(self, name: str) -> None:
         if self.breaks_after is not None and len(self.calls) >= self.breaks_after:
@@ -70,7 +70,7 @@ class Queue:
         return None
 
     def submit(self, plan: LaunchPlan, *, script: str, output: str) -> NoReturn:
-        raise AssertionError("these tests submit nothing")
+        raise AssertionError("nothing here submits")
 
     def hold(self, job: str) -> None:
         self.call("hold")
@@ -117,7 +117,7 @@ class QueuedTrain:
     rules: GuardSettings
 
     def start_attempt(self, attempt: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Attempt:
-        """Record an attempt that starts now."""
+        """Record the start of an attempt now and return the attempt."""
         start = Start(
             attempt=attempt,
             job="13",
@@ -133,13 +133,13 @@ class QueuedTrain:
         return self.run.attempt(attempt)
 
     def end_body(self, attempt: Attempt, code: int, *, after: float = 60) -> None:
-        """Record that the body ended, `after` seconds later."""
+        """Record that the guard saw the body end, `after` seconds later."""
         self.clock.sleep(after)
         attempt.body_exit.write_text(f"{code}\n")
         os.utime(attempt.body_exit, (self.clock.now().timestamp(),) * 2)
 
     def stop_trainer(self, attempt: Attempt, reason: TrainerStop, *, step: int = 40, after: float = 60) -> None:
-        """Record that the trainer stopped for `reason`, `after` seconds later."""
+        """Record that the trainer stopped and wrote its stop reason, `after` seconds later."""
         self.clock.sleep(after)
         attempt.stop_reason.write_text(to_json(StopReason(reason=reason, step=step, at=self.clock.now().timestamp())))
 
@@ -151,7 +151,7 @@ class QueuedTrain:
         return [event.kind for event in self.chain.journal.events()]
 
     def end(self, attempt: Attempt) -> dict[str, str]:
-        return json.loads(attempt.end.read_text())  # type: ignore[no-any-return]  # written by finalize
+        return json.loads(attempt.end.read_text())  # type: ignore[no-any-return]  # end.json is an object
 
 
 def make_train(path: Path) -> QueuedTrain:
@@ -171,7 +171,7 @@ def make_train(path: Path) -> QueuedTrain:
 
 
 def make_node_care(train: QueuedTrain) -> NodeCare:
-    """Return the care of nodes, none of which can be reached."""
+    """Return the node care of a site whose nodes cannot be reached."""
     site = SiteDir(train.run.path.parent / ".site")
     return NodeCare(
         site=HealthSettings(exclude_hours=72),

@@ -1,4 +1,4 @@
-"""A train with a journal and a log as its guard and its trainer write them."""
+"""A train with a journal and a log, as a guard and a trainer would have written them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @dataclass
-class ReportClock:
-    """A clock that the test moves; sleeping is an error."""
+class SecondsClock:
+    """A clock that the test sets, in seconds after BEGIN."""
 
     seconds: float = 0.0
 
@@ -30,17 +30,17 @@ class ReportClock:
         return self.seconds
 
     def sleep(self, seconds: float) -> None:
-        raise AssertionError("reports do not sleep")
+        raise AssertionError("nothing here waits")
 
 
 class Train:
-    """A train whose times are given in seconds after BEGIN."""
+    """A train whose moments are seconds after BEGIN."""
 
     def __init__(self, place: Path, *, stamps: bool = True) -> None:
         self.run = RunDir(place / "gpt")
         self.run.create()
         self.run.config.write_text("")
-        self.clock = ReportClock()
+        self.clock = SecondsClock()
         self.journal = Journal(self.run, self.clock)
         self.stamps = stamps
         self.attempt = ""
@@ -73,7 +73,7 @@ class Train:
         }
         self.run.attempt(attempt).start.write_text(json.dumps(record))
 
-    def append_log(self, text: str) -> None:
+    def write_log(self, text: str) -> None:
         with self.run.main_log.open("a") as log:
             log.write(f"{text}\n")
 
@@ -81,18 +81,18 @@ class Train:
         return f"{(BEGIN + timedelta(seconds=at)).astimezone():%Y-%m-%d %H:%M:%S}.{round(at % 1 * 1000):03}"
 
     def steps(self, at: float, first: int, last: int, *, seconds: float = 10.0, every: int = 1) -> float:
-        """Log the steps, of which the first begins at `at`; return the end of the last step."""
+        """Log these steps, the first of which begins at `at`, and return the end of the last."""
         for step in range(first + every - 1, last + 1, every):
             at += seconds * every
             stamp = f" [{self.stamp(at)}]" if self.stamps else ""
-            self.append_log(
+            self.write_log(
                 f"[node001:3]: {stamp} iteration {step:8d}/     150 | consumed samples: {step * 16:12d} | "
                 f"consumed tokens: {step * 2048:12d} | elapsed time per iteration (s): {seconds:.3f} | "
                 f"global batch size:    16 | lm loss: {3 + 5 / step:.6E} | TFLOPs: 140.00 |"
             )
         return at
 
-    def end(self, at: float, outcome: Outcome, why: str = "a test") -> None:
+    def end(self, at: float, outcome: Outcome, why: str = "as told") -> None:
         attempt, action = self.run.attempt(self.attempt), ACTIONS[outcome]
         self.note(at, EventKind.ATTEMPT_FINALIZED, attempt=self.attempt, outcome=outcome, action=action, why=why)
         began = BEGIN + timedelta(seconds=self.began)
@@ -113,22 +113,22 @@ class Train:
 
 
 def make_rough_train(place: Path, *, stamps: bool = True) -> Train:
-    """Write a train with losses of every kind.
+    """Return a train with a lost node, a repeated part and slow steps.
 
-    The train waits ten minutes in the queue. A node dies after step 100 and the failure is detected five minutes later.
-    The next attempt resumes from the checkpoint of step 50, has ten slow steps and finishes.
+    The train waits ten minutes in the queue. A node dies after step 100, which is noticed five minutes later. The next
+    attempt resumes from the checkpoint of step 50, has ten slow steps and finishes.
     """
     train = Train(place, stamps=stamps)
     train.submit(0)
     train.start(600, "7_1.0")
     at = train.steps(720, 1, 50)
-    train.append_log("saved checkpoint step-0000050 in 41.00 s; training stood still for 40.000 s")
+    train.write_log("saved checkpoint step-0000050 in 41.00 s; training stood still for 40.000 s")
     at = train.steps(at + 40, 51, 100)
     train.end(at + 300, Outcome.NODE_FAILED, "Slurm says NODE_FAIL")
     train.start(at + 360, "7_2.0")
     at = train.steps(at + 480, 51, 120)
     at = train.steps(at, 121, 130, seconds=15.0)
     at = train.steps(at, 131, 150)
-    train.append_log("saved checkpoint step-0000150 in 30.00 s; training stood still for 30.000 s")
+    train.write_log("saved checkpoint step-0000150 in 30.00 s; training stood still for 30.000 s")
     train.end(at + 30, Outcome.FINISHED)
     return train

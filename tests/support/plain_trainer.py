@@ -1,4 +1,4 @@
-"""The same training as one plain torch loop: no DeepSpeed, no stages, no slices. What all else is held against."""
+"""The training as one plain torch loop, without DeepSpeed, stages or slices: the reference of the other tests."""
 
 import math
 
@@ -12,7 +12,7 @@ from opsctl.trainer.tensor_parallel import Slice
 
 
 def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
-    """Loss and norm of the gradient (before clipping) of each step, in fp32."""
+    """Return the loss and the gradient norm (before clipping) of each step, in fp32."""
     weights = _initial(config)
     matrices = [w for w in weights.values() if w.ndim > 1]
     vectors = [w for w in weights.values() if w.ndim == 1]
@@ -45,10 +45,12 @@ def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
 
 
 def _initial(config: TrainerConfig) -> dict[str, torch.Tensor]:
-    """The trainer's own initial weights by `<layer>.<name>`; the output is tied, and not among them."""
-    built = [spec.build() for spec in layers(config.model, seed=config.seed, part=Slice())[:-1]]
-    named = {f"{n}.{name}": value for n, layer in enumerate(built) for name, value in layer.named_parameters()}
-    return {name: value.detach().clone().requires_grad_() for name, value in named.items()}
+    """Return the trainer's initial weights by `<layer>.<name>`, without the output layer, whose weights are tied."""
+    weights = {}
+    for number, spec in enumerate(layers(config.model, seed=config.seed, part=Slice())[:-1]):
+        for name, value in spec.build().named_parameters():
+            weights[f"{number}.{name}"] = value.detach().clone().requires_grad_()
+    return weights
 
 
 def _forward(config: TrainerConfig, w: dict[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
@@ -62,7 +64,7 @@ def _forward(config: TrainerConfig, w: dict[str, torch.Tensor], tokens: torch.Te
 
 
 def _attention(config: TrainerConfig, w: dict[str, torch.Tensor], x: torch.Tensor, layer: str) -> torch.Tensor:
-    """Head by head, with a loop and a softmax."""
+    """Return the attention of all heads, computed head by head with a softmax."""
     heads, length = config.model.heads, x.shape[1]
     width = config.model.hidden // heads
     places = torch.arange(length)

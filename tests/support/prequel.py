@@ -1,4 +1,4 @@
-"""The measured rows of the prequel."""
+"""The measured configurations of the prequel, from tests/corpus/plan/prequel-rows.csv."""
 
 import csv
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Row:
     note: str
     printed: str
     billions: int
-    """The size that the document prints."""
+    """Billions of parameters, as the document prints them."""
 
 
 @cache
@@ -40,7 +40,7 @@ def rows() -> tuple[Row, ...]:
 
 @cache
 def distinct() -> tuple[Row, ...]:
-    """Return the timed rows; a row that a later table repeats counts once."""
+    """Return the timed rows. A row that the document repeats in a later table counts once."""
     first_rows = {}
     for row in rows():
         if row.seconds:

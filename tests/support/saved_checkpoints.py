@@ -27,8 +27,8 @@ class Refusal:
     error: OpsctlError
 
 
-def read_refusal(*words: object) -> Refusal:
-    """Return the output and the error of a command that ends with exit code 1."""
+def expect_refusal(*words: object) -> Refusal:
+    """Run a command that must end with exit code 1, and return its output and its error."""
     done = CliRunner().invoke(cli, ["checkpoint", *map(str, words)], standalone_mode=False, prog_name="opsctl")
     assert isinstance(done.exception, OpsctlError)
     assert done.exception.exit_code == 1
@@ -36,7 +36,7 @@ def read_refusal(*words: object) -> Refusal:
 
 
 def make_unreadable(checkpoint: Path, name: str) -> None:
-    """Make a file unreadable, for root as well: replace the file by a link to a name that is too long."""
+    """Replace a file by one that root cannot read either: a link to a name longer than any file system accepts."""
     (checkpoint / name).unlink()
     (checkpoint / name).symlink_to("x" * 300)
 
@@ -49,7 +49,7 @@ def save(directory: Path, step: int, *, size: int = 1000) -> Path:
         content = f"{step} {name} ".encode() * size
         (path / name).write_bytes(content)
         files[name] = FileRecord(size=len(content), sha256=hashlib.sha256(content).hexdigest())
-    record = Manifest(
+    content_list = Manifest(
         step=step,
         consumed_samples=16 * step,
         topology={"pipeline": 2, "data": 2},
@@ -57,7 +57,7 @@ def save(directory: Path, step: int, *, size: int = 1000) -> Path:
         precision="bf16",
         files=files,
     )
-    manifest.write_manifest(path, record)
+    manifest.write_manifest(path, content_list)
     return path
 
 
@@ -73,7 +73,7 @@ def make_train(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def flip_bit(path: Path) -> None:
+def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     path.write_bytes(content)

@@ -1,6 +1,6 @@
-"""One rank that takes steps without the loop around it, and writes down what no log line has digits for.
+"""One rank that takes steps without the trainer's loop, and writes losses and norms with all their digits.
 
-`plan.json` beside the config: whether to resume, how many steps to take, whether to save, and which fault to plant.
+`plan.json` beside the config says whether to resume, how many steps to take, whether to save, and which fault to plant.
 """
 
 import hashlib
@@ -65,11 +65,11 @@ def main(run_dir: Path) -> None:
 
 
 def digests(engine) -> dict[str, str]:
-    """Of each weight, and of the optimizer's state as a whole."""
+    """Return the digest of each weight, and one of the whole optimizer state."""
     from opsctl.trainer.checkpoint.host_copy import tensors_in  # noqa: PLC0415 - not before the accelerator is chosen
 
-    found = {name: digest([value]) for name, value in engine.deepspeed.module.state_dict().items()}
-    return found | {"optimizer": digest(tensors_in(engine.deepspeed.optimizer.state_dict()))}
+    weights = {name: digest([value]) for name, value in engine.deepspeed.module.state_dict().items()}
+    return weights | {"optimizer": digest(tensors_in(engine.deepspeed.optimizer.state_dict()))}
 
 
 def digest(tensors) -> str:
@@ -81,26 +81,26 @@ def digest(tensors) -> str:
     return total.hexdigest()
 
 
-def plant(module, *, step: int, layer: int, what: str) -> None:
-    """Make something go wrong in a layer, if it is on this stage."""
+def plant(module, *, step: int, layer: int, fault: str) -> None:
+    """Plant a fault in a layer, if this stage has the layer."""
     import torch  # noqa: PLC0415 - not before the accelerator is chosen
 
     if not module._local_start <= layer < module._local_stop:
         return
-    found = module.forward_funcs[layer - module._local_start]
-    if what == "weight":
-        found.up.weight.data[0, 0] = torch.inf
-    elif what == "forward":
-        found.up.register_forward_hook(lambda *given: given[2] * 1e38 * 1e38)
-    elif what == "once":  # as a GPU that errs
+    block = module.forward_funcs[layer - module._local_start]
+    if fault == "weight":
+        block.up.weight.data[0, 0] = torch.inf
+    elif fault == "forward":
+        block.up.register_forward_hook(lambda _, inputs, output: output * 1e38 * 1e38)
+    elif fault == "once":  # as a GPU that computes wrongly once
 
-        def err(_, given, gave):
+        def spoil(_, inputs, output):
             hook.remove()
-            return gave * torch.nan
+            return output * torch.nan
 
-        hook = found.up.register_forward_hook(err)
-    elif what == "backward":
-        found.register_full_backward_hook(lambda *given: (given[1][0] * torch.inf,))
+        hook = block.up.register_forward_hook(spoil)
+    elif fault == "backward":
+        block.register_full_backward_hook(lambda _, inputs, outputs: (inputs[0] * torch.inf,))
 
 
 if __name__ == "__main__":

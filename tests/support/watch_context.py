@@ -1,4 +1,4 @@
-"""A train in a run directory with given rows of the queue, under a clock that the test moves."""
+"""A train in a run directory, queue rows that the test sets, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINE = "[default7]: iteration {step:8d}/   1000 | elapsed time per iteration (s)
 
 @dataclass
 class Bench:
-    """A run directory and the snapshot that a watchdog gets; `check` runs one watchdog."""
+    """The context of one watchdog: a site, a train, its jobs and nodes."""
 
     root: Path
     clock: FakeClock = field(default_factory=lambda: FakeClock(T0))
@@ -59,7 +59,7 @@ class Bench:
             events=tuple(self.journal.events()),
         )
 
-    def context(self) -> WatchContext:
+    def make_context(self) -> WatchContext:
         site = parse(SiteSettings, {"root": str(self.root), **self.site}, "s")
         return WatchContext(
             site=site,
@@ -73,27 +73,26 @@ class Bench:
             nodes=self.nodes,
         )
 
-    def check(self, name: str, subject: Any = None, *, after: timedelta = timedelta()) -> Finding:
-        """Return the first finding of a watchdog, `after` later."""
-        return self.check_all(name, subject, after=after)[0]
+    def judge(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> Finding:
+        """Return the first finding of a watchdog, `after` a time."""
+        return self.judge_all(name, thing, after=after)[0]
 
-    def check_all(self, name: str, subject: Any = None, *, after: timedelta = timedelta()) -> list[Finding]:
-        """Return all findings of a watchdog, `after` later."""
+    def judge_all(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> list[Finding]:
         self.clock.time += after
-        watchdog, context = WATCHDOGS[name], self.context()
-        observation = watchdog.probe(context, subject if watchdog.of != "train" else context.trains[0])
+        watchdog, context = WATCHDOGS[name], self.make_context()
+        observation = watchdog.probe(context, thing if watchdog.of != "train" else context.trains[0])
         return watchdog.judge(observation, context.now)
 
-    def append_log(self, *lines: str) -> None:
+    def write_log(self, *lines: str) -> None:
         with self.run.main_log.open("a") as log:
             log.write("".join(f"{line}\n" for line in lines))
 
     def steps(self, first: int, last: int, *, step_s: float = 1.0, loss: float = 2.0) -> None:
-        self.append_log(*(LINE.format(step=step, step_s=step_s, loss=loss) for step in range(first, last)))
+        self.write_log(*(LINE.format(step=step, step_s=step_s, loss=loss) for step in range(first, last)))
 
 
 def job(**changed: Any) -> Job:
-    """Return a row of the train's array: its first task, running."""
+    """Return a job of the train's array: its first task, running."""
     fields = {
         "id": "7",
         "array": "7",

@@ -1,4 +1,4 @@
-"""A few cycles of the soak in tests/endurance, so that it is known to work."""
+"""A few cycles of the soak of tests/endurance, to prove that the soak itself works."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opsctl.sandbox.record import Places
 from tests.endurance.soak.run_soak import report, soaking, story_of
 
 
-def test_twenty_cycles_with_faults_lose_nothing_and_make_nothing_up(places: Places, home: Path) -> None:
+def test_twenty_cycles_with_faults_lose_no_alert(places: Places, home: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="opsctl-soak-", ignore_cleanup_errors=True) as name:
         Path(name).chmod(0o755)
         with soaking(Path(name), places, cycles=20, seed=3, seconds=0) as soak:

@@ -17,10 +17,10 @@ MODEL = {"layers": 2, "hidden": 32, "heads": 4, "sequence": 32}
 @pytest.mark.parametrize(
     ("precision", "plant", "words"),
     [
-        ("fp32", {"layer": 3, "what": "forward"}, "layer 3 (Block), out of up, from numbers up to "),
-        ("bf16", {"layer": 3, "what": "weight"}, "layer 3 (Block) already: its up.weight"),
-        ("bf16", {"layer": 2, "what": "backward"}, "backward pass of layer 2 (Block)"),
-        ("fp32", {"layer": 3, "what": "once"}, "no single layer"),
+        ("fp32", {"layer": 3, "fault": "forward"}, "layer 3 (Block), out of up, from numbers up to "),
+        ("bf16", {"layer": 3, "fault": "weight"}, "layer 3 (Block) already: its up.weight"),
+        ("bf16", {"layer": 2, "fault": "backward"}, "backward pass of layer 2 (Block)"),
+        ("fp32", {"layer": 3, "fault": "once"}, "no single layer"),
     ],
 )
 def test_no_rank_takes_the_step_and_all_name_the_layer(corpus, tmp_path, precision, plant, words):

@@ -105,7 +105,7 @@ def test_abandoned_deliveries_are_listed(dead, tmp_path):
     (tmp_path / "trains" / ".site").mkdir(parents=True)
     dead.site.alerts.rename(tmp_path / "trains" / ".site" / "alerts")
     shown = json.loads(CliRunner().invoke(cli, ["--site", str(site), "alerts", "list", "--json"]).output)
-    assert [row["channel"] for row in shown["given_up"]] == ["log"]
+    assert [row["channel"] for row in shown["abandoned"]] == ["log"]
     text = CliRunner().invoke(cli, ["--site", str(site), "alerts", "list"]).output
     assert "delivery by log abandoned: " in text
     lines = json.loads(CliRunner().invoke(cli, ["--site", str(site), "doctor", "--json"]).output)

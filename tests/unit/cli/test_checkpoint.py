@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.errors import InputError, RunDirError
 from opsctl.trainer import manifest
-from tests.support.saved_checkpoints import flip_bit, make_train, make_unreadable, opsctl, read_refusal, save, steps
+from tests.support.saved_checkpoints import expect_refusal, flip, make_train, make_unreadable, opsctl, save, steps
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_verify_reports_a_train_without_checkpoints(run):
 
 def test_verify_names_the_damaged_file_and_exits_1(run):
     assert opsctl("verify", "tiny", "--step", 40) == "step-0000040: verified\n"
-    flip_bit(run / "checkpoints" / "step-0000020" / "zero" / "0.weight" / "fp32.pt")
+    flip(run / "checkpoints" / "step-0000020" / "zero" / "0.weight" / "fp32.pt")
     assert opsctl("verify", "tiny", code=1) == (
         "step-0000010: verified\n"
         "step-0000020: damaged\n"
@@ -80,16 +80,16 @@ def test_verify_names_the_damaged_file_and_exits_1(run):
 
 
 def test_prune_keeps_the_last_two_verified(run):
-    flip_bit(run / "checkpoints" / "step-0000040" / "layer_00.pt")
+    flip(run / "checkpoints" / "step-0000040" / "layer_00.pt")
     damaged = ["step-0000040: layer_00.pt has changed since it was written (SHA-256 differs)"]
-    assert read_refusal("prune", "tiny", "--keep-last", 2, "--dry-run").out.startswith("tiny: would remove step 10, ")
+    assert expect_refusal("prune", "tiny", "--keep-last", 2, "--dry-run").out.startswith("tiny: would remove step 10, ")
     assert steps(run / "checkpoints") == [10, 20, 30, 40]
-    done = read_refusal("prune", "tiny", "--keep-last", 2, "--json")
+    done = expect_refusal("prune", "tiny", "--keep-last", 2, "--json")
     assert (json.loads(done.out)["removed"], json.loads(done.out)["failed"]) == ([10], damaged)
     assert done.error.message == damaged[0]
     assert "opsctl checkpoint verify tiny" in str(done.error.hint)
     assert steps(run / "checkpoints") == [20, 30, 40]
-    assert read_refusal("prune", "tiny", "--keep-last", 2).out == "tiny: nothing to remove\n"
+    assert expect_refusal("prune", "tiny", "--keep-last", 2).out == "tiny: nothing to remove\n"
 
 
 def test_prune_keeps_every_nth_and_pinned_checkpoints(run):
@@ -110,14 +110,14 @@ def test_unreadable_checkpoint_does_not_block_the_others(run, tmp_path, name):
     verdicts = json.loads(opsctl("verify", "tiny", "--json", code=1))
     assert [verdict["verdict"] for verdict in verdicts] == ["unknown", "verified", "verified", "unknown", "verified"]
 
-    done = read_refusal("prune", "tiny", "--keep-last", 2, "--json")
+    done = expect_refusal("prune", "tiny", "--keep-last", 2, "--json")
     assert json.loads(done.out)["removed"] == [20]  # 30 and 50 must stay: 40 cannot be verified
     assert [line.partition(", so it is left alone")[0] for line in json.loads(done.out)["failed"]] == [
         "step-0000010: cannot be read",
         "step-0000040: cannot be read",
     ]
     save(run / "checkpoints", 60)
-    done = read_refusal("offload", "tiny", "--to", tmp_path / "archive", "--json")
+    done = expect_refusal("offload", "tiny", "--to", tmp_path / "archive", "--json")
     result = json.loads(done.out)
     assert (result["copied"], result["removed"]) == ([30, 50, 60], [30])
     assert [f"step-00000{step}0" in line for step, line in zip((1, 4), result["failed"], strict=True)] == [True, True]
@@ -127,7 +127,7 @@ def test_unreadable_checkpoint_does_not_block_the_others(run, tmp_path, name):
 def test_failed_removal_does_not_block_the_others(run):
     """A file occupies the path to which prune moves the first checkpoint."""
     (run / "checkpoints" / ".removing-step-0000010").write_text("")
-    done = read_refusal("prune", "tiny", "--keep-last", 2, "--json")
+    done = expect_refusal("prune", "tiny", "--keep-last", 2, "--json")
     assert json.loads(done.out)["removed"] == [20]
     assert "step-0000010: cannot be removed: " in done.error.message
     assert steps(run / "checkpoints") == [10, 30, 40]

@@ -13,7 +13,7 @@ import pytest
 
 from opsctl.errors import InputError, OpsctlError
 from opsctl.trainer import manifest
-from tests.support.saved_checkpoints import flip_bit, make_train, opsctl, save, steps
+from tests.support.saved_checkpoints import flip, make_train, opsctl, save, steps
 
 KILLED_AMID_A_COPY = Path(__file__).parents[2] / "support" / "killed_copy.py"
 SUMS = "sh -c 'cd \"$0\" && find . -type f -print0 | xargs -0 sha256sum' {place}/{{train}}/{{name}}"
@@ -77,7 +77,7 @@ def test_truncated_note_of_copies_is_copied_again(run, tmp_path):
 
 def test_damaged_checkpoint_is_not_copied(run, tmp_path):
     destination = tmp_path / "archive"
-    flip_bit(run / "checkpoints" / "step-0000040" / "layer_00.pt")
+    flip(run / "checkpoints" / "step-0000040" / "layer_00.pt")
     with pytest.raises(OpsctlError) as caught:
         opsctl("offload", "tiny", "--to", destination)
     assert caught.value.message == "step-0000040: layer_00.pt has changed since it was written (SHA-256 differs)"
@@ -124,7 +124,7 @@ def test_damaged_partial_copy_is_copied_again(run, tmp_path):
     part = destination / "tiny" / ".offloading-step-0000010"
     part.mkdir(parents=True)
     (part / "layer_00.pt").write_bytes((run / "checkpoints" / "step-0000010" / "layer_00.pt").read_bytes())
-    flip_bit(part / "layer_00.pt")
+    flip(part / "layer_00.pt")
     opsctl("offload", "tiny", "--to", destination)
     assert manifest.verify(destination / "tiny" / "step-0000010") == []
 
@@ -132,7 +132,7 @@ def test_damaged_partial_copy_is_copied_again(run, tmp_path):
 def test_damaged_copy_removes_no_local_checkpoint(run, tmp_path):
     destination = tmp_path / "archive"
     opsctl("offload", "tiny", "--to", destination, "--copy-only")
-    flip_bit(destination / "tiny" / "step-0000010" / "layer_00.pt")
+    flip(destination / "tiny" / "step-0000010" / "layer_00.pt")
     (run / "checkpoints" / "step-0000010" / "OFFLOADED").unlink()  # as if killed before the note was written
     with pytest.raises(OpsctlError, match=r"tiny/step-0000010 is not what was copied: .*layer_00.pt has ch"):
         opsctl("offload", "tiny", "--to", destination)

@@ -44,7 +44,7 @@ def test_full_disk_runs_due_entries_once(full: CronSite) -> None:
         assert {entry_run.result for entry_run in ran.values()} == {EntryResult.OK}
     assert full.log_lines.count("often") == 6
     assert full.log_lines.count("daily") == 1
-    assert any("No space left on device" in text for text in full.reports)
+    assert any("No space left on device" in text for text in full.messages)
     (full.path / "trains" / "filler").unlink()
     full.tick(after=600)
     assert len(full.ledger.entries) == 2, "the ledger is written again"
@@ -55,4 +55,4 @@ def test_read_only_disk_runs_due_entries(full: CronSite) -> None:
     ran = full.tick()
     assert len(ran) == 2
     assert {entry_run.result for entry_run in ran.values()} == {EntryResult.OK}
-    assert any("Read-only file system" in text for text in full.reports)
+    assert any("Read-only file system" in text for text in full.messages)

@@ -78,7 +78,7 @@ def test_silent_slurm_is_asked_again_until_the_limit(cron_site: CronSite) -> Non
     write_selected(cron_site.place, SelectedDriver(driver="slurm", since=NOON, by="me"))
     assert make_driver(cron_site).follow(NOON, "7", seconds=60) is False
     assert 60 <= (cron_site.clock.now() - NOON).total_seconds() < 70
-    assert cron_site.reports[-1] == "the next tick: jobs did not answer"
+    assert cron_site.messages[-1] == "the next tick: jobs did not answer"
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "\0"])

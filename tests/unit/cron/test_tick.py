@@ -27,7 +27,7 @@ def test_due_entry_is_run_and_recorded(cron_site: CronSite) -> None:
     assert (ran.result, ran.detail, ran.started) == (EntryResult.FAILED, "exit 3", NOON)
     assert cron_site.read_output(ran) == "hello\ntrouble\n"
     assert cron_site.ledger.entries == {"echo hello; echo trouble >&2; exit 3": ran}
-    assert cron_site.reports == ["echo hello; echo trouble >&2; exit 3: failed: exit 3"]
+    assert cron_site.messages == ["echo hello; echo trouble >&2; exit 3: failed: exit 3"]
 
 
 def test_entry_runs_at_the_first_tick_after_its_time(cron_site: CronSite) -> None:
@@ -259,7 +259,7 @@ def test_entries_beyond_the_time_limit_stay_due(cron_site: CronSite) -> None:
     calls = iter(range(1000))
     cron_site.clock.monotonic = lambda: real() + 20 * next(calls)  # type: ignore[method-assign]  # 20 s pass at every call
     assert list(cron_site.tick()) == ["echo one"]
-    assert cron_site.reports[-1] == "out of time; the rest is due at the next tick"
+    assert cron_site.messages[-1] == "out of time; the rest is due at the next tick"
     del cron_site.clock.monotonic
     assert list(cron_site.tick(after=5)) == ["echo two"]
 

@@ -35,7 +35,9 @@ def lines(*texts: str) -> list[bytes]:
 def test_the_rank_that_began_another_collective_is_odd() -> None:
     found = render_nccl(read_nccl_debug(lines(ODD, ONE, THREE)))
     assert found[0] == "communicator of 4 ranks: 4 of 4 ranks logged collectives: AllReduce 4, AllGather 2"
-    assert "  odd: h03r3n06 GPU 2 began AllGather 28c of 59205120, the others AllReduce 28c of 9984512" in found
+    assert (
+        "  odd: h03r3n06 GPU 2 started AllGather 28c of 59205120, other ranks started AllReduce 28c of 9984512" in found
+    )
 
 
 def test_a_rank_is_named_where_a_line_tells_it() -> None:
@@ -52,7 +54,7 @@ def test_the_rank_whose_last_collective_is_earlier_is_behind() -> None:
     ]
     found = render_nccl(read_nccl_debug(lines(two[0], *ahead)))
     assert found[1:] == [
-        "  behind: h03r3n06 GPU 0 began last AllReduce 28c of 9984512; others are at AllReduce 28d of 8149504"
+        "  behind: h03r3n06 GPU 0 last started AllReduce 28c of 9984512; other ranks are at AllReduce 28d of 8149504"
     ]
 
 
@@ -65,7 +67,7 @@ def test_who_could_not_connect_to_whom_by_name() -> None:
 
 def test_the_host_that_nobody_reaches_is_named() -> None:
     others = [REFUSED.replace("ubuntu", f"n{number}") for number in range(3)]
-    assert render_nccl(read_nccl_debug(lines(BOOTSTRAP, *others)))[-1] == "most hosts cannot reach node1 (3 of them)"
+    assert render_nccl(read_nccl_debug(lines(BOOTSTRAP, *others)))[-1] == "most hosts cannot reach node1 (3 hosts)"
 
 
 def test_lines_with_the_prefix_of_a_rank_are_understood() -> None:

@@ -13,7 +13,7 @@ from opsctl.cli.stacks import stacks as verb
 from opsctl.diagnosis.py_spy import dump_stacks
 from opsctl.diagnosis.request_stacks import collect_answers
 from opsctl.diagnosis.speakers import Speaker
-from opsctl.diagnosis.stack_dumps import NOWHERE, PTRACE, REFUSED, parse, render_stacks
+from opsctl.diagnosis.stack_dumps import NO_STACK, PTRACE, REFUSED, parse, render_stacks
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.local import Local
@@ -102,7 +102,7 @@ def test_py_spy_counts_for_more_than_what_a_rank_says_itself(tmp_path: Path) -> 
     (tmp_path / "py-spy.txt").write_text(pyspy("n1", 1, SIX))
     assert render_stacks(collect_answers(tmp_path)) == [
         "1 rank (node n1: 1) in train at training.py:915",
-        f"1 rank (node n1: 0) {NOWHERE}",
+        f"1 rank (node n1: 0) {NO_STACK}",
     ]
 
 
@@ -126,20 +126,20 @@ def test_ranks_that_py_spy_may_not_look_at_are_unknown_come_last_and_say_what_wo
 
 def test_a_rank_that_speaks_of_permissions_in_its_own_log_was_not_refused() -> None:
     text = "at 1.0\nPermission denied\nThread 0x1 (most recent call first):\n"
-    assert render_stacks(parse(text.encode(), Speaker(node="n1", rank=3))) == [f"1 rank (node n1: 3) {NOWHERE}"]
+    assert render_stacks(parse(text.encode(), Speaker(node="n1", rank=3))) == [f"1 rank (node n1: 3) {NO_STACK}"]
 
 
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        ("sh", "n1: no rank is there that this user may look at"),
-        ("no-py-spy", "n1: no-py-spy is not there; --py-spy PROGRAM names one that the nodes have"),
+        ("sh", "n1: no rank that this user may inspect"),
+        ("no-py-spy", "n1: no-py-spy is not installed; name an installed program with --py-spy"),
     ],
 )
 def test_a_node_on_which_nothing_was_seen_says_why(program: str, why: str) -> None:
     here = Fanout(shells=[Local(runner=SystemRunner(), names=["n1"])])
     looked = dump_stacks(program, "none.such", ["n1", "n2"], here)
-    assert (looked.text, set(looked.problems)) == ("", {why, "n2 could not be reached: no way leads there"})
+    assert (looked.text, set(looked.problems)) == ("", {why, "n2 could not be reached: no route leads to the node"})
 
 
 @given(st.binary(max_size=300))

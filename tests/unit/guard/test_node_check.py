@@ -19,7 +19,7 @@ from opsctl.settings.health import HealthSettings
 from opsctl.state.journal import EventKind
 from opsctl.state.site_dir import SiteDir
 from tests.support.finalized_trains import QueuedTrain
-from tests.support.made_nodes import smi
+from tests.support.made_nodes import render_smi
 
 NODES = ("node001", "node002")
 Check = Callable[..., NodeCheck]
@@ -55,7 +55,7 @@ def check_with(train: QueuedTrain, tmp_path: Path) -> Check:
 
 
 def test_faulty_node_is_refused_and_diagnosed(check_with: Check, train: QueuedTrain) -> None:
-    node_check = check_with(smi(2, bad=1, failure="Yes"))
+    node_check = check_with(render_smi(2, bad=1, failure="Yes"))
     assert node_check.refusal.startswith("node[001-002] is faulty: gpu: remapped_rows: a row could not be remapped")
     [cause] = [event for event in train.chain.journal.events() if event.kind is EventKind.DIAGNOSED]
     assert (cause.data["class"], cause.data["suspects"]) == ("gpu", list(NODES))
@@ -64,11 +64,11 @@ def test_faulty_node_is_refused_and_diagnosed(check_with: Check, train: QueuedTr
 @pytest.mark.parametrize(
     ("output", "first"),
     [
-        (smi(2), ""),
-        (smi(2, bad=1, pending="Yes"), ""),
+        (render_smi(2), ""),
+        (render_smi(2, bad=1, pending="Yes"), ""),
         ("<nvidia_smi_log><gpu>", ""),
         ("NVIDIA-SMI has failed because it couldn't communicate with the driver.", "exit 9"),
-        (smi(2, bad=1, failure="Yes"), "trap '' TERM; sleep 20 & wait"),
+        (render_smi(2, bad=1, failure="Yes"), "trap '' TERM; sleep 20 & wait"),
     ],
     ids=["well", "degraded", "half", "no-driver", "hangs"],
 )
@@ -81,12 +81,12 @@ def test_healthy_degraded_or_unknown_node_is_accepted(
 
 def test_check_is_skipped_without_gpus_or_when_disabled(check_with: Check) -> None:
     """The train requests no GPUs."""
-    assert check_with(smi(2, bad=1, failure="Yes"), node_check=None) == NodeCheck()
-    assert check_with(smi(2, bad=1, failure="Yes"), node_check=False) == NodeCheck()
+    assert check_with(render_smi(2, bad=1, failure="Yes"), node_check=None) == NodeCheck()
+    assert check_with(render_smi(2, bad=1, failure="Yes"), node_check=False) == NodeCheck()
 
 
 def test_more_faulty_nodes_than_the_limit_are_accepted(check_with: Check) -> None:
-    node_check = check_with(smi(2, bad=1, failure="Yes"), drain_max=1)
+    node_check = check_with(render_smi(2, bad=1, failure="Yes"), drain_max=1)
     assert (node_check.refusal, node_check.concession.partition("), but ")[2]) == (
         "",
         "2 faulty nodes at once exceed the limit of 1",
@@ -95,7 +95,7 @@ def test_more_faulty_nodes_than_the_limit_are_accepted(check_with: Check) -> Non
 
 def test_last_task_starts_despite_a_faulty_node(check_with: Check, train: QueuedTrain) -> None:
     train.queue.rows.clear()
-    node_check = check_with(smi(2, bad=1, failure="Yes"))
+    node_check = check_with(render_smi(2, bad=1, failure="Yes"))
     assert node_check.concession.endswith("but no queued task could go on without it")
     last = train.chain.journal.events()[-1]
     assert (last.kind, last.data["excluded"], last.data["nodes"]) == (EventKind.QUARANTINED, False, "node[001-002]")

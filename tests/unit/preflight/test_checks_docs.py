@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.problem import ProblemLevel
-from tests.support.broken_trains import ROOT, cases
+from tests.support.broken_trains import ROOT, read_cases
 
 TEXT = (ROOT / "docs" / "reference" / "preflight-checks.md").read_text()
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line.startswith("| `")]
@@ -16,8 +16,8 @@ def test_every_check_has_its_row_in_its_order():
 
 def test_every_row_has_the_levels_that_the_corpus_shows():
     levels = defaultdict(set)
-    for case in cases():
-        for level, name, _ in case.finds:
+    for case in read_cases():
+        for level, name, _ in case.expected:
             levels[name].add(level)
     shown = {name: ", ".join(level for level in ProblemLevel if level in levels[name]) for name in CHECKS}
     assert {row[0].strip("`"): row[1] for row in ROWS} == shown

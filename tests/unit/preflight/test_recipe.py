@@ -89,12 +89,12 @@ def test_blooms_command_is_read_as_it_was_run():
 
 def test_a_blend_of_corpora_is_read_without_its_weights():
     blend = {"of": "megatron-deepspeed", "finds": [], "flags": {"--data-path": "0.3 /d/en 0.7 /d/fr {{more}}"}}
-    assert Case(name="blend", given=blend).order().recipe.corpora == ("/d/en", "/d/fr")
+    assert Case(name="blend", table=blend).make_request().recipe.corpora == ("/d/en", "/d/fr")
 
 
 def test_of_experts_no_size_is_reckoned():
     case = {"of": "megatron-deepspeed", "finds": [], "flags": {"--num-experts": "8"}}
-    assert Case(name="experts", given=case).order().recipe.shape() is None
+    assert Case(name="experts", table=case).make_request().recipe.shape() is None
 
 
 @pytest.mark.parametrize(
@@ -155,5 +155,7 @@ WORDS = st.one_of(
 def test_whatever_a_command_says_nothing_raises(said):
     """Of a foreign trainer anything may be said, and its flags may mean something else there."""
     command = [word for flag, values in said.items() for word in (flag, *values)]
-    case = Case(name="any", given={"of": "megatron-deepspeed", "set": {"command": ["train", *command]}})
-    assert [finding for finding in case.findings() if not (finding.what and finding.check and finding.source)] == []
+    case = Case(name="any", table={"of": "megatron-deepspeed", "set": {"command": ["train", *command]}})
+    assert [
+        finding for finding in case.find_problems() if not (finding.what and finding.check and finding.source)
+    ] == []

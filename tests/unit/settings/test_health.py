@@ -27,6 +27,6 @@ def test_invalid_jump_host_is_reported(jump):
     ssh = Ssh(RemoteSettings(jump=jump), KnownHosts([]), SSHConfig(), SystemClock())
     answer = ssh.run("node001", ("true",), timeout=5)
     assert (answer.problem, answer.may_have_run) == (
-        f"ssh: {jump!r} is not a [user@]host[:port] to go through",
+        f"ssh: jump host {jump!r} is not of the form [user@]host[:port]",
         False,
     )

@@ -52,16 +52,16 @@ def test_limit_follows_the_usual_interval(bench: Bench, hours: Hours) -> None:
     bench.start_task()
     for number in range(4):
         save(bench, number)
-        assert bench.check("checkpoint").level is Level.OK
+        assert bench.judge("checkpoint").level is Level.OK
         bench.clock.time += hours(3)
-    assert bench.check("checkpoint", after=hours(6)).level is Level.OK
-    finding = bench.check("checkpoint", after=hours(1))
+    assert bench.judge("checkpoint", after=hours(6)).level is Level.OK
+    finding = bench.judge("checkpoint", after=hours(1))
     assert (finding.level, finding.summary) == (
         Level.WARNING,
         "gpt: no new checkpoint for 10.0 h of running (limit 9.5 h); newest: global_step3",
     )
     assert finding.remedy == "opsctl save-switch gpt"
-    assert bench.check("checkpoint", after=hours(10)).level is Level.CRITICAL
+    assert bench.judge("checkpoint", after=hours(10)).level is Level.CRITICAL
 
 
 def test_checkpoint_dated_in_the_future_has_age_zero(bench: Bench) -> None:
@@ -69,27 +69,27 @@ def test_checkpoint_dated_in_the_future_has_age_zero(bench: Bench) -> None:
     checkpoint = bench.run.checkpoints / "step1"
     checkpoint.mkdir()
     os.utime(checkpoint, (T0.timestamp() + 90, T0.timestamp() + 90))
-    assert "no new checkpoint for 0.0 h of running" in bench.check("checkpoint").summary
+    assert "no new checkpoint for 0.0 h of running" in bench.judge("checkpoint").summary
 
 
 def test_queue_time_does_not_count(bench: Bench, hours: Hours) -> None:
     bench.start_task()
     for number in range(3):
         save(bench, number)
-        bench.check("checkpoint")
+        bench.judge("checkpoint")
         bench.clock.time += hours(1)
     bench.jobs = ()
-    assert bench.check("checkpoint", after=hours(100)).level is Level.OK
+    assert bench.judge("checkpoint", after=hours(100)).level is Level.OK
     bench.start_task(since=bench.clock.time)
-    assert bench.check("checkpoint", after=hours(2)).level is Level.OK
-    assert bench.check("checkpoint", after=hours(2)).level is Level.WARNING
+    assert bench.judge("checkpoint", after=hours(2)).level is Level.OK
+    assert bench.judge("checkpoint", after=hours(2)).level is Level.WARNING
 
 
 def test_limit_may_be_configured(bench: Bench, hours: Hours) -> None:
     bench.config = {"checkpoint_hours": 1}
     bench.start_task()
-    assert bench.check("checkpoint", after=hours(0.9)).level is Level.OK
-    finding = bench.check("checkpoint", after=hours(0.2))
+    assert bench.judge("checkpoint", after=hours(0.9)).level is Level.OK
+    finding = bench.judge("checkpoint", after=hours(0.2))
     assert (finding.level, finding.summary.endswith("newest: none")) == (Level.WARNING, True)
 
 
@@ -97,16 +97,16 @@ def test_limit_follows_the_settings_of_the_trainer(bench: Bench, hours: Hours) -
     bench.run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 600, "keep_last": 3}}))
     bench.start_task()
     bench.steps(1, 30, step_s=6)  # 600 steps of 6 s take an hour
-    assert bench.check("checkpoint", after=hours(3.4)).level is Level.OK
-    assert bench.check("checkpoint", after=hours(0.2)).level is Level.WARNING
+    assert bench.judge("checkpoint", after=hours(3.4)).level is Level.OK
+    assert bench.judge("checkpoint", after=hours(0.2)).level is Level.WARNING
 
 
 def test_checkpoint_ten_times_larger_is_reported(bench: Bench, hours: Hours) -> None:
     for number in range(3):
         save(bench, number)
-        bench.check("checkpoint", after=hours(1))
+        bench.judge("checkpoint", after=hours(1))
     save(bench, 3, size=10_000)
-    finding = {finding.key: finding for finding in bench.check_all("checkpoint", after=hours(1))}["checkpoint/gpt/size"]
+    finding = {finding.key: finding for finding in bench.judge_all("checkpoint", after=hours(1))}["checkpoint/gpt/size"]
     assert (
         finding.summary == "gpt: global_step3 is 900 % larger than the previous checkpoints (9.77 KiB, before 1000 B)"
     )
@@ -116,9 +116,9 @@ def test_checkpoint_ten_times_larger_is_reported(bench: Bench, hours: Hours) -> 
 def test_unfinished_checkpoint_is_not_measured(bench: Bench, hours: Hours) -> None:
     for number in range(3):
         save(bench, number)
-        bench.check("checkpoint", after=hours(1))
+        bench.judge("checkpoint", after=hours(1))
     save(bench, 3, size=10_000)
-    assert len(bench.check_all("checkpoint")) == 1
+    assert len(bench.judge_all("checkpoint")) == 1
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "manifest"])
@@ -131,7 +131,7 @@ def test_new_damaged_checkpoint_is_reported(bench: Bench, damage: str) -> None:
         (checkpoint / "rank-0.pt").unlink()
     else:
         (checkpoint / "manifest.json").write_text("{}")
-    finding = {finding.key: finding for finding in bench.check_all("checkpoint")}["checkpoint/gpt/verify"]
+    finding = {finding.key: finding for finding in bench.judge_all("checkpoint")}["checkpoint/gpt/verify"]
     summaries = {
         "cut": "gpt: step-0000100: rank-0.pt has 5 bytes instead of 1000",
         "gone": "gpt: step-0000100: rank-0.pt is missing",
@@ -143,12 +143,12 @@ def test_new_damaged_checkpoint_is_reported(bench: Bench, damage: str) -> None:
 def test_renamed_damaged_checkpoint_is_reported(bench: Bench) -> None:
     bench.run.trainer_config.write_text("{}")
     save_embedded(bench, 200)
-    assert len(bench.check_all("checkpoint")) == 1
+    assert len(bench.judge_all("checkpoint")) == 1
     (bench.run.checkpoints / "damaged-step-0000100").mkdir()
-    finding = bench.check_all("checkpoint")[1]
+    finding = bench.judge_all("checkpoint")[1]
     assert (finding.level, finding.summary) == (Level.WARNING, "gpt: damaged-step-0000100: renamed as damaged")
 
 
 def test_idle_train_without_checkpoints_is_ok(bench: Bench) -> None:
-    finding = bench.check("checkpoint")
+    finding = bench.judge("checkpoint")
     assert (finding.level, finding.summary) == (Level.OK, "gpt: newest checkpoint: none")

@@ -58,12 +58,12 @@ def finalize(bench: Bench, action: str, outcome: str = "crashed", attempt: str =
 
 def test_continuing_attempts_are_ok(bench: Bench) -> None:
     finalize(bench, "continue")
-    assert [(finding.key, finding.level) for finding in bench.check_all("failures")] == [("failures/gpt", Level.OK)]
+    assert [(finding.key, finding.level) for finding in bench.judge_all("failures")] == [("failures/gpt", Level.OK)]
 
 
 def test_excluded_node_is_reported_with_its_evidence(bench: Bench) -> None:
     quarantine_node(bench)
-    [finding] = bench.check_all("failures")
+    [finding] = bench.judge_all("failures")
     assert (finding.key, finding.level, finding.node) == ("failures/gpt/7_1.0", Level.WARNING, "node003")
     literal = "gpt goes on without node003: 7_1.0: gpu: uncorrectable memory error of a GPU (node003, rank 5)"
     assert finding.summary == literal

@@ -173,9 +173,9 @@ def test_unknown_quota_output_fails(tmp_path: Path, text: str) -> None:
 def test_missing_or_failing_quota_command_is_unknown(bench: Bench) -> None:
     table = {"name": "work", "path": "/", "by": "command", "pattern": "(?P<percent>.*)"}
     missing = Filesystem(**table, command=("no-such-quota",))
-    assert bench.check("fs_quota", missing).summary == "work: no-such-quota: is not on PATH"
+    assert bench.judge("fs_quota", missing).summary == "work: no-such-quota: is not on PATH"
     failing = Filesystem(**table, command=("sh", "-c", "echo who are you >&2; exit 3"))
-    assert bench.check("fs_quota", failing).summary == "work: sh failed (3): who are you"
+    assert bench.judge("fs_quota", failing).summary == "work: sh failed (3): who are you"
 
 
 def measure(bench: Bench, filesystem: Filesystem) -> Finding:
@@ -192,7 +192,7 @@ def measure(bench: Bench, filesystem: Filesystem) -> Finding:
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.05)
     bench.clock.time = datetime.now(UTC)
-    return bench.check("fs_quota", filesystem)
+    return bench.judge("fs_quota", filesystem)
 
 
 def test_du_measures_in_the_background_by_owner(bench: Bench) -> None:
@@ -203,7 +203,7 @@ def test_du_measures_in_the_background_by_owner(bench: Bench) -> None:
     (directory / "small/model").write_bytes(bytes(1 << 20))
     os.chown(directory / "small", 12345, -1) if os.geteuid() == 0 else None
     filesystem = Filesystem(name="project", path=str(directory), by="du", limit=10 << 20, inode_limit=100)
-    assert bench.check("fs_quota", filesystem).level in (Level.UNKNOWN, Level.WARNING)  # du may have finished
+    assert bench.judge("fs_quota", filesystem).level in (Level.UNKNOWN, Level.WARNING)  # du may have finished
     finding = measure(bench, filesystem)
     assert finding.level is Level.WARNING
     assert re.search(r"90\.\d\d% bytes usage, warning at 85% \(9[\d.]* MiB of 10 MiB\)", finding.summary)
@@ -238,13 +238,13 @@ def write_checkpoints(bench: Bench, count: int, size: int = 1000) -> None:
 def test_checkpoints_of_a_train_make_the_forecast(bench: Bench) -> None:
     write_checkpoints(bench, 3)
     bench.start_task()
-    finding = bench.check("fs_quota", Filesystem(name="root", path=str(bench.root)))
+    finding = bench.judge("fs_quota", Filesystem(name="root", path=str(bench.root)))
     assert finding.evidence == ("gpt: 1000 B in 2 inodes every 1.0 h",)
 
 
 def test_unqueued_train_has_no_growth(bench: Bench) -> None:
     write_checkpoints(bench, 3)
-    assert bench.check("fs_quota", Filesystem(name="root", path=str(bench.root))).evidence == ()
+    assert bench.judge("fs_quota", Filesystem(name="root", path=str(bench.root))).evidence == ()
 
 
 def test_train_with_keep_last_has_no_growth(bench: Bench) -> None:
@@ -255,20 +255,20 @@ def test_train_with_keep_last_has_no_growth(bench: Bench) -> None:
         directory = bench.run.checkpoints / f"step-{step:07d}"
         directory.mkdir()
         (directory / "COMPLETE").write_text("x")
-    assert bench.check("fs_quota", Filesystem(name="root", path=str(bench.root))).evidence == ()
+    assert bench.judge("fs_quota", Filesystem(name="root", path=str(bench.root))).evidence == ()
 
 
 def test_unchanged_figures_are_stale_after_a_write(bench: Bench, minutes: Minutes) -> None:
     write_checkpoints(bench, 3)
     bench.start_task()
     same = Filesystem(name="q", path=str(bench.root), by="command", command=("echo", "7 %"), pattern=r"(?P<percent>7)")
-    assert bench.check("fs_quota", same).level is Level.OK
-    assert bench.check("fs_quota", same, after=minutes(90)).level is Level.OK
+    assert bench.judge("fs_quota", same).level is Level.OK
+    assert bench.judge("fs_quota", same, after=minutes(90)).level is Level.OK
     directory = bench.run.checkpoints / "step3"
     directory.mkdir()
     at = bench.clock.now().timestamp()
     os.utime(directory, (at, at))
-    finding = bench.check("fs_quota", same)
+    finding = bench.judge("fs_quota", same)
     assert (finding.level, "have not moved for 1.5 h" in finding.summary) == (Level.UNKNOWN, True)
 
 
@@ -311,5 +311,5 @@ def test_sizes_are_formatted_short() -> None:
 
 
 def test_missing_directory_is_unknown(bench: Bench) -> None:
-    finding = bench.check("fs_quota", Filesystem(name="scratch", path="/gone"))
+    finding = bench.judge("fs_quota", Filesystem(name="scratch", path="/gone"))
     assert (finding.level, finding.summary) == (Level.UNKNOWN, "scratch: /gone: No such file or directory")

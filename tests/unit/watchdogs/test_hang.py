@@ -38,7 +38,7 @@ def write_heartbeat(bench: Bench, phase: Phase, *, limit_s: float, step: int = 5
 @pytest.mark.parametrize("has_successor", [True, False])
 def test_rotated_log_is_no_hang(running: Bench, *, has_successor: bool) -> None:
     running.steps(1, 5)
-    running.check("hang", after=TICK)
+    running.judge("hang", after=TICK)
     with running.run.main_log.open("a") as log:
         running.run.main_log.rename(running.run.logs / "main_log.txt.1")
         if has_successor:
@@ -46,24 +46,24 @@ def test_rotated_log_is_no_hang(running: Bench, *, has_successor: bool) -> None:
         for step in range(5, 15):
             log.write(LINE.format(step=step, step_s=1.0, loss=2.0) + "\n")
             log.flush()
-            assert running.check("hang", after=TICK).level is Level.OK
-    assert running.check("hang", after=6 * TICK).level is Level.CRITICAL
+            assert running.judge("hang", after=TICK).level is Level.OK
+    assert running.judge("hang", after=6 * TICK).level is Level.CRITICAL
 
 
 def test_idle_train_does_not_hang(bench: Bench) -> None:
     bench.jobs = (waiting("Priority"),)
-    assert bench.check("hang").summary == "gpt: no task runs"
+    assert bench.judge("hang").summary == "gpt: no task runs"
 
 
 @pytest.mark.parametrize("phase", list(Phase))
 def test_limit_of_a_phase_comes_from_the_heartbeat(running: Bench, phase: Phase, minutes: Minutes) -> None:
     running.steps(1, 9)
-    running.check("hang")
-    running.append_log("iteration 9/ 10 | lm loss: 2.0 |")
+    running.judge("hang")
+    running.write_log("iteration 9/ 10 | lm loss: 2.0 |")
     write_heartbeat(running, phase, limit_s=1800)
-    assert running.check("hang").level is Level.OK
-    assert running.check("hang", after=minutes(29)).level is Level.OK
-    finding = running.check("hang", after=minutes(2))
+    assert running.judge("hang").level is Level.OK
+    assert running.judge("hang", after=minutes(29)).level is Level.OK
+    finding = running.judge("hang", after=minutes(2))
     assert (finding.level, finding.summary) == (
         Level.CRITICAL,
         f"7_1.0 hangs: {phase}, step 9, no sign of life for 31m (limit 30m)",
@@ -73,144 +73,144 @@ def test_limit_of_a_phase_comes_from_the_heartbeat(running: Bench, phase: Phase,
 
 def test_heartbeat_of_an_earlier_attempt_is_ignored(running: Bench, minutes: Minutes) -> None:
     write_heartbeat(running, Phase.TRAIN, limit_s=60, attempt="6_1.0")
-    finding = running.check("hang", after=minutes(55))
+    finding = running.judge("hang", after=minutes(55))
     assert (finding.level, "starting" in finding.summary) == (Level.OK, True)
-    assert running.check("hang", after=minutes(10)).level is Level.CRITICAL
+    assert running.judge("hang", after=minutes(10)).level is Level.CRITICAL
 
 
 def test_log_lines_replace_a_stuck_heartbeat(running: Bench, minutes: Minutes) -> None:
     write_heartbeat(running, Phase.TRAIN, limit_s=300)
     for step in range(1, 60, 10):
         running.steps(step, step + 10)
-        assert running.check("hang", after=minutes(4)).level is Level.OK
-    assert running.check("hang", after=minutes(6)).level is Level.CRITICAL
+        assert running.judge("hang", after=minutes(4)).level is Level.OK
+    assert running.judge("hang", after=minutes(6)).level is Level.CRITICAL
 
 
 def test_clock_behind_is_tolerated(running: Bench) -> None:
     running.site = {}
     write_heartbeat(running, Phase.TRAIN, limit_s=60)
-    assert running.check("hang", after=timedelta(seconds=60 + 90)).level is Level.OK
-    assert running.check("hang", after=timedelta(seconds=31)).level is Level.CRITICAL
+    assert running.judge("hang", after=timedelta(seconds=60 + 90)).level is Level.OK
+    assert running.judge("hang", after=timedelta(seconds=31)).level is Level.CRITICAL
 
 
 def test_clock_ahead_is_tolerated(running: Bench) -> None:
     running.clock.time += timedelta(seconds=90)
     write_heartbeat(running, Phase.TRAIN, limit_s=60)
     running.clock.time = T0
-    assert running.check("hang").level is Level.OK
+    assert running.judge("hang").level is Level.OK
 
 
 def test_limit_without_heartbeat_follows_the_log(running: Bench, minutes: Minutes) -> None:
-    running.check("hang")
+    running.judge("hang")
     for tick in range(12):  # one line every 200 s
         running.steps(3 * tick + 1, 3 * tick + 4, step_s=200)
-        assert running.check("hang", after=TICK).level is Level.OK
+        assert running.judge("hang", after=TICK).level is Level.OK
     # The limit is 20 lines of 200 s, which is 67 minutes.
-    assert running.check("hang", after=minutes(60)).level is Level.OK
-    assert running.check("hang", after=minutes(10)).level is Level.CRITICAL
+    assert running.judge("hang", after=minutes(60)).level is Level.OK
+    assert running.judge("hang", after=minutes(10)).level is Level.CRITICAL
 
 
 def test_long_evaluation_is_learnt(running: Bench, minutes: Minutes) -> None:
-    running.check("hang")
+    running.judge("hang")
     running.steps(1, 600)
     for _ in range(4):  # a pause of 12 minutes without a line
-        assert running.check("hang", after=minutes(3)).level is Level.OK
+        assert running.judge("hang", after=minutes(3)).level is Level.OK
     running.steps(600, 1200)
-    running.check("hang", after=TICK)
+    running.judge("hang", after=TICK)
     for _ in range(2):
         running.steps(1200, 1210)
-        running.check("hang", after=minutes(1))
-    assert running.check("hang", after=minutes(14)).level is Level.OK
-    assert running.check("hang", after=minutes(30)).level is Level.CRITICAL
+        running.judge("hang", after=minutes(1))
+    assert running.judge("hang", after=minutes(14)).level is Level.OK
+    assert running.judge("hang", after=minutes(30)).level is Level.CRITICAL
 
 
 def test_day_without_cycles_is_not_learnt(running: Bench, minutes: Minutes) -> None:
-    running.check("hang")
+    running.judge("hang")
     running.steps(1, 50)
-    running.check("hang", after=TICK)
+    running.judge("hang", after=TICK)
     running.steps(50, 100)
-    running.check("hang", after=timedelta(days=1))
-    assert running.check("hang", after=minutes(16)).level is Level.CRITICAL
+    running.judge("hang", after=timedelta(days=1))
+    assert running.judge("hang", after=minutes(16)).level is Level.CRITICAL
 
 
 def test_growing_checkpoint_is_progress(running: Bench, minutes: Minutes) -> None:
-    running.check("hang")
+    running.judge("hang")
     running.steps(1, 50)
-    running.check("hang", after=TICK)
+    running.judge("hang", after=TICK)
     (running.run.checkpoints / "step50").mkdir()
     for shard in range(5):
         (running.run.checkpoints / f"step50/{shard}.pt").write_bytes(b"x")
-        assert running.check("hang", after=minutes(14)).level is Level.OK
-    assert running.check("hang", after=minutes(60)).level is Level.CRITICAL
+        assert running.judge("hang", after=minutes(14)).level is Level.OK
+    assert running.judge("hang", after=minutes(60)).level is Level.CRITICAL
 
 
 def test_lines_without_steps_are_no_progress(running: Bench, minutes: Minutes) -> None:
-    running.check("hang")
+    running.judge("hang")
     running.steps(1, 50)
-    running.check("hang", after=minutes(1))
+    running.judge("hang", after=minutes(1))
     for _ in range(3):
-        running.append_log("[rank 3] Watchdog caught collective operation timeout", "PULSE: gpt is running")
-        finding = running.check("hang", after=minutes(6))
+        running.write_log("[rank 3] Watchdog caught collective operation timeout", "PULSE: gpt is running")
+        finding = running.judge("hang", after=minutes(6))
     assert finding.level is Level.CRITICAL
 
 
 def test_hang_minutes_apply_to_steps_only(running: Bench, minutes: Minutes) -> None:
     running.config = {"hang_minutes": 2, "stacks_seconds": 0}
     write_heartbeat(running, Phase.SAVE, limit_s=3600)
-    assert running.check("hang", after=minutes(30)).level is Level.OK
+    assert running.judge("hang", after=minutes(30)).level is Level.OK
     write_heartbeat(running, Phase.TRAIN, limit_s=3600)
-    assert running.check("hang", after=minutes(3)).level is Level.CRITICAL
+    assert running.judge("hang", after=minutes(3)).level is Level.CRITICAL
 
 
 @pytest.mark.parametrize("state", [JobState.COMPLETING, JobState.SUSPENDED, JobState.CONFIGURING])
 def test_task_that_is_not_running_does_not_hang(running: Bench, state: JobState, minutes: Minutes) -> None:
     running.steps(1, 50)
-    running.check("hang")
+    running.judge("hang")
     running.jobs = (job(state=state, start=T0),)
-    assert running.check("hang", after=minutes(600)).summary == "gpt: no task runs"
+    assert running.judge("hang", after=minutes(600)).summary == "gpt: no task runs"
 
 
 def test_resumed_task_does_not_hang(running: Bench, minutes: Minutes) -> None:
-    running.check("hang")
+    running.judge("hang")
     running.steps(1, 50)
-    running.check("hang", after=minutes(1))
+    running.judge("hang", after=minutes(1))
     running.jobs = (job(state=JobState.SUSPENDED, start=T0),)
-    running.check("hang", after=minutes(1))
+    running.judge("hang", after=minutes(1))
     running.start_task(since=T0)
-    running.append_log("resumed")
-    assert running.check("hang", after=timedelta(hours=5)).level is Level.OK
+    running.write_log("resumed")
+    assert running.judge("hang", after=timedelta(hours=5)).level is Level.OK
 
 
 def test_first_cycle_uses_the_age_of_the_log(running: Bench) -> None:
     """Without a writable memory every cycle is the first; a dead run must be found all the same."""
     running.steps(1, 50)
     running.clock.time += timedelta(days=400)  # the log was written at the real time
-    assert running.check("hang").level is Level.CRITICAL
+    assert running.judge("hang").level is Level.CRITICAL
 
 
 def test_new_attempt_ignores_earlier_lines(running: Bench, minutes: Minutes) -> None:
     running.steps(1, 50)
     running.start_task(since=running.clock.time + minutes(5))
-    running.check("hang", after=minutes(6))
-    assert running.check("hang", after=minutes(50)).level is Level.OK
+    running.judge("hang", after=minutes(6))
+    assert running.judge("hang", after=minutes(50)).level is Level.OK
 
 
 def test_stacks_are_requested_once_and_summarized(running: Bench, minutes: Minutes) -> None:
     running.config = {"stacks_seconds": 1}
     write_heartbeat(running, Phase.TRAIN, limit_s=60)
-    running.check("hang")
-    finding = running.check("hang", after=minutes(2))
+    running.judge("hang")
+    finding = running.judge("hang", after=minutes(2))
     assert running.attempt.stacks_request.exists()
     assert finding.evidence[0] == "2 of 2 ranks did not answer"
     running.attempt.stacks_request.unlink()
-    assert running.check("hang", after=minutes(2)).evidence == finding.evidence
+    assert running.judge("hang", after=minutes(2)).evidence == finding.evidence
     assert not running.attempt.stacks_request.exists()
 
 
 def test_dry_run_requests_no_stacks(running: Bench, minutes: Minutes) -> None:
     running.acts = False
     write_heartbeat(running, Phase.TRAIN, limit_s=60)
-    assert running.check("hang", after=minutes(2)).level is Level.CRITICAL
+    assert running.judge("hang", after=minutes(2)).level is Level.CRITICAL
     assert not running.attempt.stacks_request.exists()
 
 
@@ -240,4 +240,4 @@ def test_ranks_are_grouped_by_stack_rarest_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dump", ["", "Thread 0x", "\x00\xff", "Thread 0x1 (most recent call first):\n"])
 def test_truncated_dump_has_no_location(tmp_path: Path, dump: str) -> None:
     (tmp_path / "n1-0.txt").write_text(dump)
-    assert hang_stacks.summary(tmp_path, ranks=1)[0] == "1 rank (node n1: 0) nowhere that can be told"
+    assert hang_stacks.summary(tmp_path, ranks=1)[0] == "1 rank (node n1: 0) without a stack"

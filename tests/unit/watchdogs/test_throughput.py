@@ -17,7 +17,7 @@ LINE = " iteration {step:8d}/ 1000 | elapsed time per iteration (s): {s:.3f} | g
 
 def write_steps(bench: Bench, first: int, count: int, tflops: float, *, noise: float = 0.005, seed: int = 1) -> None:
     dice = random.Random(seed)
-    bench.append_log(
+    bench.write_log(
         *(
             LINE.format(step=first + n, s=100, batch=2048, more=f"TFLOPs: {tflops * (1 + dice.gauss(0, noise)):.2f} |")
             for n in range(count)
@@ -35,12 +35,12 @@ def write_node(bench: Bench, name: str, step_s: float, attempt: str = "7_1.0") -
 def test_slow_node_is_named(bench: Bench) -> None:
     bench.start_task(node_count=3)
     write_steps(bench, 1, 100, 149)
-    assert bench.check("throughput").level is Level.OK
+    assert bench.judge("throughput").level is Level.OK
     for name, step_s in (("n1", 100.0), ("n2", 107.0), ("n3", 100.1)):
         write_node(bench, name, step_s)
     write_node(bench, "n9", 300.0, attempt="6_1.0")
     write_steps(bench, 101, 10, 140)
-    finding = bench.check("throughput")
+    finding = bench.judge("throughput")
     assert finding.level is Level.WARNING
     assert finding.summary.startswith("gpt: 140")
     assert finding.summary.endswith(
@@ -55,7 +55,7 @@ def test_uniform_slowness_names_no_node(bench: Bench) -> None:
     for name in ("n1", "n2"):
         write_node(bench, name, 100.0)
     write_steps(bench, 101, 10, 100)
-    finding = bench.check("throughput")
+    finding = bench.judge("throughput")
     assert (finding.level, finding.node, finding.evidence) == (Level.CRITICAL, "", ())
 
 
@@ -63,16 +63,16 @@ def test_ended_train_is_ok(bench: Bench) -> None:
     bench.start_task()
     write_steps(bench, 1, 100, 149)
     write_steps(bench, 101, 10, 100)
-    assert bench.check("throughput").level is Level.CRITICAL
+    assert bench.judge("throughput").level is Level.CRITICAL
     bench.jobs = (waiting("Dependency"),)
-    assert bench.check("throughput").level is Level.CRITICAL
+    assert bench.judge("throughput").level is Level.CRITICAL
     bench.journal.append(EventKind.ATTEMPT_STARTED, attempt="7_1.0", nodes="n1")
     bench.journal.append(
         EventKind.ATTEMPT_FINALIZED, attempt="7_1.0", outcome="killed", action="cancel-queued", why="the kill switch"
     )
-    assert bench.check("throughput").level is Level.CRITICAL
+    assert bench.judge("throughput").level is Level.CRITICAL
     bench.jobs = ()
-    assert bench.check("throughput").level is Level.OK
+    assert bench.judge("throughput").level is Level.OK
 
 
 def test_single_slow_steps_are_ok(bench: Bench) -> None:
@@ -81,33 +81,33 @@ def test_single_slow_steps_are_ok(bench: Bench) -> None:
         write_steps(bench, step, 1, 20)
         write_steps(bench, step + 1, 1, 149)
     write_steps(bench, 107, 4, 149)
-    assert bench.check("throughput").level is Level.OK
+    assert bench.judge("throughput").level is Level.OK
 
 
 def test_usual_noise_is_ok(bench: Bench) -> None:
     levels = []
     for block in range(30):
         write_steps(bench, 1 + 30 * block, 30, 149, noise=0.15, seed=block)
-        levels.append(bench.check("throughput").level)
+        levels.append(bench.judge("throughput").level)
     assert set(levels) == {Level.OK}
 
 
 def test_throughput_counts_samples(bench: Bench) -> None:
-    bench.append_log(*(LINE.format(step=n, s=10, batch=200, more="") for n in range(1, 60)))
-    bench.append_log(*(LINE.format(step=n, s=20, batch=400, more="") for n in range(60, 90)))
-    assert bench.check("throughput").level is Level.OK
+    bench.write_log(*(LINE.format(step=n, s=10, batch=200, more="") for n in range(1, 60)))
+    bench.write_log(*(LINE.format(step=n, s=20, batch=400, more="") for n in range(60, 90)))
+    assert bench.judge("throughput").level is Level.OK
 
 
 def test_other_node_count_starts_anew(bench: Bench) -> None:
     bench.start_task(node_count=4)
     write_steps(bench, 1, 100, 149)
-    bench.check("throughput")
+    bench.judge("throughput")
     bench.jobs = (job(node_count=2),)
     write_steps(bench, 101, 20, 70)
-    assert bench.check("throughput").summary == "gpt: too few steps to judge"
+    assert bench.judge("throughput").summary == "gpt: too few steps to judge"
 
 
 @pytest.mark.parametrize("count", [0, 5, 29])
 def test_few_steps_are_not_judged(bench: Bench, count: int) -> None:
     write_steps(bench, 1, count, 149)
-    assert bench.check("throughput").summary == "gpt: too few steps to judge"
+    assert bench.judge("throughput").summary == "gpt: too few steps to judge"

@@ -50,13 +50,13 @@ def test_node_states_have_levels(state: str, level: Level) -> None:
 def test_only_nodes_of_the_train_are_judged(bench: Bench) -> None:
     bench.start_task(nodes="n[1-2]")
     bench.nodes = tuple(Node(name=f"n{n}", state="DOWN" if n > 1 else "MIXED", address="a") for n in (1, 2, 3))
-    assert [finding.key for finding in bench.check_all("node_health")] == ["node_health/gpt", "node_health/gpt/n2"]
+    assert [finding.key for finding in bench.judge_all("node_health")] == ["node_health/gpt", "node_health/gpt/n2"]
 
 
 def test_unlisted_node_is_unknown(bench: Bench) -> None:
     bench.start_task(nodes="n[1-2]")
     bench.nodes = (Node(name="n1", state="MIXED", address="a"),)
-    assert bench.check("node_health").level is Level.UNKNOWN
+    assert bench.judge("node_health").level is Level.UNKNOWN
 
 
 @pytest.mark.parametrize(("health", "level"), [("faulty", Level.CRITICAL), ("degraded", Level.WARNING)])
@@ -70,34 +70,34 @@ def test_health_finding_of_a_node_holds_for_a_day(bench: Bench, health: str, lev
         (records / f"{node}.json").write_text(
             json.dumps({"node": node, "at": at, "health": state, "evidence": ["ECC"]})
         )
-    _, finding = bench.check_all("node_health")
+    _, finding = bench.judge_all("node_health")
     assert (finding.key, finding.level, finding.evidence) == ("node_health/gpt/n1", level, ("ECC",))
     assert finding.summary == f"n1 under gpt is {health}: ECC"
 
 
 def test_missing_node_list_is_unknown(bench: Bench) -> None:
     bench.nodes = None
-    assert bench.check("node_health").level is Level.UNKNOWN
+    assert bench.judge("node_health").level is Level.UNKNOWN
 
 
 # --- cron
 
 
 def test_cron_that_was_never_started_is_ok(bench: Bench) -> None:
-    assert bench.check("cron_alive").summary == "cron: not started"
+    assert bench.judge("cron_alive").summary == "cron: not started"
 
 
 def test_missing_tick_is_reported(bench: Bench) -> None:
     driver = bench.root / ".site/cron/driver"
     driver.mkdir(parents=True)
     (driver / "wanted.json").write_text("{}")
-    assert bench.check("cron_alive").level is Level.WARNING
+    assert bench.judge("cron_alive").level is Level.WARNING
     (driver.parent / "last-tick").write_text(f"{T0.timestamp():.0f}\n")
-    assert bench.check("cron_alive", after=timedelta(minutes=29)).level is Level.OK
-    finding = bench.check("cron_alive", after=timedelta(minutes=2))
+    assert bench.judge("cron_alive", after=timedelta(minutes=29)).level is Level.OK
+    finding = bench.judge("cron_alive", after=timedelta(minutes=2))
     assert (finding.level, finding.summary) == (Level.CRITICAL, "cron: no tick for 31 min (limit 30 min)")
     (driver / "wanted.json").unlink()
-    assert bench.check("cron_alive").level is Level.OK
+    assert bench.judge("cron_alive").level is Level.OK
 
 
 def test_tick_of_a_clock_ahead_counts(bench: Bench) -> None:
@@ -105,7 +105,7 @@ def test_tick_of_a_clock_ahead_counts(bench: Bench) -> None:
     (cron_dir / "driver").mkdir(parents=True)
     (cron_dir / "driver/wanted.json").write_text("{}")
     (cron_dir / "last-tick").write_text(f"{T0.timestamp() + 90:.0f}\n")
-    assert bench.check("cron_alive").level is Level.OK
+    assert bench.judge("cron_alive").level is Level.OK
 
 
 # --- waiting
@@ -137,21 +137,21 @@ def test_wait_reasons_are_classified(reason: str, kind: WaitKind) -> None:
 
 def test_lasting_unknown_reason_is_unknown(bench: Bench) -> None:
     bench.jobs = (waiting("SomethingNew"),)
-    assert bench.check("slurm_status").level is Level.OK
-    assert bench.check("slurm_status", after=timedelta(minutes=31)).level is Level.UNKNOWN
+    assert bench.judge("slurm_status").level is Level.OK
+    assert bench.judge("slurm_status", after=timedelta(minutes=31)).level is Level.UNKNOWN
 
 
 def test_lasting_account_limit_without_start_is_a_warning(bench: Bench) -> None:
     bench.jobs = (waiting("AssocGrpNodeLimit"),)
-    bench.check("slurm_status")
-    assert bench.check("slurm_status", after=timedelta(minutes=31)).level is Level.WARNING
+    bench.judge("slurm_status")
+    assert bench.judge("slurm_status", after=timedelta(minutes=31)).level is Level.WARNING
     bench.jobs = (waiting("AssocGrpNodeLimit", start=T0 + timedelta(days=1)),)
-    assert bench.check("slurm_status").level is Level.OK
+    assert bench.judge("slurm_status").level is Level.OK
 
 
 def test_failed_launch_is_critical_at_once(bench: Bench) -> None:
     bench.jobs = (waiting("launch failed requeued held"),)
-    finding = bench.check("slurm_status")
+    finding = bench.judge("slurm_status")
     assert (finding.level, finding.summary) == (
         Level.CRITICAL,
         "gpt: 7 could not be started: launch failed requeued held",
@@ -160,24 +160,24 @@ def test_failed_launch_is_critical_at_once(bench: Bench) -> None:
 
 def test_next_array_that_never_starts_is_a_warning(bench: Bench) -> None:
     bench.jobs = (job(start=T0), waiting("DependencyNeverSatisfied"))
-    assert bench.check("slurm_status").level is Level.WARNING
+    assert bench.judge("slurm_status").level is Level.WARNING
 
 
 def test_unknown_state_is_unknown(bench: Bench) -> None:
     bench.jobs = (job(state=JobState.UNKNOWN),)
-    assert bench.check("slurm_status").level is Level.UNKNOWN
+    assert bench.judge("slurm_status").level is Level.UNKNOWN
 
 
 def test_slow_cleanup_is_a_warning(bench: Bench) -> None:
     bench.jobs = (job(state=JobState.COMPLETING, end=T0),)
-    assert bench.check("slurm_status", after=timedelta(minutes=29)).level is Level.OK
-    assert bench.check("slurm_status", after=timedelta(minutes=2)).level is Level.WARNING
+    assert bench.judge("slurm_status", after=timedelta(minutes=29)).level is Level.OK
+    assert bench.judge("slurm_status", after=timedelta(minutes=2)).level is Level.WARNING
 
 
 def test_interrupted_submission_is_unknown_for_ten_minutes(bench: Bench) -> None:
     bench.journal.append(EventKind.SUBMITTING, nonce="m", tasks=3, after="")
-    assert bench.check("slurm_status", after=timedelta(minutes=9)).level is Level.UNKNOWN
-    assert bench.check("slurm_status", after=timedelta(minutes=2)).level is Level.CRITICAL
+    assert bench.judge("slurm_status", after=timedelta(minutes=9)).level is Level.UNKNOWN
+    assert bench.judge("slurm_status", after=timedelta(minutes=2)).level is Level.CRITICAL
 
 
 def test_finished_train_is_ok(bench: Bench) -> None:
@@ -189,16 +189,16 @@ def test_finished_train_is_ok(bench: Bench) -> None:
         action="cancel-queued",
         why="the last step is done",
     )
-    assert bench.check("slurm_status").summary == "gpt: finished: the last step is done"
+    assert bench.judge("slurm_status").summary == "gpt: finished: the last step is done"
     bench.journal.append(EventKind.CANCELLED, job="7", why="7_1.0 finished: the last step is done")
-    assert bench.check("slurm_status").summary == "gpt: 7_1.0 finished: the last step is done"
+    assert bench.judge("slurm_status").summary == "gpt: 7_1.0 finished: the last step is done"
     bench.journal.append(EventKind.CANCELLED, job="8", why="opsctl cancel")
-    assert bench.check("slurm_status").summary.endswith(": opsctl cancel")
+    assert bench.judge("slurm_status").summary.endswith(": opsctl cancel")
 
 
 def test_array_of_another_train_is_ignored(bench: Bench) -> None:
     bench.jobs = (job(comment="opsctl:gpt:another", name="gpt"),)
-    assert bench.check("slurm_status").level is Level.CRITICAL
+    assert bench.judge("slurm_status").level is Level.CRITICAL
 
 
 # --- pulse
@@ -237,9 +237,9 @@ def test_pulse_lines_match_the_chronicles() -> None:
 def test_pulse_is_written_on_change_and_every_ten_minutes(bench: Bench) -> None:
     bench.start_task()
     for _ in range(601):
-        bench.check("slurm_status", after=timedelta(seconds=2))
+        bench.judge("slurm_status", after=timedelta(seconds=2))
     bench.jobs = ()
-    bench.check("slurm_status")
+    bench.judge("slurm_status")
     assert len((bench.run.logs / "pulse.log").read_text().splitlines()) == 4
     assert not bench.run.main_log.exists()
 
@@ -250,7 +250,7 @@ def test_pulse_is_written_on_change_and_every_ten_minutes(bench: Bench) -> None:
 def test_age_of_a_hold_comes_from_the_journal(bench: Bench) -> None:
     bench.journal.append(EventKind.HELD, jobs=["7"], why="maintenance")
     bench.jobs = (waiting("JobHeldUser"),)
-    finding = bench.check("held", after=timedelta(hours=13))
+    finding = bench.judge("held", after=timedelta(hours=13))
     assert (finding.level, finding.summary) == (
         Level.WARNING,
         "gpt has been held for 13.0 h (limit 12 h): maintenance",

@@ -1,4 +1,4 @@
-"""A memory module that failed is missing from the total."""
+"""Check the amount of host memory: a failed memory module is missing from the total."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections.abc import Iterator
 
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
+MIN_SHARE = 0.98
+KIB_PER_GIB = 2**20
+
 
 def memory(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
-    wanted = check_input.site.memory_gib * 2**20 or (check_input.prior.memory_kb or 0)
+    expected_kb = check_input.site.memory_gib * KIB_PER_GIB or (check_input.prior.memory_kb or 0)
     if snapshot.memory_kb is None:
         yield CheckResult(check="memory", severity=Severity.UNKNOWN, evidence="/proc/meminfo cannot be read")
-    elif snapshot.memory_kb < 0.98 * wanted:
-        yield CheckResult(check="memory", severity=Severity.DEGRADED, remedy="look for a failed memory module",
-                     evidence=f"{snapshot.memory_kb / 2**20:.1f} GiB, {wanted / 2**20:.1f} before")  # fmt: skip
+    elif snapshot.memory_kb < MIN_SHARE * expected_kb:
+        text = f"{snapshot.memory_kb / KIB_PER_GIB:.1f} GiB of memory, expected {expected_kb / KIB_PER_GIB:.1f} GiB"
+        yield CheckResult(
+            check="memory", severity=Severity.DEGRADED, evidence=text, remedy="check for a failed memory module"
+        )
