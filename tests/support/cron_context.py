@@ -21,7 +21,7 @@ NOON = datetime(2026, 3, 2, 12, 0, 3, tzinfo=UTC)
 
 
 @dataclass
-class CronWorld:
+class CronSite:
     path: Path
     settings: dict[str, Any] = field(default_factory=dict)
     clock: FakeClock = field(default_factory=lambda: FakeClock(NOON))

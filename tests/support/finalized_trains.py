@@ -107,7 +107,7 @@ class Queue:
 
 
 @dataclass
-class World:
+class QueuedTrain:
     """Train `gpt`, submitted as array 12 of ten tasks under the nonce n1."""
 
     run: RunDir
@@ -116,7 +116,7 @@ class World:
     chain: TrainArrays
     rules: GuardSettings
 
-    def began(self, attempt: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Attempt:
+    def start_attempt(self, attempt: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Attempt:
         """Record the start of an attempt now and return the attempt."""
         start = Start(
             attempt=attempt,
@@ -132,29 +132,29 @@ class World:
         self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=attempt, nodes=nodes)
         return self.run.attempt(attempt)
 
-    def exited(self, attempt: Attempt, code: int, *, after: float = 60) -> None:
+    def end_body(self, attempt: Attempt, code: int, *, after: float = 60) -> None:
         """Record that the guard saw the body end, `after` seconds later."""
         self.clock.sleep(after)
         attempt.body_exit.write_text(f"{code}\n")
         os.utime(attempt.body_exit, (self.clock.now().timestamp(),) * 2)
 
-    def left(self, attempt: Attempt, reason: TrainerStop, *, step: int = 40, after: float = 60) -> None:
+    def stop_trainer(self, attempt: Attempt, reason: TrainerStop, *, step: int = 40, after: float = 60) -> None:
         """Record that the trainer stopped and wrote its stop reason, `after` seconds later."""
         self.clock.sleep(after)
         attempt.stop_reason.write_text(to_json(StopReason(reason=reason, step=step, at=self.clock.now().timestamp())))
 
-    def row(self, tasks: tuple[int, ...], state: JobState, **more: object) -> None:
+    def add_row(self, tasks: tuple[int, ...], state: JobState, **more: object) -> None:
         row = Job(id="13", array="12", tasks=tasks, name="gpt", user="me", state=state, comment="opsctl:gpt:n1")
         self.queue.rows.append(replace(row, **more))  # type: ignore[arg-type]  # fields of a Job
 
-    def kinds(self) -> list[EventKind]:
+    def event_kinds(self) -> list[EventKind]:
         return [event.kind for event in self.chain.journal.events()]
 
     def end(self, attempt: Attempt) -> dict[str, str]:
         return json.loads(attempt.end.read_text())  # type: ignore[no-any-return]  # end.json is an object
 
 
-def make_world(path: Path) -> World:
+def make_train(path: Path) -> QueuedTrain:
     run, clock, queue = RunDir(path / "gpt"), FakeClock(BEGIN), Queue()
     run.path.mkdir()
     run.create()
@@ -162,21 +162,21 @@ def make_world(path: Path) -> World:
     journal = Journal(run, clock)
     journal.append(EventKind.SUBMITTING, nonce="n1", tasks=10, after="")
     journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
-    world = World(
+    train = QueuedTrain(
         run, clock, queue, TrainArrays(run=run, journal=journal, scheduler=queue), GuardSettings(short_attempts=3)
     )
-    world.row(tuple(range(2, 11)), JobState.PENDING, reason="JobArrayTaskLimit", id="12")
+    train.add_row(tuple(range(2, 11)), JobState.PENDING, reason="JobArrayTaskLimit", id="12")
     clock.sleep(1)
-    return world
+    return train
 
 
-def make_node_care(world: World) -> NodeCare:
+def make_node_care(train: QueuedTrain) -> NodeCare:
     """Return the node care of a site whose nodes cannot be reached."""
-    site = SiteDir(world.run.path.parent / ".site")
+    site = SiteDir(train.run.path.parent / ".site")
     return NodeCare(
         site=HealthSettings(exclude_hours=72),
-        history=NodeHistory(site=site, clock=world.clock),
-        clock=world.clock,
-        exclusions=Exclusions(site=site, clock=world.clock),
+        history=NodeHistory(site=site, clock=train.clock),
+        clock=train.clock,
+        exclusions=Exclusions(site=site, clock=train.clock),
         reach=lambda jobs, idle: Fanout(shells=()),
     )

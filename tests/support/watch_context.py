@@ -22,10 +22,10 @@ LINE = "[default7]: iteration {step:8d}/   1000 | elapsed time per iteration (s)
 
 
 @dataclass
-class Stage:
+class Bench:
     """The context of one watchdog: a site, a train, its jobs and nodes."""
 
-    place: Path
+    root: Path
     clock: FakeClock = field(default_factory=lambda: FakeClock(T0))
     site: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Stage:
     acts: bool = True
 
     def __post_init__(self) -> None:
-        self.run = RunDir(self.place / "gpt")
+        self.run = RunDir(self.root / "gpt")
         self.run.create()
         self.run.config.touch()
         self.journal = Journal(self.run, self.clock)
@@ -45,7 +45,7 @@ class Stage:
     def attempt(self) -> Attempt:
         return self.run.attempt("7_1.0")
 
-    def runs(self, *, since: datetime = T0, **changed: Any) -> None:
+    def start_task(self, *, since: datetime = T0, **changed: Any) -> None:
         self.jobs = (job(start=since, **changed),)
 
     def train(self) -> WatchedTrain:
@@ -60,15 +60,15 @@ class Stage:
         )
 
     def make_context(self) -> WatchContext:
-        site = parse(SiteSettings, {"root": str(self.place), **self.site}, "s")
+        site = parse(SiteSettings, {"root": str(self.root), **self.site}, "s")
         return WatchContext(
             site=site,
             now=self.clock.now(),
             clock=self.clock,
             runner=SystemRunner(),
             acts=self.acts,
-            memory=WatchdogMemory(self.place / ".site/watch"),
-            site_dir=self.place / ".site",
+            memory=WatchdogMemory(self.root / ".site/watch"),
+            site_dir=self.root / ".site",
             trains=(self.train(),),
             nodes=self.nodes,
         )

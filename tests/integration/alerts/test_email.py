@@ -35,7 +35,7 @@ def send_and_fail(email, message=MESSAGE):
 def test_repeated_critical_findings_send_two_mails(site, by_mail, mail_server):
     world = site({"mail": by_mail})
     for mark in ".CCCCCC..":
-        world.see(mark, key="slurm_status/gpt")
+        world.record(mark, key="slurm_status/gpt")
         dispatch.send_alerts(world.alerting)
         world.clock.forward(minutes=10)
     assert mail_server.subjects == [
@@ -58,7 +58,7 @@ def test_non_ascii_text_and_lone_dot_arrive(mail_server):
 def test_unreachable_server_is_tried_again(site, by_mail, port):
     server = MailServer()
     world = site({"mail": {**by_mail, "port": port}})
-    world.see("C")
+    world.record("C")
     [attempt] = dispatch.send_alerts(world.alerting)
     assert attempt.error.message == f"127.0.0.1:{port}: [Errno 111] Connection refused"
     assert dispatch.send_alerts(world.alerting) == []  # the next attempt is not due
@@ -107,7 +107,7 @@ def test_refused_mail_goes_to_the_fallback_at_once(site, by_mail, mail_server, t
         {"mail": by_mail, "file": {"kind": "file", "path": str(tmp_path / "alerts.txt")}},
         routes=({"channels": ("mail",)},),
     )
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     dispatch.send_alerts(world.alerting)
     assert (tmp_path / "alerts.txt").read_text().count("CRITICAL: hang/gpt: it is critical") == 1
@@ -119,7 +119,7 @@ def test_mail_undelivered_for_an_hour_goes_to_the_fallback(site, by_mail, port, 
         {"mail": {**by_mail, "port": port}, "file": {"kind": "file", "path": str(tmp_path / "alerts.txt")}},
         routes=({"channels": ("mail",)},),
     )
-    world.see("C")
+    world.record("C")
     for _ in range(11):
         dispatch.send_alerts(world.alerting)
         assert not (tmp_path / "alerts.txt").exists()
@@ -137,7 +137,7 @@ def test_fallback_waits_for_the_end_of_quiet_hours(site, by_mail, port, tmp_path
         time_zone="UTC",
         warning_looks=1,
     )
-    world.see("w")
+    world.record("w")
     for _ in range(9):  # the last at 07:52
         dispatch.send_alerts(world.alerting)
         assert not (tmp_path / "alerts.txt").exists()
@@ -176,7 +176,7 @@ def test_disconnect_after_the_mail_is_ambiguous(scripted_server):
 def test_ambiguous_mail_is_sent_again_with_the_same_id(site, by_mail, scripted_server, mail_server):
     server = scripted_server(*GREETING, None)
     world = site({"mail": {**by_mail, "port": server.port}})
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     world.rules = site({"mail": by_mail}).rules
     world.clock.forward(minutes=1)
@@ -240,7 +240,7 @@ def test_password_appears_in_no_alert_file(site, by_mail, mail_server, monkeypat
     mail_server.answers["DATA"] = "554 hunter2 is not what I like to hear"
     monkeypatch.setenv("SMTP_PASSWORD", "hunter2")
     world = site({"mail": {**by_mail, "password": "$SMTP_PASSWORD"}})
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     for path in filter(os.path.isfile, world.site.alerts.rglob("*")):
         assert "hunter2" not in path.read_text()

@@ -66,7 +66,7 @@ def read_only(place, *, yes):
 def run_cycles(world, marks):
     """Record one finding per mark, ten minutes apart, and send the alerts of each."""
     for mark in marks:
-        world.see(mark)
+        world.record(mark)
         dispatch.send_alerts(world.alerting)
         world.clock.forward(minutes=10)
 
@@ -105,7 +105,7 @@ def test_read_only_directory_does_not_stop_alerts(world, small_disk, out):
 
 def test_alert_recorded_before_read_only_is_sent_once(world, small_disk, out):
     run_cycles(world, ".")
-    world.see("C")
+    world.record("C")
     read_only(small_disk, yes=True)
     run_cycles(world, "CC")
     read_only(small_disk, yes=False)
@@ -130,7 +130,7 @@ def test_cycle_fails_where_no_directory_is_writable(world, small_disk):
     read_only(small_disk, yes=True)
     world.spare.path.write_text("in the way")
     with pytest.raises(RunDirError):
-        world.see("C")
+        world.record("C")
 
 
 RECORD = """
@@ -148,7 +148,7 @@ world = World(
 transitions = []
 for mark in "CC..CC..":
     for train in range(5):
-        transitions += world.see(mark, key=f"hang/{train}")
+        transitions += world.record(mark, key=f"hang/{train}")
     dispatch.send_alerts(world.alerting)
 print(json.dumps(transitions))
 """
@@ -173,14 +173,14 @@ class Killed(BaseException):
 
 
 def test_death_after_recording_leaves_delivery_to_the_next(world, out):
-    world.see("C")
+    world.record("C")
     assert read_subjects(out) == []
     run_cycles(world, "C")
     assert read_subjects(out) == [CRITICAL]
 
 
 def test_death_between_outbox_and_ledger_doubles_nothing(world, out, monkeypatch):
-    world.see("C")
+    world.record("C")
     with monkeypatch.context() as patched:
         patched.setattr("opsctl.alerts.ledger.dump", lambda state: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
@@ -209,7 +209,7 @@ def test_death_while_filling_the_outbox_loses_nothing(world, out, monkeypatch):
 
 
 def test_death_after_sending_is_ambiguous_and_sends_again(world, out, monkeypatch):
-    world.see("C")
+    world.record("C")
     write = Outbox._try_to_write
 
     def die_after_delivery(outbox, path, item):
@@ -227,7 +227,7 @@ def test_death_after_sending_is_ambiguous_and_sends_again(world, out, monkeypatc
 
 
 def test_death_after_recorded_delivery_sends_once(world, out, monkeypatch):
-    world.see("C")
+    world.record("C")
     with monkeypatch.context() as patched:
         patched.setattr(Outbox, "_archive", lambda *_, **__: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
@@ -262,7 +262,7 @@ def test_end_of_a_stormy_alert_is_sent_in_its_thread(site, by_mail, mail_server)
 
 def test_messages_of_a_removed_channel_go_to_another(site, out, tmp_path):
     world = site({"gone": {"kind": "file", "path": "/not/there"}})
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     world.rules = site({"file": {"kind": "file", "path": str(out)}}).rules
     world.clock.forward(hours=2)

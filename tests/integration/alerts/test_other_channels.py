@@ -71,7 +71,7 @@ def test_file_in_a_missing_directory_is_reported(tmp_path):
 
 def test_alert_is_printed_on_the_terminal(site, capsys):
     world = site({"here": {"kind": "stdout"}})
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     assert capsys.readouterr().out.splitlines()[0] == "2026-01-01 00:00:00 [opsctl] CRITICAL: hang/gpt: it is critical"
 
@@ -82,7 +82,7 @@ def test_closed_terminal_loses_no_alert(site, monkeypatch):
             raise BrokenPipeError(32, "Broken pipe")
 
     world = site({"here": {"kind": "stdout"}})
-    world.see("C")
+    world.record("C")
     monkeypatch.setattr("sys.stdout", Gone())
     [attempt] = dispatch.send_alerts(world.alerting)
     assert attempt.error.message == "stdout: Broken pipe"
@@ -117,7 +117,7 @@ def test_unreachable_or_invalid_ping_url_is_reported():
 def test_channel_with_a_bug_loses_no_alert(site, monkeypatch, tmp_path):
     monkeypatch.setitem(CHANNELS, "stdout", f"{__name__}:Buggy")
     world = site({"here": {"kind": "stdout"}, "file": {"kind": "file", "path": str(tmp_path / "alerts.txt")}})
-    world.see("C")
+    world.record("C")
     attempts = {send_alert.item.channel: send_alert.error for send_alert in dispatch.send_alerts(world.alerting)}
     assert attempts["here"].message == "bug in this channel: ZeroDivisionError"
     assert attempts["file"] is None

@@ -127,7 +127,7 @@ def test_bot_answers_in_the_thread_of_the_alert(site, web):
     world = site({"team": bot(web)})
     web.answers = [make_answer(ok=True, ts="1700000000.000100"), make_answer(ok=True, ts="1700000000.000200")]
     for mark in "C.":
-        world.see(mark)
+        world.record(mark)
         dispatch.send_alerts(world.alerting)
     first, second = web.bodies
     assert "thread_ts" not in first
@@ -138,7 +138,7 @@ def test_bot_answers_in_the_thread_of_the_alert(site, web):
 def test_alert_arrives_once_after_several_failures(site, web):
     world = site({"team": webhook(web)})
     web.answers = [(429, {"Retry-After": "600"}, b""), (500, {}, b""), (200, {}, b"<html>"), (200, {}, b"ok")]
-    world.see("C")
+    world.record("C")
     for _ in range(60):
         dispatch.send_alerts(world.alerting)
         world.clock.forward(minutes=1)
@@ -150,7 +150,7 @@ def test_fallback_ignores_retry_after_of_another_channel(site, web, tmp_path):
     file = {"kind": "file", "path": str(tmp_path / "alerts.txt")}
     world = site({"team": webhook(web), "file": file}, routes=({"channels": ("team",)},))
     web.answers = [(429, {"Retry-After": "7000"}, b"")]
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     world.clock.forward(hours=1)
     dispatch.send_alerts(world.alerting)
@@ -160,7 +160,7 @@ def test_fallback_ignores_retry_after_of_another_channel(site, web, tmp_path):
 def test_retry_after_is_remembered(site, web):
     world = site({"team": webhook(web)})
     web.answers = [(429, {"Retry-After": "600"}, b""), (200, {}, b"ok")]
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     world.clock.forward(seconds=599)
     assert dispatch.send_alerts(world.alerting) == []
