@@ -38,7 +38,7 @@ def full(cron_site: CronSite) -> Iterator[CronSite]:
     subprocess.run(["umount", "--lazy", str(root)], check=True)
 
 
-def test_full_disk_runs_due_entries_once(full: CronSite) -> None:
+def test_full_disk_runs_due_entries_once(full: CronSite, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(6):
         ran = full.tick(after=600 if full.log_lines else 0)
         assert ran
@@ -51,7 +51,7 @@ def test_full_disk_runs_due_entries_once(full: CronSite) -> None:
     assert len(full.ledger.entries) == 2, "the ledger is written again"
 
 
-def test_read_only_disk_runs_due_entries(full: CronSite) -> None:
+def test_read_only_disk_runs_due_entries(full: CronSite, caplog: pytest.LogCaptureFixture) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(full.path / "trains")], check=True)
     ran = full.tick()
     assert len(ran) == 2
