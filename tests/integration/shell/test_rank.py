@@ -276,7 +276,7 @@ echo $$ >> {0}
 """
 
 
-def test_a_killed_shim_leaves_no_process_behind(tmp_path):
+def test_killed_shim_leaves_no_process_behind(tmp_path):
     process = start(tmp_path, "sh", "-c", FAMILY.format(tmp_path / "pids") + "wait")
     pids = read_pids(tmp_path / "pids", 4)
     process.kill()

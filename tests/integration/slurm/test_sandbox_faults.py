@@ -24,7 +24,7 @@ def start_job(sandbox: Sandbox, tmp_path: Path, node: str) -> ProcessId:
     return process
 
 
-def test_a_killed_slurmd_leaves_its_job_running_and_comes_back(fresh_slurm: Up, tmp_path: Path) -> None:
+def test_killed_slurmd_leaves_its_job_running_and_comes_back(fresh_slurm: Up, tmp_path: Path) -> None:
     sandbox = fresh_slurm()
     job = start_job(sandbox, tmp_path, "node002")
     sandbox.fault("node002", FaultKind.KILL)
@@ -67,7 +67,7 @@ def test_status_shows_a_killed_controller(fresh_slurm: Up) -> None:
     wait_until(lambda: sandbox.status().nodes == {"node001": "idle", "node002": "idle"})
 
 
-def test_a_restarted_controller_keeps_its_queue(fresh_slurm: Up, tmp_path: Path) -> None:
+def test_restarted_controller_keeps_its_queue(fresh_slurm: Up, tmp_path: Path) -> None:
     sandbox = fresh_slurm()
     start_job(sandbox, tmp_path, "node001")
     sandbox.fault("controller", FaultKind.RESTART)
