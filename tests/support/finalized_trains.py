@@ -116,7 +116,7 @@ class World:
     chain: TrainArrays
     rules: GuardSettings
 
-    def began(self, attempt: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Attempt:
+    def start_attempt(self, attempt: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Attempt:
         """Record the start of an attempt now and return the attempt."""
         start = Start(
             attempt=attempt,
@@ -132,13 +132,13 @@ class World:
         self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=attempt, nodes=nodes)
         return self.run.attempt(attempt)
 
-    def exited(self, attempt: Attempt, code: int, *, after: float = 60) -> None:
+    def end_body(self, attempt: Attempt, code: int, *, after: float = 60) -> None:
         """Record that the guard saw the body end, `after` seconds later."""
         self.clock.sleep(after)
         attempt.body_exit.write_text(f"{code}\n")
         os.utime(attempt.body_exit, (self.clock.now().timestamp(),) * 2)
 
-    def left(self, attempt: Attempt, reason: TrainerStop, *, step: int = 40, after: float = 60) -> None:
+    def stop_trainer(self, attempt: Attempt, reason: TrainerStop, *, step: int = 40, after: float = 60) -> None:
         """Record that the trainer stopped and wrote its stop reason, `after` seconds later."""
         self.clock.sleep(after)
         attempt.stop_reason.write_text(to_json(StopReason(reason=reason, step=step, at=self.clock.now().timestamp())))

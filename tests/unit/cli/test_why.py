@@ -76,9 +76,9 @@ def says(world: World, *lines: str) -> None:
 
 
 def test_a_crash_is_told_with_place_proof_and_what_to_do(world: World) -> None:
-    attempt = world.began("12_1.0")
+    attempt = world.start_attempt("12_1.0")
     says(world, *(f"[node002:3]: {line}" for line in real("tr1-13b-ecc.txt").splitlines()), f"[node001:0]: {LOST}")
-    world.exited(attempt, 1)
+    world.end_body(attempt, 1)
     lines = call(world, "gpt").stdout.splitlines()
     assert lines[:3] == [
         "gpt 12_1.0: gpu: uncorrectable memory error of a GPU",
@@ -95,23 +95,23 @@ def test_a_crash_is_told_with_place_proof_and_what_to_do(world: World) -> None:
 
 
 def test_the_next_crash_on_the_same_node_says_so(world: World) -> None:
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
-    world.exited(_crashed(world, "12_2.0", "tr1-13b-out-of-memory-at-barrier.txt"), 1)
+    world.end_body(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
+    world.end_body(_crashed(world, "12_2.0", "tr1-13b-out-of-memory-at-barrier.txt"), 1)
     fields = ask(world, "gpt")
     assert (fields["attempt"], fields["cause"], fields["node"]) == ("12_2.0", "gpu-memory-taken", "node002")
     assert fields["also"] == ["the same node ended 12_1.0: uncorrectable memory error of a GPU"]
 
 
 def test_an_earlier_task_is_told_from_its_own_part_of_the_log(world: World) -> None:
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
-    world.exited(_crashed(world, "12_2.0", "tr1-13b-bus-error.txt"), 1)
+    world.end_body(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
+    world.end_body(_crashed(world, "12_2.0", "tr1-13b-bus-error.txt"), 1)
     assert ask(world, "gpt", "--task", "1")["cause"] == "gpu-ecc"
     assert ask(world, "gpt", "--task", "2")["cause"] == "shared-memory-full"
 
 
 def _crashed(world: World, name: str, corpus: str, **more: str) -> Attempt:
     """An attempt that began when main_log was as long as it is."""
-    attempt = world.began(name, **more)  # type: ignore[arg-type]  # handed on
+    attempt = world.start_attempt(name, **more)  # type: ignore[arg-type]  # handed on
     log = world.run.main_log
     start = json.loads(attempt.start.read_text()) | {"main_log": log.stat().st_size if log.exists() else 0}
     attempt.start.write_text(json.dumps(start))
@@ -131,10 +131,10 @@ def _crashed(world: World, name: str, corpus: str, **more: str) -> Attempt:
     ],
 )
 def test_the_trainers_own_word_needs_no_log(world: World, reason: TrainerStop, kind: str) -> None:
-    attempt = world.began()
+    attempt = world.start_attempt()
     says(world, f"[node001:0]: {LOST}")
-    world.left(attempt, reason)
-    world.exited(attempt, 0)
+    world.stop_trainer(attempt, reason)
+    world.end_body(attempt, 0)
     assert ask(world, "gpt")["kind"] == kind
 
 
@@ -149,7 +149,7 @@ def test_the_trainers_own_word_needs_no_log(world: World, reason: TrainerStop, k
     ],
 )
 def test_slurms_word_is_taken_where_no_log_explains_more(world: World, state: JobState, kind: str) -> None:
-    attempt = world.began()
+    attempt = world.start_attempt()
     world.row((1,), state)
     assert ask(world, "gpt")["kind"] == kind
     finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1])
@@ -159,7 +159,7 @@ def test_slurms_word_is_taken_where_no_log_explains_more(world: World, state: Jo
 
 def test_what_the_guard_saw_and_did_when_it_finalized_a_attempt_is_told_with_it(world: World) -> None:
     world.queue.states["node001"] = "DOWN+NOT_RESPONDING"
-    attempt = world.began("12_1.0", nodes="node[001-002]")
+    attempt = world.start_attempt("12_1.0", nodes="node[001-002]")
     world.row((1,), JobState.NODE_FAIL, end=world.clock.now() + timedelta(minutes=1))
     finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1], care=make_node_care(world))
     world.queue.states.clear()
@@ -174,7 +174,7 @@ def test_what_the_guard_saw_and_did_when_it_finalized_a_attempt_is_told_with_it(
 
 
 def test_a_task_that_opsctl_cancelled_because_it_hung_was_not_cancelled_by_somebody(world: World) -> None:
-    attempt = world.began()
+    attempt = world.start_attempt()
     request_stop(world.run, attempt, StopKind.HUNG, "12_1.0 hangs")
     world.row((1,), JobState.CANCELLED)
     assert ask(world, "gpt")["cause"] == "hang"
@@ -183,21 +183,21 @@ def test_a_task_that_opsctl_cancelled_because_it_hung_was_not_cancelled_by_someb
 
 
 def test_where_slurm_does_not_answer_the_log_still_tells(world: World) -> None:
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
+    world.end_body(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
     world.queue.breaks_after = 0
     assert ask(world, "gpt")["cause"] == "gpu-ecc"
 
 
 def test_what_main_log_lost_is_read_from_the_ranks_own_log(world: World) -> None:
-    attempt = world.began()
+    attempt = world.start_attempt()
     (world.run.attempt_logs(attempt.name) / "node002-3.log").write_text(real("tr1-13b-ecc.txt"))
-    world.exited(attempt, 1)
+    world.end_body(attempt, 1)
     fields = ask(world, "gpt")
     assert (fields["cause"], fields["node"], fields["rank"]) == ("gpu-ecc", "node002", 3)
 
 
 def test_a_attempt_that_goes_on_has_no_end(world: World) -> None:
-    world.began()
+    world.start_attempt()
     world.row((1,), JobState.RUNNING)
     with pytest.raises(InputError, match="gpt: no attempt has ended"):
         call(world, "gpt")
@@ -216,7 +216,7 @@ def looked(world: World, node: str, evidence: str = "") -> None:
 
 def test_what_health_knew_of_the_first_causes_node_is_told_beside_it(world: World) -> None:
     looked(world, "node002", "1 row pending")
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1, after=3 * 3600)
+    world.end_body(_crashed(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1, after=3 * 3600)
     assert ask(world, "gpt")["also"] == [
         "node002 has had 1 finding (remapped_rows 1) in the 28 days before",
         "node002 was already degraded, at the check 3h before: remapped_rows: 1 row pending",
@@ -227,9 +227,9 @@ def test_what_health_knew_of_the_first_causes_node_is_told_beside_it(world: Worl
 def test_where_no_log_names_a_cause_the_nodes_of_that_attempt_are_told_of(world: World) -> None:
     for node, evidence in (("node001", ""), ("node003", "1 row pending"), ("node004", "1 row pending")):
         looked(world, node, evidence)
-    attempt = world.began("12_1.0", nodes="node[001-003]")
+    attempt = world.start_attempt("12_1.0", nodes="node[001-003]")
     says(world, "nothing to see")
-    world.exited(attempt, 1, after=600)
+    world.end_body(attempt, 1, after=600)
     fields = ask(world, "gpt")
     assert (fields["cause"], fields["suspects"]) == ("nothing", [])
     assert fields["also"] == [
@@ -243,7 +243,7 @@ def test_a_history_that_cannot_be_read_leaves_the_cause_as_it_was(world: World) 
     looked(world, "node002", "1 row pending")
     path = world.run.path.parent / ".site" / "nodes" / "node" / "node002.json"
     path.write_text(path.read_text().replace('"at":', '"at":"x","not":'))
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1)
+    world.end_body(_crashed(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1)
     assert ask(world, "gpt")["cause"] == "gpu-ecc"
     path.write_text('{"node":"node002","incidents":[' + json.dumps(BROKEN) + "]}")
     fields = ask(world, "gpt")

@@ -14,7 +14,7 @@ from tests.support.finalized_trains import BEGIN, World
 
 @pytest.fixture
 def deadline(world: World) -> DeadlineFile:
-    attempt = world.began()
+    attempt = world.start_attempt()
     world.clock.time = BEGIN
     world.queue.end = BEGIN + timedelta(hours=1)
     return DeadlineFile(run=world.run, attempt=attempt, job="13", scheduler=world.queue, clock=world.clock)

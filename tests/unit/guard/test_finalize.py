@@ -23,8 +23,8 @@ Write = Callable[[str], None]
 
 
 def test_a_finished_train_has_what_is_queued_cancelled(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.FINISHED)
+    attempt = world.start_attempt()
+    world.stop_trainer(attempt, TrainerStop.FINISHED)
     finalized = finalize(world.chain, world.rules, attempt)
     assert (finalized.outcome, finalized.action) == (Outcome.FINISHED, Action.CANCEL_QUEUED)
     assert world.queue.waiting == []
@@ -33,33 +33,33 @@ def test_a_finished_train_has_what_is_queued_cancelled(world: World) -> None:
 
 
 def test_a_paused_train_has_what_is_queued_held(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.PAUSE)
+    attempt = world.start_attempt()
+    world.stop_trainer(attempt, TrainerStop.PAUSE)
     finalize(world.chain, world.rules, attempt)
     assert all(job.is_held for job in world.queue.waiting)
 
 
 def test_a_attempt_that_goes_on_asks_slurm_nothing(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.DEADLINE)
+    attempt = world.start_attempt()
+    world.stop_trainer(attempt, TrainerStop.DEADLINE)
     finalize(world.chain, world.rules, attempt)
     assert world.queue.calls == []
 
 
 def test_a_second_finalization_does_nothing_and_says_the_same(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.FINISHED)
+    attempt = world.start_attempt()
+    world.stop_trainer(attempt, TrainerStop.FINISHED)
     first = finalize(world.chain, world.rules, attempt)
     calls, events = list(world.queue.calls), world.kinds()
-    world.exited(attempt, 1)
+    world.end_body(attempt, 1)
     assert finalize(world.chain, world.rules, attempt) == first
     assert (world.queue.calls, world.kinds()) == (calls, events)
 
 
 @pytest.mark.parametrize("calls", range(4))
 def test_a_finalization_that_slurm_cut_off_is_done_by_whoever_comes_next(world: World, calls: int) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.FINISHED)
+    attempt = world.start_attempt()
+    world.stop_trainer(attempt, TrainerStop.FINISHED)
     world.queue.breaks_after = calls
     if calls < 2:
         with pytest.raises(Unreachable):
@@ -80,8 +80,8 @@ class Killed(BaseException):
 def test_a_finalization_killed_before_any_of_its_writes_is_finished_once(
     world: World, monkeypatch: pytest.MonkeyPatch, writes: int, reason: TrainerStop
 ) -> None:
-    attempt = world.began()
-    world.left(attempt, reason)
+    attempt = world.start_attempt()
+    world.stop_trainer(attempt, reason)
     left = writes
 
     def dies(original: Callable[..., object]) -> Callable[..., object]:
@@ -110,8 +110,8 @@ def test_a_finalization_killed_before_any_of_its_writes_is_finished_once(
 
 
 def test_two_who_finalize_at_once_finalize_once(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.FINISHED)
+    attempt = world.start_attempt()
+    world.stop_trainer(attempt, TrainerStop.FINISHED)
     told = []
 
     class Meanwhile(type(world.queue)):  # type: ignore[misc]  # the fixture's own class
@@ -129,8 +129,8 @@ def test_two_who_finalize_at_once_finalize_once(world: World) -> None:
 
 
 def crash(world: World, attempt: str) -> Outcome:
-    began = world.began(attempt, checkpoint=find_newest_checkpoint(world.run))
-    world.exited(began, 1)
+    began = world.start_attempt(attempt, checkpoint=find_newest_checkpoint(world.run))
+    world.end_body(began, 1)
     return finalize(world.chain, world.rules, began).outcome
 
 
@@ -149,9 +149,9 @@ def test_the_third_short_crash_holds_what_is_queued_and_says_why(world: World) -
 
 def test_a_checkpoint_between_crashes_lets_the_train_go_on(world: World, checkpoint: Write) -> None:
     crash(world, "12_1.0")
-    began = world.began("12_2.0", checkpoint=find_newest_checkpoint(world.run))
+    began = world.start_attempt("12_2.0", checkpoint=find_newest_checkpoint(world.run))
     checkpoint("step-1")
-    world.exited(began, 1)
+    world.end_body(began, 1)
     finalize(world.chain, world.rules, began)
     crash(world, "12_3.0")
     assert not any(job.is_held for job in world.queue.waiting)
@@ -170,9 +170,9 @@ def test_after_somebody_looked_crashes_are_counted_anew(world: World, kind: Even
 
 
 def test_attempts_count_in_the_order_in_which_they_began_not_by_index(world: World, checkpoint: Write) -> None:
-    began = world.began("12_9.0", checkpoint=find_newest_checkpoint(world.run))
+    began = world.start_attempt("12_9.0", checkpoint=find_newest_checkpoint(world.run))
     checkpoint("step-1")
-    world.exited(began, 1)
+    world.end_body(began, 1)
     finalize(world.chain, world.rules, began)
     for attempt in ("12_1.1", "12_2.0"):
         crash(world, attempt)
@@ -182,8 +182,8 @@ def test_attempts_count_in_the_order_in_which_they_began_not_by_index(world: Wor
 
 
 def test_a_train_that_was_launched_again_is_not_cancelled_for_an_old_attempt(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.KILL)
+    attempt = world.start_attempt()
+    world.stop_trainer(attempt, TrainerStop.KILL)
     world.clock.sleep(600)
     world.chain.journal.append(EventKind.SUBMITTED, nonce="n2", array="30")
     finalized = finalize(world.chain, world.rules, attempt)
@@ -192,49 +192,49 @@ def test_a_train_that_was_launched_again_is_not_cancelled_for_an_old_attempt(wor
 
 
 def test_a_trainer_whose_clock_is_years_off_is_not_overtaken_by_its_own_launch(world: World) -> None:
-    attempt = world.began()
+    attempt = world.start_attempt()
     attempt.stop_reason.write_text(to_json(StopReason(reason=TrainerStop.FINISHED, step=40, at=1.0)))
     assert finalize(world.chain, world.rules, attempt).action is Action.CANCEL_QUEUED
 
 
 def test_a_train_that_was_released_is_not_held_again_for_an_old_pause(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.PAUSE)
+    attempt = world.start_attempt()
+    world.stop_trainer(attempt, TrainerStop.PAUSE)
     world.clock.sleep(600)
     world.chain.release()
     assert finalize(world.chain, world.rules, attempt).action is Action.CONTINUE
 
 
 def test_a_attempt_that_slurm_still_runs_is_left_alone(world: World) -> None:
-    world.began()
+    world.start_attempt()
     world.row((1,), JobState.RUNNING)
     assert finalize_ended(world.chain, world.rules, world.chain.check()) == []
 
 
 @pytest.mark.parametrize("state", [JobState.COMPLETING, JobState.SUSPENDED, JobState.UNKNOWN])
 def test_a_attempt_that_may_still_run_is_left_alone(world: World, state: JobState) -> None:
-    world.began()
+    world.start_attempt()
     world.row((1,), state)
     assert finalize_ended(world.chain, world.rules, world.chain.check()) == []
 
 
 def test_a_attempt_whose_node_died_is_finalized_by_slurms_word(world: World) -> None:
-    world.began()
+    world.start_attempt()
     world.row((1,), JobState.NODE_FAIL, end=world.clock.now() + timedelta(minutes=5))
     [finalized] = finalize_ended(world.chain, world.rules, world.chain.check())
     assert (finalized.outcome, finalized.minutes) == (Outcome.NODE_FAILED, 5)
 
 
 def test_a_requeued_job_ends_its_earlier_attempt_but_says_nothing_of_it(world: World) -> None:
-    world.began("12_1.0")
+    world.start_attempt("12_1.0")
     world.row((1,), JobState.RUNNING, restarts=1)
     [finalized] = finalize_ended(world.chain, world.rules, world.chain.check())
     assert finalized.outcome is Outcome.LOST
 
 
 def test_accounting_knows_how_each_attempt_of_a_requeued_job_ended(world: World) -> None:
-    world.began("12_1.0")
-    world.began("12_1.1")
+    world.start_attempt("12_1.0")
+    world.start_attempt("12_1.1")
     world.row((1,), JobState.PENDING, restarts=2)
     world.queue.history = [
         Job(id="13", array="12", tasks=(1,), name="gpt", user="me", state=state, restarts=restart)
@@ -245,7 +245,7 @@ def test_accounting_knows_how_each_attempt_of_a_requeued_job_ended(world: World)
 
 
 def test_a_attempt_that_nobody_remembers_is_lost_and_the_train_goes_on(world: World) -> None:
-    world.began()
+    world.start_attempt()
     [finalized] = finalize_ended(world.chain, world.rules, world.chain.check())
     assert (finalized.outcome, finalized.action) == (Outcome.LOST, Action.CONTINUE)
 
@@ -264,19 +264,19 @@ def test_a_directory_that_is_no_attempt_is_passed_over(world: World) -> None:
 
 
 def test_a_attempt_under_an_id_that_was_used_before_is_finalized_anew(world: World) -> None:
-    world.exited(first := world.began(), 1)
+    world.end_body(first := world.start_attempt(), 1)
     finalize(world.chain, world.rules, first)
     world.clock.sleep(60)
-    second = world.began()
+    second = world.start_attempt()
     assert not second.end.exists()
-    world.left(second, TrainerStop.FINISHED)
+    world.stop_trainer(second, TrainerStop.FINISHED)
     assert finalize(world.chain, world.rules, second).outcome is Outcome.FINISHED
 
 
 def test_a_stronger_wish_replaces_a_weaker_one_and_never_the_other_way_round(world: World) -> None:
-    attempt = world.began()
+    attempt = world.start_attempt()
     assert request_stop(world.run, attempt, StopKind.TIME_LIMIT, "near")
     assert request_stop(world.run, attempt, StopKind.KILL, "by alice")
     assert not request_stop(world.run, attempt, StopKind.PAUSE, "by bob")
-    world.exited(attempt, 0)
+    world.end_body(attempt, 0)
     assert finalize(world.chain, world.rules, attempt).why == "by alice"

@@ -40,11 +40,11 @@ def care(world: World) -> NodeCare:
 
 def crashed(world: World, line: str, *, task: int = 1, node: str = "node001", minutes: float = 1) -> Attempt:
     """An attempt on this node whose rank 3 said that at its end."""
-    attempt = world.began(f"12_{task}.0")
+    attempt = world.start_attempt(f"12_{task}.0")
     logs = world.run.attempt_logs(attempt.name)
     logs.mkdir(parents=True, exist_ok=True)
     (logs / f"{node}-3.log").write_text(f"Traceback (most recent call last):\n  at train.py:7\n{line}\n")
-    world.exited(attempt, 1, after=minutes * 60)
+    world.end_body(attempt, 1, after=minutes * 60)
     return attempt
 
 
@@ -107,11 +107,11 @@ def test_a_node_that_was_none_of_the_lifes_is_never_excluded(world: World, care:
 def test_a_peer_whom_most_ranks_miss_is_excluded_by_its_name_its_host_name_or_its_address(
     world: World, care: NodeCare, peer: str
 ) -> None:
-    attempt = world.began(nodes="node[001-002]")
+    attempt = world.start_attempt(nodes="node[001-002]")
     text = f"NCCL WARN NET/IB : Got completion from peer {peer}<44206> with status=12 opcode=129 len=65536"
     lines = [f"node001:{pid}:1357 [{pid}] ib.c:1615 {text}\n" for pid in range(3)]
     world.run.main_log.write_text("".join(lines))
-    world.exited(attempt, 1)
+    world.end_body(attempt, 1)
     ended = finalize(world.chain, world.rules, attempt, care=care)
     assert (ended.kind, ended.suspects, world.queue.excludes) == (CauseKind.NETWORK, ("node002",), {"12": "node002"})
 
@@ -135,14 +135,14 @@ def test_a_bug_is_tried_once_more_and_then_holds_what_is_queued(world: World, ca
 
 def test_a_disk_that_was_full_for_a_moment_holds_nothing(world: World, care: NodeCare, checkpoint: Write) -> None:
     finalize(world.chain, world.rules, crashed(world, FULL, minutes=600), care=care)
-    attempt = world.began("12_2.0")
+    attempt = world.start_attempt("12_2.0")
     checkpoint("step-2")
     assert finalize(world.chain, world.rules, exited(world, attempt, FULL), care=care).action is Action.CONTINUE
 
 
 def exited(world: World, attempt: Attempt, line: str) -> Attempt:
     (world.run.attempt_logs(attempt.name) / "node001-3.log").write_text(f"{line}\n")
-    world.exited(attempt, 1, after=600 * 60)
+    world.end_body(attempt, 1, after=600 * 60)
     return attempt
 
 
@@ -168,7 +168,7 @@ def test_short_attempts_hold_the_train_also_where_each_lost_a_node(world: World,
 
 def test_a_node_that_slurm_lost_is_the_one_that_is_down(world: World, care: NodeCare) -> None:
     world.queue.states["node001"] = "DOWN+NOT_RESPONDING"
-    attempt = world.began()
+    attempt = world.start_attempt()
     world.row((1,), JobState.NODE_FAIL, restarts=0, end=world.clock.now() + timedelta(minutes=1))
     ended = finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1], care=care)
     assert (ended.outcome, ended.kind, ended.suspects) == (Outcome.NODE_FAILED, CauseKind.NODE, ("node001",))
@@ -180,7 +180,7 @@ CANCELLED = "x\nslurmstepd: error: *** JOB 13 ON node001 CANCELLED AT 2026-03-01
 
 def hung(world: World, number: int, *, log: str = "") -> Attempt:
     """An attempt of two nodes whose rank 3 is elsewhere, and that the watch has cancelled."""
-    attempt = world.began(f"12_{number}.0", nodes="node[001-002]")
+    attempt = world.start_attempt(f"12_{number}.0", nodes="node[001-002]")
     path = attempt.path / "evidence" / "hang-20260301T120000"
     path.mkdir(parents=True)
     for rank in range(4):
@@ -190,7 +190,7 @@ def hung(world: World, number: int, *, log: str = "") -> Attempt:
     if log:
         world.run.main_log.write_text(f"[node001:1]: {log}\n")
     request_stop(world.run, attempt, StopKind.HUNG, f"{attempt.name} hangs: no sign of life for 20 min")
-    world.exited(attempt, 143, after=8 * 3600)
+    world.end_body(attempt, 143, after=8 * 3600)
     return attempt
 
 

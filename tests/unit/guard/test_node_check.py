@@ -49,7 +49,7 @@ def look(world: World, tmp_path: Path) -> Look:
             reach=lambda jobs, idle: Fanout(shells=[Local(runner=runner, names=NODES)]),
         )
         rules = world.rules.model_copy(update={"node_check": True, "node_check_seconds": 60, **guard})
-        return check_nodes(world.chain, care, rules, world.began(), NODES)
+        return check_nodes(world.chain, care, rules, world.start_attempt(), NODES)
 
     return check
 

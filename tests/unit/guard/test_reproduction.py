@@ -66,7 +66,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_uncommitted_changes_of_the_checkout_are_kept(world: World, checkout: Path) -> None:
-    attempt = world.began()
+    attempt = world.start_attempt()
     dump(world.run, attempt, SystemRunner(), {"SLURM_SUBMIT_DIR": str(checkout)}, is_over=lambda: False)
     assert "+lr = 2" in (attempt.repro / "uncommitted.diff").read_text()
     assert "\n M train.py\n" in (attempt.repro / "git.txt").read_text()
@@ -77,13 +77,13 @@ def test_a_checkout_is_never_locked_for_a_git_that_is_killed_would_leave_it_so(w
     os.utime(checkout / "train.py", (1, 1))
     index = checkout / ".git" / "index"
     before = index.stat()
-    dump(world.run, world.began(), SystemRunner(), {"SLURM_SUBMIT_DIR": str(checkout)}, is_over=lambda: False)
+    dump(world.run, world.start_attempt(), SystemRunner(), {"SLURM_SUBMIT_DIR": str(checkout)}, is_over=lambda: False)
     after = index.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_outside_a_checkout_there_is_no_diff(world: World, tmp_path: Path) -> None:
-    attempt = world.began()
+    attempt = world.start_attempt()
     dump(world.run, attempt, SystemRunner(), {"SLURM_SUBMIT_DIR": str(tmp_path)}, is_over=lambda: False)
     assert not (attempt.repro / "uncommitted.diff").exists()
 
@@ -101,12 +101,12 @@ class WithoutPip:
 
 def test_packages_are_listed_without_pip_too(world: World) -> None:
     world.run.config.write_text(f'command = ["env", "{sys.executable}", "train.py"]\n')
-    attempt = world.began()
+    attempt = world.start_attempt()
     dump(world.run, attempt, WithoutPip(), {}, is_over=lambda: False)  # type: ignore[arg-type]  # a list is a sequence
     assert "\npsutil==" in (attempt.repro / "packages.txt").read_text()
 
 
 def test_a_dump_that_the_end_overtook_leaves_nothing_half_told(world: World) -> None:
-    attempt = world.began()
+    attempt = world.start_attempt()
     dump(world.run, attempt, SystemRunner(), {}, is_over=lambda: True)
     assert sorted(path.name for path in attempt.repro.iterdir()) == ["env.json", "modules.txt"]

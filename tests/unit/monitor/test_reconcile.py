@@ -34,7 +34,7 @@ def test_a_round_asks_slurm_once_for_all_trains(world: World, tmp_path: Path) ->
 
 
 def test_a_round_finalizes_what_nobody_finalized(world: World, tmp_path: Path) -> None:
-    world.left(world.began(), TrainerStop.FINISHED)
+    world.stop_trainer(world.start_attempt(), TrainerStop.FINISHED)
     [reconciled] = reconcile_root(tmp_path, world.queue, lambda run: chain_of(world, run))
     assert reconciled.done == (
         "finalized 12_1.0: finished, cancel-queued: the trainer stopped at step 40 (finished)",
@@ -43,7 +43,7 @@ def test_a_round_finalizes_what_nobody_finalized(world: World, tmp_path: Path) -
 
 
 def test_a_train_that_fails_stops_no_other(world: World, tmp_path: Path) -> None:
-    world.left(world.began(), TrainerStop.DEADLINE)
+    world.stop_trainer(world.start_attempt(), TrainerStop.DEADLINE)
     (tmp_path / "aaa").mkdir()
     (tmp_path / "aaa" / "train.toml").write_text("[guard]\nshort_attempts = 0\n")
     RunDir(tmp_path / "aaa").create()
@@ -54,7 +54,7 @@ def test_a_train_that_fails_stops_no_other(world: World, tmp_path: Path) -> None
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_the_trains_of_others_are_passed_over(world: World, tmp_path: Path) -> None:
-    world.left(world.began(), TrainerStop.FINISHED)
+    world.stop_trainer(world.start_attempt(), TrainerStop.FINISHED)
     os.chown(world.run.path, 1234, -1)
     assert reconcile_root(tmp_path, world.queue, lambda run: chain_of(world, run)) == []
 
@@ -132,7 +132,7 @@ def test_a_request_is_never_lost_however_far_it_came(world: World, calls: int) -
 
 
 def test_a_running_train_is_left_alone(world: World) -> None:
-    world.began()
+    world.start_attempt()
     world.row((1,), JobState.RUNNING)
     assert reconcile(world.chain) == []
 
