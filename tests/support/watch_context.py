@@ -45,7 +45,7 @@ class Stage:
     def attempt(self) -> Attempt:
         return self.run.attempt("7_1.0")
 
-    def runs(self, *, since: datetime = T0, **changed: Any) -> None:
+    def start_job(self, *, since: datetime = T0, **changed: Any) -> None:
         self.jobs = (job(start=since, **changed),)
 
     def train(self) -> WatchedTrain:

@@ -49,7 +49,7 @@ def save_ours(stage: Stage, step: int, *, size: int = 1000) -> Path:
 
 
 def test_a_rhythm_of_three_hours_makes_nine_and_a_half_too_long(stage: Stage, hours: Hours) -> None:
-    stage.runs()
+    stage.start_job()
     for number in range(4):
         save(stage, number)
         assert stage.judge("checkpoint").level is Level.OK
@@ -65,7 +65,7 @@ def test_a_rhythm_of_three_hours_makes_nine_and_a_half_too_long(stage: Stage, ho
 
 
 def test_one_that_is_dated_ahead_of_our_clock_is_not_minus_some_hours_old(stage: Stage) -> None:
-    stage.runs()
+    stage.start_job()
     place = stage.run.checkpoints / "step1"
     place.mkdir()
     os.utime(place, (T0.timestamp() + 90, T0.timestamp() + 90))
@@ -73,21 +73,21 @@ def test_one_that_is_dated_ahead_of_our_clock_is_not_minus_some_hours_old(stage:
 
 
 def test_time_in_the_queue_does_not_count(stage: Stage, hours: Hours) -> None:
-    stage.runs()
+    stage.start_job()
     for number in range(3):
         save(stage, number)
         stage.judge("checkpoint")
         stage.clock.time += hours(1)
     stage.jobs = ()
     assert stage.judge("checkpoint", after=hours(100)).level is Level.OK
-    stage.runs(since=stage.clock.time)
+    stage.start_job(since=stage.clock.time)
     assert stage.judge("checkpoint", after=hours(2)).level is Level.OK
     assert stage.judge("checkpoint", after=hours(2)).level is Level.WARNING
 
 
 def test_a_limit_may_be_said(stage: Stage, hours: Hours) -> None:
     stage.config = {"checkpoint_hours": 1}
-    stage.runs()
+    stage.start_job()
     assert stage.judge("checkpoint", after=hours(0.9)).level is Level.OK
     finding = stage.judge("checkpoint", after=hours(0.2))
     assert (finding.level, finding.summary.endswith("newest: none")) == (Level.WARNING, True)
@@ -95,7 +95,7 @@ def test_a_limit_may_be_said(stage: Stage, hours: Hours) -> None:
 
 def test_the_embedded_trainer_says_how_often_it_saves(stage: Stage, hours: Hours) -> None:
     stage.run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 600, "keep_last": 3}}))
-    stage.runs()
+    stage.start_job()
     stage.steps(1, 30, step_s=6)  # 600 steps of 6 s are an hour
     assert stage.judge("checkpoint", after=hours(3.4)).level is Level.OK
     assert stage.judge("checkpoint", after=hours(0.2)).level is Level.WARNING

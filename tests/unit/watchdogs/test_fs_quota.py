@@ -242,7 +242,7 @@ def saved(stage: Stage, count: int, size: int = 1000) -> None:
 
 def test_a_train_s_checkpoints_make_the_forecast(stage: Stage) -> None:
     saved(stage, 3)
-    stage.runs()
+    stage.start_job()
     finding = stage.judge("fs_quota", Filesystem(name="root", path=str(stage.place)))
     assert finding.evidence == ("gpt: 1000 B in 2 inodes every 1.0 h",)
 
@@ -254,7 +254,7 @@ def test_a_train_that_is_not_queued_fills_nothing(stage: Stage) -> None:
 
 def test_nor_does_one_that_keeps_only_the_last(stage: Stage) -> None:
     stage.run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 10, "keep_last": 2}}))
-    stage.runs()
+    stage.start_job()
     stage.steps(1, 30)
     for step in (10, 20):
         place = stage.run.checkpoints / f"step-{step:07d}"
@@ -265,7 +265,7 @@ def test_nor_does_one_that_keeps_only_the_last(stage: Stage) -> None:
 
 def test_figures_that_stand_still_are_stale_only_if_something_was_written_since(stage: Stage, minutes: Minutes) -> None:
     saved(stage, 3)
-    stage.runs()
+    stage.start_job()
     same = Filesystem(name="q", path=str(stage.place), by="command", command=("echo", "7 %"), pattern=r"(?P<percent>7)")
     assert stage.judge("fs_quota", same).level is Level.OK
     assert stage.judge("fs_quota", same, after=minutes(90)).level is Level.OK

@@ -24,7 +24,7 @@ def running(stage: Stage) -> Stage:
     stage.site = {"watch": {"clock_tolerance_seconds": 0}}
     stage.config = {"stacks_seconds": 0}
     stage.attempt.path.mkdir(parents=True)
-    stage.runs()
+    stage.start_job()
     return stage
 
 
@@ -178,7 +178,7 @@ def test_a_task_that_was_suspended_is_not_called_dead_when_it_goes_on(running: S
     running.judge("hang", after=minutes(1))
     running.jobs = (job(state=JobState.SUSPENDED, start=T0),)
     running.judge("hang", after=minutes(1))
-    running.runs(since=T0)
+    running.start_job(since=T0)
     running.write_log("resumed")
     assert running.judge("hang", after=timedelta(hours=5)).level is Level.OK
 
@@ -192,7 +192,7 @@ def test_without_memory_the_log_s_age_is_where_it_begins(running: Stage) -> None
 
 def test_a_lifes_first_look_does_not_take_the_last_lifes_lines_for_its_own(running: Stage, minutes: Minutes) -> None:
     running.steps(1, 50)
-    running.runs(since=running.clock.time + minutes(5))
+    running.start_job(since=running.clock.time + minutes(5))
     running.judge("hang", after=minutes(6))
     assert running.judge("hang", after=minutes(50)).level is Level.OK
 

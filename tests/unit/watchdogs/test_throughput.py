@@ -33,7 +33,7 @@ def node(stage: Stage, name: str, step_s: float, attempt: str = "7_1.0") -> None
 
 
 def test_from_149_to_140_tflops_by_one_slow_node(stage: Stage) -> None:
-    stage.runs(node_count=3)
+    stage.start_job(node_count=3)
     say(stage, 1, 100, 149)
     assert stage.judge("throughput").level is Level.OK
     for name, step_s in (("n1", 100.0), ("n2", 107.0), ("n3", 100.1)):
@@ -50,7 +50,7 @@ def test_from_149_to_140_tflops_by_one_slow_node(stage: Stage) -> None:
 
 
 def test_where_no_node_stands_out_none_is_blamed(stage: Stage) -> None:
-    stage.runs()
+    stage.start_job()
     say(stage, 1, 100, 149)
     for name in ("n1", "n2"):
         node(stage, name, 100.0)
@@ -60,7 +60,7 @@ def test_where_no_node_stands_out_none_is_blamed(stage: Stage) -> None:
 
 
 def test_of_a_train_that_is_over_nobody_is_told_that_it_was_slow(stage: Stage) -> None:
-    stage.runs()
+    stage.start_job()
     say(stage, 1, 100, 149)
     say(stage, 101, 10, 100)
     assert stage.judge("throughput").level is Level.CRITICAL
@@ -99,7 +99,7 @@ def test_a_batch_that_grows_is_not_slower_in_samples(stage: Stage) -> None:
 
 
 def test_on_other_nodes_it_begins_anew(stage: Stage) -> None:
-    stage.runs(node_count=4)
+    stage.start_job(node_count=4)
     say(stage, 1, 100, 149)
     stage.judge("throughput")
     stage.jobs = (job(node_count=2),)

@@ -48,20 +48,20 @@ def test_states_of_nodes(state: str, level: Level) -> None:
 
 
 def test_only_the_nodes_of_the_train_are_looked_at(stage: Stage) -> None:
-    stage.runs(nodes="n[1-2]")
+    stage.start_job(nodes="n[1-2]")
     stage.nodes = tuple(Node(name=f"n{n}", state="DOWN" if n > 1 else "MIXED", address="a") for n in (1, 2, 3))
     assert [finding.key for finding in stage.judge_all("node_health")] == ["node_health/gpt", "node_health/gpt/n2"]
 
 
 def test_a_node_that_slurm_does_not_list_is_unknown(stage: Stage) -> None:
-    stage.runs(nodes="n[1-2]")
+    stage.start_job(nodes="n[1-2]")
     stage.nodes = (Node(name="n1", state="MIXED", address="a"),)
     assert stage.judge("node_health").level is Level.UNKNOWN
 
 
 @pytest.mark.parametrize(("health", "level"), [("faulty", Level.CRITICAL), ("degraded", Level.WARNING)])
 def test_what_the_last_look_found_of_a_node_is_told_for_a_day(stage: Stage, health: str, level: Level) -> None:
-    stage.runs(nodes="n[1-3]")
+    stage.start_job(nodes="n[1-3]")
     stage.nodes = tuple(Node(name=f"n{n}", state="MIXED", address="a") for n in (1, 2, 3))
     looks = stage.place / ".site" / "nodes" / "node"
     looks.mkdir(parents=True)
@@ -233,7 +233,7 @@ def test_pulse_lines_are_those_of_the_chronicles() -> None:
 
 
 def test_a_pulse_is_written_when_something_changes_and_every_ten_minutes(stage: Stage) -> None:
-    stage.runs()
+    stage.start_job()
     for _ in range(601):
         stage.judge("slurm_status", after=timedelta(seconds=2))
     stage.jobs = ()
