@@ -112,7 +112,7 @@ class Train:
         return report_train(self.run, self.journal.events(), BEGIN + timedelta(seconds=at), since=moment)
 
 
-def rough(place: Path, *, stamps: bool = True) -> Train:
+def make_rough_train(place: Path, *, stamps: bool = True) -> Train:
     """Return a train with a lost node, a repeated part and slow steps.
 
     The train waits ten minutes in the queue. A node dies after step 100, which is noticed five minutes later. The next

@@ -13,7 +13,7 @@ from opsctl.report.html_page import render_page
 from opsctl.report.train_report import report_train
 from opsctl.state.journal import EventKind
 from tests.support.chromium import Browser, browser
-from tests.support.made_reports import BEGIN, Train, rough
+from tests.support.made_reports import BEGIN, Train, make_rough_train
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs a chromium")
@@ -33,7 +33,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def many_attempts(place: Path) -> Train:
-    train = rough(place)
+    train = make_rough_train(place)
     train.submit(3400, tasks=40, array="8")
     at, step = 3500.0, 150
     for number in range(1, 31):

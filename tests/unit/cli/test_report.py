@@ -16,7 +16,7 @@ from opsctl.cli import cli
 from opsctl.errors import InputError, OpsctlError
 from opsctl.guard.outcome import Outcome
 from opsctl.telemetry.progress.effective_time import Bucket
-from tests.support.made_reports import BEGIN, Train, rough
+from tests.support.made_reports import BEGIN, Train, make_rough_train
 
 
 def typed(place: Path, *words: object) -> str:
@@ -35,7 +35,7 @@ def refusal(place: Path, *words: object) -> str:
 
 
 def test_a_page_for_the_terminal(tmp_path: Path) -> None:
-    rough(tmp_path)
+    make_rough_train(tmp_path)
     lines = [line.rstrip() for line in typed(tmp_path, "gpt").splitlines()]
     assert lines[0] == "gpt: 45.2% of 55m 20s was training; largest loss: queue (11m)"
     assert ["training", "25m", "45.2%", 18 * "█"] in [line.split() for line in lines]
@@ -43,7 +43,7 @@ def test_a_page_for_the_terminal(tmp_path: Path) -> None:
 
 
 def test_json_holds_every_bucket_and_they_add_up(tmp_path: Path) -> None:
-    rough(tmp_path)
+    make_rough_train(tmp_path)
     given = json.loads(typed(tmp_path, "gpt", "--json"))
     assert set(given["buckets"]) == {bucket.value for bucket in Bucket}
     assert math.isclose(sum(given["buckets"].values()), given["wall_s"])
@@ -52,7 +52,7 @@ def test_json_holds_every_bucket_and_they_add_up(tmp_path: Path) -> None:
 
 
 def test_markdown_keeps_what_somebody_wrote_as_text(tmp_path: Path) -> None:
-    rough(tmp_path)
+    make_rough_train(tmp_path)
     text = typed(tmp_path, "gpt", "--markdown")
     assert "| training | 25m | 45.2% |" in text
     assert r"| 7\_1.0 | 2026-03-0" in text  # the day depends on the time zone
@@ -60,7 +60,7 @@ def test_markdown_keeps_what_somebody_wrote_as_text(tmp_path: Path) -> None:
 
 
 def test_a_page_is_written_and_what_it_says_is_said(tmp_path: Path) -> None:
-    rough(tmp_path)
+    make_rough_train(tmp_path)
     page = tmp_path / "report.html"
     assert typed(tmp_path, "gpt", "--html", page) == (
         f"{page}: 45.2% of 55m 20s was training; largest loss: queue (11m)\n"
@@ -69,7 +69,7 @@ def test_a_page_is_written_and_what_it_says_is_said(tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_written_says_where(tmp_path: Path) -> None:
-    rough(tmp_path)
+    make_rough_train(tmp_path)
     assert refusal(tmp_path, "gpt", "--html", tmp_path / "no" / "r.html").endswith("r.html: No such file or directory")
 
 
@@ -85,7 +85,7 @@ def test_a_page_that_cannot_be_written_says_where(tmp_path: Path) -> None:
     ],
 )
 def test_a_since_that_cannot_be_meant_is_refused(tmp_path: Path, since: str, message: str) -> None:
-    rough(tmp_path)
+    make_rough_train(tmp_path)
     assert refusal(tmp_path, "gpt", "--since", since).startswith(message)
 
 
@@ -132,8 +132,8 @@ def test_a_attempt_that_nobody_finalized_ends_when_the_next_begins(tmp_path: Pat
 
 
 def test_a_log_that_was_rotated_is_read_with_what_lies_beside_it(tmp_path: Path) -> None:
-    whole = rough(tmp_path / "whole").report(99999)
-    train = rough(tmp_path / "cut")
+    whole = make_rough_train(tmp_path / "whole").report(99999)
+    train = make_rough_train(tmp_path / "cut")
     log = train.run.main_log
     lines = log.read_bytes().splitlines(keepends=True)
     log.with_name("main_log.txt.1").write_bytes(b"".join(lines[:150]))
@@ -142,8 +142,8 @@ def test_a_log_that_was_rotated_is_read_with_what_lies_beside_it(tmp_path: Path)
 
 
 def test_what_logrotate_has_packed_is_read_too(tmp_path: Path) -> None:
-    whole = rough(tmp_path / "whole").report(99999)
-    train = rough(tmp_path / "cut")
+    whole = make_rough_train(tmp_path / "whole").report(99999)
+    train = make_rough_train(tmp_path / "cut")
     log = train.run.main_log
     lines = log.read_bytes().splitlines(keepends=True)
     log.with_name("main_log.txt.1.gz").write_bytes(gzip.compress(b"".join(lines[:150])))
@@ -152,7 +152,7 @@ def test_what_logrotate_has_packed_is_read_too(tmp_path: Path) -> None:
 
 
 def test_what_a_log_does_not_hold_any_more_is_unknown_and_said_to_be(tmp_path: Path) -> None:
-    train = rough(tmp_path)
+    train = make_rough_train(tmp_path)
     train.run.main_log.write_bytes(b"".join(train.run.main_log.read_bytes().splitlines(keepends=True)[150:]))
     report = train.report(99999)
     assert report.notes == (
@@ -165,7 +165,7 @@ def test_what_a_log_does_not_hold_any_more_is_unknown_and_said_to_be(tmp_path: P
 
 @pytest.mark.parametrize("content", [b"", bytes(range(256)) * 5000, b"iteration 5/ |" * 1000, None])
 def test_a_log_that_is_none_leaves_the_journal_to_tell(tmp_path: Path, content: bytes | None) -> None:
-    train = rough(tmp_path)
+    train = make_rough_train(tmp_path)
     train.run.main_log.unlink()
     if content is not None:
         train.run.main_log.write_bytes(content)
@@ -219,7 +219,7 @@ def test_accounting_tells_when_a_attempt_ended_that_nobody_finalized_and_of_one_
 
 
 def test_of_all_that_a_user_ran_only_the_jobs_of_the_train_count(tmp_path: Path) -> None:
-    rough(tmp_path)
+    make_rough_train(tmp_path)
     begin = BEGIN.timestamp()
     sacct = tmp_path / "sacct.txt"
     sacct.write_text(f"JobID|State|Start|End\n8_1|FAILED|{begin + 100:.0f}|{begin + 200:.0f}\n")
@@ -247,4 +247,4 @@ def test_a_log_that_is_missing_or_no_file_says_so(tmp_path: Path) -> None:
 
 
 def test_a_train_whose_first_step_was_lately_begins_with_it(tmp_path: Path) -> None:
-    assert rough(tmp_path).report(99999).begin == BEGIN
+    assert make_rough_train(tmp_path).report(99999).begin == BEGIN

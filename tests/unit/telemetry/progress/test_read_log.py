@@ -17,7 +17,7 @@ from opsctl.telemetry.progress import read_log
 from opsctl.telemetry.progress.bounded_curve import MAX_BINS, BoundedCurve
 from opsctl.telemetry.progress.iteration_lines import parse
 from opsctl.telemetry.progress.read_log import read_summary
-from tests.support.made_reports import rough
+from tests.support.made_reports import make_rough_train
 
 ITERATION = " iteration {:8d}/ 1000 | elapsed time per iteration (ms): 10.5 | lm loss: 2.0E+00 | loss scale: 4096.0 |"
 SAID = [
@@ -82,7 +82,7 @@ def test_whole_log_reader_agrees_with_line_parser(steps: list[int]) -> None:
 
 @pytest.mark.parametrize("size", [999, 4096, 10_007])
 def test_where_a_piece_ends_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    train = rough(tmp_path)
+    train = make_rough_train(tmp_path)
     whole = train.report(99999)
     monkeypatch.setattr(read_log, "CHUNK_BYTES", size)
     assert train.report(99999) == whole
