@@ -118,7 +118,7 @@ def test_channel_with_a_bug_loses_no_alert(site, monkeypatch, tmp_path):
     monkeypatch.setitem(CHANNELS, "stdout", f"{__name__}:Buggy")
     world = site({"here": {"kind": "stdout"}, "file": {"kind": "file", "path": str(tmp_path / "alerts.txt")}})
     world.see("C")
-    attempts = {send_alert.item.channel: send_alert.error for send_alert in dispatch.send_alerts(world.alerting)}
+    attempts = {result.item.channel: result.error for result in dispatch.send_alerts(world.alerting)}
     assert attempts["here"].message == "bug in this channel: ZeroDivisionError"
     assert attempts["file"] is None
     assert [item.channel for item in dispatch.list_undelivered(world.alerting)] == ["here"]

@@ -56,8 +56,8 @@ def read_log(logs: Path) -> bytes:
 
 
 def wait_for(condition, seconds: float = 100) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         if condition():
             return True
         time.sleep(0.02)

@@ -83,6 +83,6 @@ def test_dead_daemon_cannot_be_killed(fresh_slurm: Up) -> None:
 
 def test_unknown_target_is_refused_with_the_known_ones(slurm: Sandbox) -> None:
     for target in ("node099", "munged", "mariadbd", "../node001"):
-        with pytest.raises(InputError, match="there is no") as exception_info:
+        with pytest.raises(InputError, match="there is no") as caught:
             slurm.fault(target, FaultKind.KILL)
-        assert exception_info.value.hint == "one of node001 to node004, or: controller"
+        assert caught.value.hint == "one of node001 to node004, or: controller"

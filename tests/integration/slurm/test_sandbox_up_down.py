@@ -189,6 +189,6 @@ def test_env_can_be_evaluated_by_a_shell(mine: Places) -> None:
 
 
 def test_opening_a_missing_sandbox_names_the_command(places: Places) -> None:
-    with pytest.raises(InputError, match="there is no sandbox 'nowhere'") as exception_info:
+    with pytest.raises(InputError, match="there is no sandbox 'nowhere'") as caught:
         Sandbox.open("nowhere", places=places, clock=SystemClock(), runner=SystemRunner())
-    assert exception_info.value.hint == "opsctl sandbox up --name nowhere"
+    assert caught.value.hint == "opsctl sandbox up --name nowhere"

@@ -27,9 +27,9 @@ def test_only_steps_is_required():
 
 
 def test_config_reads_back_from_json(tmp_path):
-    trainer_config = make_config(precision="fp32", optimizer={"lr": 1, "warmup_samples": 5})
-    (tmp_path / "trainer.json").write_text(trainer_config.model_dump_json())
-    assert read(tmp_path / "trainer.json") == trainer_config
+    config = make_config(precision="fp32", optimizer={"lr": 1, "warmup_samples": 5})
+    (tmp_path / "trainer.json").write_text(config.model_dump_json())
+    assert read(tmp_path / "trainer.json") == config
 
 
 def test_skip_samples_option_adds_ranges(tmp_path):
@@ -135,18 +135,18 @@ def test_layout_problems_are_reported_together():
 
 
 def test_layout():
-    trainer_config = make_config(parallel={"pipeline": 2})
-    assert check_layout(trainer_config, 8) == []
-    cut = layout(trainer_config, 8)
+    config = make_config(parallel={"pipeline": 2})
+    assert check_layout(config, 8) == []
+    cut = layout(config, 8)
     assert (cut.pipeline, cut.data, cut.world) == (2, 4, 8)
     assert [(cut.stage(r), cut.data_rank(r)) for r in (0, 3, 4, 7)] == [(0, 0), (0, 3), (1, 0), (1, 3)]
     assert cut.accumulation(micro_batch=2, global_batch=16) == 2
 
 
 def test_tensor_ranks_are_neighbours():
-    trainer_config = make_config(parallel={"pipeline": 2, "tensor": 2})
-    assert check_layout(trainer_config, 8) == []
-    cut = layout(trainer_config, 8)
+    config = make_config(parallel={"pipeline": 2, "tensor": 2})
+    assert check_layout(config, 8) == []
+    cut = layout(config, 8)
     assert (cut.pipeline, cut.data, cut.tensor, cut.world) == (2, 2, 2, 8)
     places = [(cut.stage(r), cut.data_rank(r), cut.tensor_rank(r)) for r in range(8)]
     assert places == list(itertools.product(range(2), repeat=3))

@@ -19,7 +19,7 @@ class OneRank:
         self.others = others
 
     def highest(self, values):
-        return [max(floats) for floats in zip_longest(values, *self.others, fillvalue=0.0)]
+        return [max(column) for column in zip_longest(values, *self.others, fillvalue=0.0)]
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ def test_file_is_a_request(environ, tmp_path, name, decision):
 def test_kill_wins_over_the_other_requests(environ, tmp_path):
     for name in environ:
         (tmp_path / name).write_text("0")
-    stop_hooks = make_hooks(environ)
-    assert stop_hooks.agree(OneRank(), RunState()) == Decision(stop=TrainerStop.KILL, save=True)
-    assert stop_hooks.detail == f"{tmp_path / Env.KILL_SWITCH} exists"
+    hooks = make_hooks(environ)
+    assert hooks.agree(OneRank(), RunState()) == Decision(stop=TrainerStop.KILL, save=True)
+    assert hooks.detail == f"{tmp_path / Env.KILL_SWITCH} exists"
 
 
 def test_request_seen_by_another_rank_counts():
@@ -71,11 +71,11 @@ def test_loss_or_norm_that_is_not_finite_stops(loss, norm):
 
 
 def test_deadline_leaves_two_steps_and_two_saves(environ, tmp_path):
-    stop_hooks, state = make_hooks(environ), RunState(slowest_step_s=10.0, save_s=20.0)
+    hooks, state = make_hooks(environ), RunState(slowest_step_s=10.0, save_s=20.0)
     for left, stop in ((70.0, None), (60.0, TrainerStop.DEADLINE)):  # 5 + 2 x (10 + 20) = 65
         (tmp_path / Env.DEADLINE).write_text(f"{time.time() + left}\n")
-        assert stop_hooks.agree(OneRank(), state).stop is stop
-    assert "stopping needs up to 65 s" in stop_hooks.detail
+        assert hooks.agree(OneRank(), state).stop is stop
+    assert "stopping needs up to 65 s" in hooks.detail
 
 
 def test_unreadable_deadline_is_unknown(environ, tmp_path):
@@ -84,32 +84,32 @@ def test_unreadable_deadline_is_unknown(environ, tmp_path):
 
 
 def test_unreadable_switch_requests_nothing(capsys):
-    state, stop_hooks = RunState(), make_hooks({Env.KILL_SWITCH: "/tmp/" + "x" * 300})
+    state, hooks = RunState(), make_hooks({Env.KILL_SWITCH: "/tmp/" + "x" * 300})
     for _ in range(2):
-        assert stop_hooks.agree(OneRank(), state) == Decision()
+        assert hooks.agree(OneRank(), state) == Decision()
     (note,) = state.notes
     assert note.endswith("cannot be read: File name too long")
     assert capsys.readouterr().out == note + "\n"
 
 
 def test_save_switch_is_obeyed_once(environ, tmp_path):
-    switch, stop_hooks = tmp_path / Env.SAVE_SWITCH, make_hooks(environ)
+    switch, hooks = tmp_path / Env.SAVE_SWITCH, make_hooks(environ)
     switch.touch()
-    assert stop_hooks.agree(OneRank(), RunState()).save
-    stop_hooks.start_save_request()
-    stop_hooks.finish_save_request(saved=True)
+    assert hooks.agree(OneRank(), RunState()).save
+    hooks.start_save_request()
+    hooks.finish_save_request(saved=True)
     assert not switch.exists()
 
 
 def test_failed_save_is_not_retried_every_step(environ, tmp_path):
-    switch, stop_hooks = tmp_path / Env.SAVE_SWITCH, make_hooks(environ)
+    switch, hooks = tmp_path / Env.SAVE_SWITCH, make_hooks(environ)
     switch.touch()
-    assert stop_hooks.agree(OneRank(), RunState()).save
-    stop_hooks.start_save_request()
-    stop_hooks.finish_save_request(saved=False)
+    assert hooks.agree(OneRank(), RunState()).save
+    hooks.start_save_request()
+    hooks.finish_save_request(saved=False)
     assert switch.exists()
-    assert not stop_hooks.agree(OneRank(), RunState()).save
+    assert not hooks.agree(OneRank(), RunState()).save
     switch.unlink()
     switch.write_text("again")
     os.utime(switch, (1, 1))  # a different time stamp even on a coarse file system
-    assert stop_hooks.agree(OneRank(), RunState()).save
+    assert hooks.agree(OneRank(), RunState()).save

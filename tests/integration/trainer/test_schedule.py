@@ -62,9 +62,9 @@ def test_ramp_of_the_104b_run_is_reproduced():
 
 
 def test_decay_ends_with_the_last_step():
-    trainer_config = make_config(batch={"global_batch": 16, "rampup": [2, 2, 70]}, optimizer={"min_lr": 1e-5})
-    assert trainer_config.samples() == trainer_config.batch.ramp().consumed(100) < 1600
-    assert trainer_config.rate().at(trainer_config.samples()) == pytest.approx(1e-5)
+    config = make_config(batch={"global_batch": 16, "rampup": [2, 2, 70]}, optimizer={"min_lr": 1e-5})
+    assert config.samples() == config.batch.ramp().consumed(100) < 1600
+    assert config.rate().at(config.samples()) == pytest.approx(1e-5)
 
 
 @pytest.mark.parametrize(

@@ -116,10 +116,10 @@ def test_only_matrices_decay():
 
 @pytest.mark.parametrize("heads", [1, 2, 8, 12])
 def test_slopes_fall_evenly_and_never_repeat(heads):
-    floats = slopes(heads)
-    assert len(set(floats)) == heads
+    values = slopes(heads)
+    assert len(set(values)) == heads
     if heads == 8:
-        assert floats == tuple(2.0**-n for n in range(1, 9))  # as in the paper
+        assert values == tuple(2.0**-n for n in range(1, 9))  # as in the paper
     if heads == 12:  # the slopes of 8 heads, and every second slope of 16
-        assert floats[8:] == pytest.approx([2 ** (-(2 * n + 1) / 2) for n in range(4)])
-    assert all(0 < slope < 1 and math.isfinite(slope) for slope in floats)
+        assert values[8:] == pytest.approx([2 ** (-(2 * n + 1) / 2) for n in range(4)])
+    assert all(0 < slope < 1 and math.isfinite(slope) for slope in values)
