@@ -117,7 +117,7 @@ class GuardedTrain:
     def log(self) -> str:
         return self.run.main_log.read_text()
 
-    def wrote(self, file: str) -> str:
+    def read_file(self, file: str) -> str:
         return (self.run.path / file).read_text()
 
     def slurm(self, *argv: str) -> None:

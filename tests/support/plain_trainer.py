@@ -16,14 +16,12 @@ def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
     weights = _initial(config)
     matrices = [w for w in weights.values() if w.ndim > 1]
     vectors = [w for w in weights.values() if w.ndim == 1]
-    optimizer_config = config.optimizer
+    settings = config.optimizer
     groups = [
-        {"params": matrices, "weight_decay": optimizer_config.weight_decay},
+        {"params": matrices, "weight_decay": settings.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(
-        groups, lr=optimizer_config.lr, betas=(optimizer_config.beta1, optimizer_config.beta2), eps=optimizer_config.eps
-    )
+    optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps)
     batches = open_data(config).training(config, data_rank=0, data_ranks=1)
     losses, norms = [], []
     for step in range(config.steps):
@@ -38,7 +36,7 @@ def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
             (loss / turns).backward()
             total += float(loss.detach()) / turns
         losses.append(total)
-        norms.append(float(torch.nn.utils.clip_grad_norm_(list(weights.values()), optimizer_config.clip)))
+        norms.append(float(torch.nn.utils.clip_grad_norm_(list(weights.values()), settings.clip)))
         optimizer.step()
         optimizer.zero_grad()
     return losses, norms

@@ -39,7 +39,7 @@ def rows() -> tuple[Row, ...]:
 
 
 @cache
-def distinct() -> tuple[Row, ...]:
+def list_distinct_rows() -> tuple[Row, ...]:
     """Return the timed rows. A row that the document repeats in a later table counts once."""
     first_rows = {}
     for row in rows():

@@ -35,27 +35,27 @@ def main(run_dir: Path) -> None:
     fields = {"losses": [], "norms": [], "fault": ""}
     if plan.get("resume"):
         checkpoints.resume(state)
-    fields["first"] = digests(engine)
+    fields["first"] = read_digests(engine)
     for _ in range(plan["steps"]):
         if plan.get("plant", {}).get("step") == state.step + 1:
             plant(engine.deepspeed.module, **plan["plant"])
         before, consumed, batch = (
-            digests(engine),
+            read_digests(engine),
             state.consumed_samples,
             settings.batch.ramp().at(state.consumed_samples),
         )
         rate = settings.rate().at(consumed + batch)
         loss, norm = engine.step(batches.step(consumed, batch), batch=batch, rate=rate, consumed=consumed)
         if math.isnan(norm):
-            after_step, again = digests(engine), batches.step(consumed, batch)
+            after_step, again = read_digests(engine), batches.step(consumed, batch)
             fields["fault"] = nan_search.find_origin(engine, again, consumed=consumed, control=control)
-            fields["untouched"] = before == after_step == digests(engine)
+            fields["untouched"] = before == after_step == read_digests(engine)
             fields["step"] = state.step + 1
             break
         state.advance(samples=batch, loss=loss, grad_norm=norm, step_s=0.1)
         fields["losses"].append(loss)
         fields["norms"].append(norm)
-    fields["last"] = digests(engine)
+    fields["last"] = read_digests(engine)
     if plan.get("save"):
         checkpoints.save(state, background=True)
         assert checkpoints.collect_save(state, wait=True), state.notes
@@ -64,7 +64,7 @@ def main(run_dir: Path) -> None:
     leave(control, 0)
 
 
-def digests(engine) -> dict[str, str]:
+def read_digests(engine) -> dict[str, str]:
     """Return the digest of each weight, and one of the whole optimizer state."""
     from opsctl.trainer.checkpoint.host_copy import tensors_in  # noqa: PLC0415 - not before the accelerator is chosen
 

@@ -110,7 +110,8 @@ def as_user(uid: int, gid: int, do: Callable[[], str]) -> str:
     """Call `do` as another user of this machine and return its text, or the message and hint of its error."""
     skip_unless_others_may_run()
     reading, writing = os.pipe()
-    if (child := os.fork()) == 0:
+    child = os.fork()
+    if child == 0:
         code = 1
         try:
             os.setgroups([gid])

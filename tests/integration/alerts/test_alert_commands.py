@@ -81,7 +81,7 @@ def test_silence_is_listed_effective_and_ended(shell):
     assert len(shell.see(Level.CRITICAL)) == 1
 
 
-def test_a_dry_run_changes_nothing(shell):
+def test_dry_run_changes_nothing(shell):
     shell.see(Level.CRITICAL)
     shell.opsctl("alerts", "silence", "hang/*", "--reason", "maintenance", "--dry-run")
     assert shell.opsctl("alerts", "ack", "hang/gpt", "--reason", "x", "--dry-run").startswith("hang/gpt: would be ack")

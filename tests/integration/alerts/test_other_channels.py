@@ -56,7 +56,7 @@ def test_resolution_closes_the_incident_of_the_alert(service, key):
     assert str(service.action) == "map"
 
 
-def test_a_file_gets_every_message_as_a_paragraph(tmp_path):
+def test_file_gets_every_message_as_a_paragraph(tmp_path):
     path = tmp_path / "alerts.txt"
     channel = open_channel(FileTable(kind="file", path=str(path)), SystemRunner())
     channel.send(MESSAGE)
@@ -89,7 +89,7 @@ def test_closed_terminal_loses_no_alert(site, monkeypatch):
     assert len(dispatch.list_undelivered(world.alerting)) == 1
 
 
-def test_a_ping_is_fetched(site, web):
+def test_ping_is_fetched(site, web):
     world = site({}, ping_url=f"{web.url}/ping/secret-id")
     dispatch.ping(world.alerting)
     assert [path for path, *_ in web.requests] == ["/ping/secret-id"]
@@ -118,7 +118,7 @@ def test_channel_with_a_bug_loses_no_alert(site, monkeypatch, tmp_path):
     monkeypatch.setitem(CHANNELS, "stdout", f"{__name__}:Buggy")
     world = site({"here": {"kind": "stdout"}, "file": {"kind": "file", "path": str(tmp_path / "alerts.txt")}})
     world.record("C")
-    attempts = {send_alert.item.channel: send_alert.error for send_alert in dispatch.send_alerts(world.alerting)}
+    attempts = {result.item.channel: result.error for result in dispatch.send_alerts(world.alerting)}
     assert attempts["here"].message == "bug in this channel: ZeroDivisionError"
     assert attempts["file"] is None
     assert [item.channel for item in dispatch.list_undelivered(world.alerting)] == ["here"]

@@ -56,8 +56,8 @@ def read_log(logs: Path) -> bytes:
 
 
 def wait_for(condition, seconds: float = 100) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         if condition():
             return True
         time.sleep(0.02)
@@ -276,7 +276,7 @@ echo $$ >> {0}
 """
 
 
-def test_a_killed_shim_leaves_no_process_behind(tmp_path):
+def test_killed_shim_leaves_no_process_behind(tmp_path):
     process = start(tmp_path, "sh", "-c", FAMILY.format(tmp_path / "pids") + "wait")
     pids = read_pids(tmp_path / "pids", 4)
     process.kill()

@@ -49,7 +49,7 @@ def test_hostile_text_arrives_unchanged_and_runs_nothing(bench):
     assert not (bench.place / "pwned").exists()
 
 
-def test_a_placeholder_is_filled_from_the_attempt(bench):
+def test_placeholder_is_filled_from_the_attempt(bench):
     script = bench.script(["dump", "--stop={{ stop_request }}", "{{ nodes }}x{{ world_size }}", "{{ master_addr }}"])
     bench.run(script, TRAIN_STOP_REQUEST="/a b/$(id)", V="")
     assert bench.dumped[1:] == ["--stop=/a b/$(id)", "2x4", "10.0.0.7"]

@@ -45,7 +45,7 @@ def test_library_versions_are_gathered(tmp_path: Path) -> None:
 def check_directory(place: Path, directory: Path, *, path: str = "", **site: float) -> CheckResult:
     """Return the result of the fio check of `directory` on this machine."""
     [verdict] = make_checker(place, path, **site).check(["node001"], fio=str(directory)).verdicts
-    [result] = [check_result for check_result in verdict.results if check_result.check == "fio"]
+    [result] = [result for result in verdict.results if result.check == "fio"]
     return result
 
 

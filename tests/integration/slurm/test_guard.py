@@ -229,7 +229,7 @@ def test_deadline_follows_the_end_of_the_job(train: GuardedTrain) -> None:
     assert end is not None and before == end.timestamp()
     train.slurm("scontrol", "update", f"JobId={array}_1", "TimeLimit=9")
     until(lambda: float(train.attempt().deadline.read_text()) == before + 8 * 60)
-    assert train.wrote("minutes") == "1\n"
+    assert train.read_file("minutes") == "1\n"
 
 
 def test_environment_is_recorded_without_secrets(train: GuardedTrain, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_body_runs_without_a_working_guard(train: GuardedTrain, tmp_path: Path, 
     attempt = train.attempt()
     assert train.task(1).exit_code == "0:0", train.log
     node = train.task(1).nodes
-    assert train.wrote("environment").splitlines() == [
+    assert train.read_file("environment").splitlines() == [
         attempt.name,
         str(attempt.stop_request),
         str(train.run.attempt_logs(attempt.name)),

@@ -144,7 +144,7 @@ def test_node_that_changed_after_the_plan_is_left(world: tuple[Trains, GpuNodes]
         scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health, chains=()
     )
     done = acts.drain(NodePlan(steps=steps, cap=2))
-    assert [(node_action.node, node_action.action) for node_action in done] == [
+    assert [(result.node, result.action) for result in done] == [
         ("node001", "left"),
         ("node002", "drained"),
     ]
@@ -152,7 +152,7 @@ def test_node_that_changed_after_the_plan_is_left(world: tuple[Trains, GpuNodes]
     assert read_node(trains, "node001").reason == "bad fan"
     back = NodePlan(steps=(Step(node="node002", reason="opsctl: x: y", snapshot=read_node(trains, "node002")),))
     drain_by_hand(trains, "node002", "bad fan too")
-    assert [node_action.action for node_action in acts.undrain(back)] == ["left"]
+    assert [result.action for result in acts.undrain(back)] == ["left"]
     assert read_node(trains, "node002").reason == "bad fan too"
 
 

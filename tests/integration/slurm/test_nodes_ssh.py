@@ -140,7 +140,7 @@ def test_changed_host_key_is_always_refused(daemon: Sshd, tmp_path: Path, accept
     assert not answer.may_have_run
 
 
-def test_a_jump_host_leads_to_the_node(daemon: Sshd) -> None:
+def test_jump_host_leads_to_the_node(daemon: Sshd) -> None:
     assert run(daemon, "printenv", "SLURMD_NODENAME", jump="node009").out == "node001\n"
     answer = run(daemon, "true", jump="nowhere.invalid")
     assert (answer.code, answer.may_have_run) == (None, False)

@@ -56,7 +56,7 @@ def test_all_arrays_are_held_starting_with_the_last(trains: Trains) -> None:
 
 
 @pytest.mark.parametrize("verb", ["hold", "release", "cancel"])
-def test_a_dry_run_changes_nothing(trains: Trains, verb: str) -> None:
+def test_dry_run_changes_nothing(trains: Trains, verb: str) -> None:
     trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",)))
     (array,) = trains.arrays()
     before = [(job.is_held, job.state) for job in trains.rows()]
@@ -132,7 +132,7 @@ def test_command_without_queued_tasks_is_refused(trains: Trains, verb: str, mess
     assert (type(error), error.message) == (InputError, f"t: {message}")
 
 
-def test_an_edit_takes_effect_with_the_next_task(trains: Trains) -> None:
+def test_edit_takes_effect_with_the_next_task(trains: Trains) -> None:
     go = trains.place / "go"
     script = f'echo "$0" >>{trains.place}/words; until [ -e {go} ]; do sleep 0.1; done'
     trains.opsctl("launch", trains.toml(command=("bash", "-c", script, "one"), extra=(), tasks=2))
@@ -164,7 +164,7 @@ def test_edit_with_invalid_shell_changes_nothing(trains: Trains) -> None:
     assert trains.run().body.read_text() == before
 
 
-def test_a_dry_edit_shows_the_difference(trains: Trains) -> None:
+def test_dry_edit_shows_the_difference(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     before = trains.run().body.read_text()
     text = trains.opsctl("edit", "t", trains.toml(command=("false",)), "--dry-run")
@@ -175,12 +175,12 @@ def test_a_dry_edit_shows_the_difference(trains: Trains) -> None:
     assert trains.run().body.read_text() == before
 
 
-def test_an_edit_for_another_train_is_refused(trains: Trains) -> None:
+def test_edit_for_another_train_is_refused(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     assert trains.refusal("edit", "t", trains.toml("u")).problems == ("name: 'u', but the train is 't'",)
 
 
-def test_an_edit_without_a_change_keeps_no_revision(trains: Trains) -> None:
+def test_edit_without_a_change_keeps_no_revision(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     assert trains.opsctl("edit", "t", trains.toml()) == "t: nothing has changed\n"
     assert list(trains.run().revisions.iterdir()) == []

@@ -24,7 +24,7 @@ def start_job(sandbox: Sandbox, tmp_path: Path, node: str) -> ProcessId:
     return process
 
 
-def test_a_killed_slurmd_leaves_its_job_running_and_comes_back(fresh_slurm: Up, tmp_path: Path) -> None:
+def test_killed_slurmd_leaves_its_job_running_and_comes_back(fresh_slurm: Up, tmp_path: Path) -> None:
     sandbox = fresh_slurm()
     job = start_job(sandbox, tmp_path, "node002")
     sandbox.fault("node002", FaultKind.KILL)
@@ -67,7 +67,7 @@ def test_status_shows_a_killed_controller(fresh_slurm: Up) -> None:
     wait_until(lambda: sandbox.status().nodes == {"node001": "idle", "node002": "idle"})
 
 
-def test_a_restarted_controller_keeps_its_queue(fresh_slurm: Up, tmp_path: Path) -> None:
+def test_restarted_controller_keeps_its_queue(fresh_slurm: Up, tmp_path: Path) -> None:
     sandbox = fresh_slurm()
     start_job(sandbox, tmp_path, "node001")
     sandbox.fault("controller", FaultKind.RESTART)
@@ -83,6 +83,6 @@ def test_dead_daemon_cannot_be_killed(fresh_slurm: Up) -> None:
 
 def test_unknown_target_is_refused_with_the_known_ones(slurm: Sandbox) -> None:
     for target in ("node099", "munged", "mariadbd", "../node001"):
-        with pytest.raises(InputError, match="there is no") as exception_info:
+        with pytest.raises(InputError, match="there is no") as caught:
             slurm.fault(target, FaultKind.KILL)
-        assert exception_info.value.hint == "one of node001 to node004, or: controller"
+        assert caught.value.hint == "one of node001 to node004, or: controller"

@@ -47,12 +47,12 @@ def mine(home: Path) -> Iterator[Places]:
         Sandbox.end(name, places=places, clock=SystemClock(), grace=0.2)
 
 
-def test_a_job_runs_on_every_node_and_sees_its_gpus(slurm: Sandbox) -> None:
+def test_job_runs_on_every_node_and_sees_its_gpus(slurm: Sandbox) -> None:
     text = run_slurm(slurm, "srun", "-N4", "--gres=gpu:2", "sh", "-c", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES")
     assert sorted(text.splitlines()) == ["node001 0,1", "node002 0,1", "node003 0,1", "node004 0,1"]
 
 
-def test_a_queued_job_gains_age(slurm: Sandbox) -> None:
+def test_queued_job_gains_age(slurm: Sandbox) -> None:
     first, second = (
         run_slurm(slurm, "sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
         for _ in range(2)
@@ -189,6 +189,6 @@ def test_env_can_be_evaluated_by_a_shell(mine: Places) -> None:
 
 
 def test_opening_a_missing_sandbox_names_the_command(places: Places) -> None:
-    with pytest.raises(InputError, match="there is no sandbox 'nowhere'") as exception_info:
+    with pytest.raises(InputError, match="there is no sandbox 'nowhere'") as caught:
         Sandbox.open("nowhere", places=places, clock=SystemClock(), runner=SystemRunner())
-    assert exception_info.value.hint == "opsctl sandbox up --name nowhere"
+    assert caught.value.hint == "opsctl sandbox up --name nowhere"

@@ -118,7 +118,7 @@ def test_held_array_waits_for_release(scheduler: Slurm, sbatch):
     assert not find_rows(scheduler, array)[False].is_held
 
 
-def test_a_hold_keeps_the_age(scheduler: Slurm, sbatch):
+def test_hold_keeps_the_age(scheduler: Slurm, sbatch):
     everything = sbatch("--nodes=4", "--exclusive")
     wait_for_running(scheduler, everything)
     job = sbatch("--nodes=4", "--exclusive")
@@ -162,12 +162,12 @@ def test_exclusion_of_a_single_task_is_reported(scheduler: Slurm, sbatch):
     assert scheduler.excluded(array) == "node[001-002]"
 
 
-def test_a_node_that_does_not_exist_cannot_be_excluded(scheduler: Slurm, sbatch):
+def test_node_that_does_not_exist_cannot_be_excluded(scheduler: Slurm, sbatch):
     with pytest.raises(SchedulerError, match="Invalid node name specified"):
         scheduler.exclude(sbatch("--begin=now+1hour"), "nosuch")
 
 
-def test_a_long_list_of_tasks_is_not_cut(scheduler: Slurm, sbatch):
+def test_long_list_of_tasks_is_not_cut(scheduler: Slurm, sbatch):
     tasks = tuple(sorted(number * number for number in range(31)))
     array = sbatch("--hold", f"--array={','.join(map(str, tasks))}")
     assert find_rows(scheduler, array)[False].tasks == tasks
@@ -185,7 +185,7 @@ def test_names_and_comments_are_preserved(scheduler: Slurm, sbatch):
     assert not Path("owned").exists()
 
 
-def test_the_end_moves_with_the_time_limit(scheduler: Slurm, runner: SystemRunner, sbatch):
+def test_end_moves_with_the_time_limit(scheduler: Slurm, runner: SystemRunner, sbatch):
     array = sbatch("--array=1-2%1")
     task = wait_for_running(scheduler, array)
     before = scheduler.end_time(f"{array}_1")
@@ -199,7 +199,7 @@ def test_job_that_does_not_run_has_no_end(scheduler: Slurm, sbatch):
     assert scheduler.end_time("4000000") is None
 
 
-def test_an_unknown_job_is_absent_not_finished(scheduler: Slurm):
+def test_unknown_job_is_absent_not_finished(scheduler: Slurm):
     assert not [job for job in scheduler.jobs() if job.id == "4000000"]
     assert scheduler.excluded("4000000") == ""
     with pytest.raises(SchedulerError, match="Invalid job id specified for job 4000000"):
@@ -239,7 +239,7 @@ def test_squeue_settings_of_the_user_hide_nothing(slurm: Sandbox, scheduler: Slu
     assert job.submitted is not None
 
 
-def test_a_drained_node_shows_its_flags_and_its_reason(scheduler: Slurm, runner: SystemRunner):
+def test_drained_node_shows_its_flags_and_its_reason(scheduler: Slurm, runner: SystemRunner):
     reason = 'opsctl: gpu: "q" | $(x) é'
     try:
         runner.run(("scontrol", "update", "NodeName=node003", "State=DRAIN", f"Reason={reason}"), timeout=60)

@@ -33,7 +33,7 @@ def shared(slurm: Sandbox) -> Iterator[Trains]:
         yield trains
 
 
-def test_a_switch_is_armed_shown_and_disarmed(trains: Trains) -> None:
+def test_switch_is_armed_shown_and_disarmed(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     text = trains.opsctl("kill-switch", "arm", "t", "--reason", 'bad "loss" $(id)')
     assert text == "t: the kill switch is armed: the running task saves and stops; queued tasks are cancelled\n"
@@ -46,7 +46,7 @@ def test_a_switch_is_armed_shown_and_disarmed(trains: Trains) -> None:
     assert trains.kinds()[-2:] == [EventKind.ARMED, EventKind.DISARMED]
 
 
-def test_the_save_switch_is_armed(trains: Trains) -> None:
+def test_save_switch_is_armed(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     text = trains.opsctl("save-switch", "t")
     assert text == "t: the save switch is armed: the running task saves a checkpoint and goes on\n"
@@ -54,14 +54,14 @@ def test_the_save_switch_is_armed(trains: Trains) -> None:
 
 
 @pytest.mark.parametrize("words", [("kill-switch", "arm", "t", "--reason", "x"), ("save-switch", "t")])
-def test_a_dry_run_arms_nothing(trains: Trains, words: tuple[str, ...]) -> None:
+def test_dry_run_arms_nothing(trains: Trains, words: tuple[str, ...]) -> None:
     trains.opsctl("launch", trains.toml())
     assert " would be armed: " in trains.opsctl(*words, "--dry-run")
     assert list(trains.run().switches.iterdir()) == []
 
 
 @root_only
-def test_a_team_mate_stops_a_train_by_its_kill_switch(shared: Trains) -> None:
+def test_team_mate_stops_a_train_by_its_kill_switch(shared: Trains) -> None:
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("kill-switch", "arm", "t", "--reason", "bad loss"))
     assert text == "t: the kill switch is armed: the running task saves and stops; queued tasks are cancelled\n"
     (shown,) = json.loads(shared.opsctl("kill-switch", "show", "t", "--json"))
@@ -139,7 +139,7 @@ def test_release_by_a_team_mate_becomes_a_request(shared: Trains) -> None:
 
 
 @root_only
-def test_a_cancel_by_a_team_mate_names_the_kill_switch(shared: Trains) -> None:
+def test_cancel_by_a_team_mate_names_the_kill_switch(shared: Trains) -> None:
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("cancel", "t"))
     assert text == (
         "NotAllowed: t: the job is not yours to cancel | opsctl kill-switch arm t --reason ... has it save, leave and"
@@ -149,7 +149,7 @@ def test_a_cancel_by_a_team_mate_names_the_kill_switch(shared: Trains) -> None:
 
 
 @root_only
-def test_an_edit_by_a_team_mate_is_refused(shared: Trains) -> None:
+def test_edit_by_a_team_mate_is_refused(shared: Trains) -> None:
     shared.opsctl("edit", "t", shared.toml(extra=("--begin=now+1hour",)), "--dry-run")
     path = shared.toml(extra=("--begin=now+1hour",), command=("false",))
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("edit", "t", path))
@@ -159,7 +159,7 @@ def test_an_edit_by_a_team_mate_is_refused(shared: Trains) -> None:
 
 
 @root_only
-def test_a_kill_switch_by_a_team_mate_ends_a_running_train(slurm: Sandbox) -> None:
+def test_kill_switch_by_a_team_mate_ends_a_running_train(slurm: Sandbox) -> None:
     with trains_on(slurm, group="users") as trains:
         wait = 'echo up >"$0"; until [ -e "$TRAIN_STOP_REQUEST" ]; do sleep 0.1; done'
         command = ("bash", "-c", wait, str(trains.place / "up"))

@@ -44,8 +44,8 @@ def make(tmp_path: Path, slurm: Sandbox) -> Iterator[Callable[..., GuardedTrain]
         return made[-1]
 
     yield train
-    for guarded_train in made:
-        guarded_train.clear()
+    for train in made:
+        train.clear()
 
 
 def test_job_ended_with_nothing_queued(make, slurm, clock, tmp_path):

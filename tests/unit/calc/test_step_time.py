@@ -15,11 +15,11 @@ from opsctl.calc import step_time
 from opsctl.calc.gpt_size import PUBLISHED
 from opsctl.calc.least_squares import fit
 from opsctl.calc.parallel_layout import Topology
-from tests.support.prequel import Row, distinct
+from tests.support.prequel import Row, list_distinct_rows
 
 DOCS = Path(__file__).parents[3] / "docs/explanation/planning-model.md"
-ODD = [row for row in distinct() if row.table % 2]
-EVEN = [row for row in distinct() if row.table % 2 == 0]
+ODD = [row for row in list_distinct_rows() if row.table % 2]
+EVEN = [row for row in list_distinct_rows() if row.table % 2 == 0]
 A100S = next(row.cluster for row in ODD if row.cluster.host_tuned and row.cluster.nodes == 48)
 BLOOM = Topology(tp=4, pp=12, dp=8, micro_batch=2, precision="bf16-optimizer", embedding_slots=True)
 
