@@ -23,6 +23,7 @@ from opsctl.errors import MissingProgram, OpsctlError
 from opsctl.extras import EXTRAS, install_command
 from opsctl.state.run_dir import check_trusted
 from opsctl.state.site_dir import SiteDir
+from opsctl.units import format_duration
 
 Level = Literal["ok", "missing", "unknown", "optional"]
 STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unknown": "magenta", "optional": "dim"}
@@ -137,7 +138,9 @@ def _sandbox(app: App) -> Iterator[DoctorRow]:
         yield DoctorRow("sandbox start", level, error.message, error.hint or "")
         return
     version = ".".join(f"{part:02}" for part in trial.version)
-    yield DoctorRow("sandbox start", "ok", f"Slurm {version}: 1 node up on {trial.address} in {trial.seconds:.1f} s")
+    yield DoctorRow(
+        "sandbox start", "ok", f"Slurm {version}: 1 node up on {trial.address} in {format_duration(trial.seconds)}"
+    )
 
 
 def _alerts(app: App) -> Iterator[DoctorRow]:

@@ -26,8 +26,8 @@ class FaultKind(StrEnum):
 
 
 def inject(record: SandboxRecord, target: str, action: FaultKind, clock: Clock) -> None:
-    """Inject the fault and wait until done. Raises InputError for a target that does not exist."""
-    daemon = find(record, target)
+    """Inject the fault and wait until done. Raises InputError for an unknown target, SandboxError for a failure."""
+    daemon = find_daemon(record, target)
     if action is FaultKind.RESTART:
         restart(record, daemon, clock)
     elif not daemon.process.is_alive:
@@ -40,7 +40,7 @@ def inject(record: SandboxRecord, target: str, action: FaultKind, clock: Clock) 
         daemon.process.send(signal.SIGSTOP if action is FaultKind.STOP else signal.SIGCONT)
 
 
-def find(record: SandboxRecord, target: str) -> SandboxDaemon:
+def find_daemon(record: SandboxRecord, target: str) -> SandboxDaemon:
     daemon = record.daemon(CONTROLLER if target == "controller" else target)
     if daemon is None or (target != "controller" and target not in record.spec.node_names):
         first, last = record.spec.node_names[0], record.spec.node_names[-1]
@@ -53,11 +53,11 @@ def find(record: SandboxRecord, target: str) -> SandboxDaemon:
 def kill(daemon: SandboxDaemon, clock: Clock) -> None:
     daemon.process.send(signal.SIGKILL)
     if not wait_ended({daemon.process: daemon.name}, clock, until=clock.monotonic() + 10):
-        raise SandboxError(f"{daemon.name} ({daemon.process.pid}) is still there 10 s after SIGKILL")
+        raise SandboxError(f"{daemon.name} ({daemon.process.pid}) is still alive 10 s after SIGKILL")
 
 
 def crash(record: SandboxRecord, target: str, daemon: SandboxDaemon, clock: Clock) -> None:
-    # The daemon first, or it would report the end of its jobs.
+    # The daemon ends first: a running daemon would report the end of its jobs.
     kill(daemon, clock)
     if target == "controller":
         return

@@ -118,4 +118,4 @@ def test_doctor_reports_why_a_sandbox_does_not_start(_programs: None, tmp_path: 
     code, line = doctor(f"{tmp_path}:{os.environ['PATH']}", tmp_path)
     assert (code, line["level"]) == (1, "missing")
     assert line["found"].startswith("slurmctld did not start\n  cause: Slurm's plugin select/cons_tres is missing")
-    assert line["do"] == "opsctl sandbox up --nodes 1 fails alike and keeps all logs"
+    assert line["do"] == "opsctl sandbox up --nodes 1 fails in the same way and keeps all logs"

@@ -111,7 +111,7 @@ def test_where_namespaces_are_forbidden_it_runs_in_the_background_and_still_leav
     state = "grep -o '^StateSaveLocation=.*' $SLURM_CONF"
     command = f"srun -N2 true; setsid sleep {LONG[2]} & printenv SLURM_CONF; {state}; exit 5"
     done = opsctl("run", "--nodes", "2", "--", "sh", "-c", command, path=f"{tmp_path}:{os.environ['PATH']}")
-    warning = "opsctl: this machine allows no private namespaces: using a background sandbox, ended afterwards\n"
+    warning = "opsctl: this machine allows no private namespaces: using a background sandbox, removed afterwards\n"
     assert (done.returncode, done.stderr) == (5, warning)
     conf, state = done.stdout.split()
     assert not directory_of(conf).exists()

@@ -95,7 +95,7 @@ def test_a_run_directory_that_somebody_else_made_is_refused(
     run = Places.default().run_directory("squatted")
     assert nobody("mkdir", str(run)).returncode == 0
     try:
-        with pytest.raises(SandboxError, match=f"{run} is there already and is not this sandbox's"):
+        with pytest.raises(SandboxError, match=f"{run} exists and does not belong to this sandbox"):
             Sandbox.up(SandboxSpec(name="squatted"), clock=slurm.clock, runner=slurm.runner)
         assert run.exists()
     finally:

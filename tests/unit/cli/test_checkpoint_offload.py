@@ -134,7 +134,7 @@ def test_a_copy_that_no_longer_verifies_takes_nothing_away_here(run, tmp_path):
     opsctl("offload", "tiny", "--to", place, "--copy-only")
     flip(place / "tiny" / "step-0000010" / "layer_00.pt")
     (run / "checkpoints" / "step-0000010" / "OFFLOADED").unlink()  # cut off before it was noted
-    with pytest.raises(OpsctlError, match=r"tiny/step-0000010 is not what was copied: .*layer_00.pt has ch"):
+    with pytest.raises(OpsctlError, match=r"tiny/step-0000010 differs from the original: .*layer_00.pt has ch"):
         opsctl("offload", "tiny", "--to", place)
     assert steps(run / "checkpoints") == [10, 30, 40]
 
@@ -185,7 +185,7 @@ def test_a_program_that_copies_wrongly_makes_no_checkpoint_there(run, tmp_path):
     words[1] = words[1].replace("rsync", str(spoils), 1)
     with pytest.raises(OpsctlError) as caught:
         opsctl("offload", "tiny", *words)
-    assert "step-0000010: 1 of 4 files are not there as they are here: layer_00.pt" in caught.value.message
+    assert "step-0000010: 1 of 4 copied files are missing or differ: layer_00.pt" in caught.value.message
     assert steps(place / "tiny") == []
     assert steps(run / "checkpoints") == [10, 20, 30, 40]
 

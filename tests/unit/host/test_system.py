@@ -32,7 +32,7 @@ def test_a_late_program_holds_nobody_up_though_what_it_left_keeps_its_output_ope
 
 
 def test_a_program_that_prints_without_end_is_ended(runner, monkeypatch):
-    monkeypatch.setattr(system, "MOST_OUTPUT", 4 << 20)
+    monkeypatch.setattr(system, "MAX_OUTPUT_BYTES", 4 << 20)
     with pytest.raises(Flooded, match="yes printed more than 4 MiB and was ended"):
         runner.run(("yes",), timeout=250)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opsctl.sandbox.failure_causes import causes_in_log
+from opsctl.sandbox.failure_causes import find_causes
 from opsctl.sandbox.sockets import parse_row
 
 ROW = "  0: {} 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0"
@@ -28,16 +28,16 @@ ROW = "  0: {} 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0    
     ],
 )  # fmt: skip
 def test_cause_is_read_from_a_log(line: str, cause: str) -> None:
-    (found,) = causes_in_log(f"[2026-11-22] slurmctld version 22.05 started\n{line}\n")
+    (found,) = find_causes(f"[2026-11-22] slurmctld version 22.05 started\n{line}\n")
     assert cause in found
 
 
 def test_causes_come_in_the_order_of_the_log_and_an_idle_log_has_none() -> None:
     text = "No space left on device\nerror: cannot find auth plugin for auth/x\nNo space left on device\n"
-    first, second = causes_in_log(text)
+    first, second = find_causes(text)
     assert "no space" in first
     assert "auth/x" in second
-    assert causes_in_log("error: Couldn't find the specified plugin name for mpi/pmix_v4 looking at all files") == []
+    assert find_causes("error: Couldn't find the specified plugin name for mpi/pmix_v4 looking at all files") == []
 
 
 @pytest.mark.parametrize(

@@ -55,13 +55,13 @@ def test_library_confines_daemons_where_the_name_is_not_loopback(address: str | 
 
 def test_ipv6_is_enabled_where_only_loopback_is_there() -> None:
     assert network({("127.0.0.1", ANY): "127.0.0.1"}).parameters == ("EnableIPv6",)
-    assert network({("127.0.0.1", ANY): "127.0.0.1"}).six == "::ffff:127.0.0.1"
+    assert network({("127.0.0.1", ANY): "127.0.0.1"}).ipv6_address == "::ffff:127.0.0.1"
 
 
 def test_loopback_is_ipv6_where_the_network_is_ipv6_alone() -> None:
     found = network({("::1", SIX): "::1", ("here", SIX): "fd00::7"})
     assert found == Network(address="::1", parameters=("EnableIPv6", "DisableIPv4"), confined=True)
-    assert found.six == "::1"
+    assert found.ipv6_address == "::1"
 
 
 def test_no_loopback_is_an_error_with_a_remedy() -> None:

@@ -15,12 +15,12 @@ import pytest
 
 from opsctl.errors import MissingProgram, SandboxError
 from opsctl.host.processes import ProcessId
-from opsctl.sandbox.cluster import working_on
+from opsctl.sandbox.cluster import hold_sandbox
 from opsctl.sandbox.directories import remove_run_directory
 from opsctl.sandbox.loopback import Network
-from opsctl.sandbox.name_claims import NameTaken, claimed
-from opsctl.sandbox.namespaces import options
-from opsctl.sandbox.port_range import BLOCK, claimed_ports, is_free, take
+from opsctl.sandbox.name_claims import NameTaken, hold_names
+from opsctl.sandbox.namespaces import format_options
+from opsctl.sandbox.port_range import BLOCK_PORTS, hold_blocks, hold_ports, is_free
 from opsctl.sandbox.programs import find_programs, install_hint
 from opsctl.sandbox.record import Places, SandboxDaemon, SandboxRecord, read_record
 from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec
@@ -98,21 +98,21 @@ def test_a_path_without_slurms_commands_ends_with_the_hint_and_exit_1(tmp_path: 
 
 
 def test_a_name_is_claimed_by_one_and_free_again_afterwards() -> None:
-    with claimed("unit-a"), pytest.raises(NameTaken), claimed("unit-b", "unit-a"):
+    with hold_names("unit-a"), pytest.raises(NameTaken), hold_names("unit-b", "unit-a"):
         pass
-    with claimed("unit-a", "unit-b"):
+    with hold_names("unit-a", "unit-b"):
         pass
 
 
 def test_two_commands_on_one_sandbox_do_not_mix(places: Places) -> None:
     literal = "another command is bringing sandbox 'x' up or down just now"
-    with working_on(places, "x"), working_on(places, "y"), pytest.raises(SandboxError, match=literal):  # noqa: SIM117 (one raises)
-        with working_on(places, "x"):
+    with hold_sandbox(places, "x"), hold_sandbox(places, "y"), pytest.raises(SandboxError, match=literal):  # noqa: SIM117 (one raises)
+        with hold_sandbox(places, "x"):
             pass
 
 
 def test_claimed_ports_are_free_and_not_given_twice() -> None:
-    with claimed_ports(40) as one, claimed_ports(40) as two:
+    with hold_ports(40) as one, hold_ports(40) as two:
         assert not set(range(one, one + 40)) & set(range(two, two + 40))
         assert all(is_free(port) for port in range(one, one + 40))
 
@@ -123,7 +123,7 @@ def test_a_block_with_a_port_in_use_is_not_taken() -> None:
         listener.listen()
         port = listener.getsockname()[1]
         assert not is_free(port)
-        assert not take(stack, port - BLOCK + 1, 1)
+        assert not hold_blocks(stack, port - BLOCK_PORTS + 1, 1)
 
 
 def test_a_link_in_the_place_of_the_run_directory_is_not_followed(tmp_path: Path) -> None:
@@ -135,4 +135,4 @@ def test_a_link_in_the_place_of_the_run_directory_is_not_followed(tmp_path: Path
 
 def test_the_options_of_run_survive_the_way_into_the_namespaces() -> None:
     spec = SandboxSpec(nodes=3, gpus_per_node=1, accounting=True, fast=True)
-    assert options(spec) == ["--nodes", "3", "--gpus-per-node", "1", "--accounting", "--fast"]
+    assert format_options(spec) == ["--nodes", "3", "--gpus-per-node", "1", "--accounting", "--fast"]
