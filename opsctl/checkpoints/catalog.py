@@ -32,7 +32,7 @@ class CatalogRow:
     size: int = 0
     topology: str = ""
     consumed_samples: int = 0
-    kept: str = ""
+    keep_reason: str = ""
     """Why the checkpoint is never pruned; empty if prunable."""
     offloaded: tuple[str, ...] = ()
     """Destinations with a verified copy."""
@@ -72,7 +72,7 @@ def _read_row(checkpoint: Checkpoint) -> CatalogRow:
         size=size_of(record),
         topology=" ".join(f"{key}={value}" for key, value in record.topology.items()),
         consumed_samples=record.consumed_samples,
-        kept=_text(checkpoint.path / manifest.KEEP),
+        keep_reason=_text(checkpoint.path / manifest.KEEP),
         offloaded=offloaded_to(checkpoint.path),
         problem="" if manifest.is_sound(checkpoint.path) else "a file is missing or too short",
     )

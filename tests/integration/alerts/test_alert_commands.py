@@ -69,7 +69,7 @@ def test_what_is_open_is_listed_with_who_takes_care_of_it(shell):
     assert "no step for 30 min" in line
     assert ": on it" in line
     [entry] = json.loads(shell.opsctl("alerts", "list", "--json"))["open"]
-    assert (entry["key"], entry["level"], entry["acknowledged"]["why"]) == ("hang/gpt", "critical", "on it")
+    assert (entry["key"], entry["level"], entry["acknowledged"]["reason"]) == ("hang/gpt", "critical", "on it")
 
 
 def test_a_silence_is_listed_holds_and_can_be_ended(shell):

@@ -101,13 +101,13 @@ def doctor(path: str, tmp_path: Path) -> tuple[int, dict[str, str]]:
         [sys.executable, "-m", "opsctl", "--site", str(site), "doctor", "--json"],
         env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
-    return done.returncode, next(line for line in json.loads(done.stdout) if line["what"] == "sandbox start")
+    return done.returncode, next(line for line in json.loads(done.stdout) if line["check"] == "sandbox start")
 
 
 def test_doctor_starts_a_sandbox_and_says_where_it_listens(_programs: None, tmp_path: Path) -> None:
     _, line = doctor(os.environ["PATH"], tmp_path)
     assert line["level"] == "ok"
-    assert "1 node up on 127.0.0.1 in" in line["found"] or "1 node up on ::1 in" in line["found"]
+    assert "1 node up on 127.0.0.1 in" in line["result"] or "1 node up on ::1 in" in line["result"]
 
 
 def test_doctor_reports_why_a_sandbox_does_not_start(_programs: None, tmp_path: Path) -> None:
@@ -117,5 +117,5 @@ def test_doctor_reports_why_a_sandbox_does_not_start(_programs: None, tmp_path: 
     broken.chmod(0o755)
     code, line = doctor(f"{tmp_path}:{os.environ['PATH']}", tmp_path)
     assert (code, line["level"]) == (1, "missing")
-    assert line["found"].startswith("slurmctld did not start\n  cause: Slurm's plugin select/cons_tres is missing")
-    assert line["do"] == "opsctl sandbox up --nodes 1 fails in the same way and keeps all logs"
+    assert line["result"].startswith("slurmctld did not start\n  cause: Slurm's plugin select/cons_tres is missing")
+    assert line["advice"] == "opsctl sandbox up --nodes 1 fails in the same way and keeps all logs"

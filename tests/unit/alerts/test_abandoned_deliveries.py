@@ -107,5 +107,5 @@ def test_people_see_what_was_given_up(dead, tmp_path):
     text = CliRunner().invoke(cli, ["--site", str(site), "alerts", "list"]).output
     assert "delivery by log abandoned: " in text
     lines = json.loads(CliRunner().invoke(cli, ["--site", str(site), "doctor", "--json"]).output)
-    found = [line for line in lines if line["what"] == "alerts log" and line["level"] == "missing"]
-    assert [line["found"] for line in found] == ["deliveries abandoned after 30 days: 1"]
+    found = [line for line in lines if line["check"] == "alerts log" and line["level"] == "missing"]
+    assert [line["result"] for line in found] == ["deliveries abandoned after 30 days: 1"]

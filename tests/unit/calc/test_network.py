@@ -72,7 +72,7 @@ def test_the_superpods_57_6_are_tb_s_where_the_book_has_gb_s() -> None:
 
 
 def test_a_bucket_of_half_a_billion_is_1_gb_in_bf16_and_2_in_fp32() -> None:
-    assert [network.sent_gb(billions=0.5, zero=0, bytes_each=size) / 2 for size in (2, 4)] == [1, 2]
+    assert [network.sent_gb(billions=0.5, zero=0, bytes_per_parameter=size) / 2 for size in (2, 4)] == [1, 2]
 
 
 def test_communication_and_compute_of_idefics_make_30_s_of_the_49_that_a_step_took() -> None:
