@@ -25,7 +25,7 @@ from opsctl.state.site_dir import SiteDir
 
 if TYPE_CHECKING:
     from opsctl.alerts.dispatch import Alerting
-    from opsctl.cron.context import CronContext
+    from opsctl.cron.cron_context import CronContext
     from opsctl.cron.drivers.slurm_job import SlurmDriver
     from opsctl.guard.node_care import NodeCare
     from opsctl.nodes.exclusions import Exclusions
@@ -91,7 +91,7 @@ class App:
     @cached_property
     def cron(self) -> CronContext:
         """The periodic jobs."""
-        from opsctl.cron.context import CronContext  # noqa: PLC0415 (as above)
+        from opsctl.cron.cron_context import CronContext  # noqa: PLC0415 (as above)
         from opsctl.cron.cron_dir import CronDir  # noqa: PLC0415 (slow import: APScheduler)
 
         env = dict(os.environ)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from opsctl.errors import OpsctlError, RunDirError
@@ -90,7 +91,7 @@ def problems(checkpoint: Path) -> list[str]:
         return manifest.verify(checkpoint, mine=lambda n: n % _HASHERS == number)
 
     with ThreadPoolExecutor(_HASHERS) as pool:
-        return sorted({problem for found in pool.map(share, range(_HASHERS)) for problem in found})
+        return sorted(set(chain.from_iterable(pool.map(share, range(_HASHERS)))))
 
 
 def describe_doubt(checkpoint: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from opsctl.cron.context import CronContext
+from opsctl.cron.cron_context import CronContext
 from opsctl.cron.crontab import CronEntry
 from opsctl.cron.drivers.daemon import alive, describe
 from opsctl.cron.run_history import EntryResult, EntryRun, read_ledger

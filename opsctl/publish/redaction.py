@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -140,7 +141,7 @@ def _of_environment(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _all_forms(secrets: Iterable[str]) -> frozenset[bytes]:
-    return frozenset(form for secret in secrets for form in _forms(secret) if form)
+    return frozenset(filter(None, chain.from_iterable(_forms(secret) for secret in secrets)))
 
 
 def _forms(secret: str) -> Iterator[bytes]:

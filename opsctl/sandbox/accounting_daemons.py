@@ -10,10 +10,10 @@ from pathlib import Path
 
 from opsctl.errors import SandboxError
 from opsctl.sandbox.daemons import Tools, run_in_sandbox, start_recorded, wait_for, wait_listening
-from opsctl.sandbox.failures import make_error
 from opsctl.sandbox.members import wait_ended
 from opsctl.sandbox.record import DATABASE, SLURMDBD, SandboxRecord
 from opsctl.sandbox.slurm_conf import ACCOUNT, CLUSTER
+from opsctl.sandbox.start_failures import make_error
 
 SIZE_OPTIONS = (
     "--innodb-log-file-size=4M",

@@ -10,11 +10,11 @@ from pathlib import Path
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import spawn
 from opsctl.ports import Clock, Completed, Runner, TimedOut
-from opsctl.sandbox.failures import check_loopback, describe_port_holder, describe_wrong_address, make_error
 from opsctl.sandbox.loopback import is_listening
 from opsctl.sandbox.members import MARKER, NODE
 from opsctl.sandbox.record import CONTROLLER, MUNGED, Places, SandboxDaemon, SandboxRecord
 from opsctl.sandbox.slurm_conf import Auth
+from opsctl.sandbox.start_failures import check_loopback, describe_port_holder, describe_wrong_address, make_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from enum import StrEnum
 from opsctl.errors import InputError, SandboxError
 from opsctl.ports import Clock
 from opsctl.sandbox.daemons import start, wait_listening
-from opsctl.sandbox.failures import port_of
 from opsctl.sandbox.members import end_members, wait_ended
 from opsctl.sandbox.record import CONTROLLER, SandboxDaemon, SandboxRecord
+from opsctl.sandbox.start_failures import port_of
 
 
 class FaultKind(StrEnum):

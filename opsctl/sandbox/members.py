@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.host.processes import Candidate, ProcessId, find_processes
+from opsctl.host.processes import ProcessCandidate, ProcessId, find_processes
 from opsctl.ports import Clock
 from opsctl.sandbox.record import SandboxRecord
 
@@ -38,7 +38,7 @@ class EndedProcesses:
 def find_members(run: Path, record: SandboxRecord | None, *, node: str | None = None) -> dict[ProcessId, str]:
     """Return every process of the sandbox at `run`: daemons, their children, jobs. With `node`, only of that node."""
 
-    def belongs(process: Candidate) -> bool:
+    def belongs(process: ProcessCandidate) -> bool:
         if process.name == "slurmstepd" and any(is_slurmd_log(record, node, path) for path in process.open_files()):
             return True
         env = process.environment()

@@ -46,7 +46,9 @@ class SandboxSpec:
     def describe(self) -> str:
         """Return a phrase such as `8 nodes of 2 GPUs, accounting`."""
         nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
-        gpus = f" of {self.gpus_per_node} GPU{'s' if self.gpus_per_node > 1 else ''}" if self.gpus_per_node else ""
+        gpus = f" of {self.gpus_per_node} GPUs" if self.gpus_per_node > 1 else ""
+        if self.gpus_per_node == 1:
+            gpus = " of 1 GPU"
         extras = [word for word, is_set in (("accounting", self.accounting), ("fast timers", self.fast)) if is_set]
         return nodes + gpus + "".join(f", {word}" for word in extras)
 
