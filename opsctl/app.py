@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class App:
-    """The objects that commands use. Each is built on first use, so that commands that do not need Slurm work without
-    Slurm."""
+    """The objects that commands use. An object is built on first use, so that some commands work without Slurm."""
 
     site: SiteSettings
     site_path: Path | None

@@ -13,7 +13,7 @@ from opsctl.cron.run_history import EntryResult, EntryRun, read_ledger
 from opsctl.errors import OpsctlError
 
 ALIVE_S = 60.0
-"""A running tick records a sign of life more often."""
+"""A running tick records its activity more often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from opsctl.host.system import hostname, run_bounded
 from opsctl.state.lease import HeldLease, lease
 
 PULSE_S = 20.0
-"""Interval of a tick's signs of life; a lease without one for two minutes is stale."""
+"""Interval at which a tick renews its lease; a lease that is two minutes old is stale."""
 SBATCH_TIMEOUT_S = 30.0
 
 

@@ -130,4 +130,4 @@ def stop(cron: CronContext, wanted: SelectedDriver) -> str:
     if not process.is_alive:
         return "the daemon was gone already"
     process.send(15)
-    return f"told the daemon with pid {wanted.pid} to leave"
+    return f"asked the daemon with pid {wanted.pid} to leave"

@@ -74,7 +74,7 @@ def test_a_daemon_that_was_killed_is_no_reason_not_to_start_another_which_stop_e
     argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(daemons.site), "cron", "stop", "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
     assert json.loads(done.stdout) == {
-        "driver": "daemon", "done": f"told the daemon with pid {second.pid} to leave", "cancelled": []
+        "driver": "daemon", "done": f"asked the daemon with pid {second.pid} to leave", "cancelled": []
     }  # fmt: skip
     begun = json.loads(second.communicate(timeout=100)[0])
     assert begun == {"driver": "daemon", "every": 1, "refused": {}, "pid": second.pid}
