@@ -43,7 +43,7 @@ def main() -> None:
 def run(shells: dict[str, Ssh], parallel: int) -> float:
     started = time.perf_counter()
     fanout = Fanout(shells=[], parallel=parallel)
-    answers = fanout.ask_each(NODES, lambda node: shells[node].run(node, ("printenv", "SLURMD_NODENAME"), timeout=20))
+    answers = fanout.map_nodes(NODES, lambda node: shells[node].run(node, ("printenv", "SLURMD_NODENAME"), timeout=20))
     seconds = time.perf_counter() - started
     wrong = [answer for node, answer in answers.items() if answer.out.strip() != node]
     if wrong:

@@ -167,7 +167,7 @@ class Made:
     def finalize(self, name: str, outcome: Outcome, begin: float) -> None:
         outcome = Outcome.FINISHED if self.now > DAYS * 86400 else outcome
         fields = {"attempt": name, "outcome": outcome, "action": ACTIONS[outcome], "why": "as it was made"}
-        self.note(EventKind.ATTEMPT_SETTLED, **fields)
+        self.note(EventKind.ATTEMPT_FINALIZED, **fields)
         times = {
             key: (BEGIN + timedelta(seconds=at)).isoformat() for key, at in (("started", begin), ("ended", self.now))
         }

@@ -108,7 +108,9 @@ def summary(took: float) -> None:
     run = RunDir(HOME / "trains" / TRAIN)
     lines = run.main_log.read_text(errors="replace").splitlines()
     steps = [iteration for iteration in map(parse, lines) if iteration]
-    attempts = [event.data for event in Journal(run, SystemClock()).events() if event.kind is EventKind.ATTEMPT_SETTLED]
+    attempts = [
+        event.data for event in Journal(run, SystemClock()).events() if event.kind is EventKind.ATTEMPT_FINALIZED
+    ]
     console.rule("summary")
     console.print(f"{steps[-1].step} steps over {len(attempts)} array tasks, in {took:.0f} s of wall-clock")
     console.print(f"loss {steps[0].loss:.3f} at the first step, {steps[-1].loss:.3f} at the last")
