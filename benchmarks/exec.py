@@ -1,6 +1,6 @@
-"""One command on 64 nodes by ssh, answered by real daemons on this machine: at most 3 s. `python -P benchmarks/exec.py`
+"""Time of one command on 64 nodes by ssh, at most 3 s. The ssh daemons run on this machine.
 
-A handshake takes both sides' processors, and here they are the same two cores: on a cluster only our half counts.
+`python -P benchmarks/exec.py`. Both sides of a handshake share the cores here: on a cluster only one side counts.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ def main() -> None:
         place, shells = Path(name), {}
         for first in range(0, len(NODES), MOST_PORTS):
             part = NODES[first : first + MOST_PORTS]
-            here = place / str(first)
-            here.mkdir()
-            made = stack.enter_context(sshd(here, part))
-            shells |= dict.fromkeys(part, Ssh.of(RemoteSettings(**made.settings), SystemClock()))
+            directory = place / str(first)
+            directory.mkdir()
+            daemon = stack.enter_context(sshd(directory, part))
+            shells |= dict.fromkeys(part, Ssh.of(RemoteSettings(**daemon.settings), SystemClock()))
         for parallel in (8, 16, 32, 64):
             times = [run(shells, parallel) for _ in range(5)]
             print(f"{parallel} at once: {min(times):.2f} to {max(times):.2f} s for {len(NODES)} nodes")
         used = resource.getrusage(resource.RUSAGE_SELF)
-        print(f"our own CPU: {(used.ru_utime + used.ru_stime) / 20:.2f} s each time")
+        print(f"our own CPU: {(used.ru_utime + used.ru_stime) / 20:.2f} s per run")
 
 
 def run(shells: dict[str, Ssh], parallel: int) -> float:
     started = time.perf_counter()
     fanout = Fanout(shells=[], parallel=parallel)
-    answers = fanout.ask_each(NODES, lambda node: shells[node].run(node, ("printenv", "SLURMD_NODENAME"), timeout=20))
+    answers = fanout.map_nodes(NODES, lambda node: shells[node].run(node, ("printenv", "SLURMD_NODENAME"), timeout=20))
     seconds = time.perf_counter() - started
     wrong = [answer for node, answer in answers.items() if answer.out.strip() != node]
     if wrong:

@@ -27,7 +27,7 @@ from opsctl.state.site_dir import SiteDir
 
 if TYPE_CHECKING:
     from opsctl.alerts.dispatch import Alerting
-    from opsctl.cron.context import CronContext
+    from opsctl.cron.cron_context import CronContext
     from opsctl.cron.drivers.slurm_job import SlurmDriver
     from opsctl.guard.node_care import NodeCare
     from opsctl.nodes.exclusions import Exclusions
@@ -40,8 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class App:
-    """The objects that commands use. Each is built on first use, so that commands that do not need Slurm work without
-    Slurm."""
+    """The objects that commands use. An object is built on first use, so that some commands work without Slurm."""
 
     site: SiteSettings
     site_path: Path | None
@@ -95,7 +94,7 @@ class App:
     @cached_property
     def cron(self) -> CronContext:
         """The periodic jobs."""
-        from opsctl.cron.context import CronContext  # noqa: PLC0415 (as above)
+        from opsctl.cron.cron_context import CronContext  # noqa: PLC0415 (as above)
         from opsctl.cron.cron_dir import CronDir  # noqa: PLC0415 (slow import: APScheduler)
 
         env = dict(os.environ)

@@ -24,6 +24,7 @@ from opsctl.cron.tick import TickRunner
 from opsctl.errors import ConfigError, InputError, MissingProgram, OpsctlError, SchedulerError, Unreachable
 from opsctl.host import log_config
 from opsctl.state.lease import LeaseBusy
+from opsctl.units import format_duration
 
 log = logging.getLogger("opsctl.cron")
 DRIVERS = ("slurm", "daemon")
@@ -192,9 +193,8 @@ def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:
         print_json({id: asdict(entry_run) for id, entry_run in ran.items()})
     elif slot is None:
         for id, entry_run in ran.items():
-            print_text(
-                f"{id}: {' '.join(filter(None, (entry_run.result, entry_run.detail)))}, {entry_run.seconds:.3g} s"
-            )
+            result = " ".join(filter(None, (entry_run.result, entry_run.detail)))
+            print_text(f"{id}: {result}, {format_duration(entry_run.seconds)}")
     return 1 if work.problems else 0
 
 

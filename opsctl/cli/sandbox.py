@@ -21,6 +21,7 @@ from opsctl.sandbox.namespaces import run_inside, run_private
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.sandbox_status import SandboxStatus
 from opsctl.sandbox.slurm_conf import SandboxSpec
+from opsctl.units import format_duration, format_size
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,22 +74,24 @@ def sandbox() -> None:
 def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
     """Start a sandbox in the background.
 
-    A sandbox that is up already is left as it is.
+    A sandbox that is up does not change.
 
     \b
     opsctl sandbox up --nodes 8 --fast
     opsctl sandbox up --name night-1 --accounting
     """
     log_config.show_progress()
-    begun = app.clock.monotonic()
+    started = app.clock.monotonic()
     cluster = Sandbox.up(SandboxSpec(name=name, **size), clock=app.clock, runner=app.runner)
     description = f"sandbox {name!r}: {cluster.record.spec.describe()}"
-    took = app.clock.monotonic() - begun
+    took_s = app.clock.monotonic() - started
     if as_json:
-        facts = {"was_up": cluster.was_up, "seconds": took, "env": cluster.env(), "shared": cluster.record.site.shared}
-        print_json({**asdict(cluster.record.spec), **facts})
+        is_shared = cluster.record.site.shared
+        start = {"was_up": cluster.was_up, "seconds": took_s, "env": cluster.env(), "shared": is_shared}
+        print_json({**asdict(cluster.record.spec), **start})
         return
-    print_text(f"{description}; it was up already" if cluster.was_up else f"{description}; up in {took:.1f} s")
+    result = "it was up already" if cluster.was_up else f"up in {format_duration(took_s)}"
+    print_text(f"{description}; {result}")
     print_text(f'to use it from this shell:  eval "$(opsctl sandbox env{for_name(name)})"')
     if cluster.record.site.shared:
         print_text(f"other users of this machine may submit jobs to it:  export SLURM_CONF={cluster.conf}")
@@ -143,11 +146,10 @@ def describe(status: SandboxStatus) -> str:
     """Return a few lines about a sandbox."""
     states = sorted(set(status.nodes.values()))
     counts = ", ".join(f"{list(status.nodes.values()).count(state)} {state}" for state in states)
-    hours, minutes = divmod(int(status.uptime_s) // 60, 60)
     silent = "its controller does not answer" if status.is_up else "its controller does not run"
     lines = [
         f"{status.name}: {counts or silent}",
-        f"  {status.processes} processes, {status.memory_bytes / 2**20:.0f} MiB, up {hours} h {minutes:02} min",
+        f"  {status.processes} processes, {format_size(status.memory_bytes)}, up {format_duration(status.uptime_s)}",
         f"  SLURM_CONF={status.conf}",
     ]
     if status.dead:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from opsctl.cron.context import CronContext, entry_env
+from opsctl.cron.cron_context import CronContext, entry_env
 from opsctl.cron.crontab import CronEntry, is_due
 from opsctl.cron.entry_output import KEEP_BYTES, keep_output, prune
 from opsctl.cron.entry_result import judge_result, judge_submission
@@ -20,7 +20,7 @@ from opsctl.state.lease import HeldLease, lease
 
 log = logging.getLogger(__name__)
 PULSE_S = 20.0
-"""Interval of a tick's signs of life; a lease without one for two minutes is stale."""
+"""Interval at which a tick renews its lease; a lease that is two minutes old is stale."""
 SBATCH_TIMEOUT_S = 30.0
 
 

@@ -49,15 +49,17 @@ def reconcile_all(
 
     A failing train does not stop the others. Trains without an action or error are left out of the result.
     """
-    gone = [array for chain in chains for array in _vanished(chain, jobs)]
-    past = load_past_jobs(scheduler, list(dict.fromkeys(gone)))
-    reconciled = [_reconcile_one(chain, jobs, past, care) for chain in chains]
+    vanished: dict[str, None] = {}
+    for arrays in chains:
+        vanished |= dict.fromkeys(_find_vanished(arrays, jobs))
+    past = load_past_jobs(scheduler, list(vanished))
+    reconciled = [_reconcile_one(arrays, jobs, past, care) for arrays in chains]
     return [reconciled_train for reconciled_train in reconciled if reconciled_train.done or reconciled_train.error]
 
 
-def _vanished(chain: TrainArrays, jobs: Sequence[Job]) -> list[str]:
+def _find_vanished(arrays: TrainArrays, jobs: Sequence[Job]) -> list[str]:
     try:
-        return find_vanished(chain.run, take_snapshot(chain.run, chain.journal, jobs))
+        return find_vanished(arrays.run, take_snapshot(arrays.run, arrays.journal, jobs))
     except (OpsctlError, OSError):
         return []  # reconciling the train raises and reports the same error
 

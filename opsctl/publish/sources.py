@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from opsctl.secret_formats import Secrets
@@ -36,8 +37,8 @@ class PublishedFile:
 
 def find_sources(run: RunDir, patterns: Iterable[str], *, most: int) -> list[PublishedFile]:
     """Return the files that match the patterns, sorted by name."""
-    paths = {path for pattern in patterns for path in run.path.glob(pattern) if path.is_file()}
-    sources = (_inspect(run, path, most) for path in paths)
+    paths = set(chain.from_iterable(run.path.glob(pattern) for pattern in patterns))
+    sources = (_inspect(run, path, most) for path in paths if path.is_file())
     return sorted(filter(None, sources), key=lambda source: source.name)
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from opsctl.cron.context import CronContext
+from opsctl.cron.cron_context import CronContext
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.run_history import EntryRun, RunHistory, read_ledger
 from opsctl.cron.tick import TickRunner

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from apscheduler.schedulers.blocking import BlockingScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
-from opsctl.cron.context import CronContext
+from opsctl.cron.cron_context import CronContext
 from opsctl.cron.drivers.export import NAME as EXPORT
 from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.errors import InputError, OpsctlError
@@ -132,4 +132,4 @@ def stop(cron: CronContext, wanted: SelectedDriver) -> str:
     if not process.is_alive:
         return "the daemon was gone already"
     process.send(15)
-    return f"told the daemon with pid {wanted.pid} to leave"
+    return f"asked the daemon with pid {wanted.pid} to leave"

@@ -69,7 +69,7 @@ def test_open_alert_is_listed_with_its_acknowledgement(shell):
     assert "no step for 30 min" in line
     assert ": on it" in line
     [entry] = json.loads(shell.opsctl("alerts", "list", "--json"))["open"]
-    assert (entry["key"], entry["level"], entry["acknowledged"]["why"]) == ("hang/gpt", "critical", "on it")
+    assert (entry["key"], entry["level"], entry["acknowledged"]["reason"]) == ("hang/gpt", "critical", "on it")
 
 
 def test_silence_is_listed_effective_and_ended(shell):

@@ -77,7 +77,7 @@ def test_daemon_starts_after_a_killed_one_and_is_stopped(daemons: Daemons) -> No
     done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
     assert json.loads(done.stdout) == {
         "driver": "daemon",
-        "done": f"told the daemon with pid {second.pid} to leave",
+        "done": f"asked the daemon with pid {second.pid} to leave",
         "cancelled": [],
     }
     begun = json.loads(second.communicate(timeout=100)[0])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from opsctl.host.processes import Candidate, ProcessId, find_processes
+from opsctl.host.processes import ProcessCandidate, ProcessId, find_processes
 from opsctl.nodesets import expand
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
@@ -50,7 +50,7 @@ def test_down_leaves_no_slurmstepd(fresh_slurm: Callable[..., Sandbox]) -> None:
     home = str(sandbox.record.site.home)
     run_slurm(sandbox, "sbatch", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 300")
 
-    def is_step(process: Candidate) -> bool:
+    def is_step(process: ProcessCandidate) -> bool:
         return process.name == "slurmstepd" and any(home in path for path in process.open_files())
 
     def find_all_steps() -> list[ProcessId]:

@@ -15,11 +15,11 @@ import pytest
 from opsctl.errors import SandboxError
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.daemons import Tools, start_munged, wait_listening
-from opsctl.sandbox.failures import check_loopback
 from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.port_range import is_free
 from opsctl.sandbox.programs import find_programs
 from opsctl.sandbox.record import CONTROLLER, MUNGED, Places
+from opsctl.sandbox.start_failures import check_loopback
 from opsctl.sandbox.trial import try_start
 from tests.support.slurms import Up, wait_until
 
@@ -105,13 +105,13 @@ def run_doctor(path: str, tmp_path: Path) -> tuple[int, dict[str, str]]:
         timeout=100,
         check=False,
     )
-    return done.returncode, next(line for line in json.loads(done.stdout) if line["what"] == "sandbox start")
+    return done.returncode, next(line for line in json.loads(done.stdout) if line["check"] == "sandbox start")
 
 
 def test_doctor_starts_a_sandbox_and_names_its_address(_programs: None, tmp_path: Path) -> None:
     _, line = run_doctor(os.environ["PATH"], tmp_path)
     assert line["level"] == "ok"
-    assert "1 node up on 127.0.0.1 in" in line["found"] or "1 node up on ::1 in" in line["found"]
+    assert "1 node up on 127.0.0.1 in" in line["result"] or "1 node up on ::1 in" in line["result"]
 
 
 def test_doctor_reports_why_a_sandbox_does_not_start(_programs: None, tmp_path: Path) -> None:
@@ -121,5 +121,5 @@ def test_doctor_reports_why_a_sandbox_does_not_start(_programs: None, tmp_path: 
     broken.chmod(0o755)
     code, line = run_doctor(f"{tmp_path}:{os.environ['PATH']}", tmp_path)
     assert (code, line["level"]) == (1, "missing")
-    assert line["found"].startswith("slurmctld did not start\n  cause: Slurm's plugin select/cons_tres is missing")
-    assert line["do"] == "opsctl sandbox up --nodes 1 fails alike and keeps all logs"
+    assert line["result"].startswith("slurmctld did not start\n  cause: Slurm's plugin select/cons_tres is missing")
+    assert line["advice"] == "opsctl sandbox up --nodes 1 fails in the same way and keeps all logs"

@@ -15,7 +15,7 @@ import pytest
 
 from opsctl.host.processes import ProcessId, find_processes
 from opsctl.host.system import SystemClock
-from opsctl.sandbox.members import MARKER, EndedProcesses, end_members, members
+from opsctl.sandbox.members import MARKER, EndedProcesses, end_members, find_members
 from tests.support.slurms import wait_until
 
 COUNT = 570
@@ -37,7 +37,7 @@ def crowd(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         for _ in range(count // 9):
             tops.append(subprocess.Popen(["sh", "-c", script], env=env, start_new_session=True))
         tops.extend(subprocess.Popen(["sleep", "600"], env=env) for _ in range(count % 9))
-        wait_until(lambda: len(members(run, None)) == count)
+        wait_until(lambda: len(find_members(run, None)) == count)
         return run
 
     yield start
@@ -67,7 +67,7 @@ def test_descendant_without_the_marker_is_found(crowd: Callable[..., Path], tmp_
     with subprocess.Popen(["sh", "-c", f"{inner}; true"], env={**os.environ, MARKER: str(run)}) as top:
         wait_until(lambda: pid_file.exists() and pid_file.read_text().strip())
         sleeper = ProcessId.of(int(pid_file.read_text()))
-        assert sleeper in members(run, None)
+        assert sleeper in find_members(run, None)
         assert end_members(run, None, SystemClock(), grace=0.2).remaining == ()
         top.wait(10)
 
@@ -78,7 +78,7 @@ def test_processes_are_ended_together(crowd: Callable[..., Path]) -> None:
     ended = end_members(run, None, SystemClock(), grace=1)
     assert (ended.count, ended.remaining) == (COUNT, ())
     assert time.monotonic() - begun < 20
-    assert members(run, None) == {}
+    assert find_members(run, None) == {}
 
 
 class SlowClock(SystemClock):

@@ -110,7 +110,7 @@ def test_run_without_namespaces_leaves_nothing(_programs: None, tmp_path: Path) 
     state = "grep -o '^StateSaveLocation=.*' $SLURM_CONF"
     command = f"srun -N2 true; setsid sleep {LONG[2]} & printenv SLURM_CONF; {state}; exit 5"
     done = opsctl("run", "--nodes", "2", "--", "sh", "-c", command, path=f"{tmp_path}:{os.environ['PATH']}")
-    warning = "opsctl: this machine allows no private namespaces: using a background sandbox, ended afterwards\n"
+    warning = "opsctl: this machine allows no private namespaces: using a background sandbox, removed afterwards\n"
     assert (done.returncode, done.stderr) == (5, warning)
     conf, state = done.stdout.split()
     assert not find_sandbox_directory(conf).exists()

@@ -105,7 +105,7 @@ def test_run_directory_of_another_user_is_refused(
     run = Places.default().run_directory("squatted")
     assert nobody("mkdir", str(run)).returncode == 0
     try:
-        with pytest.raises(SandboxError, match=f"{run} is there already and is not this sandbox's"):
+        with pytest.raises(SandboxError, match=f"{run} exists and does not belong to this sandbox"):
             Sandbox.up(SandboxSpec(name="squatted"), clock=slurm.clock, runner=slurm.runner)
         assert run.exists()
     finally:

@@ -109,5 +109,5 @@ def test_abandoned_deliveries_are_listed(dead, tmp_path):
     text = CliRunner().invoke(cli, ["--site", str(site), "alerts", "list"]).output
     assert "delivery by log abandoned: " in text
     lines = json.loads(CliRunner().invoke(cli, ["--site", str(site), "doctor", "--json"]).output)
-    missing = [line for line in lines if line["what"] == "alerts log" and line["level"] == "missing"]
-    assert [line["found"] for line in missing] == ["deliveries abandoned after 30 days: 1"]
+    missing = [line for line in lines if line["check"] == "alerts log" and line["level"] == "missing"]
+    assert [line["result"] for line in missing] == ["deliveries abandoned after 30 days: 1"]

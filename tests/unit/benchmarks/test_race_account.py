@@ -8,7 +8,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))  # last, because benchmarks has a trainer.py too
 
-from race.lost import Account, Event, Sample, account
+from race.time_account import Account, Event, Sample, account
 
 
 def attempt(job: str, start: float, first: int, last: int) -> Iterator[Event]:

@@ -75,7 +75,7 @@ def test_superpod_has_57_6_tb_s() -> None:
 
 
 def test_half_billion_bucket_is_1_gb_in_bf16_and_2_in_fp32() -> None:
-    assert [network.sent_gb(billions=0.5, zero=0, bytes_each=size) / 2 for size in (2, 4)] == [1, 2]
+    assert [network.sent_gb(billions=0.5, zero=0, bytes_per_parameter=size) / 2 for size in (2, 4)] == [1, 2]
 
 
 def test_idefics_step_of_49_s_has_30_s_explained() -> None:

@@ -48,7 +48,7 @@ def test_list_shows_problem_and_topology(run):
     manifest.keep(run / "checkpoints" / "step-0000020", "a spike")
     (run / "checkpoints" / "step-0000030" / "layer_00.pt").unlink()
     rows = json.loads(opsctl("list", "tiny", "--json"))
-    assert [(row["step"], row["kept"], row["problem"]) for row in rows] == [
+    assert [(row["step"], row["keep_reason"], row["problem"]) for row in rows] == [
         (10, "", ""),
         (20, "a spike", ""),
         (30, "", "a file is missing or too short"),

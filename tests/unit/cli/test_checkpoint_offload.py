@@ -134,7 +134,7 @@ def test_damaged_copy_removes_no_local_checkpoint(run, tmp_path):
     opsctl("offload", "tiny", "--to", destination, "--copy-only")
     flip(destination / "tiny" / "step-0000010" / "layer_00.pt")
     (run / "checkpoints" / "step-0000010" / "OFFLOADED").unlink()  # as if killed before the note was written
-    with pytest.raises(OpsctlError, match=r"tiny/step-0000010 is not what was copied: .*layer_00.pt has ch"):
+    with pytest.raises(OpsctlError, match=r"tiny/step-0000010 differs from the original: .*layer_00.pt has ch"):
         opsctl("offload", "tiny", "--to", destination)
     assert steps(run / "checkpoints") == [10, 30, 40]
 
@@ -187,7 +187,7 @@ def test_wrong_copy_of_push_program_is_refused(run, tmp_path):
     words[1] = words[1].replace("rsync", str(corrupting_rsync), 1)
     with pytest.raises(OpsctlError) as caught:
         opsctl("offload", "tiny", *words)
-    assert "step-0000010: 1 of 4 files are not there as they are here: layer_00.pt" in caught.value.message
+    assert "step-0000010: 1 of 4 copied files are missing or differ: layer_00.pt" in caught.value.message
     assert steps(destination / "tiny") == []
     assert steps(run / "checkpoints") == [10, 20, 30, 40]
 

@@ -2,7 +2,9 @@
 
 import json
 import os
+import sys
 import time
+import types
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,7 +29,7 @@ def doctor(site: Path) -> list[dict]:
 
 
 def cron_line(site: Path) -> dict:
-    return next(line for line in doctor(site) if line["what"] == "cron")
+    return next(line for line in doctor(site) if line["check"] == "cron")
 
 
 def write_tick(site: Path, *, ago: float, is_selected: bool) -> None:
@@ -43,22 +45,22 @@ def write_tick(site: Path, *, ago: float, is_selected: bool) -> None:
 
 def test_cron_without_ticks_names_the_start_command(site):
     line = cron_line(site)
-    assert (line["level"], line["do"]) == ("optional", "opsctl cron start")
-    assert line["found"].startswith("not started: ")
+    assert (line["level"], line["advice"]) == ("optional", "opsctl cron start")
+    assert line["result"].startswith("not started: ")
 
 
 def test_external_ticks_are_ok(site):
     write_tick(site, ago=100, is_selected=False)
     line = cron_line(site)
     assert line["level"] == "ok"
-    assert line["found"].startswith("external ticks; last tick 20")
+    assert line["result"].startswith("external ticks; last tick 20")
 
 
 def test_overdue_ticks_are_missing(site):
     write_tick(site, ago=7200, is_selected=True)
     line = cron_line(site)
-    assert (line["level"], line["do"]) == ("missing", "opsctl cron start")
-    assert line["found"].endswith(": overdue")
+    assert (line["level"], line["advice"]) == ("missing", "opsctl cron start")
+    assert line["result"].endswith(": overdue")
 
 
 def test_invalid_driver_file_does_not_stop_doctor(site):
@@ -78,7 +80,7 @@ def test_open_site_file_and_secrets_are_reported(site, tmp_path):
     )
     site.chmod(0o664)
     secret.chmod(0o644)
-    missing = {(line["what"], line["do"]) for line in doctor(site) if line["level"] == "missing"}
+    missing = {(line["check"], line["advice"]) for line in doctor(site) if line["level"] == "missing"}
     assert missing >= {
         ("site file", f"chmod go-w {site}"),
         ("alerts team", f"chmod 600 {secret}"),
@@ -86,4 +88,26 @@ def test_open_site_file_and_secrets_are_reported(site, tmp_path):
     }
     site.chmod(0o644)
     secret.chmod(0o600)
-    assert not {line["what"] for line in doctor(site) if line["do"].startswith("chmod")}
+    assert not {line["check"] for line in doctor(site) if line["advice"].startswith("chmod")}
+
+
+def extra_rows(site: Path) -> dict[str, dict]:
+    return {row["check"]: row for row in doctor(site) if row["check"].startswith("extra ")}
+
+
+def test_imported_module_without_a_spec_is_installed(site, monkeypatch):
+    """Such as a module that another program made: importlib.util.find_spec raises ValueError."""
+    monkeypatch.setitem(sys.modules, "tokenizers", types.ModuleType("tokenizers"))
+    assert "tokenizers" not in extra_rows(site)["extra trainer"]["result"]
+
+
+def test_module_of_a_broken_import_hook_is_unknown(site, monkeypatch):
+    class BrokenHook:
+        def find_spec(self, name, path=None, target=None):
+            if name == "pyslurm":
+                raise ImportError("the hook is broken")
+
+    monkeypatch.delitem(sys.modules, "pyslurm", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [BrokenHook(), *sys.meta_path])
+    row = extra_rows(site)["extra pyslurm"]
+    assert (row["level"], "the hook is broken" in row["result"]) == ("unknown", True)
