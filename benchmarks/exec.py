@@ -19,20 +19,22 @@ from opsctl.host.system import SystemClock  # noqa: E402 (as above)
 from opsctl.nodes.remote.fanout import Fanout  # noqa: E402 (as above)
 from opsctl.nodes.remote.ssh import Ssh  # noqa: E402 (as above)
 from opsctl.settings.health import RemoteSettings  # noqa: E402 (as above)
-from tests.support.sshds import MOST_PORTS, sshd  # noqa: E402 (found by the path above)
+from tests.support.sshds import sshd  # noqa: E402 (found by the path above)
 
+MAX_SSHD_PORTS = 16
+"""Of one sshd."""
 NODES = [f"node{number:03}" for number in range(1, 65)]
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         place, shells = Path(name), {}
-        for first in range(0, len(NODES), MOST_PORTS):
-            part = NODES[first : first + MOST_PORTS]
+        for first in range(0, len(NODES), MAX_SSHD_PORTS):
+            part = NODES[first : first + MAX_SSHD_PORTS]
             directory = place / str(first)
             directory.mkdir()
             daemon = stack.enter_context(sshd(directory, part))
-            shells |= dict.fromkeys(part, Ssh.of(RemoteSettings(**daemon.settings), SystemClock()))
+            shells |= dict.fromkeys(part, Ssh.from_settings(RemoteSettings(**daemon.settings), SystemClock()))
         for parallel in (8, 16, 32, 64):
             times = [run(shells, parallel) for _ in range(5)]
             print(f"{parallel} at once: {min(times):.2f} to {max(times):.2f} s for {len(NODES)} nodes")

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from opsctl.sandbox.record import Places
-from tests.endurance.soak.run_soak import report, soaking, story_of
+from tests.endurance.soak.run_soak import list_causes, make_report, soaking
 
 
 def test_twenty_cycles_with_faults_lose_no_alert(places: Places, home: Path) -> None:
@@ -15,8 +15,8 @@ def test_twenty_cycles_with_faults_lose_no_alert(places: Places, home: Path) -> 
         Path(name).chmod(0o755)
         with soaking(Path(name), places, cycles=20, seed=3, seconds=0) as soak:
             soak.go()
-            fields = report(soak)
-    assert fields["lost"] == {}, os.linesep.join([*story_of(soak, fields), *map(str, fields.items())])
+            fields = make_report(soak)
+    assert fields["lost"] == {}, os.linesep.join([*list_causes(soak, fields), *map(str, fields.items())])
     assert fields["false"] == {"mail": {}, "slack": {}}
     assert fields["doubled though answered"] == {"mail": {}, "slack": {}}
     assert (fields["cycles that died"], fields["bugs"], fields["left in outboxes"]) == ([], [], 0)

@@ -156,6 +156,5 @@ def test_no_command_raises(flags):
     """Another trainer may use any flags, with another meaning."""
     command = [word for flag, values in flags.items() for word in (flag, *values)]
     case = Case(name="any", table={"of": "megatron-deepspeed", "set": {"command": ["train", *command]}})
-    assert [
-        finding for finding in case.find_problems() if not (finding.what and finding.check and finding.source)
-    ] == []
+    problems = case.find_problems()
+    assert [problem for problem in problems if not (problem.what and problem.check and problem.source)] == []
