@@ -8,6 +8,7 @@ nothing is left to do, is written last.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -42,6 +43,7 @@ from opsctl.state.journal import Event, EventKind, TrainHistory, replay
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import Attempt, RunDir
 
+log = logging.getLogger(__name__)
 ATTEMPT = re.compile(r"(\d+)(?:_(\d+))?\.(\d+)", re.ASCII)
 _RESTARTS = {EventKind.SUBMITTED, EventKind.RELEASED, EventKind.EDITED}
 """Events by which a person restarts the train. Crashes before such an event count no more."""
@@ -87,6 +89,9 @@ def finalize(
             )
         chain.run.make(attempt.path)
         chain.run.write(attempt.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
+    log.info("finalized %s: %s, %s: %s", ended.attempt, ended.outcome.value, ended.action.value, ended.why)
+    for line in ended.done:
+        log.info("%s: %s", ended.attempt, line)
     return ended
 
 
@@ -178,9 +183,11 @@ def _act(
         ended = _without_exclusion(chain, rules, ended)
     why = f"{ended.attempt} {ended.outcome.value}: {ended.why}"
     if ended.action is Action.CANCEL_QUEUED:
-        chain.cancel(why, queued_only=True)
+        arrays = chain.cancel(why, queued_only=True)
+        log.info("cancelled the queued tasks of %s: %s", ", ".join(arrays) or "no job", why)
     elif ended.action is Action.HOLD_QUEUED:
-        chain.hold(ended.why)
+        arrays = chain.hold(ended.why)
+        log.info("held the queued tasks of %s: %s", ", ".join(arrays) or "no job", why)
     return ended
 
 
@@ -260,6 +267,7 @@ def _decide_without_cause(
     is_idle_again = is_idle and _has_left_before(run, attempt, history)
     evidence, at = gather_evidence(run, attempt, job, on_exit_0=rules.on_exit_0, is_idle_again=is_idle_again)
     outcome, why = decide_outcome(evidence)
+    log.debug("%s: %s by %s", attempt.name, outcome.value, evidence)
     started = start.at if start else history.started.get(attempt.name, at or now)
     return FinishedAttempt(
         attempt=attempt.name,

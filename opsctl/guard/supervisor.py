@@ -6,9 +6,9 @@ An error in the guard never stops a healthy train: the guard reports a failed st
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -35,6 +35,7 @@ from opsctl.state.journal import EventKind
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.switches import Switch
 
+log = logging.getLogger(__name__)
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NODE_LOST = "NodeDown"
 """Slurm's reason for a job with a node that is down; the same in 22.05, 24.11 and 26.05."""
@@ -55,8 +56,6 @@ class Supervisor:
     """The environment of the batch job."""
     check_trusted: Callable[[], None]
     """Raises RunDirError if another user could have written the scripts."""
-    report: Callable[[str], None]
-    """Writes one line for people into the log of the job."""
     revive_cron: Callable[[], None] = lambda: None
     """Restarts a dead cron driver. Called about once a minute."""
     care: NodeCare | None = None
@@ -113,15 +112,15 @@ class Supervisor:
             yield
         except OpsctlError as error:
             self._report_error(step, error.message)
-        except Exception:  # noqa: BLE001 (a bug of the guard must not end the train)
-            self._report_error(step, traceback.format_exc())
+        except Exception as error:  # noqa: BLE001 (a bug of the guard must not end the train)
+            self._report_error(step, f"a bug of the guard: {error!r}", error)
         else:
             self._errors.pop(step, None)
 
-    def _report_error(self, step: str, message: str) -> None:
+    def _report_error(self, step: str, message: str, bug: Exception | None = None) -> None:
         if self._errors.get(step) != message:
             self._errors[step] = message
-            self.report(f"{step}: {message}")
+            log.warning("%s: %s", step, message, exc_info=bug)
 
     def supervise(self) -> int:
         """Run the body to its end, or leave without running the body. Return the exit code of the job."""
@@ -138,7 +137,7 @@ class Supervisor:
         with self.tolerated("checking the nodes"):
             self._check_nodes()
         if stop_request := read_stop_request(self.attempt):
-            self.report(f"leaving without running the body: {stop_request.why}")
+            log.info("leaving without running the body: %s", stop_request.why)
             self._finalize_own()
             return {StopKind.REFUSED: 1, StopKind.NODE_REFUSED: 1, StopKind.TERM: 143}.get(stop_request.reason, 0)
         return self._run_body(signals)
@@ -149,6 +148,7 @@ class Supervisor:
         start = attempt_record.make_start(self.run, self.attempt, self.env, self.clock.now())
         attempt_record.write_start(self.run, self.attempt, start)
         self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=self.attempt.name, nodes=start.nodes)
+        log.info("attempt %s of %s starts on %s", self.attempt.name, self.run.name, start.nodes)
 
     def _finalize_earlier(self, *, leave: bool = False) -> None:
         """Finalize earlier attempts. With `leave`, ask to stop if their end is final or excludes one of our nodes."""
@@ -159,10 +159,6 @@ class Supervisor:
             finalized = finalize_ended(self.chain, self.rules, snapshot, own=self.attempt.name, care=self.care)
             done = {self.attempt.name, *snapshot.history.finalized, *(finished.attempt for finished in finalized)}
             self._has_unfinalized = not done.issuperset(snapshot.history.started)
-        for finished in finalized:
-            self.report(
-                f"finalized {finished.attempt}: {finished.outcome.value}, {finished.action.value}: {finished.why}"
-            )
         if leave and (final := next((finished for finished in finalized if finished.action.is_final), None)):
             self.ask_to_stop(StopKind.SKIPPED, f"{final.attempt} {final.outcome.value}: {final.why}")
         elif leave and (bad := self._excluded_by(finalized)):
@@ -188,8 +184,10 @@ class Supervisor:
         node_check = check_nodes(self.chain, self.care, self.rules, self.attempt, attempt_record.expand_nodes(self.env))
         if node_check.refusal:
             self.ask_to_stop(StopKind.NODE_REFUSED, node_check.refusal)
-        elif node_check.concession:
-            self.report(f"starting anyway: {node_check.concession}")
+        elif not node_check.concession:
+            log.debug("no node of this attempt is known to be faulty")
+        else:
+            log.warning("starting anyway: %s", node_check.concession)
             self.notify()
 
     # --- the body
@@ -198,12 +196,14 @@ class Supervisor:
         minutes = self.deadline.minutes_left(self.rules.stop_grace_seconds)
         env = attempt_record.make_body_env(self.run, self.attempt, self.env, minutes_left=minutes)
         self.body = body = start_body(["bash", str(self.run.body)], env)
+        log.info("the body runs")
         signal.signal(signal.SIGUSR2, lambda *_: body.pass_usr2_on())
         threading.Thread(target=self._dump, daemon=True).start()
         self._watch(signals, lambda: body.poll() is None)
         code = body.poll()
         code = self.stragglers.code if code is None else code
         code = 128 + signal.SIGTERM if code is None else code
+        log.info("the body ended with exit code %d", code)
         with self.tolerated("recording the exit"):
             self.run.write(self.attempt.body_exit, f"{code}\n")
         if code == 128 + signal.SIGTERM:
@@ -222,12 +222,10 @@ class Supervisor:
     def _watch(self, signals: Signals, runs: Callable[[], bool]) -> None:
         while runs():
             if self._kill_at_s is not None and self.clock.monotonic() > self._kill_at_s:
-                self.report(f"the body still runs {self.rules.stop_grace_seconds:g} s after TERM: ending the body")
+                log.warning("the body still runs %g s after TERM: ending it", self.rules.stop_grace_seconds)
                 return
             if self.stragglers.are_late():
-                self.report(
-                    f"the body still runs {self.rules.exit_grace_seconds:g} s after a rank failed: ending the body"
-                )
+                log.warning("the body still runs %g s after a rank failed: ending it", self.rules.exit_grace_seconds)
                 return
             if self._is_kill_due():
                 return
@@ -253,6 +251,8 @@ class Supervisor:
         # Even after TERM, srun waits for a dead node.
         grace = SRUN_GRACE_S if self.stragglers.are_late() else RANKS_GRACE_S
         with self.tolerated("ending the remaining processes"):
+            if count := count_descendants():
+                log.info("sending TERM to %d remaining processes, and KILL after %g s", count, grace)
             for _ in range(3):  # processes forked meanwhile become our descendants
                 if end_descendants(grace=grace) == 0:
                     return
@@ -299,11 +299,12 @@ class Supervisor:
         return is_reacting(self.run, self.attempt, self.clock.now())
 
     def _note_stop_step(self, step: str, why: str) -> None:
-        self.report(f"stop {step}: {why}")
+        log.info("stop %s: %s", step, why)
         with self.tolerated("recording a stop step"):
             self.chain.note(EventKind.STOP_STEP, attempt=self.attempt.name, step=step, why=why)
 
     def on_signal(self, number: signal.Signals) -> None:
+        log.info("received %s", number.name)
         with self.tolerated(f"on {number.name}"):
             if number == signal.SIGUSR1:
                 self.ask_to_stop(StopKind.TIME_LIMIT, "the time limit is near (SIGUSR1)")
@@ -337,9 +338,6 @@ class Supervisor:
         with self.tolerated("asking why Slurm ends the job"):
             job = self._lost_node()
         with self.tolerated("finalizing this attempt"):
-            ended = finalize(self.chain, self.rules, self.attempt, job=job, care=self.care)
-            self.report(f"{ended.outcome.value}, {ended.action.value}: {ended.why}")
-            for line in ended.done:
-                self.report(line)
+            finalize(self.chain, self.rules, self.attempt, job=job, care=self.care)
         with self.tolerated("sending alerts"):
             self.notify()

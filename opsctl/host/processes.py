@@ -69,7 +69,7 @@ def _read_stat(pid: int) -> _Stat | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class ProcessCandidate:
     """A running process, for a predicate of `find_processes`. The methods read /proc when called."""
 
     pid: int
@@ -95,7 +95,7 @@ class Candidate:
         return paths
 
 
-def find_processes(belongs: Callable[[Candidate], bool]) -> dict[ProcessId, str]:
+def find_processes(belongs: Callable[[ProcessCandidate], bool]) -> dict[ProcessId, str]:
     """Return every process that `belongs` and all processes below those, with their names; never this process.
 
     Takes one pass over /proc. Processes of other users are found only below one that belongs.
@@ -109,7 +109,7 @@ def find_processes(belongs: Callable[[Candidate], bool]) -> dict[ProcessId, str]
             continue
         stats[pid] = stat
         children.setdefault(stat.parent, []).append(pid)
-        if belongs(Candidate(pid=pid, name=stat.name)):
+        if belongs(ProcessCandidate(pid=pid, name=stat.name)):
             waiting.append(pid)
     members: dict[ProcessId, str] = {}
     while waiting:

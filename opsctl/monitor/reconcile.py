@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from opsctl.state.journal import EventKind
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir, all_trains, may_act
 from opsctl.state.switches import Request, Switch
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +50,17 @@ def reconcile_all(
 
     A failing train does not stop the others. Trains without an action or error are left out of the result.
     """
-    gone = [array for chain in chains for array in _vanished(chain, jobs)]
-    past = load_past_jobs(scheduler, list(dict.fromkeys(gone)))
-    reconciled = [_reconcile_one(chain, jobs, past, care) for chain in chains]
+    vanished: dict[str, None] = {}
+    for arrays in chains:
+        vanished |= dict.fromkeys(_find_vanished(arrays, jobs))
+    past = load_past_jobs(scheduler, list(vanished))
+    reconciled = [_reconcile_one(arrays, jobs, past, care) for arrays in chains]
     return [reconciled_train for reconciled_train in reconciled if reconciled_train.done or reconciled_train.error]
 
 
-def _vanished(chain: TrainArrays, jobs: Sequence[Job]) -> list[str]:
+def _find_vanished(arrays: TrainArrays, jobs: Sequence[Job]) -> list[str]:
     try:
-        return find_vanished(chain.run, take_snapshot(chain.run, chain.journal, jobs))
+        return find_vanished(arrays.run, take_snapshot(arrays.run, arrays.journal, jobs))
     except (OpsctlError, OSError):
         return []  # reconciling the train raises and reports the same error
 
@@ -66,6 +71,7 @@ def _reconcile_one(
     try:
         return ReconciledTrain(train=chain.run.name, done=tuple(reconcile(chain, jobs, past, care=care)))
     except (OpsctlError, OSError) as error:
+        log.warning("%s is not reconciled: %s", chain.run.name, error)
         return ReconciledTrain(train=chain.run.name, error=str(error))
 
 
@@ -105,6 +111,7 @@ def readmit_nodes(chain: TrainArrays, fields: dict[str, Any]) -> list[str]:
     if not over:
         return []
     chain.readmit(over)
+    log.info("%s: %s may be used again: the exclusion is over", chain.run.name, over)
     return [f"{over} may be used again: the exclusion is over"]
 
 
@@ -134,6 +141,7 @@ def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
             done = f"{request.verb.value} requested by {request.by} refused: {error.message}"
             chain.journal.append(EventKind.REQUEST_REFUSED, verb=request.verb, by=request.by, why=error.message)
         request.path.unlink(missing_ok=True)
+    log.info("%s: %s", chain.run.name, done)
     return [done]
 
 

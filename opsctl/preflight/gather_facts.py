@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ def gather_cluster(scheduler: Scheduler, spec: JobSpec, user: str) -> ClusterFac
     """Ask Slurm for all facts that checks need. Raises SchedulerError."""
     partitions, limits = tuple(scheduler.partitions()), scheduler.limits()
     known = {partition.name for partition in partitions}
-    members = {node for name in find_partitions(spec, partitions) if name in known for node in scheduler.members(name)}
+    names = [name for name in find_partitions(spec, partitions) if name in known]
+    members = set(chain.from_iterable(scheduler.members(name) for name in names))
     accounting, unavailable = _query_accounting(scheduler, spec, user, limits)
     return ClusterFacts(
         partitions=partitions,

@@ -7,6 +7,7 @@ event is one more than the highest number that the writer could read. Readers or
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from opsctl.errors import cannot_write
 from opsctl.host.system import hostname, user_name
 from opsctl.ports import Clock
 from opsctl.state.run_dir import Attempt, RunDir
+
+log = logging.getLogger(__name__)
 
 
 class EventKind(StrEnum):
@@ -122,6 +125,7 @@ class Journal:
                 path.chmod(0o644)  # like all files of a run directory, independent of the umask
         except OSError as error:
             raise cannot_write(path, error) from error
+        log.debug("%s: %s %s", self.run.name, kind, json.dumps(data, ensure_ascii=False, default=str))
         return event
 
     def events(self) -> list[Event]:

@@ -26,7 +26,7 @@ from opsctl.state.journal import EventKind
 from opsctl.state.switches import Switch
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
 from tests.support.clocks import FakeClock
-from tests.support.finalized_trains import BEGIN, World
+from tests.support.finalized_trains import BEGIN, QueuedTrain
 
 
 def seconds(plan: StopPlan) -> tuple[str, float | None, float | None]:
@@ -89,32 +89,32 @@ def test_steps_come_due_once() -> None:
     assert escalation.is_kill_due()
 
 
-def test_reader_of_the_stop_request_is_known(world: World, tmp_path: Path) -> None:
+def test_reader_of_the_stop_request_is_known(train: QueuedTrain, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    world.run.body.write_text(f"cd -- {tmp_path}\nsrun rank -- python train.py\n")
+    train.run.body.write_text(f"cd -- {tmp_path}\nsrun rank -- python train.py\n")
     script.write_text("import torch\n")
-    assert not reads_stop_request(world.run)
+    assert not reads_stop_request(train.run)
     script.write_text("os.environ['TRAIN_STOP_REQUEST']\n")
-    assert reads_stop_request(world.run)
-    world.run.body.write_text('srun rank -- ./train --stop "$TRAIN_STOP_REQUEST"\n')
-    assert reads_stop_request(world.run)
+    assert reads_stop_request(train.run)
+    train.run.body.write_text('srun rank -- ./train --stop "$TRAIN_STOP_REQUEST"\n')
+    assert reads_stop_request(train.run)
 
 
 @pytest.mark.parametrize(("phase", "after_s", "reacts"), [("save", 5, True), ("train", 5, False), ("save", 90, False)])
-def test_saving_trainer_is_left_alone(world: World, phase: str, after_s: float, reacts: bool) -> None:
-    attempt = world.began()
+def test_saving_trainer_is_left_alone(train: QueuedTrain, phase: str, after_s: float, reacts: bool) -> None:
+    attempt = train.start_attempt()
     heartbeat = Heartbeat(
         attempt=attempt.name,
         node="n",
         rank=0,
         phase=Phase(phase),
         step=3,
-        at=world.clock.now().timestamp(),
+        at=train.clock.now().timestamp(),
         limit_s=60,
     )
-    (world.run.heartbeat / "train.json").write_text(to_json(heartbeat))
-    world.clock.sleep(after_s)
-    assert is_reacting(world.run, attempt, world.clock.now()) is reacts
+    (train.run.heartbeat / "train.json").write_text(to_json(heartbeat))
+    train.clock.sleep(after_s)
+    assert is_reacting(train.run, attempt, train.clock.now()) is reacts
 
 
 @pytest.mark.parametrize(
@@ -125,18 +125,18 @@ def test_saving_trainer_is_left_alone(world: World, phase: str, after_s: float, 
         (240, "requested 4 min ago (by alice), no reaction; the ranks were ended"),
     ],
 )
-def test_status_shows_each_step(world: World, after_s: float, text: str) -> None:
-    attempt = world.began()
+def test_status_shows_each_step(train: QueuedTrain, after_s: float, text: str) -> None:
+    attempt = train.start_attempt()
     plan = plan_stop(StopKind.KILL, BEGIN, GuardSettings(), reads_request=False)
     times = {"at": BEGIN, "signal_at": plan.signal_at, "kill_at": plan.kill_at}
-    request_stop(world.run, attempt, StopKind.KILL, "by alice", signal=plan.signal, **times)
+    request_stop(train.run, attempt, StopKind.KILL, "by alice", signal=plan.signal, **times)
     request = read_stop_request(attempt)
     assert request is not None
     assert describe_stop(request, BEGIN + timedelta(seconds=after_s)) == text
 
 
-def test_request_without_a_plan_is_read(world: World) -> None:
-    attempt = world.began()
+def test_request_without_a_plan_is_read(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
     attempt.stop_request.write_text(json.dumps({"reason": "term", "why": "w"}))
     assert read_stop_request(attempt) == StopRequest(reason=StopKind.TERM, why="w")
 
@@ -144,35 +144,35 @@ def test_request_without_a_plan_is_read(world: World) -> None:
 # --- the queue
 
 
-def test_kill_switch_cancels_a_held_queue_without_any_task(world: World) -> None:
-    world.chain.hold("look first")
-    switches.arm(world.run, Switch.KILL, why="bad data")
-    done = reconcile(world.chain)
-    assert world.queue.waiting == []
+def test_kill_switch_cancels_a_held_queue_without_any_task(train: QueuedTrain) -> None:
+    train.chain.hold("look first")
+    switches.arm(train.run, Switch.KILL, why="bad data")
+    done = reconcile(train.chain)
+    assert train.queue.waiting == []
     assert done[1].startswith("cancelled the queued tasks of array 12")
-    assert reconcile(world.chain) == []
+    assert reconcile(train.chain) == []
 
 
-def test_pause_switch_holds_the_queue_once(world: World) -> None:
-    switches.arm(world.run, Switch.PAUSE, why="")
-    assert apply_switches(world.chain, world.rules) == ["held the queued tasks of array 12"]
-    assert all(job.is_held for job in world.queue.waiting)
-    assert apply_switches(world.chain, world.rules) == []
+def test_pause_switch_holds_the_queue_once(train: QueuedTrain) -> None:
+    switches.arm(train.run, Switch.PAUSE, why="")
+    assert apply_switches(train.chain, train.rules) == ["held the queued tasks of array 12"]
+    assert all(job.is_held for job in train.queue.waiting)
+    assert apply_switches(train.chain, train.rules) == []
 
 
-def test_save_switch_leaves_the_queue_alone(world: World) -> None:
-    switches.arm(world.run, Switch.SAVE, why="")
-    assert apply_switches(world.chain, world.rules) == []
-    assert len(world.queue.waiting) == 1
+def test_save_switch_leaves_the_queue_alone(train: QueuedTrain) -> None:
+    switches.arm(train.run, Switch.SAVE, why="")
+    assert apply_switches(train.chain, train.rules) == []
+    assert len(train.queue.waiting) == 1
 
 
-def test_task_without_a_guard_is_cancelled_in_the_end(world: World) -> None:
-    world.row((1,), JobState.RUNNING)
-    switches.arm(world.run, Switch.KILL, why="")
-    reconcile(world.chain)
-    world.clock.sleep(290)
-    assert reconcile(world.chain) == []
-    world.clock.sleep(20)
-    [text] = reconcile(world.chain)
+def test_task_without_a_guard_is_cancelled_in_the_end(train: QueuedTrain) -> None:
+    train.add_row((1,), JobState.RUNNING)
+    switches.arm(train.run, Switch.KILL, why="")
+    reconcile(train.chain)
+    train.clock.sleep(290)
+    assert reconcile(train.chain) == []
+    train.clock.sleep(20)
+    [text] = reconcile(train.chain)
     assert text == "cancelled 12_1, which did not stop"
-    assert [event.kind for event in world.chain.journal.events()][-1] is EventKind.CANCELLED
+    assert [event.kind for event in train.chain.journal.events()][-1] is EventKind.CANCELLED

@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.guard.exit_evidence import gather_evidence
 from opsctl.guard.last_lines import LastLines, parse_last_lines, read_last_lines
-from tests.support.finalized_trains import World
+from tests.support.finalized_trains import QueuedTrain
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "progress"
 RECORDS: list[Any] = [
@@ -50,15 +50,15 @@ def test_only_lines_of_the_attempt_count(tmp_path: Path) -> None:
         ("python train.py --max-steps 100 --timer", False),
     ],
 )
-def test_command_that_limits_its_time_is_known(world: World, command: str, limits: bool) -> None:
-    world.run.body.write_text(f"srun rank -- {command}\n")
-    evidence, _ = gather_evidence(world.run, world.began(), None)
+def test_command_that_limits_its_time_is_known(train: QueuedTrain, command: str, limits: bool) -> None:
+    train.run.body.write_text(f"srun rank -- {command}\n")
+    evidence, _ = gather_evidence(train.run, train.start_attempt(), None)
     assert evidence.limits_itself is limits
 
 
 @pytest.mark.parametrize(("minutes", "is_near"), [(4, False), (6, True)])
-def test_exit_after_most_of_the_time_is_known(world: World, minutes: int, is_near: bool) -> None:
-    attempt = world.began()
-    attempt.deadline.write_text(f"{world.clock.now().timestamp() + 600}\n")
-    world.exited(attempt, 0, after=60 * minutes)
-    assert gather_evidence(world.run, attempt, None)[0].is_near_limit is is_near
+def test_exit_after_most_of_the_time_is_known(train: QueuedTrain, minutes: int, is_near: bool) -> None:
+    attempt = train.start_attempt()
+    attempt.deadline.write_text(f"{train.clock.now().timestamp() + 600}\n")
+    train.end_body(attempt, 0, after=60 * minutes)
+    assert gather_evidence(train.run, attempt, None)[0].is_near_limit is is_near

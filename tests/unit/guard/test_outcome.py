@@ -1,4 +1,4 @@
-"""How an attempt ended, and what follows from it."""
+"""The outcome of an attempt and the action that follows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from opsctl.model import JobState
 from opsctl.trainer.contract import StopReason, TrainerStop
 
 
-def left(reason: TrainerStop) -> StopReason:
+def make_stop(reason: TrainerStop) -> StopReason:
     return StopReason(reason=reason, step=40, at=0.0)
 
 
-def asked(reason: StopKind) -> StopRequest:
+def make_request(reason: StopKind) -> StopRequest:
     return StopRequest(reason=reason, why=f"because of {reason}")
 
 
@@ -48,14 +48,12 @@ def test_every_outcome_has_its_action() -> None:
         (TrainerStop.NAN, Outcome.CRASHED),
     ],
 )
-def test_the_trainers_own_word_goes_before_the_exit_code_and_before_slurms(
-    reason: TrainerStop, outcome: Outcome
-) -> None:
-    assert decide_outcome(Evidence(stop=left(reason), code=1, state=JobState.TIMEOUT))[0] is outcome
+def test_reason_of_the_trainer_overrides_exit_code_and_state(reason: TrainerStop, outcome: Outcome) -> None:
+    assert decide_outcome(Evidence(stop=make_stop(reason), code=1, state=JobState.TIMEOUT))[0] is outcome
 
 
-def test_there_is_a_rule_for_every_reason_a_trainer_can_give() -> None:
-    assert all(decide_outcome(Evidence(stop=left(reason)))[0] is not Outcome.LOST for reason in TrainerStop)
+def test_every_stop_reason_has_a_rule() -> None:
+    assert all(decide_outcome(Evidence(stop=make_stop(reason)))[0] is not Outcome.LOST for reason in TrainerStop)
 
 
 @pytest.mark.parametrize("code", [0, 1, 143, None])
@@ -69,19 +67,17 @@ def test_there_is_a_rule_for_every_reason_a_trainer_can_give() -> None:
         (StopKind.HUNG, Outcome.HUNG),
     ],
 )
-def test_a_attempt_that_was_stopped_on_purpose_is_what_was_asked_for_however_it_left(
-    stop: StopKind, outcome: Outcome, code: int | None
-) -> None:
-    assert decide_outcome(Evidence(request=asked(stop), code=code)) == (outcome, f"because of {stop}")
+def test_requested_stop_decides_the_outcome(stop: StopKind, outcome: Outcome, code: int | None) -> None:
+    assert decide_outcome(Evidence(request=make_request(stop), code=code)) == (outcome, f"because of {stop}")
 
 
-def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_switch() -> None:
-    evidence = Evidence(stop=left(TrainerStop.STOP_REQUEST), request=asked(StopKind.KILL), code=0)
+def test_kill_switch_overrides_the_stop_request() -> None:
+    evidence = Evidence(stop=make_stop(TrainerStop.STOP_REQUEST), request=make_request(StopKind.KILL), code=0)
     assert decide_outcome(evidence)[0] is Outcome.KILLED
 
 
 @pytest.mark.parametrize(
-    ("seen", "outcome", "why"),
+    ("evidence", "outcome", "why"),
     [
         (
             Evidence(code=0),
@@ -125,25 +121,29 @@ def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_swi
             'the body exited with 0, and on_exit_0 = "finish"',
         ),
         (Evidence(code=7, has_finished_file=True), Outcome.FINISHED, "the trainer wrote TRAIN_FINISHED"),
-        (Evidence(code=0, on_exit_0="finish", request=asked(StopKind.TERM)), Outcome.STOPPED, "because of term"),
+        (Evidence(code=0, on_exit_0="finish", request=make_request(StopKind.TERM)), Outcome.STOPPED, "because of term"),
         (Evidence(code=0, is_last_step=True), Outcome.FINISHED, "the log ends with the last iteration"),
         (Evidence(code=1, is_last_step=True), Outcome.CRASHED, "the body exited with 1"),
         (Evidence(code=85), Outcome.CRASHED, "the body exited with 85"),
-        (Evidence(code=0, request=asked(StopKind.TERM)), Outcome.STOPPED, "because of term"),
-        (Evidence(code=0, request=asked(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
+        (Evidence(code=0, request=make_request(StopKind.TERM)), Outcome.STOPPED, "because of term"),
+        (Evidence(code=0, request=make_request(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
         (
-            Evidence(code=0, request=asked(StopKind.TERM), state=JobState.NODE_FAIL),
+            Evidence(code=0, request=make_request(StopKind.TERM), state=JobState.NODE_FAIL),
             Outcome.NODE_FAILED,
             "Slurm reports NODE_FAIL",
         ),
         (
-            Evidence(code=143, request=asked(StopKind.KILL), state=JobState.NODE_FAIL),
+            Evidence(code=143, request=make_request(StopKind.KILL), state=JobState.NODE_FAIL),
             Outcome.KILLED,
             "because of kill",
         ),
-        (Evidence(code=1, request=asked(StopKind.TIME_LIMIT)), Outcome.CRASHED, "the body exited with 1"),
-        (Evidence(code=143, request=asked(StopKind.TERM)), Outcome.CANCELLED, "because of term"),
-        (Evidence(code=143, request=asked(StopKind.TERM), at_its_limit=True), Outcome.TIMED_OUT, "because of term"),
+        (Evidence(code=1, request=make_request(StopKind.TIME_LIMIT)), Outcome.CRASHED, "the body exited with 1"),
+        (Evidence(code=143, request=make_request(StopKind.TERM)), Outcome.CANCELLED, "because of term"),
+        (
+            Evidence(code=143, request=make_request(StopKind.TERM), at_its_limit=True),
+            Outcome.TIMED_OUT,
+            "because of term",
+        ),
         (Evidence(), Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"),
         (Evidence(is_last_step=True), Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"),
         (
@@ -165,10 +165,10 @@ def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_swi
         ),
     ],
 )
-def test_a_attempt_is_judged_by_the_best_evidence_there_is(seen: Evidence, outcome: Outcome, why: str) -> None:
-    assert decide_outcome(seen) == (outcome, why)
+def test_best_evidence_decides_the_outcome(evidence: Evidence, outcome: Outcome, why: str) -> None:
+    assert decide_outcome(evidence) == (outcome, why)
 
 
-def test_every_final_state_of_slurm_is_an_outcome_and_no_other_state_is() -> None:
+def test_exactly_the_final_states_have_an_outcome() -> None:
     known = {state for state in JobState if decide_outcome(Evidence(state=state))[0] is not Outcome.LOST}
     assert known == {state for state in JobState if state.is_final}
