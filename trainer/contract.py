@@ -36,6 +36,8 @@ class Env(StrEnum):
     """A file of this attempt: a trainer that creates the file says that the training is over."""
     HEARTBEAT_DIR = "TRAIN_HEARTBEAT_DIR"
     CHECKPOINT_DIR = "TRAIN_CHECKPOINT_DIR"
+    MLFLOW_RUN = "TRAIN_MLFLOW_RUN"
+    """A file for the id of the run in MLflow: the next attempt gets the id as MLFLOW_RUN_ID."""
     LAST_TICK = "TRAIN_LAST_TICK"
     """A file with the time of the last cron tick that watched this run, in seconds since the epoch."""
     NODE = "TRAIN_NODE"

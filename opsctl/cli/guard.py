@@ -19,6 +19,7 @@ from opsctl.guard.supervisor import Supervisor
 from opsctl.host import log_config
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import replace_process
+from opsctl.launch.tracker_runs import add_links
 from opsctl.model import Level
 from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.state import run_dir as rundir
@@ -90,7 +91,8 @@ def notify(app: App, train: RunDir) -> None:
     from opsctl.watchdogs.failures import failures  # noqa: PLC0415 (as above)
 
     site = app.alerting.site.path
-    findings = failures(train.name, app.journal(train).events(), app.clock.now())
+    events = app.journal(train).events()
+    findings = add_links(failures(train.name, events, app.clock.now()), train, events)
     if all(finding.level is Level.OK for finding in findings) or (site.exists() and site.stat().st_uid != os.geteuid()):
         return
 

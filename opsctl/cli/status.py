@@ -169,6 +169,7 @@ def _lines(status: TrainStatus, now: datetime, ramp: str) -> list[tuple[str, str
         ("request", f"{request.verb} by {request.by}: `opsctl watch` carries it out") for request in status.requests
     ]
     lines += [(alert.level, f"{alert.summary}{' (acknowledged)' * alert.acknowledged}") for alert in status.alerts]
+    lines += [("run", link) for link in status.links]
     return lines + [("note", note) for note in status.notes]
 
 

@@ -133,6 +133,7 @@ def make_body_env(run: RunDir, attempt: Attempt, env: Mapping[str, str], *, minu
         Env.FINISHED: attempt.finished,
         Env.HEARTBEAT_DIR: run.heartbeat,
         Env.CHECKPOINT_DIR: run.checkpoints,
+        Env.MLFLOW_RUN: run.mlflow_run,
         Env.LAST_TICK: SiteDir.of(run.path.parent).last_tick,
         Env.NODE: env.get("SLURMD_NODENAME") or os.uname().nodename,
         "TRAIN_ATTEMPT_LOGS": run.attempt_logs(attempt.name),

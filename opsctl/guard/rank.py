@@ -56,7 +56,7 @@ def run(logs: str, command: list[str]) -> int:
     status_pipe, status_end = os.pipe()
     shim = os.getpid()
     if os.fork() == 0:
-        run_keeper(shim, output_end, status_end, command, {**os.environ, **variables})
+        run_keeper(shim, output_end, status_end, command, {**environment_of_rank(os.environ, rank), **variables})
     os.close(output_end)
     os.close(status_end)
     if child := read_number(status_pipe):
@@ -96,6 +96,12 @@ def rank_variables(env: Mapping[str, str]) -> dict[str, str]:
         # trainer.contract.Env.NODE; importing the contract takes as long as everything else.
         "TRAIN_NODE": env.get("SLURMD_NODENAME") or os.uname().nodename,
     }
+
+
+def environment_of_rank(env: Mapping[str, str], rank: str) -> dict[str, str]:
+    """Return the environment: the runs in experiment trackers that opsctl has named are for rank 0 alone."""
+    named = env.get("TRAIN_TRACKER_RUNS", "").split() if rank != "0" else []
+    return {name: value for name, value in env.items() if f"{name}={value}" not in named}
 
 
 def tasks_on(per_node: str, node: int) -> int:

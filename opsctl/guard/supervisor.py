@@ -25,6 +25,7 @@ from opsctl.guard.signals import Signals
 from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
 from opsctl.guard.stragglers import Stragglers
 from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants, signal_below
+from opsctl.launch.tracker_runs import tracker_variables
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Job, JobState
 from opsctl.nodesets import fold
@@ -195,6 +196,8 @@ class Supervisor:
     def _run_body(self, signals: Signals) -> int:
         minutes = self.deadline.minutes_left(self.rules.stop_grace_seconds)
         env = attempt_record.make_body_env(self.run, self.attempt, self.env, minutes_left=minutes)
+        with self.tolerated("naming the runs of trackers"):
+            env |= tracker_variables(self.run, self.chain.journal.events(), self.env)
         self.body = body = start_body(["bash", str(self.run.body)], env)
         log.info("the body runs")
         signal.signal(signal.SIGUSR2, lambda *_: body.pass_usr2_on())

@@ -13,6 +13,7 @@ from opsctl.errors import OpsctlError
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.escalation import describe_stop
 from opsctl.guard.stop_request import read_stop_request
+from opsctl.launch.tracker_runs import tracker_links
 from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
 from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, is_limit, word
 from opsctl.model import Job, JobState
@@ -91,6 +92,8 @@ class TrainStatus:
     requests: tuple[Request, ...]
     alerts: tuple[OpenAlert, ...]
     """Open alerts of the train, the worst first."""
+    links: tuple[str, ...]
+    """Addresses of the train's runs in experiment trackers, as far as they are known."""
     notes: tuple[str, ...]
     """Problems that need a person."""
 
@@ -129,6 +132,7 @@ def read_status(
         switches=tuple(find_armed(run)),
         requests=tuple(waiting_requests(run)),
         alerts=tuple(alert for alert in alerts if alert.train == run.name),
+        links=tracker_links(run, journal.events()),
         notes=() if jobs is None else (*_notes(run, snapshot), *_shortage(run, snapshot, progress)),
     )
 

@@ -19,6 +19,7 @@ from opsctl.guard.node_care import NodeCare
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import user_name
+from opsctl.launch.tracker_runs import add_links
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.model import Finding, Job, Level, Node, Transition
 from opsctl.monitor import reconcile as reconciling
@@ -337,6 +338,8 @@ def filesystems(site: SiteSettings) -> tuple[Filesystem, ...]:
 def _evaluate(watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext, target: object) -> list[Finding]:
     began = context.clock.monotonic()
     findings = list(watchdog.judge(watchdog.probe(context, target), context.now))
+    if isinstance(target, WatchedTrain):
+        findings = add_links(findings, target.run, target.events)
     seconds = context.clock.monotonic() - began
     log.debug("watchdog %s: %d findings in %.3f s", watchdog.name, len(findings), seconds)
     for finding in findings:

@@ -187,6 +187,16 @@ class GuardSettings(SettingsTable):
     poll_seconds: float = Field(2, gt=0, le=60, description="time between two checks of switches and of the job's end")
 
 
+class TrackerSettings(SettingsTable):
+    """`[trackers]` of TRAIN.toml: the runs in experiment trackers."""
+
+    continue_runs: bool = Field(
+        default=True,
+        description="all attempts continue one run of Weights & Biases, Comet and MLflow: rank 0 gets the run id,"
+        " unless the environment has one",
+    )
+
+
 class TrainSettings(SettingsTable):
     """TRAIN.toml: one training run."""
 
@@ -201,6 +211,7 @@ class TrainSettings(SettingsTable):
     environment: dict[Variable, Text] = Field({}, description="environment variables, exported before the setup lines")
     setup: ShellSetup = ShellSetup()
     guard: GuardSettings = GuardSettings()
+    trackers: TrackerSettings = TrackerSettings()
     watch: TrainWatchSettings = TrainWatchSettings()
     publish: PublishTable | None = Field(None, description="replaces [publish] of the site")
 

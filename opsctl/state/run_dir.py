@@ -147,6 +147,11 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
+    def mlflow_run(self) -> Path:
+        """The id of the train's run in MLflow, written by the trainer."""
+        return self.path / "mlflow-run-id"
+
+    @property
     def revisions(self) -> Path:
         return self.path / "revisions"
 
