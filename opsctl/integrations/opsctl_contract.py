@@ -1,0 +1,400 @@
+"""What a trainer needs to work with opsctl, in one file of the standard library: copy the file beside the trainer.
+
+    import opsctl_contract
+
+    contract = opsctl_contract.Contract()    # does nothing outside a train of opsctl
+    for step in range(first, last + 1):
+        ...
+        request = contract.after_step(step, last_steps=last, loss=loss)   # the same on all ranks
+        if request.save:
+            save(step)
+            contract.saved(step)
+        if request.stop:
+            break
+    contract.end(step)
+
+transformers and TRL: `callbacks=[opsctl_contract.transformers_callback()]`. Lightning:
+`callbacks=[opsctl_contract.lightning_callback()]`. `newest_checkpoint(DIRECTORY)` is the checkpoint to resume from.
+A failed write never stops the training. Rank 0 reads the files; all ranks get its decision by torch.distributed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+POLL_S = 5.0
+"""Time between two looks at the files, and between two heartbeats."""
+MAX_STEPS_BETWEEN_POLLS = 100
+STOP_MARGIN_S = 20.0
+"""Time left for the end of the processes when the trainer stops before the end of the job."""
+LIMITS_S = {"init": 3600.0, "eval": 7200.0, "save": 3600.0, "exit": 900.0}
+"""Time limits of the phases. The limit of a training step follows from the slowest step."""
+MIN_STEP_LIMIT_S = 900.0
+STOP_FILES = (("kill", "TRAIN_KILL_SWITCH"), ("pause", "TRAIN_PAUSE_SWITCH"), ("stop-request", "TRAIN_STOP_REQUEST"))
+"""Stop reasons and the variables of the files that ask for them."""
+
+
+class StepRequest(NamedTuple):
+    """What opsctl asks for after a step. A stop asks for a save as well."""
+
+    save: bool = False
+    stop: bool = False
+
+
+class Ranks:
+    """The other ranks, by torch.distributed if the trainer has initialized it."""
+
+    def broadcast(self, values: list[int]) -> list[int]:
+        """Return the values of rank 0."""
+        if distributed := self._distributed():
+            distributed.broadcast_object_list(values, src=0)
+        return values
+
+    def barrier(self) -> None:
+        if distributed := self._distributed():
+            distributed.barrier()
+
+    @staticmethod
+    def _distributed() -> Any:
+        torch = sys.modules.get("torch")  # a trainer that has not imported torch has no process group
+        is_up = torch and torch.distributed.is_available() and torch.distributed.is_initialized()
+        return torch.distributed if torch and is_up else None
+
+
+class Contract:
+    """The train of opsctl that this process belongs to. Outside a train, every method does nothing."""
+
+    def __init__(
+        self, environ: Mapping[str, str] | None = None, *, ranks: Ranks | None = None, poll_s: float = POLL_S
+    ) -> None:
+        self._environ = os.environ if environ is None else environ
+        self.ranks, self._poll_s = ranks or Ranks(), poll_s
+        self.is_active = bool(self._environ.get("TRAIN_STOP_REQUEST"))
+        self.rank = int(self._environ.get("RANK") or self._environ.get("SLURM_PROCID") or 0)
+        self.stop_reason = ""
+        """Why the training stops: kill, pause, stop-request or deadline; empty while it goes on."""
+        self.loss: float | None = None
+        self.last_steps: int | None = None
+        self._checkpoint_step: int | None = None
+        self._step = self._polled_step = self._next_poll = 0
+        self._phase, self._heartbeat_at = "", 0.0
+        self._step_at = self._polled_at = time.monotonic()
+        self._step_s: float | None = None
+        self._slowest_step_s = self._save_s = 0.0
+        self._save_began: float | None = None
+        self._answered: tuple[int, int] | None = None
+        self._taken: tuple[int, int] | None = None
+        self._mlflow_run = self._environ.get("MLFLOW_RUN_ID", "")
+        self._problems: list[str] = []
+
+    def begin(self, step: int, *, last_steps: int | None = None) -> None:
+        """Report that the training begins after `step`, which is 0 without a checkpoint."""
+        self._step = self._polled_step = self._next_poll = step
+        self.last_steps = last_steps
+        self._step_at = self._polled_at = time.monotonic()
+        self.phase("init")
+
+    def after_step(self, step: int, *, last_steps: int | None = None, loss: float | None = None) -> StepRequest:
+        """Return what opsctl asks for after `step`. Call this on every rank after every step."""
+        if not self.is_active:
+            return StepRequest()
+        if not self._phase:
+            self.begin(step - 1, last_steps=last_steps)
+        now = time.monotonic()
+        if self._phase == "train":
+            self._slowest_step_s = max(self._slowest_step_s, now - self._step_at)
+        self._step, self._step_at = step, now
+        self.last_steps = self.last_steps if last_steps is None else last_steps
+        self.loss = self.loss if loss is None else float(loss)
+        self.phase("train")
+        if step < self._next_poll:
+            return StepRequest()
+        request = self._poll(step, now)
+        if request.save:
+            self._save_began = time.monotonic()
+            self.phase("save")
+        return request
+
+    def saved(self, step: int) -> None:
+        """Report a complete checkpoint. A requested save is answered by this call."""
+        self._checkpoint_step, path = step, self._path("TRAIN_SAVE_SWITCH")
+        if self._save_began is not None:
+            self._save_s = max(self._save_s, time.monotonic() - self._save_began)
+        if self.rank == 0 and path and self._taken is not None and _identity(path) == self._taken:
+            with self._tolerated(f"the save switch {path} cannot be removed"):
+                path.unlink()
+        self._save_began = self._taken = None
+        self._step_at = time.monotonic()
+        self.phase("exit" if self.stop_reason else "train")
+
+    def end(self, step: int, *, finished: bool = True) -> None:
+        """Report the end of the loop: the training is finished unless opsctl stopped it or `finished` is False."""
+        self._step = step
+        self.phase("exit")
+        if self.rank != 0 or not (self.stop_reason or finished):
+            return
+        record = {"reason": self.stop_reason or "finished", "step": step, "at": time.time(), "notes": self._problems}
+        self._write("TRAIN_STOP_REASON", json.dumps({**record, "checkpoint_step": self._checkpoint_step}) + "\n")
+        if not self.stop_reason:
+            self._write("TRAIN_FINISHED", f"step {step}\n")
+
+    def phase(self, phase: str) -> None:
+        """Report the phase: init, train, eval, save or exit. A heartbeat is written at most every `poll_s`."""
+        now = time.monotonic()
+        if not self.is_active or (phase == self._phase and now - self._heartbeat_at < self._poll_s):
+            return
+        self._phase, self._heartbeat_at = phase, now
+        directory, local_rank = self._path("TRAIN_HEARTBEAT_DIR"), int(self._environ.get("LOCAL_RANK") or 0)
+        node = self._environ.get("TRAIN_NODE") or os.uname().nodename
+        names = ["train.json"] * (self.rank == 0) + [f"{node}-{local_rank}.json"] * (local_rank == 0)
+        if directory and names:
+            text = json.dumps(self._heartbeat(phase, node)) + "\n"
+            for name in names:
+                with self._tolerated(f"the heartbeat {name} cannot be written"):
+                    _write_atomic(directory / name, text)
+
+    @contextlib.contextmanager
+    def checkpoint(
+        self, step: int, directory: str | Path | None = None, *, suffix: str = "", keep: int = 0
+    ) -> Iterator[str]:
+        """Yield the path at which all ranks save; `step-N` exists once all have saved. 0 keeps all older ones."""
+        parent = Path(directory or self._environ.get("TRAIN_CHECKPOINT_DIR") or ".")
+        final, temporary = parent / f"step-{step}{suffix}", parent / f".saving-step-{step}{suffix}"
+        if self.rank == 0:
+            parent.mkdir(parents=True, exist_ok=True)
+            _remove(temporary)
+        self.ranks.barrier()
+        yield str(temporary)
+        self.ranks.barrier()
+        if self.rank == 0:
+            _remove(final)
+            temporary.rename(final)
+            others = sorted({*parent.glob(f"step-*{suffix}")} - {final}, key=lambda path: -path.stat().st_mtime_ns)
+            for old in others[keep - 1 :] if keep else ():
+                _remove(old)
+        self.ranks.barrier()
+        self.saved(step)
+
+    def _poll(self, step: int, now: float) -> StepRequest:
+        """Return the request of rank 0. The ranks agree on the step of the next poll as well."""
+        if step > self._polled_step:
+            self._step_s = (now - self._polled_at) / (step - self._polled_step)
+        steps = int(self._poll_s / self._step_s) if self._step_s else 1
+        self._note_mlflow_run()
+        reason = self._find_stop_reason() if self.rank == 0 else ""
+        reasons = ["", *(name for name, _ in STOP_FILES), "deadline"]
+        save = self.rank == 0 and self._is_save_requested()
+        steps = min(steps, 2 * (step - self._polled_step), MAX_STEPS_BETWEEN_POLLS)  # first steps are no measure
+        values = [reasons.index(reason), int(save), max(1, steps)]
+        chosen, wants_save, steps = self.ranks.broadcast(values)
+        self.stop_reason = reasons[chosen]
+        self._polled_step, self._polled_at, self._next_poll = step, now, step + steps
+        return StepRequest(save=bool(wants_save or chosen), stop=bool(chosen))
+
+    def _note_mlflow_run(self) -> None:
+        """Record the id of the active run in MLflow, which the server has chosen, for the next attempt."""
+        mlflow = sys.modules.get("mlflow") if self.rank == 0 else None
+        run = mlflow.active_run() if mlflow and hasattr(mlflow, "active_run") else None
+        if run and run.info.run_id != self._mlflow_run:
+            self._mlflow_run = run.info.run_id
+            self._write("TRAIN_MLFLOW_RUN", f"{self._mlflow_run}\n")
+
+    def _find_stop_reason(self) -> str:
+        for reason, variable in STOP_FILES:
+            if _identity(self._path(variable)):
+                return reason
+        return "deadline" if self._is_late() else ""
+
+    def _is_late(self) -> bool:
+        """Return whether the job ends too soon for two more of the slowest steps and saves, and for the next poll."""
+        path = self._path("TRAIN_DEADLINE")
+        needed = STOP_MARGIN_S + self._poll_s + 2 * (self._slowest_step_s + self._save_s)
+        with contextlib.suppress(OSError, ValueError):
+            return path is not None and float(path.read_text()) - time.time() < needed
+        return False
+
+    def _is_save_requested(self) -> bool:
+        identity = _identity(self._path("TRAIN_SAVE_SWITCH"))
+        is_new = identity is not None and identity != self._answered
+        if is_new:
+            self._answered = self._taken = identity
+        return is_new
+
+    def _heartbeat(self, phase: str, node: str) -> Mapping[str, Any]:
+        return {
+            "attempt": self._environ.get("TRAIN_ATTEMPT", ""),
+            "node": node,
+            "rank": self.rank,
+            "phase": phase,
+            "step": self._step,
+            "at": time.time(),
+            "limit_s": LIMITS_S.get(phase, max(MIN_STEP_LIMIT_S, 20 * self._slowest_step_s)),
+            "last_steps": _whole(self.last_steps or 0),
+            "checkpoint_step": self._checkpoint_step,
+            "loss": self.loss,
+            "step_s": self._step_s,
+            "note": self._problems[-1] if self._problems else "",
+        }
+
+    def _path(self, variable: str) -> Path | None:
+        value = self._environ.get(variable)
+        return Path(value) if value else None
+
+    def _write(self, variable: str, text: str) -> None:
+        if path := self._path(variable):
+            with self._tolerated(f"{path} cannot be written"):
+                _write_atomic(path, text)
+
+    @contextlib.contextmanager
+    def _tolerated(self, problem: str) -> Iterator[None]:
+        """Print a failure once and go on."""
+        try:
+            yield
+        except OSError as error:
+            if problem not in self._problems:
+                self._problems.append(problem)
+                print(f"opsctl: {problem}: {error}", flush=True)  # noqa: T201 (the log is stdout)
+
+
+def newest_checkpoint(directory: str | Path | None = None) -> str | None:
+    """Return the newest complete checkpoint in `directory`, or None. The default is the directory of the train.
+
+    Known are `checkpoint-N/` of transformers, `step-N` of Contract.checkpoint, and `*.ckpt` of Lightning.
+    """
+    parent = Path(directory or os.environ.get("TRAIN_CHECKPOINT_DIR") or ".")
+    marks = {path.parent: path for path in parent.glob("checkpoint-*/trainer_state.json")}  # written last
+    marks.update({path: path for path in (*parent.glob("step-*"), *parent.glob("[!.]*.ckpt"))})
+    newest = max(marks, key=lambda path: (marks[path].stat().st_mtime_ns, _number(path)), default=None)
+    return None if newest is None else str(newest)
+
+
+def transformers_callback(**options: Any) -> Any:
+    """Return a TrainerCallback. The options are those of TransformersHooks."""
+    from transformers import TrainerCallback  # noqa: PLC0415 (only where transformers is used)
+
+    return type("TransformersCallback", (TransformersHooks, TrainerCallback), {})(**options)
+
+
+def lightning_callback(**options: Any) -> Any:
+    """Return a Callback of lightning or pytorch_lightning, whichever the trainer has imported."""
+    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+        from pytorch_lightning import Callback  # noqa: PLC0415 (only where Lightning is used)
+    else:
+        from lightning.pytorch import Callback  # noqa: PLC0415 (as above)
+    return type("LightningCallback", (LightningHooks, Callback), {})(**options)
+
+
+class TransformersHooks:
+    """The methods of a TrainerCallback, for Trainer and every trainer of TRL."""
+
+    def __init__(self, contract: Contract | None = None, *, exit_on_stop: bool = True, finish: bool = True) -> None:
+        """`exit_on_stop`: after a stop, exit with 0 instead of returning from train(). `finish`: the end of train() is
+        the end of the training; with False, call `callback.contract.end(step)` at the end of the script."""
+        self.contract = contract or Contract()
+        self._exits, self._finishes = exit_on_stop, finish
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.contract.begin(state.global_step, last_steps=state.max_steps)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        request = self.contract.after_step(state.global_step)
+        if request.save:
+            control.should_save = True
+        if request.stop:
+            control.should_training_stop, control.should_evaluate = True, False
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.contract.phase("eval")
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.contract.saved(state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if logs and isinstance(logs.get("loss"), (int, float)):
+            self.contract.loss = float(logs["loss"])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.contract.stop_reason or self._finishes:
+            self.contract.end(state.global_step)
+        if self.contract.stop_reason and self._exits:
+            raise SystemExit(0)
+
+
+class LightningHooks:
+    """The methods of a Lightning Callback. Lightning's own requeue is switched off: opsctl queues the tasks."""
+
+    def __init__(
+        self, contract: Contract | None = None, *, directory: str | Path | None = None, finish: bool = True
+    ) -> None:
+        """`directory`: where requested checkpoints go, by default $TRAIN_CHECKPOINT_DIR. `finish`: the end of fit() is
+        the end of the training; with False, call `callback.contract.end(step)` at the end of the script."""
+        self.contract = contract or Contract()
+        self._directory, self._finishes, self._step = directory, finish, -1
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        environment: Any = getattr(trainer._accelerator_connector, "cluster_environment", None)
+        if self.contract.is_active and hasattr(environment, "auto_requeue"):
+            environment.auto_requeue = False  # before Lightning registers its signal handlers
+        self.contract.rank = trainer.global_rank
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._step = trainer.global_step
+        self.contract.begin(self._step, last_steps=_whole(trainer.estimated_stepping_batches))
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == self._step:  # gradients are accumulated
+            return
+        self._step = trainer.global_step
+        request = self.contract.after_step(self._step)
+        if request.save:
+            with self.contract.checkpoint(self._step, self._directory, suffix=".ckpt", keep=1) as path:
+                trainer.save_checkpoint(path)
+        if request.stop:
+            self.contract.end(self._step)
+            raise SystemExit(0)  # Lightning tears down and passes this on; should_stop would validate first
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        self.contract.phase("eval")
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        timers = [callback for callback in trainer.callbacks if hasattr(callback, "time_remaining")]
+        if self._finishes and not any((timer.time_remaining() or 1) <= 0 for timer in timers):
+            self.contract.end(trainer.global_step)
+
+
+def _identity(path: Path | None) -> tuple[int, int] | None:
+    """Return inode and modification time; None without the file, and for a file that cannot be read."""
+    with contextlib.suppress(OSError):
+        status = path.stat() if path else None
+        return (status.st_ino, status.st_mtime_ns) if status else None
+    return None
+
+
+def _whole(steps: float) -> int | None:
+    """Return the number of steps, or None for endless training."""
+    return int(steps) if 0 < steps < float("inf") else None
+
+
+def _number(path: Path) -> int:
+    return int("".join(filter(str.isdigit, path.name.partition(".")[0])) or 0)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif path.exists() or path.is_symlink():
+        path.unlink()
+
+
+def _write_atomic(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)
