@@ -273,6 +273,7 @@ class Supervisor:
         if not request_stop(self.run, self.attempt, reason, why, signal=signal_name, **times):
             return
         self.escalation.begin(plan, now)
+        log.info("stop requested (%s): %s", reason.value, why)
         self._note_stop_step("requested", f"{reason.value}: {why}")
 
     def _escalate(self) -> None:
@@ -281,6 +282,7 @@ class Supervisor:
             return
         self.escalation.has_signalled = True
         name = self.escalation.plan.signal
+        log.warning("no reaction to the stop request: sending SIG%s to the ranks", name)
         self._note_stop_step(f"SIG{name}", "no reaction to the stop request")
         self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], name)
         if self.body:  # ranks that the body starts without srun
@@ -290,6 +292,7 @@ class Supervisor:
         """Whether neither the stop request nor the signal ended the body; then the ranks are killed."""
         if not self.escalation.is_kill_due() or self._is_reacting():
             return False
+        log.warning("no reaction to the stop request: ending the ranks")
         with self.tolerated("ending the ranks"):
             self._note_stop_step("killed", "no reaction to the stop request and the signal")
             self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], "KILL")
@@ -299,7 +302,6 @@ class Supervisor:
         return is_reacting(self.run, self.attempt, self.clock.now())
 
     def _note_stop_step(self, step: str, why: str) -> None:
-        log.info("stop %s: %s", step, why)
         with self.tolerated("recording a stop step"):
             self.chain.note(EventKind.STOP_STEP, attempt=self.attempt.name, step=step, why=why)
 
