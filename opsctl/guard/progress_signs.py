@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from opsctl.guard.attempt_record import Start, find_newest_checkpoint, read_start
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import MAX_READ_BYTES, parse
+from opsctl.trainer.manifest import find_newest_complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +21,29 @@ class AttemptSteps:
     resume: int | None = None
     """The step after which the attempt went on."""
     highest: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestCheckpoint:
+    """The newest checkpoint of a train."""
+
+    mark: int
+    """Grows with every new checkpoint."""
+    path: Path
+    step: int | None = None
+
+
+def find_newest(run: RunDir) -> NewestCheckpoint | None:
+    """Return the newest complete checkpoint, None without one. Raises OSError."""
+    if run.trainer_config.exists():
+        newest = find_newest_complete(run.checkpoints)
+        return NewestCheckpoint(mark=newest.step, path=newest.path, step=newest.step) if newest else None
+    entries = [(path.stat().st_mtime_ns, path) for path in run.checkpoints.glob("[!.]*")]
+    if not entries:
+        return None
+    mark, path = max(entries)
+    digits = re.findall(r"\d+", path.name)
+    return NewestCheckpoint(mark=mark, path=path, step=int(digits[-1]) if digits else None)
 
 
 def read_attempt_steps(run: RunDir, name: str, started: Sequence[str], start: Start | None) -> AttemptSteps:

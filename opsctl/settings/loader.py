@@ -187,6 +187,16 @@ class GuardSettings(SettingsTable):
     poll_seconds: float = Field(2, gt=0, le=60, description="time between two checks of switches and of the job's end")
 
 
+class HookSettings(SettingsTable):
+    """`[hooks]` of TRAIN.toml: commands that bash runs for the owner of the train."""
+
+    on_checkpoint: Text = Field("", description="command after a new complete checkpoint")
+    on_attempt_end: Text = Field("", description="command after the end of each attempt")
+    on_held: Text = Field("", description="command after the queued tasks were held")
+    on_finished: Text = Field("", description="command after the training was finished")
+    timeout_seconds: float = Field(60, gt=0, le=600, description="seconds after which a hook is ended")
+
+
 class TrainSettings(SettingsTable):
     """TRAIN.toml: one training run."""
 
@@ -201,6 +211,7 @@ class TrainSettings(SettingsTable):
     environment: dict[Variable, Text] = Field({}, description="environment variables, exported before the setup lines")
     setup: ShellSetup = ShellSetup()
     guard: GuardSettings = GuardSettings()
+    hooks: HookSettings = HookSettings()
     watch: TrainWatchSettings = TrainWatchSettings()
     publish: PublishTable | None = Field(None, description="replaces [publish] of the site")
 

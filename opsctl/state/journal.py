@@ -37,6 +37,7 @@ class EventKind(StrEnum):
     DIAGNOSED = "diagnosed"
     QUARANTINED = "quarantined"
     ATTEMPT_FINALIZED = "attempt-finalized"
+    HOOK = "hook"
     HELD = "held"
     RELEASED = "released"
     CANCELLING = "cancelling"
@@ -63,6 +64,7 @@ FIELDS: dict[EventKind, frozenset[str]] = {
     ),
     EventKind.QUARANTINED: frozenset({"attempt", "nodes", "until", "excluded", "why", "done"}),
     EventKind.ATTEMPT_FINALIZED: frozenset({"attempt", "outcome", "action", "why"}),
+    EventKind.HOOK: frozenset({"hook", "attempt", "subject"}),
     EventKind.HELD: frozenset({"jobs", "why"}),
     EventKind.RELEASED: frozenset({"jobs"}),
     EventKind.CANCELLING: frozenset({"job", "why"}),
