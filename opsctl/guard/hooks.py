@@ -29,7 +29,7 @@ MAX_JOIN_S = 660.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hooks:
+class TrainHooks:
     """The hooks of one train."""
 
     run: RunDir
@@ -111,7 +111,7 @@ class Hooks:
 class CheckpointHook:
     """Runs on_checkpoint for the newest checkpoint of one attempt, beside the supervision, one hook at a time."""
 
-    hooks: Hooks
+    hooks: TrainHooks
     attempt: str
     clock: Clock
     newest: int = -1

@@ -18,7 +18,7 @@ from opsctl.guard.body import Body, start_body
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.escalation import Escalation, is_reacting, plan_stop, reads_stop_request
 from opsctl.guard.finalize import finalize, finalize_ended, is_row_of
-from opsctl.guard.hooks import CheckpointHook, Hooks
+from opsctl.guard.hooks import CheckpointHook, TrainHooks
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.node_check import check_nodes
 from opsctl.guard.outcome import Action, FinishedAttempt
@@ -67,7 +67,7 @@ class Supervisor:
     deadline: DeadlineFile = field(init=False)
     stragglers: Stragglers = field(init=False)
     escalation: Escalation = field(init=False)
-    hooks: Hooks = field(init=False)
+    hooks: TrainHooks = field(init=False)
     checkpoint_hook: CheckpointHook = field(init=False)
     body: Body | None = None
     """The body, once it has been started."""
@@ -89,7 +89,7 @@ class Supervisor:
             clock=self.clock,
         )
         self.escalation = Escalation(self.clock)
-        self.hooks = Hooks(run=self.run, journal=self.chain.journal, runner=self.runner)
+        self.hooks = TrainHooks(run=self.run, journal=self.chain.journal, runner=self.runner)
         self.checkpoint_hook = CheckpointHook(self.hooks, self.attempt.name, self.clock)
         self.stragglers = Stragglers(
             first_exit=self.run.attempt_logs(self.attempt.name) / "first-exit",

@@ -11,7 +11,7 @@ from typing import Any
 from opsctl.errors import ConfigError, InputError, OpsctlError, SchedulerError, Unreachable
 from opsctl.guard.apply_switches import apply_switches
 from opsctl.guard.finalize import finalize_ended, find_vanished, load_past_jobs
-from opsctl.guard.hooks import Hooks
+from opsctl.guard.hooks import TrainHooks
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.train_arrays import TrainArrays, excluded_until, take_snapshot
 from opsctl.model import Job
@@ -104,7 +104,7 @@ def reconcile(
         done += carry_out(chain, request, nodes=_nodes(fields))
     done += readmit_nodes(chain, fields)
     if runner:
-        Hooks(run=chain.run, journal=chain.journal, runner=runner).after_attempts(finalized)
+        TrainHooks(run=chain.run, journal=chain.journal, runner=runner).after_attempts(finalized)
     return done
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from opsctl.errors import OpsctlError
 from opsctl.guard.finalize import finalize
-from opsctl.guard.hooks import CheckpointHook, Hooks
+from opsctl.guard.hooks import CheckpointHook, TrainHooks
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.monitor.reconcile import reconcile
 from opsctl.state.journal import EventKind, Journal
@@ -16,12 +16,12 @@ from opsctl.trainer.contract import TrainerStop
 from tests.support.finalized_trains import QueuedTrain
 
 
-def set_hooks(train: QueuedTrain, **hooks: str | float) -> Hooks:
+def set_hooks(train: QueuedTrain, **hooks: str | float) -> TrainHooks:
     """Write the [hooks] table. The journal's clock is real: the lease of a fake clock would never grow stale."""
     lines = [f"{key} = {value!r}" for key, value in hooks.items()]
     text = train.run.config.read_text().partition("[hooks]")[0]
     train.run.config.write_text("\n".join([text, "[hooks]", *lines]) + "\n")
-    return Hooks(run=train.run, journal=Journal(train.run, SystemClock()), runner=SystemRunner())
+    return TrainHooks(run=train.run, journal=Journal(train.run, SystemClock()), runner=SystemRunner())
 
 
 def read_lines(path: Path) -> list[str]:
