@@ -33,9 +33,11 @@ class EventKind(StrEnum):
     SUBMIT_REFUSED = "submit-refused"
     ARRAY_LOST = "array-lost"
     ATTEMPT_STARTED = "attempt-started"
+    STOP_STEP = "stop-step"
     DIAGNOSED = "diagnosed"
     QUARANTINED = "quarantined"
     ATTEMPT_FINALIZED = "attempt-finalized"
+    HOOK = "hook"
     HELD = "held"
     RELEASED = "released"
     CANCELLING = "cancelling"
@@ -56,11 +58,13 @@ FIELDS: dict[EventKind, frozenset[str]] = {
     EventKind.SUBMIT_REFUSED: frozenset({"nonce", "why"}),
     EventKind.ARRAY_LOST: frozenset({"array"}),
     EventKind.ATTEMPT_STARTED: frozenset({"attempt", "nodes"}),
+    EventKind.STOP_STEP: frozenset({"attempt", "step", "why"}),
     EventKind.DIAGNOSED: frozenset(
         {"attempt", "class", "cause", "says", "node", "rank", "suspects", "evidence", "also", "advice"}
     ),
     EventKind.QUARANTINED: frozenset({"attempt", "nodes", "until", "excluded", "why", "done"}),
     EventKind.ATTEMPT_FINALIZED: frozenset({"attempt", "outcome", "action", "why"}),
+    EventKind.HOOK: frozenset({"hook", "attempt", "subject"}),
     EventKind.HELD: frozenset({"jobs", "why"}),
     EventKind.RELEASED: frozenset({"jobs"}),
     EventKind.CANCELLING: frozenset({"job", "why"}),

@@ -84,6 +84,9 @@ class Queue:
         self.call("cancel")
         self.rows = [row for row in self.rows if row.array != job or (queued_only and not row.state.is_waiting)]
 
+    def signal(self, job: str, name: str) -> None:
+        self.call(f"signal {name}")
+
     def exclude(self, job: str, nodes: str) -> None:
         self.call("exclude")
         self.excludes[job] = nodes

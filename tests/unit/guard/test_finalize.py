@@ -142,8 +142,8 @@ def test_third_short_crash_holds_queued_tasks(train: QueuedTrain) -> None:
     assert all(job.is_held for job in train.queue.waiting)
     held = [event for event in train.chain.journal.events() if event.kind is EventKind.HELD]
     assert [event.data["why"] for event in held] == [
-        "the body exited with 1; 3 attempts in a row under 20 min without a new checkpoint: "
-        "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
+        "the body exited with 1; 3 attempts in a row under 20 min without progress: "
+        "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed; before a release, find and remove the cause (opsctl why)"
     ]
 
 
