@@ -38,6 +38,8 @@ class Iteration:
     skipped: int | None = None
     nans: int | None = None
     samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    """As logged: of one GPU, or of all."""
     tflops: float | None = None
 
 
