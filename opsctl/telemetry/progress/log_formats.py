@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from opsctl.telemetry.progress.iteration_lines import Iteration
+from opsctl.telemetry.progress.iteration import Iteration
 
 FORMATS_FILE = "log_formats.toml"
 MAX_SEGMENT_CHARS = 4096
@@ -47,8 +47,8 @@ Values = dict[str, float]
 """Values by the fields of Iteration."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFormat:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LineFormat:
     """One row of log_formats.toml, which explains the fields."""
 
     name: str
@@ -146,18 +146,18 @@ def to_iteration(values: Values) -> Iteration | None:
 
 
 @cache
-def load_formats() -> tuple[LogFormat, ...]:
+def load_formats() -> tuple[LineFormat, ...]:
     """Return the formats in the order of log_formats.toml."""
     text = files("opsctl.telemetry.progress").joinpath(FORMATS_FILE).read_text(encoding="utf-8")
     return tuple(_parse(fields) for fields in tomllib.loads(text)["format"])
 
 
-def _parse(row: Mapping[str, object]) -> LogFormat:
+def _parse(row: Mapping[str, object]) -> LineFormat:
     values = row.get("values", {})
-    assert isinstance(values, dict)  # noqa: S101 (log_formats.toml is ours, and read in every test)
+    assert isinstance(values, dict)
     has_suffixes = bool(row.get("suffixes"))
     scanner, ranks = _compile_scanner(values, has_suffixes=has_suffixes)
-    return LogFormat(
+    return LineFormat(
         name=str(row["name"]),
         words=tuple(row["words"]),  # type: ignore[arg-type]  # as above
         step=_compile(row.get("step")),

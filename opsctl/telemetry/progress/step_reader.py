@@ -1,6 +1,6 @@
 """Read the steps of any trainer from the lines of its log, in order. Pure: no files, no clock.
 
-The formats of a log are learnt from its first lines. Values on lines of their own belong to the step in the line before.
+The formats of a log are learnt from its first lines. Values on lines of their own belong to the step before them.
 """
 
 from __future__ import annotations
@@ -8,16 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
 
-from opsctl.telemetry.progress.iteration_lines import Iteration
-from opsctl.telemetry.progress.log_events import GATE, ProgressEvent, ProgressEventKind, parse_event
-from opsctl.telemetry.progress.log_formats import MAX_SEGMENT_CHARS, LogFormat, Values, load_formats, to_iteration
+from opsctl.telemetry.progress.csv_lines import CsvLines
+from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.telemetry.progress.log_events import WORDS, ProgressEvent, ProgressEventKind, parse_event
+from opsctl.telemetry.progress.log_formats import MAX_SEGMENT_CHARS, LineFormat, Values, load_formats, to_iteration
 
 LEARNT_LINES = 50
 """Step lines after which only the formats that occurred are tried."""
 MAX_UNKNOWN_LINES = 20_000
 """Candidate lines without a step after which all formats are tried again."""
+MAX_OTHER_LINES = 500
+"""Step lines of other ranks after which the rank that was followed is given up."""
 MAX_SEGMENTS = 5000
 """States of a progress bar in one line; only the last ones are read."""
 
@@ -29,40 +32,74 @@ _PREFIX = re.compile(r"(?:\[(?:[\w.-]{1,80}:\d{1,9}|default\d{1,6}|rank\d{1,6}|\
 class LineFacts:
     """What one line states: values by the fields of Iteration, and events."""
 
-    values: Values
+    values: Values = field(default_factory=dict)
     events: tuple[ProgressEvent, ...] = ()
     iterations: tuple[Iteration, ...] = ()
-    """The steps that the line completes."""
+    """The steps that the line shows to be complete."""
+
+
+NOTHING = LineFacts()
+
+
+@cache
+def _find_words(formats: tuple[LineFormat, ...]) -> tuple[bytes, ...]:
+    """Return texts of which every line with a step or an event holds one; none holds another."""
+    words = {*WORDS}.union(*(line_format.words for line_format in formats))
+    return tuple(word.encode() for word in words if not any(other in word for other in words - {word}))
 
 
 @dataclass(slots=True)
 class StepReader:
     """Reads lines in the order of the log. Feed every line, then call `rest` once."""
 
-    formats: Sequence[LogFormat] = field(default_factory=load_formats)
+    formats: Sequence[LineFormat] = field(default_factory=load_formats)
     total: int | None = None
     """The announced number of steps: a progress bar of another length is no training."""
+    writer: str | None = None
+    """The prefix of the rank whose steps count. Every rank may log every step."""
+    has_matched: bool = False
+    """Whether any line had a step."""
+    _words: tuple[bytes, ...] = field(init=False)
     _current: Values = field(default_factory=dict)
-    _known: list[LogFormat] = field(default_factory=list)
+    _known: tuple[LineFormat, ...] = ()
+    _csv: CsvLines = field(default_factory=CsvLines)
     _matched: int = 0
     _unknown: int = 0
+    _others: int = 0
+
+    def __post_init__(self) -> None:
+        self.formats = tuple(self.formats)
+        self._words = _find_words(self.formats)
+
+    @property
+    def known(self) -> tuple[LineFormat, ...]:
+        """The formats that occurred."""
+        return self._known
 
     def read(self, line: bytes) -> LineFacts:
         """Return what a line states, and the steps that this line shows to be complete."""
+        if not self._csv.columns and not self._has_word(line):
+            return NOTHING
         values: Values = {}
         events, iterations = [], []
-        for segment in split_segments(line):
-            if event := parse_event(segment) if GATE.search(segment) else None:
+        for prefix, segment in split_segments(line):
+            if event := parse_event(segment):
                 events.append(event)
                 if event.kind is ProgressEventKind.ANNOUNCED:
                     self.total = event.total
             stated = self._parse(segment)
-            if stated is None:
+            if stated is None or not self._is_followed(prefix):
                 continue
             values |= stated
             if completed := self._take(stated):
                 iterations.append(completed)
         return LineFacts(values=values, events=tuple(events), iterations=tuple(iterations))
+
+    def _has_word(self, line: bytes) -> bool:
+        for word in self._words:  # noqa: SIM110 (a loop takes half the time of any())
+            if word in line:
+                return True
+        return False
 
     def rest(self) -> Iteration | None:
         """Return the last step, and forget it."""
@@ -80,12 +117,13 @@ class StepReader:
         return to_iteration(completed)
 
     def _parse(self, text: str) -> Values | None:
-        formats = self._known if self._matched >= LEARNT_LINES else self.formats
-        for log_format in formats:
-            values = log_format.parse(text)
+        if (row := self._csv.parse(text)) is not None:
+            return row
+        for line_format in self._known if self._matched >= LEARNT_LINES else self.formats:
+            values = line_format.parse(text)
             if values is None or self._is_other_bar(values):
                 continue
-            self._learn(log_format)
+            self._learn(line_format)
             return values
         self._forget()
         return None
@@ -93,30 +131,57 @@ class StepReader:
     def _is_other_bar(self, values: Values) -> bool:
         return self.total is not None and values.get("last", self.total) != self.total
 
-    def _learn(self, log_format: LogFormat) -> None:
+    def _is_followed(self, prefix: str) -> bool:
+        """Whether the steps of this rank count: those of the first rank that logs steps, until it falls silent."""
+        if self.writer is None or prefix == self.writer:
+            self.writer, self._others = prefix, 0
+            return True
+        self._others += 1
+        if self._others > MAX_OTHER_LINES:
+            self.writer, self._others = prefix, 0
+            return True
+        return False
+
+    def _learn(self, line_format: LineFormat) -> None:
+        self.has_matched = True
         self._matched += 1
         self._unknown = 0
-        if log_format not in self._known:
-            self._known = [known for known in self.formats if known in self._known or known is log_format]
+        if line_format not in self._known:
+            self._known = tuple(known for known in self.formats if known in self._known or known is line_format)
 
     def _forget(self) -> None:
         if self._matched >= LEARNT_LINES:
             self._unknown += 1
             if self._unknown > MAX_UNKNOWN_LINES:
-                self._matched, self._unknown, self._known = 0, 0, []
+                self._matched, self._unknown, self._known = 0, 0, ()
 
 
-def split_segments(line: bytes) -> Iterator[str]:
-    """Yield the states of a line with carriage returns, without prefix and colours, each cut to a bound."""
-    parts = line.split(b"\r")[-MAX_SEGMENTS:] if b"\r" in line else [line]
-    for part in parts:
+def split_segments(line: bytes) -> Iterator[tuple[str, str]]:
+    """Yield prefix and text of the states of a line with carriage returns, without colours, cut to a bound."""
+    prefix = ""
+    for part in line.split(b"\r")[-MAX_SEGMENTS:] if b"\r" in line else [line]:
         if not part or part.isspace():
             continue
         text = part[: MAX_SEGMENT_CHARS * 4].decode(errors="replace")[:MAX_SEGMENT_CHARS]
         if "\x1b" in text:
             text = _COLOUR.sub("", text)
-        while match := _PREFIX.match(text):
-            text = text[match.end() :]
-        yield text
+        begin = 0
+        while match := _PREFIX.match(text, begin):
+            begin = match.end()
+        prefix = text[:begin] or prefix
+        yield prefix, text[begin:]
 
 
+def iterate_steps(data: bytes, begin: int, reader: StepReader | None = None) -> Iterator[tuple[int, Iteration]]:
+    """Yield the steps in the lines of `data`, which begins at `begin`, with the offsets of their lines."""
+    reader = reader or StepReader()
+    at = offset = begin
+    for line in data.split(b"\n"):
+        facts = reader.read(line)
+        for iteration in facts.iterations:
+            yield at, iteration
+        if facts.values.get("step") is not None:
+            at = offset
+        offset += len(line) + 1
+    if (last := reader.rest()) is not None:
+        yield at, last

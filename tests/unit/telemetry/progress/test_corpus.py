@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from opsctl.telemetry.progress.log_events import GATE, ProgressEvent, load_event_patterns
-from opsctl.telemetry.progress.log_formats import load_formats
-from opsctl.telemetry.progress.step_reader import LineFacts, StepReader, split_segments
+from opsctl.telemetry.progress.log_events import WORDS, ProgressEvent, load_event_patterns
+from opsctl.telemetry.progress.step_reader import LineFacts, StepReader
 
 CORPUS = Path("tests/corpus/progress")
 VALUES = {
@@ -51,7 +49,7 @@ def is_equal(stated: object, expected: object) -> bool:
 
 
 def stated_values(facts: LineFacts) -> dict[str, object]:
-    """Return the values of a line in the keys of the corpus. A step of an event counts where no step line states one."""
+    """Return the values of a line in the keys of the corpus. Events state steps too."""
     values: dict[str, object] = {key: facts.values.get(name) for key, name in VALUES.items()}
     for event in facts.events:
         for key, value in (("step", event.step), ("total_steps", event.total)):
@@ -112,8 +110,34 @@ def share(half: str, what: str) -> float:
     return total[f"{what} right"] / every
 
 
-if __name__ == "__main__":
+TEST_HALF_FLOORS = {"line": 0.85, "value": 0.85, "event": 0.7}
+
+
+def test_tuning_half_is_read() -> None:
+    assert {what: share("tuning", what) for what in TEST_HALF_FLOORS} == {"line": 1.0, "value": 1.0, "event": 1.0}
+
+
+def test_test_half_is_read() -> None:
+    low = {what: share("test", what) for what, floor in TEST_HALF_FLOORS.items() if share("test", what) < floor}
+    assert low == {}
+
+
+def test_words_of_events_suffice() -> None:
+    """Every line that an event pattern matches holds a word; and the patterns match something in the corpus."""
+    lines = [line for record in load_records("tuning") for line in record["lines"]]
+    matched = [line for line in lines if any(row.pattern.search(line) for row in load_event_patterns())]
+    assert len(matched) > 30
+    assert [line for line in matched if not any(word in line for word in WORDS)] == []
+
+
+def summarize() -> str:
+    """Return the shares of both halves, and the counts by trainer."""
+    lines = []
     for half in ("tuning", "test"):
-        print(half, {what: round(share(half, what), 4) for what in ("line", "value", "event")})
-        for trainer, result in evaluate(half).items():
-            print(f"  {trainer:20}", dict(sorted(result.items())))
+        lines.append(f"{half}: " + ", ".join(f"{what} {share(half, what):.1%}" for what in TEST_HALF_FLOORS))
+        lines += [f"  {trainer:20} {dict(sorted(result.items()))}" for trainer, result in evaluate(half).items()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(summarize() + "\n")
