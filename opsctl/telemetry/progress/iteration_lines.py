@@ -51,13 +51,13 @@ def _tail(handle: int, count: int) -> list[tuple[int, Iteration]]:
         window *= WINDOW_GROWTH
 
 
-def read_window(handle: int, begin: int, end: int) -> bytes:
-    """Return the complete lines in a part of a file, with their offsets unchanged: an incomplete line is blank.
+def read_window(handle: int, begin: int, end: int, *, is_whole: bool = False) -> bytes:
+    """Return the complete lines in a part of a file, with their offsets unchanged: an incomplete first line is blank.
 
-    Carriage returns end lines too. A last line without a line end counts.
+    Carriage returns end lines too. A last line without a line end counts. With `is_whole`, a line begins at `begin`.
     """
     data = _pread(handle, begin, end).replace(b"\r", b"\n")
-    first = data.find(b"\n") if begin else 0
+    first = data.find(b"\n") if begin and not is_whole else 0
     return b" " * first + data[first:] if first > 0 else data
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from opsctl.settings.bounded_pattern import BoundedPattern, compile_bounded
 from opsctl.telemetry.progress.iteration import Iteration
 
 FORMATS_FILE = "log_formats.toml"
@@ -64,24 +65,36 @@ class LineFormat:
     """For each group of the scanner its field and the rank of the name: the lowest rank counts."""
     has_suffixes: bool
     source: str
+    pattern: BoundedPattern | None = None
+    """The pattern of TRAIN.toml, instead of everything above."""
 
     def parse(self, text: str) -> Values | None:
         """Return the values of a line without prefix, colours and carriage returns; None for any other line."""
+        if self.pattern is not None:
+            return self._parse_pattern(self.pattern, text)
         if not any(word in text for word in self.words):
             return None
         head = self.step.search(text) if self.step else None
         if head is None and not (self.more and self.more.search(text)):
             return None
-        if self.without and self.without.search(text):
+        if self._is_no_training(text, head):
             return None
         values: Values = {}
-        if head is not None:
-            if self.labels and not self._is_training_bar(text, head):
-                return None
-            for field, number in head.groupdict().items():
-                if number is not None and field in FIELDS:
-                    self._store(values, field, number)
+        for field, number in (head.groupdict() if head else {}).items():
+            if number is not None and field in FIELDS:
+                self._store(values, field, number)
         return self._scan(text, values, is_step=head is not None)
+
+    def _is_no_training(self, text: str, head: re.Match[str] | None) -> bool:
+        if self.without and self.without.search(text):
+            return True
+        return bool(self.labels and head) and not self._is_training_bar(text, head)
+
+    def _parse_pattern(self, pattern: BoundedPattern, text: str) -> Values | None:
+        values: Values = {}
+        for field, number in (pattern.search(text) or {}).items():
+            self._store(values, field, number)
+        return values if "step" in values else None
 
     def _scan(self, text: str, values: Values, *, is_step: bool) -> Values | None:
         fields = set(values)
@@ -103,10 +116,10 @@ class LineFormat:
     def _has_needed(self, fields: Iterable[str], values: Values) -> bool:
         return bool(self.needs & set(fields)) or ("total" in self.needs and "last" in values)
 
-    def _is_training_bar(self, text: str, head: re.Match[str]) -> bool:
+    def _is_training_bar(self, text: str, head: re.Match[str] | None) -> bool:
         """Whether a progress bar shows training. The bar of an evaluation is nested: the cursor goes up behind it."""
-        label = head["label"]
-        if self.labels is None or not self.labels.search(label):
+        label = head["label"] if head else ""
+        if head is None or self.labels is None or not self.labels.search(label):
             return False
         return bool(label.strip(" :\t")) or "\x1b[A" not in text[head.end() :]
 
@@ -143,6 +156,28 @@ def to_iteration(values: Values) -> Iteration | None:
     if not math.isfinite(values.get("step", math.nan)):
         return None
     return Iteration(**values)  # type: ignore[arg-type]  # WHOLE and FIELDS give each value its type
+
+
+@cache
+def formats_for(pattern: str) -> tuple[LineFormat, ...]:
+    """Return the formats of a train: the pattern of its TRAIN.toml alone, or every known format."""
+    if not pattern:
+        return load_formats()
+    custom = LineFormat(
+        name="the pattern of TRAIN.toml",
+        words=(),
+        step=None,
+        more=None,
+        without=None,
+        labels=None,
+        needs=frozenset(),
+        scanner=None,
+        ranks={},
+        has_suffixes=False,
+        source="TRAIN.toml",
+        pattern=compile_bounded(pattern),
+    )
+    return (custom,)
 
 
 @cache
