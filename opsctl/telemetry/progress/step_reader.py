@@ -62,8 +62,8 @@ class StepReader:
     """The announced number of steps: a progress bar of another length is no training."""
     writer: str | None = None
     """The prefix of the rank whose steps count. Every rank may log every step."""
-    has_matched: bool = False
-    """Whether any line had a step."""
+    skipped_lines: int = 0
+    """Step lines of other ranks."""
     _words: tuple[bytes, ...] = field(init=False)
     _current: Values = field(default_factory=dict)
     _known: tuple[LineFormat, ...] = ()
@@ -142,13 +142,13 @@ class StepReader:
             self.writer, self._others = prefix, 0
             return True
         self._others += 1
+        self.skipped_lines += 1
         if self._others > MAX_OTHER_LINES:
             self.writer, self._others = prefix, 0
             return True
         return False
 
     def _learn(self, line_format: LineFormat) -> None:
-        self.has_matched = True
         self._matched += 1
         self._unknown = 0
         if line_format not in self._known:

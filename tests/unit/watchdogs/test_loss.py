@@ -125,7 +125,23 @@ def test_a_log_that_is_gone_for_one_look_is_not_read_again(stage: Stage) -> None
 
 
 def test_a_log_that_is_not_there_yet_is_no_alarm(stage: Stage) -> None:
-    assert stage.look("loss").summary == "gpt: no loss yet"
+    finding = stage.look("loss")
+    assert (finding.level, finding.summary) == (Level.OK, "gpt: no loss: nothing logged yet")
+
+
+def test_log_without_a_loss_is_unknown(stage: Stage) -> None:
+    stage.say("a trainer that logs nothing known")
+    finding = stage.look("loss")
+    assert (finding.level, finding.summary) == (Level.UNKNOWN, "gpt: no loss in the log")
+
+
+def test_loss_of_another_trainer_is_watched(stage: Stage) -> None:
+    stage.say(
+        *(f"{{'loss': '{2 + n % 3 / 100:.4f}', 'learning_rate': '1e-05', 'global_step': '{n}'}}" for n in range(1, 60))
+    )
+    assert stage.look("loss").level is Level.OK
+    stage.say("{'loss': 'nan', 'global_step': '61'}")
+    assert stage.look("loss").level is Level.CRITICAL
 
 
 def test_each_line_is_read_once(stage: Stage) -> None:

@@ -107,7 +107,25 @@ def test_on_other_nodes_it_begins_anew(stage: Stage) -> None:
     assert stage.look("throughput").summary == "gpt: too few steps to judge"
 
 
-@pytest.mark.parametrize("count", [0, 5, 29])
+def test_log_without_steps_is_unknown(stage: Stage) -> None:
+    stage.say("a trainer that logs nothing known")
+    finding = stage.look("throughput")
+    assert (finding.level, finding.summary) == (Level.UNKNOWN, "gpt: no step times in the log")
+
+
+def test_nothing_logged_is_no_alarm(stage: Stage) -> None:
+    finding = stage.look("throughput")
+    assert (finding.level, finding.summary) == (Level.OK, "gpt: no step times: nothing logged yet")
+
+
+def test_speed_of_another_trainer_is_watched(stage: Stage) -> None:
+    stage.say(*(f"step: {n:2}  loss:  2.5  memory: 1GiB(1%)  tps: 7,250" for n in range(1, 100)))
+    assert stage.look("throughput").level is Level.OK
+    stage.say(*(f"step: {n:2}  loss:  2.5  memory: 1GiB(1%)  tps: 3,250" for n in range(100, 115)))
+    assert stage.look("throughput").level is Level.CRITICAL
+
+
+@pytest.mark.parametrize("count", [1, 5, 29])
 def test_a_few_steps_say_nothing(stage: Stage, count: int) -> None:
     say(stage, 1, count, 149)
     assert stage.look("throughput").summary == "gpt: too few steps to judge"
