@@ -10,6 +10,7 @@ from opsctl.guard.stop_request import read_stop_request
 from opsctl.model import Job, JobState
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration
+from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
 
 LIMIT_TOLERANCE_S = 60.0
@@ -41,7 +42,7 @@ def _find_end(attempt: Attempt, stop: StopReason | None, job: Job | None) -> dat
 
 
 def _is_last_step(run: RunDir) -> bool:
-    line = last_iteration(run.main_log)
+    line = last_iteration(run.main_log, read_step_pattern(run))
     return line is not None and line.last is not None and line.step >= line.last
 
 

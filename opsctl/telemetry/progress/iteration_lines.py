@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 from opsctl.errors import OpsctlError
 from opsctl.telemetry.progress.iteration import Iteration, parse
-from opsctl.telemetry.progress.step_reader import iterate_steps
+from opsctl.telemetry.progress.log_formats import formats_for
+from opsctl.telemetry.progress.step_reader import StepReader, iterate_steps
 
 __all__ = ["Iteration", "last_iteration", "parse", "read_window", "recent_iterations", "sampled", "tail"]
 
@@ -21,34 +23,41 @@ FIRST_WINDOW_BYTES = 1 << 16
 WINDOW_GROWTH = 4
 
 
-def last_iteration(log: Path) -> Iteration | None:
+def last_iteration(log: Path, pattern: str = "") -> Iteration | None:
     """Return the newest iteration of a log of any size; None if its end has none, or the log cannot be read."""
-    return next(iter(recent_iterations(log, 1)), None)
+    return next(iter(recent_iterations(log, 1, pattern)), None)
 
 
-def recent_iterations(log: Path, count: int) -> list[Iteration]:
+def recent_iterations(log: Path, count: int, pattern: str = "") -> list[Iteration]:
     """Return the newest iterations of a log of any size, oldest first."""
-    return [iteration for _, iteration in tail(log, count)]
+    return [iteration for _, iteration in tail(log, count, pattern)]
 
 
-def tail(log: Path, count: int) -> list[tuple[int, Iteration]]:
-    """Return the newest steps with the offset of their lines, oldest first; fewer if lines are far apart."""
+def tail(log: Path, count: int, pattern: str = "") -> list[tuple[int, Iteration]]:
+    """Return the newest steps with the offset of their lines, oldest first; fewer if lines are far apart.
+
+    `pattern` is that of TRAIN.toml.
+    """
     try:
         with log.open("rb", buffering=0) as file:
-            return _tail(file.fileno(), count)
+            return _tail(file.fileno(), count, pattern)
     except (OSError, OpsctlError):
         return []
 
 
-def _tail(handle: int, count: int) -> list[tuple[int, Iteration]]:
+def _tail(handle: int, count: int, pattern: str) -> list[tuple[int, Iteration]]:
     """Read windows of growing size from the end, until there are enough steps or a bound is reached."""
     size, window = os.fstat(handle).st_size, FIRST_WINDOW_BYTES
     while True:
         begin = max(0, size - window)
-        steps = list(iterate_steps(read_window(handle, begin, size), begin))[-count:]
+        steps = list(_iterate(read_window(handle, begin, size), begin, pattern))[-count:]
         if len(steps) == count or not begin or window >= (MAX_READ_BYTES if steps else MAX_SEARCHED_BYTES):
             return steps
         window *= WINDOW_GROWTH
+
+
+def _iterate(data: bytes, begin: int, pattern: str) -> Iterator[tuple[int, Iteration]]:
+    return iterate_steps(data, begin, StepReader(formats_for(pattern)))
 
 
 def read_window(handle: int, begin: int, end: int, *, is_whole: bool = False) -> bytes:
@@ -69,7 +78,7 @@ def _pread(handle: int, begin: int, end: int) -> bytes:
     return b"".join(parts)
 
 
-def sampled(log: Path, places: int = 32) -> list[Iteration]:
+def sampled(log: Path, places: int = 32, pattern: str = "") -> list[Iteration]:
     """Return steps at even distances over a log of any size, in order: up to two at every place."""
     iterations: list[Iteration] = []
     try:
@@ -77,13 +86,14 @@ def sampled(log: Path, places: int = 32) -> list[Iteration]:
             size = os.fstat(file.fileno()).st_size
             for place in range(places):
                 begin = size * place // places
-                iterations += _parse_sample(read_window(file.fileno(), begin, min(size, begin + SAMPLE_BYTES)))
+                sample = read_window(file.fileno(), begin, min(size, begin + SAMPLE_BYTES))
+                iterations += _parse_sample(sample, pattern)
     except OSError:
         pass
     return iterations
 
 
-def _parse_sample(data: bytes) -> list[Iteration]:
+def _parse_sample(data: bytes, pattern: str) -> list[Iteration]:
     """Return the first two steps in complete lines; the last line may be incomplete."""
     complete = data[: data.rfind(b"\n") + 1]
-    return [iteration for _, iteration in islice(iterate_steps(complete, 0), 2)]
+    return [iteration for _, iteration in islice(_iterate(complete, 0, pattern), 2)]

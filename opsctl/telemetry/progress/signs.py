@@ -160,7 +160,7 @@ def _read_part(data: bytes, pattern: str) -> LogSigns:
     newest: deque[Iteration] = deque(maxlen=MEDIAN_STEPS)
     first: Iteration | None = None
     highest: int | None = None
-    for line in data.split(b"\n"):
+    for _, line in reader.find_lines(data):
         facts = reader.read(line)
         events += facts.events
         for step in facts.iterations:

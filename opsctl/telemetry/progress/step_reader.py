@@ -24,6 +24,9 @@ MAX_OTHER_LINES = 500
 MAX_SEGMENTS = 5000
 """States of a progress bar in one line; only the last ones are read."""
 
+TABLE_WORDS = (b"step,", b",step", b"iteration,", b",iteration")
+"""A text with a table holds one of them. The rows of a table hold no words."""
+
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,16}m")
 _PREFIX = re.compile(r"(?:\[(?:[\w.-]{1,80}:\d{1,9}|default\d{1,6}|rank\d{1,6}|\d{1,6})\]:\s?|\d{1,6}:\s(?=\S))")
 
@@ -106,6 +109,20 @@ class StepReader:
                 return True
         return not self._words
 
+    def find_lines(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield offset and text of the lines that may state something. Reads a noisy log fast."""
+        if not self._words or self._csv.columns or any(word in data for word in TABLE_WORDS):
+            yield from _all_lines(data)
+            return
+        hits = {word: at for word in self._words if (at := data.find(word)) >= 0}
+        while hits:
+            at = min(hits.values())
+            begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+            end = len(data) if end < 0 else end
+            yield begin, data[begin:end]
+            hits = {word: at if at >= end else data.find(word, end) for word, at in hits.items()}
+            hits = {word: at for word, at in hits.items() if at >= 0}
+
     def rest(self) -> Iteration | None:
         """Return the last step, and forget it."""
         current, self._current = self._current, {}
@@ -177,16 +194,22 @@ def split_segments(line: bytes) -> Iterator[tuple[str, str]]:
         yield prefix, text[begin:]
 
 
+def _all_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    for line in data.split(b"\n"):
+        yield offset, line
+        offset += len(line) + 1
+
+
 def iterate_steps(data: bytes, begin: int, reader: StepReader | None = None) -> Iterator[tuple[int, Iteration]]:
     """Yield the steps in the lines of `data`, which begins at `begin`, with the offsets of their lines."""
     reader = reader or StepReader()
-    at = offset = begin
-    for line in data.split(b"\n"):
+    at = begin
+    for offset, line in reader.find_lines(data):
         facts = reader.read(line)
         for iteration in facts.iterations:
             yield at, iteration
         if facts.values.get("step") is not None:
-            at = offset
-        offset += len(line) + 1
+            at = begin + offset
     if (last := reader.rest()) is not None:
         yield at, last
