@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 from opsctl.errors import InputError
@@ -79,7 +79,8 @@ def report_train(
 
 def _has_step_times(summary: LogSummary) -> bool:
     """Whether the log shows how long any step took."""
-    return any(0 < step_s < math.inf for part in summary.parts for step_s in part.step_seconds)
+    seconds = chain.from_iterable(part.step_seconds for part in summary.parts)
+    return any(0 < step_s < math.inf for step_s in seconds)
 
 
 def _note_silence(report: Report) -> Iterator[str]:
