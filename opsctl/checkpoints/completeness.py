@@ -23,6 +23,10 @@ ZIP_END_BYTES = 22 + 1024
 """The end record of a ZIP archive, with a short comment."""
 MAX_SAFETENSORS_HEADER_BYTES = 4 << 20
 
+ARCHIVE_ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+MAX_ARCHIVES = 16
+"""Archives in a directory of unknown layout whose ends are looked at."""
+
 _SHARD = re.compile(r"(.+)-(\d{1,6})-of-(\d{1,6})(\.\w+)")
 
 
@@ -121,15 +125,21 @@ def _judge_directory(path: Path, layout: CheckpointLayout) -> tuple[Completeness
     if missing := _missing_shard(path, names) or _missing_rank(names, layout.ranks):
         return Completeness.PARTIAL, f"{missing} is missing"
     if layout.evidence == "none" or not layout.needs:
-        return _judge_unknown_directory(names)
+        return _judge_unknown_directory(path, names)
     return Completeness.COMPLETE, "every file of its layout exists"
 
 
-def _judge_unknown_directory(names: set[str]) -> tuple[Completeness, str]:
+def _judge_unknown_directory(path: Path, names: set[str]) -> tuple[Completeness, str]:
+    """Judge a directory by what any layout needs: files, and archives that are not cut off."""
     if ".metadata" in names:
         return Completeness.COMPLETE, ".metadata exists"
     if not names:
         return Completeness.PARTIAL, "the directory is empty"
+    archives = [name for name in sorted(names) if name.endswith(ARCHIVE_ENDINGS)]
+    for name in archives[:MAX_ARCHIVES]:
+        completeness, reason = _judge_file(path / name)
+        if completeness is Completeness.PARTIAL:
+            return completeness, f"{name}: {reason}"
     return Completeness.UNKNOWN, "its layout is unknown"
 
 

@@ -29,6 +29,7 @@ class CheckpointLayout:
     kind: str
     source: str
     known_by: tuple[str, ...] = ()
+    known_beside: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     needs_beside: tuple[str, ...] = ()
     forbids: tuple[str, ...] = ()
@@ -37,6 +38,11 @@ class CheckpointLayout:
     newest: NewestFile | None = None
     partial: bool = False
     evidence: str = ""
+
+    @property
+    def needs_evidence(self) -> bool:
+        """Whether the name alone does not show the layout."""
+        return bool(self.known_by or self.known_beside)
 
     def parse_name(self, name: str, *, is_directory: bool) -> re.Match[str] | None:
         """Return the match of an entry's name, None if the layout does not fit."""

@@ -194,7 +194,7 @@ def _step_digits(entry: os.DirEntry[str], *, is_directory: bool) -> str | None:
     """
     matches = [(layout, layout.parse_name(entry.name, is_directory=is_directory)) for layout in load_layouts()]
     fitting = [(layout, match) for layout, match in matches if match]
-    by_name = next((match for layout, match in fitting if not layout.known_by), None)
+    by_name = next((match for layout, match in fitting if not layout.needs_evidence), None)
     by_files = next(
         (match for layout, match in fitting if by_name is None and _is_known(Path(entry.path), layout)), None
     )
@@ -203,8 +203,10 @@ def _step_digits(entry: os.DirEntry[str], *, is_directory: bool) -> str | None:
 
 
 def _is_known(path: Path, layout: CheckpointLayout) -> bool:
+    places = [(path, pattern) for pattern in layout.known_by]
+    places += [(path.parent, pattern) for pattern in layout.known_beside]
     try:
-        return any(next(path.glob(pattern), None) is not None for pattern in layout.known_by)
+        return any(next(directory.glob(pattern), None) is not None for directory, pattern in places)
     except OSError:
         return False
 
@@ -253,7 +255,7 @@ def _layout_of(candidate: _Candidate) -> tuple[CheckpointLayout | None, int | No
     """Return the layout that the files show, and the step by this layout: not every number in a name is a step."""
     for layout in load_layouts():
         match = layout.parse_name(candidate.path.name, is_directory=candidate.is_directory)
-        if match and (not layout.known_by or _is_known(candidate.path, layout)):
+        if match and (not layout.needs_evidence or _is_known(candidate.path, layout)):
             return layout, candidate.step if match.groupdict().get("step") else None
     return None, candidate.step
 

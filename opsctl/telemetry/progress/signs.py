@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
+from opsctl.checkpoints.discovery import Save, find_saves
 from opsctl.checkpoints.save_directories import SaveDirectory, TrainCommand, find_save_directories
-from opsctl.checkpoints.scan import CheckpointScan, FoundCheckpoint, scan_directories
+from opsctl.checkpoints.scan import CheckpointScan, FoundCheckpoint, list_found, scan_directories
 from opsctl.settings.loader import TrainSettings
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.eta import median_step_s
@@ -32,6 +33,8 @@ MAX_HEAD_BYTES = 1 << 20
 """Read from the beginning of the attempt's part of the log."""
 MAX_LOGGED_PATHS = 8
 MEDIAN_STEPS = 50
+MAX_LISTED_SAVES = 64
+"""Checkpoints of a directory that are looked at, the newest."""
 
 
 class SignKind(StrEnum):
@@ -251,3 +254,23 @@ def _written(log: Path) -> float | None:
         return log.stat().st_mtime
     except OSError:
         return None
+
+
+def find_train_saves(run: RunDir, settings: TrainSettings) -> list[Save]:
+    """Return the checkpoints of a train, the oldest first: complete ones, and those that nothing shows to be partial.
+
+    The directory of the run is listed as it is if it holds no checkpoint of a known layout. Raises OSError.
+    """
+    if run.trainer_config.exists():
+        return find_saves(run.checkpoints, embedded=True)
+    found: list[FoundCheckpoint] = []
+    for directory in find_directories(run, settings):
+        found += list_found(directory.path, MAX_LISTED_SAVES)
+    if not found:
+        return find_saves(run.checkpoints, embedded=False)
+    saves = [
+        Save(path=checkpoint.path, at=datetime.fromtimestamp(checkpoint.changed_ns / 1e9, UTC), step=checkpoint.step)
+        for checkpoint in found
+        if not checkpoint.is_partial
+    ]
+    return sorted(saves, key=lambda save: save.at)

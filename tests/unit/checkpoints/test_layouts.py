@@ -46,10 +46,20 @@ def archive(path: Path) -> None:
         file.writestr("data.pkl", "weights" * 100)
 
 
+def list_files(record: dict[str, object]) -> list[str]:
+    """Return the files of a record; `a/b.pt, c.pt` are two files of one directory."""
+    files: list[str] = []
+    for text in record["files"]:  # type: ignore[attr-defined]  # a list in every record
+        first, *more = text.split(", ")
+        is_list = bool(more) and " " not in text.replace(", ", "")
+        files += [first, *(f"{first.rpartition('/')[0]}/{name}" for name in more)] if is_list else [text]
+    return files
+
+
 def build(record: dict[str, object], top: Path) -> None:
     """Make the files of a record, as its trainer would."""
     name = f"{record['trainer']}: {record['form']}"
-    for text in record["files"]:  # type: ignore[attr-defined]  # a list in every record
+    for text in list_files(record):
         if text in ALTERNATIVES.get(name, ()) or "is-incomplete" in text or "marker" in text:
             continue
         path = top / text.replace("…-last/", f"{NEMO}/").split()[0].replace("…", "part").rstrip(",")
@@ -205,3 +215,32 @@ def test_fifo_does_not_block(tmp_path: Path) -> None:
 def test_missing_directory_is_no_problem(tmp_path: Path) -> None:
     scan = scan_directories([tmp_path / "absent"])
     assert (scan.newest, scan.problems, scan.is_whole) == (None, (), True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "global_step40/model.bin",
+        "iter_0000040/weights",
+        "checkpoint-40/model.npz",
+        "model_00040.pt",
+        "step40/state.json",
+    ],
+)
+def test_same_names_of_another_trainer_are_unknown(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("a trainer of one's own")
+    newest = scan_directories([tmp_path]).newest
+    assert newest is not None
+    assert (newest.step, newest.completeness) == (40, Completeness.UNKNOWN)
+
+
+def test_hf_checkpoint_without_state_is_partial_beside_a_whole_one(tmp_path: Path) -> None:
+    for step in (5, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "config.json").write_text("{}")
+    (tmp_path / "checkpoint-5" / "trainer_state.json").write_text("{}")
+    scan = scan_directories([tmp_path])
+    assert scan.newest is not None
+    assert (scan.newest.step, [found.step for found in scan.partial]) == (5, [10])

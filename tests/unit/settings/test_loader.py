@@ -27,7 +27,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one():
 
 def test_an_unknown_key_that_is_near_nothing_is_refused_with_all_that_are_known():
     assert problems(xyzzy=1) == [
-        "xyzzy: unknown key; known: command, environment, guard, name, publish, python, setup, slurm, trainer, watch"
+        "xyzzy: unknown key; known: command, environment, guard, name, progress, publish, python, setup, slurm,"
+        " trainer, watch"
     ]
 
 
