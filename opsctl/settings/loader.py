@@ -21,6 +21,7 @@ from opsctl.settings.cron import CronSettings
 from opsctl.settings.cross_field_checks import find_contradictions, tables_of
 from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Word
 from opsctl.settings.health import HealthSettings, RemoteSettings
+from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
 from opsctl.units import parse_slurm_minutes
@@ -212,6 +213,7 @@ class TrainSettings(SettingsTable):
     setup: ShellSetup = ShellSetup()
     guard: GuardSettings = GuardSettings()
     hooks: HookSettings = HookSettings()
+    progress: ProgressSettings = ProgressSettings()
     watch: TrainWatchSettings = TrainWatchSettings()
     publish: PublishTable | None = Field(None, description="replaces [publish] of the site")
 

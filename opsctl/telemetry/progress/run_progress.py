@@ -15,6 +15,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import Iteration, sampled, tail
 from opsctl.telemetry.progress.next_save import predict_next_save
+from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 
 CURVE_LINES = 240
@@ -82,7 +83,8 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
     `pace`, the time left is not estimated.
     """
     heartbeat = _read_heartbeat(run.heartbeat / "train.json")
-    placed = tail(run.main_log, CURVE_LINES)
+    pattern = read_step_pattern(run)
+    placed = tail(run.main_log, CURVE_LINES, pattern)
     if heartbeat is None and not placed:
         return None
     lines = [iteration for _, iteration in placed]
@@ -97,7 +99,7 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
     step = _step(heartbeat, line, is_behind=is_behind)
     last_step = (heartbeat and heartbeat.last_steps) or line.last
     step_s = median_step_s(lines[-STEP_TIME_LINES:]) or (heartbeat.step_s if heartbeat else None)
-    whole = sampled(run.main_log) if lines else []
+    whole = sampled(run.main_log, pattern=pattern) if lines else []
     curve = [
         iteration for iteration in drop_repeated_steps(lines) if iteration.loss is not None and iteration.step <= step
     ]
