@@ -127,7 +127,7 @@ class Journal:
                 path.chmod(0o644)  # like all files of a run directory, independent of the umask
         except OSError as error:
             raise cannot_write(path, error) from error
-        log.debug("%s: %s %s", self.run.name, kind, json.dumps(data, ensure_ascii=False, default=str))
+        log.debug("%s: %s %s", self.run.name, kind, json.dumps(data, default=str))  # ASCII: data may hold surrogates
         return event
 
     def events(self) -> list[Event]:

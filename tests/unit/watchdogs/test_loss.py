@@ -125,7 +125,7 @@ def test_log_that_reappears_is_not_read_again(bench: Bench) -> None:
     assert fields["offset"] == bench.run.main_log.stat().st_size
 
 
-def test_a_log_that_is_not_there_yet_is_no_alarm(bench: Bench) -> None:
+def test_missing_log_is_ok(bench: Bench) -> None:
     finding = bench.judge("loss")
     assert (finding.level, finding.summary) == (Level.OK, "gpt: no loss: nothing logged yet")
 
