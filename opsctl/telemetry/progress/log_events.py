@@ -15,6 +15,8 @@ WORDS = (
     "heckpoint",
     "aving",
     "aved ",
+    "uccessfully loaded",
+    "Unable to load",
     "oading",
     "esum",
     "Restored",
